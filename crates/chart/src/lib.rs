@@ -1,27 +1,27 @@
-//! Curves over sizes in bytes, both axes logarithmic: as text for terminals and as SVG.
+//! Charts of curves over sizes in bytes with logarithmic axes, as text for terminals and as SVG.
 
 mod svg;
 mod text;
 
-/// A picture of some curves.
+/// A chart of one or more curves.
 #[derive(Clone, Debug, Default)]
 pub struct Chart {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// What is drawn upwards, with its unit. To the right are bytes.
+    /// The quantity on the vertical axis, with its unit. The horizontal axis shows bytes.
     pub up: String,
-    /// The curves, at most eight that can be told apart.
+    /// The curves; only eight have distinct colours.
     pub curves: Vec<Curve>,
-    /// Sizes to be marked, with what they are.
+    /// Sizes to mark, with their labels.
     pub marks: Vec<(f64, String)>,
 }
 
-/// One curve.
+/// A curve of a chart.
 #[derive(Clone, Debug, Default)]
 pub struct Curve {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Size in bytes, and value. What is not above 0 cannot be drawn and is left out.
+    /// Size in bytes, and value. Points that are not positive and finite are left out.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -29,13 +29,13 @@ pub struct Curve {
 type Range = (f64, f64);
 
 impl Chart {
-    /// Logarithms of sizes (to base 2) and values (to base 10) of a curve.
+    /// Returns the logarithms of a curve's sizes (base 2) and values (base 10).
     fn logs(curve: &Curve) -> impl Iterator<Item = (f64, f64)> {
         let drawn = |(x, y): &&(f64, f64)| *x > 0.0 && *y > 0.0 && x.is_finite() && y.is_finite();
         curve.points.iter().filter(drawn).map(|(x, y)| (x.log2(), y.log10()))
     }
 
-    /// The ranges of all logarithms.
+    /// Returns the ranges of all logarithms.
     fn ranges(&self) -> (Range, Range) {
         let all: Vec<(f64, f64)> = self.curves.iter().flat_map(Chart::logs).collect();
         let range = |values: &mut dyn Iterator<Item = f64>| {
@@ -52,7 +52,7 @@ impl Chart {
     }
 }
 
-/// A size as people write it: `16`, `4K`, `1.5M`.
+/// Formats a size: `16`, `4K`, `1.5M`.
 pub fn bytes(size: f64) -> String {
     let (mut value, mut unit) = (size, 0);
     while value >= 1024.0 && unit < 4 {
@@ -62,7 +62,7 @@ pub fn bytes(size: f64) -> String {
     format!("{value:.digits$}{}", ["", "K", "M", "G", "T"][unit])
 }
 
-/// A value in few digits: `0.012`, `3.4`, `120`, `4500`.
+/// Formats a value with few digits: `0.012`, `3.4`, `120`, `4500`.
 fn number(value: f64) -> String {
     let digits = if value > 0.0 { (1.0 - value.log10().floor()).clamp(0.0, 6.0) as usize } else { 0 };
     format!("{value:.digits$}")

@@ -1,10 +1,10 @@
-//! Charts as SVG.
+//! The SVG output of charts.
 
 use crate::{Chart, bytes, number};
 use plotters::prelude::*;
 use std::error::Error;
 
-/// Colours that are told apart with any kind of sight (Okabe and Ito).
+/// Colours that people with any colour vision can distinguish (Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -18,13 +18,13 @@ const COLOURS: [RGBColor; 8] = [
 const SIZE: (u32, u32) = (800, 500);
 
 impl Chart {
-    /// The chart as a document of its own.
+    /// Returns the chart as a complete SVG document.
     ///
     /// # Errors
-    /// None is known; the library could tell of one.
+    /// No cause is known, but the plotting library returns a result.
     pub fn svg(&self) -> Result<String, Box<dyn Error + Send + Sync>> {
         let mut out = String::new();
-        // Its errors hold what may not leave this thread.
+        // The errors of the library hold values that must not leave this thread.
         self.draw(&mut out).map_err(|error| error.to_string())?;
         Ok(out)
     }

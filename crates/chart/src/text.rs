@@ -1,13 +1,14 @@
-//! Charts for terminals.
+//! The text output of charts, for terminals.
 
 use crate::{Chart, bytes, number};
 use std::fmt::Write;
 
-/// Width of the names of values on the left.
+/// Width of the value labels on the left.
 const LEFT: usize = 10;
 
 impl Chart {
-    /// The chart in so many columns and lines, and beside that a title, an axis and the names of the curves.
+    /// Returns the chart with a plot area of `columns` columns and `lines` lines. A title, axes and the names of the
+    /// curves are added.
     pub fn text(&self, columns: usize, lines: usize) -> String {
         let (columns, lines) = (columns.max(8), lines.max(2));
         let (across, up) = self.ranges();
@@ -24,7 +25,7 @@ impl Chart {
         for (curve, letter) in self.curves.iter().zip('a'..='z') {
             for (x, y) in Chart::logs(curve) {
                 let cell = &mut cells[lines - 1 - place(y, up, lines)][place(x, across, columns)];
-                // Two curves meet.
+                // Two curves share this cell.
                 *cell = if cell.is_ascii_lowercase() { '*' } else { letter };
             }
         }

@@ -1,4 +1,4 @@
-//! COMPOUNDs as the client writes and reads them, with what people are told when they fail.
+//! COMPOUND requests and their results, with a description of each request for error messages.
 
 use crate::load::Load;
 use crate::{Error, Result};
@@ -14,7 +14,7 @@ use wire::nfs4::*;
 use wire::rpc::Auth;
 use xdr::Xdr;
 
-/// In whose name something is asked; nobody's in particular is the mount's own.
+/// The identity in whose name a request is sent; `None` is the mount's own.
 pub(crate) type Caller = Option<Arc<Auth>>;
 
 /// The operations of one round trip, without the SEQUENCE in front.
@@ -27,7 +27,7 @@ pub(crate) struct Compound {
     checks: Checks,
 }
 
-/// Which operations of a COMPOUND check paths ([`crate::Mount::expecting`]): a bit for each, by its place.
+/// Which operations of a COMPOUND check paths ([`crate::Mount::expecting`]): one bit for each, by position.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Checks(u64);
 
@@ -35,7 +35,7 @@ impl Checks {
     /// The operations of a check.
     const OPERATIONS: [nfs_opnum4; 3] = [OP_PUTFH, OP_LOOKUP, OP_VERIFY];
 
-    /// Whether the operation at this place checks a path.
+    /// Whether the operation at this position checks a path.
     fn has(self, place: usize) -> bool {
         place < u64::BITS as usize && self.0 >> place & 1 == 1
     }
@@ -43,56 +43,57 @@ impl Checks {
 
 const _: () = assert!(types::limits::COMPOUND_OPS_MAX <= u64::BITS);
 
-/// A compound ready to be sent, as often as needed.
+/// A COMPOUND that can be sent, as often as needed.
 #[derive(Debug)]
 pub(crate) struct Sealed {
-    /// What people are told it was for.
+    /// The description of the request for messages.
     pub(crate) what: String,
     pub(crate) request: Request,
-    /// Whether doing it twice is another thing than doing it once.
+    /// Whether executing it twice differs from executing it once.
     pub(crate) once: bool,
-    /// Who asks.
+    /// The caller.
     pub(crate) caller: Caller,
     /// The operations that check paths.
     pub(crate) checks: Checks,
 }
 
 impl Compound {
-    /// No operation yet; `what` is what people are told it was for, as in `looking up "a"`.
+    /// Creates a COMPOUND without operations; `what` describes it for messages, such as `looking up "a"`.
     pub(crate) fn new(what: impl Into<String>) -> Self {
         Compound { what: what.into(), builder: Builder::new(), once: false, caller: None, checks: Checks::default() }
     }
 
-    /// What people are told it is for.
+    /// Returns the description of the request for messages.
     pub(crate) fn what(&self) -> &str {
         &self.what
     }
 
-    /// Asks in this name.
+    /// Sets the caller.
     pub(crate) fn by(mut self, caller: &Caller) -> Self {
         self.caller.clone_from(caller);
         self
     }
 
-    /// Asks the server to keep the reply, so that a retransmission is answered and not carried out again.
+    /// Asks the server to cache the reply, so that it answers a retransmission without executing it again.
     pub(crate) fn cached(mut self) -> Self {
         self.builder = self.builder.once();
         self
     }
 
-    /// As [`Compound::cached`], for what must not be done twice even when the mgr has forgotten the reply.
+    /// Caches like [`Compound::cached`], for requests that must not be executed twice even if the mgr has forgotten the
+    /// reply.
     pub(crate) fn once(mut self) -> Self {
         self.once = true;
         self.cached()
     }
 
-    /// Says that an OPEN in it may make a file.
+    /// Marks that an OPEN in it may create a file.
     pub(crate) fn makes(mut self) -> Self {
         self.builder = self.builder.makes();
         self
     }
 
-    /// Must from now on not be done twice.
+    /// Marks that from now on it must not be executed twice.
     pub(crate) fn make_once(&mut self) {
         self.once = true;
     }
@@ -114,7 +115,8 @@ impl Compound {
         self.op(OP_PUTFH, &PUTFH4args { object: handle.clone() })
     }
 
-    /// Appends the check that a path from this directory leads to the file with this id; the current filehandle is then that file.
+    /// Appends the check that a path from this directory leads to the file with this id; the current filehandle is then
+    /// that file.
     pub(crate) fn check(&mut self, from: &Bytes, names: &[Bytes], id: FileId) -> &mut Self {
         let begin = self.builder.len();
         self.putfh(from);
@@ -126,12 +128,12 @@ impl Compound {
         self
     }
 
-    /// Appends GETATTR of everything in [`Attrs`].
+    /// Appends a GETATTR of everything in [`Attrs`].
     pub(crate) fn getattr(&mut self) -> &mut Self {
         self.getattr_of(fattr::ATTRS)
     }
 
-    /// Appends GETATTR of these.
+    /// Appends a GETATTR of these attributes.
     pub(crate) fn getattr_of(&mut self, wanted: Mask) -> &mut Self {
         self.op(OP_GETATTR, &fattr::getattr_args(wanted))
     }
@@ -141,7 +143,7 @@ impl Compound {
         self.void(OP_GETFH)
     }
 
-    /// Ends writing.
+    /// Builds the request.
     pub(crate) fn seal(self) -> Sealed {
         let Compound { what, builder, once, caller, checks } = self;
         Sealed { what, request: builder.build(), once, caller, checks }
@@ -149,7 +151,7 @@ impl Compound {
 }
 
 impl Sealed {
-    /// Whether nothing was changed before the operation at `index` failed, so that all may be sent again as new.
+    /// Whether no operation before the failed one at `index` changed anything, so that all may be sent again as new.
     pub(crate) fn harmless_before(&self, index: usize) -> bool {
         const HARMLESS: [nfs_opnum4; 9] =
             [OP_PUTFH, OP_PUTROOTFH, OP_SAVEFH, OP_RESTOREFH, OP_LOOKUP, OP_GETATTR, OP_GETFH, OP_ACCESS, OP_VERIFY];
@@ -161,20 +163,20 @@ impl Sealed {
 #[derive(Debug)]
 pub(crate) struct Results {
     what: String,
-    /// The results, or why there are none.
+    /// The results, or the status if there are none.
     inner: std::result::Result<Inner, nfsstat4>,
-    /// Where it is kept how long requests wait.
+    /// Where the queue delay of the mgr is recorded.
     load: Arc<Load>,
     /// The operations that check paths.
     checks: Checks,
 }
 
-/// Why a result is not there.
+/// Why a result is missing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Failed {
-    /// The operation answered this.
+    /// The operation returned this status.
     Nfs(nfsstat4),
-    /// The reply makes no sense.
+    /// The reply is malformed.
     Malformed,
 }
 
@@ -188,17 +190,17 @@ impl From<Refusal> for Failed {
 }
 
 impl Results {
-    /// The results of a request.
+    /// Creates the results of a request.
     pub(crate) fn new(compound: &Sealed, inner: Inner, load: &Arc<Load>) -> Self {
         Results { what: compound.what.clone(), inner: Ok(inner), load: load.clone(), checks: compound.checks }
     }
 
-    /// No results, as the request as a whole was refused.
+    /// Creates empty results for a request that was refused as a whole.
     pub(crate) fn refused(compound: &Sealed, status: nfsstat4) -> Self {
         Results { what: compound.what.clone(), inner: Err(status), load: Arc::default(), checks: Checks::default() }
     }
 
-    /// An error of this compound.
+    /// Returns an error of this COMPOUND.
     pub(crate) fn error(&self, failed: &Failed) -> Error {
         match failed {
             Failed::Nfs(status) => nfs_error(*status, &self.what),
@@ -210,18 +212,18 @@ impl Results {
         self.inner.as_mut().map_err(|status| Failed::Nfs(*status))
     }
 
-    /// The body of the next result, which must be that of `number` and a success.
+    /// Takes the body of the next result, which must be a success of operation `number`.
     pub(crate) fn raw<T: Xdr>(&mut self, number: nfs_opnum4) -> std::result::Result<T, Failed> {
         Ok(self.inner()?.take(number)?)
     }
 
-    /// What stands behind the status of the operation that has just failed.
+    /// Returns the body behind the status of the operation that has just failed.
     pub(crate) fn behind_failure<T: Xdr>(&mut self) -> Result<T> {
         let body = self.inner().ok().and_then(|inner| inner.rest().body().ok());
         body.ok_or_else(|| self.error(&Failed::Malformed))
     }
 
-    /// As [`Results::raw`], failures made errors.
+    /// Takes a body like [`Results::raw`], with failures as errors.
     pub(crate) fn take<T: Xdr>(&mut self, number: nfs_opnum4) -> Result<T> {
         self.raw(number).map_err(|failed| self.error(&failed))
     }
@@ -235,7 +237,8 @@ impl Results {
     /// Checks that the next file of [`Mount::arrive`](crate::Mount::arrive) was reached.
     ///
     /// # Errors
-    /// An expected path leads elsewhere: [`Error::is_moved`], with [`Status::Access`] if the caller may not walk it. Otherwise as [`Results::done`].
+    /// An expected path leads elsewhere: [`Error::is_moved`], with [`Status::Access`] if the caller may not search it.
+    /// Otherwise as for [`Results::done`].
     pub(crate) fn arrived(&mut self) -> Result<()> {
         let mut checked = false;
         while self.inner.as_ref().is_ok_and(|inner| self.checks.has(inner.taken())) {
@@ -253,12 +256,13 @@ impl Results {
         if checked { Ok(()) } else { self.done(&[OP_PUTFH]) }
     }
 
-    /// The result of [`Compound::getattr`].
+    /// Takes the result of [`Compound::getattr`].
     pub(crate) fn attrs(&mut self) -> Result<Attrs> {
         self.attrs_and_policy().map(|(attrs, _)| attrs)
     }
 
-    /// The result of [`Compound::getattr_of`] that asked for attributes; what was said of the policy, if that was asked for too.
+    /// Takes the result of a [`Compound::getattr_of`] that asked for attributes, and the policy if it asked for that
+    /// too.
     pub(crate) fn attrs_and_policy(&mut self) -> Result<(Attrs, Option<Told>)> {
         let values = self.values()?;
         let attrs = values.attrs().ok_or("an attribute asked for is missing");
@@ -266,7 +270,7 @@ impl Results {
         Ok((attrs, values.weir_policy))
     }
 
-    /// The result of [`Compound::getattr_of`].
+    /// Takes the result of [`Compound::getattr_of`].
     pub(crate) fn values(&mut self) -> Result<Values> {
         let got: GETATTR4resok = self.take(OP_GETATTR)?;
         let values = fattr::values_of(&got);
@@ -275,13 +279,13 @@ impl Results {
         Ok(values)
     }
 
-    /// The result of [`Compound::getfh`].
+    /// Takes the result of [`Compound::getfh`].
     pub(crate) fn handle(&mut self) -> Result<Bytes> {
         self.take::<GETFH4resok>(OP_GETFH).map(|got| got.object)
     }
 }
 
-/// Whether the mgr has forgotten the state that a stateid stands for, or has newer.
+/// Whether the mgr has forgotten or revoked the state of a stateid, or has a newer one.
 pub(crate) fn is_state_lost(status: nfsstat4) -> bool {
     matches!(
         status,
@@ -294,7 +298,7 @@ pub(crate) fn is_state_lost(status: nfsstat4) -> bool {
     )
 }
 
-/// A refusal by the mgr.
+/// Returns the error for a refusal by the mgr.
 pub(crate) fn nfs_error(status: nfsstat4, what: &str) -> Error {
     let error = plain_error(status, what);
     if is_state_lost(status) { error.with_state_lost() } else { error }

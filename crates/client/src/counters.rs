@@ -1,4 +1,4 @@
-//! What a mount has done so far, in counts.
+//! Counters of a mount's requests and bytes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,25 +9,25 @@ use wire::nfs4::compound::opnum;
 /// Counts since the mount was made.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// RPCs sent, by name (`COMPOUND`, native procedures), each retransmission counted again.
+    /// RPCs sent, by name (`COMPOUND`, native procedures); each retransmission counts again.
     pub rpcs: Vec<(String, u64)>,
-    /// NFS operations sent inside COMPOUNDs, by name (`OPEN`, `LAYOUTGET`), SEQUENCE left out.
+    /// NFS operations sent inside COMPOUNDs, by name (`OPEN`, `LAYOUTGET`), without SEQUENCE.
     pub operations: Vec<(String, u64)>,
-    /// Payload bytes read straight from iods, or from files that they lent.
+    /// Payload bytes read on the direct path, or from files that iods lent.
     pub read_direct: u64,
-    /// Payload bytes read from files that iods lent; they are among those read straight.
+    /// Payload bytes read from files that iods lent (short-circuit reads), included in `read_direct`.
     pub read_lent: u64,
-    /// How many requests needed no iod because its file was lent.
+    /// Number of short-circuit reads, which needed no request to an iod.
     pub reads_lent: u64,
-    /// Payload bytes read through the mgr.
+    /// Payload bytes read on the mgr path.
     pub read_via_mgr: u64,
-    /// Bytes that readers found read ahead; they are among those read, too.
+    /// Bytes that readers found in read-ahead pieces, also counted as read bytes.
     pub read_ahead: u64,
-    /// Payload bytes written straight to iods; bytes sent again are counted again.
+    /// Payload bytes written on the direct path; bytes sent again count again.
     pub written_direct: u64,
-    /// Payload bytes written that the mgr took; bytes that it took again are counted again.
+    /// Payload bytes that the mgr accepted; bytes that it accepted again count again.
     pub written_via_mgr: u64,
-    /// Names looked for that were known not to be there, so that nobody was asked.
+    /// Lookups answered by the negative-lookup cache.
     pub absent: u64,
     /// Requests sent again: after a lost connection, a new verifier, an expired capability or a DELAY.
     pub retries: u64,
@@ -36,18 +36,18 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// How often the NFS operation of this name was sent.
+    /// Returns how often the NFS operation of this name was sent.
     pub fn operation(&self, name: &str) -> u64 {
         self.operations.iter().find(|(n, _)| n == name).map_or(0, |(_, count)| *count)
     }
 
-    /// How often the RPC of this name was sent.
+    /// Returns how often the RPC of this name was sent.
     pub fn rpc(&self, name: &str) -> u64 {
         self.rpcs.iter().find(|(n, _)| n == name).map_or(0, |(_, count)| *count)
     }
 }
 
-/// The counters while they count.
+/// The live counters.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     compounds: AtomicU64,
@@ -71,19 +71,19 @@ pub(crate) fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl Tally {
-    /// One COMPOUND with these operations leaves.
+    /// Counts one COMPOUND with these operations.
     pub(crate) fn compound(&self, operations: impl Iterator<Item = u32>) {
         add(&self.compounds, 1);
         let mut counts = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
         operations.for_each(|number| *counts.entry(number).or_default() += 1);
     }
 
-    /// One native request leaves.
+    /// Counts one native request.
     pub(crate) fn native(&self, procedure: Procedure) {
         *self.native.lock().unwrap_or_else(PoisonError::into_inner).entry(procedure).or_default() += 1;
     }
 
-    /// The counts now.
+    /// Returns the current counts.
     pub(crate) fn snapshot(&self) -> Counters {
         let name = |number: u32| match opnum(number) {
             Some(op) => format!("{op:?}").trim_start_matches("OP_").to_owned(),

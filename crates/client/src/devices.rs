@@ -1,4 +1,4 @@
-//! The iods of a mount: their addresses, asked once, and one connection to each.
+//! The iods of a mount: their cached addresses, and one connection to each.
 
 mod lender;
 
@@ -25,7 +25,7 @@ use wire::native::{HelloArgs, HelloReply, Origin, PROGRAM, Procedure, ProveReply
 use wire::rpc::Auth;
 use xdr::{Segments, Writer, Xdr};
 
-/// How long an iod that cannot be reached is left alone before it is tried again.
+/// How long the client does not try an unreachable iod again.
 const LEFT_ALONE: Duration = Duration::from_secs(5);
 /// Pauses between attempts, doubling from the first to the last.
 const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(1);
@@ -34,7 +34,7 @@ const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Du
 pub(crate) struct Devices {
     shared: Arc<Shared>,
     iods: Mutex<HashMap<IodId, Arc<Iod>>>,
-    /// What these iods have lent.
+    /// The loans of these iods for short-circuit reads.
     loans: Arc<Shelf>,
 }
 
@@ -44,28 +44,28 @@ struct Shared {
     tally: Arc<Tally>,
     net: NetCounters,
     boot_id: Option<[u8; 16]>,
-    /// Names the connections of this mount to the iods.
+    /// Identifies this mount's connections to the iods.
     owner: [u8; 16],
-    /// Rises with every attempt to connect.
+    /// Grows with every attempt to connect.
     incarnation: AtomicU64,
 }
 
-/// Why an iod did not do what it was asked.
+/// Why an iod did not execute a request.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// It cannot be reached, and was sent nothing.
+    /// The iod is unreachable, and no request was sent.
     Unreachable(Error),
-    /// It was sent the request and never answered.
+    /// The request was sent and never answered.
     Unanswered(Error),
-    /// It answered so.
+    /// The iod answered with this error.
     Answer(Error),
 }
 
 impl Devices {
-    /// No iod yet; addresses are asked for over `session`.
+    /// Creates the set without iods; addresses are requested over `session`.
     ///
     /// # Errors
-    /// When the system gives no random numbers.
+    /// The system returns no random numbers.
     pub(crate) fn new(session: Session, options: Options, tally: Arc<Tally>, net: NetCounters) -> Result<Self> {
         let mut owner = [0; 16];
         getrandom::fill(&mut owner).map_err(|e| Error::usage(format!("no random numbers: {e}")))?;
@@ -74,12 +74,12 @@ impl Devices {
         Ok(Devices { shared, iods: Mutex::default(), loans: Arc::new(Shelf::new()) })
     }
 
-    /// What these iods have lent.
+    /// Returns the loans of these iods.
     pub(crate) fn loans(&self) -> &Arc<Shelf> {
         &self.loans
     }
 
-    /// The iod with this id; nothing is sent yet.
+    /// Returns the iod with this id; sends nothing yet.
     pub(crate) fn iod(&self, id: IodId) -> Arc<Iod> {
         let mut iods = self.iods.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &self.shared;
@@ -102,19 +102,19 @@ pub(crate) struct Iod {
     id: IodId,
     shared: Arc<Shared>,
     link: AsyncMutex<Link>,
-    /// Whether files may be borrowed over the connection that there is.
+    /// Whether the iod may lend files over the current connection.
     lends: AtomicBool,
     places: Semaphore,
     waits: Waits,
 }
 
-/// A connection that HELLO was said over.
+/// A connection that has completed HELLO.
 #[derive(Clone)]
 struct Line {
     connection: Connection,
     /// Whether the bytes in its replies have checksums.
     checksums: bool,
-    /// Where its iod may lend files.
+    /// The connection for loans, if the iod may lend files.
     lender: Option<Arc<Lender>>,
 }
 
@@ -123,19 +123,20 @@ struct Link {
     line: Option<Line>,
     device: Option<native::Device>,
     ever: bool,
-    /// Set while it is left alone: until when, and why.
+    /// Set while the iod is not tried: until when, and why.
     gone: Option<(Instant, Error)>,
 }
 
 impl Iod {
-    /// Its addresses, `host:port`.
+    /// Returns the iod's addresses, `host:port`.
     pub(crate) async fn addresses(&self) -> Result<Vec<String>> {
         let mut link = self.link.lock().await;
         self.device(&mut link, false).await.map(|device| device.tcp.clone())
     }
 
-    /// Sends a request and gives its result, and whether the bytes in it have checksums, as `args` is told for its own; asks again when the
-    /// connection breaks, as every native request may be repeated.
+    /// Sends a request; returns its result, and whether the bytes in it have checksums. `args` receives the same flag
+    /// for the bytes of the request. If the connection breaks, sends the request again, as every native request may be
+    /// repeated.
     pub(crate) async fn call<T: Xdr>(
         &self,
         procedure: Procedure,
@@ -157,8 +158,8 @@ impl Iod {
         let _place = self.places.acquire().await;
         let deadline = Instant::now() + self.shared.options.retry_timeout;
         let mut pause = *PAUSE.start();
-        // An iod whose host lost power after it took the request says nothing, and a recall may wait for the answer: a lease has room for the first
-        // tries. Those that follow are longer, for an iod whose disk is slow.
+        // An iod whose host lost power does not answer, and a recall may wait for the answer: the first tries fit into
+        // a lease. Later tries wait longer, for an iod with a slow disk.
         let mut patience = self.shared.session.lease() / 3;
         let mut given_up: fn(Error) -> Refused = Refused::Unreachable;
         loop {
@@ -195,7 +196,7 @@ impl Iod {
                 }
             };
             if Instant::now() + pause > deadline {
-                // Those that wait for their turn need not each find out for themselves.
+                // Requests that wait for their turn need not each find this out.
                 self.leave_alone(&mut *self.link.lock().await, &error);
                 return Err(given_up(error));
             }
@@ -205,7 +206,7 @@ impl Iod {
         }
     }
 
-    /// Tries nothing with it for a while.
+    /// Closes the connection, and tries no other one for a while.
     fn leave_alone(&self, link: &mut Link, why: &Error) {
         if let Some(line) = link.line.take() {
             line.connection.close();
@@ -213,8 +214,8 @@ impl Iod {
         link.gone = Some((Instant::now() + LEFT_ALONE, why.clone()));
     }
 
-    /// Ends a session that refuses capabilities: one that was opened under an earlier client id refuses all that the mgr
-    /// gives to the present one. The next call opens another with a new ticket.
+    /// Ends a session that refuses capabilities. A session that was opened under an earlier client id refuses all
+    /// capabilities that the mgr grants to the current one. The next call opens another session with a new ticket.
     async fn part(&self, connection: &Connection) {
         connection.close();
         let mut link = self.link.lock().await;
@@ -231,7 +232,7 @@ impl Iod {
         Error::connection(format!("iod {}: {why}", self.id)).with_iod()
     }
 
-    /// The connection, made if there is none.
+    /// Returns the connection, and makes one if necessary.
     async fn line(&self) -> Result<Line> {
         let mut link = self.link.lock().await;
         if let Some(line) = link.line.as_ref().filter(|line| !line.connection.is_closed()) {
@@ -261,7 +262,7 @@ impl Iod {
                     self.leave_alone(&mut link, &error);
                     return Err(error);
                 }
-                // The ticket may have expired, and a restarted iod may have moved: ask for the address again.
+                // The ticket may have expired, and a restarted iod may have moved: ask the mgr for the address again.
                 Err(_) => fresh = true,
             }
             add(&self.shared.tally.retries, 1);
@@ -303,7 +304,7 @@ impl Iod {
         Err(last)
     }
 
-    /// Who may lend files, where the iod is reached at this address.
+    /// Returns the connection for loans, if the iod is reached at an address that allows them.
     fn lender(&self, address: Address, origin: Origin) -> Option<Arc<Lender>> {
         match address {
             Address::Unix(path) if self.shared.options.lent => {
@@ -315,7 +316,7 @@ impl Iod {
 
     async fn hello(&self, connection: &Connection, device: &native::Device, checksums: bool) -> Result<Origin> {
         let bad = |e| Error::protocol(format!("the mgr sent a ticket that makes no sense: {e}"));
-        // What was sent over earlier connections is sent again if need be: it must not come later still.
+        // A higher incarnation: requests of earlier connections, which are sent again if needed, must not arrive later.
         let incarnation = self.shared.incarnation.fetch_add(1, Relaxed);
         let origin = Origin { owner: self.shared.owner, incarnation };
         let ticket = Ticket::from_bytes(&device.ticket).map_err(bad)?;
@@ -327,7 +328,7 @@ impl Iod {
             let message = format!("{} answers as iod {} instead of {}", connection.peer(), reply.iod, self.id);
             return Err(Error::connection(message).with_iod());
         }
-        // Nothing else is said to who cannot prove that it is this iod: capabilities above all.
+        // Send nothing else, above all no capabilities, to a peer that cannot prove that it is this iod.
         let proof = ticket.check(&args, &reply, origin).map_err(|_| {
             let message = format!("{} says that it is iod {} and cannot prove it", connection.peer(), self.id);
             Error::connection(message).with_iod()
@@ -376,14 +377,14 @@ async fn exchange<T: Xdr>(
     Ok(result)
 }
 
-/// Whether bytes can be damaged on their way to an address. A Unix socket hands over memory of this machine, and without checksums
-/// an iod can hand over what is in the page cache as it is.
+/// Whether bytes can be damaged on their way to an address. A Unix socket passes memory of this machine. Without
+/// checksums an iod can also send the page cache's bytes as they are.
 fn on_the_way(address: &Address) -> bool {
     !matches!(address, Address::Unix(_))
 }
 
-/// The ways to an iod, best first: its Unix socket when it runs on this very boot of this machine, then TCP. The socket of an iod that
-/// runs as another user than root and this one is passed over when it is connected to.
+/// Returns the addresses of an iod, best first: its Unix socket if it runs on this boot of this machine, then TCP. The
+/// connect step skips the socket of an iod that runs as another user than root and this one.
 fn addresses(device: &native::Device, boot_id: Option<[u8; 16]>) -> Vec<Address> {
     let mut out = Vec::new();
     if let Some(local) = &device.local

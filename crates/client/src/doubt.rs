@@ -1,19 +1,19 @@
-//! Requests whose answer was lost together with the mgr: looked after until it is known how they ended.
+//! Retries of requests that end in doubt: a restarted mgr has lost the answer, and only the file system shows whether
+//! it executed them.
 //!
-//! An answer that only its connection lost is asked for again, and the mgr sees to it that nothing is done twice. An mgr
-//! that restarts has forgotten what it answered: what must not be done twice then ends in doubt
-//! ([`crate::Error::is_in_doubt`]), and only the file system itself can tell. The functions here look and, where nothing was
-//! done, try again. They call something done when the names are as they were wanted: whether this client or another one
-//! that wanted exactly the same was first, nobody can tell any more.
+//! If only the connection lost an answer, the client asks again, and the mgr executes nothing twice. A restarted mgr
+//! has forgotten its answers. A request that must not be repeated then ends in doubt ([`crate::Error::is_in_doubt`]).
+//! The functions here look at the names and try again if nothing was done. They report success if the names are as
+//! requested. Whether this client or another one with the same request was first cannot be known any more.
 
 use crate::{File, Mount, Node, Result};
 use types::{Attrs, FileId, Renaming, SetAttrs, Status};
 
-/// How often one request may fall into doubt before that is told.
+/// How often one request may end in doubt before the error is returned.
 const TRIES: usize = 10;
 
-/// Makes something by `attempt` (a directory, symbolic link or special file): one that was made in doubt is known by
-/// [`Mount`] itself, so that one that is in doubt here was not made, and a name that is taken is taken by somebody else.
+/// Creates a directory, symbolic link or special file with `attempt`. [`Mount`] itself recognizes what it created in
+/// doubt. So an attempt in doubt here created nothing, and a name that exists belongs to another client.
 pub async fn make<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() -> F) -> Result<T> {
     for _ in 1..TRIES {
         match attempt().await {
@@ -24,7 +24,7 @@ pub async fn make<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() ->
     attempt().await
 }
 
-/// What `name` in `dir` is now, if it is anything, whatever paths lead to `dir` by now.
+/// Looks up `name` in `dir` now, if it exists, whatever paths lead to `dir` by now.
 async fn look(mount: &Mount, dir: &Node, name: &[u8]) -> Result<Option<(Node, Attrs)>> {
     match mount.expecting(Vec::new()).lookup(dir, name).await {
         Err(error) if error.is(Status::NoEnt) => Ok(None),
@@ -32,7 +32,7 @@ async fn look(mount: &Mount, dir: &Node, name: &[u8]) -> Result<Option<(Node, At
     }
 }
 
-/// As [`Mount::link`].
+/// Links like [`Mount::link`].
 pub async fn link(mount: &Mount, node: &Node, dir: &Node, name: &[u8]) -> Result<Attrs> {
     for _ in 1..TRIES {
         match mount.link(node, dir, name).await {
@@ -46,7 +46,7 @@ pub async fn link(mount: &Mount, node: &Node, dir: &Node, name: &[u8]) -> Result
     mount.link(node, dir, name).await
 }
 
-/// As [`Mount::rename_as`], of the file `id`.
+/// Renames the file `id` like [`Mount::rename_as`].
 pub async fn rename(mount: &Mount, id: FileId, from: (&Node, &[u8]), to: (&Node, &[u8]), how: Renaming) -> Result<()> {
     for _ in 1..TRIES {
         match mount.rename_as(from, to, how).await {
@@ -63,7 +63,7 @@ pub async fn rename(mount: &Mount, id: FileId, from: (&Node, &[u8]), to: (&Node,
     mount.rename_as(from, to, how).await
 }
 
-/// As [`Mount::remove`], of a name that the file `id` has. Something else that stands there afterwards is left alone.
+/// Removes a name of the file `id` like [`Mount::remove`]. Another file under this name afterwards is left alone.
 pub async fn remove(mount: &Mount, id: FileId, dir: &Node, name: &[u8]) -> Result<()> {
     for _ in 1..TRIES {
         match mount.remove(dir, name).await {
@@ -78,10 +78,11 @@ pub async fn remove(mount: &Mount, id: FileId, dir: &Node, name: &[u8]) -> Resul
     mount.remove(dir, name).await
 }
 
-/// As [`File::finish`] of a file that was made under `temporary`, which nobody else uses, and gets the name `name`.
+/// Closes a file like [`File::finish`]. The file was created as `temporary`, which no other client uses, and is renamed
+/// to `name`.
 ///
-/// Its bytes are durable on the iods before a close asks the mgr for anything, so that only length, attributes and name
-/// can be missing.
+/// Its bytes are durable on the iods before the close sends anything to the mgr, so only size, attributes and name can
+/// be missing.
 pub async fn finish(
     mount: &Mount,
     file: File,
@@ -94,8 +95,7 @@ pub async fn finish(
         Err(error) if error.is_in_doubt() => error,
         other => return other,
     };
-    // Also where all was done: what was written may have been reported once more to the mgr that came after, and that sets
-    // the time.
+    // Also if all was done: the client may have reported the writes again to the restarted mgr, which sets the time.
     let changes = SetAttrs { size: changes.size.or(Some(written)), ..changes };
     if look(mount, dir, temporary).await?.is_some_and(|(found, _)| found.id == node.id) {
         mount.setattr(&node, &changes).await?;

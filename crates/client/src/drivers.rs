@@ -1,4 +1,4 @@
-//! The registry of layout drivers: how bytes move once a layout says where they live.
+//! The registry of layout drivers, which move bytes on the direct path under a layout.
 
 mod native;
 
@@ -14,41 +14,41 @@ use types::{ByteRange, FileId, Generation, IodId, Verifier};
 use wire::native::Crc32c;
 use xdr::Segments;
 
-/// Why a driver did not do what it was asked.
+/// Why a driver did not execute a request.
 #[derive(Debug)]
 pub(crate) enum NotDone {
-    /// Nothing was tried, or nothing that could be had an effect that repeating would not have: take the mgr path.
+    /// Nothing was tried, or only what can be repeated without another effect: take the mgr path.
     NotAttempted(Error),
-    /// As [`NotDone::NotAttempted`], of a change that was sent and never answered: it may yet be carried out, unless the
-    /// mgr sees to it that it is refused.
+    /// As [`NotDone::NotAttempted`], for a change that was sent and never answered. It may still be executed, unless
+    /// the mgr makes the iod refuse it.
     Unanswered(Error),
-    /// The layout is no longer good: get it again, then try again.
+    /// The layout is no longer valid: get it again, then try again.
     Stale(Error),
-    /// It was tried and refused.
+    /// The request was executed and failed.
     Failed(Error),
 }
 
-/// What became of a request to a driver.
+/// The outcome of a driver's request.
 pub(crate) type Attempt<T> = std::result::Result<T, NotDone>;
 
-/// Bytes on their way to one object.
+/// Bytes to be sent to one object.
 #[derive(Clone, Debug)]
 pub(crate) struct Payload {
-    /// Where they go, in order.
+    /// Their places in the object, in order.
     pub(crate) extents: Vec<ByteRange>,
     /// The bytes of all extents.
     pub(crate) data: Segments,
-    /// CRC-32C of each extent, computed when first wanted, and once however often the bytes are sent.
+    /// CRC-32C of each extent, computed at first use, and only once however often the bytes are sent.
     checksums: OnceLock<Vec<u32>>,
 }
 
 impl Payload {
-    /// The bytes `data` for `extents`, which are as long together.
+    /// Creates a payload of `data` for `extents`, which have the same total length.
     pub(crate) fn new(extents: Vec<ByteRange>, data: Segments) -> Self {
         Payload { extents, data, checksums: OnceLock::new() }
     }
 
-    /// CRC-32C of each extent.
+    /// Returns the CRC-32C of each extent.
     pub(crate) fn checksums(&self) -> &[u32] {
         self.checksums.get_or_init(|| extent_checksums(&self.extents, &self.data))
     }
@@ -76,10 +76,10 @@ fn extent_checksums(extents: &[ByteRange], data: &Segments) -> Vec<u32> {
     extents.iter().map(one).collect()
 }
 
-/// Outcome of a write.
+/// The outcome of a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
-    /// What a COMMIT must answer for the bytes to be durable, unless they are already.
+    /// The verifier that a COMMIT must return for the bytes to be durable, unless they are already.
     pub(crate) verifier: Verifier,
     /// Whether they are durable already.
     pub(crate) stable: bool,
@@ -88,11 +88,11 @@ pub(crate) struct Written {
 /// A run of bytes of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
-    /// These bytes.
+    /// Data bytes.
     Data(Bytes),
-    /// This many that nobody wrote.
+    /// This many bytes of a hole.
     Nothing(u64),
-    /// This many beyond the end of the object, which nobody wrote unless it has lost some.
+    /// This many bytes beyond the end of the object: never written, unless the object has lost some.
     Beyond(u64),
 }
 
@@ -105,7 +105,7 @@ impl Found {
         }
     }
 
-    /// So many bytes of it from one on; it must have them.
+    /// Returns `len` bytes of the run from `from` on; the run must have them.
     pub(crate) fn part(&self, from: u64, len: u64) -> Found {
         match self {
             Found::Data(data) => Found::Data(data.slice(from as usize..(from + len) as usize)),
@@ -132,37 +132,38 @@ pub(crate) struct ObjectSize {
 /// A layout in use. Objects are named by their index in the distribution.
 #[async_trait]
 pub(crate) trait Layout: Send + Sync {
-    /// Where bytes live.
+    /// Returns the mapping from file bytes to objects.
     fn distribution(&self) -> &Distribution;
-    /// The object id.
+    /// Returns the object id.
     fn object(&self) -> FileId;
-    /// Rises whenever everything that was given out before became worthless.
+    /// Returns the generation, which grows with every fence of the earlier capabilities.
     fn generation(&self) -> Generation;
-    /// Whether it is time to get another one: this one is still good, but not for long.
+    /// Whether it is time to get another layout: this one is still valid, but not for long.
     fn is_old(&self) -> bool;
-    /// Every object is on its disk as long as a file of so many bytes demands: a shorter one has lost some. 0 where that is not known.
+    /// Returns a file size up to which every object is durable: an object shorter than this size demands has lost
+    /// bytes. 0 if unknown.
     fn whole(&self) -> u64;
-    /// Whether every object is on its disk as long as a file of so many bytes demands, by what the mgr and the iods have said.
+    /// Whether every object is durably as long as a file of `size` bytes demands, according to the mgr and the iods.
     fn reaches(&self, size: u64) -> bool;
-    /// The file is about to be truncated: what was said of the lengths of objects counts no more.
+    /// Forgets the reported lengths of objects, because the file is about to be truncated.
     fn forget_lengths(&self);
-    /// The iod of each object, in index order.
+    /// Returns the iod of each object, in index order.
     fn iods(&self) -> &[IodId];
-    /// Reads extents, together at most a payload; the answer covers them in order.
+    /// Reads extents, together at most one payload; the answer covers them in order.
     async fn read(&self, index: usize, extents: &[ByteRange]) -> Attempt<Vec<Found>>;
     /// Writes extents, durably when `stable`.
     async fn write(&self, index: usize, payload: &Payload, stable: bool) -> Attempt<Written>;
-    /// Makes everything written to the object durable that was written under the verifier in the answer.
+    /// Makes all writes to the object durable that have the verifier in the answer.
     async fn commit(&self, index: usize) -> Attempt<Verifier>;
     /// Turns a range into a hole.
     async fn punch(&self, index: usize, range: ByteRange) -> Attempt<()>;
-    /// The first byte at or after `offset` that is what is sought; the end of the object is a hole.
+    /// Returns the first data or hole byte at or after `offset`; the end of the object is a hole.
     async fn seek(&self, index: usize, offset: u64, sought: Sought) -> Attempt<Option<u64>>;
-    /// How long the object is.
+    /// Returns length and allocated bytes of the object.
     async fn size(&self, index: usize) -> Attempt<ObjectSize>;
 }
 
-/// A driver: makes layouts of one kind usable.
+/// A driver, which makes layouts of one kind usable.
 #[async_trait]
 trait Driver: Send + Sync {
     /// Makes a layout usable.
@@ -175,7 +176,7 @@ pub(crate) struct Drivers {
 }
 
 impl Drivers {
-    /// Every driver there is.
+    /// Creates all drivers.
     pub(crate) fn new(devices: Arc<Devices>, tally: Arc<Tally>) -> Self {
         Drivers { native: native::Native::new(devices, tally) }
     }
@@ -191,8 +192,8 @@ impl Drivers {
     }
 }
 
-/// The part of object `piece.index` that holds a file range, whole stripe rows between first and last byte included.
-/// With dense distributions that is one range per object.
+/// Returns the part of each object that holds a file range, including whole stripe rows between the first and last
+/// byte. With dense distributions that is one range per object.
 pub(crate) fn object_ranges(distribution: &Distribution, file: ByteRange) -> Vec<(usize, ByteRange)> {
     let range = |index| {
         let start = distribution.object_size(file.offset, index);
@@ -202,8 +203,8 @@ pub(crate) fn object_ranges(distribution: &Distribution, file: ByteRange) -> Vec
     (0..distribution.count()).map(range).filter(|(_, range)| !range.is_empty()).collect()
 }
 
-/// Cuts what was read from an object into its places in the file. `parts` are the file ranges in the order of the
-/// object's bytes; `found` covers as many bytes.
+/// Splits what was read from an object into its places in the file. `parts` are the file ranges in the order of the
+/// object's bytes; `found` covers the same number of bytes.
 pub(crate) fn scatter(parts: &[ByteRange], found: Vec<Found>, mut put: impl FnMut(u64, Found)) {
     let mut parts = parts.iter().copied();
     let mut part = ByteRange::default();

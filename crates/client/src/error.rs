@@ -1,20 +1,20 @@
-//! What went wrong, with what was tried and what to do about it; the one place where a `Status` becomes an errno.
+//! Errors of the client: what failed, why, and what to do; also the only place where a `Status` becomes an errno.
 
 use std::fmt;
 use types::Status;
 
-/// Whose fault it is.
+/// The origin of an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorKind {
-    /// A server answered that it will not or cannot.
+    /// A server refused the request or failed.
     Status(Status),
-    /// A server cannot be reached, or the connection broke and did not come back in time.
+    /// A server is unreachable, or the connection broke and did not come back in time.
     Connection,
-    /// A server sent something that is not its protocol.
+    /// A server violated its protocol.
     Protocol,
-    /// A byte-range lock that was held is gone, and nothing is done any more that was to be done under it.
+    /// A byte-range lock was lost, and operations under it are refused.
     LockLost,
-    /// The caller asked for something that makes no sense, such as a bad target or a read of a file opened for writing.
+    /// The caller's request is invalid, such as a bad target or a read of a file opened for writing.
     Usage,
 }
 
@@ -34,32 +34,32 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of this kind; the message says what was tried, what came of it and what to do next.
+    /// Creates an error of this kind; the message says what was tried, how it failed and what to do next.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error { kind, message: message.into(), state_lost: false, in_doubt: false, moved: false, of_iod: false }
     }
 
-    /// A server's refusal while doing `what`.
+    /// Creates the error for a server's refusal of `what`.
     pub fn status(status: Status, what: impl fmt::Display) -> Self {
         Error::new(ErrorKind::Status(status), format!("{what}: {status}"))
     }
 
-    /// A broken or missing connection.
+    /// Creates the error for a broken or missing connection.
     pub fn connection(message: impl Into<String>) -> Self {
         Error::new(ErrorKind::Connection, message)
     }
 
-    /// A peer that does not speak its protocol.
+    /// Creates the error for a peer that violates its protocol.
     pub fn protocol(message: impl Into<String>) -> Self {
         Error::new(ErrorKind::Protocol, message)
     }
 
-    /// A request that makes no sense.
+    /// Creates the error for an invalid request.
     pub fn usage(message: impl Into<String>) -> Self {
         Error::new(ErrorKind::Usage, message)
     }
 
-    /// Neither the direct path (`direct` says why, if it is known) nor the mgr path led to the bytes.
+    /// Returns the error of an access that failed on the direct path (`direct` says why, if known) and on the mgr path.
     pub(crate) fn by_no_path(direct: Option<Error>, via_mgr: Error) -> Self {
         match direct {
             Some(direct) => Error { message: format!("{}; and {}", direct.message, via_mgr.message), ..direct },
@@ -67,55 +67,55 @@ impl Error {
         }
     }
 
-    /// The same error, of a request whose stateid the mgr does not know, or not any more.
+    /// Marks the error of a request whose stateid the mgr does not know, or not any more.
     pub(crate) fn with_state_lost(self) -> Self {
         Error { state_lost: true, ..self }
     }
 
-    /// Whether the mgr refused a stateid that it has forgotten, so that nothing was done.
+    /// Whether the mgr refused a stateid that it has forgotten, so it executed nothing.
     pub(crate) fn is_state_lost(&self) -> bool {
         self.state_lost
     }
 
-    /// The same error, of a request that may have been carried out.
+    /// Marks the error of a request that may have been executed.
     pub(crate) fn with_doubt(self) -> Self {
         Error { in_doubt: true, ..self }
     }
 
-    /// Whether the mgr went away with the answer to something that cannot simply be done twice, and has forgotten by now
-    /// whether it did it; or whether somebody else has undone it before its outcome could be told. Whoever knows what to
-    /// look for can look, or try again and be content to find it done.
+    /// Whether the outcome of a request is unknown. The mgr may have restarted and forgotten whether it executed a
+    /// request that must not simply be repeated. Or another client undid it before its result could be read. The caller
+    /// can look at the names, or try again and accept that it is done already.
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
     }
 
-    /// The same error, of a request whose expected path leads elsewhere.
+    /// Marks the error of a request whose expected path leads elsewhere.
     pub(crate) fn with_move(self) -> Self {
         Error { moved: true, ..self }
     }
 
-    /// Whether the mgr refused the request because an expected path ([`Mount::expecting`](crate::Mount::expecting)) leads elsewhere, so that nothing
-    /// was done.
+    /// Whether the mgr refused the request because an expected path ([`Mount::expecting`](crate::Mount::expecting))
+    /// leads elsewhere, so it executed nothing.
     pub fn is_moved(&self) -> bool {
         self.moved
     }
 
-    /// The same error, of a request to an iod.
+    /// Marks the error of a request to an iod.
     pub(crate) fn with_iod(self) -> Self {
         Error { of_iod: true, ..self }
     }
 
-    /// Whether an iod, which the message names, is what cannot be reached: the mgr is there.
+    /// Whether the unreachable server is an iod, which the message names, and not the mgr.
     pub fn is_of_iod(&self) -> bool {
         self.of_iod
     }
 
-    /// Whose fault it is.
+    /// Returns the origin of the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The server's status, if a server answered.
+    /// Returns the server's status, if a server answered.
     pub fn as_status(&self) -> Option<Status> {
         match self.kind {
             ErrorKind::Status(status) => Some(status),
@@ -128,12 +128,12 @@ impl Error {
         self.as_status() == Some(status)
     }
 
-    /// The same error with what was being done put in front of its message.
+    /// Returns the error with `what` in front of its message.
     pub fn context(self, what: impl fmt::Display) -> Self {
         Error { message: format!("{what}: {}", self.message), ..self }
     }
 
-    /// The Linux error number that tells the same.
+    /// Returns the Linux error number for this error.
     pub fn errno(&self) -> i32 {
         match self.kind {
             ErrorKind::Status(status) => status_errno(status),
@@ -206,7 +206,8 @@ fn status_errno(status: Status) -> i32 {
         Status::Symlink => ELOOP,
         Status::NoXattr => ENODATA,
         Status::XattrTooBig => E2BIG,
-        // The last word of a server that was asked until there was no time left: EAGAIN would tell programs that they asked not to wait.
+        // `Delay`: the last answer of a server when the retries ended. EAGAIN would mean that the program asked for
+        // non-blocking I/O.
         Status::Delay
         | Status::Io
         | Status::TooSmall
@@ -234,7 +235,7 @@ mod tests {
         for status in Status::ALL {
             assert!(Error::status(status, "x").errno() > 0);
         }
-        // Below 71 the numbers of NFS and of Linux are the same save three.
+        // Below 71 the numbers of NFS and Linux are the same, except for three.
         for status in
             [Status::Perm, Status::NoEnt, Status::Io, Status::Access, Status::Exist, Status::NoSpc, Status::Rofs]
         {

@@ -1,11 +1,11 @@
-//! Written bytes that no server has yet, as ranges of the file that never overlap.
+//! Non-overlapping extents of written bytes, by file offset.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use types::ByteRange;
 use xdr::Segments;
 
-/// Extents by their first byte; a later write replaces what it covers.
+/// Extents by their first byte; a later write replaces the bytes that it covers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extents {
     map: BTreeMap<u64, Bytes>,
@@ -13,29 +13,29 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// Bytes in all.
+    /// Returns the total number of bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// One past the last byte, 0 if there is none.
+    /// Returns one past the last byte, or 0 if there is none.
     pub(crate) fn end(&self) -> u64 {
         self.map.last_key_value().map_or(0, |(start, data)| start + data.len() as u64)
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// Adds `data` at `offset` and tells how many older bytes that replaced. The end must not pass `u64::MAX`.
+    /// Adds `data` at `offset`; returns how many older bytes it replaced. The end must not exceed `u64::MAX`.
     pub(crate) fn insert(&mut self, offset: u64, data: Bytes) -> u64 {
         if data.is_empty() {
             return 0;
         }
         let end = offset + data.len() as u64;
         let mut replaced = 0;
-        // The extent that begins before and reaches in.
+        // The extent that begins before `offset` and may overlap.
         let before = self.map.range(..offset).next_back().map(|(start, old)| (*start, old.clone()));
         if let Some((start, old)) = before {
             let old_end = start + old.len() as u64;
@@ -60,13 +60,13 @@ impl Extents {
         replaced
     }
 
-    /// Whether any byte of `range` is here.
+    /// Whether any byte of `range` is present.
     pub(crate) fn overlaps(&self, range: ByteRange) -> bool {
         let last = self.map.range(..range.end()).next_back();
         last.is_some_and(|(start, data)| !range.is_empty() && start + data.len() as u64 > range.offset)
     }
 
-    /// The extents that touch `range`, in order, with their first byte.
+    /// Returns the extents that overlap `range`, in order, with their first byte.
     pub(crate) fn overlapping(&self, range: ByteRange) -> impl Iterator<Item = (u64, &Bytes)> {
         let first = self.map.range(..=range.offset).next_back().map_or(range.offset, |(start, _)| *start);
         let touches = move |start: u64, data: &Bytes| start + data.len() as u64 > range.offset;
@@ -74,7 +74,7 @@ impl Extents {
         from_first.filter(move |(start, data)| touches(*start, data))
     }
 
-    /// The ranges in order, neighbours merged.
+    /// Returns the ranges in order, with neighbours merged.
     pub(crate) fn ranges(&self) -> Vec<ByteRange> {
         let mut ranges: Vec<ByteRange> = Vec::new();
         for (start, data) in &self.map {
@@ -87,7 +87,7 @@ impl Extents {
         ranges
     }
 
-    /// The bytes of these ranges, one after the other, shared. Bytes that are not here are left out.
+    /// Returns the bytes of these ranges, one after the other, without a copy. Missing bytes are left out.
     pub(crate) fn gather(&self, ranges: &[ByteRange]) -> Segments {
         let mut out = Segments::default();
         for range in ranges {

@@ -1,4 +1,4 @@
-//! An open file: reading, writing behind, and making it durable.
+//! An open file: reads, asynchronous writes, and making the writes durable.
 
 mod ahead;
 mod append;
@@ -21,16 +21,16 @@ use types::{Attrs, ByteRange, SetAttrs, Status};
 
 /// An open regular file.
 ///
-/// Methods may run at the same time from several tasks. Writes are accepted before they are on a server: an error of
-/// theirs surfaces at the next write, [`File::fsync`], [`File::close`] or [`File::finish`], exactly once for each open of
-/// the file here that can write, whoever wrote the bytes that were lost. A file that is dropped without being closed is
-/// closed in the background, where nobody learns of errors.
+/// Several tasks may call its methods at the same time. A write is accepted before a server has its bytes. The next
+/// write, [`File::fsync`], [`File::close`] or [`File::finish`] reports a write error. Every open of the file in this
+/// client that can write reports the error exactly once, whichever open wrote the lost bytes. A file that is dropped
+/// without a close is closed in the background, and then no caller learns of errors.
 pub struct File {
     open: Option<Open>,
     opened_as: Attrs,
 }
 
-/// What there is to close.
+/// The state of an open file that a close ends.
 pub(crate) struct Open {
     inode: Arc<Inode>,
     key: u64,
@@ -38,18 +38,18 @@ pub(crate) struct Open {
     ahead: ahead::Ahead,
 }
 
-/// How the file came to be open.
+/// How the file was opened.
 pub(crate) struct Origin {
     /// The open owner.
     pub(crate) key: u64,
-    /// Who opened it.
+    /// The caller that opened the file.
     pub(crate) caller: Caller,
-    /// What was asked for, when it was a node.
+    /// The node that the caller opened, if it opened the file by node.
     pub(crate) node: Option<Node>,
-    /// The name it was created under.
+    /// The name under which the file was created.
     pub(crate) name: Option<Name>,
     pub(crate) flags: OpenFlags,
-    /// What counts for it.
+    /// The policy settings that apply to this open.
     pub(crate) ruling: Arc<Ruling>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Name {
 /// A run of bytes that was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Segment {
-    /// These bytes.
+    /// Data bytes.
     Data(Bytes),
     /// This many zeros that occupy no storage.
     Hole(u64),
@@ -77,18 +77,18 @@ impl Segment {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the segment is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// What a read found.
+/// The result of a read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadResult {
-    /// The bytes in order; none is empty. Shorter than asked for only at the end of the file.
+    /// The bytes in order; no segment is empty. The result is shorter than requested only at the end of the file.
     pub segments: Vec<Segment>,
-    /// Whether the end of the file was met.
+    /// Whether the read reached the end of the file.
     pub eof: bool,
 }
 
@@ -98,12 +98,12 @@ impl ReadResult {
         self.segments.iter().map(Segment::len).sum()
     }
 
-    /// Whether there are none.
+    /// Whether the result is empty.
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
-    /// Everything in one buffer, holes as zeros.
+    /// Returns everything in one buffer, holes as zeros.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.len() as usize);
         for segment in &self.segments {
@@ -133,12 +133,12 @@ impl File {
         self.open().key
     }
 
-    /// Fails if locks that were asked through this file are lost.
+    /// Fails if locks that were requested through this file are lost.
     fn check_locks(&self) -> Result<()> {
         self.inode().all_locks_kept(self.key())
     }
 
-    /// What came of something; a failure has its reason in locks that turned out to be lost, if any did.
+    /// Returns the outcome of an operation. If the operation failed and locks are lost, returns the loss as the reason.
     fn why<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|error| self.check_locks().err().unwrap_or(error))
     }
@@ -148,31 +148,31 @@ impl File {
         self.inode().node.clone()
     }
 
-    /// The attributes at opening, with the size as this client knows it now, own writes included.
+    /// Returns the attributes at open time, with the size that this client knows now, including its own writes.
     pub fn attrs(&self) -> Attrs {
         self.inode().shown(Attrs { size: self.size(), ..self.opened_as })
     }
 
-    /// The size as this client knows it now. Others may have changed it: see [`File::refresh`].
+    /// Returns the size that this client knows now. Other clients may have changed it: see [`File::refresh`].
     pub fn size(&self) -> u64 {
         self.inode().size()
     }
 
-    /// The size: as this client knows it while no other one may have changed it, else as the mgr says.
+    /// Returns the current size: the cached size if no other client can have changed it, otherwise the mgr's answer.
     ///
     /// # Errors
-    /// The mgr cannot be asked.
+    /// The mgr cannot be reached.
     pub async fn size_now(&self) -> Result<u64> {
         self.inode().size_now().await
     }
 
-    /// Asks the server for the attributes; the size counts own writes that the server does not know of yet.
+    /// Fetches the attributes from the mgr. The size includes this client's writes that the mgr does not know of yet.
     pub async fn refresh(&self) -> Result<Attrs> {
         self.inode().learn_attrs().await
     }
 
-    /// Reads `len` bytes from `offset`, the pieces on all iods at the same time. Reading several MiB at once is the way
-    /// to keep many iods busy; of readers in order or in strides that ask for less, so much is read ahead (`read_ahead` of the policy).
+    /// Reads `len` bytes from `offset`, from all iods in parallel. Reads of several MiB keep many iods busy. For
+    /// sequential and strided readers that ask for less, the client reads ahead (`read_ahead` of the policy).
     pub async fn read_at(&self, offset: u64, len: usize) -> Result<ReadResult> {
         if !self.open().origin.flags.read {
             return Err(Error::usage("reading a file that was opened for writing only"));
@@ -181,119 +181,126 @@ impl File {
         self.why(self.open().ahead.read(self.inode(), self.policy(), offset, len).await)
     }
 
-    /// Writes `data` at `offset`; returns when there was room for it in the window. `data` is kept, not copied, until it
-    /// is durable.
+    /// Writes `data` at `offset`, and returns as soon as the window has space for it. The client keeps `data`, without
+    /// a copy, until it is durable.
     ///
     /// # Errors
-    /// That of an earlier write, if one failed meanwhile: this write has then not been accepted.
+    /// The error of an earlier write, if one failed in the meantime. In this case the client has not accepted this
+    /// write.
     pub async fn write_at(&self, offset: u64, data: Bytes) -> Result<()> {
         self.for_writing()?;
         self.inode().write(Some(self.key()), &self.open().origin.ruling, [(offset, data)]).await
     }
 
-    /// As [`File::write_at`], of several runs of bytes, each with its place, that leave together where they do not gather.
+    /// Writes several runs of bytes, each at its own offset, like [`File::write_at`]. Runs that are not gathered are
+    /// sent together.
     ///
     /// # Errors
-    /// As there; then some of the runs may have been accepted.
+    /// As for [`File::write_at`]; some of the runs may have been accepted.
     pub async fn write_list(&self, runs: Vec<(u64, Bytes)>) -> Result<()> {
         self.for_writing()?;
         self.inode().write(Some(self.key()), &self.open().origin.ruling, runs).await
     }
 
-    /// As [`File::write_at`], for bytes that somebody else wrote before, such as a kernel that writes its page cache back.
-    /// The failure of an earlier write is not reported to the one who hands them on: it stays for the next `write_at`,
+    /// Writes bytes like [`File::write_at`], on behalf of an earlier writer. An example is a kernel that writes back
+    /// its page cache. The call does not report the error of an earlier write: the error stays for the next `write_at`,
     /// `fsync` or `close`.
     pub async fn write_behind(&self, offset: u64, data: Bytes) -> Result<()> {
         self.write_list_behind(vec![(offset, data)]).await
     }
 
-    /// As [`File::write_behind`], of several runs of bytes.
+    /// Writes several runs of bytes like [`File::write_behind`].
     pub async fn write_list_behind(&self, runs: Vec<(u64, Bytes)>) -> Result<()> {
         self.for_writing()?;
         self.inode().write(None, &self.open().origin.ruling, runs).await
     }
 
-    /// Lets the file reach to `end`, unless it does already: no byte that anybody wrote changes, and new ones are a hole.
+    /// Extends the file to `end`, unless it is already that long. No written byte changes; the new bytes are a hole.
     pub async fn grow(&self, end: u64) -> Result<()> {
         self.for_writing()?;
         self.inode().grow(self.key(), &self.open().origin.ruling, end).await
     }
 
-    /// Whether nobody else has the file open, as was asked for at opening by this or another open here, and nobody has asked for it
-    /// since: until [`crate::Keeper::hand_on`] what is written here need not be seen by others.
+    /// Whether this client holds the exclusive use of the file that this or another open here requested. While this is
+    /// true no other client has the file open or has asked for it. Until [`crate::Keeper::hand_on`] other clients need
+    /// not see what is written here.
     pub fn is_alone(&self) -> bool {
         self.inode().is_alone()
     }
 
-    /// Whether it was opened for reading, too or only.
+    /// Whether the file was opened for reading, or for reading and writing.
     pub fn is_readable(&self) -> bool {
         self.open().origin.flags.read
     }
 
-    /// Under which delegation no other client writes it, as far as the mgr has promised that: the first one since it is open here is 1, and one that
-    /// is given after another was lost has another number.
+    /// Returns the number of the delegation under which the mgr promises that no other client writes the file, if there
+    /// is one. The first delegation since the file is open here has number 1. A delegation granted after a lost one has
+    /// a different number.
     pub fn delegation(&self) -> Option<u64> {
         self.inode().delegation_number()
     }
 
-    /// Whether no other client writes it, so that bytes and attributes may be cached until [`crate::Keeper::hand_on`]; or nobody asked for more than
-    /// close-to-open.
+    /// Whether bytes and attributes may be cached until [`crate::Keeper::hand_on`]. That is so if no other client
+    /// writes the file, or if no open here requested more than close-to-open.
     pub fn may_be_cached(&self) -> bool {
         !self.inode().is_shared()
     }
 
-    /// Whether it was made without waiting for the disk ([`crate::CreateOptions::unsynced`]), and nothing has made that durable since.
+    /// Whether the file was created without waiting for the disk ([`crate::CreateOptions::unsynced`]), and nothing has
+    /// made the creation durable since.
     pub fn is_unsynced(&self) -> bool {
         self.inode().is_unsynced()
     }
 
-    /// Asks once more to have it alone; whether it is so.
+    /// Requests the delegation for exclusive use again; returns whether this client holds it.
     pub async fn ask_alone(&self) -> Result<bool> {
         self.inode().ask_delegation().await
     }
 
-    /// How it is used at present: by what all places say that count for it. A change of the mount's options counts here, too; of
-    /// the directory's, it counts for who opens the file afterwards.
+    /// Returns the current policy: the settings of all places that apply to this open. A change of the mount's options
+    /// also applies here. A change of the directory's settings applies only to later opens.
     pub fn policy(&self) -> Policy {
         self.inode().policy_by(&self.open().origin.ruling)
     }
 
-    /// As [`File::policy`], with the places that each part comes from.
+    /// Returns the policy like [`File::policy`], with the place that each part comes from.
     pub fn effective_policy(&self) -> Effective {
         let inode = self.inode();
         self.open().origin.ruling.effective(&inode.mount.governor, inode.own())
     }
 
-    /// The first run of written bytes at or after `offset`, `None` when there is none up to the end. Runs may be
-    /// reported longer than they are, as storage keeps whole blocks, but never shorter than to the next hole.
+    /// Returns the first run of written bytes at or after `offset`, or `None` if there is none before the end of the
+    /// file. A run may be reported longer than it is, because storage keeps whole blocks. It is never reported shorter
+    /// than up to the next hole.
     pub async fn next_data(&self, offset: u64) -> Result<Option<ByteRange>> {
         self.inode().next_data(offset).await
     }
 
-    /// Turns a range into a hole; the size stays. What was written before is made durable first.
+    /// Turns a range into a hole; the size does not change. Earlier writes are made durable first.
     pub async fn punch(&self, range: ByteRange) -> Result<()> {
         self.for_writing()?;
         self.inode().punch(self.key(), range).await
     }
 
-    /// Reserves room for a range on the iods, so that writing it finds some, and lets the file reach to its end if it is
-    /// shorter, as `posix_fallocate` does. No byte changes; new ones are zeros.
+    /// Reserves space for a range on the iods, so that later writes to it find free space. Extends the file to the end
+    /// of the range if the file is shorter, as `posix_fallocate` does. No byte changes; new bytes are zeros.
     ///
     /// # Errors
-    /// `NoSpc` when an iod has no room, `NotSupp` when its file system cannot reserve any. The file may be longer then.
+    /// `NoSpc` if an iod has no free space, `NotSupp` if the iod's file system cannot reserve space. The file may be
+    /// longer then.
     pub async fn allocate(&self, range: ByteRange) -> Result<()> {
         self.for_writing()?;
         self.why(self.inode().allocate(range).await)
     }
 
-    /// Copies a range of another file of the mount to `target` of this one: from iod to iod, without passing this client, holes as
-    /// holes. What was written to both before is made durable first, and so is the copy. Answers how many bytes were copied: all but where the other
-    /// file ends before.
+    /// Copies a range of another file of this mount to `target` in this file. The data moves from iod to iod without
+    /// passing this client, and holes stay holes. Earlier writes to both files are made durable first, and the copy is
+    /// durable. Returns the number of copied bytes: the whole range, or less if the source file ends inside it.
     ///
     /// Within one file, where RFC 7862 §15.2.3 offers no COPY, the bytes pass this client, and holes become zeros.
     ///
     /// # Errors
-    /// `Inval` when the ranges are of one file and overlap. After any error parts may have been copied.
+    /// `Inval` if both ranges are of one file and overlap. After any error parts may have been copied.
     pub async fn copy_range(&self, target: u64, source: &File, range: ByteRange) -> Result<u64> {
         self.for_writing()?;
         if !source.open().origin.flags.read {
@@ -307,7 +314,7 @@ impl File {
         self.why(self.inode().copy_range(keys, target, source.inode(), range).await)
     }
 
-    /// See [`File::copy_range`].
+    /// Copies within one file, see [`File::copy_range`].
     async fn copy_within(&self, target: u64, source: &File, range: ByteRange) -> Result<u64> {
         let to = ByteRange::new(target, range.len).ok_or_else(|| Error::status(Status::FBig, "copying"))?;
         if to.overlaps(range) {
@@ -328,49 +335,49 @@ impl File {
         Ok(done)
     }
 
-    /// Cuts or extends the file to `size` bytes; new bytes are a hole. What was written before is made durable first.
+    /// Truncates or extends the file to `size` bytes; new bytes are a hole. Earlier writes are made durable first.
     pub async fn set_len(&self, size: u64) -> Result<()> {
         self.for_writing()?;
         let changes = SetAttrs { size: Some(size), ..SetAttrs::default() };
         self.inode().set_attrs(Some(self.key()), &self.open().origin.caller, &changes).await.map(|_| ())
     }
 
-    /// Changes attributes, the length among them, under what the file was opened for; answers all as they are afterwards.
-    /// What was written before is made durable first.
+    /// Sets attributes, including the size, under the rights of this open; returns all attributes after the change.
+    /// Earlier writes are made durable first.
     pub async fn set_attrs(&self, changes: &SetAttrs) -> Result<Attrs> {
         self.for_writing()?;
         self.inode().set_attrs(Some(self.key()), &self.open().origin.caller, changes).await
     }
 
-    /// As [`File::set_attrs`], but that an earlier write failed is not reported here: it stays for the next `write_at`,
-    /// `fsync` or `close`.
+    /// Sets attributes like [`File::set_attrs`], but does not report the error of an earlier write. The error stays for
+    /// the next `write_at`, `fsync` or `close`.
     pub async fn set_attrs_behind(&self, changes: &SetAttrs) -> Result<Attrs> {
         self.for_writing()?;
         self.inode().set_attrs(None, &self.open().origin.caller, changes).await
     }
 
-    /// Returns when servers have every byte that was written before. They may still lose them: see [`File::fsync`]. For those who
-    /// want their writes not to gather.
+    /// Returns when servers have received every byte that was written before. The servers may still lose the bytes: see
+    /// [`File::fsync`]. Callers use it when their writes must not be gathered.
     pub async fn push(&self) -> Result<()> {
         self.check_locks()?;
         self.why(self.inode().push(self.key()).await)
     }
 
-    /// Returns when every byte written before and the size are on disk.
+    /// Returns when every byte written before and the size are durable.
     pub async fn fsync(&self) -> Result<()> {
         self.check_locks()?;
         self.why(self.inode().fsync(self.key()).await)
     }
 
-    /// As [`File::fsync`], for somebody who is only one of several that use this open file, such as a process that
-    /// inherited it and closes it: that a write failed is told, and told again to the next who asks.
+    /// Makes writes durable like [`File::fsync`], for one of several users of this open file, such as a process that
+    /// inherited and closes it. The call reports a write error and keeps it, so that the next call reports it again.
     pub async fn flush(&self) -> Result<()> {
         self.check_locks()?;
         self.why(self.inode().flush(self.key()).await)
     }
 
-    /// Makes everything durable and gives the file back to the server. When it fails, something written may not be
-    /// durable; the file is closed all the same.
+    /// Makes everything durable and closes the file at the mgr. If this fails, written bytes may not be durable; the
+    /// file is closed all the same.
     pub async fn close(mut self) -> Result<()> {
         match self.open.take() {
             Some(open) => open.close().await,
@@ -378,7 +385,8 @@ impl File {
         }
     }
 
-    /// Like [`File::close`], but the server may hear of it a little later, together with other files that are left.
+    /// Closes the file like [`File::close`], but the mgr may receive the CLOSE a little later, together with other
+    /// deferred closes.
     pub async fn leave(mut self) -> Result<()> {
         match self.open.take() {
             Some(open) => open.leave().await,
@@ -386,12 +394,11 @@ impl File {
         }
     }
 
-    /// Like [`File::close`], and in the same round trip sets attributes and moves the name under which the file was
-    /// created to `rename_to` (directory and name), so that a copied file appears under its final name complete.
-    /// Answers the final attributes. When it fails, nothing was renamed unless the failure came after the renaming, and
-    /// the file is closed.
+    /// Closes the file like [`File::close`], and in the same round trip sets attributes and renames the file. The new
+    /// name is `rename_to` (directory and name), so a copied file appears under its final name complete. Returns the
+    /// final attributes. On failure the file is closed, and not renamed, unless the failure came after the rename.
     ///
-    /// Moving needs a file made by [`Mount::create`](crate::Mount::create).
+    /// Renaming requires a file made by [`Mount::create`](crate::Mount::create).
     pub async fn finish(mut self, changes: SetAttrs, rename_to: Option<(&Node, &[u8])>) -> Result<Attrs> {
         match self.open.take() {
             Some(open) => open.finish(changes, rename_to).await,
@@ -399,7 +406,7 @@ impl File {
         }
     }
 
-    /// Where the bytes of the file live.
+    /// Returns where the bytes of the file are stored.
     pub async fn placement(&self) -> Result<Placement> {
         self.inode().placement().await
     }
@@ -418,7 +425,7 @@ impl Drop for File {
         let runtime = open.inode.mount.runtime.clone();
         let closing = open.inode.mount.dropped.clone().try_read_owned();
         net::task::spawn_on(&runtime, async move {
-            // Held until the end: the mount waits for it when it disconnects.
+            // The task holds this permit to its end, because the mount waits for it when it disconnects.
             let _closing = closing;
             let id = open.inode.node.id;
             if let Err(error) = open.close().await {

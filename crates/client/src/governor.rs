@@ -1,4 +1,4 @@
-//! The policy of each open file: what all places say, put together again whenever one of them says something else.
+//! The effective policy of each open file: merges the settings of all places, again after each change.
 
 use layout::policy::{Effective, Layers, LayoutWhen, Policy, Settings, merge};
 use layout::threshold::Rule;
@@ -8,22 +8,22 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::FileId;
 
-/// Directories whose settings are kept.
+/// Number of directories whose settings are cached.
 const DIRECTORIES_MAX: usize = 1024;
 
-/// What counts for all files of a mount.
+/// The policy settings that apply to all files of a mount.
 #[derive(Debug)]
 pub(crate) struct Governor {
-    /// What holds where nobody says anything.
+    /// The policy where no place sets a part.
     driver: Policy,
     environment: Settings,
-    /// The options of the mount, as they are by now.
+    /// The current options of the mount.
     mount: Mutex<Settings>,
-    /// What the server said last of files in no particular directory.
+    /// The server's last settings for files in no particular directory.
     server: Mutex<Settings>,
-    /// What was said last of directories. Only good for guessing: whoever opens a file is told anew.
+    /// The last known settings of directories, used only for guesses: every open receives the current ones.
     directories: Mutex<HashMap<FileId, (Settings, Settings)>>,
-    /// Rises with every change of what may count for files that are open.
+    /// Grows with every change of settings that may apply to open files.
     generation: AtomicU64,
 }
 
@@ -31,12 +31,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the places say that count for one open file alone.
+/// The settings that apply to one open only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Words {
     pub(crate) server: Settings,
     pub(crate) directory: Settings,
-    /// The hint of who opened it.
+    /// The caller's hint.
     pub(crate) open: Settings,
 }
 
@@ -44,17 +44,17 @@ pub(crate) struct Words {
 #[derive(Debug, Default)]
 pub(crate) struct Ruling {
     words: Words,
-    /// The policy by this generation; 0: none yet.
+    /// The policy at this generation; 0: none yet.
     now: Mutex<(u64, Policy)>,
 }
 
-/// What a server said of itself and of a directory or file.
+/// Parses a server's reply: its own settings, and those of a directory or file.
 pub(crate) fn heard(told: &Told, origin: layout::Origin) -> (Settings, Settings) {
     (Settings::of_peer(layout::Origin::Server, &told.server), Settings::of_peer(origin, &told.own))
 }
 
 impl Governor {
-    /// Of a mount with these options.
+    /// Creates the governor of a mount with these options.
     pub(crate) fn new(driver: Policy, mount: Settings, environment: Settings) -> Self {
         Governor {
             driver,
@@ -66,12 +66,12 @@ impl Governor {
         }
     }
 
-    /// Something else counts for files that are open.
+    /// Records that settings of open files may have changed.
     pub(crate) fn changed(&self) {
         self.generation.fetch_add(1, Relaxed);
     }
 
-    /// The options of the mount.
+    /// Returns the options of the mount.
     pub(crate) fn mount(&self) -> Settings {
         *lock(&self.mount)
     }
@@ -82,17 +82,17 @@ impl Governor {
         self.changed();
     }
 
-    /// What the server says, as far as it is known.
+    /// Returns the server's settings, as far as they are known.
     pub(crate) fn server(&self) -> Settings {
         *lock(&self.server)
     }
 
-    /// The server said this of all files.
+    /// Records the server's settings for all files.
     pub(crate) fn heard_server(&self, settings: Settings) {
         *lock(&self.server) = settings;
     }
 
-    /// This was said of a directory.
+    /// Records the settings of a directory.
     pub(crate) fn heard_directory(&self, dir: FileId, words: (Settings, Settings)) {
         let mut directories = lock(&self.directories);
         if directories.len() >= DIRECTORIES_MAX && !directories.contains_key(&dir) {
@@ -101,14 +101,14 @@ impl Governor {
         directories.insert(dir, words);
     }
 
-    /// What a file in this directory will be told, by what is known so far.
+    /// Returns the settings that a file in this directory will probably receive.
     pub(crate) fn guess(&self, dir: Option<FileId>, open: Settings) -> Words {
         let known = dir.and_then(|dir| lock(&self.directories).get(&dir).copied());
         let (server, directory) = known.unwrap_or_else(|| (self.server(), Settings::default()));
         Words { server, directory, open }
     }
 
-    /// What counts for a file of which this is said, and which has these settings of its own.
+    /// Returns the effective policy of a file under these settings and the file's own.
     pub(crate) fn effective(&self, words: &Words, file: Settings) -> Effective {
         let layers = Layers {
             server: words.server,
@@ -123,12 +123,12 @@ impl Governor {
 }
 
 impl Ruling {
-    /// Of a file of which this is said.
+    /// Creates the ruling of an open with these settings.
     pub(crate) fn new(words: Words) -> Self {
         Ruling { words, ..Ruling::default() }
     }
 
-    /// What counts now; `file` are the settings of the file itself.
+    /// Returns the current policy; `file` returns the file's own settings.
     pub(crate) fn policy(&self, governor: &Governor, file: impl FnOnce() -> Settings) -> Policy {
         let generation = governor.generation.load(Relaxed);
         let mut now = lock(&self.now);
@@ -138,13 +138,13 @@ impl Ruling {
         now.1
     }
 
-    /// What counts now, with where it comes from.
+    /// Returns the current policy, with the place that each part comes from.
     pub(crate) fn effective(&self, governor: &Governor, file: Settings) -> Effective {
         governor.effective(&self.words, file)
     }
 }
 
-/// Whether a layout is got when a file is opened, and not when bytes first go straight.
+/// Whether a layout is requested at open, and not at the first direct I/O.
 pub(crate) fn layout_at_open(policy: &Policy) -> bool {
     match policy.layout {
         LayoutWhen::Open => true,
@@ -170,7 +170,7 @@ mod tests {
             mount.write_threshold = Some(Rule::Auto);
         });
         assert_eq!((now().access, now().write_threshold), (Access::Direct, Rule::Auto));
-        // What the file itself says is asked for when it may have changed.
+        // The file's own settings are requested when they may have changed.
         let own = Settings { access: Some(Access::ODirect), ..Settings::default() };
         assert_eq!(ruling.policy(&governor, || own).access, Access::Direct);
         governor.changed();

@@ -1,4 +1,5 @@
-//! What a mount knows of one open file, shared by everybody here who has it open: layout, size, and bytes on their way.
+//! One open file of a mount: the state that all opens of this file in the mount share, such as layout, size, and unsent
+//! bytes.
 
 mod commit;
 mod copy;
@@ -43,36 +44,37 @@ pub(crate) struct Inode {
     pub(crate) mount: Arc<Inner>,
     pub(crate) node: Node,
     state: Mutex<State>,
-    /// What the extended attributes of the file say about its use.
+    /// The file's own policy settings, from its extended attributes.
     own: Mutex<Settings>,
-    /// Losses of changes that who syncs the file was told of.
+    /// Number of lost changes already reported to fsync callers.
     losses: AtomicU64,
-    /// What the mgr has delegated.
+    /// The delegation that the mgr has granted.
     delegation: Mutex<Delegation>,
-    /// Held while a revoked delegation is taken off.
+    /// Held while a revoked delegation is cleaned up.
     revoking: Mutex<()>,
-    /// The layout; the lock also keeps operations on the layout's stateid in order.
+    /// The layout; the lock also orders operations on the layout's stateid.
     layout: AsyncMutex<LayoutState>,
-    /// Held while an open is made again.
+    /// Held while an open is established again.
     reopening: AsyncMutex<()>,
-    /// Held while something is appended.
+    /// Held during an append.
     appending: AsyncMutex<Appending>,
-    /// Held while a lock is asked for or given back, so that what is booked here is what the mgr did last.
+    /// Held during a LOCK or LOCKU request, so that the state here matches the mgr's last action.
     locking: AsyncMutex<()>,
-    /// Told when a lock that was refused may be had.
+    /// Notified when a refused lock may be available.
     lock_free: Notify,
-    /// Held while bytes are handed to servers, so that overlapping writes leave in the order they came.
+    /// Held while bytes are sent to servers, so that overlapping writes are sent in the order of the calls.
     order: AsyncMutex<()>,
-    /// Held while bytes leave under a layout, and while that is given back: under one that is gone nothing may leave.
+    /// Held while bytes are sent under a layout and while the layout is returned: nothing may be sent under a returned
+    /// layout.
     leaving: AsyncMutex<()>,
-    /// Whether a cut is on its way to the mgr; [`Self::order`] is held then.
+    /// Whether a truncate request is on its way to the mgr; [`Self::order`] is held meanwhile.
     cutting: watch::Sender<bool>,
-    /// Held for reading by a close, from before its open ends until the mgr has its report; for writing while attributes
-    /// are set: a later report would give the file the size and the time again that it had before.
+    /// A close holds this for reading, from before its open ends until the mgr has its report. Setting attributes holds
+    /// it for writing: a later report would restore the earlier size and time.
     reporting: RwLock<()>,
-    /// Held for reading while a request is sent, for writing while uncommitted bytes are sent again.
+    /// A request holds its lane's lock for reading; sending uncommitted bytes again holds the lock for writing.
     lanes: Mutex<BTreeMap<Lane, Arc<LaneLocks>>>,
-    /// Counts requests that ended.
+    /// Counts completed requests.
     settled: watch::Sender<u64>,
 }
 
@@ -87,74 +89,77 @@ struct LaneLocks {
 struct State {
     opens: Vec<Open>,
     size: u64,
-    /// The mount's stamp ([`Inode::stamp`]) when something here last changed the size.
+    /// The mount's stamp ([`Inode::stamp`]) at the last change of the size in this mount.
     stamp: u64,
-    /// When something was last written here.
+    /// Time of the last write in this mount.
     written: Option<Timestamp>,
-    /// Written here, not yet handed to a server.
+    /// Bytes written here and not yet sent to a server.
     pending: Extents,
-    /// By what those bytes leave: that of who wrote last.
+    /// The settings under which the pending bytes are sent: those of the last writer.
     ruling: Option<Arc<Ruling>>,
-    /// One past the last byte that went straight to the iods.
+    /// One past the last byte that took the direct path.
     streamed: Option<u64>,
-    /// Batches of which some request is not answered yet, with the file ranges they write.
+    /// Batches with unanswered requests, and the file ranges that they write.
     in_flight: BTreeMap<u64, Batch>,
     next_batch: u64,
-    /// Batches before this one are not to be written any more: they were made under locks that are lost.
+    /// Batches before this one must not be written any more: their locks are lost.
     given_up: u64,
-    /// Counts delegations that were revoked: what was about to be written in the belief of being alone is given up.
+    /// Counts revoked delegations. Writes that relied on a revoked delegation are dropped.
     revocations: u64,
-    /// Written to a server that may still lose it, in the order sent.
+    /// Bytes sent to a server that may still lose them, in the order of sending.
     uncommitted: BTreeMap<Lane, Vec<write::Sent>>,
-    /// Not less bytes than those are.
+    /// Upper bound for the number of uncommitted bytes.
     kept_at_most: u64,
-    /// How many times a server was found to have taken bytes that it may lose.
+    /// Counts how often a server accepted bytes that it may still lose.
     booked: u64,
-    /// Whether a LAYOUTCOMMIT is due, and one past the last byte that was proved durable since the last one.
+    /// Set if a LAYOUTCOMMIT is due: one past the last byte that became durable since the last LAYOUTCOMMIT.
     unreported: Option<u64>,
-    /// The end of the last LAYOUTCOMMIT, and the stamp when it was answered.
+    /// The end of the last LAYOUTCOMMIT, and the stamp when the mgr answered it.
     reported: Option<(u64, u64)>,
-    /// Counts the layouts that were got after others were lost. What was written before the last of them, the mgr may
-    /// have cut off without asking.
+    /// Counts the layouts granted after others were lost. The mgr may have truncated, without a recall, what was
+    /// written before the last of them.
     grant: u64,
-    /// Whether something of what is unreported was proved under a layout that is lost: the iods know how long the file is.
+    /// Whether some unreported bytes became durable under a layout that is lost. Then only the iods know the length of
+    /// the file.
     ask_iods: bool,
-    /// Whether the file may have holes that were made here. Said with every report from then on: once too often only makes the
-    /// mgr ask the iods how much room the file takes.
+    /// Whether the file may have holes that were made here. Every report says so from then on. One report too many only
+    /// makes the mgr ask the iods how much space the file uses.
     holes: bool,
-    /// Whether a request that was given up may still reach an iod.
+    /// Whether an abandoned request may still reach an iod.
     stray: bool,
-    /// Whether bytes were given up that iods may hold or not: how long the file is then, they have to be asked.
+    /// Whether the client dropped bytes that iods may or may not hold. Then the iods must be asked for the length of
+    /// the file.
     unsure: bool,
-    /// Whether others may have changed the size since it was learnt.
+    /// Whether other clients may have changed the size since the client learned it.
     doubtful: bool,
-    /// Whether an open promises what `sharing=coherent` does.
+    /// Whether an open requires `sharing=coherent`.
     coherent: bool,
-    /// Whether a cache above keeps bytes under the delegation ([`crate::OpenOptions::alone`]).
+    /// Whether a cache above this client keeps bytes under the delegation ([`crate::OpenOptions::alone`]).
     exclusive: bool,
-    /// How many delegations were given.
+    /// Number of delegations granted.
     delegations: u64,
-    /// When a delegation was last asked for, or lost.
+    /// When a delegation was last requested or lost.
     asked: Option<Instant>,
-    /// When it was learnt, and whether it is being asked for because that is long ago.
+    /// When the client learned the size, and whether it is asking for the size again because that was long ago.
     learnt: Option<Instant>,
     asking: bool,
-    /// The mgr has found an end of the file before the one that was known here: who reads there has to look once more.
+    /// The mgr reported a smaller size than the one known here; readers at the old end must check again.
     shorter: bool,
-    /// Whether the file was made without waiting until that was durable, and nothing since has made it so.
+    /// Whether the file was created without waiting for durability, and nothing has made the creation durable since.
     unsynced: bool,
-    /// Counts what makes bytes that were read before worthless, apart from what changes the stamp.
+    /// Counts the events, other than changes of the stamp, that invalidate bytes read before.
     turns: u64,
-    /// Whether a task is at work making everything durable because the window is full.
+    /// Whether a task is making everything durable because the window is full.
     relieving: bool,
-    /// When what gathers leaves by itself, and what has left is made durable.
+    /// When pending bytes are sent by the timer, and when sent bytes are made durable.
     times: Times,
-    /// Whether a task commits what was written, so that the window does not fill.
+    /// Whether a task commits written bytes early, so that the window does not fill.
     committing: bool,
 }
 
-/// What is the same as long as nothing is known to have changed in a file: written or cut here, cut by others, or locked, so that what others
-/// wrote before has to be seen.
+/// The version of a file's content as this client knows it. It changes when this client writes, truncates or locks the
+/// file, or learns of a truncate by another client. A lock counts because its holder must see what other clients wrote
+/// before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Version {
     stamp: u64,
@@ -164,7 +169,7 @@ pub(crate) struct Version {
 struct Batch {
     ranges: Vec<ByteRange>,
     left: usize,
-    /// When it left, if it is one range whose time counts as a whole.
+    /// When the batch was sent, if it is one range whose time is measured as a whole.
     timed: Option<Instant>,
 }
 
@@ -174,17 +179,17 @@ pub(crate) struct Open {
     /// The open owner.
     pub(crate) key: u64,
     stateid: stateid4,
-    /// Who opened it.
+    /// The caller that opened the file.
     pub(crate) caller: Caller,
     read: bool,
     write: bool,
-    /// What went wrong since it was last told.
+    /// The error since the last report.
     error: Option<Error>,
     locks: OpenLocks,
 }
 
 impl Inode {
-    /// A file that is about to be opened; a size that was asked for before `stamp` may be an old one.
+    /// Creates the state of a file that is about to be opened. A size that was requested before `stamp` may be stale.
     pub(crate) fn new(mount: Arc<Inner>, node: Node, stamp: u64) -> Self {
         let losses = AtomicU64::new(mount.session.losses());
         Inode {
@@ -213,12 +218,12 @@ impl Inode {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the extended attributes of the file say about its use.
+    /// Returns the file's own policy settings, from its extended attributes.
     pub(crate) fn own(&self) -> Settings {
         *self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The extended attributes of the file say this about its use.
+    /// Changes the file's own policy settings after its extended attributes changed.
     pub(crate) fn set_own(&self, change: impl FnOnce(&mut Settings)) {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         let before = *own;
@@ -228,18 +233,18 @@ impl Inode {
         }
     }
 
-    /// The policy of who opened the file so.
+    /// Returns the effective policy of an open with this ruling.
     pub(crate) fn policy_by(&self, ruling: &Ruling) -> Policy {
         ruling.policy(&self.mount.governor, || self.own())
     }
 
-    /// The policy of who wrote last.
+    /// Returns the policy of the last writer.
     fn policy(&self) -> Policy {
         let ruling = self.state().ruling.clone();
         ruling.map_or_else(|| usual(&self.mount), |ruling| self.policy_by(&ruling))
     }
 
-    /// Nobody else here appends until this is dropped.
+    /// Locks out other appenders of this mount until the guard is dropped.
     pub(crate) async fn appending(&self) -> tokio::sync::MutexGuard<'_, Appending> {
         self.appending.lock().await
     }
@@ -252,17 +257,18 @@ impl Inode {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The size, own writes included.
+    /// Returns the size, including this client's unsent writes.
     pub(crate) fn size(&self) -> u64 {
         self.state().size
     }
 
-    /// Rises with everything done in this mount that changes a size; to be taken before the server is asked for one.
+    /// Returns a stamp that grows with every change of a size in this mount. Take it before asking the mgr for a size.
     pub(crate) fn stamp(&self) -> u64 {
         self.mount.stamp()
     }
 
-    /// The server told the size, asked when the stamp was this. Bytes of ours that it does not know of yet count.
+    /// Takes over the size that the server reported, requested when the stamp was `stamp`; returns the size including
+    /// own bytes that the server does not know of yet.
     pub(crate) fn learn_size(&self, size: u64, stamp: u64) -> u64 {
         let shared = self.is_shared();
         let mut state = self.state();
@@ -273,13 +279,14 @@ impl Inode {
             state.accept(size);
             state.learnt = Some(Instant::now());
         } else {
-            // It may tell of a time before what was done here since.
+            // The answer may be from before a change that was made here since.
             state.doubt();
         }
         state.size
     }
 
-    /// The attributes of this file that came along with something else, asked for when the stamp was this, as they are with what was written here.
+    /// Takes over attributes of this file from another answer, requested when the stamp was `stamp`. Returns them
+    /// combined with what was written here.
     pub(crate) fn met(&self, mut attrs: Attrs, stamp: u64) -> Attrs {
         let known = {
             let shared = self.is_shared();
@@ -290,34 +297,35 @@ impl Inode {
         self.shown(attrs)
     }
 
-    /// What bytes that are read from now on are of; none while others may have changed the size.
+    /// Returns the version of bytes that are read from now on; `None` while other clients may have changed the size.
     pub(crate) fn version(&self) -> Option<Version> {
         let shared = self.is_shared();
         let state = self.state();
         (!shared && !state.doubtful).then_some(Version { stamp: state.stamp, turns: state.turns })
     }
 
-    /// Whether others may have changed the size since it was learnt.
+    /// Whether other clients may have changed the size since the client learned it.
     pub(crate) fn is_doubtful(&self) -> bool {
         self.state().doubtful
     }
 
-    /// What to show of a file of which the server says this: it does not know yet of all that was written here, nor when.
+    /// Combines the server's attributes with what this client wrote, because the server does not know of all these
+    /// writes and their times yet.
     pub(crate) fn shown(&self, attrs: Attrs) -> Attrs {
         let shared = self.is_shared();
         let state = self.state();
-        // The mgr knows when it took what it may still lose.
+        // The mgr knows the time of the writes that it received and may still lose.
         let told = shared && state.is_clean_but(Lane::Mgr);
         let written = state.written.filter(|_| !told && !state.is_clean());
         let later = |time: Timestamp| written.map_or(time, |written| time.max(written));
         let (mtime, ctime) = (later(attrs.mtime), later(attrs.ctime));
         let size = attrs.size.max(state.own_end_of(|lane| !shared || lane != Lane::Mgr));
-        // What takes no room is taken for empty by programs that look for holes.
+        // Programs that look for holes treat a file that uses no space as empty.
         let used = attrs.used.saturating_add(size - attrs.size).min(size).next_multiple_of(512);
         Attrs { size, used, mtime, ctime, ..attrs }
     }
 
-    /// The file is opened by somebody for whom this counts.
+    /// Records the settings of a new open of the file.
     pub(crate) fn opened_under(&self, ruling: &Ruling, exclusive: bool) {
         let coherent = self.policy_by(ruling).sharing == Sharing::Coherent;
         let mut state = self.state();
@@ -325,7 +333,7 @@ impl Inode {
         state.exclusive |= exclusive;
     }
 
-    /// Adds an open by this owner.
+    /// Adds an open with this owner.
     pub(crate) fn add_open(&self, key: u64, caller: Caller, stateid: stateid4, flags: OpenFlags) {
         let locks = OpenLocks::default();
         self.state().opens.push(Open {
@@ -339,7 +347,7 @@ impl Inode {
         });
     }
 
-    /// Takes an open off the list: its stateid, and whether it was the last one.
+    /// Removes an open from the list; returns its stateid, and whether it was the last open.
     pub(crate) fn remove_open(&self, key: u64) -> (Option<stateid4>, bool) {
         let mut state = self.state();
         let at = state.opens.iter().position(|open| open.key == key);
@@ -347,12 +355,12 @@ impl Inode {
         (stateid, state.opens.is_empty())
     }
 
-    /// All opens.
+    /// Returns all opens.
     pub(crate) fn opens(&self) -> Vec<Open> {
         self.state().opens.clone()
     }
 
-    /// An open has a new stateid.
+    /// Sets the new stateid of an open.
     pub(crate) fn reopened(&self, key: u64, stateid: stateid4) {
         let mut state = self.state();
         if let Some(open) = state.opens.iter_mut().find(|open| open.key == key) {
@@ -360,22 +368,22 @@ impl Inode {
         }
     }
 
-    /// Whether the mgr has been told of everything written here, and nothing of it can be lost.
+    /// Whether everything written here is reported to the mgr and durable.
     pub(crate) fn is_clean(&self) -> bool {
         self.state().is_clean()
     }
 
-    /// Whether somebody here may read it.
+    /// Whether an open here allows reading.
     pub(crate) fn is_open_for_reading(&self) -> bool {
         self.state().opens.iter().any(|open| open.read)
     }
 
-    /// Whether somebody here may write to it.
+    /// Whether an open here allows writing.
     pub(crate) fn is_open_for_writing(&self) -> bool {
         self.state().opens.iter().any(|open| open.write)
     }
 
-    /// Waits until no request that is on its way now touches `range` any more.
+    /// Waits until no request that is in flight now touches `range`.
     async fn settle(&self, range: ByteRange) {
         let mut settled = self.settled.subscribe();
         let newest = self.state().next_batch;
@@ -389,7 +397,7 @@ impl Inode {
         }
     }
 
-    /// Remembers that bytes were given up, until every open that can write has been told why.
+    /// Records that bytes were dropped, for every open that can write, until each has reported the error.
     pub(crate) fn fail(&self, error: Error) {
         tracing::debug!(file = %self.node.id, "{error}");
         let mut state = self.state();
@@ -399,26 +407,26 @@ impl Inode {
         }
     }
 
-    /// Whether everything that was ever written here is durable or was never sent, once nothing is left to be committed.
+    /// Whether everything written here is durable or was never sent, provided that nothing is left to be committed.
     pub(crate) fn is_sure(&self) -> bool {
         !self.state().unsure
     }
 
-    /// The failure that an open was not yet told of, once.
+    /// Returns the error that an open has not reported yet, once.
     pub(crate) fn take_error(&self, key: u64) -> Result<()> {
         let mut state = self.state();
         let open = state.opens.iter_mut().find(|open| open.key == key);
         open.and_then(|open| open.error.take()).map_or(Ok(()), Err)
     }
 
-    /// As [`Inode::take_error`]; it is told again.
+    /// Returns the error like [`Inode::take_error`], and keeps it for the next call.
     pub(crate) fn see_error(&self, key: u64) -> Result<()> {
         let state = self.state();
         let open = state.opens.iter().find(|open| open.key == key);
         open.and_then(|open| open.error.clone()).map_or(Ok(()), Err)
     }
 
-    /// Gives up everything that is not yet durable, for a file that nobody can write to any more.
+    /// Drops everything that is not durable yet, for a file that nobody can write any more.
     pub(crate) fn abandon(&self) {
         let mut state = self.state();
         let pending = std::mem::take(&mut state.pending).bytes();
@@ -437,7 +445,7 @@ impl Drop for Inode {
 }
 
 impl State {
-    /// The server said that the file is as long as this, and nothing has changed that here since it was asked.
+    /// Takes over the server's size; nothing here has changed the size since the request.
     fn accept(&mut self, size: u64) {
         self.doubtful = false;
         let size = size.max(self.own_end());
@@ -446,26 +454,27 @@ impl State {
         }
     }
 
-    /// Takes the size of a shared file over from the mgr, which was asked when the stamp was `stamp`. The mgr knows of every write that has returned, except for
-    /// bytes that this client wrote directly to iods and had not reported by then.
+    /// Takes over the mgr's size of a shared file, requested when the stamp was `stamp`. The mgr knows of every write
+    /// that has returned, except for bytes that this client wrote directly to iods and had not reported by then.
     fn accept_shared(&mut self, size: u64, stamp: u64) -> u64 {
         let reported = self.reported.filter(|(_, at)| *at > stamp).map_or(0, |(end, _)| end);
         self.size = size.max(reported).max(self.own_end_of(|lane| lane != Lane::Mgr));
         self.size
     }
 
-    /// Others may have changed the size.
+    /// Records that other clients may have changed the size.
     fn doubt(&mut self) {
         self.doubtful = true;
         self.turns += 1;
     }
 
-    /// One past the last byte written here of which the mgr need not know yet, or which can still be lost.
+    /// Returns one past the last byte written here that the mgr may not know of yet, or that a server may still lose.
     fn own_end(&self) -> u64 {
         self.own_end_of(|_| true)
     }
 
-    /// As [`State::own_end`], of what these lanes' servers may lose and all that they have not answered for.
+    /// Returns the end like [`State::own_end`], for all unanswered bytes and those that the servers of these lanes may
+    /// lose.
     fn own_end_of(&self, counts: impl Fn(Lane) -> bool) -> u64 {
         let pending = self.pending.end();
         let in_flight = self.in_flight.values().flat_map(|batch| &batch.ranges).map(|range| range.end());
@@ -474,19 +483,19 @@ impl State {
         in_flight.chain(uncommitted).chain(self.unreported).max().unwrap_or(0).max(pending)
     }
 
-    /// Bytes up to `end`, sent under this grant, are durable in objects, and the mgr does not know.
+    /// Records that bytes up to `end`, sent under this grant, are durable in objects and not reported to the mgr.
     fn proved(&mut self, end: u64, grant: u64) {
         self.unreported = Some(self.unreported.unwrap_or(0).max(end));
         self.ask_iods |= grant != self.grant;
     }
 
-    /// A layout was got after another one was lost.
+    /// Records that a layout was granted after another one was lost.
     fn granted_anew(&mut self) {
         self.grant += 1;
         self.ask_iods = self.unreported.is_some();
     }
 
-    /// The report that is due: how far, and what goes with it.
+    /// Returns the report that is due: its end, and the update that goes with it.
     fn due(&self) -> Option<(u64, Update)> {
         self.unreported.map(|end| (end, Update { measure: self.ask_iods, holes: self.holes, ..Update::default() }))
     }
@@ -495,7 +504,7 @@ impl State {
         self.uncommitted.is_empty() && self.is_clean_but(Lane::Mgr)
     }
 
-    /// Whether nothing is left but what the server of this lane may still lose.
+    /// Whether nothing is left except what the server of this lane may still lose.
     fn is_clean_but(&self, but: Lane) -> bool {
         let uncommitted = self.uncommitted.keys().any(|lane| *lane != but);
         self.pending.is_empty() && self.in_flight.is_empty() && !uncommitted && self.unreported.is_none()
@@ -508,7 +517,7 @@ impl Batch {
     }
 }
 
-/// Whether `a` and `b` are the same layout and not merely equal ones.
+/// Whether `a` and `b` are the same layout, not merely equal ones.
 fn same(a: &Arc<dyn Layout>, b: &Arc<dyn Layout>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
 }

@@ -1,6 +1,6 @@
-//! Files that iods of this machine lend: what is in memory is read from them without asking anybody.
+//! Short-circuit reads: the client reads cached bytes directly from files that local iods lend.
 //!
-//! Why that shows nothing that a READ would not show is in `docs/decisions/local-reads.md`.
+//! `docs/decisions/local-reads.md` explains why such a read shows nothing that a READ would not show.
 
 mod buffers;
 mod loan;

@@ -1,8 +1,8 @@
-//! The client core: sessions, open files, layout drivers, pieces in parallel under a bounded window.
+//! The client core: sessions, open files, layout drivers, and parallel requests to the iods under a bounded window.
 //!
-//! A [`Mount`] is a connection to a file system, made from a [`Target`] and [`Options`]; names are walked and changed
-//! through it, and it opens a [`File`], through which bytes move. Everything is asynchronous and must run inside a tokio
-//! runtime.
+//! A [`Mount`] is a connection to a file system, made from a [`Target`] and [`Options`]. Callers look up and change
+//! names through the mount. The mount opens a [`File`], and callers read and write its bytes. All operations are
+//! asynchronous and must run inside a tokio runtime.
 
 mod compound;
 pub mod counters;
@@ -37,5 +37,5 @@ pub use options::{Durable, Options};
 pub use placement::Placement;
 pub use target::{BadTarget, Target};
 
-/// What operations of the client give back.
+/// The result of the client's operations.
 pub type Result<T> = std::result::Result<T, Error>;

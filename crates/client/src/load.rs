@@ -1,17 +1,17 @@
-//! How long requests wait at the mgr, as its answers tell, kept for who chooses the way of writes by it.
+//! The queue delay that the mgr reports, kept for the choice of the path of writes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Nothing was told since it was asked last.
+/// No delay was reported since the last call of `news`.
 const NO_NEWS: u64 = u64::MAX;
 
-/// What the mgr said last of its queue.
+/// The queue delay that the mgr reported last.
 #[derive(Debug)]
 pub(crate) struct Load {
-    /// Whether anybody wants to know; then requests ask for it that would not otherwise.
+    /// Whether the delay is wanted; then requests ask for it that otherwise would not.
     wanted: AtomicBool,
-    /// In nanoseconds.
+    /// The delay in nanoseconds.
     news: AtomicU64,
 }
 
@@ -22,26 +22,26 @@ impl Default for Load {
 }
 
 impl Load {
-    /// Somebody wants to know from now on.
+    /// Requests the delay from now on.
     pub(crate) fn want(&self) {
         if !self.is_wanted() {
             self.wanted.store(true, Relaxed);
         }
     }
 
-    /// Whether anybody wants to know.
+    /// Whether the delay is wanted.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Relaxed)
     }
 
-    /// An answer said this, in nanoseconds, or nothing.
+    /// Records a reported delay in nanoseconds, if there is one.
     pub(crate) fn told(&self, nanos: Option<u64>) {
         if let Some(nanos) = nanos {
             self.news.store(nanos.min(NO_NEWS - 1), Relaxed);
         }
     }
 
-    /// What was said since this was called last.
+    /// Takes the delay reported since the last call.
     pub(crate) fn news(&self) -> Option<Duration> {
         if self.news.load(Relaxed) == NO_NEWS {
             return None;

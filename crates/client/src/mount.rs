@@ -1,4 +1,4 @@
-//! A mounted file system.
+//! A mounted file system: the connection, its open files, and the state that they share.
 
 mod attrs;
 mod behind;
@@ -43,17 +43,17 @@ use types::limits::{PAYLOAD_MAX, READ_AHEAD_BYTES};
 use types::{Cred, FileId, StatFs};
 use wire::nfs4::*;
 
-/// A file system in use. Clones share everything.
+/// A mounted file system. Clones share everything.
 #[derive(Clone)]
 pub struct Mount {
     pub(crate) inner: Arc<Inner>,
-    /// In whose name it asks.
+    /// The caller in whose name this mount sends requests.
     pub(crate) caller: Caller,
-    /// The paths that operations by name expect.
+    /// The path expectations of operations by name.
     walks: Option<Arc<[Walk]>>,
 }
 
-/// A file of any kind, by identity: stays valid when it is renamed, and becomes stale when it is gone.
+/// A file of any kind, by identity: the node stays valid after a rename, and becomes stale when the file is removed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Node {
     /// Inode number.
@@ -62,58 +62,58 @@ pub struct Node {
     pub handle: Bytes,
 }
 
-/// What everything that belongs to a mount shares.
+/// The shared state of a mount.
 pub(crate) struct Inner {
     pub(crate) session: Session,
     pub(crate) options: Options,
     pub(crate) tally: Arc<Tally>,
     pub(crate) window: Window,
-    /// Room for bytes that nobody has asked for yet.
+    /// Buffer space for read-ahead.
     pub(crate) read_ahead: Arc<Semaphore>,
-    /// What counts for all files.
+    /// The policy settings that apply to all files.
     pub(crate) governor: Governor,
-    /// What is known of service times, where the write threshold follows them.
+    /// The measured service times, for a write threshold that depends on them.
     timing: Mutex<Timing>,
     pub(crate) devices: Arc<Devices>,
     pub(crate) drivers: Drivers,
-    /// Where files that are dropped without being closed are closed.
+    /// The runtime in which dropped files are closed.
     pub(crate) runtime: Handle,
     root: Node,
     pub(crate) inodes: Arc<Inodes>,
-    /// Who caches files above this mount.
+    /// The cache of files above this mount.
     pub(crate) keeper: OnceLock<Arc<dyn Keeper>>,
     /// Distinguishes the open owners of this mount.
     owners: AtomicU64,
-    /// Rises with everything done here that changes the size of a file.
+    /// Grows with every change of a file's size in this mount.
     stamps: AtomicU64,
     opening: Mutex<Opening>,
     behind: Behind,
-    /// Shared by the tasks that close dropped files.
+    /// Held for reading by the tasks that close dropped files.
     pub(crate) dropped: Arc<RwLock<()>>,
-    /// Losses of changes that who syncs names was told of.
+    /// Number of lost changes already reported to callers that sync names.
     losses: AtomicU64,
 }
 
-/// Opens that the mgr has not answered yet, and what was forgotten meanwhile.
+/// OPENs that the mgr has not answered yet, and files that were closed in the meantime.
 #[derive(Default)]
 struct Opening {
-    /// How many were sent in all, and which of them are not answered.
+    /// Number of OPENs sent, and the numbers of the unanswered ones.
     asked: u64,
     unanswered: BTreeSet<u64>,
-    /// The stamps when they were sent, and how many were at each.
+    /// The stamps of the unanswered OPENs, and how many were sent at each.
     sent: BTreeMap<u64, usize>,
-    /// Files that were closed here since, with their stamps: the size in an answer may be from before that.
+    /// Files that were closed here since, with their stamps: the size in an answer may be older than the close.
     closed: HashMap<FileId, u64>,
 }
 
-/// An open that the mgr has not answered yet.
+/// An OPEN that the mgr has not answered yet.
 pub(crate) struct Asking<'a> {
     mount: &'a Inner,
-    /// The stamp when it was sent.
+    /// The stamp when the OPEN was sent.
     pub(crate) stamp: u64,
-    /// The epoch of the session then.
+    /// The epoch of the session when the OPEN was sent.
     pub(crate) epoch: u64,
-    /// How many were sent before.
+    /// Number of OPENs sent before.
     pub(crate) number: u64,
 }
 
@@ -133,13 +133,13 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// The files that are open here, and what is known of directories.
+/// The open files of a mount, and what it knows of directories.
 #[derive(Default)]
 pub(crate) struct Inodes {
     table: Mutex<HashMap<FileId, Weak<Inode>>>,
-    /// Names that are known not to be there.
+    /// The negative-lookup cache.
     pub(crate) names: negative::Names,
-    /// Opens that are to be closed.
+    /// Opens whose CLOSE is deferred.
     pub(crate) leaving: Leaving,
 }
 
@@ -148,30 +148,30 @@ impl Inodes {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of them.
+    /// Returns all open files.
     pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
         self.table().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// The open file with this number.
+    /// Returns the open file with this inode number.
     pub(crate) fn get(&self, file: FileId) -> Option<Arc<Inode>> {
         self.table().get(&file).and_then(Weak::upgrade)
     }
 
-    /// The open file with this filehandle.
+    /// Returns the open file with this filehandle.
     pub(crate) fn by_handle(&self, handle: &[u8]) -> Option<Arc<Inode>> {
         self.all().into_iter().find(|inode| inode.node.handle == handle)
     }
 }
 
 impl Mount {
-    /// Whether it is the same mount: then [`File::copy_range`](crate::File::copy_range) works between files of both.
+    /// Whether both are the same mount: then [`File::copy_range`](crate::File::copy_range) works between files of both.
     pub fn is_same(&self, other: &Mount) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Mounts the file system that `target` is on; its path plays no part. The mount works in the runtime that this runs
-    /// in; its methods may be awaited elsewhere.
+    /// Mounts the file system of `target`; the path in `target` is ignored. The mount's tasks run in the current
+    /// runtime; its methods may be awaited in another.
     pub async fn connect(target: &Target, options: Options) -> Result<Mount> {
         let tally = Arc::new(Tally::default());
         let inodes = Arc::new(Inodes::default());
@@ -223,22 +223,23 @@ impl Mount {
         Ok(Mount { inner, caller: None, walks: None })
     }
 
-    /// The same mount, asking in another name. Files that it opens are read and written in that name by everybody who has
-    /// them; the server alone decides what is allowed. Of more than 16 groups the first are sent (RFC 5531 §8.2).
+    /// Returns the same mount, with requests in another user's name. All users of a file that it opens read and write
+    /// in that name; the server alone decides what is allowed. Of more than 16 groups only the first 16 are sent (RFC
+    /// 5531 §8.2).
     pub fn acting_as(&self, cred: &Cred) -> Mount {
         let auth = crate::session::auth_of(&self.inner.options, cred);
         Mount { inner: self.inner.clone(), caller: Some(Arc::new(auth)), walks: None }
     }
 
-    /// A round trip in the name of this mount's caller.
+    /// Begins a COMPOUND in the name of this mount's caller.
     pub(crate) fn compound(&self, what: impl Into<String>) -> Compound {
         Compound::new(what).by(&self.caller)
     }
 
-    /// Ends the session, after the closes of files that were dropped. Everything that was written should be closed before:
-    /// what is not durable by then is lost.
+    /// Ends the session, after the closes of dropped files. Close all written files before: bytes that are not durable
+    /// by then are lost.
     pub async fn disconnect(self) -> Result<()> {
-        // An open that is left behind keeps a removed file, and its space, until the lease is over.
+        // An open that is not closed keeps a removed file, and its space, until the lease expires.
         drop(self.inner.dropped.write().await);
         self.inner.close_left().await;
         self.inner.leave_names().await;
@@ -246,12 +247,12 @@ impl Mount {
         self.inner.session.end().await.and(settled)
     }
 
-    /// The root directory.
+    /// Returns the root directory.
     pub fn root(&self) -> Node {
         self.inner.root.clone()
     }
 
-    /// Capacity of the file system.
+    /// Returns the capacity of the file system.
     pub async fn statfs(&self) -> Result<StatFs> {
         let what = "asking for the capacity";
         let mut compound = Compound::new(what);
@@ -264,19 +265,19 @@ impl Mount {
         values.statfs().ok_or_else(|| Error::protocol(format!("{what}: the mgr left out a number")))
     }
 
-    /// How the mgr and its cluster stand, as groups of names and values to be shown.
+    /// Returns the status of the mgr and its cluster, as groups of names and values for display.
     pub async fn status(&self) -> Result<wire::admin::Status> {
         self.inner.session.status().await
     }
 
-    /// What this mount has done so far.
+    /// Returns the counters of this mount.
     pub fn counters(&self) -> Counters {
         self.inner.tally.snapshot()
     }
 }
 
 impl Inner {
-    /// Open files that were made here and may not be durable yet.
+    /// Returns open files that were created here and may not be durable yet.
     pub(crate) fn unsynced(&self) -> Vec<Arc<Inode>> {
         let all = self.inodes.all();
         all.into_iter().filter(|inode| inode.is_unsynced()).collect()
@@ -286,7 +287,7 @@ impl Inner {
         self.opening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mgr is about to be asked to open a file.
+    /// Registers an OPEN that is about to be sent.
     pub(crate) fn ask(&self) -> Asking<'_> {
         let stamp = self.stamp();
         let mut opening = self.opening();
@@ -297,14 +298,14 @@ impl Inner {
         Asking { mount: self, stamp, epoch: self.session.epoch(), number }
     }
 
-    /// How many opens were sent, and how many of them before the first that is not answered: what the mgr took back before the first number was reached
-    /// cannot be in an answer any more once the second has.
+    /// Returns the number of OPENs sent, and the number of OPENs before the first unanswered one. Once the second
+    /// number has reached the value that the first had at a return, no answer can grant what was returned.
     pub(crate) fn opens_asked(&self) -> (u64, u64) {
         let opening = self.opening();
         (opening.asked, opening.unanswered.first().copied().unwrap_or(opening.asked))
     }
 
-    /// Nobody has this file open any more; something here changed its size when the stamp was this.
+    /// Records that the last open of a file ended; this mount last changed its size at `stamp`.
     pub(crate) fn closed(&self, id: FileId, stamp: u64) {
         let mut opening = self.opening();
         if opening.sent.first_key_value().is_some_and(|(oldest, _)| *oldest < stamp) {
@@ -312,22 +313,22 @@ impl Inner {
         }
     }
 
-    /// A new open owner.
+    /// Returns a new open owner.
     pub(crate) fn next_owner(&self) -> u64 {
         self.owners.fetch_add(1, Relaxed)
     }
 
-    /// The stamp now; see [`Inode::stamp`].
+    /// Returns the current stamp; see [`Inode::stamp`].
     pub(crate) fn stamp(&self) -> u64 {
         self.stamps.load(SeqCst)
     }
 
-    /// A new stamp.
+    /// Returns a new stamp.
     pub(crate) fn next_stamp(&self) -> u64 {
         self.stamps.fetch_add(1, SeqCst) + 1
     }
 
-    /// What is known of an open file; made if it is not open yet.
+    /// Returns the state of an open file, and creates it if the file is not open yet.
     pub(crate) fn inode(self: &Arc<Self>, node: &Node) -> Arc<Inode> {
         let mut table = self.inodes.table();
         if let Some(inode) = table.get(&node.id).and_then(Weak::upgrade) {
@@ -342,12 +343,12 @@ impl Inner {
         inode
     }
 
-    /// What is known of a file if it is open here.
+    /// Returns the state of a file if it is open here.
     pub(crate) fn open_inode(&self, id: FileId) -> Option<Arc<Inode>> {
         self.inodes.table().get(&id).and_then(Weak::upgrade)
     }
 
-    /// Forgets a file that nobody has open any more.
+    /// Removes a file without opens from the table.
     pub(crate) fn forget(&self, id: FileId) {
         let mut table = self.inodes.table();
         if table.get(&id).is_some_and(|inode| inode.strong_count() == 0) {
@@ -355,12 +356,12 @@ impl Inner {
         }
     }
 
-    /// The window is full: everything not durable is made so.
+    /// Makes everything durable, because the window is full.
     pub(crate) fn relieve(&self) {
         self.inodes.all().iter().for_each(Inode::relieve);
     }
 
-    /// As [`Inner::relieve`], if there is still no room for a payload.
+    /// Acts like [`Inner::relieve`], if the window still has no space for a payload.
     pub(crate) fn relieve_if_full(&self) {
         if self.window.try_take(PAYLOAD_MAX) {
             self.window.release(PAYLOAD_MAX as u64);

@@ -1,8 +1,10 @@
-//! Negative entries: names that are known not to be in a directory, because the mgr asks before others change names there.
+//! The negative-lookup cache: directories whose names are all known, under delegations that the mgr recalls before
+//! other clients change names.
 //!
-//! Where names are looked for in vain more than now and then, the mount asks for a delegation of the names (GET_DIR_DELEGATION, RFC 8881 §18.39) and
-//! reads them all. From then on a name that is not among them is not there. What the mount makes and removes itself does not end that: a name
-//! counts as one that may be there from before the request is sent, and no more once its removal was answered. What may be there is asked for.
+//! If lookups in a directory often fail, the mount requests a delegation of its names (GET_DIR_DELEGATION, RFC 8881
+//! §18.39) and reads them all. From then on a name that is not among them does not exist. Creates and removes by this
+//! mount do not end the delegation. A name counts as possibly existing from before its create request is sent until its
+//! removal is answered. The mount asks the mgr for names that possibly exist.
 
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -10,25 +12,25 @@ use std::time::Duration;
 use types::{FileId, Timestamp};
 use wire::nfs4::stateid4;
 
-/// Names that are looked for in vain count together if each comes within this of the one before.
+/// Failed lookups count together if each comes within this time of the one before.
 const MISSES_WITHIN: Duration = Duration::from_secs(2);
-/// How long a directory is left alone whose names could not be had, or were too many.
+/// How long a directory is not tried again after its names were refused or too many.
 const ALONE_FOR: Duration = Duration::from_secs(30);
-/// Most directories of which anything is known.
+/// Most directories in the cache.
 const DIRS: usize = 1024;
-/// Most names of one directory, and of all together.
+/// Most names of one directory, and of all directories together.
 const NAMES_OF_DIR: usize = 1 << 16;
 const NAMES: usize = 1 << 18;
-/// Most callers that are known to be allowed to look for names in a directory.
+/// Most callers per directory that are known to have lookup permission.
 const CALLERS: usize = 16;
-/// Requests that may or may not have made a name, and may still: so many, and nothing is known any more.
+/// Number of unanswered requests that may still create a name, at which the cache is switched off.
 const DOUBTS: usize = 4096;
-/// The longest name; longer ones are the mgr's to refuse.
+/// The longest name; the mgr refuses longer ones.
 const NAME_MAX: usize = 255;
 
 type Name = Box<[u8]>;
 
-/// A delegation to be given back.
+/// A delegation to return to the mgr.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Gone {
     /// The filehandle of its directory.
@@ -36,7 +38,7 @@ pub(crate) struct Gone {
     pub(crate) stateid: stateid4,
 }
 
-/// A name that is about to be removed, as it was known when that began.
+/// A name that is about to be removed, as the cache knew it before.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Removal {
     dir: FileId,
@@ -44,44 +46,44 @@ pub(crate) struct Removal {
     stamp: u64,
 }
 
-/// How far the names of a directory are known.
+/// The cache state of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// So many were looked for in vain, the last one then.
+    /// So many lookups failed, the last one at this time.
     Missed(u32, Timestamp),
-    /// To be left alone until then.
+    /// Not to be tried before this time.
     Alone(Timestamp),
-    /// A delegation was asked for. The number tells who asks from who asked before.
+    /// The delegation was requested. The number identifies the requesting task.
     Asking(u64),
-    /// It is there, and names are being read.
+    /// The delegation is held, and the names are being read.
     Reading(u64, stateid4),
-    /// Every name is known that may be there.
+    /// Every name that may exist is known.
     Known(stateid4),
 }
 
 struct Dir<C> {
     stage: Stage,
     handle: Bytes,
-    /// In which session the delegation was given.
+    /// The session epoch in which the delegation was granted.
     epoch: u64,
-    /// Names that may be there, and when each was last about to be made.
+    /// Names that may exist, and when each was last about to be created.
     may_be: HashMap<Name, u64>,
-    /// Who may look for names there.
+    /// Callers that may look up names there.
     callers: Vec<C>,
-    /// When it was last of use.
+    /// When the entry was last used.
     used: u64,
 }
 
-/// What is known of directories. `C` is who asks.
+/// The negative-lookup cache. `C` identifies callers.
 pub(crate) struct Negative<C> {
     dirs: HashMap<FileId, Dir<C>>,
-    /// Names that are being made, and by how many requests.
+    /// Names that are being created, and by how many requests.
     making: HashMap<(FileId, Name), usize>,
-    /// How many of those will never be heard of.
+    /// How many of these requests will never be answered.
     doubts: usize,
-    /// Names that may be there, of all directories.
+    /// Number of names that may exist, of all directories.
     names: usize,
-    /// Counts what happens.
+    /// Counts events.
     clock: u64,
 }
 
@@ -103,7 +105,7 @@ impl<C: Clone + PartialEq> Dir<C> {
         matches!(self.stage, Stage::Asking(n) | Stage::Reading(n, _) if n == number)
     }
 
-    /// Whether names that are made have to be noted.
+    /// Whether created names must be recorded.
     fn notes(&self) -> bool {
         matches!(self.stage, Stage::Asking(_) | Stage::Reading(..) | Stage::Known(_))
     }
@@ -119,7 +121,7 @@ impl<C: Clone + PartialEq> Negative<C> {
         self.clock
     }
 
-    /// Nothing is known of a directory any more, which is left alone until then.
+    /// Forgets a directory; with `until` it is not tried again before that time.
     fn forget(&mut self, dir: FileId, until: Option<Timestamp>) -> Option<Gone> {
         let known = self.dirs.remove(&dir)?;
         self.names -= known.may_be.len();
@@ -130,7 +132,7 @@ impl<C: Clone + PartialEq> Negative<C> {
         known.gone()
     }
 
-    /// Whether a caller can be told that there is no such name, in the session of this epoch.
+    /// Whether the cache shows a caller, in the session of this epoch, that a name does not exist.
     pub(crate) fn is_absent(&mut self, dir: FileId, name: &[u8], caller: &C, epoch: u64) -> bool {
         let clock = self.tick();
         let Some(known) = self.dirs.get_mut(&dir) else { return false };
@@ -146,9 +148,10 @@ impl<C: Clone + PartialEq> Negative<C> {
         is_absent
     }
 
-    /// The mgr has told a caller that there is no such name; all names are asked for where so many were looked for in vain as `wanted` says.
+    /// Records the mgr's answer that a name does not exist. After `wanted` failed lookups the names of the directory
+    /// are to be read.
     ///
-    /// The number of who is to ask for them, if somebody is; and what is to be given back for that.
+    /// Returns the number of the task that must read them, if any, and delegations to return.
     pub(crate) fn missed(
         &mut self,
         (dir, handle): (FileId, &Bytes),
@@ -168,7 +171,7 @@ impl<C: Clone + PartialEq> Negative<C> {
             back.extend(self.make_room());
             let stage = Stage::Missed(0, now);
             let (may_be, callers) = (HashMap::new(), Vec::new());
-            // The filehandle is a piece of what came from the network, all of which it keeps in memory.
+            // The filehandle is a slice of a network buffer and would keep the whole buffer in memory.
             let handle = Bytes::copy_from_slice(handle);
             let new = Dir { stage, handle: handle.clone(), epoch, may_be, callers, used: clock };
             self.dirs.insert(dir, new);
@@ -187,7 +190,7 @@ impl<C: Clone + PartialEq> Negative<C> {
                 known.handle = Bytes::copy_from_slice(handle);
                 known.epoch = epoch;
                 known.callers = vec![caller.clone()];
-                // What is on its way may be carried out after the names were read.
+                // A request in flight may be executed after the names were read.
                 let making = self.making.keys().filter(|(of, _)| *of == dir);
                 known.may_be = making.map(|(_, name)| (name.clone(), clock)).collect();
                 self.names += known.may_be.len();
@@ -201,17 +204,17 @@ impl<C: Clone + PartialEq> Negative<C> {
         (None, back)
     }
 
-    /// Makes room for one directory more.
+    /// Frees space for one more directory.
     fn make_room(&mut self) -> Option<Gone> {
         if self.dirs.len() < DIRS {
             return None;
         }
-        // Who reads names goes on, and finds that they are not wanted any more.
+        // A task that reads the names of this directory then finds that they are not wanted any more.
         let oldest = self.dirs.iter().min_by_key(|(_, known)| known.used).map(|(dir, _)| *dir)?;
         self.forget(oldest, None)
     }
 
-    /// The mgr has given the delegation; if that is of no use any more, it is to be given back.
+    /// Records the granted delegation; returns it as an error if it is not wanted any more and must be returned.
     pub(crate) fn granted(&mut self, dir: FileId, number: u64, gone: Gone, epoch: u64) -> Result<(), Gone> {
         match self.dirs.get_mut(&dir) {
             Some(known) if known.is_read_by(number) && known.epoch == epoch => {
@@ -222,7 +225,7 @@ impl<C: Clone + PartialEq> Negative<C> {
         }
     }
 
-    /// Names that are there; false if no more are wanted.
+    /// Adds names that exist; returns false if no more are wanted.
     pub(crate) fn read(&mut self, dir: FileId, number: u64, names: impl Iterator<Item = Bytes>) -> bool {
         let clock = self.tick();
         let Some(known) = self.dirs.get_mut(&dir).filter(|known| known.is_read_by(number)) else { return false };
@@ -234,7 +237,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         known.may_be.len() <= NAMES_OF_DIR && self.names <= NAMES
     }
 
-    /// All names were read, or it failed: then the directory is left alone for a while. What is to be given back.
+    /// Records that all names were read, or that reading failed: then the directory is not tried again for a while.
+    /// Returns a delegation to return.
     pub(crate) fn finished(&mut self, dir: FileId, number: u64, all: bool, now: Timestamp) -> Option<Gone> {
         let known = self.dirs.get_mut(&dir).filter(|known| known.is_read_by(number))?;
         match known.stage {
@@ -246,33 +250,34 @@ impl<C: Clone + PartialEq> Negative<C> {
         }
     }
 
-    /// The mgr wants a delegation back, or has taken it: whether it is known, and then no more.
+    /// Handles a recalled or revoked delegation: forgets its directory, and returns the delegation if it was known.
     pub(crate) fn lose(&mut self, stateid: &stateid4, now: Timestamp) -> Option<Gone> {
         let held = |known: &Dir<C>| known.stateid().is_some_and(|held| held.other == stateid.other);
         let dir = self.dirs.iter().find(|(_, known)| held(known)).map(|(dir, _)| *dir)?;
         self.forget(dir, Some(now.after(ALONE_FOR)))
     }
 
-    /// Nothing is known any more, and nothing is asked for. All delegations.
+    /// Empties the cache and switches it off. Returns all delegations.
     pub(crate) fn leave(&mut self) -> Vec<Gone> {
         self.doubts = DOUBTS;
         let all: Vec<FileId> = self.dirs.keys().copied().collect();
         all.into_iter().filter_map(|dir| self.forget(dir, None)).collect()
     }
 
-    /// The mount has changed who may look for names there.
+    /// Records that the mount has changed the permissions of a directory.
     pub(crate) fn permissions_changed(&mut self, dir: FileId) {
         if let Some(known) = self.dirs.get_mut(&dir) {
             known.callers.clear();
         }
     }
 
-    /// All delegations.
+    /// Returns the stateids of all delegations.
     pub(crate) fn held(&self) -> Vec<stateid4> {
         self.dirs.values().filter_map(Dir::stateid).collect()
     }
 
-    /// A request that may make a name is about to be sent. What is to be given back, as there are too many names.
+    /// Registers a request that may create a name and is about to be sent. Returns a delegation to return, if there are
+    /// too many names.
     pub(crate) fn makes(&mut self, dir: FileId, name: &[u8], now: Timestamp) -> Option<Gone> {
         let clock = self.tick();
         *self.making.entry((dir, name.into())).or_default() += 1;
@@ -286,8 +291,8 @@ impl<C: Clone + PartialEq> Negative<C> {
         }
     }
 
-    /// The mgr has answered that request; or it will never be heard of, and may still be carried out. What is to be given back, as there were too
-    /// many of those.
+    /// Records that the mgr has answered such a request, or that it will never be answered and may still be executed.
+    /// Returns delegations to return, if there are too many unanswered requests.
     pub(crate) fn made(&mut self, dir: FileId, name: &[u8], answered: bool) -> Vec<Gone> {
         if !answered {
             self.doubts += 1;
@@ -303,7 +308,7 @@ impl<C: Clone + PartialEq> Negative<C> {
         Vec::new()
     }
 
-    /// A request that removes a name, or moves it away, is about to be sent.
+    /// Registers a request that removes or renames a name and is about to be sent.
     pub(crate) fn removes(&self, dir: FileId, name: &[u8]) -> Option<Removal> {
         let name: Name = name.into();
         let stamp = *self.dirs.get(&dir)?.may_be.get(&name)?;
@@ -311,10 +316,10 @@ impl<C: Clone + PartialEq> Negative<C> {
         (!self.making.contains_key(&key)).then_some(Removal { dir, name: key.1, stamp })
     }
 
-    /// The mgr has done that.
+    /// Records that the mgr has executed the removal.
     pub(crate) fn removed(&mut self, removal: Removal) {
         let Removal { dir, name, stamp } = removal;
-        // Who makes it anew has set another stamp.
+        // A later create has set another stamp.
         if let Some(known) = self.dirs.get_mut(&dir)
             && known.may_be.get(&name) == Some(&stamp)
         {

@@ -1,4 +1,4 @@
-//! How a mount behaves.
+//! The options of a mount.
 
 use layout::policy::{Origin, Policy, PolicyError, Settings};
 pub use layout::threshold::Rule;
@@ -9,59 +9,61 @@ use types::limits::{CLIENT_WINDOW_BYTES, IN_FLIGHT_PER_IOD, PAYLOAD_MAX};
 /// Settings of a mount; [`Options::default`] suits most.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Checksum payloads (CRC32C) on the way to and from the iods; those that come by a Unix socket never leave this machine and have none.
+    /// Checksum payloads (CRC-32C) on the way to and from the iods. Payloads over a Unix socket never leave this
+    /// machine and have no checksums.
     pub checksums: bool,
-    /// Payload bytes that may be on their way or not yet committed before writers wait. At least twice the largest
-    /// payload (2 MiB); smaller values are taken as that.
+    /// Payload bytes that may be in flight or not committed before writers wait. At least twice the largest payload (2
+    /// MiB); smaller values are raised to that.
     pub window: usize,
     /// Requests in flight to one iod, at least 1.
     pub in_flight_per_iod: usize,
-    /// Move data straight to and from the iods. When false, everything goes through the mgr.
+    /// Use the direct path to and from the iods. If false, all data takes the mgr path.
     pub direct: bool,
-    /// Read from the files of iods on this machine what is in memory, where they lend them, instead of asking for it.
+    /// Read cached data from the files of local iods that lend them, instead of sending requests (short-circuit reads).
     pub lent: bool,
-    /// Have the mgr ask before others change names in directories where so many were looked for in vain, one soon after the other, and answer such
-    /// questions without it. 0: nowhere.
+    /// Number of failed lookups in a directory, one soon after the other, after which the mount caches that names do
+    /// not exist. The mgr then recalls a delegation before other clients change names there. 0: never.
     pub negative: u32,
-    /// What is waited for until it is on disk.
+    /// Which operations wait until changes are durable.
     pub durable: Durable,
-    /// How long it is believed how long an open file is: who reads up to its end later than that sees what others have written there meanwhile.
+    /// How long the size of an open file is cached: a later read up to the end sees what other clients have written in
+    /// the meantime.
     pub size_valid: Duration,
-    /// How files are used where nobody says anything else.
+    /// The policy where no place sets a part.
     pub driver: Policy,
-    /// What this mount says about that, over server and directories: it can be changed later ([`crate::Mount::set_policy`]).
+    /// The policy settings of this mount, which override those of the server and directories.
+    /// [`crate::Mount::set_policy`] changes them later.
     pub policy: Settings,
-    /// What the environment says, over the mount: see [`environment`].
+    /// The policy settings of the environment, which override those of the mount: see [`environment`].
     pub environment: Settings,
-    /// How long to try to reach a server when mounting, and an iod each time it cannot be reached; 10 s unless told
-    /// otherwise. An iod that was not reached is left alone for 5 s, in which its bytes go through the mgr.
+    /// How long to try to reach a server when mounting, and an iod each time it is unreachable; 10 s by default. An
+    /// unreachable iod is not tried again for 5 s, in which its bytes take the mgr path.
     pub connect_timeout: Duration,
-    /// How long a request waits for a server that went away before it fails, 60 s unless told otherwise, [`FOR_EVER`] if it
-    /// is never to fail. Within it the request is sent several times: one that was not answered for a third of it, or for
-    /// 20 s, goes over a new connection. What fails
-    /// on an iod then takes as long again to go through the mgr. While an mgr that restarted waits for its clients, it is
-    /// waited for by its lease time longer.
+    /// How long a request waits for an unreachable server before it fails; 60 s by default, [`FOR_EVER`] if it must
+    /// never fail. In this time the client sends the request several times. A request that was not answered for a third
+    /// of the time, or for 20 s, is sent over a new connection. If it fails on an iod, the mgr path takes as long
+    /// again. During the grace period of a restarted mgr, the client waits longer by the lease time.
     pub retry_timeout: Duration,
-    /// Who asks.
+    /// The identity in whose name the mount sends requests.
     pub cred: Cred,
-    /// What the client calls itself to the mgr, for people who look for it: the host's name, a blank, and the number of
-    /// the process.
+    /// The client's name for the mgr, shown to administrators: the host name, a blank, and the process id.
     pub name: String,
-    /// Who this is to the mgr, for programs that are started again in the place of one that may have been killed: then the mgr lets go at
-    /// once of what that one still held. Never to be used by two at a time, who would take everything from each other. None: nobody else.
+    /// The client's identity at the mgr, for programs that restart in place of one that may have been killed. The mgr
+    /// then releases the state of the earlier one at once. Two running clients must never share it, because each would
+    /// revoke the other's state. `None`: a unique identity.
     pub identity: Option<[u8; 16]>,
-    /// The way to the mgr, where that runs in this process; the address of the target has to be its own. None: by a socket.
+    /// The connection to an mgr in this process; the target must have the mgr's address. `None`: connect by a socket.
     pub door: Option<net::rpc::Door>,
 }
 
-/// What is waited for until it is on disk; see `docs/SEMANTICS.md`.
+/// Which operations wait until changes are durable; see `docs/SEMANTICS.md`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Durable {
-    /// Everything that is closed, and every change of names and attributes, as with NFS.
+    /// Every close, and every change of names and attributes, as with NFS.
     #[default]
     Close,
-    /// What is synced, as with local file systems. Names, attributes and small files that are kept with them are there when any process is killed, but a
-    /// power cut of the mgr's machine may take the changes of the last second; then fsync fails.
+    /// Only fsync, as with local file systems. Names, attributes and inline files survive when any process is killed. A
+    /// power loss of the mgr's machine may lose the changes of the last second; then fsync fails.
     Fsync,
 }
 
@@ -89,18 +91,18 @@ impl Default for Options {
     }
 }
 
-/// A [`Options::retry_timeout`] that no request outlives: a century, which any clock can add to the present.
+/// A [`Options::retry_timeout`] longer than any request: a century, which any clock can add to the current time.
 pub const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// Longest wait for one answer before the request is sent again over another connection.
+/// Longest wait for one answer before the client sends the request again over another connection.
 const ATTEMPT_MAX: Duration = Duration::from_secs(20);
 
 impl Options {
-    /// How long to wait for one answer before asking again over another connection.
+    /// Returns how long to wait for one answer before the request is sent again over another connection.
     pub(crate) fn attempt_timeout(&self) -> Duration {
         (self.retry_timeout / 3).min(ATTEMPT_MAX)
     }
 
-    /// The window in bytes with its lower bound applied.
+    /// Returns the window in bytes, with its lower bound applied.
     pub fn window_bytes(&self) -> usize {
         self.window.max(2 * PAYLOAD_MAX)
     }
@@ -109,21 +111,21 @@ impl Options {
 /// The environment variable with parts of a policy, as `write_threshold=32K,access=direct`.
 pub const POLICY_VARIABLE: &str = "WEIR_POLICY";
 
-/// What `WEIR_POLICY` says; nothing where it is not set.
+/// Returns the settings in `WEIR_POLICY`, or none if it is not set.
 ///
 /// # Errors
-/// It is not what a policy can be.
+/// The text is not a valid policy.
 pub fn environment() -> Result<Settings, PolicyError> {
     let text = std::env::var_os(POLICY_VARIABLE).unwrap_or_default();
     Settings::parse(Origin::Environment, &text.to_string_lossy())
 }
 
-/// The host's name and the number of this process.
+/// Returns the host name and the id of this process.
 pub fn process_name() -> String {
     format!("{} {}", rustix::system::uname().nodename().to_string_lossy(), std::process::id())
 }
 
-/// The effective identity of this process; AUTH_SYS carries the first 16 supplementary groups.
+/// Returns the effective identity of this process; AUTH_SYS carries the first 16 supplementary groups.
 pub fn process_cred() -> Cred {
     let groups = rustix::process::getgroups().unwrap_or_default();
     Cred {

@@ -1,4 +1,4 @@
-//! Which bytes of a file are on which iod.
+//! The placement of a file: which of its bytes are on which iod.
 
 use layout::{Distribution, Piece};
 use types::{ByteRange, FileId, IodId};
@@ -12,14 +12,14 @@ pub struct PlacedObject {
     pub addresses: Vec<String>,
     /// Length of the object in bytes.
     pub size: u64,
-    /// Bytes that it occupies on the iod's disk.
+    /// Allocated bytes on the iod's disk.
     pub allocated: u64,
 }
 
-/// Where a file's bytes live.
+/// Where a file's bytes are stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Placement {
-    /// The rule by which bytes are dealt out; its indices are those of `objects`.
+    /// The distribution, whose indices are those of `objects`.
     pub distribution: Distribution,
     /// The object id, the same on every iod.
     pub object: FileId,
@@ -30,7 +30,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The parts of a file range in file order, each with its object's index and range.
+    /// Returns the pieces of a file range in file order, each with its object's index and range.
     pub fn pieces(&self, range: ByteRange) -> impl Iterator<Item = Piece> + '_ {
         self.distribution.pieces(range)
     }

@@ -1,5 +1,5 @@
-//! The session with the mgr: COMPOUNDs over slots, the same slot again after a lost connection, a new session when the
-//! mgr has forgotten the old one.
+//! The NFSv4.1 session with the mgr: sends COMPOUNDs over slots, repeats them after a lost connection, and replaces a
+//! lost session.
 
 mod callbacks;
 mod establish;
@@ -35,11 +35,11 @@ use wire::nfs4::*;
 use wire::rpc::Auth;
 use xdr::{Segments, Xdr};
 
-/// The minor version spoken: the first with extended attributes, SEEK and DEALLOCATE.
+/// The minor version in use: the first with extended attributes, SEEK and DEALLOCATE.
 const MINOR: u32 = 2;
 /// The procedure that carries COMPOUNDs (RFC 8881 §16.2).
 const COMPOUND: u32 = 1;
-/// For how long an answer shows that the mgr is there.
+/// How long an answer shows that the mgr is reachable.
 const LATELY: Duration = Duration::from_secs(1);
 
 /// A session. Clones share it.
@@ -58,22 +58,22 @@ struct Shared {
     owner: client_owner4,
     link: AsyncMutex<Link>,
     table: Arc<Mutex<Epoch>>,
-    /// Told when a slot becomes free or the epoch changes.
+    /// Notified when a slot becomes free or the epoch changes.
     freed: Notify,
     callbacks: Arc<Callbacks>,
     inodes: Arc<Inodes>,
-    /// Whether a task looks for what the mgr has taken away.
+    /// Whether a task is looking for revoked state.
     testing: AtomicBool,
     settling: settled::Settling,
     waits: Waits,
 }
 
-/// The present session; each session of this client is an epoch.
+/// The current session; each session of this client is an epoch.
 #[derive(Default)]
 struct Epoch {
     number: u64,
     session: Option<Table>,
-    /// The lease time, once the mgr was asked for it.
+    /// The lease time, once the client has asked the mgr for it.
     lease: Option<Duration>,
 }
 
@@ -90,16 +90,16 @@ enum Next {
     Done(Results),
     /// Send it again on the same slot under the same number.
     Repeat(Error),
-    /// Send it as a new request; nothing of it was done, or nothing that matters.
+    /// Send it as a new request: nothing of it was executed, or nothing that matters.
     Anew(Error),
-    /// As `Anew`; the mgr has restarted and takes it once its clients had time to come back.
+    /// As `Anew`; the mgr has restarted and accepts it after the grace period.
     Grace(Error),
     /// The session is gone.
     Dead(Error),
 }
 
 impl Session {
-    /// A number that no other client has near it: random, chosen when this one was made.
+    /// Returns a random number, chosen when this session object was made. No other client has a number near it.
     pub(crate) fn verifier(&self) -> u64 {
         u64::from_be_bytes(self.shared.owner.co_verifier)
     }
@@ -139,12 +139,12 @@ impl Session {
         Ok(session)
     }
 
-    /// How long requests wait at the mgr.
+    /// Returns how long requests wait at the mgr.
     pub(crate) fn load(&self) -> &Load {
         &self.shared.load
     }
 
-    /// Bytes and connections, to be shared with the connections to iods.
+    /// Returns the counters of bytes and connections, to share with the connections to iods.
     pub(crate) fn net_counters(&self) -> net::Counters {
         self.shared.net.clone()
     }
@@ -162,7 +162,7 @@ impl Session {
         Ok(Duration::from_secs(u64::from(seconds.max(1))))
     }
 
-    /// Asks for the address of an iod.
+    /// Asks the mgr for the address of an iod.
     pub(crate) async fn device(&self, iod: IodId, kind: KindId) -> Result<Device> {
         let mut compound = Compound::new(format!("asking for the address of iod {iod}"));
         let args = GETDEVICEINFO4args {
@@ -177,7 +177,7 @@ impl Session {
         Device::decode(kind, &got.gdir_device_addr.da_addr_body).map_err(bad)
     }
 
-    /// Asks the mgr how it and its cluster stand.
+    /// Asks the mgr for the status of itself and its cluster.
     pub(crate) async fn status(&self) -> Result<wire::admin::Status> {
         let what = format!("asking mgr {} for its status", self.shared.address);
         let (connection, _) = self.shared.ready(self.shared.options.retry_timeout).await?;
@@ -190,10 +190,10 @@ impl Session {
         wire::admin::Status::decode(&mut reply.body).map_err(malformed)
     }
 
-    /// Sends a COMPOUND and gives the results, whatever their status. What is lost on the way is sent again, and the
-    /// mgr sees to it that it is done once.
+    /// Sends a COMPOUND and returns the results, whatever their status. Lost requests are sent again, and the mgr's
+    /// reply cache ensures that it executes them once.
     pub(crate) async fn call(&self, compound: Compound) -> Result<Results> {
-        // Apart, so that what needs no request, such as most reads and writes of files, need not carry room for one.
+        // Boxed, so that operations without a request, such as most reads and writes of files, need no memory for one.
         let shared = &self.shared;
         let what = compound.what();
         tracing::debug!(mgr = %shared.address, what, "request");
@@ -202,10 +202,10 @@ impl Session {
         shared.waits.watch(request, patience, server).await
     }
 
-    /// Returns when the mgr has answered something lately, or now.
+    /// Returns when the mgr has answered a request recently, or answers now.
     ///
     /// # Errors
-    /// It is away.
+    /// The mgr is unreachable.
     pub(crate) async fn answers(&self) -> Result<()> {
         let lately =
             lock(&self.shared.table).session.as_ref().is_some_and(|session| session.is_heard_of(LATELY, now()));
@@ -215,7 +215,7 @@ impl Session {
         Ok(())
     }
 
-    /// Returns when the mgr has heard of us within a lease: at once, or after asking it.
+    /// Returns when the mgr has heard from this client within a lease: at once, or after a request.
     pub(crate) async fn ensure_lease(&self) -> Result<()> {
         let over = lock(&self.shared.table).session.as_ref().is_some_and(|session| session.lease_over(now()));
         if over {
@@ -224,35 +224,35 @@ impl Session {
         Ok(())
     }
 
-    /// The lease time, as far as it is known.
+    /// Returns the lease time, as far as it is known.
     pub(crate) fn lease(&self) -> Duration {
         self.shared.lease()
     }
 
-    /// The number of the present session among those of this client.
+    /// Returns the number of the current session among those of this client.
     pub(crate) fn epoch(&self) -> u64 {
         lock(&self.shared.table).number
     }
 
-    /// The number of the present session, if the mgr has heard of us so lately that it lets nobody change names of which it has delegated us the
-    /// directory, without asking.
+    /// Returns the number of the current session, if the mgr has heard from this client recently enough. Then the mgr
+    /// lets no other client change names in directories delegated to this client without a recall.
     pub(crate) fn epoch_of_names(&self) -> Option<u64> {
         let table = lock(&self.shared.table);
         let session = table.session.as_ref()?;
         session.is_heard_of(nfs::names::RELIED_ON, now()).then_some(table.number)
     }
 
-    /// The client id of the present session.
+    /// Returns the client id of the current session.
     pub(crate) fn clientid(&self) -> Option<u64> {
         lock(&self.shared.table).session.as_ref().map(Table::clientid)
     }
 
-    /// Lets the mgr know that this client knows that `stateid` stands for nothing any more.
+    /// Acknowledges to the mgr that `stateid` is no longer valid.
     pub(crate) async fn free_stateid(&self, stateid: stateid4) -> Result<()> {
         self.shared.free_stateid(stateid).await
     }
 
-    /// Ends the session and the client id, so that the mgr need not wait for the lease to expire.
+    /// Ends the session and the client id, so that the mgr need not wait until the lease expires.
     pub(crate) async fn end(&self) -> Result<()> {
         self.shared.end().await
     }
@@ -274,7 +274,7 @@ impl Shared {
                 Next::Done(results) => return Ok(results),
                 Next::Anew(error) | Next::Repeat(error) => error,
                 Next::Grace(error) => {
-                    // The mgr is there, and waits a lease for clients that may never come back.
+                    // The mgr is reachable, and waits a lease for clients that may never come back.
                     deadline = begun + self.options.retry_timeout + self.lease();
                     error
                 }
@@ -289,7 +289,7 @@ impl Shared {
         unreachable!("the loop ends by its deadline")
     }
 
-    /// Waits before something is tried again; fails when there is no time left for that.
+    /// Waits before a retry; fails if the deadline is too near.
     async fn pause(&self, attempt: u32, deadline: Instant) -> std::result::Result<(), ()> {
         let pause = recovery::pause(attempt).min(Duration::from_secs(1));
         if Instant::now() + pause > deadline {
@@ -300,7 +300,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends on one slot until there is an answer to be had there.
+    /// Sends on one slot until the slot has an answer or is lost.
     async fn on_slot(
         self: &Arc<Self>,
         slot: &mut Slot<'_>,
@@ -331,7 +331,7 @@ impl Shared {
                 }
                 next => return Ok(next),
             };
-            // From here on nobody but the mgr knows whether it was done.
+            // From here on only the mgr knows whether it executed the request.
             let given_up = |error| if compound.once && slot.sent { unknown(compound, &error) } else { error };
             if self.pause(attempt, deadline).await.is_err() {
                 return Err(given_up(error));
@@ -339,7 +339,7 @@ impl Shared {
             let again = self.ready(deadline.saturating_duration_since(Instant::now())).await;
             let (fresh, epoch) = again.map_err(given_up)?;
             if epoch != slot.epoch {
-                // The mgr has forgotten the slot, and nobody can tell whether it carried the request out.
+                // The mgr has forgotten the slot, so nothing shows whether it executed the request.
                 return if compound.once { Err(unknown(compound, &error)) } else { Ok(Next::Anew(error)) };
             }
             connection = fresh;
@@ -365,7 +365,7 @@ impl Shared {
             Outcome::Wait => Next::Repeat(because("the mgr is still at work on it")),
             Outcome::Bind => Next::Repeat(because("the connection is not bound to the session")),
             Outcome::Again => Next::Anew(because("the slot was out of step")),
-            // Done or refused: how it ended is forgotten.
+            // Executed or refused: the result is lost.
             Outcome::Executed if compound.once => return Err(unknown(compound, &because("the reply was lost"))),
             Outcome::Executed => Next::Anew(because("the reply was lost")),
             Outcome::Refused(status) => Next::Done(Results::refused(compound, status)),
@@ -376,7 +376,7 @@ impl Shared {
         })
     }
 
-    /// Sends once.
+    /// Sends the request once.
     async fn send(
         &self,
         connection: &Connection,
@@ -395,7 +395,7 @@ impl Shared {
         let body = compound.request.encode(&sequence, MINOR, soon);
         self.tally.compound(compound.request.numbers().iter().map(|op| op.number()));
         tracing::trace!(client = %self.options.name, operations = ?compound.request.numbers(), "{}", compound.what);
-        // What is answered from the reply cache was known to the mgr, and said, when it was sent first.
+        // An answer from the reply cache reflects the mgr's state when the request was first sent.
         let sent = *slot.first.get_or_insert_with(now);
         let timeout = self.attempt_timeout();
         slot.sent = true;
@@ -417,8 +417,8 @@ impl Shared {
         Ok(outcome)
     }
 
-    /// A free slot of this epoch, `None` when it is over, or of no use any more because too many answers were not waited
-    /// for.
+    /// Returns a free slot of this epoch. Returns `None` if the epoch is over, or useless because too many answers were
+    /// abandoned.
     async fn slot(&self, epoch: u64) -> Option<Ticket> {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
@@ -439,19 +439,19 @@ impl Shared {
     }
 }
 
-/// The error for something that must not be done twice and may have been done once.
+/// Returns the error for a request that must not be executed twice and may have been executed once.
 fn unknown(compound: &Sealed, error: &Error) -> Error {
     let hint = "the mgr may or may not have done it: look, and try again if need be";
     Error::connection(format!("{error}; {hint} ({})", compound.what)).with_doubt()
 }
 
-/// A slot in use. One that is dropped before its request was answered is given up.
+/// A slot in use. If it is dropped before its request was answered, it is given up.
 struct Slot<'a> {
     shared: &'a Shared,
     epoch: u64,
     ticket: Ticket,
     sent: bool,
-    /// When that was, the first time.
+    /// When the request was first sent.
     first: Option<Timestamp>,
     settled: bool,
 }

@@ -1,4 +1,4 @@
-//! `weir://host[:port]/path`: the names of file systems and files.
+//! Targets: parses and formats `weir://host[:port]/path`, the names of file systems and files.
 
 use std::fmt;
 use types::limits::{NAME_MAX, PATH_MAX};
@@ -8,9 +8,9 @@ pub const DEFAULT_PORT: u16 = 2049;
 
 /// A parsed `weir://host[:port]/path`.
 ///
-/// `%` and two hexadecimal digits stand for a byte; every other character of the path stands for itself, `?` and `#`
-/// included, as file names may hold them. Empty and `.` components vanish and `..` takes back the component before it,
-/// by the text alone.
+/// `%` and two hexadecimal digits stand for a byte. Every other character of the path stands for itself, including `?`
+/// and `#`, because file names may contain them. Empty and `.` components are dropped, and `..` removes the component
+/// before it, without a look at the file system.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Target {
     host: String,
@@ -18,18 +18,18 @@ pub struct Target {
     path: Vec<Vec<u8>>,
 }
 
-/// The text is not a target.
+/// The error for a text that is not a target.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is not a name on a Weir file system: {why} (expected weir://HOST[:PORT]/PATH)")]
 pub struct BadTarget {
-    /// What was given.
+    /// The text.
     pub text: String,
     /// What is wrong with it.
     pub why: &'static str,
 }
 
 impl Target {
-    /// Whether the text claims to be a target, well formed or not: it begins with `weir:`.
+    /// Whether the text claims to be a target, valid or not: it begins with `weir:`.
     pub fn is_target(text: &str) -> bool {
         text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("weir:"))
     }
@@ -47,45 +47,45 @@ impl Target {
         Ok(Target { host: host.to_owned(), port, path })
     }
 
-    /// Host name or address, IPv6 without brackets.
+    /// Returns the host name or address, IPv6 without brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// TCP port.
+    /// Returns the TCP port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The components of the path below the root, in order; none is empty, `.` or `..`.
+    /// Returns the components of the path below the root, in order; none is empty, `.` or `..`.
     pub fn path(&self) -> &[Vec<u8>] {
         &self.path
     }
 
-    /// The last component, `None` for the root.
+    /// Returns the last component, or `None` for the root.
     pub fn name(&self) -> Option<&[u8]> {
         self.path.last().map(Vec::as_slice)
     }
 
-    /// The directory that holds this, `None` for the root.
+    /// Returns the parent directory, or `None` for the root.
     pub fn parent(&self) -> Option<Target> {
         let (_, parents) = self.path.split_last()?;
         Some(Target { path: parents.to_vec(), ..self.clone() })
     }
 
-    /// The entry called `name` of this directory. `name` must be one component, neither `.` nor `..`.
+    /// Returns the entry `name` of this directory. `name` must be one component, neither `.` nor `..`.
     pub fn join(&self, name: &[u8]) -> Target {
         let mut joined = self.clone();
         joined.path.push(name.to_vec());
         joined
     }
 
-    /// Whether both name something on the same file system.
+    /// Whether both are on the same file system.
     pub fn same_server(&self, other: &Target) -> bool {
         (&self.host, self.port) == (&other.host, other.port)
     }
 
-    /// `host:port`, with brackets where an IPv6 address needs them.
+    /// Returns `host:port`, with brackets around an IPv6 address.
     pub fn address(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -168,7 +168,7 @@ impl std::str::FromStr for Target {
     }
 }
 
-/// The text that [`Target::parse`] reads back to the same target; what is not printable is percent-encoded.
+/// Formats a text that [`Target::parse`] parses to the same target; unprintable characters are percent-encoded.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("weir://")?;

@@ -1,4 +1,4 @@
-//! The mgr path: bytes of a file through READ, WRITE and COMMIT of NFS, for whatever the drivers do not move.
+//! The mgr path: moves bytes of a file with NFS READ, WRITE and COMMIT when no layout driver moves them.
 
 use crate::compound::{Caller, Compound, Results};
 use crate::counters::{Tally, add};
@@ -11,14 +11,14 @@ use types::limits::PAYLOAD_MAX;
 use types::{ByteRange, Status, Verifier};
 use wire::nfs4::*;
 
-/// What the operations on an open file need to know.
+/// The data that operations on an open file need.
 pub(crate) struct Opened<'a> {
     pub(crate) session: &'a Session,
     pub(crate) tally: &'a Tally,
     pub(crate) handle: &'a Bytes,
-    /// Of any open of the file that allows the operation.
+    /// The stateid of any open of the file that allows the operation.
     pub(crate) stateid: stateid4,
-    /// Who opened it.
+    /// The caller that opened the file.
     pub(crate) caller: Caller,
 }
 
@@ -29,21 +29,22 @@ impl Opened<'_> {
         compound
     }
 
-    /// Asks how long requests wait at the mgr, if anybody wants to know.
+    /// Asks for the queue delay of the mgr, if it is wanted.
     fn ask_load(&self, compound: &mut Compound) {
         if self.session.load().is_wanted() {
             compound.getattr_of(fattr::LOAD);
         }
     }
 
-    /// Takes note of what it said; nothing here depends on it.
+    /// Records the queue delay in the answer; nothing here depends on it.
     fn hear_load(&self, results: &mut Results) {
         if self.session.load().is_wanted() {
             let _ = results.values();
         }
     }
 
-    /// Reads up to `len` bytes (at most a payload); fewer only when the file ends or the server likes to.
+    /// Reads up to `len` bytes (at most one payload). Returns fewer only at the end of the file or by the server's
+    /// choice.
     pub(crate) async fn read(&self, offset: u64, len: usize) -> Result<(Bytes, bool)> {
         let mut compound = self.begin("reading");
         let count = len.min(PAYLOAD_MAX) as u32;
@@ -60,7 +61,7 @@ impl Opened<'_> {
         Ok((got.data, got.eof))
     }
 
-    /// Writes all of `data`, at most a payload; the server may need several requests.
+    /// Writes all of `data`, at most one payload; the server may need several requests.
     pub(crate) async fn write(&self, offset: u64, data: Bytes, stable: bool) -> Result<Written> {
         let how = if stable { FILE_SYNC4 } else { UNSTABLE4 };
         let mut done = 0;
@@ -74,14 +75,14 @@ impl Opened<'_> {
             let mut results = self.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
             let got: WRITE4resok = results.take(OP_WRITE)?;
-            // Not before: one that was refused for its stateid is sent again.
+            // Counted only now: a write refused for its stateid is sent again.
             add(&self.tally.written_via_mgr, got.count.into());
             self.hear_load(&mut results);
             let now = Written { verifier: Verifier(got.writeverf), stable: got.committed != UNSTABLE4 };
             if let Some(before) = written
                 && (before.verifier, before.stable) != (now.verifier, now.stable)
             {
-                // The server restarted between two parts: what it took before may be gone.
+                // The server restarted between two parts, and may have lost the earlier bytes.
                 (done, written) = (0, None);
                 continue;
             }
@@ -96,7 +97,7 @@ impl Opened<'_> {
         }
     }
 
-    /// Makes everything written under the verifier in the answer durable.
+    /// Makes all writes durable that have the verifier in the answer.
     pub(crate) async fn commit(&self) -> Result<Verifier> {
         let mut compound = self.begin("committing");
         compound.op(OP_COMMIT, &COMMIT4args { offset: 0, count: 0 });
@@ -117,7 +118,7 @@ impl Opened<'_> {
         results.done(&[OP_PUTFH, OP_DEALLOCATE])
     }
 
-    /// Has room reserved for a range, and the file reach to its end.
+    /// Makes the mgr reserve space for a range and extend the file to its end.
     pub(crate) async fn allocate(&self, range: ByteRange) -> Result<()> {
         let mut compound = self.begin("allocating");
         let args = ALLOCATE4args { aa_stateid: self.stateid, aa_offset: range.offset, aa_length: range.len };
@@ -126,7 +127,8 @@ impl Opened<'_> {
         results.done(&[OP_PUTFH, OP_ALLOCATE])
     }
 
-    /// Copies the front of a range of another open file to `target`; how much, and the verifier that a COMMIT has to answer with.
+    /// Copies the front of a range of another open file to `target`; returns the number of bytes, and the verifier that
+    /// a COMMIT must return.
     pub(crate) async fn copy(&self, target: u64, from: &Opened<'_>, range: ByteRange) -> Result<(u64, Verifier)> {
         let mut compound = Compound::new("copying").cached();
         compound.putfh(from.handle).void(OP_SAVEFH).putfh(self.handle);
@@ -147,7 +149,8 @@ impl Opened<'_> {
         Ok((got.cr_response.wr_count, Verifier(got.cr_response.wr_writeverf)))
     }
 
-    /// The next data or hole at or after `offset`; `None` when `offset` is at or past the end or no data follow.
+    /// Returns the next data or hole at or after `offset`; `None` if `offset` is at or beyond the end, or no data
+    /// follow.
     pub(crate) async fn seek(&self, offset: u64, what: data_content4) -> Result<Option<u64>> {
         let mut compound = self.begin("seeking");
         compound.op(OP_SEEK, &SEEK4args { sa_stateid: self.stateid, sa_offset: offset, sa_what: what });

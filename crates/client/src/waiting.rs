@@ -1,7 +1,7 @@
-//! Reports of long waits: a request that has waited for two seconds says in the log which server it waits for.
+//! Reports of long waits: a request that has waited for two seconds logs the server for which it waits.
 //!
-//! A request waits for a server that went away for as long as `retry_timeout` says, a minute or for ever. A user who sees
-//! nothing in that time takes the program for dead.
+//! A request waits for an unreachable server for as long as `retry_timeout` says, a minute or forever. A user who sees
+//! nothing in that time assumes that the program hangs.
 
 use std::future::Future;
 use std::pin::pin;
@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a request waits before it says so.
+/// How long a request waits before it logs the wait.
 const SAID_AFTER: Duration = Duration::from_secs(2);
-/// How long one report stands for all requests that wait for the same server.
+/// How long one report covers all requests that wait for the same server.
 const SAID_FOR: Duration = Duration::from_secs(60);
 
 /// The waits for one server.
@@ -22,26 +22,26 @@ pub(crate) struct Waits {
 
 #[derive(Debug, Default)]
 struct Report {
-    /// Where the server was last looked for.
+    /// The address at which the client last tried to reach the server.
     address: Option<String>,
-    /// When a request last said that it waits.
+    /// When a request last logged its wait.
     said: Option<Instant>,
 }
 
 impl Waits {
-    /// Those for a server that has one address.
+    /// Creates the waits for a server with one address.
     pub(crate) fn of(address: &impl ToString) -> Self {
         let waits = Waits::default();
         waits.at(address);
         waits
     }
 
-    /// The server is looked for at this address.
+    /// Records the address at which the client tries to reach the server.
     pub(crate) fn at(&self, address: &impl ToString) {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).address = Some(address.to_string());
     }
 
-    /// The outcome of `request`; says that `server` is waited for when that takes long, and for how long it may.
+    /// Returns the outcome of `request`; if it takes long, logs that it waits for `server`, and for how long at most.
     pub(crate) async fn watch<F: Future>(
         &self,
         request: F,
@@ -61,7 +61,7 @@ impl Waits {
         }
     }
 
-    /// The address to name, if nobody has said so lately.
+    /// Returns the address to log, if no request has logged its wait recently.
     fn is_to_say(&self) -> Option<Option<String>> {
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         if report.said.is_some_and(|said| said.elapsed() < SAID_FOR) {

@@ -1,8 +1,8 @@
-//! The window: how many written bytes a mount may hold that are not yet durable.
+//! The write window: how many written bytes a mount may hold that are not durable yet.
 
 use tokio::sync::Semaphore;
 
-/// Room for bytes; writers wait when there is none.
+/// Free space for bytes; writers wait when there is none.
 #[derive(Debug)]
 pub(crate) struct Window {
     room: Semaphore,
@@ -10,32 +10,32 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Room for `size` bytes.
+    /// Creates a window of `size` bytes.
     pub(crate) fn new(size: usize) -> Self {
         Window { room: Semaphore::new(size), size }
     }
 
-    /// Bytes that fit in all.
+    /// Returns the size of the window in bytes.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
 
-    /// Takes room for `bytes` if it is there.
+    /// Takes space for `bytes` if it is free.
     pub(crate) fn try_take(&self, bytes: usize) -> bool {
         let permits = u32::try_from(bytes).ok().and_then(|n| self.room.try_acquire_many(n).ok());
         permits.map(|p| p.forget()).is_some()
     }
 
-    /// Waits for room for `bytes`, which must be at most a payload.
+    /// Waits for space for `bytes`, which must be at most one payload.
     pub(crate) async fn take(&self, bytes: usize) {
         let wanted = u32::try_from(bytes.min(self.size)).unwrap_or(u32::MAX);
-        // The semaphore is never closed, so that waiting cannot fail.
+        // The semaphore is never closed, so waiting cannot fail.
         if let Ok(permits) = self.room.acquire_many(wanted).await {
             permits.forget();
         }
     }
 
-    /// Gives back room.
+    /// Returns space to the window.
     pub(crate) fn release(&self, bytes: u64) {
         self.room.add_permits(bytes as usize);
     }

@@ -1,8 +1,8 @@
-//! The NFS face of an iod: a data server (RFC 8881 §13) over the objects that the native data program serves too.
+//! The NFS data server of an iod (RFC 8881 §13), which serves the same objects as the native data program.
 //!
-//! Clients of the files layout send offsets of the file, and the filehandle that the mgr put into their layout; it says which
-//! object is meant, what is allowed and how the file is dealt out. Nothing here knows a file, an open or a client beyond its
-//! session.
+//! Clients of the files layout send file offsets and the filehandle of their layout, which the mgr issued. The
+//! filehandle names the object, the allowed operations and the striping. The data server knows no files or opens, and
+//! of a client only its session.
 
 mod objects;
 mod service;
@@ -22,13 +22,13 @@ use types::{Status, Timestamp};
 use wire::native::Counter;
 use wire::nfs4::{EXCHGID4_FLAG_USE_PNFS_DS, OP_COMMIT, OP_READ, OP_WRITE, nfs_opnum4};
 
-/// How long a client's session is kept for certain after its last request. Clients renew it by the lease of the mgr, which they
-/// take for that of its data servers; where that is longer the time of courtesy covers the rest.
+/// How long a client's session is kept at least after its last request. Clients take the lease of the mgr for that of
+/// its data servers and renew sessions accordingly. If the mgr's lease is longer, the courtesy time covers the rest.
 const LEASE: Duration = Duration::from_secs(90);
-/// How often leases are looked at.
+/// Interval between checks of the leases.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The server half with the role of a data server.
+/// The NFS server in the role of a data server.
 type DataServer = Server<DataOnly<Objects>, NoCallbacks>;
 
 /// A running data server; stops when dropped.
@@ -45,11 +45,11 @@ pub struct Running {
 /// `Status::ServerFault` when the server cannot be set up.
 pub async fn start(served: Arc<Served>, listeners: Vec<Listener>) -> Result<Running, Status> {
     let iod = served.store().iod();
-    // Ids of an earlier start must not look like those of this one.
+    // Client ids and session ids of an earlier start must differ from those of this one.
     let epoch = (net::clock::unix_now() as u32).max(1);
     let config = server::Config {
         state: state::Config::new(epoch, EXCHGID4_FLAG_USE_PNFS_DS, LEASE),
-        // Servers that share it are taken for one, and their sessions for interchangeable (§2.10.5).
+        // Clients treat servers with the same major id as one server with interchangeable sessions (RFC 8881 §2.10.5).
         major_id: format!("weir/iod/{iod}").into(),
         implementation: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
     };
@@ -74,23 +74,23 @@ pub async fn start(served: Arc<Served>, listeners: Vec<Listener>) -> Result<Runn
 }
 
 impl Running {
-    /// The addresses listened on, with the ports that were taken.
+    /// Returns the addresses that the server listens on, with the actual ports.
     pub fn addresses(&self) -> &[Address] {
         self.network.addresses()
     }
 
-    /// Bytes and connections.
+    /// Returns the counters of bytes and connections.
     pub fn counters(&self) -> &net::Counters {
         &self.counters
     }
 
-    /// Stops: calls in progress may end.
+    /// Stops the server; calls in progress may end.
     pub async fn stop(self) {
         self.network.shutdown().await;
     }
 }
 
-/// What is shown beside the counters of the iod.
+/// Returns the counters that STATS of the iod shows in addition.
 fn counters(server: &DataServer) -> Vec<Counter> {
     let (done, held) = (server.counters(), server.inspect(|state| state.counts()));
     let op = |op: nfs_opnum4| {

@@ -1,4 +1,4 @@
-//! READ, WRITE and COMMIT of a file's offsets on the object that is here.
+//! READ, WRITE and COMMIT of NFS data server requests, from file offsets to the local object.
 
 use bytes::Bytes;
 use iod::{ObjectBytes, Served};
@@ -11,20 +11,20 @@ use types::{FileId, Fsid, Status, Verifier};
 use wire::native::{DataHandle, Failure, Rights};
 use xdr::Xdr;
 
-/// How often a request is tried for which the iod has no descriptors or memory at the moment, and the pause between.
-/// A client that is told to come later does so after 15 seconds, whatever it was about.
+/// Number of attempts for a request that fails because the iod temporarily lacks descriptors or memory, and the pause
+/// between them. A client that gets NFS4ERR_DELAY waits for 15 seconds, so try here first.
 const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How often bytes are read again because the object changed while the mgr said how long the file is.
+/// Number of repeated reads if the object changes while the mgr determines the length of the file.
 const AGAIN: u32 = 4;
 
-/// The objects of an iod.
+/// The objects of an iod, as the file system of the NFS server.
 pub(crate) struct Objects {
     served: Arc<Served>,
 }
 
-/// Where a request goes.
+/// The handle and the object offset of a request.
 struct Target {
     handle: DataHandle,
     /// Offset in the object.
@@ -36,19 +36,19 @@ impl Objects {
         Objects { served }
     }
 
-    /// What they are objects of.
+    /// Returns the service that owns the objects.
     pub(crate) fn served(&self) -> &Served {
         &self.served
     }
 
     fn handle(&self, ctx: &Ctx, needed: Rights) -> Result<DataHandle> {
-        // PUTFH has verified it.
+        // PUTFH has verified the handle.
         let handle = DataHandle::from_bytes(&ctx.handle).map_err(|_| Status::BadHandle)?;
         if handle.rights.contains(needed) { Ok(handle) } else { Err(Status::CapRefused) }
     }
 
-    /// `NotHere` for a range of which another iod has a part: whoever asks for it here does not know how the file is dealt out,
-    /// and would take what is next in the object for what is next in the file.
+    /// Maps a range to the local object; `NotHere` if another iod has a part of the range. Such a client does not know
+    /// the striping, and would take the next bytes of the object for the next bytes of the file.
     fn target(&self, ctx: &Ctx, needed: Rights, offset: u64, len: u64) -> Result<Target> {
         let handle = self.handle(ctx, needed)?;
         let distribution = distribution(&handle)?;
@@ -59,7 +59,7 @@ impl Objects {
         if here && whole { Ok(Target { handle, offset: place.offset }) } else { Err(Status::NotHere) }
     }
 
-    /// Does file calls where they keep nobody else waiting.
+    /// Runs blocking file calls outside the async threads.
     async fn work<T: Send + 'static>(
         &self,
         work: impl Fn(&Served) -> std::result::Result<T, Failure> + Send + Sync + 'static,
@@ -83,12 +83,13 @@ fn distribution(handle: &DataHandle) -> Result<Distribution> {
     Distribution::new(DistributionId::SimpleStripe, unit, count).map_err(|_| Status::BadHandle)
 }
 
-/// The answer to a READ at `offset` of a file of this length, within which its object ends: up to the end of the file there are zeros.
+/// Makes the reply of a READ at `offset` for a file of this length whose object ends in the range: up to the end of the
+/// file the rest is zeros.
 fn ended(got: ObjectBytes, offset: u64, len: u32, length: u64) -> ReadOut {
     let rest = length.saturating_sub(offset);
     let inside = rest.min(len.into()) as usize;
     let data = if inside <= got.data.len() {
-        // What is behind the end was cut off, and goes from the object next.
+        // Bytes beyond the end were truncated, and the object loses them soon.
         got.data.slice(..inside)
     } else {
         let mut data = Vec::with_capacity(inside);
@@ -99,8 +100,9 @@ fn ended(got: ObjectBytes, offset: u64, len: u32, length: u64) -> ReadOut {
     ReadOut { data: data.into(), eof: rest <= len.into() }
 }
 
-/// What a client is told. An error of one object must not look like one of the whole iod, which the client would not
-/// use any more for any file: it loses the layout of this file instead, and asks the mgr.
+/// Converts a failure to the status for the client. An error of one object must not look like an error of the whole
+/// iod: the client would stop using the iod for all files. With `Fenced` it loses only the layout of this file and asks
+/// the mgr.
 fn told(failure: &Failure) -> Status {
     match failure.status {
         Status::NoSpc | Status::DQuot | Status::FBig | Status::Rofs | Status::Inval => failure.status,
@@ -131,12 +133,12 @@ impl DataServer for Objects {
         let mut got = self.work(bytes).await?;
         for _ in 0..AGAIN {
             if got.data.len() >= len as usize {
-                // Whether the file ends with them nobody has to be asked for: who wants more asks for it.
+                // No need to ask whether the file ends here: a client that wants more sends another READ.
                 return Ok(ReadOut { data: got.data.into(), eof: false });
             }
-            // The object ends here. The file may, too, or go on with a hole: only the mgr knows.
+            // The object ends here. The file may end as well, or continue with a hole: only the mgr knows.
             let Some(length) = self.work(move |served| Ok(served.file_length(object))).await? else { break };
-            // When it said so the object ended where it ends before and after.
+            // If the size is unchanged, the object also ended here when the mgr answered.
             if self.work(move |served| served.object_size(object, generation)).await? == got.size {
                 if got.size < length.least {
                     tracing::error!(
@@ -151,7 +153,7 @@ impl DataServer for Objects {
             }
             got = self.work(bytes).await?;
         }
-        // The client asks the mgr itself, who can ask the iods.
+        // The client then reads from the mgr, which can ask the iods.
         Err(Status::NotHere)
     }
 
@@ -165,10 +167,10 @@ impl DataServer for Objects {
         let size = self.work(write).await?;
         let mut told = stable;
         if stable == Stability::FileSync {
-            // The client tells nobody of what is answered so: the mgr has to know the size and that there is a change.
+            // The client does not report a FILE_SYNC write, so the mgr must learn the size and the change from here.
             let tell = move |served: &Served| Ok(served.tell_written(object, grant, size));
             if !self.work(tell).await? {
-                // As much as is true. The client tells the mgr then.
+                // Only the data are stable; with DATA_SYNC the client reports to the mgr itself.
                 told = Stability::DataSync;
             }
         }
@@ -194,7 +196,7 @@ mod tests {
         }) {
             let data: Vec<u8> = (1..=stored as u8).collect();
             let out = ended(ObjectBytes { data: data.clone().into(), size: 77 }, offset, len, length);
-            // A file as it is: what is stored, zeros, and nothing behind its end.
+            // The expected file content: stored bytes, then zeros, nothing beyond the end.
             let byte = |at: u64| data.get((at - offset) as usize).copied().unwrap_or(0);
             let right: Vec<u8> = (offset..(offset + u64::from(len)).min(length)).map(byte).collect();
             assert_eq!(out.data.to_bytes(), right, "{stored} {len} {length}");

@@ -1,4 +1,4 @@
-//! What is served on the port of a data server: NFSv4.1 and 4.2.
+//! The RPC service on the port of a data server: NFSv4.1 and 4.2.
 
 use crate::DataServer;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ const NFS_V4: u32 = 4;
 const NFSPROC4_NULL: u32 = 0;
 const NFSPROC4_COMPOUND: u32 = 1;
 
-/// A data server has nothing to call back for.
+/// The callback channel of a data server, which never calls back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoCallbacks;
 
@@ -32,7 +32,7 @@ impl Callbacks for NoCallbacks {
     }
 }
 
-/// Answers every call to a data server.
+/// Dispatches every call to the NFS server.
 pub(crate) struct Gateway {
     pub(crate) server: Arc<DataServer>,
 }

@@ -1,10 +1,10 @@
-//! Numbers of the kernel's FUSE protocol, version 7 (Linux `include/uapi/linux/fuse.h`; names are those of that file).
+//! Constants of the kernel's FUSE protocol, version 7 (Linux `include/uapi/linux/fuse.h`, with the names of that file).
 
 /// The protocol's major version.
 pub const MAJOR: u32 = 7;
-/// The newest minor version whose messages are known here.
+/// The newest minor version whose messages this module knows.
 pub const MINOR: u32 = 42;
-/// The oldest minor version that is spoken: Linux 5.4, the first with `copy_file_range` and 1 MiB requests.
+/// The oldest supported minor version: Linux 5.4, the first with `copy_file_range` and 1 MiB requests.
 pub const MINOR_OLDEST: u32 = 31;
 
 /// Bytes of `fuse_in_header`.
@@ -62,7 +62,7 @@ pub mod opcode {
     pub const STATX: u32 = 52;
 }
 
-/// What the two sides agree on in INIT (`FUSE_INIT` flags; those from 32 on travel in `flags2`).
+/// Features that both sides negotiate in INIT (`FUSE_INIT` flags; flags from bit 32 on are in `flags2`).
 #[allow(missing_docs)]
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
@@ -70,7 +70,8 @@ pub mod init {
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const FLOCK_LOCKS: u64 = 1 << 10;
-    /// The kernel asks for attributes that are not good any more before it reads from its pages, and drops these when the modification time is another.
+    /// The kernel asks for expired attributes before it reads from its pages, and drops these pages when the
+    /// modification time has changed.
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
@@ -113,31 +114,32 @@ pub mod fattr {
 pub mod uring {
     /// Bytes of `fuse_uring_req_header`.
     pub const HEADER: usize = 288;
-    /// Where the fixed-size arguments are in it, behind the header of the request or reply.
+    /// The offset of the fixed-size arguments, behind the header of the request or reply.
     pub const FIXED_AT: usize = 128;
-    /// Room for them.
+    /// Bytes reserved for them.
     pub const FIXED: usize = 128;
-    /// Where `fuse_uring_ent_in_out` is in it: flags, the number to answer under, bytes of payload.
+    /// The offset of `fuse_uring_ent_in_out`: flags, the number for the answer, bytes of payload.
     pub const IN_OUT: usize = 256;
-    /// Commands (`enum fuse_uring_cmd`): the kernel is given an entry.
+    /// Command (`enum fuse_uring_cmd`): gives the kernel an entry.
     pub const REGISTER: u32 = 1;
-    /// The kernel finds a reply in an entry, and may use it again.
+    /// Command: the kernel takes the reply from an entry, and may use the entry again.
     pub const COMMIT_AND_FETCH: u32 = 2;
-    /// Where `len` is in `struct io_uring_sqe`.
+    /// The offset of `len` in `struct io_uring_sqe`.
     pub const SQE_LEN: usize = 24;
-    /// What says whether the kernel offers it: Y or N.
+    /// The file that says whether the kernel offers FUSE over io_uring: Y or N.
     pub const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 }
 
-/// In the flags of OPEN: the file is opened to be run (`__FMODE_EXEC` of the kernel, which it has beside those of open(2)).
+/// In the flags of OPEN: the file is opened for execution (`__FMODE_EXEC`, an internal flag of the kernel beside those
+/// of open(2)).
 pub const FMODE_EXEC: u32 = 1 << 5;
 /// In GETATTR: `fh` is an open file.
 pub const GETATTR_FH: u32 = 1 << 0;
-/// In READ: `lock_owner` is who reads. For the page cache nobody in particular does.
+/// In READ: `lock_owner` is the reader. Reads for the page cache have no reader.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// In WRITE: the bytes come from the page cache.
 pub const WRITE_CACHE: u32 = 1 << 0;
-/// In OPEN and CREATE: whoever cuts the file so may not keep the setuid and setgid bits.
+/// In OPEN and CREATE: the caller that truncates the file may not keep the setuid and setgid bits.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// In WRITE: the writer may not keep the setuid and setgid bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
@@ -146,8 +148,8 @@ pub const LK_FLOCK: u32 = 1 << 0;
 
 /// Notifications to the kernel (`enum fuse_notify_code`).
 pub mod notify {
-    /// Attributes, and with a range bytes, of an inode are not good any more.
+    /// The attributes of an inode are no longer valid, nor, with a range, its bytes.
     pub const INVAL_INODE: i32 = 2;
-    /// Inodes that nobody uses may be forgotten: their number, four and eight bytes of nothing, and theirs.
+    /// The kernel may forget these inodes if they are unused: their count, twelve bytes of padding, and their node ids.
     pub const PRUNE: i32 = 9;
 }

@@ -1,16 +1,17 @@
-//! Threads of this process that ask its own mount for something, as any program would.
+//! Threads that make requests to the mount that their own process serves, as any program would.
 
 use std::io;
 use std::thread::{self, JoinHandle};
 
-/// Starts a thread for that.
+/// Starts a thread that makes such requests.
 ///
-/// Whoever waits for a reply of its own process, by a request that was handed out, waits on when that is killed: the kernel ends such waits when
-/// nobody has the device open any more. So the thread must not have it open: it gets a table of descriptors of its own, with next to nothing in it.
-/// What it runs must use no descriptor that it has not opened itself: it logs nothing, wakes no task, and is not the last to have what closes some when
-/// it is dropped.
+/// A thread that waits for a reply of its own process continues to wait when the process is killed. The kernel ends
+/// such waits only when no process has the device open any more. So the thread must not have the device open: it gets a
+/// descriptor table of its own, with next to nothing in it. It must use no descriptor that it has not opened itself. So
+/// it must not log, wake a task, or be the last owner of a value that closes a descriptor when it is dropped.
 ///
 /// # Errors
+/// Those of starting a thread.
 /// Those of starting a thread.
 pub(crate) fn spawn<T: Send + 'static>(
     name: String,
@@ -18,7 +19,7 @@ pub(crate) fn spawn<T: Send + 'static>(
 ) -> io::Result<JoinHandle<T>> {
     let apart = move || {
         crate::thread_begins();
-        // Where that does not work (Linux before 5.9), all is as it would be without.
+        // Where that fails (Linux before 5.9), the thread keeps the shared table.
         let _ = let_go_of_descriptors();
         ask()
     };
@@ -26,7 +27,8 @@ pub(crate) fn spawn<T: Send + 'static>(
 }
 
 fn let_go_of_descriptors() -> io::Result<()> {
-    // SAFETY: numbers. What is closed is this thread's copies, which nothing here uses; all others keep theirs.
+    // SAFETY: numbers. The call closes copies of this thread, which nothing here uses; all other threads keep their
+    // descriptors.
     let done = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,7 +1,8 @@
-//! What the kernel believes of files whose size and times it keeps itself, and how it is told better.
+//! Coherence of the kernel's cached size and times: reads what the kernel has cached for a file, and corrects it.
 //!
-//! Where its page cache is written back the kernel takes size and times of a regular file from nobody but who sets them. So when others have
-//! changed a file, this process sets them as any program would, and answers its own request (SETATTR) from what it knows.
+//! With a write-back cache, the kernel takes size and times of a regular file only from calls that set them. So when
+//! another client has changed a file, this process sets them as any program would. The mount answers the resulting
+//! SETATTR from what it knows.
 
 use crate::mounting;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -13,14 +14,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use types::{Attrs, Timestamp};
 
-/// The handles of FUSE's files: `FILEID_INO64_GEN` of Linux `include/linux/exportfs.h`.
+/// The type of FUSE file handles: `FILEID_INO64_GEN` of Linux `include/linux/exportfs.h`.
 const FILEID_INO64_GEN: i32 = 0x81;
-/// How often the kernel is told that it shall not believe the attributes of a file any more.
+/// How often [`Beliefs::expire`] and [`Beliefs::show_size`] try at most.
 const EXPIRES: usize = 1000;
-/// Bytes of one: both halves of the node id, and the generation.
+/// Bytes of such a handle: both halves of the node id, and the generation.
 const FILEID_LEN: usize = 12;
 
-/// `struct file_handle` (Linux `include/linux/fs.h`) of a file of FUSE.
+/// `struct file_handle` (Linux `include/linux/fs.h`) of a FUSE file.
 #[repr(C)]
 struct FileHandle {
     bytes: u32,
@@ -28,39 +29,42 @@ struct FileHandle {
     id: [u32; FILEID_LEN / 4],
 }
 
-/// A way to what the kernel believes.
+/// Access to the attributes that the kernel has cached.
 #[derive(Default)]
 pub(crate) struct Beliefs {
-    /// Where the mount is, and its device there.
+    /// The directory of the mount, and its device number.
     place: OnceLock<(PathBuf, (u32, u32))>,
-    /// Threads of this process that are setting attributes, and to what.
+    /// Threads of this process that are setting attributes, and the attributes that each sets.
     setting: Mutex<HashMap<u32, Told>>,
-    /// Threads of this process that ask for attributes, for the kernel to believe in those it has no longer; and what it was answered then, if it asked.
+    /// Threads of this process that make the kernel ask for attributes, and the size in the answer to the kernel, if it
+    /// asked.
     expiring: Mutex<HashMap<u32, Option<u64>>>,
 }
 
-/// What the kernel is being told of a file.
+/// The attributes that this process is setting on a file.
 #[derive(Clone)]
 pub(crate) struct Told {
     attrs: Attrs,
-    /// The modification time that was set first, of a file that is written to its page cache though it is shared. No write sets that.
+    /// The modification time that was set first, for a shared file that is written to the page cache. No write sets
+    /// that time.
     mark: Option<Timestamp>,
-    /// The file, as long as it is being told.
+    /// The path of the file, valid while the attributes are being set.
     path: Arc<CString>,
 }
 
 impl Told {
-    /// The attributes that it shall believe.
+    /// Returns the attributes that the kernel has to cache.
     pub(crate) fn attrs(&self) -> Attrs {
         self.attrs
     }
 
-    /// Whether the file is told of as a shared one that is written to its page cache.
+    /// Returns whether the file is a shared file that is written to the page cache.
     pub(crate) fn is_of_shared(&self) -> bool {
         self.mark.is_some()
     }
 
-    /// Whether nothing was written to the page cache of the file since the kernel was told the time: writing would have changed that.
+    /// Returns whether no program wrote to the page cache of the file since `mark` was set: a write would have changed
+    /// the time.
     pub(crate) fn is_untouched(&self) -> bool {
         let Some(mark) = self.mark else { return false };
         let believed = rustix::fs::statx(CWD, &*self.path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
@@ -82,14 +86,14 @@ impl Beliefs {
         self.setting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mount is at this directory now.
+    /// Records where the file system is mounted.
     pub(crate) fn mounted_at(&self, dir: &Path) {
         if let Some(device) = mounting::device_numbers_at(dir) {
             let _ = self.place.set((dir.to_owned(), device));
         }
     }
 
-    /// What a thread of this process is setting attributes to, if it is.
+    /// Returns the attributes that a thread of this process is setting, if it is.
     pub(crate) fn set_by(&self, thread: u32) -> Option<Told> {
         self.setting().get(&thread).cloned()
     }
@@ -98,26 +102,28 @@ impl Beliefs {
         self.expiring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a thread of this process asks for attributes in [`Beliefs::expire`] or [`Beliefs::show_size`].
+    /// Returns whether a thread of this process asks for attributes in [`Beliefs::expire`] or [`Beliefs::show_size`].
     pub(crate) fn is_expiring(&self, thread: u32) -> bool {
         self.expiring().contains_key(&thread)
     }
 
-    /// Such a thread is about to be answered that the file is so long.
+    /// Records that the answer to such a thread's request contains this size.
     pub(crate) fn answers(&self, thread: u32, size: u64) {
         if let Some(answered) = self.expiring().get_mut(&thread) {
             *answered = Some(size);
         }
     }
 
-    /// Has the kernel ask for the attributes of a file, which it is told to believe for no time: from then on it asks before each read of the file. An
-    /// `INVAL_INODE` does not do that, as the kernel does not count the size among what it has to ask for. As [`Beliefs::correct`], in a thread for that.
+    /// Makes the kernel ask for the attributes of a file, which get no lifetime. From then on the kernel asks before
+    /// each read of the file. An `INVAL_INODE` does not achieve that, as the kernel does not count the size among what
+    /// it has to ask for. Like [`Beliefs::correct`], this needs a thread of its own.
     ///
-    /// The kernel takes no notice of an answer if, before the answer arrives, it is told to forget pages or a program truncates the file. So this asks
-    /// until the kernel asks the mount for the size: it does not while it believes in one.
+    /// The kernel drops an answer if it has to forget pages, or a program truncates the file, before the answer
+    /// arrives. So this repeats until the kernel asks the mount for the size. The kernel does not ask while its cached
+    /// size is valid.
     ///
     /// # Errors
-    /// `NotFound`: the kernel has forgotten the file. `TimedOut`: it always finds a reason to believe what it believes.
+    /// `NotFound`: the kernel has forgotten the file. `TimedOut`: the cached attributes of the kernel remained valid.
     pub(crate) fn expire(&self, number: u64) -> io::Result<()> {
         let (file, _) = self.look(number)?;
         for _ in 0..EXPIRES {
@@ -129,8 +135,9 @@ impl Beliefs {
         Err(io::ErrorKind::TimedOut.into())
     }
 
-    /// Has the kernel ask how long a file is, until it believes the answer: it takes no notice of one beside a write that ends meanwhile. For mounts that do
-    /// not write back. As [`Beliefs::correct`], in a thread for that. The size that it believes in then.
+    /// Makes the kernel ask for the size of a file until it caches the answer, and returns that size. The kernel drops
+    /// an answer if a write ends meanwhile. For mounts that do not write back. Like [`Beliefs::correct`], this needs a
+    /// thread of its own.
     ///
     /// # Errors
     /// Those of [`Beliefs::expire`].
@@ -147,7 +154,7 @@ impl Beliefs {
         Err(io::ErrorKind::TimedOut.into())
     }
 
-    /// Asks for attributes in this thread; which size the kernel was answered, if it asked for that.
+    /// Asks for attributes in this thread. Returns the size in the answer to the kernel, if the kernel asked.
     fn ask(&self, file: &OwnedFd, how: AtFlags, what: StatxFlags) -> io::Result<Option<u64>> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         self.expiring().insert(thread, None);
@@ -156,30 +163,34 @@ impl Beliefs {
         Ok(told.map(|_| answered)?)
     }
 
-    /// The kernel's inode of this number, if it has one, and what it believes of it. Opening the directory asks this very file system.
+    /// Returns the kernel's inode with this number, if it has one, and its cached attributes. Opening the directory
+    /// makes a request to this very file system.
     fn look(&self, number: u64) -> io::Result<(OwnedFd, Statx)> {
         let (dir, device) = self.place.get().ok_or_else(|| io::Error::other("where the mount is, is not known"))?;
         let mount = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let file = open_by_number(mount, number)?;
-        // STATX_BASIC_STATS asks for what is there, and the flag keeps the kernel from asking us.
+        // STATX_BASIC_STATS selects the cached attributes, and the flag keeps the kernel from asking this mount.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let believed = rustix::fs::statx(&file, c"", flags, StatxFlags::BASIC_STATS)?;
         if (believed.stx_dev_major, believed.stx_dev_minor) != *device {
-            // Something else is mounted there by now.
+            // Another file system is mounted there by now.
             return Err(io::Error::other("something else is mounted there"));
         }
         Ok((file, believed))
     }
 
-    /// Makes the kernel believe size and modification time of these; in what it believes now if it believed something else. May wait for whoever has the inode locked, such as a write: never to be called by who answers requests.
-    /// It asks this very file system, and is to be called in a thread for that ([`crate::asking`]).
+    /// Makes the kernel cache the size and modification time in `attrs`. Returns the attributes from `refresh` if it
+    /// had to set the size or, of an unshared file, the time; otherwise `None`. May wait for a caller that has the
+    /// inode locked, such as a write, so a thread that answers requests must never call it. It makes requests to this
+    /// very file system, and needs a thread of its own ([`crate::asking`]).
+    ///
+    /// `refresh` returns the present attributes of the file, as `attrs` may be old by now. A *shared* file is written
+    /// to the page cache meanwhile. For it the size counts, and the time only if `times`. The time is set first, and
+    /// then `refresh` writes back the earlier writes. The handler of the request that sets the size checks whether a
+    /// program wrote since.
     ///
     /// # Errors
-    /// `NotFound`: the kernel has forgotten the file. With every error, what it believes is not known.
-    ///
-    /// `refresh` asks how the file is once more, as these may be old by now. Of a *shared* file, which is written to its page cache meanwhile, the
-    /// size counts, and the time if `times`: then the time goes first, `refresh` has what was written before written back, and who answers the setting of the size looks whether
-    /// something was since.
+    /// `NotFound`: the kernel has forgotten the file. After every error, the kernel's cached attributes are unknown.
     pub(crate) fn correct(
         &self,
         number: u64,
@@ -193,7 +204,8 @@ impl Beliefs {
             return Ok(None);
         }
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        // In the table of descriptors of this thread, and named so that others find it, too: by what /proc calls it, which may be that of other numbers.
+        // The path goes through the descriptor table of this thread, and other processes can resolve it too. `/proc`
+        // has its own names for threads, whose numbers may be of another PID namespace.
         let here = std::fs::read_link("/proc/thread-self")?;
         let path = format!("/proc/{}/fd/{}", here.display(), file.as_raw_fd());
         let path = Arc::new(CString::new(path).map_err(io::Error::other)?);
@@ -219,8 +231,8 @@ impl Beliefs {
     }
 }
 
-/// This time, or one just before now if it is not over: no write from now on sets it. The kernel takes the times of writes from a clock that moves
-/// once in some milliseconds.
+/// Returns this time, or a time just before now if it is in the future: no write from now on sets it. The kernel takes
+/// the times of writes from a clock that advances once in some milliseconds.
 fn earlier_than_writes(time: Timestamp) -> Timestamp {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     let before = match now.tv_nsec {
@@ -236,15 +248,15 @@ fn set_time(path: &CStr, mtime: Timestamp) -> io::Result<()> {
     Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())?)
 }
 
-/// Whether size and modification time are others.
+/// Returns whether the size and the modification time differ.
 fn differs(believed: &Statx, attrs: &Attrs) -> (bool, bool) {
     let mtime = (believed.stx_mtime.tv_sec, believed.stx_mtime.tv_nsec);
     (believed.stx_size != attrs.size, mtime != (attrs.mtime.secs, attrs.mtime.nanos))
 }
 
-/// The kernel's inode of this number: for looking at it and naming it, which asks nobody.
+/// Opens the kernel's inode with this number with `O_PATH`, for statx and for its path; this makes no request.
 fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
-    // The generation is that of every entry here.
+    // Every entry of this mount has the generation 0.
     let id = [(number >> 32) as u32, number as u32, 0];
     let mut handle = FileHandle { bytes: FILEID_LEN as u32, kind: FILEID_INO64_GEN, id };
     let flags = libc::O_PATH | libc::O_CLOEXEC;
@@ -257,16 +269,16 @@ fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
             error if error.raw_os_error() == Some(libc::ESTALE) => Err(io::ErrorKind::NotFound.into()),
             error => Err(error),
         },
-        // SAFETY: it was opened just now and belongs to nobody else.
+        // SAFETY: it was opened just now, and no other owner exists.
         fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
     }
 }
 
-/// Whether this process may do all this: it takes the right to open files by handle (`CAP_DAC_READ_SEARCH`).
+/// Returns whether this process may do all this: it needs the right to open files by handle (`CAP_DAC_READ_SEARCH`).
 pub(crate) fn may() -> bool {
     let Ok(here) = rustix::fs::open("/", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
     match open_by_number(here, u64::MAX) {
-        // The right is looked at first.
+        // The kernel checks the right first.
         Err(error) => error.kind() != io::ErrorKind::PermissionDenied,
         Ok(_) => true,
     }

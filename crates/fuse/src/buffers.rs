@@ -1,20 +1,20 @@
-//! Buffers for the bytes of requests, used again when nobody refers to them any more.
+//! A pool of buffers for the bytes of requests; a buffer is reused once nothing refers to it.
 
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Messages shorter than this are copied to a place of their own length, longer ones keep a buffer.
+/// Messages shorter than this are copied to an allocation of their own length; longer ones keep a buffer.
 const COPIED: usize = 32 << 10;
-/// Buffers that are kept for further requests.
+/// Number of buffers kept for further requests.
 const SPARE: usize = 32;
 
-/// Buffers of one size.
+/// A pool of buffers of one size.
 pub(crate) struct Buffers {
     size: usize,
     spare: Mutex<Vec<Vec<u8>>>,
 }
 
-/// A buffer that goes back when nobody refers to its bytes any more.
+/// A buffer that returns to the pool once nothing refers to its bytes.
 struct Lent {
     buffer: Vec<u8>,
     home: Arc<Buffers>,
@@ -33,12 +33,12 @@ impl Drop for Lent {
 }
 
 impl Buffers {
-    /// None yet, of so many bytes each.
+    /// Creates an empty pool of buffers of `size` bytes.
     pub(crate) fn new(size: usize) -> Arc<Self> {
         Arc::new(Buffers { size, spare: Mutex::default() })
     }
 
-    /// An empty buffer with room.
+    /// Returns an empty buffer with the pool's capacity.
     pub(crate) fn take(&self) -> Vec<u8> {
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
         spare.unwrap_or_else(|| Vec::with_capacity(self.size))
@@ -52,7 +52,8 @@ impl Buffers {
         }
     }
 
-    /// What is in a buffer, without copying it where that is much; the buffer is another one then. It is empty afterwards.
+    /// Returns the bytes of a buffer. Copies short content; otherwise replaces the buffer by another one. The buffer is
+    /// empty afterwards.
     pub(crate) fn keep(self: &Arc<Self>, buffer: &mut Vec<u8>) -> Bytes {
         if buffer.len() < COPIED {
             let bytes = Bytes::copy_from_slice(buffer);
@@ -63,7 +64,7 @@ impl Buffers {
         Bytes::from_owner(Lent { buffer: full, home: self.clone() })
     }
 
-    /// A copy of bytes, at most as many as a buffer has.
+    /// Returns a copy of bytes, at most as many as a buffer holds.
     pub(crate) fn copy(self: &Arc<Self>, bytes: &[u8]) -> Bytes {
         if bytes.len() < COPIED {
             return Bytes::copy_from_slice(bytes);

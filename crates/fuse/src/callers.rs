@@ -1,4 +1,5 @@
-//! In whose name the server is asked: the user and groups of the process behind a request.
+//! Credentials of callers: the user and groups of the process behind a request, in whose name the mount asks the
+//! servers.
 
 use crate::request::Header;
 use client::Mount;
@@ -6,27 +7,27 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use types::Cred;
 
-/// Names that are kept for further requests.
+/// Number of credentials whose mounts are kept for further requests.
 const KEPT: usize = 1024;
 
-/// One mount in many names.
+/// A mount, acting with the credentials of many callers.
 pub(crate) struct Callers {
     mount: Mount,
     known: Mutex<HashMap<Cred, Mount>>,
 }
 
 impl Callers {
-    /// Callers of a mount.
+    /// Creates the callers of a mount.
     pub(crate) fn new(mount: Mount) -> Self {
         Callers { mount, known: Mutex::default() }
     }
 
-    /// The mount in nobody's particular name.
+    /// Returns the mount with its own credentials.
     pub(crate) fn anybody(&self) -> &Mount {
         &self.mount
     }
 
-    /// The mount in the name of whoever sent a request.
+    /// Returns the mount with the credentials of the caller of a request.
     pub(crate) fn of(&self, header: &Header) -> Mount {
         // Root needs no groups.
         let groups = if header.uid == 0 { Vec::new() } else { groups(header.pid) };
@@ -44,8 +45,8 @@ impl Callers {
     }
 }
 
-/// The supplementary groups of a thread, which the kernel does not tell; none if it is gone or not to be seen. They are not
-/// kept: a process may change them at any time.
+/// Returns the supplementary groups of a thread, which the kernel does not send. There are none if the thread is gone
+/// or not visible. The result is not cached, because a process may change its groups at any time.
 fn groups(pid: u32) -> Vec<u32> {
     if pid == 0 {
         return Vec::new();

@@ -1,7 +1,7 @@
-//! System calls of the threads behind requests, as `/proc/<tid>/syscall` shows them while the thread waits.
+//! The system call in which the thread behind a request waits, as `/proc/<tid>/syscall` shows it.
 //!
-//! The kernel does not tell the mount whether a program named a file by a path or by a descriptor. It walks a path again after ESTALE; a call by
-//! descriptor just fails.
+//! The kernel does not tell the mount whether a program named a file by a path or by a descriptor. The kernel walks a
+//! path again after ESTALE; a call by descriptor just fails.
 
 use libc::c_long;
 use std::fs::File;
@@ -9,17 +9,18 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 use types::ByteRange;
 
-/// How long the kernel may take to show a call.
+/// The time limit for reading a thread's call.
 const SHOWN_WITHIN: Duration = Duration::from_millis(100);
-/// After how many milliseconds a thread that seems to run is looked at again: the kernel tells nobody when it begins to wait.
+/// The pauses, in milliseconds, before the mount looks again at a thread that seems to run. The kernel does not report
+/// when it begins to wait.
 const PAUSES: [u64; 8] = [0, 0, 0, 1, 2, 5, 10, 20];
-/// Most buffers of a system call (`UIO_MAXIOV`).
+/// Largest number of buffers of a system call (`UIO_MAXIOV`).
 const BUFFERS_MAX: u64 = 1024;
 /// Longest path of a system call, with the zero byte at its end.
 const PATH_MAX: usize = 4096;
-/// `AT_EMPTY_PATH`: with an empty path the descriptor itself is meant.
+/// `AT_EMPTY_PATH`: an empty path means the descriptor itself.
 const EMPTY_PATH: u64 = 0x1000;
-/// System calls with the same number on every architecture that libc may not name.
+/// System calls that have the same number on every architecture, and that libc may not define.
 const FCHMODAT2: c_long = 452;
 const SETXATTRAT: c_long = 463;
 const GETXATTRAT: c_long = 464;
@@ -30,13 +31,13 @@ const REMOVEXATTRAT: c_long = 466;
 #[derive(Debug, Default)]
 pub(crate) struct Call {
     thread: u32,
-    /// What the kernel shows of it.
+    /// The text that the kernel shows for the call.
     text: String,
     number: Option<c_long>,
     arguments: [u64; 6],
 }
 
-/// How a system call names the file whose attributes it is about.
+/// How a system call names the file whose attributes it reads or changes.
 enum Names {
     /// By a path.
     Path,
@@ -46,10 +47,11 @@ enum Names {
     PathUnlessEmpty(usize),
 }
 
-/// What `look` makes of the call of a thread, or of one of which nothing is known.
+/// Returns the result of `look` for the call of a thread, or the default if the call cannot be seen in time.
 ///
-/// The kernel shows it under locks that a process holds which executes another program, and its memory under others: that process may wait for the very
-/// request on whose behalf this looks. So a thread of its own looks, and is not waited for long.
+/// The kernel shows the call and the memory of a process under locks that the process holds while it executes another
+/// program. Such a process may wait for the very request on whose behalf the mount looks. So a separate thread looks,
+/// and the mount waits for it for [`SHOWN_WITHIN`] only.
 pub(crate) async fn look<T: Default + Send + 'static>(thread: u32, look: impl FnOnce(Call) -> T + Send + 'static) -> T {
     let looking = tokio::task::spawn_blocking(move || look(Call::of(thread)));
     let looked = tokio::time::timeout(SHOWN_WITHIN, looking).await;
@@ -57,12 +59,13 @@ pub(crate) async fn look<T: Default + Send + 'static>(thread: u32, look: impl Fn
 }
 
 impl Call {
-    /// The call of a thread; nothing is known of a thread that cannot be seen, or that belongs to io_uring.
+    /// Returns the call of a thread. Nothing is known of a thread that cannot be seen, or that belongs to io_uring.
     fn of(thread: u32) -> Self {
         let read = || std::fs::read_to_string(format!("/proc/{thread}/syscall")).unwrap_or_default();
         let mut text = read();
         for pause in PAUSES {
-            // It has sent the request and does not wait for the answer yet; another thread may have its processor.
+            // The thread has sent the request and does not wait for the answer yet; another thread may have its
+            // processor.
             if !text.starts_with("running") {
                 break;
             }
@@ -73,7 +76,7 @@ impl Call {
     }
 
     fn parse(thread: u32, text: String) -> Self {
-        // Of a thread that runs all the same nothing is known.
+        // If the thread still runs, nothing is known of its call.
         let text = if text.starts_with("running") { String::new() } else { text };
         let mut words = text.split_whitespace();
         let number = words.next().and_then(|number| number.parse().ok()).filter(|number| *number >= 0);
@@ -84,17 +87,17 @@ impl Call {
         Call { thread, text, number, arguments }
     }
 
-    /// Whether nothing is known of it.
+    /// Returns whether nothing is known of the call.
     pub(crate) fn is_unknown(&self) -> bool {
         self.number.is_none()
     }
 
-    /// What tells it from other calls of the same thread.
+    /// Returns the text that distinguishes the call from other calls of the same thread.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether it names a file by a path to change or read attributes of that file, as far as can be told.
+    /// Returns whether the call names a file by a path to change or read attributes of that file, as far as known.
     pub(crate) fn is_by_path(&self) -> bool {
         let Some(number) = self.number else { return false };
         let names = match number {
@@ -120,7 +123,7 @@ impl Call {
         }
     }
 
-    /// Whether it writes to a file, as far as can be told.
+    /// Returns whether the call writes to a file, as far as known.
     pub(crate) fn writes(&self) -> bool {
         const WRITES: [c_long; 7] = [
             libc::SYS_write,
@@ -134,7 +137,7 @@ impl Call {
         self.is_one_of(&WRITES) || self.is_asynchronous()
     }
 
-    /// Which bytes of a file it writes, as far as can be told.
+    /// Returns the bytes of a file that the call writes, if known.
     pub(crate) fn written_range(&self) -> Option<ByteRange> {
         let [descriptor, from, count, offset, ..] = self.arguments;
         let (len, named) = match self.number? {
@@ -142,14 +145,14 @@ impl Call {
             libc::SYS_pwrite64 => (count, true),
             libc::SYS_writev => (self.buffers(from, count)?, false),
             libc::SYS_pwritev => (self.buffers(from, count)?, true),
-            // An offset of -1 means where the descriptor is.
+            // An offset of -1 means the position of the descriptor.
             libc::SYS_pwritev2 => (self.buffers(from, count)?, offset != u64::MAX),
             _ => return None,
         };
         ByteRange::new(if named { offset } else { self.shown_of(descriptor, "pos:")? }, len)
     }
 
-    /// Bytes of the buffers in a list of them.
+    /// Returns the total length of the buffers in an `iovec` list.
     fn buffers(&self, from: u64, count: u64) -> Option<u64> {
         let mut list = vec![0; size_of::<libc::iovec>() * count.min(BUFFERS_MAX) as usize];
         File::open(format!("/proc/{}/mem", self.thread)).ok()?.read_exact_at(&mut list, from).ok()?;
@@ -158,13 +161,13 @@ impl Call {
         lens.map(|len| len.ok().map(u64::from_ne_bytes)).try_fold(0u64, |sum, len| sum.checked_add(len?))
     }
 
-    /// What the kernel shows of a descriptor: where it reads and writes next (`pos:`), or its inode number (`ino:`).
+    /// Returns a value that the kernel shows for a descriptor: its position (`pos:`) or its inode number (`ino:`).
     fn shown_of(&self, descriptor: u64, what: &str) -> Option<u64> {
         let shown = std::fs::read_to_string(format!("/proc/{}/fdinfo/{descriptor}", self.thread)).ok()?;
         shown.lines().find_map(|line| line.strip_prefix(what)?.trim().parse().ok())
     }
 
-    /// Whether it reads from a file, as far as can be told.
+    /// Returns whether the call reads from a file, as far as known.
     pub(crate) fn reads(&self) -> bool {
         const READS: [c_long; 7] = [
             libc::SYS_read,
@@ -178,14 +181,15 @@ impl Call {
         self.is_one_of(&READS) || self.is_asynchronous()
     }
 
-    /// Whether it is a write that need not be durable when it returns, through a descriptor that does not ask for that either.
+    /// Returns whether the call is a write that need not be durable when it returns. Does not check the descriptor for
+    /// `O_SYNC` or `O_DSYNC`.
     pub(crate) fn writes_lazily(&self) -> bool {
-        // RWF_DSYNC and RWF_SYNC. What an asynchronous call asks for cannot be seen.
+        // RWF_DSYNC and RWF_SYNC. The flags of an asynchronous call cannot be seen.
         let syncs = self.number == Some(libc::SYS_pwritev2) && self.arguments[5] & 0x6 != 0;
         self.writes() && !syncs && !self.is_asynchronous()
     }
 
-    /// Whether it opens a file by a path.
+    /// Returns whether the call opens a file by a path.
     pub(crate) fn opens(&self) -> bool {
         self.is_one_of(&[libc::SYS_openat, libc::SYS_openat2]) || self.number.is_some_and(is_old_open)
     }
@@ -198,7 +202,7 @@ impl Call {
         self.number.is_some_and(|number| numbers.contains(&number))
     }
 
-    /// Whether it asks for the attributes of an open descriptor.
+    /// Returns whether the call asks for the attributes of an open descriptor.
     pub(crate) fn is_fstat(&self) -> bool {
         match self.number {
             Some(libc::SYS_fstat) => true,
@@ -208,13 +212,14 @@ impl Call {
         }
     }
 
-    /// Whether the kernel does not walk the path again when the call makes a name and fails with ESTALE: bind(2) of a Unix socket.
+    /// Returns whether the kernel does not walk the path again when the call creates a name and fails with ESTALE:
+    /// bind(2) of a Unix socket.
     pub(crate) fn never_walks_again(&self) -> bool {
         self.number == Some(libc::SYS_bind)
     }
 
-    /// Whether it makes a file of this name, in a directory of that name if it is known, without opening the file: the kernel then does not walk the
-    /// path again when the lookup of the last name fails with ESTALE.
+    /// Returns whether the call creates a file with this name without opening it, in a directory with the name `dir` if
+    /// that is known. The kernel then does not walk the path again when the lookup of the last name fails with ESTALE.
     pub(crate) fn makes(&self, dir: Option<&[u8]>, name: &[u8]) -> bool {
         let (at, source) = match self.number {
             Some(libc::SYS_mkdirat | libc::SYS_mknodat) => (1, None),
@@ -226,20 +231,21 @@ impl Call {
             },
             None => return false,
         };
-        // Where the path cannot be read, the name is more likely the last one than not.
+        // If the path cannot be read, the name is more likely the last one than not.
         let Some(path) = self.path(at) else { return true };
         let Some((last, above)) = names(&path).split_last().map(|(last, above)| (*last, above.to_vec())) else {
             return false;
         };
         let source = source.and_then(|at| self.path(at)).unwrap_or_default();
         let elsewhere = above.contains(&name) || names(&source).contains(&name);
-        // If it is in more than one place, the directory tells in which. A symbolic link may lead to one of another name.
+        // If the name is in several places, the directory decides. A symbolic link may lead to a directory of another
+        // name.
         let here = || above.last().zip(dir).is_none_or(|(above, dir)| *above == dir);
         last == name && (!elsewhere || here())
     }
 
-    /// Whether its path is this name alone, and begins at a directory with this inode number that the thread has open. The kernel does not look that
-    /// directory up.
+    /// Returns whether the path of the call is this name alone, relative to a descriptor of the directory with this
+    /// inode number. The kernel does not look that directory up.
     pub(crate) fn begins_at(&self, dir: u64, name: &[u8]) -> bool {
         const AT_DESCRIPTOR: [c_long; 11] = [
             libc::SYS_openat,
@@ -260,12 +266,12 @@ impl Call {
             && self.shown_of(self.arguments[0], "ino:") == Some(dir)
     }
 
-    /// The path that an argument points to.
+    /// Returns the path to which an argument points.
     fn path(&self, at: usize) -> Option<Vec<u8>> {
         let memory = File::open(format!("/proc/{}/mem", self.thread)).ok()?;
         let (mut path, mut from) = (Vec::new(), self.arguments[at]);
         while path.len() < PATH_MAX {
-            // Not beyond the page: the next one may not be there.
+            // Not beyond the page: the next page may not be mapped.
             let mut piece = vec![0; PATH_MAX - from as usize % PATH_MAX];
             memory.read_exact_at(&mut piece, from).ok()?;
             if let Some(end) = piece.iter().position(|byte| *byte == 0) {
@@ -279,12 +285,12 @@ impl Call {
     }
 }
 
-/// The names on a path.
+/// Returns the names on a path.
 fn names(path: &[u8]) -> Vec<&[u8]> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect()
 }
 
-/// How calls name files that only older architectures have.
+/// Returns how calls that only older architectures have name files.
 #[cfg(target_arch = "x86_64")]
 fn old_names(number: c_long) -> Option<Names> {
     match number {
@@ -300,7 +306,7 @@ fn old_names(_: c_long) -> Option<Names> {
     None
 }
 
-/// Whether it opens a file, of the calls that only older architectures have.
+/// Returns whether a call that only older architectures have opens a file.
 #[cfg(target_arch = "x86_64")]
 fn is_old_open(number: c_long) -> bool {
     matches!(number, libc::SYS_open | libc::SYS_creat)
@@ -311,7 +317,7 @@ fn is_old_open(_: c_long) -> bool {
     false
 }
 
-/// Which argument of calls that only older architectures have is the name that is made, and which the name of what is there.
+/// Returns which argument of such an older call is the name to create, and which the name of an existing file.
 #[cfg(target_arch = "x86_64")]
 fn old_making(number: c_long) -> Option<(usize, Option<usize>)> {
     match number {

@@ -1,28 +1,28 @@
-//! How a file system is mounted.
+//! The configuration of a mount.
 
 use client::Policy;
 use client::options::Rule;
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// What carries requests from the kernel.
+/// The transport of requests from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Carrier {
-    /// Rings where the kernel offers them, the device elsewhere.
+    /// io_uring where the kernel offers it, the device elsewhere.
     #[default]
     Auto,
-    /// The classic device `/dev/fuse`.
+    /// The device `/dev/fuse`.
     Device,
     /// Rings of io_uring, one for each processor.
     Uring,
 }
 
-/// What files of a mount may do on this machine, whatever their modes say; by default, be executed.
+/// What files of a mount may do on this machine, whatever their modes say. By default, they may only be executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Powers {
-    /// Setuid and setgid bits count. Only root may mount so.
+    /// Setuid and setgid bits are effective. Only root may mount in this way.
     pub suid: bool,
-    /// Device nodes are devices. Only root may mount so.
+    /// Device nodes are usable as devices. Only root may mount in this way.
     pub devices: bool,
     /// Programs can be executed.
     pub exec: bool,
@@ -34,50 +34,53 @@ impl Default for Powers {
     }
 }
 
-/// Settings of a mount; [`Config::default`] suits most.
+/// Settings of a mount; [`Config::default`] suits most mounts.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How long the kernel believes attributes before it asks again.
+    /// How long the kernel caches attributes before it asks again.
     pub attrs_valid: Duration,
-    /// How long the kernel believes what a name stands for.
+    /// How long the kernel caches what a name stands for.
     pub entry_valid: Duration,
-    /// How long the kernel believes that a name is not there.
+    /// How long the kernel caches that a name does not exist.
     pub absent_valid: Duration,
-    /// What carries requests from the kernel.
+    /// The transport of requests from the kernel.
     pub carrier: Carrier,
     /// Threads that read requests from the device.
     pub threads: usize,
-    /// Files that this mount has alone are written to the kernel's page cache, which hands them on later. Takes root's rights.
+    /// Whether the kernel writes back: it keeps written pages of files under a write delegation and sends them later.
+    /// Needs root's rights.
     pub writeback: bool,
-    /// So many files at most the kernel is to know that nobody uses, where it understands that (Linux 6.18). Each takes a kilobyte of it, and
-    /// some 200 bytes here.
+    /// The largest number of unused inodes that the kernel should keep, on kernels that support pruning (Linux 6.18).
+    /// Each takes a kilobyte in the kernel, and some 200 bytes here.
     pub known_files: usize,
-    /// Nothing may be changed.
+    /// Whether the mount is read-only.
     pub read_only: bool,
     /// What files may do on this machine.
     pub powers: Powers,
-    /// Users other than the one who mounts may use it; root's mounts are for all.
+    /// Whether users other than the mounting user may use it; mounts of root are for all users by default.
     pub allow_other: bool,
     /// What `df` and `/proc/mounts` show as the device.
     pub source: String,
-    /// A command that calls [`crate::stand_guard`] with its last two arguments, run beside the mount so that nobody who uses it waits for ever should this process be killed; empty: none.
+    /// A command that calls [`crate::stand_guard`] with its last two arguments. It runs beside the mount, so that no
+    /// program that uses the mount waits for ever if this process is killed. Empty: no guard.
     pub guard: Vec<OsString>,
 }
 
 /// The write threshold of mounts.
 const THRESHOLD: u64 = 64 << 10;
 
-/// How long what is written gathers in a mount at most: programs that run for days are watched from other machines, and lose no more than that.
+/// How long written bytes gather in a mount at most. Other machines watch the output of programs that run for days, and
+/// such a program loses no more than that.
 const GATHER_DELAY: Duration = Duration::from_secs(1);
 
-/// How files of a mount are used where nobody says anything: what there is of small writes goes through the mgr, and does not gather for long.
+/// Returns the policy of files where no setting applies: small writes take the mgr path, and do not gather for long.
 pub fn driver() -> Policy {
     Policy { write_threshold: Rule::Fixed(THRESHOLD), gather_delay: GATHER_DELAY, ..Policy::default() }
 }
 
-/// Files that the kernel may know by default.
+/// Inodes that the kernel may keep by default.
 pub const KNOWN_FILES: usize = 131_072;
-/// Most threads by default.
+/// Largest default number of threads.
 const THREADS_MAX: usize = 8;
 
 impl Default for Config {

@@ -1,9 +1,9 @@
-//! The door by which a mount is asked for its policy, and told another one while it is used: extended attributes that no file has.
+//! Control attributes: virtual extended attributes through which programs read and change the policy of a mount in use.
 //!
-//! `user.weir.effective` of any file or directory is the policy that counts for who opens it now: a line for each part, with its
-//! value and where that comes from. `user.weir.mount.` and the name of a part is what the options of the mount say; it is set
-//! and removed like any other, on whatever file of the mount, by root and by who mounted it. `user.weir.known` is how many files the
-//! kernel knows.
+//! `user.weir.effective` of any file or directory is the policy that applies to the caller if it opens the file now. It
+//! has a line for each part, with the value and its source. `user.weir.mount.` plus the name of a part is what the
+//! options of the mount say. Root and the user who mounted the file system can set and remove it like any other
+//! attribute, on any file of the mount. `user.weir.known` is the number of files that the kernel knows.
 
 use crate::Errno;
 use crate::fs::FileSystem;
@@ -16,26 +16,26 @@ const EPERM: Errno = Errno(1);
 const EINVAL: Errno = Errno(22);
 const ENODATA: Errno = Errno(61);
 
-/// Without `user.`, the attribute that shows what counts.
+/// The attribute with the effective policy, without `user.`.
 pub(crate) const EFFECTIVE: &[u8] = b"weir.effective";
-/// Without `user.`, the attribute that shows how many files the kernel knows.
+/// The attribute with the number of files that the kernel knows, without `user.`.
 const KNOWN: &[u8] = b"weir.known";
-/// Without `user.`, what the names of the mount's options begin with.
+/// The prefix of attributes for options of the mount, without `user.`.
 const MOUNT: &[u8] = b"weir.mount.";
 
-/// What an extended attribute of the mount itself is about.
+/// A control attribute of the mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Control<'a> {
-    /// What counts for a file.
+    /// The effective policy of a file.
     Effective,
-    /// How many files the kernel knows.
+    /// The number of files that the kernel knows.
     Known,
     /// The part of this name, as an option of the mount.
     Option(&'a [u8]),
 }
 
 impl<'a> Control<'a> {
-    /// Of an attribute of this name, without `user.`; `None` for those of files.
+    /// Returns the control attribute of this name, without `user.`; `None` for attributes of files.
     pub(crate) fn of(name: &'a [u8]) -> Option<Self> {
         match name.strip_prefix(MOUNT) {
             Some(part) => Some(Control::Option(part)),
@@ -46,14 +46,14 @@ impl<'a> Control<'a> {
 }
 
 impl FileSystem {
-    /// The value of an attribute of the mount.
+    /// Returns the value of a control attribute.
     pub(crate) async fn control(&self, header: &Header, control: Control<'_>) -> Result<Vec<u8>, Errno> {
         match control {
             Control::Effective => {
                 let (node, dir) = (self.node(header)?, self.nodes.dir_of(header.node));
                 let (kind, effective) = self.acting(header).policy_of(&node, dir.as_ref()).await?;
                 let mut text = String::new();
-                // How a file lies was decided when it was made.
+                // The layout of a file was decided at its creation.
                 let file = kind == FileKind::Regular;
                 for (part, value, origin) in effective.rows().filter(|(part, ..)| !(file && part.is_placement())) {
                     // Writing to a string cannot fail.
@@ -70,7 +70,7 @@ impl FileSystem {
         }
     }
 
-    /// Sets an attribute of the mount, or takes it away.
+    /// Sets or removes a control attribute.
     pub(crate) fn set_control(&self, header: &Header, control: Control<'_>, value: Option<&[u8]>) -> Result<(), Errno> {
         let Control::Option(name) = control else { return Err(EPERM) };
         if header.uid != 0 && header.uid != rustix::process::geteuid().as_raw() {

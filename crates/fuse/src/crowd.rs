@@ -1,8 +1,10 @@
-//! How many files the kernel knows, and what is done when they become too many.
+//! The limit on the number of inodes that the kernel caches, and the pruning beyond that limit.
 //!
-//! The kernel keeps what it has looked up until memory is short, also names that others have removed in the meantime: it looks at them no more.
-//! All of them take room here, and there a kilobyte each. Beyond a bound it is asked to let go of those that it was told of longest ago
-//! (`FUSE_NOTIFY_PRUNE`, Linux 6.18); it keeps what is in use, and forgets the rest, by FORGET as always.
+//! The kernel keeps every inode that it has looked up until memory is short. It also keeps names that other clients
+//! have removed, and never looks at them again. Each inode takes memory in this process, and about a kilobyte in the
+//! kernel. Beyond a limit, the mount asks the kernel to drop the inodes of which it was informed longest ago
+//! (`FUSE_NOTIFY_PRUNE`, Linux 6.18). The kernel keeps inodes in use and forgets the rest, with FORGET requests as
+//! always.
 
 use crate::abi;
 use crate::fs::FileSystem;
@@ -11,23 +13,25 @@ use std::io;
 use std::sync::Weak;
 use std::time::Duration;
 
-/// Files of one message.
+/// Files in one message.
 const AT_ONCE: usize = 512;
-/// How long nothing is asked after it was, in which the kernel forgets; longer each time that it could not.
+/// The pause after a request, in which the kernel forgets inodes; it doubles each time that the kernel could not.
 const REST: Duration = Duration::from_secs(1);
 const REST_MAX: Duration = Duration::from_secs(64);
 
-/// Asks the kernel to let go of files whenever it knows too many, until the file system ends or the kernel turns out not to understand.
+/// Asks the kernel to drop inodes whenever it knows too many. Ends with the file system, or when the kernel does not
+/// support the notification.
 pub(crate) async fn watch(fs: Weak<FileSystem>) {
     loop {
         let Some(crowded) = fs.upgrade().map(|fs| fs.nodes.crowded()) else { return };
-        // Now and then it is looked whether there is anything to watch.
+        // The timeout checks whether the file system still exists.
         let _ = tokio::time::timeout(REST_MAX, crowded.notified()).await;
         let mut rest = REST;
-        // What was in use may be in use no more, of which nobody tells.
+        // Inodes in use may become unused, and the kernel does not report that.
         while let Some(here) = fs.upgrade().filter(|fs| fs.nodes.are_too_many()) {
             let (oldest, before) = (here.nodes.oldest(), here.nodes.count());
-            // The kernel may have to write back what it has of them before it answers, by requests that others here answer.
+            // Before the kernel answers, it may have to write back pages of these files, by requests that other threads
+            // here answer.
             match tokio::task::spawn_blocking(move || let_go(&here, &oldest)).await {
                 Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
                     return tracing::debug!("the kernel knows as many files as it likes: {error}");
@@ -50,7 +54,7 @@ fn let_go(fs: &FileSystem, files: &[u64]) -> io::Result<()> {
             body = body.u64(*file);
         }
         match transport.notify(abi::notify::PRUNE, &body.into_vec()) {
-            // Some of them it has forgotten meanwhile.
+            // The kernel has forgotten some of them meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             told => told?,
         }

@@ -1,8 +1,8 @@
-//! Requests on their way: carried out at once as far as that goes, then whenever what they wait for is there.
+//! Dispatch of requests: each request is polled at once, and again whenever a result that it waits for arrives.
 //!
-//! A request is first worked on by the thread that read it. Many end there, such as a write that the window has room for.
-//! One that has to wait costs no switch to another thread before its answer comes: it is handed to the runtime by whoever
-//! wakes it ([`crate::turns`]), which is the task that read the answer from the network.
+//! The thread that read a request works on it first. Many requests end there, such as a write that fits into the
+//! window. A request that has to wait costs no thread switch before its answer arrives. The waker hands it to the
+//! runtime ([`crate::turns`]): this is the task that read the answer from the network.
 
 use crate::Errno;
 use crate::fs::FileSystem;
@@ -23,49 +23,49 @@ use tokio::runtime::Handle;
 const EINTR: Errno = Errno(4);
 const EIO: Errno = Errno(5);
 
-/// Takes requests from a transport and sees to it that each is answered once.
+/// Takes requests from a transport and ensures that each is answered once.
 pub(crate) struct Dispatcher {
     fs: Arc<FileSystem>,
     transport: Arc<dyn Transport>,
     runtime: Handle,
     underway: Mutex<Underway>,
-    /// Whether it is looked from time to time for signals that the kernel did not tell of.
+    /// Whether a task looks at intervals for signals that the kernel did not report.
     looking: AtomicBool,
 }
 
-/// What is known of requests by their numbers.
+/// The requests in progress, by number.
 #[derive(Default)]
 struct Underway {
-    /// Those that are not answered yet.
+    /// Requests that are not answered yet.
     tasks: HashMap<u64, Arc<Task>>,
-    /// The last that were to be given up and were not seen yet, or were answered already: a request and its interrupt may
-    /// come by different ways.
+    /// The last interrupted requests that have not arrived yet, or were answered already. A request and its interrupt
+    /// may arrive through different channels.
     early: VecDeque<u64>,
 }
 
-/// How many of those are kept.
+/// How many of the early interrupts are kept.
 const EARLY: usize = 64;
 
-/// How often the thread that read a request looks at it, as long as it is woken meanwhile.
+/// How often the thread that read a request polls it, while wake-ups arrive during the polls.
 const LOOKS: usize = 4;
 
-/// A request being worked on.
+/// A request in progress.
 struct Task {
     dispatcher: Arc<Dispatcher>,
     ticket: u64,
     unique: u64,
-    /// When it may be left undone because of a signal, and who asked for it.
+    /// When a signal may abandon the request, and the thread of the caller.
     given_up: GivenUp,
     asker: u32,
-    /// Whether signals that came before it did were looked for.
+    /// Whether the mount has looked for signals from before the request.
     looked: AtomicBool,
     turns: Turns,
-    /// What is left to be done; `None` when it is answered.
+    /// The future of the request; `None` when it is answered.
     work: Mutex<Option<BoxFuture<'static, Reply>>>,
 }
 
 impl Dispatcher {
-    /// A dispatcher whose requests wait in `runtime`.
+    /// Creates a dispatcher whose requests wait in `runtime`.
     pub(crate) fn new(fs: Arc<FileSystem>, transport: Arc<dyn Transport>, runtime: Handle) -> Self {
         Dispatcher { fs, transport, runtime, underway: Mutex::default(), looking: AtomicBool::new(false) }
     }
@@ -74,7 +74,7 @@ impl Dispatcher {
         self.underway.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Works on a request as far as that goes without waiting.
+    /// Starts a request, and polls it as far as possible without waiting.
     pub(crate) fn accept(self: &Arc<Self>, request: Request, ticket: u64) {
         let unique = request.header.unique;
         match &request.op {
@@ -98,7 +98,7 @@ impl Dispatcher {
             work,
         });
         let _runtime = self.runtime.enter();
-        // Before it is worked on: it may end at any moment afterwards.
+        // Before the first poll, as the request may end at any moment afterwards.
         let signalled = self.underway().add(unique, &task);
         if signalled {
             task.clone().signalled();
@@ -106,8 +106,8 @@ impl Dispatcher {
         task.begin();
     }
 
-    /// The asker of a request got a signal: the request is given up if it may be; else it ends by itself. One that was not seen yet is
-    /// dealt with when it comes.
+    /// Handles a signal to the caller of a request: abandons the request if its kind allows that. A request that has
+    /// not arrived yet is handled on arrival.
     fn interrupt(&self, ticket: u64, unique: u64, whom: u64) {
         let task = self.underway().signalled(whom);
         let Some(task) = task else { return self.transport.answer(ticket, unique, Reply::None) };
@@ -115,8 +115,8 @@ impl Dispatcher {
         self.transport.answer(ticket, unique, Reply::None);
     }
 
-    /// Something waits: signals for who asked for it are looked for as long as there is anything, if the kernel may not have told of them.
-    /// Once for each request: of those that come later it tells.
+    /// Looks for signals to the callers of waiting requests, while there are any, if the kernel may not have reported
+    /// them. Each request is checked once: the kernel reports later signals.
     fn look(self: &Arc<Self>) {
         if !self.transport.may_lose_interrupts() || self.looking.load(Relaxed) || self.looking.swap(true, SeqCst) {
             return;
@@ -131,7 +131,7 @@ impl Dispatcher {
                 }
                 if dispatcher.underway().tasks.is_empty() {
                     dispatcher.looking.store(false, SeqCst);
-                    // One may have come before that.
+                    // A request may have arrived before that.
                     if dispatcher.underway().tasks.is_empty() || dispatcher.looking.swap(true, SeqCst) {
                         return;
                     }
@@ -142,18 +142,18 @@ impl Dispatcher {
 }
 
 impl Underway {
-    /// Requests that may be given up, each once.
+    /// Returns requests that may be abandoned and were not checked yet.
     fn not_looked_at(&self) -> Vec<Arc<Task>> {
         self.tasks.values().filter(|task| !task.looked.swap(true, Relaxed)).cloned().collect()
     }
 
-    /// A request has come; whether it was told before that its asker got a signal.
+    /// Adds a request. Returns whether its interrupt arrived earlier.
     fn add(&mut self, unique: u64, task: &Arc<Task>) -> bool {
         self.tasks.insert(unique, task.clone());
         self.early.contains(&unique)
     }
 
-    /// The asker of a request got a signal: the one that is being worked on.
+    /// Returns the request whose caller received a signal, if it is in progress.
     fn signalled(&mut self, unique: u64) -> Option<Arc<Task>> {
         let task = self.tasks.get(&unique).cloned();
         if task.is_none() {
@@ -171,7 +171,7 @@ impl Task {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its asker got a signal.
+    /// Handles a signal to the caller.
     fn signalled(self: Arc<Self>) {
         match self.given_up {
             GivenUp::Never => {}
@@ -180,7 +180,7 @@ impl Task {
         }
     }
 
-    /// Leaves it undone, if it is not answered yet.
+    /// Abandons the request, if it is not answered yet.
     fn give_up(&self) {
         if self.work().take().is_some() {
             self.dispatcher.underway().tasks.remove(&self.unique);
@@ -188,7 +188,8 @@ impl Task {
         }
     }
 
-    /// Leaves it undone once its asker is being killed. The kernel tells of its first signal only, which may have been another.
+    /// Abandons the request once its caller is being killed. The kernel reports only the caller's first signal, which
+    /// may have been another one.
     fn watch(self: Arc<Self>) {
         let runtime = self.dispatcher.runtime.clone();
         let task = Arc::downgrade(&self);
@@ -203,7 +204,7 @@ impl Task {
         });
     }
 
-    /// Works on it in the thread that read it.
+    /// Polls the request in the thread that read it.
     fn begin(self: Arc<Self>) {
         let waker = Waker::from(self.clone());
         for _ in 0..LOOKS {
@@ -220,7 +221,7 @@ impl Task {
         self.go_on();
     }
 
-    /// Works on it in a task.
+    /// Polls the request in a task.
     fn go_on(self: Arc<Self>) {
         let runtime = self.dispatcher.runtime.clone();
         runtime.spawn(std::future::poll_fn(move |context| self.poll(context)));
@@ -229,7 +230,7 @@ impl Task {
     fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         let reply = {
             let mut work = self.work();
-            // Answered, or given up.
+            // Answered or abandoned.
             let Some(future) = work.as_mut() else { return Poll::Ready(()) };
             let Poll::Ready(reply) = future.poll_unpin(context) else { return Poll::Pending };
             *work = None;

@@ -1,9 +1,12 @@
-//! Requests that expect a path to lead to a file, and what the kernel is answered when it leads elsewhere.
+//! Path expectations: requests that require a path to lead to a file, and the answer to the kernel when the path leads
+//! elsewhere.
 //!
-//! The kernel caches what names stand for ([`Config::entry_valid`](crate::Config::entry_valid)), and sends node ids. With a request that a program
-//! makes by a name, the mount sends the path by which the kernel found the node ([`client::Mount::expecting`]). If another client changed what a
-//! name on the path stands for, the mgr carries nothing out, and the kernel is answered ESTALE: it walks the path again, with a lookup of each name.
-//! A program that used a descriptor has no path to be walked again; its request is carried out on the file that it has.
+//! The kernel caches what names stand for ([`Config::entry_valid`](crate::Config::entry_valid)) and sends node ids.
+//! With a request that a program makes by a name, the mount sends the path by which the kernel found the node
+//! ([`client::Mount::expecting`]). If another client changed what a name on the path stands for, the mgr does not
+//! execute the operation, and the mount answers ESTALE. The kernel then walks the path again, with a lookup of each
+//! name. A program that used a descriptor has no path that the kernel could walk again. The mount executes its request
+//! on the file that the program has open.
 
 use crate::Errno;
 use crate::abi::opcode;
@@ -21,7 +24,7 @@ const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
 
 impl Op {
-    /// Whether the kernel sends it for a name that a program used.
+    /// Returns whether the kernel sends the operation for a name that a program used.
     fn is_by_name(&self) -> bool {
         matches!(
             self,
@@ -44,7 +47,7 @@ impl Op {
         )
     }
 
-    /// What the thread asks for, in the directory with this number.
+    /// Returns the step of the thread's walk, in the directory with this number.
     fn step(&self, dir: u64) -> Step<'_> {
         match self {
             Op::Lookup { name } => Step::LookUp(dir, name),
@@ -59,16 +62,17 @@ impl Op {
     }
 }
 
-/// What a system call wants with the name that is looked up for it.
+/// The relation of a system call to the name that the request looks up.
 #[derive(Default)]
 struct Wanted {
-    /// It makes the name.
+    /// The call creates the name.
     makes: bool,
-    /// Its path begins at the directory.
+    /// The path of the call begins at the directory.
     begins: bool,
 }
 
-/// The system call behind a request, and what it wants with the name that the request looks up in this directory, which may have this name.
+/// Returns the system call behind a request, and its relation to the name that the request looks up. `dir_name` is the
+/// name of the directory, if known.
 async fn call_of(request: &Request, (dir, dir_name): (FileId, Option<Bytes>)) -> (Call, Wanted) {
     let name = match &request.op {
         Op::Lookup { name } => Some(name.clone()),
@@ -86,24 +90,26 @@ async fn call_of(request: &Request, (dir, dir_name): (FileId, Option<Bytes>)) ->
 }
 
 impl FileSystem {
-    /// Whether a request is to expect the path of its file; a kernel that does not cache names looks up all of them itself. Of a thread in a
-    /// namespace that this process does not see nobody can tell whether its path is walked again.
+    /// Returns whether a request has to expect the path of its file. A kernel that does not cache names looks up all
+    /// names itself. For a thread in a PID namespace that this process does not see, the mount cannot know whether the
+    /// kernel walks its path again.
     pub(crate) fn expects(&self, request: &Request) -> bool {
         !self.config.entry_valid.is_zero() && request.header.pid != 0 && request.op.is_by_name()
     }
 
-    /// Carries out a request without checking its path: the user may not search a directory on it, and came by another way, such as a bind mount.
+    /// Executes a request without checking its path. The user may not search a directory on it, and used another way,
+    /// such as a bind mount.
     pub(crate) async fn carry_out_unchecked(&self, mut request: Request) -> Answer {
         request.header.expects = false;
         ops::carry_out(self, request).await
     }
 
-    /// The mount in the name of whoever asks, expecting the paths to the file that a request is about.
+    /// Returns the mount with the credentials of the caller, expecting the paths to the file of the request.
     pub(crate) fn by_name(&self, header: &Header) -> Mount {
         self.by_names(header, None)
     }
 
-    /// As [`FileSystem::by_name`], and the paths to another file.
+    /// As [`FileSystem::by_name`], and also expects the paths to another file.
     pub(crate) fn by_names(&self, header: &Header, other: Option<u64>) -> Mount {
         let mount = self.acting(header);
         if !header.expects {
@@ -116,7 +122,7 @@ impl FileSystem {
         mount.expecting(walks)
     }
 
-    /// The answer to a request whose path leads elsewhere.
+    /// Returns the answer to a request whose path leads elsewhere.
     pub(crate) async fn moved(&self, mut request: Request) -> Answer {
         let header = request.header;
         let dir = (self.node(&header)?.id, self.nodes.name_of(header.node));
@@ -133,15 +139,15 @@ impl FileSystem {
         }
         self.rewalks.end(header.pid);
         match &request.op {
-            // The kernel may be asking whether the name still stands for the same file. To that ESTALE is an answer like any other: it drops the
-            // name, and asks what it stands for.
+            // The kernel may be revalidating the name. Then ESTALE is an answer like any other: the kernel drops the
+            // name, and looks it up again.
             Op::Lookup { name } if self.nodes.unnamed(header.node, name) => {
                 self.rewalks.dropped(header.pid, header.node, name);
                 return Err(ESTALE);
             }
-            // It goes on to make the name, and walks the path again when that fails.
+            // The kernel goes on to create the name, and walks the path again when that fails.
             Op::Lookup { .. } if wanted.makes => return Err(ENOENT),
-            // As the first, of the same name, to another thread.
+            // As the first case, of the same name, for another thread.
             Op::Lookup { name } if self.rewalks.drops(header.pid, header.node, name) => return Err(ESTALE),
             Op::Open { .. } => drop(self.vanishing.gone(header.pid, header.node)),
             _ => {}
@@ -150,7 +156,8 @@ impl FileSystem {
         Err(ESTALE)
     }
 
-    /// Whether an operation is carried out whatever its path leads to: the kernel would not walk the path again.
+    /// Returns whether an operation is executed whatever its path leads to, because the kernel would not walk the path
+    /// again.
     fn is_unexpecting(&self, op: &Op, call: &Call, thread: u32) -> bool {
         let by_descriptor = match op {
             Op::Setattr(_)
@@ -158,21 +165,21 @@ impl FileSystem {
             | Op::Getxattr { .. }
             | Op::Listxattr { .. }
             | Op::Removexattr { .. } => !call.is_by_path(),
-            // It may be a lookup whose ESTALE a program would see. The request that follows is checked again.
+            // It may be a lookup whose ESTALE a program would see. The mount checks the request that follows again.
             Op::Lookup { .. } => call.is_unknown() || call.never_walks_again(),
             _ => call.never_walks_again(),
         };
         by_descriptor || self.rewalks.is_walking(thread, call.text())
     }
 
-    /// A request is carried out as long as what this returns lives.
+    /// Begins a request; it is in progress until the returned value is dropped.
     pub(crate) fn asks(&self, request: &Request) -> Option<Box<Asking<'_>>> {
         let Header { expects, pid, node, .. } = request.header;
         if expects { self.rewalks.asks(pid, request.op.step(node)) } else { None }
     }
 
-    /// A request has its answer, and the kernel does not walk the path again for it: a lookup goes on with the thread's walk, any other request that
-    /// expected a path ends it.
+    /// Records the answer to a request for which the kernel does not walk the path again. A lookup continues the
+    /// thread's walk. Any other request that expected a path ends the walk.
     pub(crate) fn answered(&self, header: &Header, outcome: &Answer) {
         match header.opcode {
             // The number of a file, or zero.

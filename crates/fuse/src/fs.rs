@@ -1,4 +1,4 @@
-//! The mounted file system: what all requests share.
+//! The state that all requests of a mounted file system share.
 
 use crate::Errno;
 use crate::abi::{self, opcode};
@@ -26,10 +26,10 @@ use types::{Attrs, FileId, FileKind};
 const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
 
-/// What an operation answers.
+/// The result of an operation: a reply or an errno.
 pub(crate) type Answer = Result<Reply, Errno>;
 
-/// Attributes as the answer to a request has them, good for so long.
+/// Encodes attributes as the reply to this request, valid for `valid`.
 fn told(header: &Header, attrs: &Attrs, valid: Duration) -> Reply {
     match header.opcode {
         opcode::STATX => crate::reply::statx(attrs, valid),
@@ -43,7 +43,7 @@ pub(crate) struct FileSystem {
     pub(crate) config: Config,
     pub(crate) nodes: Nodes,
     pub(crate) opens: Opens,
-    /// Whether setuid and setgid bits are taken away here when somebody writes, not by the kernel.
+    /// Whether the mount, not the kernel, clears setuid and setgid bits on a write.
     pub(crate) drops_privileges: AtomicBool,
     pub(crate) lately: Lately,
     pub(crate) read_ahead: ReadAhead,
@@ -55,10 +55,10 @@ pub(crate) struct FileSystem {
 }
 
 impl FileSystem {
-    /// What is below `root` in a mount.
+    /// Creates the file system below `root` of a mount.
     ///
     /// # Errors
-    /// Another one on this client caches its files already.
+    /// Another file system on this client already caches the files of the client.
     pub(crate) fn new(mount: Mount, root: Node, config: Config) -> client::Result<Arc<Self>> {
         let nodes = Nodes::new(root, config.known_files, config.entry_valid);
         let callers = Callers::new(mount);
@@ -81,29 +81,29 @@ impl FileSystem {
         Ok(fs)
     }
 
-    /// What lives as long as somebody uses it.
+    /// Returns a shared reference to this file system, while one exists.
     pub(crate) fn shared(&self) -> Option<Arc<FileSystem>> {
         self.own.upgrade()
     }
 
-    /// Says where the kernel can be told things.
+    /// Sets the transport that carries notifications to the kernel.
     pub(crate) fn connect(&self, transport: &Arc<dyn Transport>) {
         let _ = self.transport.set(Arc::downgrade(transport));
     }
 
-    /// Where the kernel can be told things, while it is there.
+    /// Returns the transport that carries notifications to the kernel, while it exists.
     pub(crate) fn transport(&self) -> Option<Arc<dyn Transport>> {
         self.transport.get().and_then(Weak::upgrade)
     }
 
-    /// Carries a request out.
+    /// Executes a request.
     pub(crate) async fn carry_out(self: Arc<Self>, mut request: Request) -> Reply {
         request.header.expects = self.expects(&request);
         let _asking = self.asks(&request);
         let header = request.header;
         let mut again = header.expects.then(|| Box::new(request.clone()));
         let mut outcome = ops::carry_out(&self, request).await;
-        // Boxed, for it is rare, as what follows.
+        // Boxed because it is rare, as are the calls below.
         if matches!(outcome, Err(Errno::UNWALKED))
             && let Some(request) = again.take()
         {
@@ -118,8 +118,9 @@ impl FileSystem {
         outcome.unwrap_or_else(Reply::Failed)
     }
 
-    /// The answer to a request about a file that others have removed. After ESTALE the kernel walks the path again, once in a system call. A thread
-    /// that has a removed directory open is answered as on a local file system: the directory is empty, and its attributes are there.
+    /// Returns the answer to a request about a file that another client has removed. After ESTALE the kernel walks the
+    /// path again, once in a system call. A thread that has a removed directory open gets the answer of a local file
+    /// system: the directory is empty, and its attributes still exist.
     async fn gone(&self, header: &Header) -> Answer {
         if !self.has_kernel_walk_again(header).await {
             let outcome = self.gone_for_good(header);
@@ -129,7 +130,8 @@ impl FileSystem {
         Err(ESTALE)
     }
 
-    /// Whether the kernel walks a path again when it is told that a file is gone; it is about to be told then.
+    /// Returns whether the kernel walks a path again when the answer is ESTALE. If so, the caller must answer ESTALE:
+    /// the rewalk is registered.
     async fn has_kernel_walk_again(&self, header: &Header) -> bool {
         let in_directory = InDirectory::of(header.opcode);
         let by_path = matches!(in_directory, Some(InDirectory::Name | InDirectory::Itself));
@@ -141,14 +143,15 @@ impl FileSystem {
             return false;
         }
         if by_path && call.opens() {
-            // For OPEN, `ops::open` has done this already; a lookup or a question for attributes within open(2) has not.
+            // `ops::open` has done this already for OPEN, but not for a lookup or a GETATTR within open(2).
             self.vanishing.gone(header.pid, header.node);
         }
         self.rewalks.begin(header.pid, call.text());
         true
     }
 
-    /// The answer where the kernel would not walk the path again: the directory is empty, and its attributes are there.
+    /// Returns the answer where the kernel would not walk the path again: the directory is empty, and its attributes
+    /// still exist.
     pub(crate) fn gone_for_good(&self, header: &Header) -> Answer {
         match InDirectory::of(header.opcode) {
             Some(InDirectory::Entries | InDirectory::Name) => Err(ENOENT),
@@ -160,44 +163,49 @@ impl FileSystem {
         }
     }
 
-    /// The kernel has forgotten files.
+    /// Records that the kernel has forgotten files.
     pub(crate) fn forget(&self, nodes: &[(u64, u64)]) {
         nodes.iter().for_each(|(node, lookups)| self.nodes.forget(*node, *lookups));
     }
 
-    /// The mount in the name of whoever asks.
+    /// Returns the mount with the credentials of the caller.
     pub(crate) fn acting(&self, header: &Header) -> Mount {
         self.callers.of(header)
     }
 
-    /// The file that a request is about.
+    /// Returns the file that a request is about.
     pub(crate) fn node(&self, header: &Header) -> Result<Node, Errno> {
         self.nodes.get(header.node)
     }
 
-    /// Whether other clients may write a file that is open here: the kernel asks for its attributes each time, and what it has of it is no good.
+    /// Returns whether other clients may write a file that is open here. The kernel then asks for its attributes each
+    /// time, and what the kernel has cached of the file cannot be trusted.
     pub(crate) fn is_shared(&self, number: u64) -> bool {
         self.write_back.is_shared(number) || self.callers.anybody().is_shared(FileId(number))
     }
 
-    /// How long the kernel may believe what it is told of a file: attributes not at all, where others change them.
+    /// Returns how long the kernel may cache a name and the attributes of a file. Attributes of a shared file are not
+    /// cached.
     fn lifetimes(&self, number: u64) -> Lifetimes {
         let attrs = if self.is_shared(number) { Duration::ZERO } else { self.config.attrs_valid };
         Lifetimes { entry: self.config.entry_valid, attrs }
     }
 
-    /// Appends what a name in the directory that a request is about stands for, which the kernel knows from then on.
+    /// Appends an entry: the file for which a name in the request's directory stands. The kernel knows the file from
+    /// then on.
     pub(crate) fn entry(&self, body: Body, header: &Header, name: &[u8], (node, attrs): (&Node, &Attrs)) -> Body {
         self.entry_for(body, (header, name), (node, attrs), (false, None))
     }
 
-    /// As [`FileSystem::entry`], of a name that was just made. Where the file is written to the page cache, as [`FileSystem::attributes_changed`].
+    /// As [`FileSystem::entry`], for a new name. Where the file is written to the page cache, as
+    /// [`FileSystem::attributes_changed`].
     pub(crate) fn entry_made(&self, body: Body, header: &Header, name: &[u8], (node, attrs): (&Node, &Attrs)) -> Body {
         let written = self.write_back.is_written(node.id.0);
         self.entry_for(body, (header, name), (node, attrs), (written, None))
     }
 
-    /// As [`FileSystem::entry`], of a file whose attributes were asked for after `mark`, when nothing was asked for but those.
+    /// As [`FileSystem::entry`], for a file whose attributes were requested after `mark`, by a request for nothing but
+    /// attributes.
     pub(crate) fn entry_found(
         &self,
         body: Body,
@@ -208,8 +216,8 @@ impl FileSystem {
         self.entry_for(body, (header, name), (node, attrs), (false, mark))
     }
 
-    /// As [`FileSystem::entry`], of an entry of a directory whose page was asked for after `mark`. The kernel asks for the attributes of a file
-    /// that another client may have changed since.
+    /// As [`FileSystem::entry`], for a directory entry whose page was requested after `mark`. If another client may
+    /// have changed the file since, the kernel has to ask for its attributes.
     pub(crate) fn entry_listed(&self, body: Body, header: &Header, entry: &client::Entry, mark: Option<Mark>) -> Body {
         self.entry_for(body, (header, &entry.name), (&entry.node, &entry.attrs), (entry.written_elsewhere, mark))
     }
@@ -226,12 +234,13 @@ impl FileSystem {
         self.keep_pages(number, attrs);
         let mut lifetimes = self.lifetimes(number);
         if attrs.kind == FileKind::Symlink {
-            // The kernel follows a symbolic link without a request about it, so that nothing could check its path.
+            // The kernel follows a symbolic link without a request, so the mount could not check the path of the link.
             lifetimes.entry = Duration::ZERO;
         }
-        // A kernel that does not know the file yet cannot be told before this answer that others want it.
+        // A kernel that does not know the file yet cannot be notified before this answer that other clients want the
+        // file.
         if written || self.needs_correction(header.pid, number, attrs) {
-            // Whoever wants to know asks for attributes then, and the kernel is told before that is answered.
+            // A program that needs attributes then sends GETATTR, and the kernel is corrected before the answer.
             lifetimes.attrs = Duration::ZERO;
         }
         if let Some(mark) = found.filter(|_| !lifetimes.attrs.is_zero()) {
@@ -240,14 +249,15 @@ impl FileSystem {
         crate::reply::entry(body, number, attrs, lifetimes)
     }
 
-    /// Attributes of a file for the kernel.
+    /// Returns the attributes of a file for the kernel.
     pub(crate) fn attributes(&self, header: &Header, attrs: &Attrs) -> Reply {
         self.believes(header.node, attrs);
         self.attributes_for(header, attrs, self.lifetimes(header.node).attrs)
     }
 
-    /// As [`FileSystem::attributes`], after a change that the kernel has asked for. Such an answer it takes notice of also when it was told of something else
-    /// meanwhile: it does not hear here how long to believe a size that others may change by then.
+    /// As [`FileSystem::attributes`], after a change that the kernel has requested. The kernel accepts such an answer
+    /// even if it received other attributes meanwhile. So the answer must not give a lifetime to a size that other
+    /// clients may have changed by then.
     pub(crate) fn attributes_changed(&self, header: &Header, attrs: &Attrs) -> Reply {
         self.believes_surely(header.node, attrs);
         let written = self.write_back.is_written(header.node);
@@ -255,29 +265,33 @@ impl FileSystem {
         self.attributes_for(header, attrs, valid)
     }
 
-    /// The kernel receives these attributes. It drops an answer if it has changed its own attributes of the file since it asked, so a new size may or may not
-    /// reach its cache. A kernel that writes back takes sizes from no answer.
+    /// Records that the kernel receives these attributes. It drops an answer if it has changed its own attributes of
+    /// the file since it asked, so a new size may or may not reach its cache. A kernel that writes back takes sizes
+    /// from no answer.
     fn believes(&self, number: u64, attrs: &Attrs) {
         if !self.write_back.is_on() && !self.nodes.believes_size(number, attrs.size) {
             self.may_believe_more(number);
         }
     }
 
-    /// As [`FileSystem::believes`], in the answer to SETATTR or an open that truncates: the kernel never drops that.
+    /// As [`FileSystem::believes`], in the answer to SETATTR or an open that truncates: the kernel never drops that
+    /// answer.
     pub(crate) fn believes_surely(&self, number: u64, attrs: &Attrs) {
         if !self.write_back.is_on() {
             self.nodes.believe(number, Some(attrs));
         }
     }
 
-    /// As [`FileSystem::attributes`], good for so long. The size that the kernel has cached is as unknown as before.
+    /// As [`FileSystem::attributes`], with the lifetime `valid`. It does not change what is known of the kernel's
+    /// cached size.
     pub(crate) fn attributes_for(&self, header: &Header, attrs: &Attrs, valid: Duration) -> Reply {
         self.nodes.tell(header.node, attrs);
         self.keep_pages(header.node, attrs);
         told(header, attrs, valid)
     }
 
-    /// What the kernel was told of a file a moment ago, if it asks for that once more with when the file was made.
+    /// Returns attributes that the kernel received a moment ago, if it asks for them once more with the birth time
+    /// (STATX).
     pub(crate) fn told_lately(&self, header: &Header) -> Option<Reply> {
         let valid = self.lifetimes(header.node).attrs;
         if header.opcode != opcode::STATX || valid.is_zero() {
@@ -287,42 +301,45 @@ impl FileSystem {
         Some(told(header, &attrs, valid.saturating_sub(ago)))
     }
 
-    /// What the kernel itself has made of a file that it writes alone, it may keep when the file is opened next.
+    /// Lets the kernel keep pages of a file that only it writes: the next open finds the pages valid for these
+    /// attributes.
     fn keep_pages(&self, number: u64, attrs: &Attrs) {
         if self.write_back.is_on() && self.write_back.is_written(number) && !self.write_back.is_shared(number) {
             self.nodes.pages_became(number, attrs);
         }
     }
 
-    /// A change of the directory that a request is about was answered with its attributes, or without; `unseen` was taken
-    /// before ([`Nodes::unseen`]).
+    /// Records the answer to a change in the request's directory, with or without the attributes of the directory.
+    /// `unseen` is from before the change ([`Nodes::unseen`]).
     pub(crate) fn changed_in(&self, header: &Header, attrs: Option<Attrs>, unseen: u64) {
         self.nodes.changed(header.node, attrs, self.config.attrs_valid, unseen);
     }
 
-    /// Sees to it that the kernel does not go on with attributes older than these.
+    /// Ensures that the kernel does not continue with attributes older than these.
     pub(crate) fn renew(&self, number: u64, attrs: &Attrs) {
         self.lately.changed();
-        // The kernel may have dropped the last answer, and may hold an older one to be valid.
+        // The kernel may have dropped the last answer, and may consider an older answer valid.
         let unsure = !self.write_back.is_on() && !self.nodes.believes_size(number, attrs.size);
         if self.nodes.tell(number, attrs) || unsure {
             self.doubt_attributes(number);
         }
     }
 
-    /// Has the kernel ask for the attributes of a file again. It takes no notice of answers that are under way then, which may have it drop pages.
+    /// Makes the kernel ask for the attributes of a file again. The kernel drops answers that are in flight at that
+    /// moment, because they may make it drop pages.
     pub(crate) fn doubt_attributes(&self, number: u64) {
         let Some(transport) = self.transport() else { return };
-        // A negative offset is for attributes alone.
+        // A negative offset invalidates attributes only.
         let body = Body::with_capacity(24).u64(number).u64(u64::MAX).u64(0).into_vec();
         if let Err(error) = transport.notify(abi::notify::INVAL_INODE, &body) {
-            // It has forgotten the file.
+            // The kernel has forgotten the file.
             tracing::trace!(node = number, "telling the kernel of new attributes: {error}");
         }
     }
 
-    /// How the kernel is to use a file that was opened with these flags, and whether it is going to write it to its page cache; `changed`
-    /// tells whether it is another one than the kernel knew, `sure` whether the kernel knows how long it is.
+    /// Returns the `FOPEN_*` flags for a file that was opened with these flags, and whether the kernel is going to
+    /// write the file to its page cache. `changed` says whether the version differs from the one that the kernel knew.
+    /// `sure` says whether the kernel knows the size.
     pub(crate) fn how(&self, file: &File, flags: u32, (changed, sure): (bool, bool)) -> (u32, Option<Writing>) {
         let access = file.policy().access;
         if access == Access::Page {
@@ -344,7 +361,7 @@ impl FileSystem {
         }
     }
 
-    /// Closes what the kernel left open, and ends the session.
+    /// Closes the files that the kernel left open, and ends the session.
     pub(crate) async fn end(&self) -> client::Result<()> {
         let mut outcome = Ok(());
         for open in self.opens.take_files() {
@@ -356,7 +373,8 @@ impl FileSystem {
     }
 }
 
-/// What open(2) asked for, in the client's words. Linux cuts a file that is opened to be read, too, and asks for the right to write it then.
+/// Translates the flags of open(2) into the client's flags. Linux truncates a file that is opened for reading, too, and
+/// requires write permission then.
 pub(crate) fn wanted(flags: u32) -> OpenFlags {
     let flags = OFlags::from_bits_retain(flags);
     OpenFlags {
@@ -367,7 +385,7 @@ pub(crate) fn wanted(flags: u32) -> OpenFlags {
     }
 }
 
-/// What the flags of open(2) say about the use of a file.
+/// Returns the settings that the flags of open(2) imply.
 pub(crate) fn hint(flags: u32) -> Settings {
     let direct = OFlags::from_bits_retain(flags).contains(OFlags::DIRECT);
     Settings { access: direct.then_some(Access::ODirect), ..Settings::default() }
@@ -382,7 +400,7 @@ mod tests {
         fn room<A, B, F: Future>(_: fn(A, B) -> F) -> usize {
             size_of::<F>()
         }
-        // All of it is allocated and moved for each request, also for one that ends at once.
+        // The whole future is allocated and moved for each request, also for a request that ends at once.
         let room = room(FileSystem::carry_out);
         assert!(room <= 4096, "{room} bytes");
     }

@@ -1,8 +1,9 @@
-//! A process beside a mount that ends the mount's connection to the kernel when the process that serves it is killed.
+//! A guard process that aborts a mount's FUSE connection when the process that serves the mount is killed.
 //!
-//! The kernel does that by itself once nobody has the device open. But a thread that has the kernel forget pages (FUSE_NOTIFY_INVAL_INODE) waits there
-//! until those are written back, cannot be killed meanwhile, and has the device open. Nobody writes them back any more, so it would wait for ever, and
-//! with it everybody who uses the mount.
+//! The kernel aborts the connection by itself once no process has the device open. But a thread that makes the kernel
+//! forget pages (FUSE_NOTIFY_INVAL_INODE) waits in the kernel until these pages are written back. Meanwhile it cannot
+//! be killed and has the device open. No process writes the pages back any more, so the thread and every program that
+//! uses the mount would wait for ever.
 
 use crate::mounting;
 use rustix::fd::{AsFd, OwnedFd};
@@ -18,21 +19,22 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-/// What it is called in lists of processes.
+/// The name of the guard in process lists.
 const NAME: &str = "fuse-guard";
-/// Where the kernel has its connections: `Documentation/filesystems/fuse.rst` of Linux.
+/// The kernel's FUSE connections: `Documentation/filesystems/fuse.rst` of Linux.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// The type of that file system.
 const TYPE: &str = "fusectl";
-/// How long after one has ended another takes its place; twice as long after each.
+/// The pause before a new guard replaces one that ended; it doubles each time.
 const PAUSE: Duration = Duration::from_millis(500);
-/// And at most.
+/// The longest such pause.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// One that stands until it is dismissed. Where it never is, it ends the connection when this process ends, however it does.
+/// A guard that stands until it is dismissed. If it never is, it aborts the connection when this process ends, for
+/// whatever reason.
 pub(crate) struct Guard(Arc<Post>);
 
-/// Where it stands.
+/// The state that the guard shares with the thread that keeps it running.
 #[derive(Default)]
 struct Post {
     state: Mutex<State>,
@@ -41,16 +43,17 @@ struct Post {
 
 #[derive(Default)]
 struct State {
-    /// As long as its number cannot be another's.
+    /// The guard process, while its process id cannot be reused.
     process: Option<Child>,
     dismissed: bool,
 }
 
 impl Guard {
-    /// Has a command that calls [`stand_guard`] stand guard over what is mounted at a directory.
+    /// Starts a command that calls [`stand_guard`], to guard the mount at a directory.
     ///
     /// # Errors
-    /// The connection cannot be ended from here: fusectl is not mounted, and we are not root. Those of starting a process.
+    /// The connection cannot be aborted from here: fusectl is not mounted, and this process is not root. Errors of
+    /// starting a process.
     pub(crate) fn stand(program: &[OsString], dir: &Path) -> io::Result<Guard> {
         let abort = abort_of(dir)?;
         let [program, args @ ..] = program else { return Err(io::ErrorKind::InvalidInput.into()) };
@@ -60,17 +63,18 @@ impl Guard {
         let post = Arc::new(Post::default());
         let kept = post.clone();
         let (tell, told) = mpsc::channel();
-        // The guard is told when the thread ends that has started it: one that does nothing but wait, and so is gone as soon as the process is killed.
+        // The guard receives a signal when the thread that started it ends. This thread only waits, so it ends as soon
+        // as the process is killed.
         std::thread::Builder::new().name(NAME.to_owned()).spawn(move || kept.keep(command, &tell))?;
         told.recv().map_err(io::Error::other)??;
         Ok(Guard(post))
     }
 
-    /// It is not needed any more: the connection has ended.
+    /// Stops the guard, because the connection has ended.
     pub(crate) fn dismiss(self) {
         let mut state = self.0.state();
         state.dismissed = true;
-        // It may have gone.
+        // The guard may have ended already.
         let _ = state.process.as_mut().map(Child::kill);
         self.0.dismissed.notify_all();
     }
@@ -81,8 +85,8 @@ impl Post {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has somebody stand here until that is not needed any more; tells whether the first one does. Ends in no other way while one stands: that is
-    /// what the guard takes for the end of the process.
+    /// Keeps a guard running until it is dismissed, and reports whether the first one starts. The thread must not end
+    /// in another way while a guard runs: the guard takes that for the end of the process.
     fn keep(&self, mut command: Command, tell: &mpsc::Sender<io::Result<()>>) {
         let [process, thread] = [rustix::process::getpid(), rustix::thread::gettid()];
         command.args([process, thread].map(|number| number.as_raw_nonzero().to_string()));
@@ -93,7 +97,7 @@ impl Post {
         loop {
             let ended = match command.spawn() {
                 Ok(child) => {
-                    // Whoever asked may have given up.
+                    // The caller may have given up.
                     let _ = tell.send(Ok(()));
                     self.ended(child)
                 }
@@ -118,7 +122,7 @@ impl Post {
         }
     }
 
-    /// Waits until it has ended; answers how.
+    /// Waits until the guard has ended, and describes how.
     fn ended(&self, child: Child) -> String {
         let id = Pid::from_child(&child);
         let mut state = self.state();
@@ -128,7 +132,7 @@ impl Post {
             let _ = child.kill();
         }
         drop(state);
-        // Its number stays its own until it is asked for below.
+        // Its process id stays its own until the wait below.
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         while rustix::process::waitid(WaitId::Pid(id), how).err() == Some(Errno::INTR) {}
         let child = self.state().process.take();
@@ -139,12 +143,13 @@ impl Post {
     }
 }
 
-/// What it is told by that the mount's process is no more. Nobody sends this one by hand.
+/// The signal that reports the end of the mount's process. No program sends it otherwise.
 fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 7
 }
 
-/// Makes a new process one that is told, has nothing open that it does not need, and outlives what asks a whole group of processes to end.
+/// Prepares a new process as a guard: it receives the signal, keeps no unneeded descriptors, and blocks all signals, so
+/// that it outlives signals to a whole process group.
 fn become_guard(process: Pid, thread: Pid) -> io::Result<()> {
     // SAFETY: a set that is filled before it is used, and numbers.
     let failed = unsafe {
@@ -155,13 +160,14 @@ fn become_guard(process: Pid, thread: Pid) -> io::Result<()> {
     if failed != 0 {
         return Err(io::Error::from_raw_os_error(failed));
     }
-    // Whatever is open here must not stay open there; this one is to be read until it runs.
-    // SAFETY: numbers; where there is no such call all but what others have opened is closed all the same.
+    // The guard must not keep the descriptors of this process open; the kernel closes them when the guard's program
+    // runs.
+    // SAFETY: numbers; on a kernel without this call, only descriptors without close-on-exec stay open.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if tie(process, thread)? { Ok(()) } else { Err(Errno::SRCH.into()) }
 }
 
-/// Has the kernel tell this process when the thread that has started it ends; answers whether that is still there.
+/// Makes the kernel signal this process when the thread that started it ends. Returns whether that thread still exists.
 fn tie(process: Pid, thread: Pid) -> io::Result<bool> {
     // SAFETY: numbers.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal() as libc::c_ulong) } < 0 {
@@ -174,11 +180,11 @@ fn tie(process: Pid, thread: Pid) -> io::Result<bool> {
     Ok(!gone && rustix::process::getppid() == Some(process))
 }
 
-/// The file that ends the connection of what is mounted at a directory when something is written to it.
+/// Opens the file that aborts the connection of the mount at a directory when a program writes to it.
 fn abort_of(dir: &Path) -> io::Result<File> {
     let mounts = std::fs::read("/proc/self/mountinfo")?;
     let device = mounting::device_at(&mounts, dir).ok_or(io::ErrorKind::NotFound)?;
-    // Connections are called by the number of the device, whose first part is zero.
+    // The kernel names connections by the device number, whose major part is zero.
     let number = device.split_once(':').and_then(|(_, minor)| minor.parse::<u32>().ok());
     let name = format!("{}/abort", number.ok_or(io::ErrorKind::InvalidData)?);
     let open = |at: &dyn AsFd| rustix::fs::openat(at, &name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
@@ -188,7 +194,7 @@ fn abort_of(dir: &Path) -> io::Result<File> {
     }
 }
 
-/// The kernel's connections where they are not mounted: mounted nowhere.
+/// Returns the kernel's connections file system as a detached mount, for systems where it is not mounted.
 fn connections() -> io::Result<OwnedFd> {
     use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
     let system = rustix::mount::fsopen(TYPE, FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -196,16 +202,17 @@ fn connections() -> io::Result<OwnedFd> {
     Ok(rustix::mount::fsmount(system.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
 }
 
-/// What the guard does: waits until the thread that has started it ends, and ends the connection that standard input stands for. The command of
-/// [`crate::Config::guard`] gets the numbers of that process and that thread as its last arguments.
+/// Runs a guard: waits until the thread that started it ends, and then aborts the connection whose `abort` file is
+/// standard input. The command of [`crate::Config::guard`] gets the numbers of that process and that thread as its last
+/// arguments.
 ///
 /// # Errors
-/// What cannot be such numbers. The connection has ended by itself, which is as well.
+/// `InvalidInput`: a number is not valid. A failed write: the connection has ended by itself, which is fine.
 pub fn stand_guard(process: i32, thread: i32) -> io::Result<()> {
     let number = |id: i32| if id > 0 { Pid::from_raw(id) } else { None }.ok_or(io::ErrorKind::InvalidInput);
     let [process, thread] = [number(process)?, number(thread)?];
     rustix::thread::set_name(c"fuse-guard")?;
-    // Once more: what was asked for before is forgotten when a program is run that has rights of its own.
+    // Again: the kernel clears this setting when a process executes a program with privileges of its own.
     if tie(process, thread)? {
         wait_for_signal()?;
     }
@@ -213,7 +220,7 @@ pub fn stand_guard(process: i32, thread: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// All signals are kept for who waits for them.
+/// Waits for the signal. All signals are blocked, so they stay pending until this process waits for them.
 fn wait_for_signal() -> io::Result<()> {
     // SAFETY: a set that is made empty before it is used, and numbers.
     let failed = unsafe {

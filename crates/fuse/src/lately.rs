@@ -1,4 +1,5 @@
-//! Attributes that the kernel was told of a moment ago, with a name: it asks apart when a file was made (STATX), right behind that.
+//! A cache of attributes that the kernel received with a name a moment ago, because it asks for the birth time (STATX)
+//! right after.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -6,33 +7,33 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use types::Attrs;
 
-/// How long they are good for. Whoever wants to know for sure (`AT_STATX_FORCE_SYNC`) looks the same.
+/// How long the attributes are valid. A request with `AT_STATX_FORCE_SYNC` looks the same as any other.
 const GOOD_FOR: Duration = Duration::from_millis(100);
-/// Most files of which they are kept.
+/// Largest number of files whose attributes are kept.
 const MOST: usize = 2048;
 
-/// What the kernel was told lately.
+/// Attributes that the kernel received a moment ago.
 #[derive(Default)]
 pub(crate) struct Lately {
-    /// Counts the begins and ends of what may change attributes.
+    /// Counts the beginnings and ends of operations that may change attributes.
     changes: AtomicU64,
     told: Mutex<HashMap<u64, Told>>,
 }
 
-/// A moment before attributes were asked for.
+/// A moment before attributes were requested.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark {
     changes: u64,
     at: Instant,
 }
 
-/// Attributes, and when they were asked for.
+/// Attributes, and when they were requested.
 struct Told {
     attrs: Attrs,
     mark: Mark,
 }
 
-/// Something that may change attributes, until this is dropped.
+/// An operation that may change attributes, in progress until this is dropped.
 pub(crate) struct Change<'a>(&'a Lately);
 
 impl Drop for Change<'_> {
@@ -46,28 +47,29 @@ impl Lately {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Now.
+    /// Returns the mark of the present moment.
     pub(crate) fn mark(&self) -> Mark {
         Mark { changes: self.changes.load(SeqCst), at: Instant::now() }
     }
 
-    /// Something that may change attributes of any file begins.
+    /// Begins an operation that may change attributes of any file.
     pub(crate) fn change(&self) -> Change<'_> {
         self.changed();
         Change(self)
     }
 
-    /// Attributes of any file may be others than before.
+    /// Records that attributes of any file may have changed.
     pub(crate) fn changed(&self) {
         self.changes.fetch_add(1, SeqCst);
     }
 
-    /// Whether what was asked for after this mark is still good: this mount has changed nothing since, and it was a moment ago.
+    /// Returns whether attributes that were requested after this mark are still valid: this mount has changed nothing
+    /// since, and the mark is recent.
     pub(crate) fn is_good(&self, mark: Mark) -> bool {
         mark.changes == self.changes.load(SeqCst) && mark.at.elapsed() < GOOD_FOR
     }
 
-    /// The kernel is told of a file; its attributes were asked for after `mark`.
+    /// Records that the kernel receives attributes of a file, which were requested after `mark`.
     pub(crate) fn tell(&self, number: u64, attrs: &Attrs, mark: Mark) {
         if !self.is_good(mark) {
             return;
@@ -82,7 +84,7 @@ impl Lately {
         told.insert(number, Told { attrs: *attrs, mark });
     }
 
-    /// What the kernel was told of a file, and how long ago that was so, if it is still. Once.
+    /// Removes and returns the attributes that the kernel received of a file, and their age, if they are still valid.
     pub(crate) fn take(&self, number: u64) -> Option<(Attrs, Duration)> {
         let Told { attrs, mark } = self.told().remove(&number)?;
         self.is_good(mark).then(|| (attrs, mark.at.elapsed()))
@@ -109,7 +111,7 @@ mod tests {
         assert_eq!(lately.take(8).map(|told| told.0), None);
         assert_eq!(lately.take(7).map(|told| told.0), Some(attrs(1)));
         assert_eq!(lately.take(7).map(|told| told.0), None, "it asks once");
-        // A change that is over, one that is under way, and one that ends while attributes are asked for.
+        // A completed change, a change in progress, and a change that ends while attributes are requested.
         lately.tell(7, &attrs(1), lately.mark());
         drop(lately.change());
         assert!(lately.take(7).is_none());

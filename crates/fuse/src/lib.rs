@@ -1,8 +1,8 @@
-//! The mount: requests of the kernel's FUSE client, answered by the client core.
+//! The mount: answers requests of the kernel's FUSE client with the client core.
 //!
-//! [`Mounted::start`] mounts a [`client::Mount`] at a directory. Requests come through a *transport* (`transport.rs`), are
-//! decoded (`request.rs`) and carried out, each in a file of `ops/`; replies (`reply.rs`) go back through the transport
-//! whenever they are there.
+//! [`Mounted::start`] mounts a [`client::Mount`] at a directory. A *transport* (`transport.rs`) delivers requests. They
+//! are decoded (`request.rs`) and executed, each operation in a file of `ops/`. Replies (`reply.rs`) go back through
+//! the transport as soon as they are ready.
 
 pub mod abi;
 mod asking;
@@ -46,14 +46,14 @@ pub use mounted::{Mounted, detach_dead, place_of, remount, source_at, unmount};
 pub use namespaces::{Holder, device_at, holder};
 pub use transports::uring::thread_begins;
 
-/// A number of errno, such as 2 for "no such file or directory".
+/// An errno value, such as 2 for "no such file or directory".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub i32);
 
 impl Errno {
     /// The path that a request expected leads elsewhere. The kernel never sees this number.
     pub(crate) const MOVED: Errno = Errno(i32::MAX);
-    /// Whoever asks may not walk the path that the request expected. The kernel never sees this number.
+    /// The caller may not walk the path that the request expected. The kernel never sees this number.
     pub(crate) const UNWALKED: Errno = Errno(i32::MAX - 1);
 }
 

@@ -1,9 +1,11 @@
-//! Who asked for locks of which file, and whose locks are about to go because the open they belong to is being closed.
+//! Lock owners: which opens asked for locks of a file, and which of these opens are being closed, so that their locks
+//! end soon.
 //!
-//! A process closes a descriptor, and goes on; that nobody has the open file any more (RELEASE) is said later, by whichever way the kernel
-//! likes, and nobody waits for it. Whoever sees the descriptor gone expects the locks to be gone that were the open's (flock(2),
-//! `F_OFD_SETLK`). Before it the kernel says that a descriptor was closed (FLUSH), which has to be answered first; it does not say whether it
-//! was the last. So whoever finds a file locked by an open of which that was said lately waits a little for the rest.
+//! A process closes a descriptor and continues. The kernel sends RELEASE (the last descriptor of an open file is
+//! closed) later, at a time and from a thread of its choice, and no process waits for it. A process that sees the
+//! descriptor gone expects the locks of the open to be gone too (flock(2), `F_OFD_SETLK`). Earlier the kernel sends
+//! FLUSH for each closed descriptor, and the mount has to answer it first; FLUSH does not say whether the descriptor
+//! was the last. So a caller that finds a file locked by an open with a recent FLUSH waits a little for the RELEASE.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -12,47 +14,50 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long after FLUSH the kernel is expected to say RELEASE, if it does: while others have descriptors of the same open it does not.
+/// How long after FLUSH the mount expects RELEASE. The kernel sends none while other descriptors of the same open
+/// exist.
 const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Who asked for locks. By whichever open of a file: a process that closes one of them loses what it locked by another (fcntl(2)), and may
-/// give it back by that as well.
+/// Lock owners, by file rather than by open. A process that closes one open of a file loses the locks that it got
+/// through another (fcntl(2)), and it may release them through another open as well.
 #[derive(Default)]
 pub(crate) struct Lockers {
     /// By file and owner.
     table: Mutex<HashMap<(u64, u64), Locker>>,
-    /// How many opens with locks were released.
+    /// Number of released opens that had locks.
     released: AtomicU64,
-    /// That one more was.
+    /// Notified when `released` grows.
     news: Notify,
 }
 
-/// Who asked for locks of a file.
+/// An owner that asked for locks of a file.
 #[derive(Clone, Copy)]
 struct Locker {
     /// The process.
     pid: u32,
-    /// By which open it asked last. Locks that belong to an open end with that, of which the kernel says no more than that it is closed.
+    /// The open through which it asked last. Locks of an open end with the open, and the kernel reports only that the
+    /// open is closed.
     handle: u64,
-    /// Whether by flock(2).
+    /// Whether it used flock(2).
     flock: bool,
-    /// How far that open is from its end.
+    /// The closing state of that open.
     closing: Closing,
 }
 
-/// How far an open file is from its end.
+/// The closing state of an open file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closing {
     No,
-    /// This process closed a descriptor, then.
+    /// This process closed a descriptor at this time.
     Flushed(u32, Instant),
-    /// Nobody has it any more, and its locks are being given back.
+    /// The last descriptor is closed, and the mount releases the locks.
     Released,
 }
 
 impl Locker {
-    /// Until when its locks may go without anybody doing anything. Processes that inherited a descriptor close it all the time (`fork`,
-    /// `exec`), which says nothing of a lock that another one has by fcntl(2); one by flock(2) is the lock of all of them.
+    /// Returns until when its locks may end without further requests of a program. Processes that inherited a
+    /// descriptor close it all the time (`fork`, `exec`). That does not affect an fcntl(2) lock of another process. A
+    /// flock(2) lock belongs to all these processes.
     fn may_go_until(&self) -> Option<Instant> {
         match self.closing {
             Closing::No => None,
@@ -67,8 +72,8 @@ impl Lockers {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `owner`, a process with this number, asks for a lock of a file by this open, maybe by flock(2). The kernel may have called an owner so
-    /// before, whose locks have to be gone first.
+    /// Records that `owner`, a process with this number, asks for a lock of a file through this open, perhaps with
+    /// flock(2). The kernel may have used the same owner number before; the locks of that owner have to end first.
     pub(crate) async fn asks(&self, file: u64, owner: u64, by: (u32, u64, bool)) {
         let mut mark = self.mark();
         while !self.try_ask(file, owner, by) {
@@ -86,22 +91,22 @@ impl Lockers {
         !ends
     }
 
-    /// The process that asked for locks of a file as `owner`, if any did.
+    /// Returns the process that asked for locks of a file as `owner`, if one did.
     pub(crate) fn process(&self, file: u64, owner: u64) -> Option<u32> {
         self.table().get(&(file, owner)).map(|locker| locker.pid)
     }
 
-    /// `owner` has no locks of a file any more; whether it ever asked for any.
+    /// Records that `owner` has no locks of a file any more. Returns whether it ever asked for any.
     pub(crate) fn take(&self, file: u64, owner: u64) -> bool {
         self.table().remove(&(file, owner)).is_some()
     }
 
-    /// A process closed a descriptor of an open by which these asked for locks of a file.
+    /// Records that a process closed a descriptor of an open through which these owners asked for locks of a file.
     pub(crate) fn flushed(&self, file: u64, owners: &[u64], handle: u64, pid: u32) {
         self.set(file, owners, handle, Closing::Flushed(pid, Instant::now()));
     }
 
-    /// Nobody has that open any more. Those whose locks are to be given back now.
+    /// Records that the last descriptor of that open is closed. Returns the owners whose locks have to be released now.
     pub(crate) fn released(&self, file: u64, owners: &[u64], handle: u64) -> Vec<u64> {
         self.set(file, owners, handle, Closing::Released)
     }
@@ -115,7 +120,7 @@ impl Lockers {
         owners.iter().copied().filter(|owner| set(owner)).collect()
     }
 
-    /// They were given back.
+    /// Records that the locks of these owners are released.
     pub(crate) fn ended(&self, file: u64, owners: &[u64]) {
         for owner in owners {
             self.take(file, *owner);
@@ -124,12 +129,13 @@ impl Lockers {
         self.news.notify_waiters();
     }
 
-    /// What [`Lockers::may_be_free`] is told of what was found since.
+    /// Returns the mark for [`Lockers::may_be_free`], to be taken before the attempt to lock.
     pub(crate) fn mark(&self) -> u64 {
         self.released.load(SeqCst)
     }
 
-    /// A file was found locked after `mark`: waits for locks of `owner`, or of anybody, that may be about to go. Whether to look again.
+    /// Waits, after a file was found locked after `mark`, for locks of `owner`, or of any owner, that may end soon.
+    /// Returns whether to try again.
     pub(crate) async fn may_be_free(&self, file: u64, owner: Option<u64>, mark: u64) -> bool {
         let news = self.news.notified();
         let mut news = std::pin::pin!(news);
@@ -154,7 +160,7 @@ mod tests {
     const FILE: u64 = 7;
     const OWNER: u64 = 1;
 
-    /// Whether somebody who finds the file locked looks again; nothing if they wait.
+    /// Returns whether a caller that finds the file locked tries again, or `None` if it waits.
     fn looks_again(lockers: &Lockers, mark: u64) -> Option<bool> {
         let waits = std::pin::pin!(lockers.may_be_free(FILE, None, mark));
         match waits.poll(&mut Context::from_waker(Waker::noop())) {
@@ -210,7 +216,7 @@ mod tests {
         let began = Instant::now();
         while lockers.may_be_free(FILE, None, lockers.mark()).await {}
         assert_eq!(began.elapsed(), RELEASE_WITHIN);
-        // Whoever inherited a descriptor takes nothing of what another process locked by fcntl(2).
+        // A process that inherited a descriptor does not affect the fcntl(2) locks of another process.
         lockers.asks(FILE, OWNER, (100, 5, false)).await;
         lockers.flushed(FILE, &[OWNER], 5, 101);
         assert_eq!(looks_again(&lockers, lockers.mark()), Some(false));

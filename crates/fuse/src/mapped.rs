@@ -1,9 +1,11 @@
-//! Mappings of files that are read and written past the page cache: what is written goes by the same pages, and neither takes the other back.
+//! Coherence of memory mappings with reads and writes that bypass the page cache of the same file.
 //!
-//! Before it hands on a write, the kernel writes the pages there back and forgets them. It may get them again before the bytes are there, and
-//! when a program stores to such a page through a mapping, all of it is written back later: with what those bytes were before. So pages as the
-//! kernel got them are kept for a while, their *twins* (see [`crate::twins`]). When a write finds that it has got some of its pages lately, it
-//! has it forget them once more, and of what is written back meanwhile in the place of the write only bytes that differ from the twins count.
+//! Before the kernel sends a write past the page cache, it writes the pages of that range back and forgets them. It may
+//! read these pages again before the written bytes arrive. If a program then stores to such a page through a mapping,
+//! the kernel later writes the whole page back, with the old bytes. So the mount keeps copies of pages as the kernel
+//! got them for a while: their *twins* (see [`crate::twins`]). If the kernel has read pages of a write's range lately,
+//! the mount makes it forget them once more after the write. Of pages written back meanwhile in that range, only bytes
+//! that differ from the twins count.
 
 use crate::twins::{PAGE, differing};
 use client::Segment;
@@ -13,11 +15,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::ByteRange;
 
-/// Bytes of twins of a file after which the older ones are dropped; there may be twice as many. From the moment when the kernel has forgotten
-/// pages for a write until the write is here, less than that is got of a file.
+/// Bytes of twins of a file after which the older twins are dropped; there may be twice as many. Between the moment
+/// when the kernel has forgotten pages for a write and the arrival of the write, the kernel reads less than that of a
+/// file.
 const GENERATION: usize = 8 << 20;
 
-/// The mappings of an open file.
+/// The state of the mappings of an open file.
 #[derive(Default)]
 pub(crate) struct Mapped {
     state: Mutex<State>,
@@ -26,36 +29,37 @@ pub(crate) struct Mapped {
 
 #[derive(Default)]
 struct State {
-    /// Counts all that begins, and changes of other kinds.
+    /// Numbers all reads, write-backs and writes that begin, and changes of other kinds.
     next: u64,
     /// How many opens may write.
     writers: usize,
-    /// Twins by the numbers of pages, and those of longer ago.
+    /// Twins by page number: the recent ones, and older ones.
     young: HashMap<u64, Twin>,
     old: HashMap<u64, Twin>,
     young_bytes: usize,
-    /// When the file was last changed otherwise than by writing.
+    /// When the file was last changed other than by a write.
     changed: u64,
-    /// What the kernel is getting.
+    /// Ranges that the kernel is reading into its pages.
     filling: Vec<(u64, ByteRange)>,
-    /// What it is writing back.
+    /// Ranges that the kernel is writing back.
     writing_back: Vec<(u64, ByteRange)>,
-    /// What is being written past it.
+    /// Writes past the page cache in progress.
     writing: Vec<Writing>,
 }
 
-/// A page as the kernel got it, as far as the file reached, or has written it back since.
+/// A copy of a page as the kernel got it, up to the end of the file, or as the kernel has written it back since.
 struct Twin {
     bytes: Box<[u8]>,
     since: u64,
-    /// Whether the kernel has forgotten it. It may still be writing it back; it waits for that before it gets the page again.
+    /// Whether the kernel has forgotten the page. It may still be writing the page back; it waits for that before it
+    /// reads the page again.
     gone: bool,
-    /// Where was written past it since, from the first byte of the file to the last.
+    /// The range within the page that was written past the page cache since, from the first byte to the last.
     past: Option<ByteRange>,
 }
 
 impl Twin {
-    /// Somebody writes there past this page, which has this number.
+    /// Records a write past the page cache to this page, which has this number.
     fn write_past(&mut self, number: u64, range: ByteRange) {
         let Some(within) = range.intersection(ByteRange { offset: number * PAGE, len: PAGE }) else { return };
         let both = self.past.map_or(within, |past| {
@@ -70,17 +74,17 @@ impl Twin {
 struct Writing {
     id: u64,
     range: ByteRange,
-    /// Whether the kernel got something there since it began.
+    /// Whether the kernel has read pages of the range since the write began.
     got: bool,
 }
 
-/// The kernel gets bytes of the file for its pages, until this is dropped.
+/// A read of the kernel into its pages, until this is dropped.
 pub(crate) struct Fill<'a>(&'a Mapped, u64);
 
-/// The kernel writes pages of the file back, until this is dropped.
+/// A write-back of pages by the kernel, until this is dropped.
 pub(crate) struct Back<'a>(&'a Mapped, u64);
 
-/// Somebody writes past the page cache, until this is dropped.
+/// A write past the page cache, until this is dropped.
 pub(crate) struct Past<'a>(&'a Mapped, u64, ByteRange);
 
 impl Mapped {
@@ -88,24 +92,24 @@ impl Mapped {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is open for writing once more, or, with -1, once less.
+    /// Counts one more open for writing, or, with -1, one less.
     pub(crate) fn add_writers(&self, more: isize) {
         let mut state = self.state();
         state.writers = state.writers.saturating_add_signed(more);
     }
 
-    /// The kernel asks for bytes of its pages.
+    /// Begins a read of the kernel into its pages.
     pub(crate) fn fill(&self, range: ByteRange) -> Fill<'_> {
         Fill(self, self.state().fill_begins(range))
     }
 
-    /// The kernel writes back `data`, which it has from `offset` on; and what of that is to be written.
+    /// Begins a write-back of `data` at `offset`. Returns the runs of `data` that have to be written.
     pub(crate) fn write_back(&self, offset: u64, data: &[u8]) -> (Back<'_>, Vec<Range<usize>>) {
         let (id, runs) = self.state().write_back_begins(offset, data);
         (Back(self, id), runs)
     }
 
-    /// Somebody is about to write past the page cache. Waits for pages that are being written back there: those bytes are older.
+    /// Begins a write past the page cache. Waits for write-backs of pages in its range: their bytes are older.
     pub(crate) async fn write_past(&self, range: ByteRange) -> Past<'_> {
         let (id, waits) = self.state().write_begins(range);
         let past = Past(self, id, range);
@@ -127,19 +131,19 @@ impl Mapped {
         }
     }
 
-    /// The kernel has put these bytes in its pages, and hands them on itself.
+    /// Records that the kernel has put these bytes into its pages, and writes them back itself.
     pub(crate) fn has_now(&self, offset: u64, data: &[u8]) {
         self.state().has_now(offset, data);
     }
 
-    /// The file was changed otherwise: what the kernel has of it, it has changed likewise.
+    /// Records another change of the file, which the kernel also applies to its pages.
     pub(crate) fn changed_otherwise(&self) {
         self.state().changed_otherwise();
     }
 }
 
 impl Fill<'_> {
-    /// The kernel is about to be answered so.
+    /// Records the bytes that the kernel is about to receive.
     pub(crate) fn got(&self, data: &[Segment]) {
         self.0.state().got(self.1, data);
     }
@@ -159,13 +163,13 @@ impl Drop for Back<'_> {
 }
 
 impl Past<'_> {
-    /// The bytes are there. If the kernel may have got others of the place since it handed on the write: the place, which it has to forget, and
-    /// what [`Past::forgotten`] is told then.
+    /// Records that the bytes are written. If the kernel may have read other bytes of the range since it sent the
+    /// write, returns the range that the kernel has to forget, and the mark for [`Past::forgotten`].
     pub(crate) fn written(&self) -> Option<(ByteRange, u64)> {
         self.0.state().written(self.1).map(|mark| (self.2, mark))
     }
 
-    /// It has.
+    /// Records that the kernel has forgotten the range.
     pub(crate) fn forgotten(&self, mark: u64) {
         self.0.state().forgotten(self.2, mark);
     }
@@ -177,12 +181,12 @@ impl Drop for Past<'_> {
     }
 }
 
-/// The pages that have bytes of a range.
+/// Returns the pages that have bytes of a range.
 fn pages(range: ByteRange) -> Range<u64> {
     range.offset / PAGE..range.end().div_ceil(PAGE)
 }
 
-/// The pages that have bytes of a range, as bytes: what the kernel has or has not as a whole.
+/// Returns the byte range of the pages that have bytes of a range: the kernel caches only whole pages.
 fn whole_pages(range: ByteRange) -> ByteRange {
     let (start, end) = (pages(range).start.saturating_mul(PAGE), pages(range).end.saturating_mul(PAGE));
     ByteRange { offset: start, len: end - start }
@@ -205,7 +209,8 @@ impl State {
         for writing in &mut self.writing {
             writing.got |= writing.range.overlaps(whole_pages(range));
         }
-        // Who only reads changes no page; a change of another kind the kernel makes itself in what it gets; and it gets nothing but pages.
+        // Without writers no page changes. The kernel applies other changes itself to pages that it is reading. It
+        // reads whole pages only.
         if self.writers == 0 || self.changed > id || !range.offset.is_multiple_of(PAGE) {
             return;
         }
@@ -288,7 +293,7 @@ impl State {
         (id, runs)
     }
 
-    /// The kernel has these bytes from here on, in pages of which there are twins.
+    /// Records in the twins that the kernel has these bytes from `offset` on.
     fn has_now(&mut self, offset: u64, data: &[u8]) {
         if self.young.is_empty() && self.old.is_empty() {
             return;
@@ -334,7 +339,7 @@ impl State {
         self.for_each_within(range, |_, twin| twin.gone |= twin.since <= mark);
     }
 
-    /// Does something to all twins of pages that have bytes of a range.
+    /// Calls `act` for all twins of pages that have bytes of a range.
     fn for_each_within(&mut self, range: ByteRange, mut act: impl FnMut(u64, &mut Twin)) {
         let within = pages(range);
         for twins in [&mut self.young, &mut self.old] {
@@ -359,45 +364,45 @@ mod tests {
     use proptest::prelude::*;
 
     const LEN: usize = 2 * PAGE as usize;
-    /// Bytes of a cell: the first of three is one writer's, the second another's, the third the mapping's.
+    /// Bytes of a cell. Of three consecutive cells, one belongs to each writer and one to the mapping.
     const CELL: usize = 512;
 
     fn page_of(number: usize) -> Range<usize> {
         number * PAGE as usize..(number + 1) * PAGE as usize
     }
 
-    /// What the kernel has of a page.
+    /// The kernel's state of a page.
     #[derive(Default)]
     struct Page {
         bytes: Option<Vec<u8>>,
         is_dirty: bool,
-        /// Whoever gets or forgets it has it locked.
+        /// The kernel locks a page while it reads or forgets it.
         is_locked: bool,
         writing_back: Option<Back>,
         filling: Option<Fill>,
     }
 
-    /// How far a page is written back: what of it, and under which number and in which runs the mount does that.
+    /// The progress of a write-back: its bytes, and the number and runs under which the mount writes them.
     struct Back(Vec<u8>, Option<(u64, Vec<Range<usize>>)>);
 
-    /// How far a page is got: asked for, being read, read.
+    /// The progress of a page read: requested, being read, or read.
     enum Fill {
         Asked,
         Begun(u64),
         Read(u64, Vec<u8>),
     }
 
-    /// How far a write past the page cache is.
+    /// The progress of a write past the page cache.
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Stage {
         Idle,
-        /// The kernel forgets the page first; and has locked it.
+        /// The kernel first forgets the page, and then has it locked.
         Forgets,
         Locked,
         HandedOn,
         Begun(u64),
         Put(u64),
-        /// The page is to be forgotten once more.
+        /// The kernel has to forget the page once more.
         Again(u64, u64),
         AgainLocked(u64, u64),
         Ends(u64),
@@ -408,7 +413,7 @@ mod tests {
         server: Vec<u8>,
         model: Vec<u8>,
         pages: [Page; 2],
-        /// Two writers: how far they are, the cell and the byte.
+        /// Two writers: the stage, the cell and the byte of each.
         writers: [(Stage, usize, u8); 2],
     }
 
@@ -419,7 +424,7 @@ mod tests {
             World { state, server: vec![0; LEN], model: vec![0; LEN], pages: Default::default(), writers }
         }
 
-        /// Has one of the actors make its next step, if it can.
+        /// Lets one of the actors make its next step, if it can.
         fn step(&mut self, actor: u8, at: usize, byte: u8) {
             match actor % 5 {
                 0 | 1 => self.write_past(usize::from(actor % 5), at, byte),
@@ -446,7 +451,7 @@ mod tests {
                     page.is_dirty = true;
                     self.model[at] = byte;
                 }
-                // It is got, which waits for what is being written back.
+                // The kernel reads the page, after the write-back in progress.
                 None if page.writing_back.is_none() => {
                     page.is_locked = true;
                     page.filling = Some(Fill::Asked);
@@ -497,10 +502,10 @@ mod tests {
             }
         }
 
-        /// Whether the page, which is locked, is forgotten now: what was stored to it is written back first.
+        /// Returns whether the locked page is forgotten now: the kernel first writes back what was stored to it.
         fn forgets(&mut self, number: usize) -> bool {
             let page = &mut self.pages[number];
-            // What is being written back by copies of the pages is not waited for.
+            // The kernel does not wait for a write-back from copies of the pages.
             if page.is_dirty {
                 self.write_back(number, true);
                 return false;
@@ -524,7 +529,7 @@ mod tests {
                     return;
                 }
                 Stage::Forgets if self.locks(number) => Stage::Locked,
-                // Here it waits for all that is written back.
+                // Here the kernel waits for all write-backs.
                 Stage::Locked if self.pages[number].writing_back.is_some() => {
                     self.write_back(number, true);
                     Stage::Locked
@@ -544,7 +549,7 @@ mod tests {
                 }
                 Stage::Ends(id) => {
                     self.state.writing.retain(|writing| writing.id != id);
-                    // Whoever reads through a mapping sees it.
+                    // A read through a mapping sees the written bytes.
                     if let Some(bytes) = self.pages[number].bytes.as_ref().filter(|_| self.is_quiet()) {
                         assert_eq!(bytes[start % PAGE as usize], value, "what is mapped at {start}");
                     }
@@ -555,7 +560,7 @@ mod tests {
             self.writers[writer].0 = next;
         }
 
-        /// Whether no write is under way.
+        /// Returns whether no write is in progress.
         fn is_quiet(&self) -> bool {
             self.state.writing.is_empty()
         }
@@ -577,8 +582,9 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
-        /// Two who write past the page cache and one who stores to a mapping change bytes of their own of the same pages: each byte is what was
-        /// written to it last, whatever the order in which the kernel and the mount do what they do for that.
+        /// Two writers past the page cache and one program that stores to a mapping change bytes of their own in the
+        /// same pages. Each byte keeps the last value written to it, in whatever order the kernel and the mount take
+        /// their steps.
         #[test]
         fn neither_takes_the_other_back(steps in proptest::collection::vec((any::<u8>(), 0..4096usize, any::<u8>()), 1..300)) {
             let mut world = World::new();
@@ -599,7 +605,7 @@ mod tests {
         let mut page = vec![7; 4096];
         page[10] = 8;
         assert_eq!(state.write_back_begins(PAGE, &page).1, vec![0..4096]);
-        // From here on somebody writes within it.
+        // From here on a write past the page cache is in progress within it.
         let (past, waits) = state.write_begins(ByteRange { offset: PAGE + 1000, len: 100 });
         assert!(waits, "it is written back at this moment");
         state.writing_back.clear();
@@ -610,7 +616,7 @@ mod tests {
         state.forgotten(ByteRange { offset: PAGE + 1000, len: 100 }, mark);
         state.writing.clear();
         assert_eq!(state.write_back_begins(PAGE, &page).1, vec![0..1000, 1100..4096], "it may be on its way");
-        // Behind the end the kernel has zeros.
+        // Behind the end of the file, the kernel has zeros.
         let (past, _) = state.write_begins(ByteRange { offset: 2 * PAGE + 900, len: 100 });
         let mut last = vec![0; 4096];
         last[..904].fill(7);
@@ -633,7 +639,7 @@ mod tests {
         }
         assert!(state.twin(9_999).is_some() && state.twin(0).is_none());
         assert!((state.young.len() + state.old.len()) * PAGE as usize <= 2 * (GENERATION + PAGE as usize));
-        // Nobody may change what is only read.
+        // A file without writers does not change.
         let mut state = State::default();
         let id = state.fill_begins(ByteRange { offset: 0, len: PAGE });
         let (past, _) = state.write_begins(ByteRange { offset: 1, len: 1 });

@@ -1,4 +1,4 @@
-//! A file system that is mounted, until it is not.
+//! A mounted file system, from the mount to the end of its connection.
 
 use crate::config::{Carrier, Config};
 use crate::crowd;
@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use types::limits::PAYLOAD_MAX;
 
-/// How often it is looked whether files are still open.
+/// The interval at which the mount checks whether files are still open.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A mounted file system.
@@ -28,14 +28,15 @@ pub struct Mounted {
     fs: Arc<FileSystem>,
     dir: PathBuf,
     carrier: Carrier,
-    /// Told when nothing more comes from the kernel.
+    /// Resolves when the kernel sends nothing more.
     served: oneshot::Receiver<io::Result<()>>,
-    /// Until the kernel's side has ended.
+    /// Runs until the kernel's connection has ended.
     guard: Option<Guard>,
 }
 
 impl Mounted {
-    /// Mounts what is below `root` at a directory, which must exist; a mount of ours there whose process was killed goes first. Must run inside a tokio runtime; requests are carried out in it.
+    /// Mounts the file system below `root` at an existing directory. First detaches a dead Weir mount there, whose
+    /// process was killed. Must run inside a tokio runtime, which also executes the requests.
     pub fn start(mount: Mount, root: Node, dir: &Path, config: Config) -> io::Result<Mounted> {
         detach_dead(dir)?;
         let dir = dir.canonicalize()?;
@@ -56,25 +57,26 @@ impl Mounted {
         let dispatcher = Arc::new(Dispatcher::new(fs.clone(), transport.clone(), Handle::current()));
         let (ended, served) = oneshot::channel();
         let serve = move || {
-            // Whoever waits may be gone.
+            // The receiver may be gone.
             let _ = ended.send(transport.serve(dispatcher));
         };
         std::thread::Builder::new().name("fuse-0".into()).spawn(serve)?;
         Ok(Mounted { fs, dir, carrier, served, guard })
     }
 
-    /// What carries its requests; never [`Carrier::Auto`].
+    /// Returns the transport of its requests; never [`Carrier::Auto`].
     pub fn carrier(&self) -> Carrier {
         self.carrier
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Returns when it is unmounted everywhere: by [`unmount`], `umount(8)` or whoever else may, and by the namespaces of
-    /// mounts that were made while it was there. May be dropped and called again until it has returned.
+    /// Returns when the file system is unmounted everywhere: by [`unmount`], `umount(8)` or another caller with the
+    /// right, and in the mount namespaces that were created meanwhile. The future may be dropped and the call repeated
+    /// until it has returned.
     pub async fn unmounted(&mut self) -> io::Result<()> {
         let served = (&mut self.served).await;
         if let Some(guard) = self.guard.take() {
@@ -83,7 +85,7 @@ impl Mounted {
         served.unwrap_or_else(|_| Err(io::Error::other("the threads that serve it died")))
     }
 
-    /// As [`Mounted::unmounted`], also when no file of it is open.
+    /// As [`Mounted::unmounted`], but also returns when no file of it is open.
     pub async fn unmounted_or_unused(&mut self) -> io::Result<()> {
         let fs = self.fs.clone();
         let unused = async {
@@ -97,13 +99,14 @@ impl Mounted {
         }
     }
 
-    /// Ends it: closes what is open, so that all that was written is durable, or fails. Nobody is answered afterwards.
+    /// Ends the mount: closes open files, so that all writes are durable, or fails. No request gets an answer
+    /// afterwards.
     pub async fn finish(self) -> io::Result<()> {
         self.fs.end().await.map_err(|e| io::Error::other(e.to_string()))
     }
 }
 
-/// What is to carry requests, as far as that can be said before anything is mounted.
+/// Chooses the transport, as far as that is possible before the mount.
 fn carrier(config: &Config) -> io::Result<Carrier> {
     match (config.carrier, uring::unavailable()) {
         (Carrier::Device, _) => Ok(Carrier::Device),
@@ -116,20 +119,20 @@ fn carrier(config: &Config) -> io::Result<Carrier> {
     }
 }
 
-/// The guard over a mount, if there can be one.
+/// Starts the guard of a mount, if possible.
 fn guard(config: &Config, dir: &Path) -> Option<Guard> {
     if config.guard.is_empty() {
         return None;
     }
     let without = |error: io::Error| match config.writeback {
-        // It is what writes back that may have others wait.
+        // Only write-back may leave other programs waiting.
         true => tracing::warn!("nobody looks after the mount should this process be killed: {error}"),
         false => tracing::info!("nobody looks after the mount should this process be killed: {error}"),
     };
     Guard::stand(&config.guard, dir).map_err(without).ok()
 }
 
-/// What carries requests, and which it is.
+/// Creates the transport, and returns which one it is.
 fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc<dyn Transport>, Carrier) {
     let (number, threads) = (fd.as_raw_fd(), config.threads.max(1));
     let device = Arc::new(Device::new(fd, threads, PAYLOAD_MAX));
@@ -142,12 +145,12 @@ fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc
     (device, Carrier::Device)
 }
 
-/// Takes a mount of ours whose process was killed away from a directory, where every request fails (ENOTCONN) until somebody does;
-/// answers whether there was one.
+/// Detaches a Weir mount whose process was killed from a directory, where every request would fail with ENOTCONN
+/// otherwise. Returns whether there was one.
 pub fn detach_dead(dir: &Path) -> io::Result<bool> {
-    // Attributes the kernel may still know, and be asked for nothing.
+    // The kernel may have attributes cached and answer without the mount.
     match rustix::fs::statfs(dir) {
-        // The second if it asked the kernel for this while that was ending it.
+        // CONNABORTED if this request was in progress while the kernel ended the connection.
         Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED) => {}
         _ => return Ok(false),
     }
@@ -160,13 +163,13 @@ pub fn detach_dead(dir: &Path) -> io::Result<bool> {
     Ok(dead)
 }
 
-/// The source of a Weir that is mounted at `dir`, over everything else there ([`Config::source`]).
+/// Returns the source of the topmost mount at `dir`, if it is a Weir mount ([`Config::source`]).
 pub fn source_at(dir: &Path) -> io::Result<Option<String>> {
     mounting::source_at(&place_of(dir)?)
 }
 
-/// A directory as `/proc/self/mounts` has it, without looking at the directory itself: that would ask a file system whose servers may be
-/// gone.
+/// Returns a directory as `/proc/self/mounts` shows it. Does not access the directory itself, because that would ask a
+/// file system whose servers may be gone.
 pub fn place_of(dir: &Path) -> io::Result<PathBuf> {
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match dir.file_name() {
@@ -175,10 +178,12 @@ pub fn place_of(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Changes what is allowed where a file system is mounted already: of the settings, [`Config::read_only`] and [`Config::powers`] count.
+/// Changes the permissions of a mounted file system: of the settings, only [`Config::read_only`] and [`Config::powers`]
+/// apply.
 ///
 /// # Errors
-/// Nothing of ours is mounted there, files are open for writing that is not to be allowed any more, and whatever mount(2) says.
+/// No Weir file system is mounted there, files are open for writing and the mount should become read-only, and any
+/// error of mount(2).
 pub fn remount(dir: &Path, config: &Config) -> io::Result<()> {
     let dir = place_of(dir)?;
     mounting::source_at(&dir)?.ok_or_else(nothing_there)?;
@@ -189,8 +194,8 @@ fn nothing_there() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "no Weir is mounted there")
 }
 
-/// Unmounts what is mounted at `dir`, and answers what its source was ([`Config::source`]). With `lazy` it vanishes from there at once, and ends
-/// when nobody uses it any more.
+/// Unmounts the file system at `dir`, and returns its source ([`Config::source`]). With `lazy`, detaches it at once; it
+/// ends after its last use.
 pub fn unmount(dir: &Path, lazy: bool) -> io::Result<String> {
     let dir = place_of(dir)?;
     let source = mounting::source_at(&dir)?.ok_or_else(nothing_there)?;

@@ -1,4 +1,4 @@
-//! Mounting and unmounting: by the system call as root, by `fusermount3` otherwise.
+//! Mounting and unmounting, with the system calls as root, and with `fusermount3` otherwise.
 
 use crate::config::Config;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -17,7 +17,7 @@ use types::limits::PAYLOAD_MAX;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
-/// The type that `/proc/mounts` shows.
+/// The file system type in `/proc/mounts`.
 const TYPE: &str = "fuse.weir";
 
 fn with(what: impl std::fmt::Display, error: impl Into<io::Error>) -> io::Error {
@@ -25,7 +25,8 @@ fn with(what: impl std::fmt::Display, error: impl Into<io::Error>) -> io::Error 
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// What both ways tell the kernel: it checks permissions by the attributes that it knows before it asks the server.
+/// Returns the options for both ways to mount. The kernel checks permissions by its cached attributes before it asks
+/// the mount.
 fn options(config: &Config) -> String {
     let mut options = format!("default_permissions,max_read={PAYLOAD_MAX}");
     if config.allow_other {
@@ -34,7 +35,7 @@ fn options(config: &Config) -> String {
     options
 }
 
-/// Mounts a file system at a directory and gives the device by which its requests come.
+/// Mounts a file system at a directory. Returns the device from which its requests are read.
 pub(crate) fn mount(dir: &Path, config: &Config) -> io::Result<OwnedFd> {
     if rustix::process::geteuid().is_root() { by_call(dir, config) } else { by_helper(dir, config) }
 }
@@ -62,12 +63,13 @@ fn flags(config: &Config) -> MountFlags {
     flags
 }
 
-/// Has the kernel allow what these settings allow where a file system is mounted already.
+/// Changes the kernel's mount flags of a mounted file system to those of these settings.
 pub(crate) fn remount(dir: &Path, config: &Config) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(dir, flags(config), "")?)
 }
 
-/// `fusermount3` may mount for users: it hands the device over a socket whose number it finds in its environment.
+/// Mounts with `fusermount3`, which may mount for users. It sends the device over a socket whose number it finds in its
+/// environment.
 fn by_helper(dir: &Path, config: &Config) -> io::Result<OwnedFd> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     if config.powers.suid || config.powers.devices {
@@ -104,7 +106,7 @@ fn receive(socket: &OwnedFd) -> io::Result<OwnedFd> {
     fds.next().ok_or_else(|| io::Error::other(format!("{HELPER} handed no device over")))
 }
 
-/// Unmounts what is mounted at a directory. `lazy`: it vanishes from there at once, and ends when nobody uses it any more.
+/// Unmounts the file system at a directory. `lazy`: detaches it at once; it ends after its last use.
 pub(crate) fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
@@ -121,14 +123,14 @@ pub(crate) fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// The source of what is mounted at a directory, over everything else there, if it is ours.
+/// Returns the source of the topmost mount at a directory, if it is a Weir mount.
 pub(crate) fn source_at(dir: &Path) -> io::Result<Option<String>> {
     let mounts = std::fs::read("/proc/self/mounts")?;
     let ours = last_at(&mounts, dir).filter(|(_, kind)| *kind == TYPE.as_bytes());
     Ok(ours.map(|(source, _)| String::from_utf8_lossy(&unescape(source)).into_owned()))
 }
 
-/// Source and type of what is mounted last at a directory, as `/proc/self/mounts` has them.
+/// Returns source and type of the last mount at a directory in `/proc/self/mounts`.
 fn last_at<'a>(mounts: &'a [u8], dir: &Path) -> Option<(&'a [u8], &'a [u8])> {
     let dir = dir.as_os_str().as_bytes();
     let of = |line: &'a [u8]| {
@@ -140,7 +142,7 @@ fn last_at<'a>(mounts: &'a [u8], dir: &Path) -> Option<(&'a [u8], &'a [u8])> {
     mounts.rsplit(|b| *b == b'\n').find_map(of)
 }
 
-/// The device of what is mounted at a directory.
+/// Returns the device number of the mount at a directory.
 pub(crate) fn device_numbers_at(dir: &Path) -> Option<(u32, u32)> {
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let device = device_at(&mounts, dir)?;
@@ -148,7 +150,7 @@ pub(crate) fn device_numbers_at(dir: &Path) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The number of what is mounted last at a directory, as `/proc/self/mountinfo` has it (proc(5)).
+/// Returns the device number of the last mount at a directory, as in `/proc/self/mountinfo` (proc(5)).
 pub(crate) fn device_at(mounts: &[u8], dir: &Path) -> Option<String> {
     let dir = dir.as_os_str().as_bytes();
     let of = |line: &[u8]| {
@@ -160,7 +162,7 @@ pub(crate) fn device_at(mounts: &[u8], dir: &Path) -> Option<String> {
     mounts.rsplit(|b| *b == b'\n').find_map(of)
 }
 
-/// Blanks and the like in `/proc/self/mounts` are written as three octal digits.
+/// Decodes blanks and similar bytes, which `/proc/self/mounts` writes as three octal digits.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -1,7 +1,8 @@
-//! Mount namespaces: which process still sees a mount that was unmounted in the namespace of this process.
+//! Mount namespaces: finds the processes that still see a mount after it was unmounted in the namespace of this
+//! process.
 //!
-//! A container or a service that was started while a file system was mounted has a copy of the mount (mount_namespaces(7)). The
-//! file system ends only when every copy is unmounted.
+//! A container or a service that starts while a file system is mounted has a copy of the mount (mount_namespaces(7)).
+//! The file system ends only when every copy is unmounted.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,19 +12,20 @@ use std::path::Path;
 /// A process in another mount namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// Its number.
+    /// Its process id.
     pub process: u32,
     /// Its name.
     pub name: String,
 }
 
-/// The device of what is mounted at a directory, as `/proc/self/mountinfo` has it; to be asked before it is unmounted.
+/// Returns the device of the mount at a directory, as in `/proc/self/mountinfo`. The caller has to ask before it
+/// unmounts.
 pub fn device_at(dir: &Path) -> Option<String> {
     let dir = crate::mounted::place_of(dir).ok()?;
     crate::mounting::device_at(&fs::read("/proc/self/mountinfo").ok()?, &dir)
 }
 
-/// A process in another mount namespace where this device is mounted; one of each namespace is asked.
+/// Returns a process in another mount namespace in which this device is mounted. Checks one process of each namespace.
 pub fn holder(device: &str) -> Option<Holder> {
     let namespace = |process: &Path| fs::metadata(process.join("ns/mnt")).ok().map(|found| found.ino());
     let mut seen: HashSet<u64> = namespace(Path::new("/proc/self")).into_iter().collect();

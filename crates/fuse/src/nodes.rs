@@ -1,4 +1,4 @@
-//! The files that the kernel knows, by the numbers it knows them by.
+//! The table of inodes that the kernel knows, by node id.
 
 use crate::places::{Place, Places, Trusted};
 use crate::{Errno, abi};
@@ -14,27 +14,28 @@ use types::{Attrs, FileId, FileKind, Renaming, Timestamp};
 
 const ESTALE: Errno = Errno(116);
 
-/// Files by node id. That of a file is its inode number, that of the root is 1.
+/// Files by node id. The node id of a file is its inode number; the root has the node id 1.
 pub(crate) struct Nodes {
     root: Node,
-    /// So many the kernel is to know at most.
+    /// The largest number of inodes that the kernel should know.
     most: usize,
-    /// Told when they are more.
+    /// Notified when the kernel knows more than `most`.
     crowded: Arc<Notify>,
-    /// When this began.
+    /// When this table was created.
     began: Instant,
     table: Mutex<HashMap<u64, Known>>,
     names: Mutex<Named>,
     /// How long the kernel may use names without asking.
     trusted: Trusted,
-    /// Attributes of directories as they are since something was changed in them here. The kernel forgets what it knew of
-    /// them then, and asks before it lets anything else be done there.
+    /// Attributes of directories after the last change in them by this mount. The kernel drops its cached attributes of
+    /// a directory on such a change, and asks before it allows anything else in the directory.
     fresh: Mutex<Changes>,
     /// Number of changes to `believed` of any file, apart from [`Nodes::shown`].
     doubts: AtomicU64,
 }
 
-/// Files by their names: to the hash of a directory's number and a name in it, the number of a file that may have that name.
+/// Files by name: maps the hash of a directory's number and a name in it to the number of a file that may have that
+/// name.
 #[derive(Default)]
 struct Named {
     hasher: RandomState,
@@ -50,7 +51,7 @@ impl Named {
         self.files.insert(self.hasher.hash_one((dir, name)), number);
     }
 
-    /// These are no longer names of this file.
+    /// Removes these names, where they still stand for this file.
     fn remove(&mut self, places: &[Place], number: u64) {
         for place in places {
             let hash = self.hasher.hash_one((place.dir, &*place.name));
@@ -65,15 +66,16 @@ impl Named {
     }
 }
 
-/// What is known of directories that were changed here.
+/// The attributes of directories that this mount changed.
 #[derive(Default)]
 struct Changes {
-    /// Counts changes whose outcome came without attributes: attributes that were asked for before are no good.
+    /// Counts changes that completed without attributes. Attributes that were requested before such a change are not
+    /// valid.
     unseen: u64,
     dirs: HashMap<u64, Fresh>,
 }
 
-/// A change of a directory that is under way; what is known of it is forgotten when this is dropped.
+/// A change of a directory in progress. Dropping the value forgets the known attributes of the directory.
 pub(crate) struct Changing<'a> {
     nodes: &'a Nodes,
     number: u64,
@@ -87,41 +89,44 @@ impl Drop for Changing<'_> {
     }
 }
 
-/// Most directories whose attributes are kept.
+/// Largest number of directories whose attributes are kept.
 const FRESH_MAX: usize = 256;
 
-/// A file that the kernel knows.
+/// An inode that the kernel knows.
 struct Known {
     node: Node,
-    /// The number of the directory in which it was found last.
+    /// The number of the directory in which the kernel found the file last.
     dir: u64,
-    /// The names by which it was found.
+    /// The names by which the kernel found the file.
     places: Places,
-    /// How often it was told of it, less how often it has forgotten.
+    /// The kernel's lookup count: the number of entries it received, less the number that it has forgotten.
     lookups: u64,
-    /// Change attribute and size when it was last told of attributes.
+    /// Change attribute and size when the kernel last received attributes.
     told: Option<(u64, u64)>,
-    /// The modification time that it was last told.
+    /// The modification time that the kernel last received.
     told_time: Timestamp,
-    /// Change attribute and size of the file that the kernel's pages are of.
+    /// Change attribute and size of the version to which the kernel's pages belong.
     pages: Option<(u64, u64)>,
-    /// Something was written past its pages here since it was opened last, so that they may be older than attributes say.
+    /// Whether this mount has written past the kernel's pages since the last open, so that they may be older than the
+    /// attributes say.
     past: bool,
-    /// Size and modification time that the kernel has cached; `None` if they are unknown. Only a kernel that writes back keeps the time itself.
+    /// Size and modification time that the kernel has cached; `None` if they are unknown. Only a kernel that writes
+    /// back keeps the time itself.
     believed: Option<(u64, Timestamp)>,
-    /// What was last told of a directory when it was found by its name.
+    /// The attributes of a directory that the kernel last received when it found the directory by name.
     as_dir: Option<Box<Attrs>>,
-    /// When it was told of it last, in seconds since the beginning; [`u32::MAX`] where it may have pages of it: those it lets go of by itself, the
-    /// least used first.
+    /// When the kernel last received an entry of the file, in seconds since `began`. It is [`u32::MAX`] where the
+    /// kernel may have pages of the file. The kernel itself drops such inodes, the least recently used first.
     told_at: u32,
-    /// The thread that was last told that it is gone; 0: none was; or [`GONE_HERE`].
+    /// The thread that last received ESTALE for this file, 0 if none did, or [`GONE_HERE`].
     gone: u32,
 }
 
-/// Most names on a path that is checked: a longer one does not fit into a COMPOUND ([`Mount::expecting`](client::Mount::expecting)).
+/// Largest number of names on a checked path: a longer path does not fit into a COMPOUND
+/// ([`Mount::expecting`](client::Mount::expecting)).
 const DEPTH_MAX: usize = 23;
 
-/// What is no thread's number (`PID_MAX_LIMIT` of Linux is 2^22).
+/// A value that is not the number of any thread (`PID_MAX_LIMIT` of Linux is 2^22).
 const GONE_HERE: u32 = u32::MAX;
 
 /// Attributes of a directory that came with an answer.
@@ -131,9 +136,10 @@ struct Fresh {
 }
 
 impl Known {
-    /// A file that the kernel is told of for the first time.
+    /// Creates the entry of a file of which the kernel is informed for the first time.
     fn new(node: &Node, dir: u64, attrs: &Attrs, told_at: u32) -> Self {
-        // The filehandle is a piece of what came from the network, all of which it keeps in memory: 8 KiB and more.
+        // Copied, because the filehandle is a slice of a network buffer of 8 KiB or more, and would keep all of it in
+        // memory.
         let node = Node { id: node.id, handle: Bytes::copy_from_slice(&node.handle) };
         let believed = Some((attrs.size, attrs.mtime));
         let (told, told_time, places) = (None, attrs.mtime, Places::default());
@@ -142,7 +148,7 @@ impl Known {
     }
 }
 
-/// The names on the path to a place, from the root of the mount on.
+/// Returns the names on the path to a place, from the root of the mount.
 fn path(table: &HashMap<u64, Known>, place: &Place) -> Option<Vec<Bytes>> {
     let mut names = vec![place.name.clone()];
     let mut dir = place.dir;
@@ -159,29 +165,31 @@ fn path(table: &HashMap<u64, Known>, place: &Place) -> Option<Vec<Bytes>> {
 }
 
 impl Nodes {
-    /// None but the root, of `most` that the kernel is to know; it caches names for so long.
+    /// Creates a table with only the root. The kernel should know at most `most` inodes, and caches names for
+    /// `entry_valid`.
     pub(crate) fn new(root: Node, most: usize, entry_valid: Duration) -> Self {
         let (table, names, fresh) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (trusted, doubts) = (Trusted::new(entry_valid), AtomicU64::default());
         Nodes { root, most, crowded: Arc::default(), began: Instant::now(), table, names, trusted, fresh, doubts }
     }
 
-    /// How many files the kernel knows.
+    /// Returns how many inodes the kernel knows.
     pub(crate) fn count(&self) -> usize {
         self.table().len()
     }
 
-    /// Whether the kernel knows too many files.
+    /// Returns whether the kernel knows too many inodes.
     pub(crate) fn are_too_many(&self) -> bool {
         self.count() > self.most
     }
 
-    /// What is told when the kernel knows too many files.
+    /// Returns the handle that is notified when the kernel knows too many inodes.
     pub(crate) fn crowded(&self) -> Arc<Notify> {
         self.crowded.clone()
     }
 
-    /// Files that the kernel may let go of for three quarters of those that it is to know at most to be left: those it was told of longest ago.
+    /// Returns the inodes that the kernel should drop so that three quarters of `most` are left: those of which it was
+    /// informed longest ago.
     pub(crate) fn oldest(&self) -> Vec<u64> {
         let table = self.table();
         let Some(many) = table.len().checked_sub(self.most / 4 * 3).filter(|_| table.len() > self.most) else {
@@ -194,7 +202,7 @@ impl Nodes {
             all.select_nth_unstable(many);
             all.truncate(many);
         }
-        // What it cannot let go of is not asked for again before the others.
+        // Inodes that the kernel cannot drop are not selected again before the others.
         let (now, mut table) = (self.began.elapsed().as_secs() as u32 + 1, self.table());
         for (_, number) in &all {
             if let Some(known) = table.get_mut(number) {
@@ -204,7 +212,8 @@ impl Nodes {
         all.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// A file that the kernel knows is opened in this way (`FOPEN_*`): unless that is past the page cache the kernel may have pages of it from now on.
+    /// Records that a known file is opened with these `FOPEN_*` flags. Unless the open bypasses the page cache, the
+    /// kernel may have pages of the file from now on.
     pub(crate) fn may_have_pages(&self, number: u64, how: u32) {
         if how & abi::fopen::DIRECT_IO == 0
             && let Some(known) = self.table().get_mut(&number)
@@ -221,7 +230,7 @@ impl Nodes {
         if node.id == self.root.id { abi::ROOT } else { node.id.0 }
     }
 
-    /// The file with this number.
+    /// Returns the file with this number.
     pub(crate) fn get(&self, number: u64) -> Result<Node, Errno> {
         if number == abi::ROOT {
             return Ok(self.root.clone());
@@ -229,13 +238,14 @@ impl Nodes {
         self.table().get(&number).map(|known| known.node.clone()).ok_or(ESTALE)
     }
 
-    /// The directory in which this file was found last, if the kernel has not forgotten it.
+    /// Returns the directory in which the kernel found this file last, if the kernel has not forgotten the directory.
     pub(crate) fn dir_of(&self, number: u64) -> Option<Node> {
         let dir = self.table().get(&number)?.dir;
         self.get(dir).ok()
     }
 
-    /// The kernel is about to be told of a file that was found by this name in this directory: its number there.
+    /// Records that the kernel is about to receive a file found by this name in this directory. Returns the file's node
+    /// id.
     pub(crate) fn remember(&self, node: &Node, (dir, name): (u64, &[u8]), attrs: &Attrs) -> u64 {
         let number = self.number(node);
         if number != abi::ROOT {
@@ -258,7 +268,7 @@ impl Nodes {
         number
     }
 
-    /// Seconds since this began.
+    /// Returns the seconds since this table was created.
     fn now(&self) -> u32 {
         self.began.elapsed().as_secs() as u32
     }
@@ -267,7 +277,7 @@ impl Nodes {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file has this name, as the kernel is told now.
+    /// Records that a file has this name, as the kernel is about to learn.
     fn name(&self, number: u64, known: &mut Known, (dir, name): (u64, &[u8]), now: u32) {
         if self.names().get(dir, name) == Some(number) && known.places.found_again((dir, name), now) {
             return;
@@ -278,7 +288,8 @@ impl Nodes {
         names.insert(dir, name, number);
     }
 
-    /// A name no longer stands for the file that the kernel found by it; whether that file is known.
+    /// Records that a name no longer stands for the file that the kernel found by it. Returns whether that file is
+    /// known.
     pub(crate) fn unnamed(&self, dir: u64, name: &[u8]) -> bool {
         let mut table = self.table();
         let number = self.names().get(dir, name);
@@ -290,7 +301,7 @@ impl Nodes {
         lost.is_some()
     }
 
-    /// This mount has renamed a file; the kernel moves the name that it knows without a lookup.
+    /// Records that this mount has renamed a file. The kernel moves the name in its cache without a lookup.
     pub(crate) fn renamed(&self, from: (u64, &[u8]), to: (u64, &[u8]), how: Renaming) {
         let [moved, replaced] = [from, to].map(|(dir, name)| self.names().get(dir, name));
         if moved.is_some() && moved == replaced {
@@ -310,7 +321,7 @@ impl Nodes {
         }
     }
 
-    /// The paths by which the kernel found a file, as far as they are known.
+    /// Returns the known paths by which the kernel found a file.
     pub(crate) fn walks(&self, number: u64) -> Vec<Walk> {
         let table = self.table();
         let Some(known) = table.get(&number).filter(|known| known.gone != GONE_HERE) else { return Vec::new() };
@@ -318,27 +329,28 @@ impl Nodes {
         paths.map(|names| Walk { to: known.node.id, from: self.root.clone(), names }).collect()
     }
 
-    /// The name by which a file was found last.
+    /// Returns the name by which the kernel found a file last.
     pub(crate) fn name_of(&self, number: u64) -> Option<Bytes> {
         self.table().get(&number)?.places.last().map(|place| place.name.clone())
     }
 
-    /// Whether the kernel knows a file.
+    /// Returns whether the kernel knows a file.
     pub(crate) fn is_known(&self, number: u64) -> bool {
         self.table().contains_key(&number)
     }
 
-    /// Whether the kernel is known to believe in this size and modification time of a file, where it keeps them itself.
+    /// Returns whether the kernel is known to have this size and modification time cached, where it keeps them itself.
     pub(crate) fn believes(&self, number: u64, attrs: &Attrs) -> bool {
         self.believed(number) == Some((attrs.size, attrs.mtime))
     }
 
-    /// The size and modification time that the kernel is known to believe in, where it keeps them itself.
+    /// Returns the size and modification time that the kernel is known to have cached, where it keeps them itself.
     pub(crate) fn believed(&self, number: u64) -> Option<(u64, Timestamp)> {
         self.table().get(&number).and_then(|known| known.believed)
     }
 
-    /// The kernel believes in these, as it was told; or nobody knows in what, as it has done something to the file.
+    /// Records that the kernel has these attributes cached. `None`: its cached values are unknown, because it has
+    /// changed the file.
     pub(crate) fn believe(&self, number: u64, attrs: Option<&Attrs>) {
         let mut table = self.table();
         if let Some(known) = table.get_mut(&number) {
@@ -347,31 +359,33 @@ impl Nodes {
         }
     }
 
-    /// Whether the kernel is known to have this size cached.
+    /// Returns whether the kernel is known to have this size cached.
     pub(crate) fn believes_size(&self, number: u64, size: u64) -> bool {
         self.believed(number).is_some_and(|(believed, _)| believed == size)
     }
 
-    /// The kernel has written up to `end`, and raises its cached size to that.
+    /// Records that the kernel has written up to `end`, and raises its cached size to that.
     pub(crate) fn grew(&self, number: u64, end: u64) {
         if let Some((size, _)) = self.table().get_mut(&number).and_then(|known| known.believed.as_mut()) {
             *size = end.max(*size);
         }
     }
 
-    /// A read of a page found the end of the file at `end`. A kernel with a larger cached size may lower it to that.
+    /// Records that a read of a page found the end of the file at `end`. A kernel with a larger cached size may lower
+    /// it to that.
     pub(crate) fn ends(&self, number: u64, end: u64) {
         if self.believed(number).is_some_and(|(size, _)| size > end) {
             self.believe(number, None);
         }
     }
 
-    /// A number for [`Nodes::shown`], to be taken before the kernel's cached size is looked at.
+    /// Returns a number for [`Nodes::shown`]. The caller takes it before it looks at the kernel's cached size.
     pub(crate) fn doubts(&self) -> u64 {
         self.doubts.load(SeqCst)
     }
 
-    /// The kernel was seen to have this size cached. Without effect if anything else was learnt since `doubts` was taken.
+    /// Records that the kernel was seen to have this size cached. Has no effect if `believed` of any file changed since
+    /// `doubts` was taken.
     pub(crate) fn shown(&self, number: u64, size: u64, doubts: u64) {
         let mut table = self.table();
         if let Some(known) = table.get_mut(&number).filter(|_| doubts == self.doubts()) {
@@ -379,7 +393,7 @@ impl Nodes {
         }
     }
 
-    /// The kernel has forgotten a file so many times.
+    /// Records that the kernel has forgotten `lookups` lookups of a file.
     pub(crate) fn forget(&self, number: u64, lookups: u64) {
         let mut table = self.table();
         if let Some(known) = table.get_mut(&number) {
@@ -387,7 +401,7 @@ impl Nodes {
             if known.lookups == 0 {
                 self.names().remove(known.places.all(), number);
                 table.remove(&number);
-                // Room for many more than there are is given back.
+                // Free the memory of a table that has become much smaller.
                 if table.capacity() > 4096 && table.len() < table.capacity() / 8 {
                     let most = table.capacity() / 4;
                     table.shrink_to(most);
@@ -396,23 +410,23 @@ impl Nodes {
         }
     }
 
-    /// A thread asked for something in a directory that is gone: whether it has been told so before, and comes by a descriptor therefore. A
-    /// path that leads there is looked up anew by the kernel when it is told so for the first time (ESTALE). To one that was removed here no
-    /// path leads any more.
+    /// Records that a thread asked for something in a removed directory. Returns whether the thread received ESTALE for
+    /// it before, and so uses a descriptor. After the first ESTALE the kernel looks up a path that leads to the
+    /// directory again. No path leads any more to a directory that this mount removed.
     pub(crate) fn comes_again(&self, number: u64, pid: u32) -> bool {
         let mut table = self.table();
         let Some(known) = table.get_mut(&number) else { return false };
         known.gone == GONE_HERE || (std::mem::replace(&mut known.gone, pid) == pid && pid != 0)
     }
 
-    /// The kernel has removed this directory itself, or put another in its place.
+    /// Records that the kernel itself has removed this directory, or renamed another one onto it.
     pub(crate) fn removed_here(&self, id: FileId) {
         if let Some(known) = self.table().get_mut(&id.0) {
             known.gone = GONE_HERE;
         }
     }
 
-    /// The attributes of a directory that was removed, as they were when it was found last.
+    /// Returns the attributes of a removed directory, as they were when the kernel found it last.
     pub(crate) fn removed(&self, number: u64) -> Option<Attrs> {
         let attrs = self.table().get(&number)?.as_dir.as_deref().copied()?;
         Some(Attrs { nlink: 0, ..attrs })
@@ -422,17 +436,18 @@ impl Nodes {
         self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A directory is about to be changed in a way whose answer does not tell its attributes.
+    /// Begins a change of a directory whose answer does not contain the directory's attributes.
     pub(crate) fn changing(&self, number: u64) -> Changing<'_> {
         Changing { nodes: self, number }
     }
 
-    /// To be taken before a change whose answer tells the attributes of the directory.
+    /// Returns a number to be taken before a change whose answer contains the attributes of the directory.
     pub(crate) fn unseen(&self) -> u64 {
         self.fresh().unseen
     }
 
-    /// A change of a directory was answered with its attributes, good for so long, or without; `unseen` is from before.
+    /// Records the answer to a change of a directory, with attributes that are valid for `valid`, or without. `unseen`
+    /// is from before the change.
     pub(crate) fn changed(&self, number: u64, attrs: Option<Attrs>, valid: Duration, unseen: u64) {
         let mut fresh = self.fresh();
         if fresh.dirs.len() >= FRESH_MAX {
@@ -440,7 +455,7 @@ impl Nodes {
         }
         let newer = |attrs: &Attrs| fresh.dirs.get(&number).is_none_or(|known| known.attrs.change < attrs.change);
         match attrs {
-            // Of several answers on their way the last may come first.
+            // Of several answers in flight, the newest may arrive first.
             Some(attrs) if fresh.unseen == unseen && newer(&attrs) => {
                 fresh.dirs.insert(number, Fresh { attrs, until: Instant::now() + valid });
             }
@@ -449,13 +464,14 @@ impl Nodes {
         }
     }
 
-    /// The attributes of a directory that was changed here just now.
+    /// Returns the attributes of a directory that this mount has just changed.
     pub(crate) fn just_changed(&self, number: u64) -> Option<Attrs> {
         self.fresh().dirs.get(&number).filter(|fresh| Instant::now() < fresh.until).map(|fresh| fresh.attrs)
     }
 
-    /// A file is opened: whether what the kernel may have of it in its page cache is of this version. If not it forgets that, and what it gets from
-    /// here on is. That it was told of attributes meanwhile says nothing: it believes those and keeps its pages.
+    /// Records an open of a file. Returns whether the kernel's cached pages belong to this version. If not, the kernel
+    /// drops them, and the pages that it gets from now on belong to this version. Attributes that the kernel received
+    /// meanwhile prove nothing: it accepts them and keeps its pages.
     pub(crate) fn pages_are_of(&self, number: u64, attrs: &Attrs) -> bool {
         let mut table = self.table();
         let now = Some((attrs.change, attrs.size));
@@ -465,26 +481,28 @@ impl Nodes {
         })
     }
 
-    /// What the kernel has of a file in its page cache is of this version, as it has made that itself; unless something was written past it.
+    /// Records that the kernel's cached pages belong to this version, because the kernel itself made it. Has no effect
+    /// after a write past the page cache.
     pub(crate) fn pages_became(&self, number: u64, attrs: &Attrs) {
         if let Some(known) = self.table().get_mut(&number).filter(|known| !known.past) {
             known.pages = Some((attrs.change, attrs.size));
         }
     }
 
-    /// Something was written to a file past the page cache: pages that the kernel got meanwhile may be older.
+    /// Records a write past the page cache: pages that the kernel got meanwhile may be older.
     pub(crate) fn written_past(&self, number: u64) {
         if let Some(known) = self.table().get_mut(&number) {
             (known.pages, known.past) = (None, true);
         }
     }
 
-    /// Whether something was since it was opened last.
+    /// Returns whether this mount has written past the page cache since the last open.
     pub(crate) fn is_written_past(&self, number: u64) -> bool {
         self.table().get(&number).is_some_and(|known| known.past)
     }
 
-    /// The kernel is told of attributes: whether they are others than it was told last.
+    /// Records that the kernel receives these attributes. Returns whether they differ from the last ones that it
+    /// received.
     pub(crate) fn tell(&self, number: u64, attrs: &Attrs) -> bool {
         let mut table = self.table();
         let Some(known) = table.get_mut(&number) else { return false };
@@ -493,7 +511,7 @@ impl Nodes {
         std::mem::replace(&mut known.told, now) != now
     }
 
-    /// The modification time that the kernel was last told of a file.
+    /// Returns the modification time that the kernel last received of a file.
     pub(crate) fn told_time(&self, number: u64) -> Option<Timestamp> {
         self.table().get(&number).map(|known| known.told_time)
     }
@@ -568,7 +586,7 @@ mod tests {
         let doubts = nodes.doubts();
         nodes.shown(7, 8, doubts);
         assert!(nodes.believes_size(7, 8));
-        // It was told something else while it was looked what it believes.
+        // The cached size became unknown between `doubts` and `shown`.
         nodes.believe(7, None);
         nodes.shown(7, 8, doubts);
         assert!(!nodes.believes_size(7, 8));
@@ -594,13 +612,13 @@ mod tests {
         assert!(nodes.oldest().is_empty());
     }
 
-    /// The paths to a file, each as one text.
+    /// Returns the paths to a file, each as one string.
     fn paths(nodes: &Nodes, number: u64) -> Vec<String> {
         let text = |walk: Walk| String::from_utf8(walk.names.join(&b'/')).unwrap();
         nodes.walks(number).into_iter().map(text).collect()
     }
 
-    /// A directory `d` (7) in the root, a file `d/f` (8), and a file `g` (9).
+    /// Creates a table with a directory `d` (7) in the root, a file `d/f` (8), and a file `g` (9).
     fn known() -> Nodes {
         let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100, Duration::from_secs(1000));
         let file = Attrs { kind: FileKind::Regular, nlink: 1, ..attrs(1) };
@@ -617,7 +635,7 @@ mod tests {
         assert!(paths(&nodes, abi::ROOT).is_empty() && paths(&nodes, 100).is_empty());
         let walk = nodes.walks(8).remove(0);
         assert_eq!((walk.to, walk.from.id), (FileId(8), FileId(2)));
-        // Found in another place, the directory is no longer in the one before, but the file may be in both.
+        // A directory found in another place is no longer in the earlier one, but a file may be in both.
         nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, (abi::ROOT, b"e"), &attrs(1));
         nodes.remember(
             &Node { id: FileId(8), handle: Bytes::new() },
@@ -662,7 +680,7 @@ mod tests {
         assert_eq!(paths(&nodes, 9), ["x/g"]);
         nodes.renamed((root, b"d"), (7, b"g"), Renaming::Replace);
         assert_eq!((paths(&nodes, 8), paths(&nodes, 9)), (vec!["x/g".into()], vec![]), "it was replaced");
-        // Two names of one file stay what they are.
+        // Two names of one file remain unchanged.
         nodes.remember(
             &Node { id: FileId(8), handle: Bytes::new() },
             (root, b"h"),

@@ -1,4 +1,4 @@
-//! Files and directories that the kernel has open, by the handles it was given.
+//! The table of open files and directories, by the handle that the kernel received.
 
 use crate::lately::Mark;
 use crate::lockers::Lockers;
@@ -21,38 +21,39 @@ pub(crate) struct OpenFile {
     pub(crate) file: File,
     /// Whether the kernel reads it into its page cache.
     pub(crate) cached: bool,
-    /// That the kernel writes it there, if it does.
+    /// The guard of its writes to the page cache, if the kernel writes there.
     writing: Option<Writing>,
-    /// What was written through it and is not durable yet; that the file was made counts as well.
+    /// Writes through this open that are not durable yet. The creation of the file counts as one.
     written: Written,
-    /// What is known of the file's pages, which the kernel reads and writes back by whichever open it likes.
+    /// The state of the file's pages. The kernel reads and writes them back through any open of the file.
     pages: Arc<FilePages>,
     /// Whether it may write.
     writes: bool,
     /// Whether the program opened it with `O_DSYNC` or `O_SYNC`: a write is durable when it returns.
     synchronous: bool,
-    /// Whether the setuid and setgid bits were seen to be gone.
+    /// Whether the setuid and setgid bits were seen to be clear.
     pub(crate) plain: AtomicBool,
-    /// Who asked for locks by this open.
+    /// The lock owners that asked for locks through this open.
     lock_owners: Mutex<Vec<u64>>,
-    /// The file opened once more, for locks of flock(2) that its own open does not allow.
+    /// The file opened once more, for flock(2) locks that the mode of this open does not allow.
     pub(crate) for_locks: OnceCell<File>,
 }
 
-/// Whether everything that was written through an open file is durable. Processes that inherited a descriptor write, sync and close it
-/// at the same time: what one of them is still making durable is due for the others too.
+/// Tracks whether all writes through an open file are durable. Processes that inherited a descriptor write, sync and
+/// close it at the same time. While one of them still makes a write durable, the write is also due for the others.
 pub(crate) struct Written {
-    /// How many writes there were.
+    /// Number of writes so far.
     made: AtomicU64,
-    /// How many of them are durable for sure.
+    /// Number of writes that are durable for sure.
     durable: AtomicU64,
 }
 
-/// What was to be made durable when it was asked for: by an open file itself, and by pages.
+/// What was due to be made durable at some moment: writes through an open file itself, and writes of pages.
 #[derive(Clone, Copy)]
 pub(crate) struct Due(Option<u64>, Option<u64>);
 
-/// A write, which counts when it ends however it ends: whoever began to sync before that need not have seen all of it.
+/// A write, which counts when it ends, in whatever way. A sync that began before that need not have seen all of the
+/// write.
 pub(crate) struct Write<'a>(&'a Written);
 
 impl Written {
@@ -60,18 +61,18 @@ impl Written {
         Written { made: AtomicU64::new(unsynced.into()), durable: AtomicU64::new(0) }
     }
 
-    /// A write begins.
+    /// Begins a write.
     fn begin(&self) -> Write<'_> {
         Write(self)
     }
 
-    /// What is to be made durable; nothing if everything is.
+    /// Returns what is due to be made durable, or nothing if everything is durable.
     fn due(&self) -> Option<u64> {
         let made = self.made.load(SeqCst);
         (made > self.durable.load(SeqCst)).then_some(made)
     }
 
-    /// What was due once is durable.
+    /// Records that what was due is durable.
     fn made_durable(&self, due: u64) {
         self.durable.fetch_max(due, SeqCst);
     }
@@ -83,32 +84,33 @@ impl Drop for Write<'_> {
     }
 }
 
-/// What is known of the pages of a file that is open.
+/// The state of the pages of an open file.
 pub(crate) struct FilePages {
-    /// What was written back of them, and is not durable yet: it is due for each open that may have written to them.
+    /// Written-back pages that are not durable yet. They are due for each open that may have written to them.
     written: Written,
-    /// Mappings by opens that do not use the page cache otherwise.
+    /// Mappings through opens that bypass the page cache otherwise.
     pub(crate) mapped: Mapped,
-    /// Under which delegation the kernel has got all of them that it has.
+    /// The number of the delegation under which the kernel has read all the pages that it has.
     got_under: AtomicU64,
     lingering: Lingering,
     forgetting: Mutex<Forgetting>,
 }
 
-/// The kernel is told to forget pages, and asks for attributes: it takes no notice of an answer if it is told meanwhile.
+/// Requests to forget pages, and the kernel's requests for attributes: the kernel drops an answer if it has to forget
+/// pages meanwhile.
 #[derive(Default)]
 struct Forgetting {
-    /// How often it is told at this moment.
+    /// How many requests to forget pages are running.
     running: u32,
-    /// When it was for the last time.
+    /// When the last of them ended.
     last: Option<Instant>,
-    /// How many of its questions are not answered yet.
+    /// How many requests for attributes are not answered yet.
     asking: u32,
-    /// When one was answered for the last time.
+    /// When the last of them was answered.
     answered: Option<Instant>,
 }
 
-/// The kernel asks for the attributes of an open file, until this is dropped.
+/// A request of the kernel for the attributes of an open file, until this is dropped.
 pub(crate) struct Asks(Arc<FilePages>);
 
 impl Drop for Asks {
@@ -119,7 +121,7 @@ impl Drop for Asks {
     }
 }
 
-/// The kernel is being told to forget pages, until this is dropped.
+/// A request that the kernel forget pages, until this is dropped.
 pub(crate) struct Forgets(Arc<FilePages>);
 
 impl Drop for Forgets {
@@ -136,20 +138,20 @@ impl FilePages {
     }
 }
 
-/// Pages of a shared file that the kernel has for a moment.
+/// Pages of a shared file that the kernel keeps for a moment.
 #[derive(Default)]
 struct Lingering {
-    /// Whether a task waits that has the kernel forget the pages that it gets now.
+    /// Whether a task waits that will make the kernel forget the pages that it reads now.
     expected: AtomicBool,
     /// How many such tasks have not ended.
     left: AtomicU64,
 }
 
-/// The kernel has pages of a shared file, until this is dropped.
+/// A task that will make the kernel forget pages of a shared file, until this is dropped.
 pub(crate) struct Lingers(Arc<FilePages>);
 
 impl Lingers {
-    /// What it gets from now on it does not forget by this.
+    /// Declares that the task does not cover pages that the kernel reads from now on.
     pub(crate) fn is_over(&self) {
         self.0.lingering.expected.store(false, SeqCst);
     }
@@ -161,13 +163,13 @@ impl Drop for Lingers {
     }
 }
 
-/// By the numbers of files that are open.
+/// The page state of open files, by file number.
 #[derive(Default)]
 struct Pages(Mutex<HashMap<u64, PagesOf>>);
 
-/// A file that is open.
+/// The page state of an open file.
 struct PagesOf {
-    /// How often it is, and how often of these through the page cache.
+    /// How many opens there are, and how many of them use the page cache.
     opens: usize,
     cached: usize,
     known: Arc<FilePages>,
@@ -178,7 +180,7 @@ impl Pages {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file is open once more, through the page cache or not, and under this delegation.
+    /// Records one more open of a file, through the page cache or not, under this delegation.
     fn opened(&self, number: u64, (cached, delegation): (bool, Option<u64>)) -> Arc<FilePages> {
         let mut table = self.table();
         let (written, mapped, got_under) = (Written::new(false), Mapped::default(), AtomicU64::new(0));
@@ -188,14 +190,14 @@ impl Pages {
         let pages = table.entry(number).or_insert_with(none);
         pages.opens += 1;
         if cached && pages.cached == 0 {
-            // It keeps pages only if they are as the file is now.
+            // The kernel keeps pages only if they belong to the present version of the file.
             pages.known.got_under.store(delegation.unwrap_or(0), SeqCst);
         }
         pages.cached += usize::from(cached);
         pages.known.clone()
     }
 
-    /// And once less.
+    /// Records one open less.
     fn closed(&self, number: u64, cached: bool) {
         let mut table = self.table();
         if let Some(pages) = table.get_mut(&number) {
@@ -207,12 +209,12 @@ impl Pages {
         }
     }
 
-    /// What is known of the pages of a file, if it is open.
+    /// Returns the page state of a file, if it is open.
     fn known(&self, number: u64) -> Option<Arc<FilePages>> {
         self.table().get(&number).map(|pages| pages.known.clone())
     }
 
-    /// Whether a file is open through the page cache.
+    /// Returns whether a file is open through the page cache.
     fn are_read(&self, number: u64) -> bool {
         self.table().get(&number).is_some_and(|pages| pages.cached > 0)
     }
@@ -224,21 +226,21 @@ pub(crate) struct OpenDir {
     pub(crate) reading: tokio::sync::Mutex<Reading>,
 }
 
-/// How far a directory was read.
+/// The position in a directory listing.
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) pages: Option<ReadDir>,
-    /// Entries that were got and not told yet.
+    /// Entries that were read and not yet returned to the kernel.
     pub(crate) ahead: VecDeque<Entry>,
-    /// The offset that the first of them follows.
+    /// The offset after which the first of them follows.
     pub(crate) at: u64,
-    /// A moment before they were asked for.
+    /// A moment before the mount requested them.
     pub(crate) asked: Option<Mark>,
-    /// Whether the first page was read when the directory was opened, and was not asked for yet.
+    /// Whether OPENDIR has read the first page, and the kernel has not requested it yet.
     pub(crate) unasked: bool,
 }
 
-/// Everything that is open.
+/// All open files and directories.
 #[derive(Default)]
 pub(crate) struct Opens {
     next: AtomicU64,
@@ -257,12 +259,12 @@ fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
 }
 
 impl OpenFile {
-    /// A write by this open begins, of the kernel's pages or a program's own.
+    /// Begins a write through this open, of the kernel's pages or of a program's own bytes.
     pub(crate) fn begin_write(&self, of_pages: bool) -> Write<'_> {
         if of_pages { self.pages.written.begin() } else { self.written.begin() }
     }
 
-    /// Whether the program opened it with `O_DSYNC` or `O_SYNC`.
+    /// Returns whether the program opened it with `O_DSYNC` or `O_SYNC`.
     pub(crate) fn is_synchronous(&self) -> bool {
         self.synchronous
     }
@@ -271,37 +273,38 @@ impl OpenFile {
         self.lock_owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What whoever closes or syncs it has to wait for; nothing if everything is durable.
+    /// Returns what a close or sync of this open has to make durable, or nothing if everything is durable.
     pub(crate) fn due(&self) -> Option<Due> {
         let pages = if self.writes { self.pages.written.due() } else { None };
         let own = self.written.due();
         (own.is_some() || pages.is_some()).then_some(Due(own, pages))
     }
 
-    /// What was due once is durable.
+    /// Records that what was due is durable.
     pub(crate) fn made_durable(&self, Due(own, pages): Due) {
         own.inspect(|due| self.written.made_durable(*due));
         pages.inspect(|due| self.pages.written.made_durable(*due));
     }
 
-    /// The mappings of its pages.
+    /// Returns the mappings of its pages.
     pub(crate) fn mapped(&self) -> &Mapped {
         &self.pages.mapped
     }
 
-    /// It is on the list of what is open, or, with -1, no longer.
+    /// Counts it in the table of open files, or, with -1, out of the table.
     fn is_listed(&self, more: isize) {
         if self.writes && !self.cached {
             self.pages.mapped.add_writers(more);
         }
     }
 
-    /// Whether the kernel has got all pages that it has under this delegation ([`File::delegation_number`]).
+    /// Returns whether the kernel has read all its pages under this delegation ([`File::delegation_number`]).
     pub(crate) fn are_pages_of(&self, delegation: u64) -> bool {
         self.pages.got_under.load(SeqCst) == delegation
     }
 
-    /// The kernel gets pages of the file, which is shared. None if it forgets them by an earlier one of these.
+    /// Records that the kernel reads pages of the shared file. Returns `None` if an earlier task will make the kernel
+    /// forget them.
     pub(crate) fn pages_linger(&self) -> Option<Lingers> {
         if self.pages.lingering.expected.swap(true, SeqCst) {
             return None;
@@ -310,12 +313,12 @@ impl OpenFile {
         Some(Lingers(self.pages.clone()))
     }
 
-    /// The kernel has forgotten what it got before this delegation was given.
+    /// Records that the kernel has forgotten the pages from before this delegation.
     pub(crate) fn pages_begin_under(&self, delegation: u64) {
         self.pages.got_under.fetch_max(delegation, SeqCst);
     }
 
-    /// Closes what is open; see [`File::leave`].
+    /// Closes the file; see [`File::leave`].
     pub(crate) async fn leave(self) -> Result<(), Errno> {
         if let Some(file) = self.for_locks.into_inner() {
             Box::pin(file.leave()).await?;
@@ -325,7 +328,8 @@ impl OpenFile {
 }
 
 impl Opens {
-    /// Adds a file that was opened with these flags and that the kernel uses so ([`crate::abi::fopen`]), and gives its handle.
+    /// Adds a file that was opened with these flags, and that the kernel uses in this way ([`crate::abi::fopen`]).
+    /// Returns its handle.
     pub(crate) fn add_file(&self, file: File, flags: u32, (how, writing): (u32, Option<Writing>)) -> u64 {
         let handle = self.next.fetch_add(1, Relaxed);
         let plain = AtomicBool::new(file.attrs().mode & 0o6000 == 0);
@@ -350,17 +354,18 @@ impl Opens {
         handle
     }
 
-    /// The file with this handle.
+    /// Returns the file with this handle.
     pub(crate) fn file(&self, handle: u64) -> Result<Arc<OpenFile>, Errno> {
         read(&self.files).get(&handle).cloned().ok_or(EBADF)
     }
 
-    /// Who asked for locks.
+    /// Returns the lock owners.
     pub(crate) fn lockers(&self) -> &Lockers {
         &self.lockers
     }
 
-    /// `owner`, a process with this number, asks for a lock of the file by this open, maybe by flock(2).
+    /// Records that `owner`, a process with this number, asks for a lock of the file through this open, perhaps with
+    /// flock(2).
     pub(crate) async fn asks_lock(&self, open: &OpenFile, owner: u64, by: (u32, u64, bool)) {
         {
             let mut owners = open.lock_owners();
@@ -371,16 +376,16 @@ impl Opens {
         self.lockers.asks(open.file.node().id.0, owner, by).await;
     }
 
-    /// Gives back everything that `owner` locked of the file.
+    /// Releases all locks of `owner` on the file.
     pub(crate) async fn unlock_all(&self, file: &File, owner: u64) -> Result<(), Errno> {
         if self.lockers.take(file.node().id.0, owner) {
-            // Apart, as most who close have locked nothing.
+            // Boxed, because most owners that close have locked nothing.
             Box::pin(file.unlock(owner, ByteRange::ALL)).await?;
         }
         Ok(())
     }
 
-    /// A process closed a descriptor of this open.
+    /// Records that a process closed a descriptor of this open.
     pub(crate) fn flushed(&self, handle: u64, open: &OpenFile, pid: u32) {
         let owners = open.lock_owners();
         if !owners.is_empty() {
@@ -388,7 +393,7 @@ impl Opens {
         }
     }
 
-    /// Gives back everything that was locked by this open alone, which nobody has any more.
+    /// Releases the locks that only this open held, after its last descriptor is closed.
     pub(crate) async fn unlock_open(&self, handle: u64, open: &OpenFile) -> Result<(), Errno> {
         let (number, owners) = (open.file.node().id.0, std::mem::take(&mut *open.lock_owners()));
         if owners.is_empty() {
@@ -403,27 +408,29 @@ impl Opens {
         Ok(outcome?)
     }
 
-    /// The file with this number may have setuid and setgid bits from now on.
+    /// Records that the file with this number may have setuid and setgid bits from now on.
     pub(crate) fn doubt_bits(&self, number: u64) {
         for open in read(&self.files).values().filter(|open| open.file.node().id.0 == number) {
             open.plain.store(false, Relaxed);
         }
     }
 
-    /// An open by which the file with this number is written to the page cache.
+    /// Returns an open that writes the file with this number to the page cache.
     pub(crate) fn writing(&self, number: u64) -> Option<Arc<OpenFile>> {
         let fits = |open: &&Arc<OpenFile>| open.writing.is_some() && open.file.node().id.0 == number;
         read(&self.files).values().find(fits).cloned()
     }
 
-    /// The kernel asks for the attributes of the file with this number; none if it is not open.
+    /// Records that the kernel asks for the attributes of the file with this number. Returns `None` if the file is not
+    /// open.
     pub(crate) fn attributes_are_asked(&self, number: u64) -> Option<Asks> {
         let known = self.pages.known(number)?;
         known.forgetting().asking += 1;
         Some(Asks(known))
     }
 
-    /// Whether the kernel asks for the attributes of the file with this number, or was answered within so long.
+    /// Returns whether the kernel waits for the attributes of the file with this number, or received them less than
+    /// `within` ago.
     pub(crate) fn are_attributes_asked(&self, number: u64, within: Duration) -> bool {
         self.pages.known(number).is_some_and(|known| {
             let forgetting = known.forgetting();
@@ -431,14 +438,14 @@ impl Opens {
         })
     }
 
-    /// The kernel is about to be told to forget pages of the file with this number, if it is open.
+    /// Records that the kernel is about to be asked to forget pages of the file with this number, if it is open.
     pub(crate) fn pages_are_forgotten(&self, number: u64) -> Option<Forgets> {
         let known = self.pages.known(number)?;
         known.forgetting().running += 1;
         Some(Forgets(known))
     }
 
-    /// Whether the kernel was told to forget pages of the file with this number within so long, or is.
+    /// Returns whether the kernel has to forget pages of the file with this number, or had to less than `within` ago.
     pub(crate) fn were_pages_forgotten(&self, number: u64, within: Duration) -> bool {
         self.pages.known(number).is_some_and(|known| {
             let forgetting = known.forgetting();
@@ -446,22 +453,22 @@ impl Opens {
         })
     }
 
-    /// Whether the kernel has pages of the file with this number though others use it.
+    /// Returns whether the kernel has pages of the file with this number though other clients use it.
     pub(crate) fn do_pages_linger(&self, number: u64) -> bool {
         self.pages.known(number).is_some_and(|known| known.lingering.left.load(SeqCst) > 0)
     }
 
-    /// Whether the file with this number is open through the page cache.
+    /// Returns whether the file with this number is open through the page cache.
     pub(crate) fn are_pages_read(&self, number: u64) -> bool {
         self.pages.are_read(number)
     }
 
-    /// Takes a file off the list.
+    /// Removes a file from the table.
     pub(crate) fn take_file(&self, handle: u64) -> Result<Arc<OpenFile>, Errno> {
         write(&self.files).remove(&handle).inspect(|open| self.is_taken(open)).ok_or(EBADF)
     }
 
-    /// Takes all files off the list.
+    /// Removes all files from the table.
     pub(crate) fn take_files(&self) -> Vec<Arc<OpenFile>> {
         let taken = write(&self.files).drain().map(|(_, open)| open).collect::<Vec<_>>();
         taken.iter().for_each(|open| self.is_taken(open));
@@ -473,36 +480,36 @@ impl Opens {
         self.pages.closed(open.file.node().id.0, open.cached);
     }
 
-    /// The file with this number was changed otherwise than by writing.
+    /// Records that the file with this number was changed other than by a write.
     pub(crate) fn changed_otherwise(&self, number: u64) {
         if let Some(pages) = self.pages.known(number) {
             pages.mapped.changed_otherwise();
         }
     }
 
-    /// Whether any file is open.
+    /// Returns whether any file is open.
     pub(crate) fn are_there(&self) -> bool {
         !read(&self.files).is_empty()
     }
 
-    /// Whether any directory is open.
+    /// Returns whether any directory is open.
     pub(crate) fn are_there_dirs(&self) -> bool {
         !read(&self.dirs).is_empty()
     }
 
-    /// Adds a directory, read so far, and gives its handle.
+    /// Adds a directory with this reading position, and returns its handle.
     pub(crate) fn add_dir(&self, reading: Reading) -> u64 {
         let handle = self.next.fetch_add(1, Relaxed);
         write(&self.dirs).insert(handle, Arc::new(OpenDir { reading: tokio::sync::Mutex::new(reading) }));
         handle
     }
 
-    /// The directory with this handle.
+    /// Returns the directory with this handle.
     pub(crate) fn dir(&self, handle: u64) -> Result<Arc<OpenDir>, Errno> {
         read(&self.dirs).get(&handle).cloned().ok_or(EBADF)
     }
 
-    /// Takes a directory off the list.
+    /// Removes a directory from the table.
     pub(crate) fn take_dir(&self, handle: u64) {
         write(&self.dirs).remove(&handle);
     }
@@ -549,7 +556,7 @@ mod tests {
         written.made_durable(due);
         let later = written.due().expect("the sync need not have seen the slow write");
         written.made_durable(later);
-        // One that began earlier and ends last takes nothing back.
+        // A sync that began earlier and ends last takes nothing back.
         written.made_durable(due);
         assert_eq!(written.due(), None);
     }

@@ -35,7 +35,7 @@ use rustix::fs::OFlags;
 
 const ENOSYS: Errno = Errno(38);
 
-/// Carries out a request.
+/// Executes a request.
 pub(crate) async fn carry_out(fs: &FileSystem, request: Request) -> Answer {
     let header = &request.header;
     let _change = request.op.changes().then(|| fs.lately.change());
@@ -47,20 +47,20 @@ pub(crate) async fn carry_out(fs: &FileSystem, request: Request) -> Answer {
             write::write(fs, header, fh, (offset, data), (write_flags, flags)).await
         }
         Op::Flush { fh, lock_owner } => flush::flush(fs, header, fh, lock_owner).await,
-        // Apart, so that those above need not carry room for what the largest of the others needs.
+        // Boxed, so that the futures above need not reserve memory for the largest of the others.
         Op::Release { fh } => Box::pin(release::release(fs, fh)).await,
         _ => Box::pin(seldom(fs, request)).await,
     }
 }
 
-/// Carries out a request of the kinds that come less often.
+/// Executes a request of a less frequent kind.
 async fn seldom(fs: &FileSystem, request: Request) -> Answer {
     let header = &request.header;
     match request.op {
         Op::Init { major, minor, max_readahead, flags } => init::init(fs, (major, minor), max_readahead, flags),
         Op::Destroy => Ok(Reply::Done),
         Op::Setattr(args) => setattr::setattr(fs, header, &args).await,
-        // The kernel asks nobody: it decides by the attributes, and the server once more with each operation.
+        // The kernel need not ask: it decides by the attributes, and the server checks each operation again.
         Op::Access { .. } => Err(ENOSYS),
         Op::Readlink => readlink::readlink(fs, header).await,
         Op::Symlink { name, target } => symlink::symlink(fs, header, &name, &target).await,
@@ -76,7 +76,7 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
         }
         Op::Fsync { fh } => fsync::fsync(fs, header, fh).await,
         Op::Statfs => statfs::statfs(fs).await,
-        // Every other operation on a directory is durable when it is answered; of files, fsync and close take care.
+        // Every other operation on a directory is durable when it is answered; fsync and close make files durable.
         Op::Fsyncdir { .. } => Ok(fs.callers.anybody().sync_names().await.map(|()| Reply::Done)?),
         Op::Setxattr { name, value, flags } => xattr::set(fs, header, &name, &value, flags).await,
         Op::Getxattr { name, size } => xattr::get(fs, header, &name, size).await,
@@ -95,37 +95,37 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
             copy::copy(fs, header, (fh_in, off_in), (fh_out, off_out), len).await
         }
         Op::Forget { .. } | Op::BatchForget { .. } | Op::Interrupt { .. } => Ok(Reply::None),
-        // Carried out above.
+        // Executed above.
         Op::Lookup { .. } | Op::Getattr { .. } | Op::Read { .. } | Op::Write { .. } => Err(ENOSYS),
         Op::Flush { .. } | Op::Release { .. } => Err(ENOSYS),
         Op::Syncfs | Op::Unknown => Err(ENOSYS),
     }
 }
 
-/// When an operation may be left undone because of a signal to who asked for it.
+/// When an operation may be abandoned because of a signal to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GivenUp {
-    /// It is always carried out: it changes something, and who asked has to know whether.
+    /// Never: the operation changes something, and the caller has to know whether it did.
     Never,
-    /// When the asker is being killed: nobody will miss the answer.
+    /// When the caller is being killed, as it does not need the answer.
     WhenKilled,
-    /// Whatever the signal is, as POSIX has it for what may wait for other programs.
+    /// On any signal, as POSIX defines for operations that may wait for other programs.
     OnSignal,
 }
 
-/// What an operation may ask of a directory.
+/// The kinds of requests about a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InDirectory {
-    /// What is in it.
+    /// Its entries.
     Entries,
-    /// Something about a name in it.
+    /// A name in it.
     Name,
-    /// Its attributes, if it is one.
+    /// Its attributes, if it is a directory.
     Itself,
 }
 
 impl InDirectory {
-    /// What an operation asks.
+    /// Returns the kind of an operation.
     pub(crate) fn of(operation: u32) -> Option<Self> {
         match operation {
             opcode::READDIR | opcode::READDIRPLUS => Some(InDirectory::Entries),
@@ -146,7 +146,7 @@ impl InDirectory {
 }
 
 impl Op {
-    /// Whether it may change attributes of which the kernel is not told with the answer.
+    /// Returns whether the operation may change attributes that the answer does not report to the kernel.
     fn changes(&self) -> bool {
         match self {
             Op::Open { flags, .. } => OFlags::from_bits_retain(*flags).contains(OFlags::TRUNC),
@@ -173,7 +173,7 @@ impl Op {
         }
     }
 
-    /// When it may be left undone, or half done.
+    /// Returns when the operation may be abandoned, even half done.
     pub(crate) fn given_up(&self) -> GivenUp {
         match self {
             Op::Setlk { sleep: true, .. } => GivenUp::OnSignal,

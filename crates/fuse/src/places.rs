@@ -1,13 +1,14 @@
-//! The names by which the kernel found a file.
+//! The table of names by which the kernel found a file.
 //!
-//! FUSE requests carry node ids and no paths. From the names of a file and of the directories above it the mount knows the path that the kernel
-//! walked. A file may have several names, of which another client may have given some to other files; a request does not say by which name the
-//! program came. So the mount remembers each name for as long as the kernel may use it without asking.
+//! FUSE requests carry node ids and no paths. From the names of a file and of the directories above it, the mount
+//! derives the path that the kernel walked. A file may have several names, and another client may have given some of
+//! them to other files since. A request does not say which name the program used. So the mount remembers each name for
+//! as long as the kernel may use it without asking.
 
 use bytes::Bytes;
 use std::time::Duration;
 
-/// Most names kept for one file.
+/// Largest number of names kept for one file.
 const KEPT: usize = 4;
 
 /// A name in a directory.
@@ -17,7 +18,7 @@ pub(crate) struct Place {
     pub(crate) dir: u64,
     /// The name in it.
     pub(crate) name: Bytes,
-    /// When the kernel was told of it last, in seconds since the mount began.
+    /// When the kernel last received it, in seconds since the mount began.
     told_at: u32,
 }
 
@@ -32,19 +33,20 @@ impl Place {
 pub(crate) struct Trusted(u32);
 
 impl Trusted {
-    /// The kernel caches names for this time. A request may be on its way as long again.
+    /// Creates the limit from the time for which the kernel caches names. A request may be in flight for as long again.
     pub(crate) fn new(entry_valid: Duration) -> Self {
         let secs = entry_valid.as_secs().saturating_add(1).saturating_mul(2);
         Trusted(u32::try_from(secs).unwrap_or(u32::MAX))
     }
 }
 
-/// The names of one file, the one found last at the front.
+/// The names of one file, with the one found last at the front.
 #[derive(Default, Debug)]
 pub(crate) struct Places(Vec<Place>);
 
 impl Places {
-    /// The kernel is told at this time that this name stands for the file; a directory has no other. Gives the names that are no longer kept.
+    /// Records that the kernel receives this name for the file at this time; a directory has no other name. Returns the
+    /// names that are no longer kept.
     pub(crate) fn found(
         &mut self,
         (dir, name): (u64, &[u8]),
@@ -65,7 +67,8 @@ impl Places {
         dropped
     }
 
-    /// The kernel is told again, at this time, of the name that it found last; whether this is that name.
+    /// Records that the kernel receives a name again, at this time. Returns false, without a change, unless it is the
+    /// file's only known name.
     pub(crate) fn found_again(&mut self, (dir, name): (u64, &[u8]), now: u32) -> bool {
         let [only] = &mut self.0[..] else { return false };
         let again = only.is(dir, name);
@@ -75,23 +78,23 @@ impl Places {
         again
     }
 
-    /// The file has lost this name; gives it back if the file was known by it.
+    /// Removes a name that the file has lost. Returns the name if the file was known by it.
     pub(crate) fn lost(&mut self, dir: u64, name: &[u8]) -> Option<Place> {
         let at = self.0.iter().position(|place| place.is(dir, name))?;
         Some(self.0.remove(at))
     }
 
-    /// The name found last.
+    /// Returns the name found last.
     pub(crate) fn last(&self) -> Option<&Place> {
         self.0.first()
     }
 
-    /// All names.
+    /// Returns all names.
     pub(crate) fn all(&self) -> &[Place] {
         &self.0
     }
 
-    /// The name found last, and others that the kernel may use at this time without asking.
+    /// Returns the name found last, and the other names that the kernel may use at this time without asking.
     pub(crate) fn in_use(&self, now: u32, trusted: Trusted) -> impl Iterator<Item = &Place> {
         let is_new = move |place: &Place| now.saturating_sub(place.told_at) <= trusted.0;
         self.0.iter().enumerate().filter(move |(at, place)| *at == 0 || is_new(place)).map(|(_, place)| place)

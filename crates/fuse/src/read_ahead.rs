@@ -1,11 +1,12 @@
-//! How far the page cache of the mount reads ahead: a setting of the kernel, found by the number of the mount.
+//! The read-ahead size of the kernel's page cache for the mount, a kernel setting that is found by the mount's device
+//! number.
 
 use client::Policy;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Where the kernel keeps it.
+/// The kernel's setting for the mount.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     file: OnceLock<PathBuf>,
@@ -13,23 +14,23 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// The mount is at this directory now.
+    /// Records where the file system is mounted.
     pub(crate) fn mounted_at(&self, dir: &Path) {
-        // Asking for the attributes of the directory would ask ourselves.
+        // A stat of the directory would make a request to this very mount.
         let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
         if let Some(number) = crate::mounting::device_at(&mounts, dir) {
             let _ = self.file.set(Path::new("/sys/class/bdi").join(number).join("read_ahead_kb"));
         }
     }
 
-    /// The page cache is about to be used, perhaps for the first time.
+    /// Applies the policy at the first use of the page cache.
     pub(crate) fn begin(&self, policy: impl FnOnce() -> Policy) {
         if !self.begun.swap(true, Relaxed) {
             self.apply(&policy());
         }
     }
 
-    /// Has the kernel read ahead as a policy says. Only root may; for others the kernel's own limit stays.
+    /// Sets the kernel's read-ahead to that of a policy. Only root may; for other users, the kernel's own limit stays.
     pub(crate) fn apply(&self, policy: &Policy) {
         let Some(file) = self.file.get() else { return };
         if let Err(error) = std::fs::write(file, (policy.read_ahead >> 10).to_string()) {

@@ -1,4 +1,4 @@
-//! Replies to the kernel, encoded (Linux `include/uapi/linux/fuse.h`).
+//! Encoding of replies to the kernel (Linux `include/uapi/linux/fuse.h`).
 
 use crate::{Errno, abi};
 use client::Segment;
@@ -6,30 +6,30 @@ use rustix::fs::StatxFlags;
 use std::time::Duration;
 use types::{Attrs, FileKind, StatFs};
 
-/// Size of I/O that is preferred (`st_blksize`), in bytes: large enough that copies do not ask for every page.
+/// Preferred I/O size (`st_blksize`), in bytes: large enough that copying does not make a request for every page.
 pub const BLOCK_SIZE: u32 = 256 << 10;
 
-/// What an operation came to.
+/// The result of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// Done, and nothing to say.
+    /// Success without data.
     Done,
     /// These bytes.
     Bytes(Vec<u8>),
-    /// Bytes that were read.
+    /// Bytes read from a file.
     Read(Vec<Segment>),
-    /// It failed.
+    /// An error.
     Failed(Errno),
-    /// The kernel waits for none.
+    /// No reply, as the kernel does not wait for one.
     None,
 }
 
-/// Fields in the machine's byte order.
+/// A buffer of fields in the machine's byte order.
 #[derive(Default)]
 pub struct Body(Vec<u8>);
 
 impl Body {
-    /// As many bytes as will follow.
+    /// Creates an empty buffer with capacity for this many bytes.
     pub fn with_capacity(bytes: usize) -> Self {
         Body(Vec::with_capacity(bytes))
     }
@@ -64,18 +64,18 @@ impl Body {
         self
     }
 
-    /// The reply.
+    /// Returns the reply.
     pub fn reply(self) -> Reply {
         Reply::Bytes(self.0)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn into_vec(self) -> Vec<u8> {
         self.0
     }
 }
 
-/// The type bits of `st_mode`.
+/// Returns the type bits of `st_mode`.
 pub fn type_bits(kind: FileKind) -> u32 {
     match kind {
         FileKind::Fifo => 0o010_000,
@@ -88,17 +88,17 @@ pub fn type_bits(kind: FileKind) -> u32 {
     }
 }
 
-/// The kernel's 32-bit form of a device number (`new_encode_dev`).
+/// Returns the kernel's 32-bit form of a device number (`new_encode_dev`).
 fn device((major, minor): (u32, u32)) -> u32 {
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
-/// Major and minor number of the kernel's 32-bit form.
+/// Returns major and minor number of the kernel's 32-bit form.
 pub fn device_numbers(rdev: u32) -> (u32, u32) {
     ((rdev & 0xfff00) >> 8, (rdev & 0xff) | ((rdev >> 12) & 0xfff00))
 }
 
-/// `fuse_attr`.
+/// Appends `fuse_attr`.
 fn attr(body: Body, attrs: &Attrs) -> Body {
     let times = [attrs.atime, attrs.mtime, attrs.ctime];
     let mut body = body.u64(attrs.id.0).u64(attrs.size).u64(attrs.used.div_ceil(512));
@@ -117,13 +117,13 @@ fn attr(body: Body, attrs: &Attrs) -> Body {
         .u32(0)
 }
 
-/// `fuse_attr_out`: attributes, good for so long.
+/// Encodes `fuse_attr_out`: attributes with their lifetime.
 pub fn attributes(attrs: &Attrs, valid: Duration) -> Reply {
     let body = Body::with_capacity(104).u64(valid.as_secs()).u32(valid.subsec_nanos()).u32(0);
     attr(body, attrs).reply()
 }
 
-/// `fuse_statx_out`: attributes, good for so long, and when the file was made.
+/// Encodes `fuse_statx_out`: attributes with their lifetime and the birth time.
 pub fn statx(attrs: &Attrs, valid: Duration) -> Reply {
     const NO_FLAGS: u32 = 0;
     let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
@@ -134,37 +134,37 @@ pub fn statx(attrs: &Attrs, valid: Duration) -> Reply {
     for time in [attrs.atime, attrs.btime, attrs.ctime, attrs.mtime] {
         body = body.u64(time.secs as u64).u32(time.nanos).u32(0);
     }
-    // The device it is on, which the kernel knows, and room for what is to come.
+    // The device of the file system, which the kernel knows, and reserved space.
     body.u32(attrs.rdev.0).u32(attrs.rdev.1).u64(0).zeros(112).reply()
 }
 
-/// How long the kernel may believe what it is told of a name.
+/// Lifetimes of a name and its attributes in the kernel's cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lifetimes {
-    /// What the name stands for.
+    /// The lifetime of the name.
     pub entry: Duration,
-    /// Its attributes.
+    /// The lifetime of the attributes.
     pub attrs: Duration,
 }
 
-/// Appends `fuse_entry_out`: what a name stands for.
+/// Appends `fuse_entry_out`: the file for which a name stands.
 pub fn entry(body: Body, node: u64, attrs: &Attrs, lifetimes: Lifetimes) -> Body {
     let Lifetimes { entry, attrs: lifetime } = lifetimes;
     let body = body.u64(node).u64(0).u64(entry.as_secs()).u64(lifetime.as_secs());
     attr(body.u32(entry.subsec_nanos()).u32(lifetime.subsec_nanos()), attrs)
 }
 
-/// `fuse_entry_out` of a name that is not there, to be remembered for so long.
+/// Encodes `fuse_entry_out` of a name that does not exist, with a lifetime.
 pub fn no_entry(valid: Duration) -> Reply {
     Body::with_capacity(128).u64(0).u64(0).u64(valid.as_secs()).u64(0).u32(valid.subsec_nanos()).zeros(92).reply()
 }
 
-/// `fuse_open_out`.
+/// Appends `fuse_open_out`.
 pub fn opened(body: Body, fh: u64, flags: u32) -> Body {
     body.u64(fh).u32(flags).u32(0)
 }
 
-/// `fuse_statfs_out`.
+/// Encodes `fuse_statfs_out`.
 pub fn statfs(stat: &StatFs) -> Reply {
     const BLOCK: u64 = 4096;
     let blocks = |bytes: u64| bytes / BLOCK;
@@ -181,25 +181,25 @@ pub fn statfs(stat: &StatFs) -> Reply {
         .reply()
 }
 
-/// The type of a directory entry (`DT_*`): the type bits of `st_mode`, 12 bits down.
+/// Returns the type of a directory entry (`DT_*`): the type bits of `st_mode`, shifted right by 12.
 fn entry_type(kind: FileKind) -> u32 {
     type_bits(kind) >> 12
 }
 
-/// Entries of a directory, as many as there is room for.
+/// A buffer for as many directory entries as fit.
 pub struct Entries {
     body: Body,
     room: usize,
 }
 
 impl Entries {
-    /// None yet, in so many bytes.
+    /// Creates an empty buffer of `room` bytes.
     pub fn new(room: usize) -> Self {
         Entries { body: Body::with_capacity(room), room }
     }
 
-    /// Appends an entry, with all that is known of it where the kernel asked for that; false if there is no room.
-    /// Reading goes on after it at `next`.
+    /// Appends an entry, with its attributes (`plus`) if the kernel asked for them. Returns false if it does not fit.
+    /// Reading continues after it at `next`.
     pub fn push(
         &mut self,
         (name, id, kind): (&[u8], u64, FileKind),
@@ -223,18 +223,18 @@ impl Entries {
         true
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.body.0.is_empty()
     }
 
-    /// The reply.
+    /// Returns the reply.
     pub fn reply(self) -> Reply {
         self.body.reply()
     }
 }
 
-/// `fuse_out_header` of a reply with so many bytes behind it.
+/// Encodes `fuse_out_header` of a reply with `len` bytes behind the header.
 pub fn header(unique: u64, error: i32, len: usize) -> [u8; abi::OUT_HEADER] {
     let mut out = [0; abi::OUT_HEADER];
     out[..4].copy_from_slice(&((abi::OUT_HEADER + len) as u32).to_ne_bytes());

@@ -1,13 +1,13 @@
-//! Requests of the kernel, decoded and bounds-checked (Linux `include/uapi/linux/fuse.h`).
+//! Decoding and bounds checks of requests from the kernel (Linux `include/uapi/linux/fuse.h`).
 //!
-//! A message is a header, arguments of fixed size, and what follows: names, each with a zero byte behind it, or bytes to
-//! write. Over the device all three come in one piece, through an io_uring entry the last one comes apart.
+//! A message is a header, arguments of fixed size, and a rest: names, each with a zero byte behind it, or bytes to
+//! write. The device delivers all three in one piece; an io_uring entry delivers the rest separately.
 
 use crate::abi::{self, opcode};
 use bytes::Bytes;
 use std::fmt;
 
-/// `fuse_in_header`: who asks what of which file.
+/// `fuse_in_header`: the operation, the file and the caller of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// Bytes of the whole message.
@@ -18,30 +18,30 @@ pub struct Header {
     pub unique: u64,
     /// The file.
     pub node: u64,
-    /// Effective user of the asker, for file systems.
+    /// Effective user of the caller, for file systems.
     pub uid: u32,
-    /// Effective group of the asker, for file systems.
+    /// Effective group of the caller, for file systems.
     pub gid: u32,
-    /// Thread that asks; 0 when it is in no process namespace that can be seen.
+    /// Thread of the caller; 0 if it is in a PID namespace that this process cannot see.
     pub pid: u32,
-    /// Whether the request is carried out only if the path by which the kernel found the file still leads to it.
+    /// Whether the mount executes the request only if the path by which the kernel found the file still leads to it.
     pub expects: bool,
 }
 
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// Who asks.
+    /// The header.
     pub header: Header,
-    /// What.
+    /// The operation.
     pub op: Op,
 }
 
-/// Attributes to be set.
+/// Attributes to set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct SetAttr {
-    /// Which of the following count: [`abi::fattr`].
+    /// Which of the fields below are valid: [`abi::fattr`].
     pub valid: u32,
     pub fh: u64,
     pub size: u64,
@@ -53,26 +53,27 @@ pub struct SetAttr {
     pub gid: u32,
 }
 
-/// A range of bytes in the kernel's form for locks, and how to lock it.
+/// A range of bytes in the kernel's form for locks, and the kind of lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lock {
     /// The open file.
     pub fh: u64,
-    /// Whose lock.
+    /// The owner of the lock.
     pub owner: u64,
     /// First byte.
     pub start: u64,
-    /// Last byte; `i64::MAX` for the end of the file, whatever it will be.
+    /// Last byte; `i64::MAX` means the end of the file, even if the file grows.
     pub end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub kind: u32,
-    /// The process that asks.
+    /// The process that asks for the lock.
     pub pid: u32,
-    /// Whether it is one of flock(2), which cares not how the file was opened; otherwise both kinds are one here.
+    /// Whether this is a lock of flock(2), which does not depend on the open mode; otherwise the two kinds are equal
+    /// here.
     pub flock: bool,
 }
 
-/// What is asked. Fields have the kernel's names.
+/// The operation of a request. Fields have the kernel's names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Op {
@@ -221,11 +222,11 @@ pub enum Op {
         len: u64,
         flags: u64,
     },
-    /// One that is not served here.
+    /// An operation that the mount does not support.
     Unknown,
 }
 
-/// A message that is not one.
+/// The error for a message that is not a valid request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed(pub &'static str);
 
@@ -235,7 +236,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Fixed-size fields, in the machine's byte order.
+/// A reader of fixed-size fields, in the machine's byte order.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -263,7 +264,7 @@ impl Fields<'_> {
     }
 }
 
-/// Cuts a name with a zero byte behind it off.
+/// Splits off a name with a zero byte behind it.
 fn name(rest: &mut Bytes) -> Result<Bytes, Malformed> {
     let end = rest.iter().position(|b| *b == 0).ok_or(Malformed("a name does not end"))?;
     let name = rest.split_to(end);
@@ -272,7 +273,7 @@ fn name(rest: &mut Bytes) -> Result<Bytes, Malformed> {
 }
 
 impl Header {
-    /// Reads the header at the front of a message, and how many bytes of extensions end it.
+    /// Decodes the header at the front of a message. Also returns how many bytes of extensions end the message.
     pub fn decode(message: &[u8]) -> Result<(Header, usize), Malformed> {
         let mut f = Fields(message);
         let (len, opcode, unique, node) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?);
@@ -282,7 +283,7 @@ impl Header {
     }
 }
 
-/// Bytes of the fixed-size arguments of a kind of request, from minor version [`abi::MINOR_OLDEST`] on.
+/// Returns the size of the fixed-size arguments of a kind of request, from minor version [`abi::MINOR_OLDEST`] on.
 pub fn fixed_size(code: u32) -> usize {
     match code {
         opcode::FORGET | opcode::INTERRUPT | opcode::ACCESS | opcode::BATCH_FORGET | opcode::GETXATTR => 8,
@@ -301,7 +302,7 @@ pub fn fixed_size(code: u32) -> usize {
 }
 
 impl Request {
-    /// Decodes a message that came in one piece.
+    /// Decodes a message that arrived in one piece.
     pub fn decode(mut message: Bytes) -> Result<Request, Malformed> {
         let (header, extensions) = Header::decode(&message)?;
         if header.len as usize != message.len() {
@@ -316,8 +317,8 @@ impl Request {
 }
 
 impl Request {
-    /// Decodes a message whose parts came apart: the header, room that the fixed-size arguments are at the front of, and
-    /// what follows them.
+    /// Decodes a message whose parts arrived separately: the header, memory that begins with the fixed-size arguments,
+    /// and the rest.
     pub fn decode_parts(header: &[u8], room: &[u8], mut rest: Bytes) -> Result<Request, Malformed> {
         let (header, extensions) = Header::decode(header)?;
         let fixed = room.get(..fixed_size(header.opcode)).ok_or(Malformed("it is too short"))?;
@@ -325,7 +326,7 @@ impl Request {
         let behind = rest.len().checked_sub(extensions);
         rest.truncate(behind.ok_or(Malformed("its extensions are longer than itself"))?);
         let op = Op::decode(&header, fixed, rest)?;
-        // Of others it is not known how long their arguments are.
+        // The argument length of unknown operations is not known.
         if op != Op::Unknown && header.len as usize != len {
             return Err(Malformed("its length is not the one it says"));
         }
@@ -334,7 +335,7 @@ impl Request {
 }
 
 impl Op {
-    /// Decodes the fixed-size arguments and what follows.
+    /// Decodes the fixed-size arguments and the rest.
     pub fn decode(header: &Header, fixed: &[u8], mut rest: Bytes) -> Result<Op, Malformed> {
         let mut f = Fields(fixed);
         Ok(match header.opcode {
@@ -344,7 +345,7 @@ impl Op {
             opcode::FORGET => Op::Forget { nlookup: f.u64()? },
             opcode::BATCH_FORGET => Op::BatchForget { nodes: forgets(f.u32()?, &rest)? },
             opcode::INTERRUPT => Op::Interrupt { unique: f.u64()? },
-            // What is wanted of them follows with STATX, and is all that there is.
+            // STATX has a request mask behind these fields; the mount ignores it and returns all attributes.
             opcode::GETATTR | opcode::STATX => {
                 let flags = f.u64()? as u32;
                 let fh = f.u64()?;
@@ -389,7 +390,7 @@ impl Op {
     }
 }
 
-/// Requests that make, move and remove names.
+/// Decodes requests that create, rename and remove names.
 fn names(code: u32, f: &mut Fields, mut rest: Bytes) -> Result<Op, Malformed> {
     let rest = &mut rest;
     Ok(match code {
@@ -403,7 +404,7 @@ fn names(code: u32, f: &mut Fields, mut rest: Bytes) -> Result<Op, Malformed> {
         opcode::LINK => Op::Link { oldnode: f.u64()?, newname: name(rest)? },
         opcode::CREATE => {
             let (flags, mode) = (f.u32()?, f.u32()?);
-            // The umask has been applied.
+            // The kernel has applied the umask.
             f.skip(4)?;
             Op::Create { flags, mode, open_flags: f.u32()?, name: name(rest)? }
         }
@@ -413,7 +414,7 @@ fn names(code: u32, f: &mut Fields, mut rest: Bytes) -> Result<Op, Malformed> {
 
 fn init(f: &mut Fields, rest: Bytes) -> Result<Op, Malformed> {
     let (major, minor, max_readahead, low) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
-    // Kernels that know more than 32 flags say so with one of them.
+    // Kernels that know more than 32 flags set this flag.
     let high = if u64::from(low) & abi::init::INIT_EXT != 0 { Fields(&rest).u32()? } else { 0 };
     Ok(Op::Init { major, minor, max_readahead, flags: u64::from(low) | u64::from(high) << 32 })
 }

@@ -1,19 +1,22 @@
-//! Threads whose path the kernel walks again, because the mount answered ESTALE.
+//! Rewalks: threads whose path the kernel walks again because the mount answered ESTALE.
 //!
-//! The kernel does so once in a system call, and looks up every name on the path then. So a second request of the same call is carried out as it
-//! is: either the kernel has just looked up what the names stand for, or the path begins at an open directory, whose own name it does not look up.
+//! The kernel walks a path again once in a system call, and then looks up every name on the path. So the mount executes
+//! a second request of the same call without expectations. Either the kernel has just looked up what the names stand
+//! for, or the path begins at an open directory, whose own name the kernel does not look up.
 //!
-//! A thread may make the same call with the same arguments again, on another file: `rm -r` opens directories by the same descriptor, with names at the
-//! same address. So the mount notices when a call has ended: with its operation, or because the thread asks for what does not follow from the lookup
-//! before (a call that ends with a lookup, as stat(2), is not noticed until then). A name that is not there can only be looked up again, or made. After a name that was found the kernel may ask for it once more, but does not
-//! find the directory gone then.
+//! A thread may make the same call with the same arguments again, on another file: `rm -r` opens directories by the
+//! same descriptor, with names at the same address. So the mount detects the end of a call: by the call's operation, or
+//! because the thread asks for something that does not follow from the lookup before. The mount does not notice the end
+//! of a call that ends with a lookup, such as stat(2), until then. A name that does not exist can only be looked up
+//! again, or created. After a name that was found, the kernel may ask for it once more, but then does not find the
+//! directory gone.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most threads that are known.
+/// Largest number of known threads, and of known names.
 const MOST: usize = 1024;
 /// How long a thread is known after its last request.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
@@ -29,19 +32,20 @@ pub(crate) struct Rewalks {
 /// A directory, and a name in it.
 type Name = (u64, Box<[u8]>);
 
-/// A name that the kernel drops because it led elsewhere. Each thread that looked it up before gets that answer, and looks it up once more.
+/// A name that the kernel drops because it led elsewhere. Each thread that looked the name up before gets ESTALE once,
+/// and looks it up again.
 struct Dropped {
     at: Instant,
     threads: Vec<u32>,
 }
 
-/// A thread that received it.
+/// A thread that received ESTALE.
 struct Told {
-    /// When it was answered last; nothing while it waits for an answer.
+    /// When it last received an answer; `None` while it waits for an answer.
     last: Option<Instant>,
     /// The system call it is in, with its arguments.
     call: String,
-    /// The name that it looked up last in the walk, and whether there was such a name.
+    /// The name that it looked up last in the walk, and whether the name existed.
     looked_up: Option<(Name, bool)>,
     /// The name that it is looking up.
     asking: Option<Name>,
@@ -52,13 +56,14 @@ impl Told {
         self.last.is_none_or(|last| last.elapsed() < KNOWN_FOR)
     }
 
-    /// Whether it asks for what was found by the lookup before.
+    /// Returns whether it asks again for the name that its last lookup found.
     fn asks_again(&self) -> bool {
         matches!((&self.looked_up, &self.asking), (Some((found, true)), Some(asking)) if found == asking)
     }
 }
 
-/// A thread waits for an answer until this is dropped, also when it gets none because it was killed.
+/// A thread that waits for an answer, until this is dropped. This also happens without an answer, when the thread is
+/// killed.
 pub(crate) struct Asking<'a> {
     rewalks: &'a Rewalks,
     thread: u32,
@@ -72,14 +77,14 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// What a thread asks for by a name.
+/// A request of a thread by a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step<'a> {
-    /// What a name in a directory stands for.
+    /// A lookup of a name in a directory.
     LookUp(u64, &'a [u8]),
-    /// To make a name, perhaps one that was not there.
+    /// The creation of a name, perhaps after a failed lookup.
     Make,
-    /// Something else.
+    /// Any other request.
     Other,
 }
 
@@ -88,7 +93,7 @@ impl Rewalks {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread in this system call receives ESTALE.
+    /// Records that a thread in this system call receives ESTALE.
     pub(crate) fn begin(&self, thread: u32, call: &str) {
         let mut threads = self.threads();
         threads.retain(|_, told| told.is_known());
@@ -100,7 +105,7 @@ impl Rewalks {
         self.any.store(true, SeqCst);
     }
 
-    /// A thread is told that a name leads elsewhere, and the kernel drops it.
+    /// Records that a thread receives ESTALE for a name that leads elsewhere, and that the kernel drops the name.
     pub(crate) fn dropped(&self, thread: u32, dir: u64, name: &[u8]) {
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         dropped.retain(|_, dropped| dropped.at.elapsed() < KNOWN_FOR);
@@ -111,13 +116,14 @@ impl Rewalks {
         self.any.store(true, SeqCst);
     }
 
-    /// A thread works in a directory by a descriptor, and no path leads there. Other threads that look up names in it have no path to walk again, either:
-    /// they are no longer told that a name was dropped.
+    /// Records that a thread works in a directory by a descriptor, and that no path leads there. Other threads that
+    /// look up names in the directory have no path to walk again, either. They no longer receive ESTALE for a dropped
+    /// name.
     pub(crate) fn worked_in(&self, dir: u64) {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner).retain(|(in_dir, _), _| *in_dir != dir);
     }
 
-    /// Whether a thread looks up a name that another thread was told of, for the first time since.
+    /// Returns whether a thread looks up a name that was dropped for another thread, for the first time since.
     pub(crate) fn drops(&self, thread: u32, dir: u64, name: &[u8]) -> bool {
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         let found = dropped.get_mut(&(dir, name.into())).filter(|dropped| dropped.at.elapsed() < KNOWN_FOR);
@@ -128,7 +134,7 @@ impl Rewalks {
         true
     }
 
-    /// A thread asks for something by a name. Until it is answered, it is known however long that takes.
+    /// Begins a request of a thread by a name. The thread stays known until the answer, however long that takes.
     pub(crate) fn asks(&self, thread: u32, step: Step) -> Option<Box<Asking<'_>>> {
         if !self.any.load(SeqCst) {
             return None;
@@ -150,11 +156,12 @@ impl Rewalks {
             Step::LookUp(dir, name) => Some((dir, name.into())),
             _ => None,
         };
-        // Boxed, for it is rare, and the futures of all requests have room for it.
+        // Boxed, because it is rare, and the futures of all requests reserve memory for it.
         Some(Box::new(Asking { rewalks: self, thread }))
     }
 
-    /// Whether a thread received ESTALE in this system call. Where the call cannot be seen this time, or could not when it did, it is taken for the same.
+    /// Returns whether a thread received ESTALE in this system call. A call that cannot be seen, now or then, counts as
+    /// the same call.
     pub(crate) fn is_walking(&self, thread: u32, call: &str) -> bool {
         let is = |told: &Told| {
             let same = told.call == call || told.call.is_empty() || call.is_empty();
@@ -163,7 +170,7 @@ impl Rewalks {
         self.any.load(SeqCst) && self.threads().get(&thread).is_some_and(is)
     }
 
-    /// A thread goes on: it is answered whether there is the name that it looked up.
+    /// Records the answer to a thread's lookup: whether the name exists.
     pub(crate) fn looked_up(&self, thread: u32, found: bool) {
         if self.any.load(SeqCst)
             && let Some(told) = self.threads().get_mut(&thread)
@@ -173,7 +180,7 @@ impl Rewalks {
         }
     }
 
-    /// What the thread walked the path for is answered.
+    /// Records that the operation for which the thread walked the path has an answer.
     pub(crate) fn end(&self, thread: u32) {
         if self.any.load(SeqCst) {
             let mut threads = self.threads();
@@ -249,7 +256,7 @@ mod tests {
         rewalks.threads().get_mut(&6).unwrap().last = Some(past);
         assert!(rewalks.asks(6, Step::Other).is_none());
         assert!(!rewalks.is_walking(6, "open") && rewalks.threads().len() == 1);
-        // It was killed, and nobody has answered it.
+        // The thread was killed and has received no answer.
         drop(asking);
         assert!(rewalks.threads()[&5].last.is_some());
     }

@@ -1,24 +1,24 @@
-//! What signals there are for who asked for something.
+//! The signals that are pending for the caller of a request.
 //!
-//! The kernel says only that a signal came. Programs that handle theirs do not expect lookups and reads of files to fail because of
-//! them, as no local file system lets them.
+//! The kernel reports only that a signal arrived. Programs that handle their signals do not expect lookups and reads of
+//! files to fail because of them, as no local file system lets them.
 
 use std::fmt::Display;
 use std::time::Duration;
 
-/// How often it is looked: the kernel tells of the first signal only, and over io_uring not always of that.
+/// The interval between checks: the kernel reports only the first signal, and over io_uring not always that one.
 pub(crate) const LOOKS: Duration = Duration::from_millis(500);
 
-/// Whether there is a signal for this thread that interrupts what it waits for.
+/// Returns whether a signal is pending for this thread that interrupts its wait.
 pub(crate) fn is_signalled(thread: u32) -> bool {
     status(thread).is_ok_and(|status| of_thread(&status) != 0)
 }
 
-/// SIGKILL in the masks of signals that the kernel shows: that of signal 1 is the lowest bit.
+/// SIGKILL in the kernel's signal masks, in which signal 1 is the lowest bit.
 const SIGKILL: u64 = 1 << (9 - 1);
 
-/// Whether this thread waits to be killed (proc(5)). Of those that cannot be seen from here, in other PID namespaces (0 for FUSE),
-/// it is believed: they could not be ended otherwise.
+/// Returns whether SIGKILL is pending for this thread (proc(5)). For threads in PID namespaces that this process cannot
+/// see (0 for FUSE), the answer is true: they could not be ended otherwise.
 pub(crate) fn is_killed(thread: u32) -> bool {
     thread == 0 || status(thread).is_ok_and(|status| has_sigkill(&status))
 }
@@ -31,7 +31,7 @@ fn has_sigkill(status: &str) -> bool {
     of_thread(status) & SIGKILL != 0
 }
 
-/// The signals that a thread with this `/proc/<thread>/status` has to deal with.
+/// Returns the pending, unblocked signals of a thread with this `/proc/<thread>/status`.
 fn of_thread(status: &str) -> u64 {
     let mask = |name| {
         let mask = status.lines().find_map(|line| line.strip_prefix(name));

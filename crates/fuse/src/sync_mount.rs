@@ -1,8 +1,10 @@
-//! Synchronous writes: as long as other clients use a file that the kernel writes back, each write(2) of the mount has its pages written before it returns.
+//! Synchronous writes: while other clients use a file that the kernel writes back, each write(2) writes its pages back
+//! before it returns.
 //!
-//! The kernel has no such switch for a file, only for a whole mount (`mount -o sync`, `SB_SYNCHRONOUS`): then each write ends with an fsync of the bytes
-//! that it wrote. It is switched on before the delegation of such a file goes back, and off when no file of this kind is left. Files that this mount has
-//! alone pay for that meanwhile with two requests for each write.
+//! The kernel has no such switch for a file, only for a whole mount (`mount -o sync`, `SB_SYNCHRONOUS`). With it, each
+//! write ends with an fsync of the bytes that it wrote. The mount turns it on before it returns the delegation of such
+//! a file, and off when no such file is left. Meanwhile each write to a file under a write delegation costs two
+//! requests.
 
 use crate::mounting;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
@@ -12,31 +14,31 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// The switch of one mount.
+/// The switch for synchronous writes of one mount.
 #[derive(Default)]
 pub(crate) struct SyncMount {
-    /// Where the mount is, and its device there.
+    /// The directory of the mount, and its device number.
     place: OnceLock<(PathBuf, (u32, u32))>,
     on: AtomicBool,
-    /// Held while it is switched.
+    /// Held while the switch changes.
     switching: tokio::sync::Mutex<()>,
 }
 
 impl SyncMount {
-    /// The mount is at this directory now.
+    /// Records where the file system is mounted.
     pub(crate) fn mounted_at(&self, dir: &Path) {
         if let Some(device) = mounting::device_numbers_at(dir) {
             let _ = self.place.set((dir.to_owned(), device));
         }
     }
 
-    /// Whether each write is written before it returns.
+    /// Returns whether each write is written back before it returns.
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(SeqCst)
     }
 
-    /// Switches it as `wanted` says by the time when nobody else does. Must not be awaited by a request that a switch may wait for: it has the kernel
-    /// write all dirty pages of the mount.
+    /// Sets the switch to the value of `wanted` at the moment when no other caller changes it. A request for which a
+    /// change may wait must not await this: the change makes the kernel write all dirty pages of the mount.
     pub(crate) async fn settle(&self, wanted: impl Fn() -> bool) {
         let _turn = self.switching.lock().await;
         let wanted = wanted();
@@ -45,7 +47,7 @@ impl SyncMount {
         }
         let Some(place) = self.place.get().cloned() else { return };
         if wanted {
-            // Requests that come of it know it already.
+            // Set before, because requests that result from the change depend on it.
             self.on.store(true, SeqCst);
         }
         let switched = tokio::task::spawn_blocking(move || switch(&place, wanted)).await;
@@ -60,7 +62,7 @@ impl SyncMount {
     }
 }
 
-/// Changes the flag of the file system, and none of the flags of any mount of it.
+/// Changes the flag of the file system, without the flags of its mounts.
 fn switch((dir, device): &(PathBuf, (u32, u32)), on: bool) -> io::Result<()> {
     let root = rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let found = rustix::fs::statx(&root, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS)?;

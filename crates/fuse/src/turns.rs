@@ -1,29 +1,31 @@
-//! Whose turn it is to work on a request: the thread that read it, and from the first wake-up that finds it waiting a task.
+//! Poll scheduling: the thread that read a request polls it first; after a wake-up that finds it waiting, a task polls
+//! it.
 //!
-//! What wakes a request while the thread that read it is still at it only leaves word: that thread looks again. Else a task
-//! would be woken, only to wait for that thread, and the answers of near servers come that early.
+//! A wake-up that arrives while the first thread still polls the request only leaves a mark, and that thread polls
+//! again. Otherwise the wake-up would start a task that only waits for that thread, and answers of near servers arrive
+//! that early.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The reader works on it.
+/// The reader polls the request.
 const BEGUN: u8 = 0;
-/// The reader works on it, and it was woken since that look began.
+/// The reader polls it, and a wake-up has arrived since that poll began.
 const WOKEN: u8 = 1;
-/// It waits, and nobody works on it.
+/// It waits, and no thread polls it.
 const WAITS: u8 = 2;
-/// A task has it, which is woken by ways of its own.
+/// A task has it, and has wakers of its own.
 const HANDED: u8 = 3;
 
-/// The turn of one request.
+/// The polling state of one request.
 pub(crate) struct Turns(AtomicU8);
 
 impl Turns {
-    /// The reader begins.
+    /// Creates the state in which the reader begins to poll.
     pub(crate) fn begun() -> Self {
         Turns(AtomicU8::new(BEGUN))
     }
 
-    /// What the request waited for may be there; whether the caller has to start the task.
+    /// Records a wake-up. Returns whether the caller has to start the task.
     pub(crate) fn wake(&self) -> bool {
         let next = |turn| match turn {
             BEGUN => Some(WOKEN),
@@ -33,18 +35,18 @@ impl Turns {
         self.change(next) == Some(WAITS)
     }
 
-    /// The reader has looked and the request waits; false if it has to look again.
+    /// Records that the reader's poll returned pending. Returns false if the reader has to poll again.
     pub(crate) fn rest(&self) -> bool {
         let next = |turn| Some(if turn == WOKEN { BEGUN } else { WAITS });
         self.change(next) == Some(BEGUN)
     }
 
-    /// The reader does not look again though it should: it has to start the task.
+    /// Records that the reader does not poll again though it should, and has to start the task.
     pub(crate) fn hand_over(&self) {
         self.0.store(HANDED, Ordering::Release);
     }
 
-    /// Makes a change if there is one to be made; what there was before it.
+    /// Makes a transition if one applies. Returns the state before it.
     fn change(&self, next: impl FnMut(u8) -> Option<u8>) -> Option<u8> {
         self.0.try_update(Ordering::AcqRel, Ordering::Acquire, next).ok()
     }
@@ -54,19 +56,19 @@ impl Turns {
 mod tests {
     use super::*;
 
-    /// What may happen next.
+    /// The events that may happen next.
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Event {
-        /// Something that is waited for comes, and wakes.
+        /// A result arrives and wakes the request.
         Wake,
-        /// The look that is under way ends, and another begins if one must.
+        /// The present poll ends, and another begins if necessary.
         Look,
-        /// The reader has had enough of looking.
+        /// The reader stops polling.
         HandOver,
     }
 
-    /// Carries a history out as the dispatcher would. Whatever came must be seen by a look that begins after it, by the reader or by the
-    /// task, and there is one of both at most.
+    /// Executes a history as the dispatcher would. A poll by the reader or the task that begins after a wake-up has to
+    /// see its result, and at most one of both polls at a time.
     fn live(history: &[Event]) {
         let turns = Turns::begun();
         let (mut reader, mut task, mut unseen) = (true, false, false);
@@ -88,7 +90,7 @@ mod tests {
                     turns.hand_over();
                     (reader, task) = (false, true);
                 }
-                // The task has its own wakers, and looks again whenever one of them is called.
+                // The task has its own wakers, and polls again whenever one of them is called.
                 _ => {}
             }
             unseen &= !task;

@@ -1,7 +1,9 @@
-//! What the kernel had in the pages of a file before programs changed them: the *twins* by which changed bytes are told from others.
+//! Page twins: copies of pages from before programs changed them, which show what a program wrote ("twin" as in Munin's
+//! twin and diff).
 //!
-//! The kernel writes whole pages back. Bytes of them that no program here has written may have been changed by others since, and must not be
-//! written over: only what differs from the twin of a page is (Carter, Bennett and Zwaenepoel, "Implementation and performance of Munin", 1991).
+//! The kernel writes back whole pages. Other clients may since have changed bytes of them that no program here has
+//! written, and the write-back must not overwrite these bytes. So the mount writes only the bytes that differ from the
+//! page's twin (Carter, Bennett and Zwaenepoel, "Implementation and performance of Munin", 1991).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -10,41 +12,42 @@ use types::ByteRange;
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4096;
 
-/// Most threads of which is known what they write to one file.
+/// Largest number of threads per file whose current write is known.
 const WRITING_MAX: usize = 4096;
 
 /// The twins of one file.
 pub(crate) struct Twins {
-    /// By the number of the page.
+    /// By page number.
     pages: BTreeMap<u64, Twin>,
-    /// Counts how often the kernel was told to forget its pages.
+    /// Counts how often the kernel had to forget its pages.
     age: u64,
-    /// How long the file was when the kernel was last told. What it has not got behind that, it has made of zeros.
+    /// The size of the file when the kernel last received it. Pages behind that end that the kernel did not read are
+    /// zeros of its own.
     end: u64,
-    /// How long the kernel thinks that the file is at least, if that is known.
+    /// The minimum size that the kernel has cached for the file, if known.
     believed: Option<u64>,
-    /// What threads are writing.
+    /// The range that each thread is writing.
     writing: HashMap<u32, ByteRange>,
 }
 
-/// What of bytes that the kernel writes back is news.
+/// The changes in bytes that the kernel writes back.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Changed {
-    /// The places of bytes that programs wrote, as far as they differ from what was there.
+    /// The places of bytes that programs wrote, as far as they differ from the bytes before.
     pub(crate) runs: Vec<Range<usize>>,
-    /// The file reaches to here at least by what programs wrote, if the kernel did not believe that before.
+    /// The minimum size of the file after the programs' writes, if that is beyond the size that the kernel had cached.
     pub(crate) end: Option<u64>,
 }
 
-/// What the kernel has or had of a page.
+/// The bytes that the kernel has or had of a page.
 struct Twin {
-    /// As far as the file reached.
+    /// Up to the end of the file.
     bytes: Box<[u8]>,
-    /// Since which age.
+    /// The age at which the kernel read the page.
     since: u64,
 }
 
-/// Hands over the runs of these places that are not the same.
+/// Passes to `take` the runs of these places whose bytes are not the same.
 pub(crate) fn differing(places: Range<usize>, same: impl Fn(usize) -> bool, mut take: impl FnMut(Range<usize>)) {
     let mut at = places.start;
     while at < places.end {
@@ -59,23 +62,23 @@ pub(crate) fn differing(places: Range<usize>, same: impl Fn(usize) -> bool, mut 
 
 impl Default for Twins {
     fn default() -> Self {
-        // Pages of before this began are programs' as a whole.
+        // Pages from before this table existed count as written by programs as a whole.
         Twins { pages: BTreeMap::new(), age: 0, end: u64::MAX, believed: None, writing: HashMap::new() }
     }
 }
 
 impl Twins {
-    /// Bytes of all.
+    /// Returns the bytes of all twins.
     pub(crate) fn bytes(&self) -> u64 {
         self.pages.len() as u64 * PAGE
     }
 
-    /// The kernel knows nothing but that the file is so long.
+    /// Records that the kernel knows nothing but that the size of the file is `end`.
     pub(crate) fn reaches(&mut self, end: u64) {
         (self.end, self.believed) = (end, Some(end));
     }
 
-    /// A thread is about to write these bytes, or it is not known which; or it has written them.
+    /// Records the bytes that a thread is about to write or has written. `None`: unknown.
     pub(crate) fn thread_writes(&mut self, thread: u32, range: Option<ByteRange>) {
         if self.writing.len() >= WRITING_MAX {
             self.writing.clear();
@@ -86,9 +89,9 @@ impl Twins {
         };
     }
 
-    /// The kernel gets these bytes from `offset` on. They end where it asked for no more, or where the file does.
+    /// Records bytes that the kernel reads from `offset` on. They end where the request or the file ends.
     pub(crate) fn got(&mut self, offset: u64, data: &[u8]) {
-        // It asks for nothing else; of the rest of a page nothing would be known.
+        // The kernel reads only whole pages; the rest of a page would be unknown.
         if !offset.is_multiple_of(PAGE) {
             return;
         }
@@ -97,15 +100,16 @@ impl Twins {
         }
     }
 
-    /// The file ended before these places that the kernel asked for as well: it has made zeros of all between.
+    /// Records that the file ended before these places, which the kernel requested too: the kernel has filled them with
+    /// zeros.
     pub(crate) fn got_nothing(&mut self, from: u64, to: u64) {
         for number in from.div_ceil(PAGE)..to.div_ceil(PAGE) {
             self.pages.insert(number, Twin { bytes: Box::default(), since: self.age });
         }
     }
 
-    /// The runs in a page, each with all that was written with it: what one call writes goes as a whole, also where it writes what was there, lest others
-    /// find bytes of two writes.
+    /// Extends the runs in a page to all bytes of the same system call. Bytes of one call are written as a whole, even
+    /// where they equal the bytes before, so that other clients do not find bytes of two writes mixed.
     fn with_calls(&self, number: u64, (within, len): (usize, usize), mut runs: Vec<Range<usize>>) -> Vec<Range<usize>> {
         let page = ByteRange { offset: number * PAGE + within as u64, len: len as u64 };
         for call in self.writing.values().filter_map(|range| range.intersection(page)) {
@@ -122,10 +126,11 @@ impl Twins {
         runs
     }
 
-    /// The kernel writes these bytes back: which of them are others than it had. All of a page that it never got within the
-    /// file: programs have written that as a whole. Behind the end, zeros are nobody's: they may be what the kernel has put
-    /// between the end and what was written, and other clients may have written there. That the file has become longer is told
-    /// apart, as not even the last byte is a program's for sure: it may be that of a page in front of what another program wrote.
+    /// Records bytes that the kernel writes back. Returns those that differ from the kernel's twin. A page within the
+    /// file that the kernel never read counts as changed as a whole, because programs have written it as a whole. Zeros
+    /// behind the end count as unchanged. The kernel may have put them between the end and the written bytes, and other
+    /// clients may have written there. The result reports growth of the file separately. Not even the last byte is a
+    /// program's for sure: it may belong to a page in front of what another program wrote.
     pub(crate) fn changed(&mut self, offset: u64, data: &[u8]) -> Changed {
         let end = offset + data.len() as u64;
         let longer = self.believed.is_none_or(|believed| end > believed);
@@ -152,7 +157,7 @@ impl Twins {
         Changed { runs, end: longer.then_some(end) }
     }
 
-    /// As [`Twins::changed`], in one page from `within` on, which has these bytes from now on.
+    /// As [`Twins::changed`], for one page from `within` on. The twin has these bytes from now on.
     fn changed_in_page(&mut self, number: u64, within: usize, data: &[u8], mut take: impl FnMut(Range<usize>)) {
         let is_new = !self.pages.contains_key(&number);
         let new = || Twin { bytes: Box::default(), since: self.age };
@@ -172,7 +177,8 @@ impl Twins {
         *twin = now.into();
     }
 
-    /// A range was made zeros, or cut off, in what the kernel has, too: it has nothing of whole pages there any more.
+    /// Records that a range became zeros or was truncated, in the kernel's pages too. The kernel no longer has whole
+    /// pages of that range.
     pub(crate) fn zeroed(&mut self, from: u64, to: u64) {
         if to == u64::MAX {
             self.believed = self.believed.map(|believed| believed.min(from));
@@ -186,13 +192,14 @@ impl Twins {
         });
     }
 
-    /// The kernel is about to be told to forget its pages; to be handed to [`Twins::forgotten`] when it has.
+    /// Begins a request that the kernel forget its pages. Returns the age for [`Twins::forgotten`].
     pub(crate) fn forgetting(&mut self) -> u64 {
         self.age += 1;
         self.age
     }
 
-    /// It has forgotten what it had by then of the pages that have bytes of a range, and perhaps what it got meanwhile.
+    /// Records that the kernel has forgotten pages that have bytes of a range: those from before `age`, and perhaps
+    /// newer ones.
     pub(crate) fn forgotten(&mut self, age: u64, range: ByteRange) {
         let within = range.offset / PAGE..range.end().div_ceil(PAGE);
         self.pages.retain(|number, twin| twin.since >= age || !within.contains(number));
@@ -204,7 +211,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The runs of what is written back.
+    /// Returns the runs of a write-back.
     fn runs(twins: &mut Twins, offset: u64, data: &[u8]) -> Vec<Range<usize>> {
         twins.changed(offset, data).runs
     }
@@ -220,7 +227,7 @@ mod tests {
         assert_eq!(runs(&mut twins, PAGE, &page), [0..0; 0], "it has been written");
         page[15] = 7;
         assert!(runs(&mut twins, PAGE, &page).into_iter().eq(std::iter::once(15..16)));
-        // The second page ended after 904 bytes: what lies behind are zeros of the kernel's.
+        // The second page ended after 904 bytes: behind them are zeros of the kernel.
         let mut last = vec![7; 904];
         last.resize(1000, 0);
         last[950] = 1;
@@ -230,7 +237,7 @@ mod tests {
         twins.reaches(PAGE);
         let longer = Changed { runs: Vec::new(), end: Some(3 * PAGE + 100) };
         assert_eq!(twins.changed(3 * PAGE, &[0; 100]), longer, "and that was not there");
-        // Whoever cuts the file and makes it longer again has zeros there.
+        // A program that truncates the file and extends it again has zeros there.
         twins.got(PAGE, &[5; 8192]);
         twins.zeroed(PAGE + 100, u64::MAX);
         let mut page = vec![5; 4096];
@@ -253,7 +260,7 @@ mod tests {
         twins.thread_writes(2, range(4090, 20));
         twins.thread_writes(3, range(200, 50));
         let mut pages = vec![7; 8192];
-        // Two of them, and what no call is known to have written; the third one has not come yet.
+        // Two calls, and bytes of no known call; the third call has not arrived yet.
         pages[103] = 1;
         pages[105] = 1;
         pages[300] = 1;
@@ -267,7 +274,7 @@ mod tests {
         twins.thread_writes(2, range(98, 6));
         pages[103..106].fill(2);
         assert_eq!(runs(&mut twins, 0, &pages), vec![98..106]);
-        // Beside one another, and over one another.
+        // Adjacent and overlapping calls.
         twins.thread_writes(1, range(0, 50));
         twins.thread_writes(2, range(40, 20));
         twins.thread_writes(3, range(60, 5));
@@ -279,14 +286,15 @@ mod tests {
     #[test]
     fn a_file_that_others_have_cut_is_made_no_longer_than_programs_do() {
         let mut twins = Twins::default();
-        // Others cut it to nothing, and the kernel has not heard yet when a program writes ten bytes.
+        // Another client truncates the file to zero, and the kernel does not know yet when a program writes ten bytes.
         twins.reaches(1 << 20);
         twins.got(0, &[]);
         twins.got_nothing(0, PAGE);
         let mut page = vec![0; PAGE as usize];
         page[..10].fill(7);
         assert_eq!(runs(&mut twins, 0, &page), vec![0..10]);
-        // Behind what the kernel believes, it is programs that make it longer; what it wrote back once it believes.
+        // Behind the kernel's cached size, programs extend the file. After a write-back, the kernel has the new size
+        // cached.
         let longer = |end| Changed { runs: Vec::new(), end };
         assert_eq!(twins.changed(1 << 20, &[0; 100]), longer(Some((1 << 20) + 100)));
         twins.got_nothing(1 << 20, (1 << 20) + PAGE);
@@ -308,16 +316,16 @@ mod tests {
         assert_eq!(runs(&mut twins, PAGE, &[1; 4096]), vec![0..4096]);
     }
 
-    /// What happens to a file of three pages that two write, one of them through a page cache.
+    /// A step of two writers of a file of three pages, one of them through a page cache.
     #[derive(Clone, Debug)]
     enum Step {
-        /// A program writes through the page cache: as there, pages are got before parts of them are written.
+        /// A program writes through the page cache: the kernel reads a page before a part of it is written.
         Write(usize, usize, u8),
-        /// Somebody else writes past it.
+        /// Another client writes past the page cache.
         Other(usize, usize, u8),
         /// The kernel writes its pages back, and keeps them.
         Back,
-        /// And forgets them.
+        /// The kernel writes its pages back, and forgets them.
         Forget,
     }
 
@@ -332,13 +340,13 @@ mod tests {
     }
 
     proptest! {
-        /// Every byte is what its last writer made it, whatever was written to the same page by whom; where both wrote it since the kernel
-        /// forgot its pages, it may be either's.
+        /// Every byte is what its last writer wrote, whichever writer changed the same page. Where both wrote a byte
+        /// since the kernel forgot its pages, it may be either value.
         #[test]
         fn bytes_of_others_are_never_written_over(steps in proptest::collection::vec(step(), 1..40)) {
             let len = 3 * PAGE as usize;
             let (mut server, mut model) = (vec![0u8; len], vec![0u8; len]);
-            // Whether bytes were written here, and by others, since the kernel last knew nothing.
+            // Whether bytes were written here, and by the other client, since the kernel last had no pages.
             let (mut here, mut there) = (vec![false; len], vec![false; len]);
             let mut cache: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
             let mut twins = Twins::default();
@@ -392,8 +400,9 @@ mod tests {
             }
         }
 
-        /// A file that two make longer: before most writes the kernel hands on what it has, forgets it, and is told how long the file is; some come
-        /// so close upon one another that it has not. Bytes that only one of them wrote are that one's.
+        /// Two writers extend a file. Before most writes, the kernel writes back and forgets its pages, and receives
+        /// the size of the file. Some writes follow so closely that it does not. Bytes that only one writer wrote keep
+        /// that writer's value.
         #[test]
         fn who_lengthens_a_file_leaves_to_others_what_is_theirs(
             steps in proptest::collection::vec((any::<bool>(), any::<bool>(), 0..4 * PAGE as usize, 1..6000usize, any::<u8>()), 1..40),

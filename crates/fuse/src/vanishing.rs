@@ -1,13 +1,15 @@
-//! Names that vanish while they are opened.
+//! The race between open and unlink: names that are removed while a program opens them.
 //!
-//! Between looking a name up and opening what it stands for, somebody may remove that. The kernel is told so (ESTALE) and looks the whole path up
-//! anew, once. A local file system would have opened one file or the other, or found none. So whoever comes for the second time has the name for
-//! itself from looking it up until it has opened the file: who removes the name, or puts another file in its place, waits for that. Removals on
-//! other mounts do not.
+//! Between the lookup of a name and the open of its file, another program may remove the file. The mount answers
+//! ESTALE, and the kernel looks up the whole path again, once. A local file system would have opened one file or the
+//! other, or found none. So a thread that comes for the second time holds the name exclusively from its lookup until it
+//! has opened the file. A thread that removes the name, or puts another file in its place, waits for that. Removals on
+//! other mounts do not wait.
 //!
-//! The kernel believes names for a while, in which others may remove them or put other files in their place. What was removed is still there as
-//! long as somebody has it open, and must not be opened by a name that it once had. It may be by a descriptor (`/proc/self/fd`, or by its handle):
-//! then the thread comes again without having looked anything up.
+//! The kernel caches names for a while, in which other programs may remove them or put other files in their place. A
+//! removed file exists as long as a program has it open. It must not be opened by a name that it once had. It may be
+//! opened by a descriptor (`/proc/self/fd`, or by its file handle): then the thread comes again without having looked
+//! anything up.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -16,45 +18,45 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Most threads that are known to try again.
+/// Largest number of threads that are known to retry.
 const MOST: usize = 1024;
-/// How long a thread has a name for itself that goes on to open it, or does not.
+/// How long a retrying thread holds a name, whether it opens the file or not.
 const HELD_FOR: Duration = Duration::from_millis(500);
-/// How long it is known of a thread that it tries again which does not come.
+/// How long the mount remembers a retrying thread that makes no request.
 const KNOWN_FOR: Duration = Duration::from_secs(5);
 
 /// A name in a directory.
 type Name = (u64, Box<[u8]>);
 
-/// Threads that have the kernel look a path up once more, and names that are being removed.
+/// Threads for which the kernel looks up a path once more, and names that are being removed.
 #[derive(Default)]
 pub(crate) struct Vanishing {
     any: AtomicBool,
     state: Mutex<State>,
-    /// That a name may be free.
+    /// Notified when a name may be free.
     news: Notify,
 }
 
 #[derive(Default)]
 struct State {
     threads: HashMap<u32, Trying>,
-    /// Names that are being removed, and by how many.
+    /// Names that are being removed, and the number of removals of each.
     removing: HashMap<Name, u32>,
 }
 
-/// A thread that tries again.
+/// A thread that retries an open.
 struct Trying {
     /// Since when.
     since: Instant,
-    /// What it has looked up last, and until when it has that for itself.
+    /// The name that it has looked up last, and until when it holds that name.
     held: Option<(Name, Instant)>,
-    /// What it found there.
+    /// The file that it found there.
     found: Option<u64>,
-    /// What was gone when it came before.
+    /// The file that was gone at its first attempt.
     gone: u64,
 }
 
-/// A name is being removed as long as this lives.
+/// The removal of a name, in progress until this is dropped.
 pub(crate) struct Removal<'a>(&'a Vanishing, Name);
 
 impl Drop for Removal<'_> {
@@ -76,18 +78,18 @@ impl Vanishing {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whoever waits looks again. Nobody does unless a thread tries again.
+    /// Wakes the waiting threads. None waits unless a thread retries.
     fn tell(&self) {
         if self.any.load(SeqCst) {
             self.news.notify_waiters();
         }
     }
 
-    /// Waits until `free` says that nothing stands in the way, or when to look again at the latest.
+    /// Waits until `free` succeeds. `free` returns the time at which to try again at the latest.
     async fn wait<T>(&self, mut free: impl FnMut(&mut State) -> Result<T, Instant>) -> T {
         loop {
             let mut news = std::pin::pin!(self.news.notified());
-            // Before looking, so that nothing is missed in between.
+            // Registered before the check, so that no notification is missed.
             news.as_mut().enable();
             let until = match free(&mut self.state()) {
                 Ok(done) => return done,
@@ -97,7 +99,8 @@ impl Vanishing {
         }
     }
 
-    /// A thread is about to look a name in a directory up. One that tries again waits while the name is being removed, and has it for itself then.
+    /// Begins a lookup of a name by a thread. A retrying thread waits while the name is being removed, and then holds
+    /// the name.
     pub(crate) async fn looks_up(&self, thread: u32, dir: u64, name: &[u8]) {
         if !self.any.load(SeqCst) || !self.state().threads.contains_key(&thread) {
             return;
@@ -118,7 +121,7 @@ impl Vanishing {
         self.tell();
     }
 
-    /// What it found, if anything.
+    /// Records the file that the lookup found, if any.
     pub(crate) fn looked_up(&self, thread: u32, node: Option<u64>) {
         if !self.any.load(SeqCst) {
             return;
@@ -133,7 +136,7 @@ impl Vanishing {
         }
     }
 
-    /// A thread is about to remove a name, or to put another file in its place: waits until no other thread has it for itself.
+    /// Begins the removal or replacement of a name by a thread: waits until no other thread holds the name.
     pub(crate) async fn removes(&self, thread: u32, dir: u64, name: &[u8]) -> Removal<'_> {
         let name: Name = (dir, name.into());
         if self.any.load(SeqCst) {
@@ -152,7 +155,7 @@ impl Vanishing {
         Removal(self, name)
     }
 
-    /// A thread has opened a file, or gone on to something else.
+    /// Records that a thread has opened a file, or turned to something else.
     pub(crate) fn opened(&self, thread: u32) {
         if self.any.load(SeqCst) {
             self.ends(&mut self.state(), thread);
@@ -168,8 +171,9 @@ impl Vanishing {
         }
     }
 
-    /// Whether a thread may open a file that has no name any more: it comes by a descriptor, as it was told before that the file is gone and has looked no
-    /// name up since; or it tries again, and has found the file just now, when it had the name; or nobody knows which thread it is.
+    /// Returns whether a thread may open a file that has no name any more. A thread may that uses a descriptor: it
+    /// received ESTALE for the file before and has looked up no name since. A retrying thread may that has just found
+    /// the file, while it had the name. An unknown thread (0) may as well.
     pub(crate) fn may_be_nameless(&self, thread: u32, node: u64) -> bool {
         let may = |trying: &Trying| match trying.found {
             Some(found) => found == node,
@@ -178,8 +182,8 @@ impl Vanishing {
         thread == 0 || (self.any.load(SeqCst) && self.state().threads.get(&thread).is_some_and(may))
     }
 
-    /// A file was gone when a thread opened it: the name in a directory by which it has just found it, if this is the second time. Else the
-    /// kernel looks the path up once more.
+    /// Records that a file was gone when a thread opened it. At the second attempt, returns the directory and the name
+    /// by which the thread has just found the file. At the first, the kernel looks up the path once more.
     pub(crate) fn gone(&self, thread: u32, node: u64) -> Option<(u64, Vec<u8>)> {
         let mut state = self.state();
         let again = state.threads.get_mut(&thread).filter(|trying| trying.found == Some(node));
@@ -200,7 +204,7 @@ impl Vanishing {
 }
 
 impl State {
-    /// Until when some thread has a name for itself, if any does.
+    /// Returns until when a thread holds a name, if one does.
     fn held(&self, name: &Name) -> Option<Instant> {
         let held = self.threads.values().filter_map(|trying| trying.held.as_ref());
         let now = Instant::now();
@@ -214,7 +218,7 @@ mod tests {
     use std::future::Future;
     use std::task::{Context, Poll, Waker};
 
-    /// What a future comes to without waiting.
+    /// Returns the result of a future that is ready at once.
     fn now<T>(future: impl Future<Output = T>) -> Option<T> {
         match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(done) => Some(done),
@@ -280,11 +284,11 @@ mod tests {
         vanishing.looks_up(1, 5, b"f").await;
         assert_eq!(began.elapsed(), HELD_FOR * 2);
         drop(removal);
-        // A thread that removes it itself does not open it any more.
+        // A thread that removes the name itself does not open it any more.
         drop(vanishing.removes(1, 5, b"f").await);
         assert_eq!(began.elapsed(), HELD_FOR * 2);
         assert!(!vanishing.any.load(SeqCst));
-        // One that never comes back is forgotten.
+        // A thread that never retries is forgotten.
         assert_eq!(vanishing.gone(1, 7), None);
         tokio::time::advance(KNOWN_FOR).await;
         drop(vanishing.removes(2, 5, b"f").await);

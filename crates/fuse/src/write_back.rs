@@ -1,9 +1,11 @@
-//! Write-back: which files the kernel may write to its page cache and hand on later, and what is done when others want one of them.
+//! Write-back: decides which files the kernel may write to its page cache, and takes the pages back when other clients
+//! want the file.
 //!
-//! A file is written so when the mgr has given it to this mount alone (a write delegation), and else past the page cache. When somebody else
-//! wants it, the kernel is made to write its pages back and forget them, before the delegation goes back. What is still open keeps using the
-//! page cache, which cannot be helped; the file is *shared* then: the kernel asks for attributes before each read and write, as it is told that
-//! they are good for no time, what it has is written back and forgotten before it is answered, and each write is written before it returns
+//! A file is written to the page cache while the mgr has given this mount a write delegation for it, and past the page
+//! cache otherwise. When another client wants the file, the mount makes the kernel write its pages back and forget
+//! them, before the delegation is returned. Opens that already use the page cache continue to use it. The file is
+//! *shared* then. Its attributes have no lifetime, so the kernel asks for them before each read and write. The kernel
+//! writes its pages back and forgets them before the mount answers. Each write is written back before it returns
 //! ([`crate::sync_mount`]).
 
 use crate::asking;
@@ -30,26 +32,28 @@ use types::{Attrs, ByteRange, FileId, FileKind};
 
 const EIO: Errno = Errno(5);
 
-/// How long a request waits for the kernel to believe what is right. It is told from a thread of its own, which may have to wait for an inode
-/// that is locked for this very request; the next one finds it done.
+/// How long a request waits until the kernel's cached attributes are correct. A separate thread corrects them. It may
+/// have to wait for an inode that the kernel has locked for this very request. The next request finds the attributes
+/// corrected.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long a read or write of a shared file waits for that, before it fails.
+/// How long a read or write of a shared file waits for the correction before it fails.
 const LONG: Duration = Duration::from_secs(20);
-/// How long the kernel may take to make use of an answer, and how often such a time is waited for.
+/// How long the kernel may take to apply an answer, and how often the mount waits for such a time.
 const QUIET: Duration = Duration::from_millis(1);
 const QUIET_TRIES: usize = 20;
-/// How long pages of a shared file are kept at most.
+/// How long the kernel keeps pages of a shared file at most.
 const SHARED_KEPT: Duration = Duration::from_millis(50);
-/// How much of what may wait in the page caches of the machine may be this mount's, in percent. The kernel gives those of FUSE one, after which writers wait.
+/// The share of the machine's dirty page limit that this mount may use, in percent. The kernel gives FUSE file systems
+/// one percent, beyond which writers wait.
 const DIRTY_PERCENT: u32 = 25;
-/// Bytes of the twins of a file beyond which its pages are forgotten sooner.
+/// Bytes of the twins of a file beyond which the kernel has to forget its pages sooner.
 const TWINS_MAX: u64 = 16 << 20;
-/// How often it is asked whether a shared file can be had alone again.
+/// How often the mount tries to get the delegation of a shared file again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// Corrections of files with the same number modulo this come one after the other.
+/// Corrections of files with the same number modulo `TURNS` run one after the other.
 const TURNS: usize = 64;
 
-/// The part of a mount that writes back.
+/// The write-back state of a mount.
 pub(crate) struct WriteBack {
     on: AtomicBool,
     pub(crate) beliefs: Beliefs,
@@ -62,30 +66,30 @@ pub(crate) struct WriteBack {
 #[derive(Default)]
 struct Writers(Mutex<HashMap<u64, Cached>>);
 
-/// One of them.
+/// A file that is written to the page cache.
 #[derive(Default)]
 struct Cached {
-    /// How often it is open so.
+    /// How many opens write it to the page cache.
     opens: usize,
-    /// Others have it open, too.
+    /// Whether other clients have it open, too.
     shared: bool,
-    /// What the kernel has of it is not to be written any more.
+    /// Whether the mount refuses the kernel's dirty pages of the file.
     given_up: bool,
-    /// Pages of it as the kernel got them, while it is shared.
+    /// Pages as the kernel got them, while the file is shared.
     twins: Twins,
 }
 
-/// A file is open to be written to the page cache, until this is dropped.
+/// An open that writes a file to the page cache, until this is dropped.
 pub(crate) struct Writing {
     writers: Arc<Writers>,
     number: u64,
 }
 
-/// A file that others have open, too, or are about to.
+/// The file is not exclusive to this mount, so it has to be written past the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NotAlone;
 
-/// Whether a file that is opened with these flags may be written.
+/// Returns whether these open flags allow writes.
 fn writes(flags: u32) -> bool {
     OFlags::from_bits_retain(flags).intersects(OFlags::WRONLY | OFlags::RDWR)
 }
@@ -109,7 +113,7 @@ impl Drop for Writing {
 }
 
 impl WriteBack {
-    /// For a mount that writes back, or one that does not.
+    /// Creates the state of a mount, with write-back or without.
     pub(crate) fn new(on: bool) -> Self {
         let turns = std::array::from_fn(|_| tokio::sync::Mutex::default());
         WriteBack {
@@ -121,23 +125,23 @@ impl WriteBack {
         }
     }
 
-    /// Why a mount cannot write back.
+    /// Returns the reason why this process cannot write back, if there is one.
     pub(crate) fn unavailable() -> Option<io::Error> {
         let why = "writing back needs root's right to open files by their numbers (CAP_DAC_READ_SEARCH)";
         (!beliefs::may()).then(|| io::Error::new(io::ErrorKind::PermissionDenied, why))
     }
 
-    /// Whether the mount writes back.
+    /// Returns whether the mount writes back.
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Relaxed)
     }
 
-    /// The kernel cannot.
+    /// Turns write-back off, as the kernel does not support it.
     pub(crate) fn switch_off(&self) {
         self.on.store(false, Relaxed);
     }
 
-    /// The mount is at this directory now.
+    /// Records where the file system is mounted, and with write-back sets its share of dirty pages.
     pub(crate) fn mounted_at(&self, dir: &Path) {
         self.beliefs.mounted_at(dir);
         if self.is_on() {
@@ -151,16 +155,17 @@ impl WriteBack {
         }
     }
 
-    /// Whether a file that is opened with these flags is to be had alone. Where the end of the file is that bytes are appended to, only the mgr
-    /// knows.
+    /// Returns whether a file opened with these flags needs a write delegation. Appends do not use one: only the mgr
+    /// knows the end of the file to which bytes are appended.
     pub(crate) fn wants(&self, flags: u32) -> bool {
         self.is_on() && writes(flags) && !OFlags::from_bits_retain(flags).intersects(OFlags::APPEND | OFlags::DIRECT)
     }
 
-    /// A file was opened with these flags, for the page cache; that it is written there begins, if it is.
+    /// Begins an open with these flags that may use the page cache. Returns the guard of its writes to the page cache,
+    /// if it writes there.
     ///
     /// # Errors
-    /// It has to be written past the page cache.
+    /// The open has to write past the page cache.
     pub(crate) fn begin(&self, number: u64, file: &File, flags: u32) -> Result<Option<Writing>, NotAlone> {
         if !self.is_on() || !writes(flags) {
             return Ok(None);
@@ -170,27 +175,28 @@ impl WriteBack {
         }
         self.writers.table().entry(number).or_default().opens += 1;
         let writing = Writing { writers: self.writers.clone(), number };
-        // Asked after that: whoever wants the file from here on finds it in the table.
-        // The kernel reads what it fills up.
+        // Checked after that, so that a recall from here on finds the file in the table. A writer has to be able to
+        // read, as the kernel fills up pages by reading.
         if file.is_alone() && file.is_readable() { Ok(Some(writing)) } else { Err(NotAlone) }
     }
 
-    /// Whether a file is written to the page cache, so that only the kernel knows its size.
+    /// Returns whether a file is written to the page cache, so that only the kernel knows its size.
     pub(crate) fn is_written(&self, number: u64) -> bool {
         self.writers.table().contains_key(&number)
     }
 
-    /// Whether a file is written to the page cache though others have it open.
+    /// Returns whether a file is written to the page cache though other clients have it open.
     pub(crate) fn is_shared(&self, number: u64) -> bool {
         self.is_on() && self.writers.table().get(&number).is_some_and(|cached| cached.shared)
     }
 
-    /// Whether any file is written to the page cache though others have it open.
+    /// Returns whether any file is written to the page cache though other clients have it open.
     fn is_any_shared(&self) -> bool {
         self.writers.table().values().any(|cached| cached.shared)
     }
 
-    /// The kernel gets bytes of a file for its page cache; whether it has had so many that it should forget them.
+    /// Records bytes that the kernel reads into its page cache. Returns whether it has read so many that it should
+    /// forget its pages.
     fn got(&self, number: u64, (offset, size): (u64, u32), data: &[Segment]) -> bool {
         let mut table = self.writers.table();
         let Some(cached) = table.get_mut(&number).filter(|cached| cached.shared) else { return false };
@@ -200,8 +206,8 @@ impl WriteBack {
         cached.twins.bytes() > TWINS_MAX
     }
 
-    /// The kernel writes bytes back that it had in its page cache: those of them that programs have changed, as far as that has to be known, and how long
-    /// the file has become by them, if it has.
+    /// Records bytes that the kernel writes back from its page cache. Returns those that programs have changed, as far
+    /// as that matters, and the new size of the file if the write-back extends it.
     pub(crate) fn changed(&self, number: u64, offset: u64, data: &Bytes) -> (Vec<(u64, Bytes)>, Option<u64>) {
         let mut table = self.writers.table();
         let Some(cached) = table.get_mut(&number).filter(|cached| cached.shared) else {
@@ -211,14 +217,15 @@ impl WriteBack {
         (runs.into_iter().map(|run| (offset + run.start as u64, data.slice(run))).collect(), end)
     }
 
-    /// A thread is about to write these bytes of a file, as far as that is known, or has written them.
+    /// Records the bytes of a file that a thread is about to write or has written, as far as known.
     pub(crate) fn thread_writes(&self, number: u64, thread: u32, range: Option<ByteRange>) {
         if let Some(cached) = self.writers.table().get_mut(&number).filter(|cached| cached.shared) {
             cached.twins.thread_writes(thread, range);
         }
     }
 
-    /// Whether pages of a file may be written back: not once others have had it unawares.
+    /// Returns whether the mount refuses dirty pages of a file, because other clients may have written the file without
+    /// a recall.
     pub(crate) fn is_given_up(&self, number: u64) -> bool {
         self.writers.table().get(&number).is_some_and(|cached| cached.given_up)
     }
@@ -229,14 +236,14 @@ impl WriteBack {
         }
     }
 
-    /// The kernel knows nothing of a file but that it is so long.
+    /// Records that the kernel knows nothing of a file but that its size is `end`.
     fn reaches(&self, number: u64, end: u64) {
         if let Some(cached) = self.writers.table().get_mut(&number).filter(|cached| cached.shared) {
             cached.twins.reaches(end);
         }
     }
 
-    /// Nobody else has the file open any more, unless somebody wants it already.
+    /// Ends the sharing of a file, unless another client wants it already.
     fn end_sharing(&self, number: u64, file: &File) {
         let mut table = self.writers.table();
         if let Some(cached) = table.get_mut(&number)
@@ -246,7 +253,7 @@ impl WriteBack {
         }
     }
 
-    /// A range of a file, or all behind its new end, was made zeros, in the page cache too.
+    /// Records that a range of a file, or everything behind its new end, became zeros, in the page cache too.
     pub(crate) fn zeroed(&self, number: u64, range: ByteRange) {
         if self.is_on()
             && let Some(cached) = self.writers.table().get_mut(&number)
@@ -255,14 +262,14 @@ impl WriteBack {
         }
     }
 
-    /// Others have the file open from now on; whether that is news of a file that is written.
+    /// Marks a file as open on other clients. Returns whether that is new for a file that is written to the page cache.
     fn share(&self, number: u64) -> bool {
         let mut table = self.writers.table();
         table.get_mut(&number).is_some_and(|cached| !std::mem::replace(&mut cached.shared, true))
     }
 }
 
-/// The bytes of a segment.
+/// Returns the bytes of a segment.
 fn segment_bytes(segment: &Segment) -> Box<dyn Iterator<Item = u8> + '_> {
     match segment {
         Segment::Data(data) => Box::new(data.iter().copied()),
@@ -271,30 +278,31 @@ fn segment_bytes(segment: &Segment) -> Box<dyn Iterator<Item = u8> + '_> {
 }
 
 impl FileSystem {
-    /// The kernel writes the pages of a file back and forgets them.
+    /// Makes the kernel write back and forget the pages of a file.
     pub(crate) async fn forget_pages(&self, number: u64) {
         self.forget_pages_of(number, ByteRange::ALL).await;
     }
 
-    /// As [`FileSystem::forget_pages`], those that have bytes of a range.
+    /// As [`FileSystem::forget_pages`], for the pages that have bytes of a range.
     pub(crate) async fn forget_pages_of(&self, number: u64, range: ByteRange) {
         let Some(fs) = self.shared() else { return };
-        // It returns when they are written back, by requests that others here answer.
+        // The call returns after the write-back, by requests that other threads here answer.
         let _ = tokio::task::spawn_blocking(move || fs.have_pages_written(number, range)).await;
     }
 
-    /// A range of a file was made zeros, cut off or copied to, which the kernel does to what it has, too.
+    /// Records that a range of a file was zeroed, truncated or copied to. The kernel changes its pages likewise.
     pub(crate) fn changed_otherwise(&self, number: u64, range: ByteRange) {
         self.write_back.zeroed(number, range);
         self.opens.changed_otherwise(number);
     }
 
-    /// The kernel asks for the attributes of a file now, and believes in none any more.
+    /// Makes the kernel ask for the attributes of a file, and cache none any more.
     pub(crate) async fn expire(&self, number: u64) {
         self.ask_of_self(number, Beliefs::expire).await;
     }
 
-    /// Asks until the kernel has the present size of a file cached. For kernels that do not write back; see [`Beliefs::show_size`].
+    /// Asks until the kernel has the present size of a file cached. For kernels that do not write back; see
+    /// [`Beliefs::show_size`].
     pub(crate) async fn show_size(&self, number: u64) {
         let doubts = self.nodes.doubts();
         if let Some(size) = self.ask_of_self(number, Beliefs::show_size).await {
@@ -302,7 +310,8 @@ impl FileSystem {
         }
     }
 
-    /// Runs `ask` on a thread of its own, as it makes requests that this process answers. `None` if it failed.
+    /// Runs `ask` on a thread of its own, because it makes requests that this process answers. Returns `None` if it
+    /// fails.
     async fn ask_of_self<T: Send + 'static>(&self, number: u64, ask: fn(&Beliefs, u64) -> io::Result<T>) -> Option<T> {
         let fs = self.shared()?;
         let expire = move || {
@@ -314,12 +323,12 @@ impl FileSystem {
         asked.inspect_err(|error| tracing::debug!(node = number, "having the kernel ask for attributes: {error}")).ok()
     }
 
-    /// As [`FileSystem::forget_pages_of`], waiting in this thread.
+    /// As [`FileSystem::forget_pages_of`], but blocks this thread.
     fn have_pages_written(&self, number: u64, range: ByteRange) -> io::Result<()> {
         let Some(transport) = self.transport() else { return Ok(()) };
         let _change = self.lately.change();
         let age = self.write_back.writers.table().get_mut(&number).map(|cached| cached.twins.forgetting());
-        // No length means all that follows.
+        // No length means the rest of the file.
         let len = if range.end() > i64::MAX as u64 { 0 } else { range.len };
         let body = crate::reply::Body::with_capacity(24).u64(number).u64(range.offset).u64(len).into_vec();
         let forgets = self.opens.pages_are_forgotten(number);
@@ -331,23 +340,24 @@ impl FileSystem {
             cached.twins.forgotten(age, range);
         }
         match told {
-            // It has forgotten the file.
+            // The kernel has forgotten the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             told => told,
         }
     }
 
-    /// Whether a file that is opened with these flags is to be had alone, to be written to the page cache.
+    /// Returns whether a file opened with these flags needs a write delegation, to be written to the page cache.
     pub(crate) fn wants_alone(&self, flags: u32) -> bool {
         self.write_back.wants(flags) && self.callers.anybody().policy().policy.access == Access::Page
     }
 
-    /// The kernel has changed, or is about to change, what it believes of the size or times of a file.
+    /// Records that the kernel has changed, or is about to change, its cached size or times of a file.
     pub(crate) fn may_believe_more(&self, number: u64) {
         self.nodes.believe(number, None);
     }
 
-    /// The kernel has a write to `end` answered, and raises its cached size to that. `None`: an append, of which the kernel does not know the place.
+    /// Records that the kernel receives the answer to a write up to `end`, and raises its cached size to that. `None`:
+    /// an append, at an offset that the kernel does not know.
     pub(crate) fn believes_end(&self, number: u64, end: Option<u64>) {
         match end.filter(|_| !self.write_back.is_on()) {
             Some(end) => self.nodes.grew(number, end),
@@ -355,19 +365,20 @@ impl FileSystem {
         }
     }
 
-    /// The kernel gets bytes of a shared file for its page cache.
+    /// Records bytes of a shared file that the kernel reads into its page cache.
     pub(crate) fn kernel_gets(&self, number: u64, asked: (u64, u32), data: &[Segment]) {
         if self.write_back.got(number, asked, data)
             && let Some(fs) = self.shared()
         {
-            // Not waited for: some of these pages are locked until the kernel has their bytes.
+            // In the background, as some of these pages are locked until the kernel has their bytes.
             tokio::spawn(async move { fs.forget_pages(number).await });
         }
     }
 
-    /// The kernel gets pages of a shared file, for a mapping or a system call such as `sendfile`. It uses them without asking whether they are still good, so it
-    /// is made to forget them after a moment, and before it is answered how the file is (GETATTR). Not at once, as one instruction of a program may need
-    /// several pages of a mapping.
+    /// Lets the kernel keep pages of a shared file for a moment, which it reads for a mapping or a system call such as
+    /// `sendfile`. The kernel uses them without asking whether they are still valid. So the mount makes it forget them
+    /// after [`SHARED_KEPT`], and before it answers a GETATTR. It does not do so at once, as one instruction of a
+    /// program may need several pages of a mapping.
     pub(crate) fn let_pages_linger(&self, number: u64, open: &OpenFile) {
         let (Some(fs), Some(lingers)) = (self.shared(), open.pages_linger()) else { return };
         tokio::spawn(async move {
@@ -379,8 +390,8 @@ impl FileSystem {
         });
     }
 
-    /// Waits, but not for long, for a moment at which nobody is about to use what the kernel was answered: it would take no notice of the answer
-    /// if it were told to forget pages then.
+    /// Waits a short time for a moment at which the kernel is not about to use an answer with attributes. The kernel
+    /// would drop the answer if it had to forget pages at that moment.
     async fn wait_for_quiet(&self, number: u64) {
         for _ in 0..QUIET_TRIES {
             // A kernel that writes back takes sizes from no answer.
@@ -391,15 +402,15 @@ impl FileSystem {
         }
     }
 
-    /// The attributes of a file as they are now, with what was written here.
+    /// Returns the present attributes of a file, including the effects of writes by this mount.
     async fn fresh(&self, number: u64) -> io::Result<Attrs> {
         let unknown = |errno: Errno| io::Error::from_raw_os_error(errno.0);
         let node = self.nodes.get(number).map_err(unknown)?;
         self.callers.anybody().getattr(&node).await.map_err(|error| unknown(error.into()))
     }
 
-    /// Whether the kernel is made sure to believe these attributes of a file that is about to be written to the page cache, which makes zeros
-    /// of what lies behind the end that it believes in.
+    /// Makes the kernel cache these attributes of a file that is about to be written to the page cache; returns whether
+    /// that succeeded. The kernel turns bytes behind its cached end of the file into zeros.
     pub(crate) async fn agree_surely(&self, number: u64, attrs: &Attrs) -> bool {
         if self.write_back.is_written(number) {
             return true;
@@ -410,7 +421,7 @@ impl FileSystem {
         }
     }
 
-    /// Has the kernel forget its pages of an open file, and how long it is.
+    /// Makes the kernel forget its pages and its cached size of an open file.
     pub(crate) async fn begin_anew(&self, header: &Header, open: &OpenFile) -> Result<(), Errno> {
         self.forget_pages(header.node).await;
         let attrs = open.file.refresh().await?;
@@ -418,27 +429,29 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Sees to it that the kernel believes these attributes of a regular file, unless only the kernel knows; waits for that, but not for
-    /// long. For requests that answer attributes; pages of a shared file are forgotten before these are asked for.
+    /// Makes the kernel cache these attributes of a regular file, unless only the kernel knows them. Waits for
+    /// [`PATIENCE`] at most. For requests that answer attributes. Pages of a shared file are forgotten before the mount
+    /// asks for its attributes.
     pub(crate) async fn agree(&self, thread: u32, number: u64, attrs: &Attrs) {
         let _ = tokio::time::timeout(PATIENCE, self.agree_whole(thread, number, attrs)).await;
     }
 
-    /// As [`FileSystem::agree`], before a read from or a write to a file that is shared: the kernel reads to where it believes that the file reaches, and makes
-    /// zeros of what lies between that and what is written.
+    /// As [`FileSystem::agree`], before a read or a write of a shared file. The kernel reads up to its cached end of
+    /// the file. It writes zeros between that end and the written bytes.
     ///
     /// # Errors
-    /// EIO: it cannot be told.
+    /// EIO: the kernel cannot be corrected.
     pub(crate) async fn agree_to_move_data(&self, number: u64, attrs: &Attrs) -> Result<(), Errno> {
         let told = async {
             let (mut attrs, mut attempt) = (*attrs, 0);
             loop {
                 let Some(fs) = self.shared() else { return };
-                // It is this mount's alone again: the kernel was told before that, and takes no correction since.
+                // The mount has the file's delegation again. It corrected the kernel before, and the kernel accepts no
+                // correction since.
                 if !self.write_back.is_shared(number) {
                     return;
                 }
-                // Another writer here may have come between, or has it locked.
+                // Another writer here may have come between, or may have the file locked.
                 if fs.correct(number, attrs, false).await.unwrap_or(false) {
                     return;
                 }
@@ -450,7 +463,7 @@ impl FileSystem {
         tokio::time::timeout(LONG, told).await.map_err(|_| EIO)
     }
 
-    /// As [`FileSystem::agree`], for as long as it takes: for requests that nobody makes who has the inode locked.
+    /// As [`FileSystem::agree`], without a time limit: for requests that no thread makes while it has the inode locked.
     pub(crate) async fn agree_whole(&self, thread: u32, number: u64, attrs: &Attrs) {
         let shared = self.write_back.is_shared(number) && self.write_back.beliefs.set_by(thread).is_none();
         if (shared || self.needs_correction(thread, number, attrs))
@@ -460,7 +473,7 @@ impl FileSystem {
         }
     }
 
-    /// Whether the kernel may believe something else of a file than it should.
+    /// Returns whether the kernel may have other attributes of a file cached than it should.
     pub(crate) fn needs_correction(&self, thread: u32, number: u64, attrs: &Attrs) -> bool {
         self.write_back.is_on()
             && attrs.kind == FileKind::Regular
@@ -469,7 +482,7 @@ impl FileSystem {
             && !self.nodes.believes(number, attrs)
     }
 
-    /// Begins to correct what the kernel believes of a file; what is returned ends when that is done, or has failed.
+    /// Begins to correct the kernel's cached attributes of a file. The task ends when that is done or has failed.
     fn correct(self: Arc<Self>, number: u64, attrs: Attrs, times: bool) -> tokio::task::JoinHandle<bool> {
         let fs = self;
         tokio::spawn(async move {
@@ -480,10 +493,10 @@ impl FileSystem {
             match tokio::task::spawn_blocking(correct).await {
                 Ok(Ok(changed)) => {
                     let believed = changed.unwrap_or(attrs);
-                    // Of a shared file it need not believe the time.
+                    // The kernel need not have the time of a shared file cached.
                     fs.nodes.believe(number, (!shared).then_some(&believed));
                     fs.write_back.reaches(number, believed.size);
-                    // Bytes that it has may be as old as what it believed.
+                    // Pages of the kernel may be as old as its earlier attributes.
                     if changed.is_some() && !fs.write_back.is_written(number) {
                         fs.forget_pages(number).await;
                     }
@@ -499,12 +512,13 @@ impl FileSystem {
         })
     }
 
-    /// Bytes that were written back of a file are lost, and with them the end that the kernel believes in, perhaps. The file counts as shared
-    /// for a while: the kernel asks for the attributes before it tells them or writes, and is told the right size then. It has the inode
-    /// locked at this moment, so that it cannot be told here.
+    /// Records that written-back bytes of a file are lost, and perhaps the end of the file that the kernel has cached.
+    /// The file counts as shared for a while. So the kernel asks for the attributes before it returns them or writes,
+    /// and then receives the right size. The kernel has the inode locked at this moment, so the mount cannot correct it
+    /// here.
     pub(crate) fn has_lost_pages(&self, number: u64) {
         let Some(fs) = self.shared().filter(|_| self.write_back.is_written(number)) else { return };
-        // With the time it may just have said that it has handed everything on.
+        // With the time, the kernel may just have reported that it has written everything back.
         self.may_believe_more(number);
         if self.write_back.share(number) {
             tokio::spawn(fs.look_after(number));
@@ -513,27 +527,27 @@ impl FileSystem {
         self.doubt_attributes(number);
     }
 
-    /// Whether a request comes of the end of a write(2), as writes are synchronous, and not of what a program asks for.
+    /// Returns whether a request ends a write(2), because writes are synchronous, and is not a request of the program.
     pub(crate) async fn ends_synchronous_write(&self, header: &Header) -> bool {
-        // Boxed, for it is rare.
+        // Boxed, because it is rare.
         self.write_back.sync.is_on() && Box::pin(calls::look(header.pid, |call| call.writes())).await
     }
 
     /// As [`FileSystem::ends_synchronous_write`], where the program has not asked for its bytes to be durable by then.
     pub(crate) async fn ends_lazy_write(&self, header: &Header) -> bool {
-        // Boxed, for it is rare.
+        // Boxed, because it is rare.
         self.write_back.sync.is_on() && Box::pin(calls::look(header.pid, |call| call.writes_lazily())).await
     }
 
-    /// As long as any file is written to the page cache though others have it open, the mount writes synchronously.
+    /// Makes the mount write synchronously while any file is written to the page cache and other clients have it open.
     pub(crate) async fn settle_sync(&self) {
         if self.write_back.is_on() {
             self.write_back.sync.settle(|| self.write_back.is_any_shared()).await;
         }
     }
 
-    /// As long as a shared file is written to the page cache it is tried to have it alone again; where writes cannot be made synchronous, nothing stays
-    /// there for long.
+    /// Tries to get the delegation of a shared file again, as long as the file is written to the page cache. Where
+    /// writes cannot be made synchronous, also makes the kernel forget the file's pages at short intervals.
     async fn look_after(self: Arc<Self>, number: u64) {
         let mut asked = Instant::now();
         while self.write_back.is_shared(number) {
@@ -551,7 +565,8 @@ impl FileSystem {
         self.settle_sync().await;
     }
 
-    /// Asks to have a shared file alone. Once it is so, and the kernel knows how long it is, pages may stay.
+    /// Asks for the delegation of a shared file. Once the mount has it and the kernel has the right size, pages may
+    /// stay.
     async fn try_alone(&self, number: u64) -> Result<(), Errno> {
         let Some(open) = self.opens.writing(number) else { return Ok(()) };
         if !open.file.ask_alone().await? {
@@ -567,7 +582,8 @@ impl FileSystem {
     }
 }
 
-/// Has a thread of its own correct what the kernel believes of a file ([`Beliefs::correct`]), and does for it what takes this process's descriptors.
+/// Corrects the kernel's attributes of a file on a separate thread ([`Beliefs::correct`]). This thread makes the calls
+/// that need this process's descriptors.
 fn corrected(
     fs: &Arc<FileSystem>,
     runtime: &tokio::runtime::Handle,
@@ -586,7 +602,7 @@ fn corrected(
         of.write_back.beliefs.correct(number, &attrs, (shared, times), refresh)
     };
     let thread = asking::spawn("fuse-beliefs".to_owned(), correct)?;
-    // Until it has ended, or given up.
+    // Until the thread has ended or given up.
     while asked.recv().is_ok() {
         let written = if shared { fs.have_pages_written(number, ByteRange::ALL) } else { Ok(()) };
         let _ = answer.send(written.and_then(|()| runtime.block_on(fs.fresh(number))));
@@ -594,7 +610,8 @@ fn corrected(
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that corrects it panicked")))
 }
 
-/// Has the kernel hand on and forget what it has of a file that others want.
+/// The handler of delegation recalls: makes the kernel write back and forget its data of a file that another client
+/// wants.
 pub(crate) struct Recalled(pub(crate) Weak<FileSystem>);
 
 impl Keeper for Recalled {
@@ -605,19 +622,21 @@ impl Keeper for Recalled {
             let news = fs.write_back.share(file.0);
             fs.lately.changed();
             if news {
-                // Before its pages are written back: what is written later is written before write(2) returns.
+                // Before the kernel writes its pages back: later writes are written back before write(2) returns.
                 fs.settle_sync().await;
             }
-            // Attributes that the kernel believes, and pages that it read or mapped, are as old as the delegation that goes.
+            // The kernel's cached attributes and pages, read or mapped, are as old as the delegation that this client
+            // returns.
             if fs.nodes.is_known(file.0) {
                 fs.wait_for_quiet(file.0).await;
                 fs.forget_pages(file.0).await;
             }
             if let Some(open) = fs.opens.writing(file.0).filter(|_| news) {
-                // What the kernel has from here on behind that, and has not got here, it has made of zeros.
+                // Pages that the kernel has behind this end from now on, and has not read from here, are zeros of its
+                // own.
                 fs.write_back.reaches(file.0, open.file.attrs().size);
             }
-            // Before what it has is read again.
+            // Before a program reads cached pages again.
             if fs.write_back.is_written(file.0) || fs.write_back.is_on() && fs.opens.are_pages_read(file.0) {
                 fs.expire(file.0).await;
             }
@@ -627,7 +646,8 @@ impl Keeper for Recalled {
         })
     }
 
-    /// Has the kernel drop the attributes that it has asked for and not received yet: they may be older than the delegation, but would come with a lifetime.
+    /// Makes the kernel drop answers with attributes that it waits for. They may be older than the delegation, but
+    /// would carry a lifetime.
     fn gained(&self, file: FileId) {
         if let Some(fs) = self.0.upgrade() {
             fs.lately.changed();
@@ -640,7 +660,7 @@ impl Keeper for Recalled {
         fs.iter().for_each(|fs| fs.write_back.set_given_up(file.0, true));
         let handing_on = self.hand_on(file);
         Box::pin(async move {
-            // The kernel tries, and keeps the error for who wrote.
+            // The kernel tries to write back, and reports the error to the writing program.
             handing_on.await;
             fs.iter().for_each(|fs| fs.write_back.set_given_up(file.0, false));
         })

@@ -1,4 +1,4 @@
-//! Payload buffers: page-aligned, of one size, borrowed only while a request is in hand, and only so many at a time.
+//! A pool of page-aligned payload buffers of one size, which limits the memory that requests in progress use.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -11,13 +11,13 @@ use types::machine::is_share_full;
 use crate::lock::lock;
 
 const PAGE: usize = 4096;
-/// A payload and its XDR padding.
+/// Length of a buffer: a payload and its XDR padding.
 pub(crate) const BUFFER_LEN: usize = PAYLOAD_MAX + PAGE;
-/// Buffers kept for later; more are made under load and freed after it.
+/// Number of free buffers that the pool keeps. Under load it allocates more, and frees them afterwards.
 const KEPT: usize = 64;
 
-/// Lends buffers and takes them back. Whoever asks while all are lent waits: peers that hold them and stand still are cut
-/// off soon then.
+/// A pool that lends buffers. A caller waits while all buffers are lent. While the pool is short, the watch thread soon
+/// disconnects peers that hold buffers and make no progress.
 #[derive(Clone)]
 pub(crate) struct Pool(Arc<Shared>);
 
@@ -31,9 +31,9 @@ struct Shared {
 struct State {
     free: Vec<Memory>,
     lent: usize,
-    /// To the connections of each machine.
+    /// Number of buffers lent to the connections of each machine.
     by_machine: HashMap<Machine, usize>,
-    /// How many connections of each machine wait for one.
+    /// Number of connections of each machine that wait for a buffer.
     waiting: HashMap<Machine, usize>,
 }
 
@@ -43,7 +43,7 @@ impl State {
     }
 }
 
-/// Counts one less for a machine.
+/// Decrements the count of a machine.
 fn take_one(counts: &mut HashMap<Machine, usize>, machine: Machine) {
     if let Some(count) = counts.get_mut(&machine) {
         *count -= 1;
@@ -60,12 +60,13 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// Lends at most `most` buffers at a time.
+    /// Makes a pool that lends at most `most` buffers at a time.
     pub(crate) fn new(most: usize) -> Self {
         Pool(Arc::new(Shared { state: Mutex::default(), returned: Condvar::new(), most }))
     }
 
-    /// The right to hold as much memory as a buffer has, for a request from this machine. None has more than it leaves to the others.
+    /// Waits for the right to hold as much memory as one buffer, for a request from this machine. No machine gets more
+    /// than its share (`is_share_full`).
     pub(crate) fn permit(&self, machine: Machine) -> Permit {
         let mut state = lock(&self.0.state);
         while state.is_full(machine, self.0.most) {
@@ -78,20 +79,20 @@ impl Pool {
         Permit { pool: self.clone(), machine }
     }
 
-    /// A buffer of [`BUFFER_LEN`] bytes with arbitrary content, for a request from this machine.
+    /// Lends a buffer of [`BUFFER_LEN`] bytes with arbitrary content, for a request from this machine.
     pub(crate) fn borrow(&self, machine: Machine) -> Buffer {
         let permit = self.permit(machine);
         let memory = lock(&self.0.state).free.pop();
         Buffer { memory: Some(memory.unwrap_or_else(Memory::new)), permit }
     }
 
-    /// Whether half of the buffers are lent.
+    /// Returns whether at least half of the buffers are lent.
     pub(crate) fn is_short(&self) -> bool {
         lock(&self.0.state).lent >= self.0.most / 2
     }
 }
 
-/// The right to hold memory; goes back to its pool when dropped.
+/// The right to hold memory; returned to its pool when dropped.
 pub(crate) struct Permit {
     pool: Pool,
     machine: Machine,
@@ -102,8 +103,8 @@ impl Drop for Permit {
         let mut state = lock(&self.pool.0.state);
         state.lent -= 1;
         take_one(&mut state.by_machine, self.machine);
-        // All wake up, and each one looks. So nobody is woken while those who wait are of machines that have their share: a machine that sends nothing
-        // for its hundreds of requests would cost the others that much for each of theirs.
+        // notify_all wakes every waiter, so do not notify while all waiting machines have their full share. Otherwise a
+        // machine with hundreds of stalled requests would add that cost to every request of other machines.
         if state.waiting.keys().any(|machine| !state.is_full(*machine, self.pool.0.most)) {
             self.pool.0.returned.notify_all();
         }
@@ -124,7 +125,7 @@ impl Memory {
     }
 }
 
-/// A borrowed buffer; goes back to its pool when dropped.
+/// A borrowed buffer; returned to its pool when dropped.
 pub(crate) struct Buffer {
     memory: Option<Memory>,
     permit: Permit,
@@ -185,7 +186,7 @@ mod tests {
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| sender.send(pool.borrow(ONE).len()).unwrap());
-            // It waits for its own, and nobody else for it.
+            // The spawned thread waits for a buffer of its own machine; the other machine does not wait.
             held.push(pool.borrow(OTHER));
             assert!(receiver.try_recv().is_err());
             held.truncate(1);

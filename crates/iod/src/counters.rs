@@ -1,4 +1,4 @@
-//! Counters of an iod: atomics that every thread bumps and STATS shows.
+//! Counters of an iod: atomics that all threads increment and the STATS procedure reports.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use wire::native::{Counter, Procedure};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $field:ident = $name:literal),* $(,)?) => {
-        /// Everything that an iod counts since it started.
+        /// All counters of an iod since its start.
         #[derive(Debug, Default)]
         pub struct Counters {
             requests: [AtomicU64; Procedure::ALL.len()],
@@ -15,7 +15,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// All counters with their names, in a fixed order.
+            /// Returns all counters with their names, in a fixed order.
             pub fn snapshot(&self) -> Vec<Counter> {
                 let requests = Procedure::ALL.iter().zip(&self.requests).map(|(procedure, value)| Counter {
                     name: format!("requests.{}", procedure.name().to_lowercase()),
@@ -30,9 +30,9 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Payload bytes answered to READ through memory.
+    /// Payload bytes of READ replies that were copied through memory.
     bytes_read = "bytes.read.copied",
-    /// Payload bytes answered to READ by `sendfile`.
+    /// Payload bytes of READ replies that were sent by `sendfile`.
     bytes_sent_file = "bytes.read.sendfile",
     /// Payload bytes written.
     bytes_written = "bytes.written",
@@ -40,9 +40,9 @@ counters! {
     bytes_pulled = "bytes.pulled",
     /// Bytes copied from one object to another by PULL.
     bytes_copied = "bytes.copied",
-    /// PULLs that ended early, as the other iod could not be read.
+    /// PULLs that ended early because the other iod could not be read.
     pulls_stopped = "pulls.stopped",
-    /// PULLs turned away because there were enough.
+    /// PULLs refused because too many were running.
     pulls_refused = "pulls.refused",
     /// `fdatasync` calls on objects.
     syncs_object = "syncs.object",
@@ -50,7 +50,7 @@ counters! {
     syncs_directory = "syncs.directory",
     /// `fdatasync` calls on files of block checksums.
     syncs_sums = "syncs.sums",
-    /// Syncs asked for that an earlier or concurrent one had covered.
+    /// Requested syncs that an earlier or concurrent sync had already covered.
     syncs_shared = "syncs.shared",
     /// Syncs that failed.
     syncs_failed = "syncs.failed",
@@ -62,48 +62,48 @@ counters! {
     objects_lent = "objects.lent",
     /// Object files opened.
     objects_opened = "objects.opened",
-    /// Object files closed to make room.
+    /// Object files closed to keep the number of open files below its limit.
     objects_evicted = "objects.evicted",
-    /// Blocks found that are not what was written.
+    /// Blocks whose content does not match their checksum.
     sums_mismatched = "sums.mismatched",
-    /// Blocks that had no checksum, as a crash leaves them, and got one by a scrub.
+    /// Blocks that had no checksum after a crash and got one from a scrub.
     sums_rebuilt = "sums.rebuilt",
     /// Bytes that scrubs have read.
     scrub_bytes = "scrub.bytes",
     /// Objects that scrubs have finished.
     scrub_objects = "scrub.objects",
-    /// Damage that scrubs have found.
+    /// Findings of damage by scrubs.
     scrub_findings = "scrub.findings",
-    /// Calls to find data and holes.
+    /// Calls that look for data and holes (SEEK_DATA, SEEK_HOLE).
     seeks = "objects.hole_seeks",
-    /// Capabilities and tickets that were forged, of another session, or without the right.
+    /// Capabilities and tickets refused because they were forged, belonged to another session, or lacked the right.
     refused_capability = "refused.capability",
-    /// Capabilities and tickets that came too late.
+    /// Capabilities and tickets refused because they had expired.
     refused_expired = "refused.expired",
-    /// Capabilities of an older generation.
+    /// Capabilities refused because of an older generation (fenced).
     refused_fenced = "refused.fenced",
-    /// Requests before HELLO.
+    /// Requests refused because they came before HELLO.
     refused_no_session = "refused.no_session",
-    /// Payloads that arrived damaged.
+    /// Payloads whose checksum did not match on arrival.
     checksum_failures = "checksum_failures",
     /// Requests that failed for other reasons.
     failures = "failures",
-    /// Connections whose work ended in a panic.
+    /// Connections whose thread panicked.
     panics = "panics",
     /// Connections accepted.
     connections = "connections.accepted",
     /// Connections open now.
     connections_open = "connections.open",
-    /// Connections turned away because there were too many.
+    /// Connections refused because there were too many.
     connections_refused = "connections.refused",
-    /// Connections cut off because the peer took too long inside a request or reply.
+    /// Connections closed because the peer took too long inside a request or reply.
     connections_stalled = "connections.stalled",
-    /// Connections closed because of what the peer sent, or because it stalled.
+    /// Connections closed because of what the peer sent, or because the peer stalled.
     connections_broken = "connections.broken",
 }
 
 impl Counters {
-    /// Adds to one.
+    /// Adds `n` to a counter.
     pub(crate) fn add(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Ordering::Relaxed);
     }
@@ -113,7 +113,7 @@ impl Counters {
         Self::add(&self.requests[procedure as usize], 1);
     }
 
-    /// Counts a request that was not carried out.
+    /// Counts a request that failed or was refused, under the counter of its status.
     pub(crate) fn failed(&self, status: Status) {
         let counter = match status {
             Status::CapRefused => &self.refused_capability,
@@ -126,7 +126,7 @@ impl Counters {
         Self::add(counter, 1);
     }
 
-    /// The value of the counter with this name, 0 when there is none.
+    /// Returns the value of the counter with this name, or 0 if there is none.
     pub fn get(&self, name: &str) -> u64 {
         self.snapshot().into_iter().find(|c| c.name == name).map_or(0, |c| c.value)
     }

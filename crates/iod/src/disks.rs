@@ -1,4 +1,4 @@
-//! The disk door: what a store needs of a disk, and the disks that there are.
+//! The disk interface of a store: the traits [`Disk`] and [`DiskFile`] and their implementations.
 
 mod local;
 mod memory;
@@ -10,26 +10,28 @@ use std::path::Path;
 pub use local::Local;
 pub use memory::{Fault, Memory, Operation};
 
-/// The directory of one store. Paths are relative to it, with `/` between names; the empty path is the directory itself.
+/// The directory of one store. Paths are relative to it, with `/` between names; the empty path is the directory
+/// itself.
 ///
-/// What it answers is what Linux answers: the store tells errors by their number.
+/// Results and error numbers are those of Linux: the store distinguishes errors by number.
 pub trait Disk: Send + Sync {
-    /// What to call the directory in messages.
+    /// Returns the path of the directory, for messages.
     fn path(&self) -> &Path;
 
-    /// Makes the directory when it is missing, durably.
+    /// Creates the directory durably if it does not exist.
     ///
     /// # Errors
     /// Those of the system.
     fn prepare(&self) -> io::Result<()>;
 
-    /// Opens a file for reading and writing; a symbolic link is not followed.
+    /// Opens a file for reading and writing; does not follow a symbolic link.
     ///
     /// # Errors
-    /// `NotFound` when there is none, and those of the system.
+    /// `NotFound` if there is no such file, and those of the system.
     fn open(&self, path: &str) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Opens a file for reading, for another process of this machine to have; `None` where the files are none of the system.
+    /// Opens a file for reading, to pass to another process of this machine; `None` if this disk has no files of the
+    /// system.
     ///
     /// # Errors
     /// As those of [`Disk::open`].
@@ -37,150 +39,153 @@ pub trait Disk: Send + Sync {
         Ok(None)
     }
 
-    /// Makes a file and opens it for reading and writing.
+    /// Creates a file and opens it for reading and writing.
     ///
     /// # Errors
-    /// `AlreadyExists` when the name is taken, `NotFound` when the folder is missing, and those of the system.
+    /// `AlreadyExists` if the name exists, `NotFound` if the folder does not exist, and those of the system.
     fn create_new(&self, path: &str) -> io::Result<Box<dyn DiskFile>>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// `NotFound` when there is none, and those of the system.
+    /// `NotFound` if there is no such file, and those of the system.
     fn remove(&self, path: &str) -> io::Result<()>;
 
-    /// Renames a file within its folder; replaces one that has the name.
+    /// Renames a file within its folder; replaces an existing file of that name.
     ///
     /// # Errors
     /// Those of the system.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Makes a folder and those above it; no error when it is there.
+    /// Creates a folder and its parents; succeeds if the folder exists.
     ///
     /// # Errors
     /// Those of the system.
     fn make_folder(&self, path: &str) -> io::Result<()>;
 
-    /// Whether there is such a folder.
+    /// Returns whether the path is an existing folder.
     fn is_folder(&self, path: &str) -> bool;
 
-    /// The names in a folder that are UTF-8, in any order.
+    /// Returns the names in a folder that are UTF-8, in any order.
     ///
     /// # Errors
-    /// `NotFound` when there is none, and those of the system.
+    /// `NotFound` if there is no such folder, and those of the system.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
 
     /// Makes the names in a folder durable.
     ///
     /// # Errors
-    /// Those of the system. After one a later success proves nothing.
+    /// Those of the system. After an error, a later success does not mean that the names are durable.
     fn sync_folder(&self, path: &str) -> io::Result<()>;
 
-    /// Bytes of the file system below: all, and those free for the iod.
+    /// Returns the bytes of the underlying file system: total, and free for the iod.
     ///
     /// # Errors
     /// Those of the system.
     fn capacity(&self) -> io::Result<(u64, u64)>;
 
-    /// A number of the disk: stores of one host with the same number share its capacity.
+    /// Returns the number of the device: stores of one host with the same number share its capacity.
     fn device(&self) -> Option<u64>;
 
-    /// Most files that a store should have open at a time.
+    /// Returns the largest number of files that a store should keep open.
     fn open_files(&self) -> usize;
 }
 
 /// Length and storage of a file, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Measure {
-    /// Its length.
+    /// Length of the file.
     pub len: u64,
-    /// The bytes that it takes on the disk.
+    /// Bytes allocated on the disk.
     pub allocated: u64,
 }
 
 /// An open file. Offsets are bytes.
 pub trait DiskFile: Send + Sync {
-    /// Reads up to `buffer.len()` bytes; 0 at the end of the file.
+    /// Reads up to `buffer.len()` bytes; returns 0 at the end of the file.
     ///
     /// # Errors
     /// Those of the system, never `Interrupted`.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes `first` and behind it `second`; answers how many bytes of them were written, at least one.
+    /// Writes `first` followed by `second`; returns the number of bytes written, at least one.
     ///
     /// # Errors
-    /// Those of the system, never `Interrupted`. Nothing was written then.
+    /// Those of the system, never `Interrupted`. After an error nothing was written.
     fn write_at(&self, first: &[u8], second: &[u8], offset: u64) -> io::Result<usize>;
 
-    /// Copies up to `len` bytes of another file, without their passing this process; answers how many, 0 at the end of that.
+    /// Copies up to `len` bytes of another file inside the kernel; returns the number copied, 0 at the end of the
+    /// source.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` and others when it cannot, and those of the system.
+    /// `EOPNOTSUPP` and others if the system cannot copy this way, and those of the system.
     fn copy_from(&self, source: &dyn DiskFile, from: u64, to: u64, len: u64) -> io::Result<u64>;
 
-    /// Its length and storage.
+    /// Returns the length and the storage of the file.
     ///
     /// # Errors
     /// Those of the system.
     fn measure(&self) -> io::Result<Measure>;
 
-    /// Cuts or extends it.
+    /// Truncates or extends the file.
     ///
     /// # Errors
     /// Those of the system.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Makes its bytes and its length durable.
+    /// Makes the bytes and the length of the file durable.
     ///
     /// # Errors
-    /// Those of the system. After one a later success proves nothing.
+    /// Those of the system. After an error, a later success does not mean that the data are durable.
     fn sync(&self) -> io::Result<()>;
 
-    /// The first data at or behind `offset`.
+    /// Returns the first offset with data at or after `offset`.
     ///
     /// # Errors
     /// Those of the system.
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>>;
 
-    /// The first hole at or behind `offset`; the end of the file counts as one, `None` behind it.
+    /// Returns the first hole at or after `offset`. The end of the file counts as a hole; beyond the end the result is
+    /// `None`.
     ///
     /// # Errors
     /// Those of the system.
     fn next_hole(&self, offset: u64) -> io::Result<Option<u64>>;
 
-    /// Makes a hole; the length stays.
+    /// Punches a hole; the length does not change.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` when the disk has no holes, and those of the system.
+    /// `EOPNOTSUPP` if the disk does not support holes, and those of the system.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Takes storage for a range; bytes that were not there read as zeros. The file becomes longer if the range ends behind it.
+    /// Allocates storage for a range; new bytes read as zeros. Extends the file if the range ends beyond its end.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` when the disk cannot, `ENOSPC` when it is full, and those of the system. The file may have become longer,
-    /// and storage may have been taken, all the same.
+    /// `EOPNOTSUPP` if the disk cannot, `ENOSPC` if it is full, and those of the system. After an error the file may be
+    /// longer, and storage may have been allocated.
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Whether all of a range has storage, so that writing it needs no more. May say no where it has.
+    /// Returns whether a whole range has storage, so that writing it allocates nothing. May return false for a range
+    /// that has.
     ///
     /// # Errors
     /// Those of the system.
     fn is_stored(&self, offset: u64, len: u64) -> io::Result<bool>;
 
-    /// Lets the next read of a range come from the disk and not from memory, where that can be had.
+    /// Drops a range from the page cache where possible, so that the next read comes from the disk.
     fn forget(&self, offset: u64, len: u64);
 
-    /// Locks it against every other opening until it is dropped; answers whether that succeeded.
+    /// Locks the file against every other open handle until this one is dropped; returns whether that succeeded.
     ///
     /// # Errors
     /// Those of the system.
     fn lock(&self) -> io::Result<bool>;
 
-    /// The file of the system, for `sendfile`, when it is one.
+    /// Returns the file of the system for `sendfile`, if there is one.
     fn as_file(&self) -> Option<&File>;
 }
 
-/// Writes `first` and behind it `second`, all of them.
+/// Writes all of `first` followed by all of `second`.
 pub(crate) fn write_all(file: &dyn DiskFile, mut first: &[u8], mut second: &[u8], mut offset: u64) -> io::Result<()> {
     while !first.is_empty() || !second.is_empty() {
         let n = file.write_at(first, second, offset)?;
@@ -195,7 +200,7 @@ pub(crate) fn write_all(file: &dyn DiskFile, mut first: &[u8], mut second: &[u8]
     Ok(())
 }
 
-/// Reads until `buffer` is full or the file ends; answers how many bytes came.
+/// Reads until `buffer` is full or the file ends; returns the number of bytes read.
 pub(crate) fn read_full(file: &dyn DiskFile, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {

@@ -1,8 +1,8 @@
-//! The data server: objects in a local directory behind the native data program.
+//! The data server (iod), which keeps objects in a local directory and serves them by the native data program.
 //!
-//! [`Store`] keeps byte objects as files of a directory, [`Iod`] serves one over sockets. The data plane is plain
-//! threads and blocking calls: one thread for each connection, which reads a request, does the file call on the spot
-//! and answers. An iod does not know which file of the file system a byte belongs to.
+//! [`Store`] keeps objects as files of a local directory. [`Iod`] serves one store over sockets. The data path uses
+//! plain threads and blocking calls: the thread of a connection reads a request, makes the file call, and answers. An
+//! iod does not know which file of the file system an object belongs to.
 
 mod buffers;
 mod counters;

@@ -1,4 +1,4 @@
-//! Locks of the standard library without poisoning: no state here is left half-changed by a panic.
+//! Locks of the standard library without poisoning: a panic leaves no state of this crate half-changed.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

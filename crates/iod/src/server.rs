@@ -1,4 +1,4 @@
-//! Serving a store over TCP and a Unix socket.
+//! The server of an iod, which serves a store over TCP and a Unix socket.
 
 mod connection;
 mod judge;
@@ -47,37 +47,37 @@ const SOCKET_PATH_MAX: usize = 107;
 /// Name of the socket in the store's directory.
 const SOCKET: &str = "iod.sock";
 
-/// How an iod is to run. [`Config::new`] has the defaults.
+/// Configuration of an iod. [`Config::new`] has the defaults.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Directory of the store.
     pub dir: PathBuf,
-    /// File system that the store must belong to.
+    /// File system that the store must belong to; otherwise the start fails.
     pub fsid: Fsid,
     /// Secret of the cluster.
     pub key: Key,
     /// TCP addresses to listen on; port 0 takes a free one.
     pub listen: Vec<SocketAddr>,
-    /// Where the same objects are served by NFS, as the mgr tells clients of the files layout.
+    /// Addresses of the NFS service for the same objects, which the mgr passes to clients of the files layout.
     pub data_server: Vec<String>,
-    /// Whether clients of the same host may come by a Unix socket.
+    /// Whether clients of the same host may connect over a Unix socket.
     pub unix: bool,
-    /// Whether those who could open them anyway, the superuser and the user that the iod runs as, get descriptors of object files over
-    /// the Unix socket, to read by themselves.
+    /// Whether the superuser and the user of the iod process get descriptors of object files over the Unix socket, for
+    /// short-circuit reads. These users could open the files anyway.
     pub lend: bool,
-    /// Congestion control of TCP connections; `None` leaves the system's.
+    /// Congestion control of TCP connections; `None` keeps the default of the system.
     pub congestion: Option<String>,
-    /// Most connections at a time.
+    /// Maximum number of connections.
     pub max_connections: usize,
-    /// Most connections from one address at a time; those over the Unix socket count as one.
+    /// Maximum number of connections from one machine ([`types::Machine`]); over the Unix socket, of one user.
     pub max_per_peer: usize,
-    /// How long a request may take to arrive once it has begun, a reply to be taken, and PROVE to be sent (10 s at most). Of it two
-    /// seconds count while most payload buffers are in use.
+    /// Time limit for a started request to arrive, for the peer to take a reply, and for PROVE to arrive (10 s at
+    /// most). While at least half of the payload buffers are in use, requests and replies have at most two seconds.
     pub stall: Duration,
 }
 
 impl Config {
-    /// Serve the store in `dir` on `listen`, everything else as usual: Unix socket, files lent over it, cubic, 30 seconds.
+    /// Returns the defaults for a store in `dir` on `listen`: Unix socket, short-circuit reads, cubic, 30 seconds.
     pub fn new(dir: impl Into<PathBuf>, fsid: Fsid, key: Key, listen: Vec<SocketAddr>) -> Self {
         Config {
             dir: dir.into(),
@@ -95,14 +95,14 @@ impl Config {
     }
 }
 
-/// Why an iod did not start.
+/// Reason why an iod did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The store cannot be used.
+    /// The store cannot be opened or used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An address cannot be listened on.
+    /// The iod cannot listen on an address.
     #[error("cannot listen on {address}: {source}; is another daemon using it?")]
     Listen {
         /// The address.
@@ -115,7 +115,7 @@ pub enum StartError {
     Thread(io::Error),
 }
 
-/// What is served: a store, and the secret that tells who may use it. No thread and no socket.
+/// The service without threads and sockets: a store, and the secret that decides which requests are valid.
 pub struct Served {
     store: Store,
     judge: Judge,
@@ -127,12 +127,12 @@ pub struct Served {
     news: News,
     lengths: Lengths,
     pulls: Pulls,
-    /// Counters of further doors.
+    /// Counters of the other service for the same objects (`ds`).
     doors: OnceLock<Box<dyn Fn() -> Vec<Counter> + Send + Sync>>,
 }
 
 impl Served {
-    /// Serves `store` to those whom the mgr of the cluster with this secret lets.
+    /// Makes a service for `store` that accepts clients with tickets from the mgr of the cluster with this secret.
     pub fn new(store: Store, key: &Key) -> Self {
         Served {
             judge: Judge::new(key, store.fsid(), store.iod()),
@@ -149,26 +149,27 @@ impl Served {
         }
     }
 
-    /// Has another door to the objects show its counters beside those of the store; one door has this.
+    /// Adds the counters of another service for the same objects to those of the store. Only the first call has an
+    /// effect.
     pub fn count_also(&self, counters: impl Fn() -> Vec<Counter> + Send + Sync + 'static) {
-        // There is one; a second one would go uncounted, which harms nobody.
+        // Counters of a second service are not reported, which is harmless.
         let _ = self.doors.set(Box::new(counters));
     }
 
-    /// All counters.
+    /// Returns all counters.
     pub fn counters(&self) -> Vec<Counter> {
         let mut all = self.store.snapshot();
         all.extend(self.doors.get().into_iter().flat_map(|counters| counters()));
         all
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &Store {
         &self.store
     }
 }
 
-/// What all connections of a running iod share.
+/// State that all connections of a running iod share.
 struct Shared {
     served: Arc<Served>,
     congestion: Option<String>,
@@ -179,9 +180,9 @@ struct Shared {
     next: AtomicU64,
 }
 
-/// How long a start waits for the iod before it to let go of the store: the system may take its time to clear away one that was killed.
+/// How long a start waits for an earlier iod to close the store: the system may need time to clean up a killed process.
 const IN_USE_WAIT: Duration = Duration::from_secs(5);
-/// How often it looks whether that has happened.
+/// Interval between attempts to open the store.
 const IN_USE_PAUSE: Duration = Duration::from_millis(50);
 
 /// The data server.
@@ -189,10 +190,10 @@ const IN_USE_PAUSE: Duration = Duration::from_millis(50);
 pub struct Iod;
 
 impl Iod {
-    /// Opens the store and serves it in threads of its own.
+    /// Opens the store and serves it in new threads.
     ///
     /// # Errors
-    /// When the store cannot be used or an address cannot be listened on; nothing is left running then.
+    /// When the store cannot be used or the iod cannot listen on an address. No thread is left running then.
     pub fn start(config: Config) -> Result<Running, StartError> {
         raise_file_limit();
         let store = open_when_free(&config.dir)?;
@@ -255,38 +256,40 @@ pub struct Running {
 }
 
 impl Running {
-    /// The TCP addresses, in the order of [`Config::listen`], with the ports that were taken.
+    /// Returns the TCP addresses in the order of [`Config::listen`], with the actual ports.
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
 
-    /// The path of the Unix socket, when there is one.
+    /// Returns the path of the Unix socket, if there is one.
     pub fn unix_path(&self) -> Option<&Path> {
         self.socket.as_ref().map(|s| s.path.as_path())
     }
 
-    /// The identity of the iod.
+    /// Returns the identity of the iod.
     pub fn iod(&self) -> IodId {
         self.shared.served.store.iod()
     }
 
-    /// What is served, for further doors to it. The store is closed when nobody has it any more.
+    /// Returns the service, for other services of the same objects. The store is closed when the last reference is
+    /// dropped.
     pub fn served(&self) -> Arc<Served> {
         self.shared.served.clone()
     }
 
-    /// The store that is served.
+    /// Returns the store.
     pub fn store(&self) -> &Store {
         &self.shared.served.store
     }
 
-    /// All counters.
+    /// Returns all counters.
     pub fn counters(&self) -> Vec<Counter> {
         self.shared.served.counters()
     }
 
-    /// Stops: no new connections, requests in hand are finished, everything else is cut off. The store is closed when
-    /// this returns. What was not committed is as safe as the system's caches.
+    /// Stops the iod: accepts no new connections, completes requests in progress, and closes all connections. The store
+    /// is closed when this returns, unless another service still refers to it. Uncommitted data are only in the page
+    /// cache of the system.
     pub fn stop(self) {
         drop(self);
     }
@@ -309,21 +312,21 @@ impl Drop for Running {
     }
 }
 
-/// A bound Unix socket; its file goes when it is dropped.
+/// A bound Unix socket; dropping it removes its file.
 struct UnixSocket {
     path: PathBuf,
-    /// The folder that was made for it because the store's path is too long.
+    /// The temporary folder of the socket, if the path of the store is too long.
     folder: Option<PathBuf>,
 }
 
 impl UnixSocket {
-    /// Binds one in the store's directory, which is locked, or in a new folder for temporary files.
+    /// Binds a socket in the store's directory, which is locked, or in a new temporary folder.
     fn bind(dir: &Path) -> io::Result<(Self, UnixListener)> {
         let dir = dir.canonicalize()?;
         let mut socket = UnixSocket { path: dir.join(SOCKET), folder: None };
         if socket.path.as_os_str().len() > SOCKET_PATH_MAX || socket.path.to_str().is_none() {
             let folder = std::env::temp_dir().join(format!("weir-iod-{}", uuid::Uuid::new_v4().simple()));
-            // Fails when it is there already: another user may have made it.
+            // Fails if the folder exists: another user may have created it.
             net::files::make_way(&folder)?;
             socket = UnixSocket { path: folder.join(SOCKET), folder: Some(folder) };
         }
@@ -334,7 +337,7 @@ impl UnixSocket {
             }
         }
         let listener = UnixListener::bind(&socket.path)?;
-        // Whoever can reach it still needs a ticket.
+        // A client that connects to the socket still needs a ticket.
         fs::set_permissions(&socket.path, fs::Permissions::from_mode(0o666))?;
         Ok((socket, listener))
     }
@@ -347,7 +350,7 @@ impl UnixSocket {
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
-        // Leftovers do no harm: the next start removes or ignores them.
+        // Leftovers are harmless: the next start removes or ignores them.
         drop(fs::remove_file(&self.path));
         if let Some(folder) = &self.folder {
             drop(fs::remove_dir(folder));
@@ -355,7 +358,7 @@ impl Drop for UnixSocket {
     }
 }
 
-/// Opens a store, as soon as no other iod has it open any more.
+/// Opens a store, and waits while another iod has it open.
 fn open_when_free(dir: &Path) -> Result<Store, StoreError> {
     let until = Instant::now() + IN_USE_WAIT;
     let mut said = false;
@@ -372,7 +375,7 @@ fn open_when_free(dir: &Path) -> Result<Store, StoreError> {
     }
 }
 
-/// Lets the process have as many files open as the system grants it: each object and each connection is one.
+/// Raises the limit of open files to the allowed maximum: each object and each connection uses one.
 fn raise_file_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

@@ -1,4 +1,4 @@
-//! A store: byte objects as files of a local directory (`docs/FORMATS.md`, "Object store").
+//! The object store of an iod: objects as files of a local directory (`docs/FORMATS.md`, "Object store").
 
 mod cache;
 mod claim;
@@ -42,13 +42,13 @@ use room::Room;
 use shards::{Leaf, Shards};
 use sums::Sums;
 
-/// Most objects whose failed sync is remembered one by one; beyond it the whole store counts as failed.
+/// Maximum number of objects whose failed sync is remembered individually; beyond it the whole store counts as failed.
 const FAILED_MAX: usize = 1024;
 
-/// What a store has or not, decided when it is formatted.
+/// Features of a store, chosen when it is formatted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Features {
-    /// Whether the blocks of its objects have checksums, which reads and scrubs verify.
+    /// Whether blocks of objects have checksums, which reads and scrubs verify.
     pub block_checksums: bool,
 }
 
@@ -68,23 +68,23 @@ pub struct Store {
     claimed: Mutex<Claimed>,
     /// See [`Store::check_confirmed`].
     confirmed: AtomicBool,
-    /// Objects whose sync failed: they stay failed when their file is closed and opened again.
+    /// Objects whose sync failed. They stay failed when their file is closed and opened again.
     failed: Mutex<HashSet<FileId>>,
     all_failed: AtomicBool,
-    /// Keeps the lock.
+    /// The format file; holding it open keeps the lock.
     _format: Box<dyn DiskFile>,
 }
 
 impl Store {
-    /// Makes a store for file system `fsid` in an empty or missing directory; answers its new identity.
+    /// Formats a store for file system `fsid` in an empty or missing directory; returns its new identity.
     ///
     /// # Errors
-    /// When the directory holds anything, a store included, or cannot be written.
+    /// When the directory is not empty, for instance because it already holds a store, or cannot be written.
     pub fn format(dir: &Path, fsid: Fsid) -> Result<IodId, StoreError> {
         Self::format_on(&Local::new(dir), fsid)
     }
 
-    /// As [`Store::format`], on any disk.
+    /// Formats a store as [`Store::format`] does, on any disk.
     ///
     /// # Errors
     /// As those of [`Store::format`].
@@ -92,7 +92,7 @@ impl Store {
         Self::format_with(disk, fsid, Features::default())
     }
 
-    /// As [`Store::format`], on any disk, with what the store is to have for all its life.
+    /// Formats a store as [`Store::format`] does, on any disk, with features that stay for the life of the store.
     ///
     /// # Errors
     /// As those of [`Store::format`].
@@ -102,7 +102,8 @@ impl Store {
         Ok(iod)
     }
 
-    /// As [`Store::format_with`], under the identity of an iod whose disk is lost: the mgr takes it for that iod, which has lost everything.
+    /// Formats a store as [`Store::format_with`] does, under the identity of an iod whose disk is lost. The mgr treats
+    /// the store as that iod with all data lost.
     ///
     /// # Errors
     /// As those of [`Store::format`].
@@ -111,18 +112,19 @@ impl Store {
         format::format(disk, &format::Format { fsid, iod, created: unix_now(), sums })
     }
 
-    /// Opens and locks the store in a directory, and leaves it to its owner. Its write verifier is new each time.
+    /// Opens and locks the store in a directory, and restricts the directory to its owner. Each open has a new write
+    /// verifier.
     ///
     /// # Errors
-    /// When there is no store, it is in use, damaged, of a newer version, or cannot be written.
+    /// When there is no store, or it is in use, damaged, of a newer version, or cannot be written.
     pub fn open(dir: &Path) -> Result<Store, StoreError> {
         let store = Self::open_on(Arc::new(Local::new(dir)))?;
-        // Not before it is known for a store: it may be any directory.
+        // Change modes only after the directory is known to be a store: it could be any directory.
         Local::new(dir).narrow();
         Ok(store)
     }
 
-    /// As [`Store::open`], on any disk.
+    /// Opens a store as [`Store::open`] does, on any disk.
     ///
     /// # Errors
     /// As those of [`Store::open`].
@@ -131,7 +133,7 @@ impl Store {
         Self::open_with(disk, objects)
     }
 
-    /// Opens it with room for `capacity` open objects.
+    /// Opens the store with a cache of `capacity` open objects.
     fn open_with(disk: Arc<dyn Disk>, capacity: usize) -> Result<Store, StoreError> {
         let (format, file) = format::open(&*disk)?;
         let claimed = Claimed::read(&*disk)?;
@@ -162,22 +164,22 @@ impl Store {
         })
     }
 
-    /// The file system that it belongs to.
+    /// Returns the file system that the store belongs to.
     pub fn fsid(&self) -> Fsid {
         self.fsid
     }
 
-    /// Its identity.
+    /// Returns the identity of the iod.
     pub fn iod(&self) -> IodId {
         self.iod
     }
 
-    /// The write verifier of this run.
+    /// Returns the write verifier of this run.
     pub fn verifier(&self) -> Verifier {
         self.verifier
     }
 
-    /// Its directory.
+    /// Returns the directory of the store.
     pub fn dir(&self) -> &Path {
         self.disk.path()
     }
@@ -186,13 +188,13 @@ impl Store {
         &*self.disk
     }
 
-    /// Its counters.
+    /// Returns the counters of the store.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// All counters, how many objects are in memory, and the number of the disk below the store: stores of one host
-    /// with the same number share its capacity.
+    /// Returns all counters, the number of cached objects, and the device number of the disk. Stores of one host with
+    /// the same device number share its capacity.
     pub fn snapshot(&self) -> Vec<Counter> {
         let mut all = self.counters.snapshot();
         all.push(Counter { name: "objects.known".into(), value: self.cache.len() as u64 });
@@ -200,26 +202,26 @@ impl Store {
         all
     }
 
-    /// Bytes of the file system that holds it: all, and those still free for the iod, which leaves a reserve alone.
+    /// Returns the bytes of the underlying file system: total, and free for the iod without its reserve.
     ///
     /// # Errors
-    /// When the system cannot tell.
+    /// When the system cannot report the capacity.
     pub fn capacity(&self) -> io::Result<(u64, u64)> {
         let (total, free) = self.disk.capacity()?;
         Ok((total, room::spare((total, free))))
     }
 
-    /// Takes room for `len` new bytes; `NoSpc` when the disk would be left with less than its reserve.
+    /// Claims free space for `len` new bytes; fails with `NoSpc` if the disk would be left with less than its reserve.
     fn take_room(&self, len: u64) -> Result<(), Failure> {
         self.room.take(len, || self.disk.capacity()).map_err(|e| failure(&e, "write the object"))
     }
 
-    /// How many bytes may be reserved before the disk has to be looked at again.
+    /// Returns how many bytes may be reserved before the free space must be checked again.
     fn piece(&self) -> u64 {
         room::piece(self.capacity().map_or(0, |(_, spare)| spare))
     }
 
-    /// The object with this id, existing or not.
+    /// Returns the object with this id, existing or not.
     pub(crate) fn object(&self, id: FileId) -> Arc<Object> {
         let mut beyond = false;
         loop {
@@ -228,8 +230,8 @@ impl Store {
                     Counters::add(&self.counters.objects_evicted, u64::from(dropped));
                     return object;
                 }
-                // A failed sync is remembered by the object's id, so it is not lost with the object. Another failure
-                // may pass: the object stays.
+                // A failed sync is remembered by the id of the object, so evicting the object does not lose it. Another
+                // failure may be temporary, so the object stays in the cache.
                 Lookup::SyncFirst(victim) => beyond = victim.sync(self).is_err() && victim.is_dirty(),
             }
         }
@@ -247,10 +249,11 @@ impl Store {
         self.disk.open(&Shards::path(id))
     }
 
-    /// Makes an object file with its head. Only the trace of one that was never committed may be in its place.
+    /// Creates an object file with its head. The name may only be taken by the remains of an object that was never
+    /// committed.
     ///
-    /// A file without a head is no object, so it may be seen before the head is in it; the head reaches the disk no
-    /// later than the first COMMIT, with the same sync.
+    /// A file without a head is no object, so the file may be visible before its head is written. The first COMMIT
+    /// makes the head durable at the latest, with the same sync.
     fn create_object(&self, id: FileId, head: &Head) -> io::Result<(Box<dyn DiskFile>, Arc<Leaf>)> {
         let leaf = self.leaf(id);
         let path = Shards::path(id);
@@ -274,13 +277,13 @@ impl Store {
         Ok((file, leaf))
     }
 
-    /// Opens an object's file for somebody else to read; `None` where that cannot be had.
+    /// Opens an object's file for a short-circuit reader; `None` if the disk cannot do that.
     fn open_to_lend(&self, id: FileId) -> io::Result<Option<File>> {
         self.disk.open_to_lend(&Shards::path(id))
     }
 
-    /// The checksums of the object that was made with this nonce, and whether their file had to be made. Those of a new
-    /// object are none.
+    /// Opens the checksums of the object that was created with this nonce; returns whether their file had to be
+    /// created. A new object starts without checksums.
     fn open_sums(&self, id: FileId, nonce: u64, new: bool) -> io::Result<(Sums, bool)> {
         let path = Shards::sums_path(id);
         let (file, made) = match self.disk.open(&path) {
@@ -293,7 +296,7 @@ impl Store {
         Ok((Sums::open(file, nonce, new || made)?, made))
     }
 
-    /// The nonce of a new object, when it is to have checksums.
+    /// Returns a nonce for a new object, if the store has checksums.
     fn new_nonce(&self) -> io::Result<Option<u64>> {
         let mut bytes = [0; 8];
         if self.sums {
@@ -302,7 +305,7 @@ impl Store {
         Ok(self.sums.then(|| u64::from_be_bytes(bytes)))
     }
 
-    /// Removes an object's files; answers whether there was one.
+    /// Removes an object's files; returns whether the object file existed.
     fn remove_object(&self, id: FileId) -> io::Result<bool> {
         if self.sums {
             match self.disk.remove(&Shards::sums_path(id)) {
@@ -339,7 +342,7 @@ impl Store {
     }
 }
 
-/// An error of the system in the words of the protocol.
+/// Converts an error of the system to a failure of the protocol.
 fn failure(error: &io::Error, doing: &str) -> Failure {
     let status = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOSPC) => Status::NoSpc,
@@ -347,7 +350,7 @@ fn failure(error: &io::Error, doing: &str) -> Failure {
         Some(Errno::FBIG) => Status::FBig,
         Some(Errno::ROFS) => Status::Rofs,
         Some(Errno::IO) => Status::Io,
-        // Too many files open, or no memory: passes when others are done.
+        // Too many open files or no memory: a temporary condition, so the client retries.
         Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => Status::Delay,
         Some(Errno::ACCESS | Errno::PERM) => Status::Access,
         _ => Status::Io,

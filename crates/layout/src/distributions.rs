@@ -1,7 +1,7 @@
-//! The registry of distributions: which byte of a file is which byte of which object.
+//! The registry of distributions, which map the bytes of a file to bytes of objects.
 //!
-//! A distribution speaks of object *indices*, `0..count`. Which iod serves an index is the order of iods in the layout
-//! record; rotating that order from file to file spreads the first stripes over all iods.
+//! A distribution uses object *indices*, `0..count`. The order of iods in the layout record says which iod serves an
+//! index. Rotating that order from file to file spreads the first stripe units over all iods.
 
 mod simple_stripe;
 
@@ -13,7 +13,7 @@ use types::limits::{STRIPE_COUNT_MAX, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u32)]
 pub enum DistributionId {
-    /// Round robin by stripe unit, densely packed: each object holds its stripe units back to back.
+    /// Round robin by stripe unit, densely packed: each object holds its stripe units without gaps.
     #[default]
     SimpleStripe = 1,
 }
@@ -22,75 +22,76 @@ impl DistributionId {
     /// Every distribution of this version.
     pub const ALL: [DistributionId; 1] = [DistributionId::SimpleStripe];
 
-    /// The distribution with this number, `None` for one this version does not know.
+    /// Returns the distribution with this number; `None` if this version does not know it.
     pub fn from_number(n: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|id| *id as u32 == n)
     }
 
-    /// The number on disk and on the wire.
+    /// Returns the number on disk and on the wire.
     pub fn number(self) -> u32 {
         self as u32
     }
 
-    /// The name people write in a policy.
+    /// Returns the name that users write in a policy.
     pub fn name(self) -> &'static str {
         match self {
             DistributionId::SimpleStripe => "simple_stripe",
         }
     }
 
-    /// The distribution of this name.
+    /// Returns the distribution with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|id| id.name() == name)
     }
 }
 
-/// Numbers that no distribution can be made of.
+/// Why a distribution cannot have these parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadGeometry {
-    /// The stripe unit is out of bounds or crooked.
+    /// The stripe unit is out of bounds or not a multiple of [`STRIPE_UNIT_MIN`].
     #[error("stripe unit {0} is not a multiple of {STRIPE_UNIT_MIN} from {STRIPE_UNIT_MIN} to {STRIPE_UNIT_MAX} bytes")]
     StripeUnit(u64),
-    /// No iod, or too many.
+    /// No iod, or too many iods.
     #[error("a file is striped over 1 to {STRIPE_COUNT_MAX} iods, not over {0}")]
     Count(usize),
 }
 
-/// Where one byte of a file lives, and how many bytes follow it there without a break.
+/// The place of one file byte in an object, and the number of contiguous bytes from there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// Which object, below the count of the distribution.
+    /// Index of the object, below the count of the distribution.
     pub index: usize,
     /// Offset of the byte in the object.
     pub offset: u64,
-    /// Bytes from this one on that are neighbours in file and object alike; at least 1.
+    /// Number of bytes from this one on that are contiguous in file and object; at least 1.
     pub run: u64,
 }
 
-/// A part of a file range that lies in one object without a break.
+/// A part of a file range that is contiguous in one object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// Which object, below the count of the distribution.
+    /// Index of the object, below the count of the distribution.
     pub index: usize,
-    /// Where it lies in the object.
+    /// Range in the object.
     pub object: ByteRange,
-    /// Where it lies in the file; as long as `object`.
+    /// Range in the file; as long as `object`.
     pub file: ByteRange,
 }
 
-/// What a file on this shelf provides; offsets grow with offsets, in file and objects alike.
+/// The mapping that each distribution implements. It is monotonic: in each object, larger file offsets have larger
+/// object offsets.
 trait Mapping {
-    /// Number of objects.
+    /// Returns the number of objects.
     fn count(&self) -> usize;
-    /// Where the file byte at `offset` lives.
+    /// Returns the place of the file byte at `offset`.
     fn place(&self, offset: u64) -> Place;
-    /// The file byte that lives at `offset` of object `index`; `None` beyond the largest file offset.
+    /// Returns the file offset of the byte at `offset` of object `index`; `None` beyond the largest file offset.
     fn file_offset(&self, index: usize, offset: u64) -> Option<u64>;
-    /// Length of object `index` of a file of `file_size` bytes that has no holes at its end.
+    /// Returns the length of object `index` of a file of `file_size` bytes that has no holes at its end.
     fn object_size(&self, file_size: u64, index: usize) -> u64;
 }
 
-/// A distribution with its numbers: a bijection between file bytes and (object, byte).
+/// A distribution with its parameters: a bijection between file bytes and pairs of object and byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Distribution {
     id: DistributionId,
@@ -104,7 +105,7 @@ enum Kind {
 }
 
 impl Distribution {
-    /// A distribution over `count` objects with this stripe unit in bytes.
+    /// Returns a distribution over `count` objects with this stripe unit in bytes.
     pub fn new(id: DistributionId, stripe_unit: u64, count: usize) -> Result<Self, BadGeometry> {
         check_stripe_unit(stripe_unit)?;
         check_count(count)?;
@@ -120,32 +121,32 @@ impl Distribution {
         }
     }
 
-    /// Which distribution it is.
+    /// Returns the number of the distribution.
     pub fn id(&self) -> DistributionId {
         self.id
     }
 
-    /// The stripe unit in bytes.
+    /// Returns the stripe unit in bytes.
     pub fn stripe_unit(&self) -> u64 {
         self.stripe_unit
     }
 
-    /// Number of objects, 1 to [`STRIPE_COUNT_MAX`].
+    /// Returns the number of objects, 1 to [`STRIPE_COUNT_MAX`].
     pub fn count(&self) -> usize {
         self.mapping().count()
     }
 
-    /// Where the file byte at `offset` lives.
+    /// Returns the place of the file byte at `offset`.
     pub fn place(&self, offset: u64) -> Place {
         self.mapping().place(offset)
     }
 
-    /// The pieces of a file range in file order; they cover it exactly.
+    /// Returns the pieces of a file range in file order; they cover it exactly.
     pub fn pieces(&self, range: ByteRange) -> Pieces<'_> {
         Pieces { distribution: self, next: range.offset, end: range.end() }
     }
 
-    /// The file byte at `offset` of object `index`; `None` when no file reaches that far.
+    /// Returns the file offset of the byte at `offset` of object `index`; `None` if no file reaches that far.
     ///
     /// # Panics
     /// When `index` is not below the count.
@@ -154,14 +155,14 @@ impl Distribution {
         self.mapping().file_offset(index, offset)
     }
 
-    /// The ranges of the file that live in `range` of object `index`, in order, neighbours joined; what lies beyond the
-    /// largest file offset is left out.
+    /// Returns the file ranges that lie in `range` of object `index`, in order, with contiguous ranges joined. Bytes
+    /// beyond the largest file offset are left out.
     ///
     /// # Panics
     /// When `index` is not below the count.
     pub fn file_ranges(&self, index: usize, range: ByteRange) -> impl Iterator<Item = ByteRange> + '_ {
         let mut at = range.offset;
-        // Runs in an object are stripe units, unless all of the file is in it.
+        // In an object, contiguous runs are stripe units, unless the whole file is in the object.
         let unit = if self.count() == 1 { u64::MAX } else { self.stripe_unit };
         std::iter::from_fn(move || {
             let left = range.end().checked_sub(at).filter(|left| *left > 0)?;
@@ -172,8 +173,8 @@ impl Distribution {
         })
     }
 
-    /// The length that object `index` has when the file is `file_size` bytes of data without a hole, which is also the
-    /// length to cut the object to when the file is truncated to `file_size`.
+    /// Returns the length of object `index` when the file is `file_size` bytes of data without a hole. A truncate of
+    /// the file to `file_size` also truncates the object to this length.
     ///
     /// # Panics
     /// When `index` is not below the count.
@@ -182,8 +183,8 @@ impl Distribution {
         self.mapping().object_size(file_size, index)
     }
 
-    /// The file size that object lengths, in index order, are proof of: one past the last byte that any of them holds.
-    /// Saturates at `u64::MAX` for lengths that no file has.
+    /// Returns the file size that the lengths of objects prove, in index order: the end of the last byte that any
+    /// object holds. Saturates at `u64::MAX` for lengths that no file has.
     pub fn file_size(&self, object_sizes: &[u64]) -> u64 {
         let ends = object_sizes.iter().enumerate().take(self.count()).filter(|(_, size)| **size > 0);
         let end = |(index, size): (usize, &u64)| match self.mapping().file_offset(index, size - 1) {
@@ -194,13 +195,13 @@ impl Distribution {
     }
 }
 
-/// Refuses a stripe unit that is out of bounds or not a multiple of 64.
+/// Returns an error for a stripe unit that is out of bounds or not a multiple of 64.
 pub fn check_stripe_unit(stripe_unit: u64) -> Result<(), BadGeometry> {
     let fits = (STRIPE_UNIT_MIN..=STRIPE_UNIT_MAX).contains(&stripe_unit);
     if fits && stripe_unit.is_multiple_of(STRIPE_UNIT_MIN) { Ok(()) } else { Err(BadGeometry::StripeUnit(stripe_unit)) }
 }
 
-/// Refuses a number of iods out of bounds.
+/// Returns an error for a number of iods that is out of bounds.
 pub fn check_count(count: usize) -> Result<(), BadGeometry> {
     if (1..=STRIPE_COUNT_MAX).contains(&count) { Ok(()) } else { Err(BadGeometry::Count(count)) }
 }

@@ -1,9 +1,10 @@
-//! Gathering small writes of one file: which bytes are held, when they must leave, and what they join to.
+//! Gathering of small writes of one file: which bytes are held, when they must be sent, and which writes join.
 //!
-//! Held bytes are in chunks that never overlap: a newer write is laid over the older ones where it meets them, so that there is nothing
-//! to be decided later. Chunks lie in windows of the file. A window that has every byte leaves at once, as whole stripe units; all others leave when the
-//! oldest byte has waited for long enough, or when somebody needs them where they belong. What leaves is remembered until it has arrived,
-//! and comes back beneath what was written meanwhile when it could not. Bytes that nobody wrote are never made up: what leaves is what came.
+//! Held bytes are in chunks that never overlap: a newer write overwrites the older bytes of the same range. Chunks are
+//! in windows of the file. A window that has all its bytes is sent at once, as whole stripe units. Other windows are
+//! sent when the oldest byte has waited long enough, or when another operation needs the bytes on their servers. Sent
+//! bytes are remembered until they have arrived. If they do not arrive, they are held again, beneath newer writes.
+//! Bytes that no program wrote are never filled in: only written bytes are sent.
 
 use crate::Distribution;
 use bytes::Bytes;
@@ -12,46 +13,46 @@ use std::time::Duration;
 use types::ByteRange;
 use types::limits::PAYLOAD_MAX;
 
-/// What a chunk takes besides its bytes.
+/// Memory of a chunk besides its bytes.
 const CHUNK_BYTES: usize = 128;
-/// Windows' worth of memory from which on all that is held leaves: scattered writes fill no window.
+/// When held bytes take the memory of so many windows, all of them are sent, because scattered writes fill no window.
 const CROWDED: usize = 4;
 
-/// Bytes at a place of a file.
+/// Bytes with their offset in a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// Where the first byte belongs.
+    /// Offset of the first byte in the file.
     pub offset: u64,
     /// The bytes, at least one.
     pub data: Bytes,
 }
 
 impl Run {
-    /// The bytes of the file that it is.
+    /// Returns the range of the bytes in the file.
     pub fn range(&self) -> ByteRange {
         ByteRange { offset: self.offset, len: self.data.len() as u64 }
     }
 }
 
-/// What is to leave.
+/// Which held bytes to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// All that is held.
+    /// All bytes that are held.
     All,
     /// The chunks that have a byte of this range.
     Meeting(ByteRange),
-    /// The windows that have every byte; all that is held when that is much.
+    /// The full windows, or all bytes if they take much memory.
     Full,
 }
 
-/// The gathered writes of one file. Times are since any moment, the same for all calls.
+/// The gathered writes of one file. Times are measured from any moment, the same for all calls.
 #[derive(Debug)]
 pub struct Gather {
     window: u64,
     delay: Duration,
-    /// By the number of the window.
+    /// Windows by their number.
     held: BTreeMap<u64, Window>,
-    /// What has left and is not known to have arrived.
+    /// Bytes that were sent and are not known to have arrived.
     leaving: Vec<Run>,
     due: Option<Duration>,
     weight: usize,
@@ -60,12 +61,12 @@ pub struct Gather {
 #[derive(Debug, Default)]
 struct Window {
     filled: u64,
-    /// By the offset in the file; never beyond the window, never overlapping.
+    /// Chunks by their offset in the file; they are inside the window and never overlap.
     chunks: BTreeMap<u64, Vec<u8>>,
 }
 
 impl Gather {
-    /// Nothing held; bytes leave after `delay`, or when a window of `window` bytes is full.
+    /// Returns an empty gather. Bytes are sent after `delay`, or when a window of `window` bytes is full.
     ///
     /// # Panics
     /// When the window has no bytes.
@@ -74,7 +75,8 @@ impl Gather {
         Gather { window, delay, held: BTreeMap::new(), leaving: Vec::new(), due: None, weight: 0 }
     }
 
-    /// The window for files that lie like this: as many whole rounds over the iods as a request carries, or else as many stripe units.
+    /// Returns the window for files with this distribution: as many whole rounds over the iods as fit in a request,
+    /// otherwise as many stripe units.
     pub fn window_of(distribution: &Distribution) -> u64 {
         let (most, unit) = (PAYLOAD_MAX as u64, distribution.stripe_unit());
         let round = unit.saturating_mul(distribution.count() as u64);
@@ -82,7 +84,7 @@ impl Gather {
         if step > most { most } else { most - most % step }
     }
 
-    /// Takes a write, which is newer than all before. Whether it joined to something that was held.
+    /// Takes a write that is newer than all earlier ones. Returns whether it joined held bytes.
     pub fn write(&mut self, now: Duration, offset: u64, data: &[u8]) -> bool {
         let joined = self.lay(offset, data, true);
         if self.due.is_none() && !self.held.is_empty() {
@@ -91,24 +93,24 @@ impl Gather {
         joined
     }
 
-    /// When what is held must leave.
+    /// Returns when the held bytes must be sent.
     pub fn due(&self) -> Option<Duration> {
         self.due
     }
 
-    /// Memory that is taken, in bytes: that of what leaves is counted until it has arrived.
+    /// Returns the memory in use, in bytes. Sent bytes count until they have arrived.
     pub fn weight(&self) -> usize {
         self.weight + self.leaving.iter().map(|run| run.data.len() + CHUNK_BYTES).sum::<usize>()
     }
 
-    /// By how much [`Self::weight`] grows at most when so many bytes are written.
+    /// Returns the most by which [`Self::weight`] can grow when so many bytes are written.
     pub fn growth(&self, len: usize) -> usize {
         let windows = len as u64 / self.window + 2;
-        // A buffer that grows may become twice as large as it was.
+        // A buffer may double its capacity when it grows.
         2 * len + CHUNK_BYTES * windows as usize + self.weight
     }
 
-    /// Whether a byte of this part is held, or on its way.
+    /// Returns whether a byte of this part is held or in transit.
     pub fn meets(&self, part: Part) -> bool {
         let leaving = match part {
             Part::All => !self.leaving.is_empty(),
@@ -118,7 +120,7 @@ impl Gather {
         leaving || self.holds(part)
     }
 
-    /// Whether there is nothing at all.
+    /// Returns whether no byte is held or in transit.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty() && self.leaving.is_empty()
     }
@@ -135,8 +137,9 @@ impl Gather {
         self.weight as u64 >= CROWDED as u64 * self.window
     }
 
-    /// Lets a part leave, in the order of the file: what is returned is to be written, and the outcome to be told by [`Self::arrived`] or
-    /// [`Self::back`]. `None` when nothing is to leave, and while something is on its way: what is newer must not overtake it.
+    /// Takes out a part for sending, in file order. The caller writes the returned runs and then reports the outcome by
+    /// [`Self::arrived`] or [`Self::back`]. `None` when the part is empty, and while other bytes are in transit,
+    /// because newer bytes must not overtake them.
     pub fn leave(&mut self, part: Part) -> Option<Vec<Run>> {
         if !self.leaving.is_empty() || !self.holds(part) {
             return None;
@@ -155,12 +158,12 @@ impl Gather {
         Some(self.leaving.clone())
     }
 
-    /// What left has arrived, or is given up.
+    /// Reports that the sent bytes have arrived, or that the caller gives them up.
     pub fn arrived(&mut self) {
         self.leaving.clear();
     }
 
-    /// What left has not arrived: it is held again beneath what was written since, and leaves at `due`.
+    /// Reports that the sent bytes have not arrived: they are held again, beneath newer writes, and are due at `due`.
     pub fn back(&mut self, due: Duration) {
         let back = std::mem::take(&mut self.leaving);
         if !back.is_empty() {
@@ -171,7 +174,7 @@ impl Gather {
         }
     }
 
-    /// Window and offset of the chunks that `wanted` says.
+    /// Returns window and offset of the chunks that `wanted` selects.
     fn keys(&self, wanted: impl Fn(&Window, ByteRange) -> bool) -> Vec<(u64, u64)> {
         let chunks = self.held.iter().flat_map(|(number, window)| {
             window.chunks.iter().map(move |(offset, data)| (*number, window, range_of(*offset, data)))
@@ -190,13 +193,13 @@ impl Gather {
         Some(Run { offset, data: data.into() })
     }
 
-    /// The windows that have a place of this range, with their numbers.
+    /// Returns the windows that overlap this range, with their numbers.
     fn windows(&self, range: ByteRange) -> impl Iterator<Item = (&u64, &Window)> {
         let last = range.end().saturating_sub(1).max(range.offset) / self.window;
         self.held.range(range.offset / self.window..=last)
     }
 
-    /// Lays bytes over what is held, or beneath it. Whether they meet or touch something.
+    /// Puts bytes over or beneath the held ones. Returns whether they overlap or adjoin held bytes.
     fn lay(&mut self, offset: u64, data: &[u8], over: bool) -> bool {
         let mut joined = false;
         let mut done = 0;
@@ -221,13 +224,14 @@ fn range_of(offset: u64, data: &[u8]) -> ByteRange {
 
 impl Window {
     fn meeting(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> {
-        // The last chunk that begins before the range may reach into it.
+        // The last chunk that begins before the range may reach into the range.
         let first = self.chunks.range(..=range.offset).next_back().map_or(range.offset, |(offset, _)| *offset);
         let chunks = self.chunks.range(first..range.end().max(first)).map(|(offset, data)| range_of(*offset, data));
         chunks.filter(move |chunk| chunk.overlaps(range))
     }
 
-    /// Lays bytes of this window over its chunks, or beneath them: by how much memory it grew, and whether they met or touched one.
+    /// Puts bytes of this window over or beneath its chunks. Returns by how much the memory grew, and whether the bytes
+    /// overlap or adjoin a chunk.
     fn lay(&mut self, offset: u64, mut data: &[u8], over: bool) -> (usize, bool) {
         let (mut at, mut grown, mut joined) = (offset, 0, false);
         while !data.is_empty() {
@@ -265,7 +269,7 @@ impl Window {
     }
 }
 
-/// The ranges that runs in the order of the file make up, neighbours joined.
+/// Returns the ranges that runs in file order cover, with contiguous ranges joined.
 pub fn ranges(runs: &[Run]) -> Vec<ByteRange> {
     let mut ranges: Vec<ByteRange> = Vec::new();
     for run in runs.iter().map(Run::range) {
@@ -277,7 +281,7 @@ pub fn ranges(runs: &[Run]) -> Vec<ByteRange> {
     ranges
 }
 
-/// The bytes of a range that runs in the order of the file cover, without copying any.
+/// Returns the bytes of a range that runs in file order cover, without copying.
 pub fn slices(runs: &[Run], range: ByteRange) -> impl Iterator<Item = Bytes> {
     let first = runs.partition_point(|run| run.range().end() <= range.offset);
     runs[first..].iter().map_while(move |run| {

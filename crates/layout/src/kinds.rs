@@ -1,8 +1,8 @@
-//! The registry of layout kinds: what a `layouttype4` number, its bodies and its stored record mean.
+//! The registry of layout kinds: the meaning of a `layouttype4` number, its bodies and its stored record.
 //!
-//! NFS carries a layout as a kind number and an opaque body, the namespace stores it as a kind number and an opaque
-//! record; only who serves or uses a layout looks inside, and does so here. The kinds of [`KindId`] are those that this
-//! client uses; the others are offered to the clients of kernels, over the same objects.
+//! NFS carries a layout as a kind number and an opaque body. The namespace stores it as a kind number and an opaque
+//! record. Only the servers and clients of a layout decode them, with this module. Weir's client uses the kinds of
+//! [`KindId`]. The mgr offers the other kinds to kernel NFS clients, over the same objects.
 
 pub mod files;
 pub mod flexfiles;
@@ -11,7 +11,7 @@ pub mod native;
 use bytes::Bytes;
 use xdr::{Malformed, Xdr};
 
-/// A layout kind that this version speaks; the value is its `layouttype4`.
+/// A layout kind that Weir's client uses; the value is its `layouttype4`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum KindId {
@@ -23,17 +23,17 @@ impl KindId {
     /// Every kind, in the order a client prefers them.
     pub const ALL: [KindId; 1] = [KindId::Native];
 
-    /// The kind of this `layouttype4`, `None` for one this version does not speak.
+    /// Returns the kind with this `layouttype4`; `None` if this version does not use it.
     pub fn from_number(n: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|k| k.number() == n)
     }
 
-    /// The `layouttype4`.
+    /// Returns the `layouttype4`.
     pub fn number(self) -> u32 {
         self as u32
     }
 
-    /// The name people and counters use.
+    /// Returns the name in messages and counters.
     pub fn name(self) -> &'static str {
         match self {
             KindId::Native => "native",

@@ -1,6 +1,6 @@
-//! The record of a file whose iods are not chosen yet: how they are to be chosen.
+//! The layout record of a file whose iods are not chosen yet, which says how to choose them.
 //!
-//! A file that is made while no iod is up keeps the policy of its directory this way, until it is first written.
+//! A file that is created while no iod is up keeps the policy of its directory in this record, until its first write.
 
 use crate::Policy;
 use crate::distributions::{DistributionId, check_stripe_unit};
@@ -11,7 +11,7 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 /// The part of a policy that chooses a layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Later {
-    /// How bytes are dealt out.
+    /// The distribution.
     pub distribution: DistributionId,
     /// Bytes per stripe unit.
     pub stripe_unit: u64,
@@ -29,7 +29,7 @@ impl From<&Policy> for Later {
 }
 
 impl Later {
-    /// This policy with what the record says laid over it.
+    /// Returns `policy` with the values of this record.
     pub fn policy(&self, policy: Policy) -> Policy {
         let Later { distribution, stripe_unit, stripe_count, mirrors } = *self;
         Policy { distribution, stripe_unit, stripe_count, mirrors, ..policy }

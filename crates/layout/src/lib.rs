@@ -1,7 +1,7 @@
-//! Where bytes live: distributions, layout kinds and their body codec, the policy, list I/O planning
-//! and the gathering of small writes.
+//! Data placement: distributions, layout kinds and their encoding, the policy, planning of list I/O, and gathering of
+//! small writes.
 //!
-//! Nothing here does I/O or reads a clock: every function maps values to values.
+//! This crate does no I/O and reads no clock: every function maps values to values.
 
 pub mod distributions;
 pub mod gather;

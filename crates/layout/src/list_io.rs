@@ -1,15 +1,15 @@
-//! Planning list I/O: the pieces of file ranges become few requests per object, within the limits of one request.
+//! Planning of list I/O: turns file ranges into few requests per object, within the limits of one request.
 
 use crate::distributions::Distribution;
 use types::ByteRange;
 use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
 
-/// How much one request may carry.
+/// Limits of one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestLimits {
-    /// Most extents; at least 1.
+    /// Maximum number of extents; at least 1.
     pub extents: usize,
-    /// Most payload bytes; at least 1.
+    /// Maximum number of payload bytes; at least 1.
     pub bytes: u64,
 }
 
@@ -21,31 +21,31 @@ impl Default for RequestLimits {
 
 /// One request to one object.
 ///
-/// The bytes of `extents`, one after the other, are the bytes of `parts`, one after the other: the payload of a write is
-/// gathered from `parts` in order, that of a read scattered over them.
+/// The bytes of `extents` in order are the bytes of `parts` in order. The payload of a write is gathered from `parts`
+/// in order. The payload of a read is scattered over them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// Which object of the layout.
+    /// Index of the object.
     pub index: usize,
-    /// Ranges of the object, none empty; neighbours in sequence are merged.
+    /// Ranges of the object, none empty; consecutive ranges that are contiguous are merged.
     pub extents: Vec<ByteRange>,
-    /// Ranges of the file, none empty; neighbours in sequence are merged.
+    /// Ranges of the file, none empty; consecutive ranges that are contiguous are merged.
     pub parts: Vec<ByteRange>,
-    /// Payload bytes in all.
+    /// Total number of payload bytes.
     pub bytes: u64,
 }
 
 /// Plans the requests that move `ranges` of a file.
 ///
-/// Ranges are taken in the order given. Requests come in the order of their first byte, so that a sender that starts at
-/// the front keeps every iod busy. Ranges must not overlap in a write, as requests run in parallel.
+/// Ranges are taken in the given order. Requests are in the order of their first byte, so that a sender that starts at
+/// the front keeps every iod busy. The ranges of a write must not overlap, because requests run in parallel.
 ///
 /// # Panics
 /// When a limit is zero.
 pub fn plan(distribution: &Distribution, ranges: &[ByteRange], limits: RequestLimits) -> Vec<Request> {
     assert!(limits.extents > 0 && limits.bytes > 0, "a request carries something");
     let mut requests: Vec<Request> = Vec::new();
-    // The request of each object that still has room.
+    // The request of each object that still has space.
     let mut open: Vec<Option<usize>> = vec![None; distribution.count()];
     for piece in ranges.iter().flat_map(|range| distribution.pieces(*range)) {
         let (mut object, mut file) = (piece.object, piece.file);

@@ -1,23 +1,23 @@
-//! Network addresses as device bodies name them (`netaddr4`, RFC 8881 §3.3.9, RFC 5665).
+//! Network addresses in device bodies (`netaddr4`, RFC 8881 §3.3.9, RFC 5665).
 
 use bytes::Bytes;
 use std::fmt::Display;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Longest netid and longest universal address.
+/// Maximum length of a netid and of a universal address.
 const TEXT_MAX: usize = 64;
 
-/// Where a data server is reached.
+/// The network address of a data server.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NetAddress {
     /// `tcp` or `tcp6`.
     pub netid: String,
-    /// The address and, as two more numbers, the port.
+    /// The universal address: the IP address, followed by the port as two more numbers.
     pub uaddr: String,
 }
 
 impl NetAddress {
-    /// A TCP port of an IP address.
+    /// Returns the address of a TCP port of an IP address.
     pub fn tcp(ip: impl Display, is_ipv6: bool, port: u16) -> Self {
         let [high, low] = port.to_be_bytes();
         NetAddress { netid: if is_ipv6 { "tcp6" } else { "tcp" }.to_owned(), uaddr: format!("{ip}.{high}.{low}") }

@@ -1,13 +1,13 @@
-//! The policy: how files are laid out, and how clients read and write them.
+//! The policy: the settings that say how files are laid out, and how clients read and write them.
 //!
-//! A policy has [parts](Part) with names of their own, `stripe_unit` and so on. Each can be set in several places
-//! ([`Origin`]), by the same text everywhere: as extended attribute of a directory (`user.weir.stripe_unit`; NFS carries the
-//! names without their `user.` prefix, RFC 8276 §5), as option of a mount, in the environment, or for one open file. The place
-//! that comes last in the order of [`Origin`] counts ([`merge`]).
+//! A policy has [parts](Part) with names, such as `stripe_unit`. Each part can be set in several places ([`Origin`]),
+//! by the same text in each: as an extended attribute of a directory, as a mount option, in the environment, or for one
+//! open file. The attribute is `user.weir.stripe_unit`; NFS carries names without the `user.` prefix (RFC 8276 §5). The
+//! last place in the order of [`Origin`] overrides the others ([`merge`]).
 //!
-//! A new directory gets a copy of its parent's policy xattrs when it is made, so that nobody walks up the tree; changing a
-//! directory's policy later changes no directory below it. How its bytes lie ([`Part::is_placement`]) a file takes from its
-//! directory when it is made and keeps for life; all other parts hold from the next open on.
+//! A new directory gets a copy of its parent's policy attributes, so that no lookup walks up the tree. A later change
+//! of a directory's policy changes no directory below it. A file takes its placement ([`Part::is_placement`]) from its
+//! directory when it is created, and keeps it for life. All other parts take effect at the next open.
 
 mod origin;
 mod settings;
@@ -21,16 +21,16 @@ use crate::threshold::Rule;
 use std::time::Duration;
 use types::limits::STRIPE_COUNT_MAX;
 
-/// What the names of all policy xattrs begin with.
+/// Prefix of the names of all policy attributes.
 pub const PREFIX: &str = "weir.";
 
-/// Most copies of a file.
+/// Maximum number of copies of a file.
 pub const MIRRORS_MAX: u32 = 2;
 
-/// Longest list of settings that is read from a peer, in bytes.
+/// Maximum length of a list of settings from a peer, in bytes.
 pub const TEXT_MAX: usize = 4096;
 
-/// The table of parts: name, field with its type, value without any policy, what its text may be, how it is read and written.
+/// Defines the parts: name, field with its type, default, parser, formatter, and a description of the allowed text.
 macro_rules! parts {
     ($($(#[$doc:meta])* $part:ident $field:ident: $type:ty = $default:expr, $parse:expr, $show:expr, $allowed:expr;)*) => {
         /// One part of a policy.
@@ -39,13 +39,13 @@ macro_rules! parts {
             $($(#[$doc])* $part,)*
         }
 
-        /// How files are laid out, read and written.
+        /// A complete policy: how files are laid out, read and written.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub struct Policy {
             $($(#[$doc])* pub $field: $type,)*
         }
 
-        /// Some parts of a policy: those that one place sets.
+        /// The parts of a policy that one place sets.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
         pub struct Settings {
             $($(#[$doc])* pub $field: Option<$type>,)*
@@ -58,19 +58,19 @@ macro_rules! parts {
         }
 
         impl Part {
-            /// Every part, in the order to show them.
+            /// Every part, in display order.
             pub const ALL: &[Part] = &[$(Part::$part),*];
             /// The names of all parts.
             pub const NAMES: &[&str] = &[$(stringify!($field)),*];
 
-            /// Its name.
+            /// Returns the name.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Part::$part => stringify!($field),)*
                 }
             }
 
-            /// What its text may be.
+            /// Returns a description of the allowed text.
             pub fn allowed(self) -> String {
                 match self {
                     $(Part::$part => $allowed.into(),)*
@@ -79,19 +79,19 @@ macro_rules! parts {
         }
 
         impl Policy {
-            /// The text of a part, as [`Settings::set`] takes it.
+            /// Returns the text of a part, as [`Settings::set`] takes it.
             pub fn get(&self, part: Part) -> String {
                 match part {
                     $(Part::$part => $show(self.$field),)*
                 }
             }
 
-            /// This policy with the parts that are set laid over it.
+            /// Returns this policy, overridden by the parts that `set` has.
             pub fn with(self, set: &Settings) -> Policy {
                 Policy { $($field: set.$field.unwrap_or(self.$field),)* }
             }
 
-            /// Takes one part from another policy.
+            /// Takes one part from `from`, if it is set there.
             fn take(&mut self, part: Part, from: &Settings) {
                 match part {
                     $(Part::$part => self.$field = from.$field.unwrap_or(self.$field),)*
@@ -100,33 +100,33 @@ macro_rules! parts {
         }
 
         impl Settings {
-            /// Whether a part is set.
+            /// Returns whether a part is set.
             pub fn has(&self, part: Part) -> bool {
                 match part {
                     $(Part::$part => self.$field.is_some(),)*
                 }
             }
 
-            /// The text of a part that is set.
+            /// Returns the text of a part, if it is set.
             pub fn get(&self, part: Part) -> Option<String> {
                 match part {
                     $(Part::$part => self.$field.map($show),)*
                 }
             }
 
-            /// Sets no part any more but those that `keep` says.
+            /// Unsets all parts except those that `keep` selects.
             pub fn retain(&mut self, keep: impl Fn(Part) -> bool) {
                 $(if !keep(Part::$part) {
                     self.$field = None;
                 })*
             }
 
-            /// Lays other settings over these.
+            /// Overrides these settings with the parts that `over` sets.
             pub fn lay(&mut self, over: &Settings) {
                 $(self.$field = over.$field.or(self.$field);)*
             }
 
-            /// Reads a part; whether it could be.
+            /// Parses and sets a part. Returns whether the text is valid.
             fn read(&mut self, part: Part, text: &str) -> bool {
                 match part {
                     $(Part::$part => match $parse(text) {
@@ -143,42 +143,44 @@ macro_rules! parts {
 }
 
 parts! {
-    /// Bytes that go to one iod before the next. With the default, files of up to 1 MiB are one object, and one request moves
-    /// them.
+    /// Bytes that go to one iod before the next. With the default, a file of up to 1 MiB is one object, and one request
+    /// moves it.
     StripeUnit stripe_unit: u64 = 1 << 20, values::unit, format_size, "a multiple of 64 from 64 to 1G, as in 64K or 1M";
-    /// Over how many iods a file is striped; 0 for all.
+    /// Number of iods over which a file is striped; 0 for all.
     StripeCount stripe_count: u32 = 0, values::stripe_count, values::number, format!("a number from 0 (all iods) to {STRIPE_COUNT_MAX}");
-    /// Copies of a file, each on iods of its own.
+    /// Number of copies of a file, each on different iods.
     Mirrors mirrors: u32 = 1, values::mirrors, values::number, format!("a number of copies from 1 to {MIRRORS_MAX}");
-    /// How bytes are dealt out to the iods.
+    /// The distribution of bytes to the iods.
     Distribution distribution: DistributionId = DistributionId::SimpleStripe, values::distribution, values::distribution_name,
         values::distribution_names();
     /// When a client asks for the layout of a file.
     Layout layout: LayoutWhen = LayoutWhen::Auto, values::layout, values::layout_text,
         "auto, open, first-io or a size, as in 1M: the length that a file must have";
-    /// Writes that gather to fewer bytes go through the mgr, others straight to the iods.
+    /// The write threshold: gathered writes of fewer bytes take the mgr path, others the direct path to the iods.
     WriteThreshold write_threshold: Rule = Rule::Fixed(0), values::rule, values::rule_text,
         "a size, as in 64K or 1M, nor 0 (never through the mgr), max (always) or auto";
-    /// Reads of fewer bytes go through the mgr.
+    /// The read threshold: reads of fewer bytes take the mgr path.
     ReadThreshold read_threshold: u64 = 0, values::threshold, values::threshold_text,
         "a size, as in 64K or 1M, nor 0 (never through the mgr) or max (always)";
-    /// Which caches are used.
+    /// The access method, which says which caches are used.
     Access access: Access = Access::Direct, Access::from_name, values::access_text, "page, direct or odirect";
-    /// What clients that use a file at the same time see of one another: with `coherent` what a write returned for is met by all that follows, with
-    /// `close-to-open` what was closed is met by what is opened afterwards.
+    /// What clients that use a file at the same time see of one another. With `coherent`, every later call sees a write
+    /// that has returned. With `close-to-open`, every later open sees the writes before a close.
     Sharing sharing: Sharing = Sharing::Coherent, Sharing::from_name, values::sharing_text, "coherent or close-to-open";
-    /// How many bytes of a file gather in a client before they leave; `full`: a whole request for each iod.
+    /// Number of bytes of a file that a client gathers before it sends them; `full`: a whole request for each iod.
     GatherSize gather_size: u64 = FULL, values::gather_size, values::gather_size_text, "a size, as in 64K or 1M, nor full";
-    /// How long they gather before they leave by themselves, to be durable some seconds later; `max`: until there are enough of them, or somebody
-    /// needs them.
+    /// How long a client gathers before it sends the bytes by itself, to be durable some seconds later. `max`: until
+    /// there are enough bytes, or another operation needs them on their servers.
     GatherDelay gather_delay: Duration = NEVER, parse_time, format_time, "a time, as in 5ms or 2s, nor max";
-    /// How long the mgr may keep small writes to join them; set in its configuration alone (`gather_delay_ms`).
+    /// How long the mgr may keep small writes to join them. Only the configuration of the mgr sets this
+    /// (`gather_delay_ms`).
     MgrGatherDelay mgr_gather_delay: Duration = Duration::from_millis(2), parse_time, format_time, "a time, as in 5ms or 2s";
-    /// How far is read ahead of who reads in order or in strides, by the client or, with `access=page`, by the page cache.
+    /// Read-ahead for sequential and strided readers, in bytes, by the client or, with `access=page`, by the page
+    /// cache.
     ReadAhead read_ahead: u64 = 1 << 20, values::read_ahead, format_size, "a size up to 64M, as in 128K or 1M";
 }
 
-/// A setting that cannot be.
+/// Why a setting is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PolicyError {
     /// No part has this name.
@@ -189,15 +191,15 @@ pub enum PolicyError {
     Value {
         /// The part.
         part: Part,
-        /// What was given.
+        /// The text that was given.
         value: String,
     },
-    /// The part is not set there.
+    /// The part cannot be set in this place.
     #[error("{name} is not set {place}; {hint}", name = part.name(), place = origin.place(), hint = part.places())]
     Place {
         /// The part.
         part: Part,
-        /// Where it was given.
+        /// The place.
         origin: Origin,
     },
     /// An element of a list is not of the form `name=value`.
@@ -205,13 +207,13 @@ pub enum PolicyError {
     Form(String),
 }
 
-/// Whether an xattr of this name belongs to the policy (also one that this version does not know).
+/// Returns whether an attribute of this name belongs to the policy, also if this version does not know the part.
 pub fn is_policy_name(name: &[u8]) -> bool {
     name.starts_with(PREFIX.as_bytes())
 }
 
 impl Part {
-    /// The part of this name, as it stands in options or, with its prefixes, as extended attribute.
+    /// Returns the part with this name, in the form of options or, with its prefixes, of an extended attribute.
     pub fn named(name: &[u8]) -> Result<Part, PolicyError> {
         let short = name.strip_prefix(b"user.").unwrap_or(name);
         let short = short.strip_prefix(PREFIX.as_bytes()).unwrap_or(short);
@@ -219,28 +221,28 @@ impl Part {
         found.copied().ok_or_else(|| PolicyError::Name(shown(name)))
     }
 
-    /// The name of its xattr, as NFS carries it.
+    /// Returns the name of its extended attribute, as NFS carries it.
     pub fn xattr(self) -> String {
         format!("{PREFIX}{}", self.name())
     }
 
-    /// Whether it says how the bytes of a file lie, which is decided when the file is made.
+    /// Returns whether the part is placement: how the bytes of a file lie, which is decided when the file is created.
     pub fn is_placement(self) -> bool {
         matches!(self, Part::StripeUnit | Part::StripeCount | Part::Mirrors | Part::Distribution)
     }
 
-    /// Whether it can be set there.
+    /// Returns whether the part can be set in this place.
     pub fn is_set_by(self, origin: Origin) -> bool {
         match self {
             Part::MgrGatherDelay => origin <= Origin::Server,
             _ if self.is_placement() => origin <= Origin::Directory,
-            // The page cache of a mount reads all files ahead alike.
+            // The page cache of a mount uses one read-ahead for all files.
             Part::ReadAhead => ![Origin::Directory, Origin::File, Origin::Open].contains(&origin),
             _ => true,
         }
     }
 
-    /// Where it can be set, for people.
+    /// Returns a hint for users where to set the part.
     fn places(self) -> &'static str {
         match self {
             Part::MgrGatherDelay => "set gather_delay_ms in the configuration of the mgr",
@@ -250,7 +252,7 @@ impl Part {
     }
 }
 
-/// Bytes for people, as far as they fit.
+/// Returns bytes as text for messages, truncated to 80 bytes.
 fn shown(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).into_owned()
 }

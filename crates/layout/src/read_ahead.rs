@@ -1,54 +1,55 @@
-//! Reading ahead: which readers go through a file in order or in equal strides, and what they will want next.
+//! Read-ahead: detects sequential and strided readers, and predicts their next requests.
 
 use types::ByteRange;
 
-/// Readers told apart in one open file; a new one takes the place of the one that has been quiet for longest.
+/// Maximum number of streams in one open file; a new stream replaces the one that was idle longest.
 const STREAMS: usize = 4;
-/// Requests that have to follow a pattern before anything is read ahead, the first of it not counted.
+/// Number of requests that must follow a pattern before any read-ahead, not counting the first.
 const HITS: u32 = 2;
-/// The least that is read ahead of a reader in order; it doubles as he goes on, up to the limit.
+/// Smallest read-ahead for a sequential stream, in bytes; it doubles as the stream continues, up to the limit.
 const FIRST: u64 = 64 << 10;
-/// Most records that are read ahead in a stride.
+/// Maximum number of records that are read ahead in a stride.
 const RECORDS: u64 = 16;
-/// The shortest of them: each is a request of its own, and the ends of long reads that the kernel cuts off at its limit of pages look like
-/// records, too.
+/// Smallest record that is read ahead. Each record needs its own request. Besides, the ends of long reads that the
+/// kernel splits at its limit of pages look like records.
 const RECORD: u64 = 1024;
 
-/// The readers of an open file, as far as their requests tell them apart.
+/// The streams of an open file, as far as their requests can be distinguished.
 ///
-/// Pure: what was asked goes in, what to read ahead comes out. A limit bounds how much may wait for one reader.
+/// The type is pure: its input is each request, its output is what to read ahead. A limit bounds the read-ahead of one
+/// stream.
 #[derive(Clone, Debug, Default)]
 pub struct Streams {
     streams: Vec<Stream>,
-    /// Counts requests.
+    /// Number of requests so far.
     clock: u64,
 }
 
-/// One reader.
+/// One stream of requests: a sequential or strided reader.
 #[derive(Clone, Debug)]
 struct Stream {
-    /// His last request.
+    /// The last request.
     last: ByteRange,
-    /// From the beginning of each request to that of the next; as long as the request for a reader in order.
+    /// Distance between the beginnings of consecutive requests; equal to the request length for a sequential stream.
     step: u64,
-    /// How many requests followed the pattern, one after another.
+    /// Number of consecutive requests that followed the pattern.
     hits: u32,
-    /// How far was read ahead: one past the last byte in order, the next record in a stride.
+    /// End of the read-ahead: for a sequential stream the end of its bytes, for a stride the next record.
     ahead: u64,
-    /// How much was read ahead at once the last time.
+    /// Length of the last read-ahead.
     window: u64,
-    /// When he last asked for something.
+    /// The time of the last request, counted in requests.
     used: u64,
 }
 
 impl Stream {
     fn new(request: ByteRange, now: u64) -> Self {
-        // Who begins at the beginning will probably go on.
+        // A reader that begins at the beginning of a file will probably continue.
         let hits = u32::from(request.offset == 0);
         Stream { last: request, step: request.len, hits, ahead: 0, window: 0, used: now }
     }
 
-    /// Whether this request goes on where he left off, in order or by the stride.
+    /// Returns whether this request continues the stream, sequentially or by the stride.
     fn follows(&self, request: ByteRange) -> bool {
         request.offset == self.last.end()
             || (request.len == self.last.len && request.offset == self.last.offset + self.step)
@@ -58,7 +59,7 @@ impl Stream {
         self.step == self.last.len
     }
 
-    /// Takes a request that follows.
+    /// Adds a request that follows the pattern.
     fn advance(&mut self, request: ByteRange, now: u64) {
         let step = if request.offset == self.last.end() { request.len } else { self.step };
         let changed = self.in_order() != (step == request.len);
@@ -69,7 +70,8 @@ impl Stream {
         (self.last, self.step, self.used) = (request, step, now);
     }
 
-    /// What to read now so that it is there when he comes to it, at most `limit` bytes ahead of him.
+    /// Returns the ranges to read now, so that the data are there when the reader asks; at most `limit` bytes ahead of
+    /// the reader.
     fn plan(&mut self, limit: u64) -> Vec<ByteRange> {
         if self.hits < HITS {
             return Vec::new();
@@ -80,7 +82,7 @@ impl Stream {
     fn plan_in_order(&mut self, limit: u64) -> Vec<ByteRange> {
         let end = self.last.end();
         self.ahead = self.ahead.max(end);
-        // The next part leaves while half of the last one is still to be read.
+        // The next part is requested while half of the previous part is still unread.
         if self.ahead - end > self.window / 2 {
             return Vec::new();
         }
@@ -114,8 +116,8 @@ impl Stream {
 }
 
 impl Streams {
-    /// Takes note of a request and says what to read ahead, each range by a request of its own; nothing as long as the reader
-    /// follows no pattern. `limit` is how many bytes may be read ahead of him.
+    /// Notes a request and returns the ranges to read ahead, each for its own request; empty while the reader follows
+    /// no pattern. `limit` is the maximum number of bytes to read ahead of this reader.
     pub fn note(&mut self, request: ByteRange, limit: u64) -> Vec<ByteRange> {
         if request.is_empty() || limit < request.len || request.offset.checked_add(request.len).is_none() {
             return Vec::new();
@@ -126,7 +128,7 @@ impl Streams {
             stream.advance(request, now);
             return stream.plan(limit);
         }
-        // The second of two requests at a distance: the third will tell whether it is a stride.
+        // The second of two requests at a distance: the third request shows whether this is a stride.
         let stranger = |s: &&mut Stream| s.hits <= 1 && s.last.len == request.len && request.offset > s.last.end();
         if let Some(stream) = self.streams.iter_mut().filter(stranger).max_by_key(|stream| stream.used) {
             *stream = Stream { step: request.offset - stream.last.offset, hits: 1, ..Stream::new(request, now) };
@@ -141,7 +143,8 @@ impl Streams {
         Vec::new()
     }
 
-    /// What was read ahead was of no use, as the file changed: readers have to follow their patterns anew.
+    /// Forgets all streams, because a change of the file made the read-ahead useless. Readers must show their patterns
+    /// again.
     pub fn forget(&mut self) {
         self.streams.clear();
     }
@@ -157,7 +160,7 @@ mod tests {
         ByteRange { offset, len }
     }
 
-    /// What is read ahead of these requests, in order.
+    /// Returns the read-ahead for these requests, in order.
     fn all(streams: &mut Streams, requests: impl IntoIterator<Item = ByteRange>) -> Vec<ByteRange> {
         requests.into_iter().flat_map(|request| streams.note(request, LIMIT)).collect()
     }

@@ -1,8 +1,8 @@
-//! The write threshold: which requests go through the mgr, and which straight to the iods.
+//! The write threshold: which requests take the mgr path, and which take the direct path to the iods.
 //!
-//! A request shorter than T goes through the mgr, one of T or more straight to the iods; with T = 0 all go straight. (The
-//! write threshold of Hildebrand, Ward and Honeyman, "Large files, small writes, and pNFS", 2006, section 5.3, which leaves
-//! open what happens at T itself.)
+//! A request shorter than T takes the mgr path; a request of T or more takes the direct path. With T = 0 all requests
+//! take the direct path. (This is the write threshold of Hildebrand, Ward and Honeyman, "Large files, small writes, and
+//! pNFS", 2006, section 5.3, which leaves open what happens at T itself.)
 
 mod auto;
 
@@ -10,41 +10,41 @@ pub use auto::Auto;
 
 use types::ByteRange;
 
-/// Shorter ranges than this, in the mean, make no list for their length.
+/// If the mean length of ranges is below this, the length of their list requests does not count.
 const LIST_BLOCK: u64 = 4096;
-/// So many ranges in a request make a list, whatever their length.
+/// So many ranges in one request take the direct path as a list, whatever their length.
 const LIST_RANGES: u64 = 32;
 
-/// The longest threshold: no request is as long.
+/// The largest threshold: every request is shorter.
 pub const ALWAYS_MGR: u64 = u64::MAX;
 
-/// The shortest threshold: every request is as long.
+/// The smallest threshold: no request is shorter.
 pub const ALWAYS_STRAIGHT: u64 = 0;
 
-/// Which way bytes go.
+/// The path of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Path {
-    /// Through the mgr.
+    /// The mgr path.
     Mgr,
-    /// Straight to the iods.
+    /// The direct path to the iods.
     Direct,
 }
 
-/// The way of a request of `len` bytes under the threshold `t`.
+/// Returns the path of a request of `len` bytes under the threshold `t`.
 pub fn path(len: u64, t: u64) -> Path {
     if len < t { Path::Mgr } else { Path::Direct }
 }
 
-/// Most bytes that go through the mgr to learn how long that takes.
+/// Maximum number of bytes in a probe of the mgr path.
 const TRIED_MAX: u64 = 1 << 20;
 
-/// Which threshold counts for what has gathered.
+/// The threshold for gathered bytes, and whether to probe a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Verdict {
-    /// T.
+    /// The threshold T.
     pub t: u64,
-    /// The way that is tried with it, to learn how long it takes: straight with all of it, through the mgr with a request out of the
-    /// longest range, as more might take long.
+    /// The path to probe, to measure its service time. A probe of the direct path sends all bytes there. A probe of the
+    /// mgr path sends one request from the longest range, because more bytes might take long.
     pub tries: Option<Path>,
 }
 
@@ -54,7 +54,7 @@ impl From<u64> for Verdict {
     }
 }
 
-/// Divides what has gathered as the verdict says; see [`divide`].
+/// Divides gathered ranges as the verdict says; see [`divide`].
 pub fn divide_by(
     ranges: &[ByteRange],
     verdict: Verdict,
@@ -78,14 +78,16 @@ pub fn divide_by(
     }
 }
 
-/// Divides what has gathered into what goes straight, and what goes through the mgr. A short range right behind `streamed`, one
-/// past the last byte that went straight, is the tail of a stream and follows it: the iod that has the rest has it open.
+/// Divides gathered ranges into those for the direct path and those for the mgr path. `streamed` is the end of the last
+/// bytes that took the direct path. A short range that begins there is the tail of a stream and takes the direct path
+/// too, because the iod of the stream has the object open.
 ///
-/// Many short ranges make few requests when they go straight, as one takes ranges from all over an object (list I/O), and one
-/// each through the mgr. So it is the length of the requests that counts for them: `requests` tells how many they would be, at
-/// least one. Ranges shorter than a block in the mean an iod writes each by itself, and of blocks that are not whole it has to read the rest
-/// first; the mgr may join them with those of others before. They go straight where that takes a request for [`LIST_RANGES`] and more of them:
-/// what a program changed in mapped pages beside other clients is tens of thousands of such ranges.
+/// Many short ranges need few requests on the direct path, because one request takes ranges from anywhere in an object
+/// (list I/O). On the mgr path each range needs its own request. So the mean length of the requests counts for them:
+/// `requests` returns their number on the direct path, at least one. The iods write ranges that are shorter than a
+/// block in the mean one by one, and must read the rest of incomplete blocks first. The mgr may join such ranges with
+/// ranges of other clients. They take the direct path only where [`LIST_RANGES`] or more of them fit in each request.
+/// An example is the changes of a program in mapped pages beside other clients: tens of thousands of such ranges.
 pub fn divide(
     ranges: &[ByteRange],
     t: u64,
@@ -102,7 +104,7 @@ pub fn divide(
     });
     let bytes = through.iter().map(|range| range.len).sum::<u64>();
     let many = through.len() as u64;
-    // One is no list; and of less than a request not even one is long enough.
+    // A single range is no list, and fewer bytes than T are not long enough even in one request.
     if many > 1 && path(bytes, t) == Path::Direct {
         let requests = requests(&through).max(1);
         let blocks = bytes >= LIST_BLOCK * many && path(bytes / requests, t) == Path::Direct;
@@ -113,12 +115,12 @@ pub fn divide(
     (straight, through)
 }
 
-/// How T is found.
+/// How T is determined.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Rule {
-    /// It is this many bytes.
+    /// T is this number of bytes.
     Fixed(u64),
-    /// It follows the crossing of the measured service times ([`Auto`]).
+    /// T follows the crossing of the measured service times ([`Auto`]).
     Auto,
 }
 
@@ -176,7 +178,7 @@ mod tests {
         assert_eq!(divide(&parts, 4 * K, None, |_| 2).0, parts, "thirty-two in each");
         assert_eq!(divide(&parts, 256 * K, None, |_| panic!("not even one list would be long enough")).1, parts);
         assert_eq!(divide(&parts, ALWAYS_MGR, None, |_| panic!("never straight")).1, parts);
-        // Those that are long enough by themselves do not help the others.
+        // Ranges that are long enough alone do not count for the others.
         let mixed = [range(0, 10), range(20, 1000), range(2000, 10)];
         assert_eq!(divide(&mixed, 100, None, |short| short.len() as u64).1, [mixed[0], mixed[2]]);
         assert_eq!(divide(&mixed[..1], 11, None, |_| 1).1, mixed[..1]);

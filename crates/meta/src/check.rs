@@ -1,7 +1,8 @@
-//! Looking for damage: everything that must hold in a store, checked against one view of it.
+//! The check of the metadata store: verifies every invariant of a store in one view of it (`weir fsck`).
 //!
-//! All of it holds after every batch, so what is found in one view is damage, however busy the store is meanwhile.
-//! Memory is bounded: names are counted for so many inodes at a time, and looked through once for each such part.
+//! All invariants hold after every batch, so every violation in one view is damage, however busy the store is. Memory
+//! is bounded: names are counted for a limited number of inodes at a time (a part), with one pass over all names for
+//! each part.
 
 mod faults;
 mod inodes;
@@ -16,21 +17,21 @@ use inodes::Part;
 use std::collections::HashSet;
 use types::FileId;
 
-/// What a check tells while it runs.
+/// What a check passes to its caller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Something is wrong.
+    /// A fault was found.
     Found(Fault),
-    /// So many records were looked at since the last time.
+    /// So many records were read since the last such event.
     Looked(u64),
 }
 
-/// How much memory a check may take.
+/// Limits on the memory of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Memory {
-    /// Inodes whose names are counted at a time, each 24 bytes; fewer mean that the names are looked through more often.
+    /// Inodes whose names are counted at a time, 24 bytes each; a lower limit means more passes over the names.
     pub inodes: usize,
-    /// Directories remembered as reachable, about 24 bytes each; fewer mean longer ways up the tree.
+    /// Directories remembered as reachable, about 24 bytes each; a lower limit means longer walks up the tree.
     pub directories: usize,
 }
 
@@ -41,10 +42,10 @@ impl Default for Memory {
     }
 }
 
-/// Why a check has ended before its end.
+/// Why a check ended early.
 enum End {
     Broken(Broken),
-    /// Whoever is told wanted no more.
+    /// The caller's sink stopped the check.
     Enough,
 }
 
@@ -58,7 +59,7 @@ impl From<Unreadable> for End {
     fn from(cause: Unreadable) -> Self {
         match cause {
             Unreadable::Broken(broken) => End::Broken(broken),
-            // Whatever lies behind cannot be found.
+            // Records after the damage cannot be found.
             damage => End::Broken(Broken::new(damage)),
         }
     }
@@ -66,13 +67,13 @@ impl From<Unreadable> for End {
 
 type Checked<T = ()> = Result<T, End>;
 
-/// Looks at a key and its value.
+/// Receives a key and its value.
 type Each<'e, C> = dyn FnMut(&mut C, &[u8], &[u8]) -> Checked + 'e;
 
-/// Records between two [`Event::Looked`].
+/// Number of records between two [`Event::Looked`].
 const LOOKED: u64 = 4096;
 
-/// Everything that is wrong in the store that `view` shows.
+/// Returns all faults in the store of `view`.
 pub fn check(view: &dyn View) -> Result<Vec<Fault>, Broken> {
     let mut faults = Vec::new();
     check_into(view, Memory::default(), &mut |event| {
@@ -84,7 +85,7 @@ pub fn check(view: &dyn View) -> Result<Vec<Fault>, Broken> {
     Ok(faults)
 }
 
-/// As [`check`], telling `sink` of every fault when it is found; it may end the check.
+/// As [`check`], but passes each fault to `sink` when it is found; `sink` may stop the check.
 pub fn check_into(view: &dyn View, memory: Memory, sink: &mut dyn FnMut(Event) -> Walk) -> Result<(), Broken> {
     let mut check = Check { view, memory, sink, looked: 0, reachable: HashSet::new(), circular: HashSet::new() };
     match check.run() {
@@ -93,25 +94,25 @@ pub fn check_into(view: &dyn View, memory: Memory, sink: &mut dyn FnMut(Event) -
     }
 }
 
-/// A check at work.
+/// A running check.
 struct Check<'a> {
     view: &'a dyn View,
     memory: Memory,
     sink: &'a mut dyn FnMut(Event) -> Walk,
     looked: u64,
-    /// Directories from which the root is reached.
+    /// Directories from which the way up reaches the root.
     reachable: HashSet<FileId>,
-    /// Directories from which it is not, as they are in a circle or below one.
+    /// Directories from which the way up does not reach the root, as they are in a loop or below one.
     circular: HashSet<FileId>,
 }
 
-/// An inode as far as it can be read.
+/// An inode, as far as it can be read.
 enum Seen {
-    /// There is none.
+    /// The inode does not exist.
     Absent,
-    /// It is damaged.
+    /// The inode is damaged.
     Damaged,
-    /// It is this.
+    /// The inode has this core.
     Core(Core),
 }
 
@@ -142,7 +143,7 @@ impl Check<'_> {
         }
     }
 
-    /// Counts a record that was looked at.
+    /// Counts a record that was read.
     fn look(&mut self) -> Checked {
         self.looked += 1;
         if self.looked < LOOKED { Ok(()) } else { self.tell() }
@@ -162,7 +163,8 @@ impl Check<'_> {
         })
     }
 
-    /// The value of `key`; one that does not match its checksum counts as empty, which no record is that decodes.
+    /// Returns the value of `key`. A value that does not match its checksum is returned as empty, which decodes to no
+    /// record.
     fn read(&self, key: &[u8]) -> Checked<Option<Value>> {
         match self.view.get(key) {
             Ok(value) => Ok(value),
@@ -171,7 +173,8 @@ impl Check<'_> {
         }
     }
 
-    /// Shows every record of a range to `each`, which may look elsewhere in the view; the value as [`Self::read`] has it.
+    /// Passes every record of a range to `each`, which may also read other records of the view. Values are as in
+    /// [`Self::read`].
     fn walk(&mut self, from: &[u8], to: &[u8], limit: usize, each: &mut Each<'_, Self>) -> Checked<Option<Vec<u8>>> {
         let view = self.view;
         let mut outcome = Ok(());
@@ -183,7 +186,7 @@ impl Check<'_> {
     }
 }
 
-/// The inode in a key of ten bytes or more; 0, which no inode has, in any other.
+/// Returns the inode in a key of ten bytes or more; 0, which no inode has, for other keys.
 fn inode_in(key: &[u8]) -> FileId {
     schema::id_of(key.get(..9).unwrap_or_default()).unwrap_or(FileId(0))
 }

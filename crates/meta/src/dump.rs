@@ -1,6 +1,6 @@
-//! Dumps: every record of a store in one file with checksums, from which the store can be made again.
+//! Dumps: every record of a store in one file with checksums, from which the store can be restored.
 //!
-//! Only the form is here: bytes in, bytes out. `docs/FORMATS.md` describes it under "Dump".
+//! This module has only the format: bytes in, bytes out. `docs/FORMATS.md` describes it under "Dump".
 
 use crate::engine::{Batch, Engine, Key, Outcome, Value, Write};
 use crate::log::crc32c;
@@ -10,30 +10,30 @@ use types::{Fsid, StoreId, limits};
 
 const MAGIC: [u8; 8] = *b"WEIRDUMP";
 const VERSION: u32 = 1;
-/// Bytes of the head, its checksum included.
+/// Bytes of the head, with its checksum.
 pub const HEAD: usize = 56;
 /// Kinds of blocks.
 const RECORDS: u32 = 1;
 const END: u32 = 2;
 /// A block is closed once it has so many bytes.
 const BLOCK: usize = 256 << 10;
-/// Most bytes of a block: one more record may begin below [`BLOCK`].
+/// Maximum number of bytes of a block: one more record may begin below [`BLOCK`].
 pub const BLOCK_MAX: usize = BLOCK + RECORD_HEAD + limits::KEY_MAX + limits::VALUE_MAX;
 /// Bytes of a record before its key.
 const RECORD_HEAD: usize = 6;
 
-/// Whose dump it is.
+/// The head of a dump, which identifies its store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DumpHead {
     /// The file system.
     pub fsid: Fsid,
     /// The metadata store.
     pub store: StoreId,
-    /// When the dump was begun, in Unix seconds.
+    /// When the dump began, in Unix seconds.
     pub created: u64,
 }
 
-/// Why a file is no dump that can be restored.
+/// Why a file is not a dump that can be restored.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // each variant's message says it
 pub enum BadDump {
@@ -85,14 +85,14 @@ impl DumpHead {
     }
 }
 
-/// The first `N` of `bytes`, which are taken away.
+/// Takes the first `N` bytes from `bytes`.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
     Some(*first)
 }
 
-/// The first record of a block, which is taken away.
+/// Takes the first record from `block`.
 fn take_record<'b>(block: &mut &'b [u8]) -> Result<(&'b [u8], &'b [u8]), &'static str> {
     let cut_off = "a record is cut off";
     let key = usize::from(take(block).map(u16::from_be_bytes).ok_or(cut_off)?);
@@ -105,30 +105,30 @@ fn take_record<'b>(block: &mut &'b [u8]) -> Result<(&'b [u8], &'b [u8]), &'stati
     Ok(record.split_at(key))
 }
 
-/// The checksum of a block: with that of what is before it, so that no block can be missing or come twice.
+/// Returns the checksum of a block, chained to that of the previous block, so that no block can be missing or repeated.
 fn chained(before: u32, block: &[u8]) -> u32 {
     crc32c(&[&before.to_be_bytes()[..], block].concat())
 }
 
-/// Makes the bytes of a dump.
+/// Encodes a dump.
 #[derive(Debug)]
 pub struct Encoder {
     chain: u32,
-    /// The records of the block that is not closed yet, behind room for its head.
+    /// The records of the open block, after 8 bytes for its head.
     block: Vec<u8>,
     in_block: u64,
     records: u64,
 }
 
 impl Encoder {
-    /// A dump without records so far, and its first bytes.
+    /// Begins a dump without records; returns its first bytes too.
     pub fn new(head: &DumpHead) -> (Self, Vec<u8>) {
         let bytes = head.encode();
         (Encoder { chain: crc32c(&bytes), block: vec![0; 8], in_block: 0, records: 0 }, bytes)
     }
 
-    /// Adds a record, whose key is above all before it; the next bytes of the dump and the number of records in them, now
-    /// and then.
+    /// Adds a record, whose key must be above all earlier keys. Whenever a block is full, returns the next bytes of the
+    /// dump and the number of records in them.
     pub fn add(&mut self, key: &[u8], value: &[u8]) -> Option<(Vec<u8>, u64)> {
         self.block.extend_from_slice(&(key.len() as u16).to_be_bytes());
         self.block.extend_from_slice(&(value.len() as u32).to_be_bytes());
@@ -150,7 +150,7 @@ impl Encoder {
         (block, records)
     }
 
-    /// The last bytes of the dump, and the number of records in them.
+    /// Returns the last bytes of the dump, and the number of records in them.
     pub fn end(mut self) -> (Vec<u8>, u64) {
         let (mut bytes, mut records) = (Vec::new(), 0);
         if self.in_block > 0 {
@@ -162,7 +162,7 @@ impl Encoder {
     }
 }
 
-/// Reads a dump, block by block.
+/// Decodes a dump, block by block.
 #[derive(Debug)]
 pub struct Decoder<R> {
     input: R,
@@ -185,12 +185,12 @@ impl<R: Read> Decoder<R> {
         Ok(Decoder { input, head, chain: crc32c(&bytes), records: 0, last: Key::new(), ended: false })
     }
 
-    /// Whose dump it is.
+    /// Returns the head.
     pub fn head(&self) -> &DumpHead {
         &self.head
     }
 
-    /// Records read so far.
+    /// Returns the number of records read so far.
     pub fn records(&self) -> u64 {
         self.records
     }
@@ -202,7 +202,7 @@ impl<R: Read> Decoder<R> {
         })
     }
 
-    /// The records of the next block in the order of their keys; `None` at the end of a whole dump.
+    /// Returns the records of the next block in key order; `None` at the end of a complete dump.
     pub fn next_block(&mut self) -> Result<Option<Vec<(Key, Value)>>, BadDump> {
         if self.ended {
             return Ok(None);
@@ -269,7 +269,7 @@ pub enum RestoreError {
     Failed(String),
 }
 
-/// Puts all records of a dump into an empty store, durably; their number.
+/// Writes all records of a dump into an empty store, durably. Returns their number.
 pub async fn restore<R: Read>(engine: &impl Engine, mut dump: Decoder<R>) -> Result<u64, RestoreError> {
     while let Some(records) = dump.next_block()? {
         for records in records.chunks(limits::BATCH_WRITES_MAX) {

@@ -1,4 +1,4 @@
-//! What the namespace asks of a store: ordered keys, consistent views, and closed batches with expectations.
+//! The engine trait of the metadata store: ordered keys, consistent views, and closed batches with expectations.
 
 mod pending;
 mod queue;
@@ -19,18 +19,19 @@ pub type Key = Vec<u8>;
 /// A value: at most [`limits::VALUE_MAX`] bytes.
 pub type Value = Bytes;
 
-/// How a store makes a record from the present one and a delta ([`Write::Merge`]).
+/// Computes a record from its present value and a delta ([`Write::Merge`]).
 ///
-/// Pure. `None` says that the delta does not apply to what is there; the whole batch is then a conflict.
+/// The function is pure. `None` says that the delta does not apply to the present value; the whole batch then
+/// conflicts.
 pub type MergeFn = fn(old: Option<&[u8]>, delta: &[u8]) -> Option<Value>;
 
-/// The store has failed for good: nothing more can be read from it or written to it by this process.
+/// Says that the store has failed for good: this process can neither read nor write it any more.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the metadata store has failed: {0}")]
 pub struct Broken(Arc<str>);
 
 impl Broken {
-    /// A failure with this cause.
+    /// Returns a failure with this cause.
     pub fn new(cause: impl std::fmt::Display) -> Self {
         Broken(cause.to_string().into())
     }
@@ -42,13 +43,14 @@ impl From<Broken> for types::Status {
     }
 }
 
-/// Why something cannot be read from a store.
+/// Why a record cannot be read from a store.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unreadable {
-    /// The record of this key is not what was written, or cannot be found for damage. Others can be read.
+    /// The record of this key does not match its checksum, or damage keeps the store from finding it. Other records can
+    /// be read.
     #[error("a record of the metadata store is damaged: {}", .0.escape_ascii())]
     Corrupt(Key),
-    /// Nothing can be read.
+    /// No record can be read.
     #[error(transparent)]
     Broken(#[from] Broken),
 }
@@ -62,7 +64,7 @@ impl From<Unreadable> for types::Status {
     }
 }
 
-/// The number of a batch, unique within one run of a daemon; names it in logs.
+/// The number of a batch in logs, unique within one run of a daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct RequestId(pub u64);
 
@@ -70,48 +72,49 @@ pub struct RequestId(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Point(pub u64);
 
-/// What must be true of the store for a batch to be applied.
+/// A condition on the store without which a batch is not applied.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Expect {
-    /// The key is not there.
+    /// The key does not exist.
     Absent(Key),
     /// The key has exactly this value.
     Reads(Key, Value),
-    /// No key from the first (inclusive) to the second (exclusive) is there.
+    /// No key from the first (inclusive) to the second (exclusive) exists.
     NoneIn(Key, Key),
 }
 
 /// One change of a batch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Write {
-    /// The key takes this value.
+    /// Sets the key to this value.
     Put(Value),
-    /// The key goes, if it is there.
+    /// Deletes the key, if it exists.
     Delete,
-    /// The key takes what the store's [`MergeFn`] makes of its present value and this delta.
+    /// Sets the key to the result of the store's [`MergeFn`] for its present value and this delta.
     ///
-    /// Changes that commute need no expectation about the record, so that their writers never conflict.
+    /// Changes that commute need no expectation about the record, so their writers never conflict.
     Merge(Bytes),
 }
 
-/// A closed batch: applied whole if every expectation holds, else not at all.
+/// A closed batch: it is applied as a whole if every expectation holds, else not at all.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// Its number.
+    /// Number of the batch.
     pub id: RequestId,
-    /// Expectations, checked against the state that all earlier batches left.
+    /// Expectations, checked against the state after all earlier batches.
     pub expects: Vec<Expect>,
     /// Changes, in order.
     pub writes: Vec<(Key, Write)>,
-    /// Whether the answer waits for stable storage; else only a later durable batch or [`Engine::settle`] promises it.
+    /// Whether the answer waits for stable storage. Otherwise only a later durable batch or [`Engine::settle`] makes
+    /// the batch durable.
     pub durable: bool,
-    /// Whether it is removal or recovery, which a store with little free space still accepts: it frees space in the end, or
-    /// removal may wait for it and it adds no lasting record.
+    /// Whether the batch is removal or recovery, which a store with little free space still accepts. Such a batch frees
+    /// space in the end, or a removal may wait for it and it adds no lasting record.
     pub frees: bool,
 }
 
 impl Batch {
-    /// Bytes of keys and values in it.
+    /// Returns the number of bytes in its keys and values.
     pub fn len(&self) -> usize {
         let expects = self.expects.iter().map(|expect| match expect {
             Expect::Absent(key) => key.len(),
@@ -128,12 +131,12 @@ impl Batch {
         expects.sum::<usize>() + writes.sum::<usize>()
     }
 
-    /// Whether it neither expects nor writes anything.
+    /// Returns whether it has neither expectations nor changes.
     pub fn is_empty(&self) -> bool {
         self.expects.is_empty() && self.writes.is_empty()
     }
 
-    /// Whether it keeps to every limit; a store refuses it otherwise.
+    /// Returns whether it keeps every limit; a store refuses other batches.
     pub fn is_within_limits(&self) -> bool {
         let key = |key: &Key| key.len() <= limits::KEY_MAX;
         let expects = self.expects.iter().all(|expect| match expect {
@@ -156,49 +159,51 @@ impl Batch {
     }
 }
 
-/// One merge as it happened: the value before, `None` if the key was not there, and the value after.
+/// The value before a merge, `None` if the key did not exist, and the value after.
 pub type Merged = (Option<Value>, Value);
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// Applied, and on stable storage if it asked for that.
+    /// Applied, and on stable storage if the batch was durable.
     Committed {
-        /// When.
+        /// The window in which the batch was committed.
         point: Point,
-        /// What its [`Write::Merge`] changes did, in their order.
+        /// Results of its [`Write::Merge`] changes, in their order.
         merged: Vec<Merged>,
     },
-    /// Not applied: this expectation did not hold (or, counted on behind them, this write did not merge).
+    /// Not applied: the expectation with this index did not hold, or the write whose index follows those of the
+    /// expectations did not merge.
     Conflict(usize),
-    /// Not applied: it breaks a limit.
+    /// Not applied: the batch exceeds a limit.
     TooLarge,
-    /// Not applied: the store has no room for it. Batches that free room may still pass.
+    /// Not applied: the store has no space for the batch. Batches that free space may still succeed.
     Full,
-    /// Not applied: the record of this key, on which it depends, is damaged.
+    /// Not applied: the batch depends on the record of this key, which is damaged.
     Corrupt(Key),
-    /// Applied or not: the store failed on the way.
+    /// Applied or not: the store failed meanwhile.
     Unknown(Broken),
 }
 
-/// Whether a walk over keys goes on.
+/// Whether a walk over keys continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Walk {
-    /// Show the next one.
+    /// Continue with the next key.
     On,
-    /// This was the last one wanted.
+    /// Stop: this was the last key wanted.
     Stop,
 }
 
-/// A consistent picture of a store.
+/// A consistent snapshot of a store.
 pub trait View {
-    /// The value of `key`.
+    /// Returns the value of `key`.
     fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable>;
 
-    /// Shows up to `limit` keys of `range` in order; returns the first one not shown, `None` at the end of the range.
+    /// Passes up to `limit` keys of `range` to `visit`, in order. Returns the first key that was not passed, or `None`
+    /// at the end of the range.
     ///
-    /// A damaged record is shown without a value. Where damage is such that nobody can say what comes next, the walk ends
-    /// with an error that names the last key before it.
+    /// A damaged record is passed without a value. If damage hides the next key, the walk ends with an error that names
+    /// the last key before the damage.
     fn survey(&self, range: Range<&[u8]>, limit: usize, visit: &mut Survey<'_>) -> Result<Option<Key>, Unreadable>;
 
     /// As [`Self::survey`], but ends with an error at a damaged record.
@@ -223,63 +228,63 @@ pub trait View {
     }
 }
 
-/// Takes a key and its value, or none if the record does not match its checksum.
+/// Receives a key and its value; the value is `None` if the record does not match its checksum.
 pub type Survey<'a> = dyn FnMut(&[u8], Option<&[u8]>) -> Walk + 'a;
 
-/// What a store has done since it was opened.
+/// Counters of a store since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Batches applied.
     pub batches: u64,
-    /// Flushes for the sake of answers: of the batch log, or of the store itself where the log could not take a window.
-    /// Many batches share one.
+    /// Flushes that answers waited for: of the batch log, or of the store itself if the log could not take a window.
+    /// Many batches share one flush.
     pub flushes: u64,
-    /// Flushes of the store itself, which make room in the batch log.
+    /// Flushes of the store itself, which free space in the batch log.
     pub checkpoints: u64,
     /// Batches refused because an expectation did not hold.
     pub conflicts: u64,
     /// Bytes of keys and values written by batches.
     pub bytes: u64,
-    /// How often a record was read that does not match its checksum.
+    /// Reads of a record that does not match its checksum.
     pub corrupt: u64,
 }
 
-/// How a store stands.
+/// The state of a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Standing {
     /// Name of the kind of store.
     pub kind: &'static str,
     /// Term of its leadership; 0 for a store with one owner.
     pub term: u64,
-    /// Bytes that it occupies, approximately.
+    /// Bytes that the store occupies, approximately.
     pub bytes: u64,
-    /// What it has done.
+    /// Counters since the store was opened.
     pub counters: Counters,
-    /// Why it has failed for good, if it has: the daemon must be started again.
+    /// Why the store has failed for good, if it has: the daemon must be restarted.
     pub broken: Option<Broken>,
 }
 
-/// Ordered bytes to bytes: everything the namespace knows about persistence.
+/// An ordered map from bytes to bytes: everything the namespace knows about persistence.
 pub trait Engine: Send + Sync {
-    /// A consistent picture, never older than the last batch reported committed.
+    /// Returns a consistent snapshot, never older than the last batch reported as committed.
     fn view(&self) -> Result<Box<dyn View + '_>, Broken>;
 
-    /// Hands a batch over; batches are applied in the order in which they are handed over.
+    /// Submits a batch; batches are applied in the order in which they are submitted.
     ///
-    /// When the queue of the store is full, the batch waits in the [`Pending`] and is handed over as that is polled.
+    /// When the queue of the store is full, the batch waits in the [`Pending`], and polling the [`Pending`] submits it.
     fn submit(&self, batch: Batch) -> Pending;
 
-    /// Completes when everything submitted so far is on stable storage.
+    /// Completes when all batches submitted so far are on stable storage.
     fn settle(&self) -> Pending {
         self.submit(Batch { durable: true, ..Batch::default() })
     }
 
-    /// The random number that the store was made with; zeros for one that ends with the process.
+    /// Returns the random number that the store got when it was created; zeros for a store that ends with the process.
     fn identity(&self) -> [u8; 16] {
         [0; 16]
     }
 
-    /// How the store stands.
+    /// Returns the state of the store.
     fn standing(&self) -> Standing;
 
     /// Completes when the store has failed for good, and never otherwise.

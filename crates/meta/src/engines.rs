@@ -1,4 +1,4 @@
-//! The stores: one in memory, one embedded in the daemon with a file of its own.
+//! The stores: one in memory, and one embedded in the daemon with its own file.
 
 mod embedded;
 mod memory;

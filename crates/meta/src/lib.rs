@@ -1,4 +1,5 @@
-//! The namespace: one file per operation, as closed batches over an ordered key-value engine.
+//! The namespace of the file system: one file per operation, each planned as a closed batch over an ordered key-value
+//! engine.
 
 mod check;
 pub mod dump;

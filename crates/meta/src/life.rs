@@ -1,4 +1,4 @@
-//! How inodes begin, and how they end when their last name goes.
+//! The life of inodes: how they are created, and how they end when their last name is removed.
 
 use crate::engine::{Expect, Value, Walk};
 use crate::ops::reap;
@@ -8,7 +8,7 @@ use crate::tx::{Settled, Tx};
 use crate::{Ending, Replaced};
 use types::{Cred, FileId, FileKind, SetAttrs, SetTime, Status, Timestamp, limits};
 
-/// The time that a request means.
+/// Returns the time that a request sets.
 pub(crate) fn time(set: SetTime, now: Timestamp) -> Timestamp {
     match set {
         SetTime::Now => now,
@@ -16,7 +16,7 @@ pub(crate) fn time(set: SetTime, now: Timestamp) -> Timestamp {
     }
 }
 
-/// A new inode in `dir`: owner, group and mode as Linux gives them, then as far as `set` asks and `cred` may.
+/// Returns a new inode in `dir`. Owner, group and mode follow the rules of Linux, then `set` as far as `cred` permits.
 pub(crate) fn begin(
     cred: &Cred,
     now: Timestamp,
@@ -56,7 +56,7 @@ pub(crate) fn begin(
     Ok((Core { mode, uid, gid, names: 1, btime: now, xattrs: XattrTally::default(), body }, tail))
 }
 
-/// Whether a directory has no names.
+/// Returns whether a directory has no names.
 pub(crate) fn is_empty(tx: &Tx<'_>, dir: FileId) -> Result<bool, Status> {
     let mut empty = true;
     tx.scan(&schema::dentry_key(dir, 0), &schema::dentries_end(dir), 1, &mut |_, _| {
@@ -66,7 +66,7 @@ pub(crate) fn is_empty(tx: &Tx<'_>, dir: FileId) -> Result<bool, Status> {
     Ok(empty)
 }
 
-/// A file that lost a name: what is left of it, to be completed when the batch is committed.
+/// A file that lost a name: its remaining state, to be completed when the batch is committed.
 pub(crate) struct Lost {
     id: FileId,
     core: Core,
@@ -81,12 +81,12 @@ enum LostTail {
 }
 
 impl Lost {
-    /// How it ends, if it is a regular file that ends with the batch.
+    /// Returns how the file ends, if it is a regular file that ends with the batch.
     pub(crate) fn end(&self) -> Option<Ending> {
         self.end
     }
 
-    /// The file as it is after the batch.
+    /// Returns the file as it is after the batch.
     pub(crate) fn settle(self, settled: &Settled) -> Result<Replaced, Status> {
         let mut attrs = match self.tail {
             LostTail::Gone(tail) => self.core.attrs(self.id, &tail),
@@ -99,10 +99,11 @@ impl Lost {
     }
 }
 
-/// Takes one name from a file on which the batch relies; the entry itself is the caller's to remove.
+/// Removes one name from a file whose core the batch relies on. The caller removes the entry itself.
 ///
-/// A directory goes with its name, and must be empty (`NotEmpty`) and stay so until the commit. A regular file that
-/// loses its last name becomes an orphan unless `ends` says that nobody has it open; anything else cannot be open, and goes.
+/// A directory ends with its name; it must be empty (`NotEmpty`) and stay so until the commit. A regular file that
+/// loses its last name becomes an orphan, unless `ends` says that no client has it open. Other files cannot be open and
+/// are deleted.
 pub(crate) fn lose_name(tx: &mut Tx<'_>, id: FileId, core: &Core, ends: impl FnOnce() -> bool) -> Result<Lost, Status> {
     let mut left = core.clone();
     left.names = core.names.checked_sub(1).ok_or(Status::Corrupt)?;

@@ -1,4 +1,5 @@
-//! The driver: runs operations on a store, commits what they plan, and runs them again when they conflict.
+//! The API of the namespace, which runs operations on a store, commits their batches, and runs an operation again when
+//! its batch conflicts.
 
 mod numbers;
 mod snapshot;
@@ -25,22 +26,24 @@ use types::{Attrs, Cred, FileId, FileKind, Fsid, Generation, Renaming, SetAttrs,
 
 mod sizes;
 
-/// How often an operation is run again before its caller is told to come back later.
+/// How often an operation runs again before its caller gets [`Status::Delay`].
 ///
-/// Of all that conflict in one window of the store one gets through, so this is out of reach unless a record is damaged.
+/// Of all conflicting operations in one window of the store, one succeeds. So an operation reaches this limit only if a
+/// record is damaged.
 const RUNS_MAX: usize = 10_000;
 
-/// Bits of a change attribute below the number of the start: more changes than there are in one.
+/// Number of low bits of a change attribute, below the number of the mgr's start. A single run makes fewer changes than
+/// these bits can count.
 const CHANGES_PER_START: u32 = 40;
 
-/// What a new file system starts with.
+/// Parameters of a new file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Format {
-    /// Its identity.
+    /// Identity of the file system.
     pub fsid: Fsid,
-    /// The time of its making.
+    /// Creation time.
     pub now: Timestamp,
-    /// Random bytes: the secret key of directory cookies.
+    /// Random bytes that become the secret key of directory cookies.
     pub cookie_key: [u8; 16],
     /// Permission bits of the root directory.
     pub root_mode: u32,
@@ -50,7 +53,7 @@ pub struct Format {
     pub root_gid: u32,
 }
 
-/// Why a store is not a namespace that can be used.
+/// Why a store cannot be used as a namespace.
 #[derive(Clone, Debug, thiserror::Error)]
 #[allow(missing_docs)] // each variant's message says it
 pub enum OpenError {
@@ -86,30 +89,31 @@ impl From<Unreadable> for OpenError {
 
 /// A namespace on a store.
 ///
-/// Reading operations answer at once from a view. Changing ones complete when their batch is on stable storage, unless
-/// they say otherwise; dropping their future leaves open whether they happen.
+/// Reading operations answer at once from a view. Changing operations complete when their batch is on stable storage,
+/// unless their documentation says otherwise. After a caller drops the future of a change, the change may or may not
+/// happen.
 #[derive(Debug)]
 pub struct Namespace<E> {
     shared: Arc<Shared<E>>,
-    /// Changes complete before they are on stable storage, whatever they say: see [`Namespace::soon`].
+    /// Whether changes complete before they are on stable storage, even durable ones: see [`Namespace::soon`].
     soon: bool,
 }
 
-/// What all views of one namespace share.
+/// State that all handles of one namespace share.
 #[derive(Debug)]
 struct Shared<E> {
     engine: E,
     format: FormatRecord,
     ids: Ids,
     requests: AtomicU64,
-    /// What is added to the change attributes of records to tell them.
+    /// Added to the change attribute of a record when the namespace reports it.
     since: AtomicU64,
-    /// Whether no inode number is given out.
+    /// Whether the namespace gives out no inode numbers.
     held: AtomicBool,
 }
 
 impl<E: Engine> Namespace<E> {
-    /// Makes an empty file system on an empty store.
+    /// Creates an empty file system on an empty store.
     pub async fn format(engine: E, format: Format) -> Result<Self, OpenError> {
         if engine.view()?.get(schema::FORMAT)?.is_some() {
             return Err(OpenError::Formatted);
@@ -159,33 +163,34 @@ impl<E: Engine> Namespace<E> {
         Ok(Namespace { shared: Arc::new(Shared { engine, format, ids, requests, since, held }), soon: false })
     }
 
-    /// The same namespace, in which no change waits for the disk. It is there to stay once [`Self::settle`], or anything that
-    /// waits, was begun afterwards and has completed; what a crash takes is the end of all that was changed, never something
-    /// before what it leaves.
+    /// Returns a handle to the same namespace, in which no change waits for the disk. A change is durable once a later
+    /// call of [`Self::settle`], or a later change that waits for the disk, has completed. A crash loses only the
+    /// latest changes: if it loses a change, it also loses all changes after it.
     pub fn soon(&self) -> Self {
         Namespace { shared: self.shared.clone(), soon: true }
     }
 
-    /// The same namespace, in which changes wait for the disk as ever.
+    /// Returns a handle to the same namespace, in which changes wait for the disk as usual.
     pub fn waiting(&self) -> Self {
         Namespace { shared: self.shared.clone(), soon: false }
     }
 
-    /// Identity of the file system.
+    /// Returns the identity of the file system.
     pub fn fsid(&self) -> Fsid {
         self.shared.format.fsid
     }
 
-    /// When the file system was made.
+    /// Returns the creation time of the file system.
     pub fn created(&self) -> Timestamp {
         self.shared.format.created
     }
 
-    /// From now on no change attribute is told that was told before `start`, a number larger than at any earlier start:
-    /// what clients keep of files and directories counts as old.
+    /// Makes every change attribute larger than all that were reported before start number `start`, which must be
+    /// larger than the number of any earlier start. So clients revalidate everything that they cached of files and
+    /// directories.
     ///
-    /// To be called before anything is told. A power cut may have taken changes that nobody waited for; this is above all
-    /// of them.
+    /// The mgr calls this before it reports any attribute. A power failure may have lost changes that no caller waited
+    /// for. The new change attributes are above those of the lost changes.
     pub fn begin(&self, start: u32) {
         self.shared.since.store(u64::from(start) << CHANGES_PER_START, Ordering::Relaxed);
     }
@@ -194,17 +199,17 @@ impl<E: Engine> Namespace<E> {
         self.shared.since.load(Ordering::Relaxed)
     }
 
-    /// Completes when the store has failed for good, and never otherwise: the daemon must end, and be started again.
+    /// Completes when the store has failed for good, and never otherwise. The daemon must then exit and be restarted.
     pub async fn failed(&self) -> Broken {
         self.shared.engine.failed().await
     }
 
-    /// How the store stands: its size and what it has done.
+    /// Returns the state of the store: its size and its counters.
     pub fn standing(&self) -> Standing {
         self.shared.engine.standing()
     }
 
-    /// Completes when everything that completed before is on stable storage, [`Self::note_write`] included.
+    /// Completes when all changes that completed before are on stable storage, also those of [`Self::note_write`].
     pub async fn settle(&self) -> Result<(), Status> {
         self.outcome(self.shared.engine.settle().await).map(drop)
     }
@@ -226,7 +231,7 @@ impl<E: Engine> Namespace<E> {
         op(&Tx::new(&*view, (&self.shared.format.cookies, self.since()), cred, Timestamp::default()))
     }
 
-    /// Runs the operation on a fresh view; `None` for the batch if there is nothing to change.
+    /// Runs the operation on a new view. Returns `None` as the batch if the operation changes nothing.
     fn plan<T>(
         &self,
         cred: &Cred,
@@ -239,7 +244,7 @@ impl<E: Engine> Namespace<E> {
         let mut batch = tx.into_batch();
         batch.durable &= !self.soon;
         batch.id = RequestId(self.shared.requests.fetch_add(1, Ordering::Relaxed));
-        // What was only read was read from one view, which is as good as a commit.
+        // An operation that only reads needs no commit, because all its reads come from one view.
         Ok((answer, (!batch.writes.is_empty()).then_some(batch)))
     }
 
@@ -257,84 +262,88 @@ impl<E: Engine> Namespace<E> {
         Err(Status::Delay)
     }
 
-    /// The file that `name` stands for in `dir`. Needs search permission.
+    /// Returns the attributes of the file that has the name `name` in `dir`. Needs search permission.
     pub fn lookup(&self, cred: &Cred, dir: FileId, name: &[u8]) -> Result<Attrs, Status> {
         self.read(cred, |tx| ops::lookup::read(tx, dir, name))
     }
 
-    /// The directory that `dir` is in; `NoEnt` for the root. Needs search permission.
+    /// Returns the parent directory of `dir`; `NoEnt` for the root. Needs search permission.
     pub fn lookup_parent(&self, cred: &Cred, dir: FileId) -> Result<Attrs, Status> {
         self.read(cred, |tx| ops::lookup_parent::read(tx, dir))
     }
 
-    /// The attributes of a file, orphans included; `Stale` if it is gone.
+    /// Returns the attributes of a file, orphans included; `Stale` if the file is gone.
     pub fn getattr(&self, id: FileId) -> Result<Attrs, Status> {
         self.info(id).map(|info| info.attrs)
     }
 
-    /// Attributes, layout and generation of a file, orphans included; `Stale` if it is gone.
+    /// Returns the attributes, the layout and the generation of a file, orphans included; `Stale` if the file is gone.
     pub fn info(&self, id: FileId) -> Result<FileInfo, Status> {
         self.read(&Cred::root(), |tx| ops::info::read(tx, id))
     }
 
-    /// The regular files among up to `max` inodes behind `after`, and where to go on (`None` at the end).
+    /// Returns the regular files among the next `max` inodes after `after`, and where to continue (`None` at the end).
     pub fn files_after(&self, after: FileId, max: usize) -> Result<(Vec<FileState>, Option<FileId>), Status> {
         self.read(&Cred::root(), |tx| ops::files::read(tx, after, max))
     }
 
-    /// A regular file with everything that concerns its objects; `None` if it is gone or cannot be read.
+    /// Returns a regular file with everything that concerns its objects; `None` if the file is gone or cannot be read.
     pub fn file_state(&self, id: FileId) -> Result<Option<FileState>, Status> {
         self.read(&Cred::root(), |tx| ops::files::one(tx, id))
     }
 
-    /// Raises the generation of a regular file to one that an iod already has; whether it was lower.
+    /// Raises the generation of a regular file to one that an iod already has. Returns whether the generation was
+    /// lower.
     pub async fn raise_generation(&self, now: Timestamp, id: FileId, least: Generation) -> Result<bool, Status> {
         self.change(&Cred::root(), now, |tx| ops::raise::plan(tx, id, least)).await
     }
 
-    /// One past the last byte of a regular file that is known to be on the disk of an iod; 0 if none is.
+    /// Returns the end of the bytes of a regular file that are known to be on an iod's disk; 0 if none are known.
     pub fn written(&self, id: FileId) -> Result<u64, Status> {
         self.read(&Cred::root(), |tx| Ok(tx.tail(id)?.written))
     }
 
-    /// What the caller may do with the file by its permission bits.
+    /// Returns what the permission bits of the file allow the caller.
     pub fn access(&self, cred: &Cred, id: FileId) -> Result<Rights, Status> {
         self.read(cred, |tx| ops::access::read(tx, id))
     }
 
-    /// Up to `max` entries (at most [`limits::READDIR_MAX`]) behind the cookie `after`, 0 for the start. Needs read
-    /// permission.
+    /// Returns up to `max` entries (at most [`limits::READDIR_MAX`]) after the cookie `after`, which is 0 at the start.
+    /// Needs read permission.
     ///
-    /// An entry that is there throughout a walk from 0 to the end is shown exactly once, whatever comes and goes
-    /// meanwhile.
+    /// An entry that exists during a whole walk, from 0 to the end, is returned exactly once, whatever other entries
+    /// are added or removed meanwhile.
     pub fn readdir(&self, cred: &Cred, dir: FileId, after: u64, max: usize) -> Result<ReadDir, Status> {
         self.read(cred, |tx| ops::readdir::read(tx, dir, after, max))
     }
 
-    /// The target of a symlink; `WrongType` for anything else.
+    /// Returns the target of a symlink; `WrongType` for other kinds of files.
     pub fn readlink(&self, id: FileId) -> Result<Bytes, Status> {
         self.read(&Cred::root(), |tx| ops::readlink::read(tx, id))
     }
 
-    /// The value of an extended attribute, whose name comes without `user.`; `NoXattr` if there is none.
+    /// Returns the value of an extended attribute; `NoXattr` if there is none. The name has no `user.` prefix.
     pub fn getxattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Result<Bytes, Status> {
         self.read(cred, |tx| ops::getxattr::read(tx, id, name))
     }
 
-    /// The names of all extended attributes, without `user.`, in order.
+    /// Returns the names of all extended attributes, without `user.`, in order.
     pub fn listxattr(&self, id: FileId) -> Result<Vec<Bytes>, Status> {
         self.read(&Cred::root(), |tx| ops::listxattr::read(tx, id))
     }
 
-    /// The extended attributes of `dir` whose names begin with `prefix`, unchecked: the policy that holds there.
+    /// Returns the extended attributes of `dir` whose names begin with `prefix`, without a permission check: the
+    /// effective policy of the directory.
     ///
-    /// A new directory gets those of its parent whose names begin with `weir.`, so nothing further up counts.
+    /// A new directory inherits the attributes of its parent whose names begin with `weir.`. So no directory above
+    /// `dir` counts.
     pub fn effective_xattrs(&self, dir: FileId, prefix: &[u8]) -> Result<Vec<(Bytes, Bytes)>, Status> {
         self.read(&Cred::root(), |tx| ops::policy::read(tx, dir, prefix))
     }
 
-    /// Looks at up to `max` names behind `after` (directory and cookie; zeros for the start) for those that stand for one
-    /// of `ids`: in the directory `within`, or in all of them. Costs as much as there are names.
+    /// Looks at up to `max` names after `after` (directory and cookie; zeros at the start). Returns the names that
+    /// stand for one of `ids`, in the directory `within` or in all directories. The cost is linear in the number of
+    /// names.
     pub fn names_of(
         &self,
         ids: &HashSet<FileId>,
@@ -345,55 +354,55 @@ impl<E: Engine> Namespace<E> {
         self.read(&Cred::root(), |tx| ops::names::read(tx, ids, within, after, max))
     }
 
-    /// The directory that `dir` is in, itself for the root; `NotDir` for anything else.
+    /// Returns the parent of `dir`, which for the root is the root itself; `NotDir` if `dir` is no directory.
     pub fn parent(&self, dir: FileId) -> Result<FileId, Status> {
         self.read(&Cred::root(), |tx| Tx::parent_in(&tx.core(dir)?))
     }
 
-    /// The number of files, the root and orphans included.
+    /// Returns the number of files, the root and orphans included.
     pub fn files(&self) -> Result<u64, Status> {
         self.read(&Cred::root(), ops::statfs::read)
     }
 
-    /// Up to `max` orphans with numbers above `after`: files without a name, not yet reaped.
+    /// Returns up to `max` orphans with numbers above `after`: files without a name that are not yet reaped.
     pub fn orphans(&self, after: FileId, max: usize) -> Result<Vec<FileId>, Status> {
         self.read(&Cred::root(), |tx| ops::orphans::read(tx, after, max))
     }
 
-    /// Up to `max` doomed files with numbers above `after`: gone, but objects may remain.
+    /// Returns up to `max` doomed files with numbers above `after`: deleted files whose objects may still exist.
     pub fn doomed(&self, after: FileId, max: usize) -> Result<Vec<Doomed>, Status> {
         self.read(&Cred::root(), |tx| ops::doomed::read(tx, after, max))
     }
 
-    /// Up to `max` notes behind `after` of what is still to be done about files, by file and kind.
+    /// Returns up to `max` intents after `after`, ordered by file and kind.
     pub fn intents(&self, after: Option<Noted>, max: usize) -> Result<Vec<Noted>, Status> {
         self.read(&Cred::root(), |tx| ops::intents::read(tx, after, max))
     }
 
-    /// Everything that is noted about one file.
+    /// Returns all intents of one file.
     pub fn intents_of(&self, file: FileId) -> Result<Vec<Intent>, Status> {
         self.read(&Cred::root(), |tx| ops::intents::of(tx, file))
     }
 
-    /// The registry record under `key`.
+    /// Returns the registry record under `key`.
     pub fn registry(&self, key: &[u8]) -> Result<Option<Value>, Status> {
         self.read(&Cred::root(), |tx| ops::registry::read(tx, key))
     }
 
-    /// Up to `max` registry records whose keys begin with `prefix`, in order.
+    /// Returns up to `max` registry records whose keys begin with `prefix`, in order.
     pub fn registry_list(&self, prefix: &[u8], max: usize) -> Result<Vec<(Bytes, Value)>, Status> {
         self.read(&Cred::root(), |tx| ops::registry::list(tx, prefix, max))
     }
 
-    /// As [`Self::registry_list`], with damaged records shown without their values.
+    /// As [`Self::registry_list`], but also returns damaged records, without their values.
     pub fn registry_survey(&self, prefix: &[u8], max: usize) -> Result<Vec<(Bytes, Option<Value>)>, Status> {
         self.read(&Cred::root(), |tx| ops::registry::survey(tx, prefix, max))
     }
 
-    /// Makes a regular file, or finds the one that is there as far as `how` allows.
+    /// Creates a regular file, or finds the existing one if `how` allows that.
     ///
-    /// `layout` is where a new file's bytes are to live, `None` to decide later by [`Self::set_layout`]. An existing
-    /// file is not changed and its permission bits are not looked at: opening and truncating are the caller's.
+    /// `layout` is the layout of a new file; with `None`, [`Self::set_layout`] sets one later. An existing file is not
+    /// changed and its permission bits are not checked: the caller opens and truncates the file.
     pub async fn create(
         &self,
         cred: &Cred,
@@ -407,8 +416,9 @@ impl<E: Engine> Namespace<E> {
         self.make(cred, now, |made: &Created| made.file.attrs.id, op).await
     }
 
-    /// As [`Self::create`], but the answer does not wait for the disk: the file is there to stay once [`Self::settle`], or anything
-    /// that waits for the disk, was begun afterwards and has completed. What was there before may still be about to reach the disk, too.
+    /// As [`Self::create`], but the answer does not wait for the disk. The file is durable once a later call of
+    /// [`Self::settle`], or a later change that waits for the disk, has completed. Earlier changes may not be on disk
+    /// yet either.
     pub async fn create_soon(
         &self,
         cred: &Cred,
@@ -422,7 +432,7 @@ impl<E: Engine> Namespace<E> {
         self.make(cred, now, |made: &Created| made.file.attrs.id, op).await
     }
 
-    /// Makes a directory, which inherits the extended attributes `weir.*` of its parent.
+    /// Creates a directory, which inherits the extended attributes `weir.*` of its parent.
     pub async fn mkdir(
         &self,
         cred: &Cred,
@@ -434,7 +444,7 @@ impl<E: Engine> Namespace<E> {
         self.make(cred, now, |made: &Made| made.attrs.id, |tx, id| ops::mkdir::plan(tx, dir, name, set, id)).await
     }
 
-    /// Makes a symlink.
+    /// Creates a symlink.
     pub async fn symlink(
         &self,
         cred: &Cred,
@@ -448,7 +458,7 @@ impl<E: Engine> Namespace<E> {
             .await
     }
 
-    /// Makes a device node (superuser only), socket or pipe; `BadType` for other kinds.
+    /// Creates a device node (superuser only), socket or named pipe; `BadType` for other kinds.
     #[allow(clippy::too_many_arguments)] // one for each thing that a request of this operation carries
     pub async fn mknod(
         &self,
@@ -464,7 +474,7 @@ impl<E: Engine> Namespace<E> {
             .await
     }
 
-    /// Gives the file `id` one more name.
+    /// Adds a name to the file `id`.
     pub async fn link(
         &self,
         cred: &Cred,
@@ -476,16 +486,17 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::link::plan(tx, id, dir, name)).await
     }
 
-    /// Removes a name: of a file, or of an empty directory.
+    /// Removes the name of a file or of an empty directory.
     ///
-    /// A regular file that loses its last name becomes an orphan, in the same batch: it can be used by number until
-    /// [`Self::reap`].
+    /// A regular file that loses its last name becomes an orphan in the same batch. The file remains usable by its
+    /// number until [`Self::reap`].
     pub async fn remove(&self, cred: &Cred, now: Timestamp, dir: FileId, name: &[u8]) -> Result<Removed, Status> {
         self.remove_ending(cred, now, dir, name, |_| false).await
     }
 
-    /// As [`Self::remove`], and where `ends` says of a regular file that loses its last name that nobody has it open, nor will,
-    /// it ends in the same batch as by [`Self::reap`]. It may be asked several times, the last time when it counts.
+    /// As [`Self::remove`], but may also end a regular file that loses its last name. If `ends` says that no client has
+    /// the file open and none will open it, the file ends in the same batch as by [`Self::reap`]. `ends` may be called
+    /// several times; the last call decides.
     pub async fn remove_ending(
         &self,
         cred: &Cred,
@@ -497,7 +508,8 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::remove::plan(tx, dir, name, &ends)).await
     }
 
-    /// Moves the name `from` (directory and name) to `to`; `how` says what becomes of a file that has that name already.
+    /// Moves the name `from` (directory and name) to `to`. `how` says what happens to a file that already has the name
+    /// `to`.
     pub async fn rename(
         &self,
         cred: &Cred,
@@ -510,9 +522,9 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::rename::plan(tx, from, to, how)).await
     }
 
-    /// Changes attributes; `writable` if the caller has the file open for writing.
+    /// Changes attributes; `writable` says that the caller has the file open for writing.
     ///
-    /// A size is only recorded: cutting the objects is the caller's.
+    /// A size is only recorded: the caller truncates the objects.
     pub async fn setattr(
         &self,
         cred: &Cred,
@@ -524,9 +536,9 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::setattr::plan(tx, id, set, writable, false)).await
     }
 
-    /// As [`Self::setattr`] with a size below which objects may have to be cut: the new attributes and a note of the cut
-    /// ([`Intent::Cut`]) are one change. Whoever calls cuts the objects and forgets the note, durably, before
-    /// anything is written: to cut once more would lose that.
+    /// As [`Self::setattr`], with a size to which objects may have to be truncated. The new attributes and the intent
+    /// ([`Intent::Cut`]) are one change. The caller truncates the objects and then durably forgets the intent, before
+    /// any client writes: a second truncation would lose the written bytes.
     pub async fn cut(
         &self,
         cred: &Cred,
@@ -538,12 +550,12 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::setattr::plan(tx, id, set, writable, true)).await
     }
 
-    /// Gives a regular file its layout unless it has one (one for later, or of a file without objects, is none); answers with the
-    /// one it has then.
+    /// Gives a regular file its layout unless it has one, and returns the layout that the file then has. A layout for
+    /// later, or of a file without objects, does not count as a layout.
     ///
-    /// If bytes of it are kept here the answer has them as well. They are on their way then: they count until
-    /// [`Self::arrived`], and nothing changes them but a cut. The attributes in the answer are as they were when the operation
-    /// began.
+    /// If the file is inline, the answer also has its bytes. The bytes are then in transit to the objects. The inline
+    /// copy is valid until [`Self::arrived`], and only a truncate changes it. The attributes in the answer are those
+    /// from before the operation.
     pub async fn set_layout(
         &self,
         now: Timestamp,
@@ -553,13 +565,14 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::set_layout::plan(tx, id, layout)).await
     }
 
-    /// The bytes that [`Self::set_layout`] answered with are durable in the objects of the file: they are kept here no longer.
+    /// Removes the inline bytes that [`Self::set_layout`] returned, once they are durable in the objects of the file.
     pub async fn arrived(&self, now: Timestamp, id: FileId) -> Result<FileInfo, Status> {
         self.change(&Cred::root(), now, |tx| ops::set_layout::arrived(tx, id)).await
     }
 
-    /// Writes into a regular file that has no objects; `None`, and nothing is changed, if it has, or would have more than `most`
-    /// bytes. Visible when it completes; durable too if asked for, else as [`Self::note_write`] is.
+    /// Writes into a regular file that has no objects. Returns `None` and changes nothing if the file has objects or
+    /// would grow beyond `most` bytes. The write is visible when it completes. It is also durable if `durable` is set,
+    /// otherwise as for [`Self::note_write`].
     pub async fn write_inline(
         &self,
         cred: &Cred,
@@ -577,19 +590,19 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, op).await
     }
 
-    /// The bytes of a regular file that are kept here, from its first on, and its size, whose rest is zeros. `None` if its objects
-    /// have them.
+    /// Returns the bytes of an inline file, from offset 0 on, and the size of the file, whose remaining bytes are
+    /// zeros. `None` if the objects have the bytes.
     pub fn read_inline(&self, id: FileId) -> Result<Option<(Bytes, u64)>, Status> {
         self.read(&Cred::root(), |tx| ops::read_inline::read(tx, id))
     }
 
-    /// Raises the generation of a regular file's objects, so that iods can refuse what was granted before. A note
-    /// ([`Intent::Fence`]) stays until whoever calls has told all of them.
+    /// Raises the generation of a regular file's objects, so that iods can refuse rights that were granted before. An
+    /// intent ([`Intent::Fence`]) remains until the caller has informed all iods.
     pub async fn fence(&self, now: Timestamp, id: FileId) -> Result<Generation, Status> {
         self.change(&Cred::root(), now, |tx| ops::fence::plan(tx, id)).await
     }
 
-    /// Sets an extended attribute, whose name comes without `user.`.
+    /// Sets an extended attribute. The name has no `user.` prefix.
     pub async fn setxattr(
         &self,
         cred: &Cred,
@@ -613,26 +626,26 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::removexattr::plan(tx, id, name)).await
     }
 
-    /// Ends an orphan that nobody has open any more: its inode goes, its objects are doomed in the same batch.
+    /// Ends an orphan that no client has open any more: deletes its inode and dooms its objects in the same batch.
     ///
-    /// `None` if it is no orphan (any more) or never had a layout.
+    /// `None` if the file is not an orphan (any more) or never had a layout.
     pub async fn reap(&self, now: Timestamp, id: FileId) -> Result<Option<Doomed>, Status> {
         self.change(&Cred::root(), now, |tx| ops::reap::plan(tx, id)).await
     }
 
-    /// Looks for damage in one view of the store, telling `sink` what it finds; see [`crate::check_into`].
+    /// Checks one view of the store for damage and passes what it finds to `sink`; see [`crate::check_into`].
     pub fn check_into(&self, memory: CheckMemory, sink: &mut dyn FnMut(Event) -> Walk) -> Result<(), Status> {
         Ok(crate::check_into(&*self.shared.engine.view()?, memory, sink)?)
     }
 
-    /// Everything that is wrong in the store; see [`crate::check()`].
+    /// Returns everything that is wrong in the store; see [`crate::check()`].
     pub fn check(&self) -> Result<Vec<Fault>, Status> {
         Ok(crate::check(&*self.shared.engine.view()?)?)
     }
 
-    /// Mends a fault that a check found in this store: looks first whether it is still there. Each is to be mended once.
+    /// Repairs a fault that a check found in this store, if the fault still exists. The caller repairs each fault once.
     ///
-    /// What has no name gets one in `/lost+found`, which is made if need be.
+    /// A file without a name gets one in `/lost+found`, which is created if necessary.
     pub async fn mend(&self, now: Timestamp, fault: &Fault) -> Result<Mended, Status> {
         let root = Cred::root();
         let lost = match fault {
@@ -642,16 +655,16 @@ impl<E: Engine> Namespace<E> {
             _ => None,
         };
         if let Fault::NextId { .. } = fault {
-            // Numbers in hand may be in use too.
+            // Cached numbers may be in use too.
             self.shared.ids.clear();
         }
         self.change(&root, now, |tx| ops::mend::plan(tx, fault, lost)).await
     }
 
-    /// Whether a fault that a check found is still there, and can be mended.
+    /// Returns whether a fault that a check found still exists and can be repaired.
     pub fn would_mend(&self, fault: &Fault) -> Result<Mended, Status> {
         let root = Cred::root();
-        // Any directory will do: nothing is changed.
+        // Any directory will do, because nothing is changed.
         let (answer, _) = self.plan(&root, Timestamp::default(), &|tx| {
             ops::mend::plan(tx, fault, Some(FileId::ROOT)).or_else(|e| match e {
                 Status::Exist => ops::known(Mended::Yes),
@@ -673,13 +686,13 @@ impl<E: Engine> Namespace<E> {
         Ok(self.mkdir(&root, now, FileId::ROOT, name, &set).await?.attrs.id)
     }
 
-    /// Notes, durably, what is still to be done about a regular file.
+    /// Durably stores an intent of a regular file.
     pub async fn note(&self, now: Timestamp, noted: Noted) -> Result<(), Status> {
         self.change(&Cred::root(), now, |tx| ops::intents::plan(tx, noted)).await
     }
 
-    /// Forgets notes of what has been done. Unless `durable`, a later durable change makes it so: after a crash they may
-    /// be listed once more.
+    /// Forgets intents that are finished. Unless `durable`, only a later durable change makes this durable: after a
+    /// crash the intents may be listed again.
     pub async fn forget(&self, now: Timestamp, done: &[Noted], durable: bool) -> Result<(), Status> {
         for done in done.chunks(limits::BATCH_WRITES_MAX) {
             self.change(&Cred::root(), now, |tx| ops::intents::forget(tx, done, durable)).await?;
@@ -687,8 +700,8 @@ impl<E: Engine> Namespace<E> {
         Ok(())
     }
 
-    /// Forgets doomed files whose objects are gone from every iod. Durable only by a later durable change: after a
-    /// crash they may be listed once more.
+    /// Forgets doomed files whose objects are gone from every iod. Only a later durable change makes this durable:
+    /// after a crash the files may be listed again.
     pub async fn forget_doomed(&self, now: Timestamp, ids: &[FileId]) -> Result<(), Status> {
         for ids in ids.chunks(limits::BATCH_WRITES_MAX) {
             self.change(&Cred::root(), now, |tx| ops::forget_doomed::plan(tx, ids)).await?;

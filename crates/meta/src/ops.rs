@@ -1,4 +1,4 @@
-//! The operations on the namespace, one file each: pure over a view and the batch being built.
+//! The operations on the namespace, one file each, which are pure functions of a view and the batch that they build.
 
 pub(crate) mod access;
 pub(crate) mod create;
@@ -39,13 +39,14 @@ pub(crate) mod write_inline;
 use crate::tx::Settled;
 use types::Status;
 
-/// What an operation answers once its batch is committed.
+/// Computes the answer of an operation once its batch is committed.
 pub(crate) type Answer<T> = Box<dyn FnOnce(&Settled) -> Result<T, Status> + Send>;
 
-/// An operation that changes something: the batch is in the transaction, the answer waits for its outcome.
+/// The plan of an operation that changes something: the batch is in the transaction, and the answer needs the outcome
+/// of the batch.
 pub(crate) type Plan<T> = Result<Answer<T>, Status>;
 
-/// An answer that is known before the commit.
+/// Returns a plan whose answer is known before the commit.
 pub(crate) fn known<T: Send + 'static>(value: T) -> Plan<T> {
     Ok(Box::new(move |_| Ok(value)))
 }

@@ -1,4 +1,4 @@
-//! Who may do what: the permission checks of Linux on mode, owner, group and supplementary groups.
+//! Permission checks of Linux on mode, owner, group and supplementary groups.
 
 use crate::schema::Core;
 use types::{Cred, FileKind, Status};
@@ -11,7 +11,7 @@ pub(crate) const S_ISGID: u32 = 0o2000;
 pub(crate) const S_ISVTX: u32 = 0o1000;
 const S_IXGRP: u32 = 0o010;
 
-/// What a caller may do with a file by its permission bits.
+/// What the permission bits of a file allow a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rights {
     /// Read the content, list the directory.
@@ -22,13 +22,13 @@ pub struct Rights {
     pub execute: bool,
 }
 
-/// What `cred` may do with the file.
+/// Returns what `cred` may do with the file.
 pub(crate) fn rights(cred: &Cred, file: &Core) -> Rights {
     if cred.is_root() {
         let execute = file.kind() == FileKind::Directory || file.mode & 0o111 != 0;
         return Rights { read: true, write: true, execute };
     }
-    // The first class that fits decides, even when a later one would allow more.
+    // The first class that matches decides, even when a later class would allow more.
     let class = if cred.uid == file.uid {
         file.mode >> 6
     } else if cred.in_group(file.gid) {
@@ -43,55 +43,56 @@ fn need(allowed: bool) -> Result<(), Status> {
     if allowed { Ok(()) } else { Err(Status::Access) }
 }
 
-/// `Access` unless the content may be read.
+/// Returns `Access` unless `cred` may read the content.
 pub(crate) fn may_read(cred: &Cred, file: &Core) -> Result<(), Status> {
     need(rights(cred, file).read)
 }
 
-/// `Access` unless the content may be changed.
+/// Returns `Access` unless `cred` may change the content.
 pub(crate) fn may_write(cred: &Cred, file: &Core) -> Result<(), Status> {
     need(rights(cred, file).write)
 }
 
-/// `Access` unless names may be looked up in the directory.
+/// Returns `Access` unless `cred` may look names up in the directory.
 pub(crate) fn may_search(cred: &Cred, dir: &Core) -> Result<(), Status> {
     need(rights(cred, dir).execute)
 }
 
-/// `Access` unless names may be added to and taken from the directory.
+/// Returns `Access` unless `cred` may add and remove names in the directory.
 pub(crate) fn may_change_names(cred: &Cred, dir: &Core) -> Result<(), Status> {
     let rights = rights(cred, dir);
     need(rights.write && rights.execute)
 }
 
-/// Whether `cred` counts as the owner of the file.
+/// Returns whether `cred` counts as the owner of the file.
 pub(crate) fn owns(cred: &Cred, file: &Core) -> bool {
     cred.is_root() || cred.uid == file.uid
 }
 
-/// `Perm` if the sticky bit of `dir` keeps `cred` from taking the name of `file` away.
+/// Returns `Perm` if the sticky bit of `dir` keeps `cred` from removing the name of `file`.
 pub(crate) fn may_take_away(cred: &Cred, dir: &Core, file: &Core) -> Result<(), Status> {
     let sticky = dir.mode & S_ISVTX != 0;
     if sticky && !owns(cred, dir) && !owns(cred, file) { Err(Status::Perm) } else { Ok(()) }
 }
 
-/// `mode` after its file was given away: set-user-id goes, set-group-id if it means that (group may execute) or if the
-/// caller is not in the group.
+/// Returns `mode` without set-user-id, as after a change of owner or a write. Set-group-id is cleared too if the group
+/// may execute (so the bit has its usual meaning) or if the caller is not in the group.
 pub(crate) fn without_set_ids(mode: u32, gid: u32, cred: &Cred) -> u32 {
     let mode = mode & !S_ISUID;
     let outsider = !cred.is_root() && !cred.in_group(gid);
     if mode & S_IXGRP != 0 || outsider { mode & !S_ISGID } else { mode }
 }
 
-/// The mode of a new file that is no directory, in a directory with this mode and group: whoever is not in the group of
-/// a set-group-id directory gets no executable set-group-id file of it.
+/// Returns the mode of a new non-directory in `dir`. In a set-group-id directory, callers outside of its group cannot
+/// create an executable set-group-id file.
 pub(crate) fn mode_in(dir: &Core, mode: u32, cred: &Cred) -> u32 {
     let both = S_ISGID | S_IXGRP;
     let outsider = !cred.is_root() && !cred.in_group(dir.gid);
     if mode & both == both && dir.mode & S_ISGID != 0 && outsider { mode & !S_ISGID } else { mode }
 }
 
-/// `Perm` unless files of this kind have extended attributes and `cred` may change them, `Access` if the mode forbids.
+/// Returns `Perm` unless files of this kind have extended attributes and `cred` may change them, and `Access` if the
+/// mode forbids it.
 pub(crate) fn may_change_xattrs(cred: &Cred, file: &Core) -> Result<(), Status> {
     let sticky_dir = match file.kind() {
         FileKind::Regular => false,

@@ -1,21 +1,21 @@
-//! What the namespace takes and gives besides the shared words: results of its operations, ways to create, layouts.
+//! Arguments and results of namespace operations: attributes, layouts, ways to create, and results of changes.
 
 use bytes::Bytes;
 use types::{Attrs, DirEntry, FileId, Generation, SetAttrs};
 use xdr::{Malformed, Xdr};
 
-/// The change attribute of a directory or file around an operation (`change_info4`, RFC 8881 §3.3.11).
+/// The change attribute of a directory or file before and after an operation (`change_info4`, RFC 8881 §3.3.11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ChangeInfo {
-    /// Before the operation.
+    /// Value before the operation.
     pub before: u64,
-    /// After it; equal to `before` when nothing changed.
+    /// Value after the operation; equal to `before` when nothing changed.
     pub after: u64,
-    /// Whether nothing else happened between the two.
+    /// Whether no other change happened between the two.
     pub atomic: bool,
 }
 
-/// Where the bytes of a file live, as the namespace keeps it: it never looks inside.
+/// The layout of a file as the namespace stores it; the namespace never interprets the body.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Layout {
     /// Number of the layout kind.
@@ -25,42 +25,44 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The kind of a layout that is none yet: the body tells how the real one is to be made, which
+    /// Kind of a layout that is not decided yet. The body says how to make the real one, which
     /// [`crate::Namespace::set_layout`] puts in its place.
     pub const LATER: u32 = 0;
 
-    /// The kind of a layout that is decided, of a file that has no objects yet: its bytes, if any, are kept with its metadata. The
-    /// body is the layout that it is to have.
+    /// Kind of a decided layout of a file that has no objects yet: its bytes, if any, are stored with its metadata. The
+    /// body is the layout that the file will have.
     const INLINE: u32 = u32::MAX;
-    /// As [`Self::INLINE`], but its bytes are on their way: objects may have some of them, and those kept are what counts.
+    /// As [`Self::INLINE`], but the bytes are being moved to objects: objects may have some of them, and the stored
+    /// bytes are valid.
     const MOVING: u32 = u32::MAX - 1;
 
-    /// Whether this is where the bytes of a file are.
+    /// Returns whether the bytes of the file are in the objects of this layout.
     pub fn is_final(&self) -> bool {
         ![Self::LATER, Self::INLINE, Self::MOVING].contains(&self.kind)
     }
 
-    /// Whether the bytes of a file with this layout are kept with its metadata, and small writes may go there.
+    /// Returns whether the bytes of a file with this layout are stored with its metadata, where small writes may go.
     pub fn is_inline(&self) -> bool {
         [Self::LATER, Self::INLINE].contains(&self.kind)
     }
 
-    /// Whether the bytes of a file with this layout are on their way to objects.
+    /// Returns whether the bytes of a file with this layout are being moved to objects.
     pub fn is_moving(&self) -> bool {
         self.kind == Self::MOVING
     }
 
-    /// This layout of a file whose bytes are kept with its metadata until there are too many. One for later stays what it is.
+    /// Returns this layout for an inline file, whose bytes are stored with its metadata until there are too many. A
+    /// layout for later stays as it is.
     pub fn inline(self) -> Self {
         if self.is_final() { Layout { kind: Self::INLINE, body: self.to_bytes() } } else { self }
     }
 
-    /// This layout of a file whose bytes are on their way.
+    /// Returns this layout for a file whose bytes are being moved to objects.
     pub(crate) fn moving(&self) -> Self {
         Layout { kind: Self::MOVING, body: self.to_bytes() }
     }
 
-    /// The layout that is decided, whether the bytes are there or not; `None` for one for later.
+    /// Returns the decided layout, whether or not the objects have the bytes; `None` for a layout for later.
     pub fn decided(&self) -> Option<Result<Self, Malformed>> {
         match self.kind {
             Self::LATER => None,
@@ -75,47 +77,48 @@ impl Layout {
     }
 }
 
-/// What to do when the name is there, and what a new file starts with (`createhow4`, RFC 8881 §18.16).
+/// What to do when the name exists, and the first attributes of a new file (`createhow4`, RFC 8881 §18.16).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum How {
-    /// An existing regular file will do; it is left as it is, a size of zero is the caller's to set.
+    /// An existing regular file is accepted and left as it is; the caller sets a size of zero.
     Unchecked(SetAttrs),
     /// The name must be absent.
     Guarded(SetAttrs),
-    /// The name must be absent, or name a file made with this verifier.
+    /// The name must be absent, or stand for a file that was created with this verifier.
     Exclusive([u8; 8], SetAttrs),
 }
 
-/// Everything known about a file but its names and extended attributes.
+/// Everything known about a file except its names and extended attributes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileInfo {
-    /// Attributes. `used` is an estimate from the size: only the iods know.
+    /// Attributes. `used` is an estimate from the size: only the iods know the real value.
     pub attrs: Attrs,
-    /// Every object is on its disk as long as a file of so many bytes demands: a shorter one has lost some. 0 where nothing is known.
+    /// Every object is as long on its disk as a file of this length requires. A shorter object has lost bytes. 0 if
+    /// nothing is known.
     pub whole: u64,
-    /// One past the last byte that is known to be on the disk of an iod; 0 if none is.
+    /// End of the bytes that are known to be on an iod's disk; 0 if none are known.
     pub written: u64,
-    /// Fencing epoch of its objects.
+    /// Fencing generation of its objects.
     pub generation: Generation,
-    /// Where its bytes live, `None` before the first layout.
+    /// Layout, `None` before the first one.
     pub layout: Option<Layout>,
 }
 
-/// A file that was made: directory, symlink or special file.
+/// A new directory, symlink or special file, or a file with a new name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Made {
-    /// Its attributes, or those of the file that got another name.
+    /// Its attributes.
     pub attrs: Attrs,
-    /// The directory that took the name.
+    /// The directory that received the name.
     pub dir: ChangeInfo,
 }
 
-/// A regular file that was made or found.
+/// A regular file that was created or found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Created {
     /// The file.
     pub file: FileInfo,
-    /// Whether this call made it (or an earlier one with the same verifier did).
+    /// Whether this call created the file, or an earlier call with the same verifier.
     pub created: bool,
     /// The directory.
     pub dir: ChangeInfo,
@@ -124,16 +127,16 @@ pub struct Created {
 /// A file that lost a name to a removal or a rename.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Replaced {
-    /// Its attributes, the lost name already gone from `nlink`.
+    /// Its attributes; `nlink` no longer counts the lost name.
     pub attrs: Attrs,
-    /// Whether it is now an orphan: a regular file without a name, kept until it is reaped.
+    /// Whether the file is now an orphan: a regular file without a name, kept until it is reaped.
     pub orphan: bool,
 }
 
 /// How a regular file ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// Nothing is left of it.
+    /// Completely: it has no objects.
     Whole,
     /// Its objects are doomed.
     Doomed,
@@ -142,11 +145,11 @@ pub enum Ending {
 /// A name that was removed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Removed {
-    /// What it named.
+    /// The file that it stood for.
     pub file: Replaced,
-    /// How that ended, if it was a regular file and ended with its name.
+    /// How the file ended, if it was a regular file that ended with its name.
     pub end: Option<Ending>,
-    /// The directory that lost it.
+    /// The directory that lost the name.
     pub dir: ChangeInfo,
 }
 
@@ -157,16 +160,16 @@ pub struct Renamed {
     pub from: ChangeInfo,
     /// The directory that has the new name.
     pub to: ChangeInfo,
-    /// What the new name named before.
+    /// The file that the new name stood for before.
     pub replaced: Option<Replaced>,
 }
 
 /// A file whose attributes were changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Changed {
-    /// Before.
+    /// Attributes before the change.
     pub before: Attrs,
-    /// After; nothing else happened between the two.
+    /// Attributes after the change; no other change happened between the two.
     pub after: Attrs,
 }
 
@@ -175,59 +178,59 @@ pub struct Changed {
 pub struct ReadDir {
     /// Entries in the order of their cookies.
     pub entries: Vec<DirEntry>,
-    /// Whether nothing follows.
+    /// Whether this is the end of the directory.
     pub eof: bool,
 }
 
-/// Whether an extended attribute must or must not be there to be set (`setxattr_option4`, RFC 8276 §8.4.2).
+/// Whether an extended attribute must exist before it is set (`setxattr_option4`, RFC 8276 §8.4.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetXattr {
-    /// Either way.
+    /// The attribute may exist or not.
     Either,
-    /// It must be absent.
+    /// The attribute must not exist.
     Create,
-    /// It must be there.
+    /// The attribute must exist.
     Replace,
 }
 
-/// A file that is gone but whose objects may still lie on the iods.
+/// A deleted file whose objects may still exist on the iods.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Doomed {
     /// Its inode number, which is its object number.
     pub id: FileId,
-    /// Fencing epoch of its objects.
+    /// Fencing generation of its objects.
     pub generation: Generation,
-    /// Where its bytes live.
+    /// Layout of its objects.
     pub layout: Layout,
 }
 
-/// What a check compares with the objects of a regular file.
+/// The state of a regular file that a check compares with its objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileState {
     /// Its inode number.
     pub id: FileId,
     /// Its size in bytes.
     pub size: u64,
-    /// One past the last byte that is known to be on the disk of an iod; 0 if none is.
+    /// End of the bytes that are known to be on an iod's disk; 0 if none are known.
     pub written: u64,
     /// See [`FileInfo::whole`].
     pub whole: u64,
     /// Its change attribute.
     pub change: u64,
-    /// Fencing epoch of its objects.
+    /// Fencing generation of its objects.
     pub generation: Generation,
-    /// Where its bytes live.
+    /// Layout.
     pub layout: Option<Layout>,
 }
 
-/// A name as it stands in its directory.
+/// A name in its directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Name {
-    /// The directory that it is in.
+    /// The directory.
     pub dir: FileId,
     /// The name.
     pub name: Bytes,
-    /// What it stands for.
+    /// The file that it stands for.
     pub child: FileId,
 }
 
@@ -236,6 +239,6 @@ pub struct Name {
 pub struct Names {
     /// The names found.
     pub found: Vec<Name>,
-    /// Where to go on (directory and cookie), `None` at the end.
+    /// Where to continue (directory and cookie), `None` at the end.
     pub next: Option<(FileId, u64)>,
 }

@@ -1,6 +1,6 @@
-//! Every key and record of the metadata store, and how records merge.
+//! The schema of the metadata store: every key and record, and how records merge.
 //!
-//! A key is a tag byte followed by big-endian numbers and, last, a name; a record is XDR that begins with its version.
+//! A key is a tag byte followed by big-endian numbers and, last, a name. A record is XDR that begins with its version.
 
 mod dentry;
 mod format;
@@ -19,18 +19,18 @@ use bytes::Bytes;
 use types::{FileId, Status, Timestamp};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// A record of the store: XDR behind a version number.
+/// A record of the store: a version number, then XDR.
 pub trait Record: Sized {
-    /// The version this program writes and the only one it reads.
+    /// The version that this program writes, and the only one that it reads.
     const VERSION: u32 = 1;
 
-    /// Appends everything but the version.
+    /// Appends all fields except the version.
     fn encode(&self, out: &mut Writer);
 
-    /// Takes everything but the version.
+    /// Reads all fields except the version.
     fn decode(input: &mut Reader) -> Result<Self, Malformed>;
 
-    /// The whole record.
+    /// Returns the whole record.
     fn to_value(&self) -> Value {
         let mut out = Writer::new();
         out.u32(Self::VERSION);
@@ -38,7 +38,7 @@ pub trait Record: Sized {
         out.finish().to_bytes()
     }
 
-    /// The record in `value`, or why there is none.
+    /// Reads the record in `value`, or returns why it is malformed.
     fn read(value: Bytes) -> Result<Self, Malformed> {
         let mut input = Reader::new(value);
         if input.u32()? != Self::VERSION {
@@ -49,12 +49,12 @@ pub trait Record: Sized {
         Ok(record)
     }
 
-    /// The record in `value` if that is one: for whoever expects damage and says it by itself.
+    /// Reads the record in `value`; `None` if it is malformed. For callers that expect damage and report it themselves.
     fn look(value: &[u8]) -> Option<Self> {
         Self::read(Bytes::copy_from_slice(value)).ok()
     }
 
-    /// The record in `value`; `Corrupt`, and a line in the log, if that is anything else.
+    /// Reads the record in `value`; if it is malformed, returns `Corrupt` and logs an error.
     fn from_value(value: Bytes) -> Result<Self, Status> {
         Self::read(value).map_err(|cause| {
             tracing::error!(%cause, record = std::any::type_name::<Self>(), "damaged record in the metadata store");
@@ -63,11 +63,11 @@ pub trait Record: Sized {
     }
 }
 
-/// The format record ([`FormatRecord`]).
+/// Key of the format record ([`FormatRecord`]).
 pub const FORMAT: &[u8] = b"f";
-/// The first inode number not yet given out ([`NextId`]).
+/// Key of the first inode number that is not yet allocated ([`NextId`]).
 pub const NEXT_ID: &[u8] = b"n";
-/// How many files there are ([`Counts`]).
+/// Key of the number of files ([`Counts`]).
 pub const COUNTS: &[u8] = b"s";
 
 fn tagged(tag: u8, id: FileId, rest: &[u8]) -> Key {
@@ -78,49 +78,49 @@ fn tagged(tag: u8, id: FileId, rest: &[u8]) -> Key {
     key
 }
 
-/// The slowly changing half of an inode ([`Core`]).
+/// Key of the half of an inode that seldom changes ([`Core`]).
 pub fn core_key(id: FileId) -> Key {
     tagged(b'i', id, &[0])
 }
 
-/// The often changing half of an inode ([`Tail`]).
+/// Key of the half of an inode that changes often ([`Tail`]).
 pub fn tail_key(id: FileId) -> Key {
     tagged(b'i', id, &[1])
 }
 
-/// One name of a directory ([`Dentry`]).
+/// Key of one directory entry ([`Dentry`]).
 pub fn dentry_key(dir: FileId, cookie: u64) -> Key {
     tagged(b'd', dir, &cookie.to_be_bytes())
 }
 
-/// Past every name of a directory.
+/// First key after all entries of a directory.
 pub fn dentries_end(dir: FileId) -> Key {
     // Cookies have 63 bits.
     tagged(b'd', dir, &[0xff; 8])
 }
 
-/// The cookie in a key made by [`dentry_key`]; `Corrupt` if it is none.
+/// Returns the cookie in a key made by [`dentry_key`]; `Corrupt` for other keys.
 pub fn cookie_of(key: &[u8]) -> Result<u64, Status> {
     let bytes = key.get(9..).and_then(|rest| rest.try_into().ok()).ok_or(Status::Corrupt)?;
     Ok(u64::from_be_bytes(bytes))
 }
 
-/// An extended attribute: the value alone, unversioned.
+/// Key of an extended attribute. Its record is the value alone, unversioned.
 pub fn xattr_key(id: FileId, name: &[u8]) -> Key {
     tagged(b'x', id, name)
 }
 
-/// Past every extended attribute of a file.
+/// First key after all extended attributes of a file.
 pub fn xattrs_end(id: FileId) -> Key {
     next_file(b'x', id)
 }
 
-/// The name in a key made by [`xattr_key`].
+/// Returns the name in a key made by [`xattr_key`].
 pub fn xattr_name(key: &[u8]) -> &[u8] {
     key.get(9..).unwrap_or_default()
 }
 
-/// The first key with this tag behind all that belong to `id`.
+/// Returns the first key with this tag after all keys of `id`.
 fn next_file(tag: u8, id: FileId) -> Key {
     match id.0.checked_add(1) {
         Some(next) => tagged(tag, FileId(next), &[]),
@@ -128,32 +128,33 @@ fn next_file(tag: u8, id: FileId) -> Key {
     }
 }
 
-/// A file without a name that may still be open (empty value).
+/// Key of a file without a name that may still be open (empty value).
 pub fn orphan_key(id: FileId) -> Key {
     tagged(b'o', id, &[])
 }
 
-/// A file that is gone but whose objects may remain ([`crate::Doomed`]).
+/// Key of a deleted file whose objects may still exist ([`crate::Doomed`]).
 pub fn doomed_key(id: FileId) -> Key {
     tagged(b'g', id, &[])
 }
 
-/// The bytes of a small file that has no objects: as they are, unversioned, from the first on. What its size has beyond them is zeros.
+/// Key of the bytes of an inline file: unversioned, from offset 0 on. The file's bytes beyond them, up to its size, are
+/// zeros.
 pub fn bytes_key(id: FileId) -> Key {
     tagged(b'b', id, &[])
 }
 
-/// What is still to be done about a file ([`Intent`]), given the number of its kind.
+/// Key of an intent of a file ([`Intent`]), given the number of its kind.
 pub fn intent_key(id: FileId, kind: u8) -> Key {
     tagged(b'w', id, &[kind])
 }
 
-/// Past every intent of a file.
+/// First key after all intents of a file.
 pub fn intents_end(id: FileId) -> Key {
     next_file(b'w', id)
 }
 
-/// File and kind of a key made by [`intent_key`]; `Corrupt` if it is none.
+/// Returns file and kind of a key made by [`intent_key`]; `Corrupt` for other keys.
 pub fn intent_of(key: &[u8]) -> Result<(FileId, u8), Status> {
     match key.split_last() {
         Some((kind, rest)) => Ok((id_of(rest)?, *kind)),
@@ -161,18 +162,18 @@ pub fn intent_of(key: &[u8]) -> Result<(FileId, u8), Status> {
     }
 }
 
-/// Past every orphan or doomed record, given a key of either.
+/// First key after all orphan or doomed records, given a key of one of them.
 pub fn past_all(key: &[u8]) -> Key {
     vec![key.first().map_or(0, |tag| tag + 1)]
 }
 
-/// The inode number in a key made by [`orphan_key`] or [`doomed_key`]; `Corrupt` if it is none.
+/// Returns the inode number in a key made by [`orphan_key`] or [`doomed_key`]; `Corrupt` for other keys.
 pub fn id_of(key: &[u8]) -> Result<FileId, Status> {
     let bytes = key.get(1..).and_then(|rest| rest.try_into().ok()).ok_or(Status::Corrupt)?;
     Ok(FileId(u64::from_be_bytes(bytes)))
 }
 
-/// A small record of the daemon's own, such as an iod that registered (value opaque).
+/// Key of a small record of the daemon, such as a registered iod (opaque value).
 pub fn registry_key(name: &[u8]) -> Key {
     let mut key = Vec::with_capacity(1 + name.len());
     key.push(b'r');

@@ -1,4 +1,4 @@
-//! One operation at work: reads through a view, gathers expectations and changes into a batch.
+//! The transaction of one operation, which reads through a view and collects expectations and changes into a batch.
 
 use crate::ChangeInfo;
 use crate::engine::{Batch, Expect, Key, Merged, Survey, Value, View, Walk, Write};
@@ -6,13 +6,13 @@ use crate::schema::{self, Body, CookieKey, Core, Delta, Dentry, Record, Tail, Ta
 use bytes::Bytes;
 use types::{Attrs, Cred, FileId, FileKind, Status, Timestamp, limits};
 
-/// What an operation works with.
+/// The view, the caller and the batch of one operation.
 pub(crate) struct Tx<'a> {
     view: &'a dyn View,
     cookies: &'a CookieKey,
-    /// What is added to the change attributes of records to tell them.
+    /// Added to the change attribute of a record when the operation reports it.
     since: u64,
-    /// Who asks.
+    /// Credentials of the caller.
     pub(crate) cred: &'a Cred,
     /// The time of the operation.
     pub(crate) now: Timestamp,
@@ -20,23 +20,23 @@ pub(crate) struct Tx<'a> {
     merges: usize,
 }
 
-/// A change of a [`Tail`] inside the batch being built: its place among the merges.
+/// A change of a [`Tail`] in the batch that is being built: its index among the merges.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Touch {
-    /// Nothing changes; the change attribute is this.
+    /// Nothing changes; this is the change attribute.
     None(u64),
-    /// The merge with this index changes it.
+    /// The merge with this index changes the tail.
     Merge(usize),
 }
 
-/// Takes a key and its value; an error ends the scan.
+/// Receives a key and its value; an error ends the scan.
 pub(crate) type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> Result<Walk, Status> + 'v;
 
-/// What came of a batch, to be looked up by [`Touch`].
+/// Result of a committed batch, looked up by [`Touch`].
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) merged: Vec<Merged>,
-    /// What is added to the change attributes of records to tell them.
+    /// Added to the change attribute of a record when the answer reports it.
     pub(crate) since: u64,
 }
 
@@ -48,7 +48,7 @@ impl Settled {
         Ok((told(before)?, told(after.clone())?))
     }
 
-    /// The change attribute around the batch.
+    /// Returns the change attribute before and after the batch.
     pub(crate) fn change(&self, touch: Touch) -> Result<ChangeInfo, Status> {
         Ok(match touch {
             Touch::None(change) => ChangeInfo { before: change, after: change, atomic: true },
@@ -59,14 +59,14 @@ impl Settled {
         })
     }
 
-    /// The attributes of `id` before and after the batch, given the other half before and after.
+    /// Returns the attributes of `id` before and after the batch, given the core before and after.
     pub(crate) fn attrs(&self, id: FileId, cores: (&Core, &Core), index: usize) -> Result<(Attrs, Attrs), Status> {
         let (before, after) = self.tails(index)?;
         Ok((cores.0.attrs(id, &before), cores.1.attrs(id, &after)))
     }
 }
 
-/// A name found in a directory, with where it stands.
+/// A name found in a directory, with its record.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) entry: Dentry,
@@ -74,7 +74,7 @@ pub(crate) struct Found {
     value: Value,
 }
 
-/// What is known of a name: the entry if it is there, and all entries whose names hash alike.
+/// The entry of a name, if it exists, and all entries whose names have the same hash.
 pub(crate) struct Place {
     pub(crate) found: Option<Found>,
     alike: Vec<(Key, Value)>,
@@ -91,18 +91,18 @@ impl<'a> Tx<'a> {
         Tx { view, cookies, since, cred, now, batch: Batch { durable: true, ..Batch::default() }, merges: 0 }
     }
 
-    /// The batch that was built.
+    /// Returns the batch that was built.
     pub(crate) fn into_batch(self) -> Batch {
         self.batch
     }
 
-    /// Marks the batch as removal or recovery: it frees space in the end, or removal may wait for it and it adds no lasting
-    /// record. A store with little free space still accepts it.
+    /// Marks the batch as removal or recovery. Such a batch frees space in the end, or a removal may wait for it and it
+    /// adds no lasting record. A store with little free space still accepts it.
     pub(crate) fn frees(&mut self) {
         self.batch.frees = true;
     }
 
-    /// Marks the batch as one whose answer need not wait for the disk.
+    /// Marks the batch as one whose answer does not wait for the disk.
     pub(crate) fn not_durable(&mut self) {
         self.batch.durable = false;
     }
@@ -115,7 +115,8 @@ impl<'a> Tx<'a> {
         Ok(self.view.get(key)?)
     }
 
-    /// Shows up to `limit` entries of the range to `visit`, which may stop by an error; whether the range ended.
+    /// Passes up to `limit` entries of the range to `visit`, which may stop the scan with an error. Returns whether the
+    /// range ended.
     pub(crate) fn scan(&self, from: &[u8], to: &[u8], limit: usize, visit: &mut Visit<'_>) -> Result<bool, Status> {
         let mut result = Ok(());
         let rest = self.view.scan(from..to, limit, &mut |key, value| match visit(key, value) {
@@ -128,22 +129,23 @@ impl<'a> Tx<'a> {
         result.map(|()| rest.is_none())
     }
 
-    /// As [`Self::scan`], but damaged records are shown, without their values.
+    /// As [`Self::scan`], but also passes damaged records, without their values.
     pub(crate) fn survey(&self, from: &[u8], to: &[u8], limit: usize, visit: &mut Survey<'_>) -> Result<bool, Status> {
         Ok(self.view.survey(from..to, limit, visit)?.is_none())
     }
 
-    /// The cookies that a name may have.
+    /// Returns the cookies that a name may have.
     pub(crate) fn bucket(&self, name: &[u8]) -> std::ops::Range<u64> {
         schema::bucket(self.cookies, name)
     }
 
-    /// The seldom changing half of a file that may have changed by the time of the commit; `Stale` if it is gone.
+    /// Returns the core of a file, which another batch may change before the commit; `Stale` if the file is gone.
     pub(crate) fn core(&self, id: FileId) -> Result<Core, Status> {
         self.record(&schema::core_key(id))?.ok_or(Status::Stale)
     }
 
-    /// The seldom changing half of a file; the batch conflicts if that is another one by then. `Stale` if it is gone.
+    /// Returns the core of a file; `Stale` if the file is gone. The batch conflicts if the core has changed at the
+    /// commit.
     pub(crate) fn rely_on(&mut self, id: FileId) -> Result<Core, Status> {
         let key = schema::core_key(id);
         let value = self.view.get(&key)?.ok_or(Status::Stale)?;
@@ -151,24 +153,25 @@ impl<'a> Tx<'a> {
         Core::from_value(value)
     }
 
-    /// As [`Self::rely_on`] for something that must be a directory, else `NotDir`.
+    /// As [`Self::rely_on`], but `NotDir` if the file is no directory.
     pub(crate) fn rely_on_dir(&mut self, id: FileId) -> Result<Core, Status> {
         let core = self.rely_on(id)?;
         if core.kind() == FileKind::Directory { Ok(core) } else { Err(Status::NotDir) }
     }
 
-    /// The often changing half of a file, to be told.
+    /// Returns the tail of a file, with the change attribute to report.
     pub(crate) fn tail(&self, id: FileId) -> Result<Tail, Status> {
         let tail: Tail = self.record(&schema::tail_key(id))?.ok_or(Status::Corrupt)?;
         Ok(self.told(tail))
     }
 
-    /// A half that a record has, as it is told.
+    /// Returns a stored tail with the change attribute to report.
     pub(crate) fn told(&self, tail: Tail) -> Tail {
         tail.told(self.since)
     }
 
-    /// The often changing half of a file, to be told; the batch conflicts if that is another one by then.
+    /// Returns the tail of a file, with the change attribute to report. The batch conflicts if the tail has changed at
+    /// the commit.
     pub(crate) fn rely_on_tail(&mut self, id: FileId) -> Result<Tail, Status> {
         let key = schema::tail_key(id);
         let value = self.view.get(&key)?.ok_or(Status::Corrupt)?;
@@ -176,7 +179,7 @@ impl<'a> Tx<'a> {
         Ok(self.told(Tail::from_value(value)?))
     }
 
-    /// The attributes of a file.
+    /// Returns the attributes of a file.
     pub(crate) fn attrs(&self, id: FileId) -> Result<Attrs, Status> {
         Ok(self.core(id)?.attrs(id, &self.tail(id)?))
     }
@@ -198,19 +201,20 @@ impl<'a> Tx<'a> {
         Ok(place)
     }
 
-    /// Makes the batch conflict if the name stands for something else by then.
+    /// Makes the batch conflict if the directory entry has changed at the commit.
     pub(crate) fn rely_on_found(&mut self, found: &Found) {
         self.batch.expects.push(Expect::Reads(found.key.clone(), found.value.clone()));
     }
 
-    /// Looks `name` up, `NoEnt` if it is not there; the batch conflicts if it stands for something else by then.
+    /// Looks `name` up; `NoEnt` if it does not exist. The batch conflicts if the directory entry has changed at the
+    /// commit.
     pub(crate) fn rely_on_name(&mut self, dir: FileId, name: &[u8]) -> Result<Found, Status> {
         let found = self.place(dir, name)?.found.ok_or(Status::NoEnt)?;
         self.rely_on_found(&found);
         Ok(found)
     }
 
-    /// Adds a name that `place` says is absent; the batch conflicts if it is there by then.
+    /// Adds a name that `place` reports as absent. The batch conflicts if the name exists at the commit.
     pub(crate) fn add_name(&mut self, dir: FileId, place: &Place, entry: &Dentry) -> Result<(), Status> {
         let key_of = |index| schema::dentry_key(dir, place.first + index);
         let taken = |key: &Key| place.alike.iter().any(|(taken, _)| taken == key);
@@ -218,8 +222,8 @@ impl<'a> Tx<'a> {
         if place.alike.is_empty() {
             self.batch.expects.push(Expect::NoneIn(key_of(0), key_of(256)));
         } else {
-            // All who add one of these names pick the first free index; whoever else got in between took it, or
-            // changed one of the others.
+            // All operations that add one of these names pick the first free index. A concurrent operation therefore
+            // took that index or changed one of the other entries.
             let alike = place.alike.iter().map(|(key, value)| Expect::Reads(key.clone(), value.clone()));
             self.batch.expects.extend(alike);
             self.batch.expects.push(Expect::Absent(key.clone()));
@@ -228,7 +232,7 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    /// Lets the name `found` stand for another file.
+    /// Makes the name `found` refer to another file.
     pub(crate) fn redirect(&mut self, found: &Found, child: FileId, kind: FileKind) {
         let entry = Dentry { child, kind, name: found.entry.name.clone() };
         self.put(found.key.clone(), entry.to_value());
@@ -256,17 +260,17 @@ impl<'a> Tx<'a> {
         self.merges - 1
     }
 
-    /// Changes the often changing half of a file, whatever it is by then.
+    /// Changes the tail of a file, whatever value the tail has at the commit.
     pub(crate) fn change_tail(&mut self, id: FileId, delta: TailDelta) -> usize {
         self.merge(schema::tail_key(id), Delta::Tail(delta))
     }
 
-    /// Changes the change time of a file.
+    /// Sets the change time of a file.
     pub(crate) fn touch(&mut self, id: FileId) -> usize {
         self.change_tail(id, TailDelta { ctime: Some(self.now), ..TailDelta::default() })
     }
 
-    /// Changes a directory that gains or loses names.
+    /// Changes the tail of a directory that gains or loses names.
     pub(crate) fn change_dir(&mut self, dir: FileId, entries: i32, subdirs: i32) -> Touch {
         let size = schema::SizeDelta::Entries(entries);
         let now = Some(self.now);
@@ -274,7 +278,7 @@ impl<'a> Tx<'a> {
         Touch::Merge(self.change_tail(dir, delta))
     }
 
-    /// Counts files that were made or went.
+    /// Adds `n` to the number of files; `n` is negative for deleted files.
     pub(crate) fn count_files(&mut self, n: i64) {
         self.merge(schema::COUNTS.to_vec(), Delta::Files(n));
     }
@@ -286,7 +290,7 @@ impl<'a> Tx<'a> {
         self.count_files(1);
     }
 
-    /// Deletes an inode with its extended attributes, which are in the view as its core says.
+    /// Deletes an inode with its extended attributes. The view has as many of them as the core says.
     pub(crate) fn delete_inode(&mut self, id: FileId, core: &Core) -> Result<(), Status> {
         self.delete(schema::core_key(id));
         self.delete(schema::tail_key(id));
@@ -306,7 +310,7 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    /// The parent of a directory, `NotDir` for anything else.
+    /// Returns the parent of a directory; `NotDir` for other files.
     pub(crate) fn parent_in(core: &Core) -> Result<FileId, Status> {
         match core.body {
             Body::Directory { parent } => Ok(parent),

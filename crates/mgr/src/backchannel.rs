@@ -1,4 +1,4 @@
-//! The way back to clients: their connections by number, and callbacks over them.
+//! The backchannel to clients: their connections by number, and callbacks over them (RFC 8881 §2.10.3.1).
 
 use bytes::Bytes;
 use net::rpc::Connection;
@@ -10,7 +10,7 @@ use wire::nfs4::callback_sec_parms4;
 use wire::rpc::{Auth, AuthSys};
 use xdr::Segments;
 
-/// How long a client may take to answer a callback.
+/// Time limit for the answer to a callback.
 const CALLBACK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Callback program version and its procedure CB_COMPOUND (RFC 8881 §20.1).
 const CB_VERSION: u32 = 1;
@@ -23,11 +23,11 @@ pub(crate) struct Backchannel {
 }
 
 impl Backchannel {
-    /// Remembers the connection that a call came over.
+    /// Records the connection of a call.
     pub(crate) fn seen(&self, connection: &Connection) {
         let mut map = self.map();
         map.entry(connection.id()).or_insert_with(|| connection.clone());
-        // It may have ended, and been forgotten, before this call was looked at.
+        // The connection may have ended, and been forgotten, before this call was processed.
         if connection.is_closed() {
             map.remove(&connection.id());
         }

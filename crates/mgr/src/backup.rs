@@ -1,4 +1,4 @@
-//! Backups of a metadata store that no mgr uses: dumping it, and making a store of a dump.
+//! Dump and restore of a metadata store that no mgr uses.
 
 use crate::cluster_file::ClusterFile;
 use crate::error::{Error, io_error, random};
@@ -11,19 +11,19 @@ use std::io::{self, BufReader, Write};
 use std::path::Path;
 use types::StoreId;
 
-/// Name of a store that is being restored, under which no mgr opens it.
+/// Name of a store that is being restored; no mgr opens a store with this name.
 pub(crate) const RESTORING: &str = "restoring.redb";
-/// Name of its log.
+/// Name of the log of that store.
 pub(crate) const RESTORING_LOG: &str = "restoring.log";
 /// Name of the log of the store in the mgr's directory.
 pub(crate) const LOG: &str = "meta.log";
 
-/// A dump that was found whole.
+/// A dump that was checked completely.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dumped {
-    /// Whose it is.
+    /// The identity of the file system and the store that were dumped.
     pub head: DumpHead,
-    /// Records in it.
+    /// Number of its records.
     pub records: u64,
 }
 
@@ -37,14 +37,14 @@ fn decoder(path: &Path) -> Result<Decoder<BufReader<File>>, Error> {
     Decoder::new(BufReader::new(file)).map_err(|e| bad(path, &e))
 }
 
-/// Reads a dump to its end and checks all of it.
+/// Reads a dump to its end and checks it.
 pub fn check_dump(path: &Path) -> Result<Dumped, Error> {
     let mut dump = decoder(path)?;
     while dump.next_block().map_err(|e| bad(path, &e))?.is_some() {}
     Ok(Dumped { head: *dump.head(), records: dump.records() })
 }
 
-/// Dumps the store in `dir`, which no mgr may be using, into `out`.
+/// Dumps the store in `dir`, which no mgr may use at the time, to `out`.
 pub async fn dump(dir: &Path, cluster: &ClusterFile, cluster_file: &Path, out: &mut dyn Write) -> Result<(), Error> {
     let namespace = store::open(dir, cluster, cluster_file).await?;
     let store = store::identity(&namespace).map_err(Error::Metadata)?;
@@ -68,8 +68,8 @@ pub async fn dump(dir: &Path, cluster: &ClusterFile, cluster_file: &Path, out: &
     }
 }
 
-/// Makes the metadata store of a dump in `dir`, which must be missing or empty. All of the dump is checked before anything
-/// is made, and the store has its name only once it is whole.
+/// Restores a dump as a metadata store in `dir`, which must be missing or empty. The whole dump is checked before
+/// anything is created, and the store gets its name only once it is complete.
 pub async fn restore(path: &Path, dir: &Path, cluster: &ClusterFile, cluster_file: &Path) -> Result<Dumped, Error> {
     let dumped = check_dump(path)?;
     let (fsid, store) = (dumped.head.fsid, dumped.head.store);
@@ -92,7 +92,7 @@ pub async fn restore(path: &Path, dir: &Path, cluster: &ClusterFile, cluster_fil
     Ok(dumped)
 }
 
-/// Makes the directory if it is missing, and takes away what an attempt has left that was cut off.
+/// Creates the directory if it is missing, and removes the files of an interrupted attempt.
 fn prepare(dir: &Path) -> Result<(), Error> {
     let io = |action| move |e| io_error(dir, action, "make the directory above it first", e);
     match net::files::make_way(dir) {
@@ -112,9 +112,10 @@ fn prepare(dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes a store at `new` of the dump at `path`.
+/// Creates a store at `new` from the dump at `path`.
 async fn fill(path: &Path, new: &Path, store: StoreId) -> Result<(), Error> {
-    // A log of its own: the old store's would else pass for a continuation of this one.
+    // The store gets a log identity of its own: otherwise the log of the old store would be taken for a continuation of
+    // this one.
     let engine = Embedded::create(new, random()?, meta::merge)?;
     meta::dump::restore(&engine, decoder(path)?).await.map_err(|e| match e {
         RestoreError::Bad(cause) => bad(path, &cause),

@@ -1,4 +1,4 @@
-//! Who sends a request: whom the kernel or the request names, and where that is.
+//! The caller of a request: its user, as the kernel or the request names it, and its network address.
 
 use net::Address;
 use net::rpc::Connection;
@@ -8,9 +8,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use types::Cred;
 use wire::rpc::Auth;
 
-/// Who asks, as far as it is believed; `None` for credentials of a kind that is not taken.
+/// Returns the trusted identity of the caller; `None` for credentials of an unsupported kind.
 ///
-/// By a Unix socket the kernel tells who is there. The superuser may ask for others, as a mount does; nobody else may.
+/// On a Unix socket the kernel names the peer's user. Only the superuser may act for other users, as a mount does.
 pub(crate) fn identity(peer: &Connection, auth: &Auth) -> Option<(Principal, Cred)> {
     let claimed = Call::identity(auth)?;
     Some(match peer.peer_identity() {
@@ -21,20 +21,20 @@ pub(crate) fn identity(peer: &Connection, auth: &Auth) -> Option<(Principal, Cre
     })
 }
 
-/// What exports ask about a peer.
+/// The properties of a peer that exports check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Seen {
-    /// Its address, one for those of both versions of IP that mean the same; that of a Unix socket is 127.0.0.1.
+    /// Its address, the same for equivalent IPv4 and IPv6 addresses; 127.0.0.1 for a Unix socket.
     pub(crate) ip: Option<IpAddr>,
-    /// Whether its word is that of its machine's superuser, or it is on this machine.
+    /// Whether the superuser of the peer's host vouches for the request, or the peer is on this host.
     pub(crate) privileged: bool,
 }
 
 impl Seen {
-    /// A peer of this machine's Unix socket.
+    /// A peer at this host's Unix socket.
     pub(crate) const NEARBY: Seen = Seen { ip: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), privileged: true };
 
-    /// The other end of a connection.
+    /// Returns the properties of the peer of a connection.
     pub(crate) fn of(peer: &Connection) -> Self {
         Seen::at(peer.peer(), peer.local(), peer.peer_user())
     }
@@ -43,7 +43,7 @@ impl Seen {
         let Address::Tcp { port, .. } = peer else { return Seen::NEARBY };
         let (ip, own) = (peer.ip(), local.and_then(Address::ip));
         let is_here = ip.is_some_and(|ip| ip.is_loopback() || Some(ip) == own);
-        // Within this process a peer has the address that the mgr listens at, no port of its own, and a user.
+        // A peer in this process has the mgr's own listening address, no port of its own, and a user.
         Seen { ip, privileged: *port < 1024 || is_here || user.is_some() }
     }
 }

@@ -1,8 +1,9 @@
-//! Looking for damage while everything runs: the namespace, the records of the mgr, and the objects of every iod.
+//! The online check: a task that checks the namespace, the records of the mgr, and the objects of every iod while the
+//! mgr runs.
 //!
-//! A check is a task that tells what it finds through a bounded channel; whoever asked takes it page by page, and goes on
-//! over another connection when one breaks. What looks wrong is looked at again before it is told, so that work in
-//! progress is not taken for damage.
+//! A check sends its findings through a bounded channel. The caller takes them page by page, and continues over another
+//! connection when one breaks. Each apparent problem is checked again before it is reported, so that work in progress
+//! is not taken for damage.
 
 mod cuts;
 mod files;
@@ -25,18 +26,18 @@ use tokio::time::Instant;
 use types::FileId;
 use wire::admin::{CheckArgs, CheckReply, FINDINGS_MAX};
 
-/// Most checks at a time.
+/// Largest number of checks that run at a time.
 const RUNS_MAX: usize = 4;
-/// Most checks that are over and kept.
+/// Largest number of ended checks that are kept.
 const ENDED_MAX: usize = 16;
-/// How long a check that nobody asks for is kept.
+/// How long a check without requests is kept.
 const IDLE: Duration = Duration::from_secs(120);
 /// How long a page waits for more findings.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Findings that wait to be asked for.
+/// Number of findings that wait in the channel.
 const WAITING: usize = 256;
 
-/// The checks that are running.
+/// The checks that are kept.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     runs: Mutex<HashMap<u64, Arc<Run>>>,
@@ -49,7 +50,7 @@ struct Run {
     task: JoinHandle<()>,
 }
 
-/// What has been told of a check.
+/// The part of a check that was already sent.
 #[derive(Debug)]
 struct Taking {
     steps: mpsc::Receiver<Step>,
@@ -67,7 +68,7 @@ fn refused(why: &str) -> CheckReply {
 }
 
 impl Checks {
-    /// Answers one call of CHECK.
+    /// Answers one CHECK request.
     pub(crate) async fn call(&self, server: &Arc<NfsServer>, args: CheckArgs) -> CheckReply {
         let run = match args.run {
             0 => match self.start(server, args.repair) {
@@ -103,7 +104,7 @@ impl Checks {
     fn start(&self, server: &Arc<NfsServer>, repair: bool) -> Result<(u64, Arc<Run>), &'static str> {
         let mut runs = self.runs();
         runs.retain(|_, run| run.asked.lock().unwrap_or_else(PoisonError::into_inner).elapsed() < IDLE);
-        // One that is over is kept for a last page that did not arrive.
+        // An ended check is kept in case its last page did not arrive.
         if runs.values().filter(|run| run.task.is_finished()).count() >= ENDED_MAX {
             runs.retain(|_, run| !run.task.is_finished());
         }
@@ -124,7 +125,7 @@ impl Checks {
     }
 }
 
-/// Takes steps until the page is full, the check has ended, or enough time has passed.
+/// Collects steps until the page is full, the check has ended, or enough time has passed.
 async fn gather(steps: &mut mpsc::Receiver<Step>, page: &mut CheckReply) {
     let until = Instant::now() + PATIENCE;
     while page.findings.len() < FINDINGS_MAX {
@@ -149,7 +150,7 @@ async fn gather(steps: &mut mpsc::Receiver<Step>, page: &mut CheckReply) {
     }
 }
 
-/// Puts paths to the findings of a page.
+/// Adds paths to the findings of a page.
 async fn name(server: &NfsServer, page: &mut CheckReply) {
     let unnamed = page.findings.iter().filter(|finding| finding.paths.is_empty());
     let files: Vec<FileId> = unnamed.filter_map(|finding| finding.inode.map(FileId)).collect();

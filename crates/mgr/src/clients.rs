@@ -1,4 +1,4 @@
-//! The records of clients that may reclaim after a restart, in the registry of the metadata store.
+//! The durable records of clients that may reclaim after a restart, in the registry of the metadata store.
 
 use bytes::Bytes;
 use meta::{Embedded, Namespace};
@@ -12,8 +12,8 @@ use xdr::{Malformed, Reader, Writer};
 const PREFIX: &[u8] = b"client/";
 const VERSION: u32 = 1;
 
-/// Records by client owner. A record's key is the client id, as owners may be longer than keys; so an owner has two for a
-/// moment while one takes the place of another, and after a crash in that moment until the next.
+/// Records by client owner. The key of a record is the client id, because owners may be longer than keys. So an owner
+/// has two records while one replaces another, and after a crash at that time until the next replacement.
 #[derive(Debug)]
 pub(crate) struct Clients {
     namespace: Arc<Namespace<Embedded>>,
@@ -43,19 +43,19 @@ fn decode(value: Bytes) -> Result<ClientRecord, Malformed> {
     Ok(record)
 }
 
-/// Whether a registry record is of a client.
+/// Returns whether a registry record belongs to a client.
 pub(crate) fn is_record(key: &[u8]) -> bool {
     key.starts_with(PREFIX)
 }
 
-/// Whether a registry record is of a client and can be read, or why not; `None` for a record of something else.
+/// Checks the record of a client: returns why it cannot be read, or `None` for a record of another kind.
 pub(crate) fn record(key: &[u8], value: Bytes) -> Option<Result<(), String>> {
     key.strip_prefix(PREFIX)?;
     Some(decode(value).map(drop).map_err(|e| e.to_string()))
 }
 
 impl Clients {
-    /// The records that earlier starts left.
+    /// Loads the records that earlier starts left.
     pub(crate) fn load(namespace: Arc<Namespace<Embedded>>) -> Result<Self, Status> {
         let clients = Clients { namespace, owners: Mutex::default() };
         for record in clients.all()? {
@@ -64,7 +64,7 @@ impl Clients {
         Ok(clients)
     }
 
-    /// All records stored. A damaged one is passed over: its client cannot reclaim.
+    /// Returns all stored records. A damaged record is skipped: its client cannot reclaim.
     pub(crate) fn all(&self) -> Result<Vec<ClientRecord>, Status> {
         let records = self.namespace.registry_survey(PREFIX, 2 * CLIENTS_MAX)?;
         let whole = |(key, value): (Bytes, Option<Bytes>)| {
@@ -77,7 +77,7 @@ impl Clients {
         Ok(records.into_iter().filter_map(whole).collect())
     }
 
-    /// Stores a record, durably, in place of all older ones of the same owner.
+    /// Stores a record durably, and removes all older ones of the same owner.
     pub(crate) async fn put(&self, now: Timestamp, record: ClientRecord) -> Result<(), Status> {
         let ClientRecord { owner, clientid } = &record;
         self.namespace.registry_put(now, &key(*clientid), Some(&encode(&record))).await?;
@@ -96,8 +96,8 @@ impl Clients {
         self.remove(now, owner, ids).await
     }
 
-    /// Removes these records. What could not be removed is known again afterwards: as long as a record is on the disk its
-    /// owner may reclaim after a restart.
+    /// Removes these records. A record that could not be removed stays known: as long as it is on the disk, its owner
+    /// may reclaim after a restart.
     async fn remove(&self, now: Timestamp, owner: &Bytes, ids: Vec<u64>) -> Result<(), Status> {
         let mut outcome = Ok(());
         for id in ids {

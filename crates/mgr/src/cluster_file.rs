@@ -1,4 +1,5 @@
-//! The cluster file: identity and secret of one file system, shared by its mgr and iods, readable by their owner only.
+//! The cluster file: identity and secret of one file system, shared by its mgr and iods, and readable only by its
+//! owner.
 
 use crate::error::{Error, io_error, random};
 use serde::{Deserialize, Serialize};
@@ -8,14 +9,14 @@ use std::path::Path;
 use types::{Fsid, StoreId};
 use wire::native::Key;
 
-/// What a mgr and its iods share. Never printed with its key.
+/// The content of a cluster file. Its key is never printed.
 #[derive(Clone, Debug)]
 pub struct ClusterFile {
     /// The file system.
     pub fsid: Fsid,
     /// The secret under which capabilities and tickets are signed.
     pub key: Key,
-    /// The metadata store of the file system, where the file names it.
+    /// The metadata store of the file system, if the cluster file names it.
     pub store: Option<StoreId>,
 }
 
@@ -32,8 +33,8 @@ struct Text {
 }
 
 impl ClusterFile {
-    /// Makes a new file system identity with a new secret and writes it to `path`, which must not exist (mode 0600,
-    /// durable).
+    /// Creates a new file system identity with a new secret and writes it durably to `path`, which must not exist (mode
+    /// 0600).
     pub fn create(path: &Path) -> Result<Self, Error> {
         let hint = "make its directory first";
         let (fsid, key) = (Fsid(*uuid::Uuid::new_v4().as_bytes()), random::<32>()?);
@@ -55,7 +56,7 @@ impl ClusterFile {
         Ok(ClusterFile { fsid, key: Key::new(key), store: None })
     }
 
-    /// Reads the file at `path`; one that others than its owner can read is refused.
+    /// Reads the file at `path`; refuses a file that users other than its owner can read.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let hint = "`weir mkfs` makes a cluster file; copy it to every host that runs a daemon of the file system";
         let failed = |e| io_error(path, "read the cluster file", hint, e);
@@ -77,7 +78,7 @@ impl ClusterFile {
         Ok(ClusterFile { fsid, key: Key::new(key), store })
     }
 
-    /// Has the file at `path`, which is this one, name the metadata store of the file system, durably.
+    /// Adds the metadata store of the file system to this cluster file at `path`, durably.
     pub fn name_store(&mut self, path: &Path, store: StoreId) -> Result<(), Error> {
         let hint = "it was there a moment ago";
         let failed = |e| io_error(path, "write the cluster file", hint, e);
@@ -88,7 +89,7 @@ impl ClusterFile {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(".new");
         let new = path.with_file_name(name);
-        // Left by an attempt that was cut off.
+        // Left by an interrupted attempt.
         let _ = std::fs::remove_file(&new);
         let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&new).map_err(failed)?;
         file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;

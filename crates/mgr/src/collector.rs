@@ -1,11 +1,11 @@
-//! Collecting objects whose files are gone.
+//! Collection of orphaned objects: a background task that deletes objects whose files are gone.
 //!
-//! A write that was on its way while its file was removed can make an object anew, which no list of the namespace tells
-//! of. It can be taken for no other: inode numbers are never given out twice. So each iod is asked for all its objects
-//! from time to time, slowly, and those of no file are removed.
+//! A write that was in flight while its file was removed can create an object again, which no list of the namespace
+//! names. It cannot be mistaken for another file's object: inode numbers are never reused. So the mgr lists all objects
+//! of each iod from time to time, slowly, and removes the objects without files.
 //!
-//! Such writes are few. Many objects without files are a sign of something else, such as damage that hides records of
-//! the namespace; they are the last copy of somebody's bytes then, and are left for `weir fsck` to show.
+//! Such writes are rare. Many objects without files are a sign of another problem, such as damage that hides records of
+//! the namespace. Then they may be the last copy of a user's data, and are left for `weir fsck` to show.
 
 use crate::counters::add;
 use crate::gateway::NfsServer;
@@ -18,15 +18,15 @@ use tokio::time::Instant;
 use types::{FileId, Generation, Status};
 use wire::native::{ListArgs, ListEntry, ListReply, Nothing, ObjectArgs, Procedure, Rights, STORE_OBJECT};
 
-/// How often an iod that stays up is walked through.
+/// Interval between two passes over an iod that stays up.
 const EVERY: Duration = Duration::from_secs(6 * 3600);
-/// How often it is looked whether an iod is due.
+/// Interval of the checks whether an iod is due.
 const LOOK: Duration = Duration::from_secs(2);
-/// Objects asked for at a time.
+/// Objects listed per request.
 const PAGE: u32 = 256;
-/// For each second of asking, so many seconds of rest.
+/// Seconds of rest for each second of listing.
 const REST: u32 = 9;
-/// More objects without files than this on one iod are not believed.
+/// If one iod has more objects without files than this, the result is not trusted.
 const STRAYS_MAX: usize = 64;
 /// Shortest rest.
 const REST_MIN: Duration = Duration::from_millis(5);
@@ -35,11 +35,11 @@ const REST_MIN: Duration = Duration::from_millis(5);
 pub(crate) async fn collect(server: Arc<NfsServer>) {
     let room = server.fs().0.clone();
     let mut came_up = room.iods.came_up.subscribe();
-    // Per iod: the way over which it was last walked through, and when.
+    // Per iod: the link of the last pass, and its time.
     let mut walked: HashMap<u16, (Arc<Link>, Instant)> = HashMap::new();
     loop {
         came_up.mark_unchanged();
-        // Clients that come back may still write through what they were given before.
+        // Returning clients may still write under capabilities from before the restart.
         if !server.inspect(|state| state.in_grace()) {
             for (number, link) in room.iods.up() {
                 let due =
@@ -61,7 +61,7 @@ pub(crate) async fn collect(server: Arc<NfsServer>) {
     }
 }
 
-/// Looks at all objects of an iod once, then removes those without files if they can be believed.
+/// Lists all objects of an iod once, then removes those without files if the result is plausible.
 async fn walk(room: &Room, link: &Link) -> Result<(), Status> {
     let strays = strays(room, link).await?;
     let damaged = room.namespace.standing().counters.corrupt;
@@ -72,7 +72,7 @@ async fn walk(room: &Room, link: &Link) -> Result<(), Status> {
         return Ok(());
     }
     for (next, entry) in strays {
-        // It was some time ago that it was seen.
+        // The object was listed some time ago.
         if is_stray(room, next, entry.object)? {
             remove(link, &entry).await?;
             add(&room.counters.objects_collected, 1);
@@ -82,14 +82,14 @@ async fn walk(room: &Room, link: &Link) -> Result<(), Status> {
     Ok(())
 }
 
-/// The objects of an iod that belong to no file, each with the first inode number that was free before it was seen; not
-/// many more than can be believed.
+/// Returns the objects of an iod that belong to no file, each with the first inode number that was free before it was
+/// listed. Stops soon after [`STRAYS_MAX`].
 async fn strays(room: &Room, link: &Link) -> Result<Vec<(FileId, ListEntry)>, Status> {
     let mut after = 0;
     let mut strays = Vec::new();
     loop {
         let begun = Instant::now();
-        // Before the list: an object with a number from here on may be of a file that this start does not know.
+        // Read before the list: an object from this number on may belong to a file created since.
         let next = room.namespace.next_id()?;
         let page = list(link, after, PAGE).await?;
         add(&room.counters.objects_listed, page.entries.len() as u64);
@@ -107,18 +107,19 @@ async fn strays(room: &Room, link: &Link) -> Result<Vec<(FileId, ListEntry)>, St
     }
 }
 
-/// The next objects of an iod behind `after`, 0 to begin.
+/// Lists the next objects of an iod after `after`, 0 for the first.
 pub(crate) async fn list(link: &Link, after: u64, max: u32) -> Result<ListReply, Status> {
     let cap = link.capability(STORE_OBJECT, Generation::default(), Rights::ADMIN);
     link.call(Procedure::List, &ListArgs { cap, after, max }).await
 }
 
-/// Whether an object is of no file, and may go. `next` is from before the object was seen.
+/// Returns whether an object belongs to no file and may be deleted. `next` is from before the object was listed.
 fn is_stray(room: &Room, next: FileId, object: FileId) -> Result<bool, Status> {
     Ok(object >= room.kept_below && is_of_no_file(room, next, object)?)
 }
 
-/// Whether an object is of no file, and nothing else will remove it. `next` is from before the object was seen.
+/// Returns whether an object belongs to no file and is in no deletion list. `next` is from before the object was
+/// listed.
 pub(crate) fn is_of_no_file(room: &Room, next: FileId, object: FileId) -> Result<bool, Status> {
     if object >= next {
         return Ok(false);
@@ -132,7 +133,7 @@ pub(crate) fn is_of_no_file(room: &Room, next: FileId, object: FileId) -> Result
     Ok(doomed.first().is_none_or(|doomed| doomed.id != object))
 }
 
-/// Removes an object as it was listed; one whose generation has risen meanwhile stays.
+/// Removes an object as it was listed; an object whose generation has risen since stays.
 pub(crate) async fn remove(link: &Link, entry: &ListEntry) -> Result<(), Status> {
     let cap = link.capability(entry.object, entry.generation, Rights::ADMIN);
     link.call::<Nothing>(Procedure::Remove, &ObjectArgs { cap }).await.map(drop)

@@ -1,4 +1,4 @@
-//! What a mgr is told: its configuration file.
+//! The configuration file of a mgr: its settings, their defaults and their checks.
 
 mod export;
 
@@ -15,96 +15,98 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use types::limits::{GATHER_BYTES, GATHER_BYTES_MAX};
 
-/// The port of NFS, where a mgr listens unless told otherwise.
+/// The port of NFS, where a mgr listens by default.
 pub const PORT: u16 = 2049;
 
 /// The configuration of a mgr, as its TOML file holds it; unknown keys are errors.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Where the metadata are; made by `weir mkfs`.
+    /// The directory of the metadata, made by `weir mkfs`.
     pub dir: PathBuf,
     /// The cluster file.
     pub cluster_file: PathBuf,
-    /// Where to listen, `host:port` or the path of a Unix socket, all of them.
+    /// The addresses to listen on, each `host:port` or the path of a Unix socket.
     #[serde(default = "default_listen")]
     pub listen: Vec<String>,
-    /// Where the iods are, `host:port` or the path of a Unix socket.
+    /// The addresses of the iods, each `host:port` or the path of a Unix socket.
     pub iods: Vec<String>,
-    /// How long state outlives its client's last sign of life, in seconds.
+    /// The lease: how long the mgr keeps the state of a silent client, in seconds.
     #[serde(default = "default_lease")]
     pub lease_secs: u32,
-    /// How long a capability, or a ticket for an iod, is good for, in seconds; clients renew them in time.
+    /// Lifetime of a capability, or of a ticket for an iod, in seconds; clients renew them in time.
     #[serde(default = "default_capability")]
     pub capability_secs: u32,
-    /// How long the filehandles of data servers are good for that kernels get with their layouts, in seconds; a kernel that has a file open for longer
-    /// gets new ones from the mgr.
+    /// Lifetime of the data servers' filehandles that kernel clients get with their layouts, in seconds; a kernel that
+    /// has a file open for longer gets new ones from the mgr.
     #[serde(default = "default_data_handle")]
     pub data_handle_secs: u32,
-    /// Stripe unit of new files where no directory says otherwise, as `1M` or `65536`.
+    /// Stripe unit of new files whose directory sets none, as `1M` or `65536`.
     ///
-    /// 1 MiB is what one request carries: every smaller file is one object on one iod, and one request moves it;
-    /// larger units would leave iods idle in reads of a few MiB, smaller ones send more requests for the same bytes.
+    /// 1 MiB is the payload of one request: every smaller file is one object on one iod, and one request moves it.
+    /// Larger units would leave iods idle in reads of a few MiB. Smaller units would send more requests for the same
+    /// bytes.
     #[serde(default = "default_stripe_unit")]
     pub stripe_unit: String,
-    /// Number of iods per new file where no directory says otherwise; 0 means all that are up.
+    /// Number of iods per new file whose directory sets none; 0 means all iods that are up.
     #[serde(default)]
     pub stripe_count: u32,
-    /// Number of copies of new files, 1 or 2, where no directory says otherwise.
+    /// Number of copies of new files, 1 or 2, whose directory sets none.
     #[serde(default = "default_mirrors")]
     pub mirrors: u32,
-    /// What clients are offered that do not speak the native data program, as those of kernels.
+    /// The layout type offered to clients that do not speak the native data program, such as kernel clients.
     #[serde(default)]
     pub layout: KernelLayout,
-    /// How long an iod may be away, in seconds, before clients of kernels are told that what it has cannot be reached (EIO), and
-    /// layouts that lead there are recalled. Until then they wait.
+    /// How long kernel clients wait for an unreachable iod, in seconds. After that their requests for its data return
+    /// EIO, and the mgr recalls layouts that use this iod.
     #[serde(default = "default_iod_wait")]
     pub iod_wait_secs: u32,
-    /// How long small writes through the mgr may wait in memory to be joined with others before they go to the iods, in milliseconds; 0:
-    /// not at all. A COMMIT does not wait.
+    /// How long small writes through the mgr may wait in memory to be joined with others before they go to the iods, in
+    /// milliseconds; 0: no wait. A COMMIT does not wait.
     #[serde(default = "default_gather_delay")]
     pub gather_delay_ms: u32,
-    /// Memory that such writes may take together, as `64M`; what does not fit is written at once.
+    /// Memory for gathered writes in total, as `64M`; writes that do not fit are written at once.
     #[serde(default = "default_gather_memory")]
     pub gather_memory: String,
-    /// Files up to this size are kept with their metadata, as `4K`, until they grow or somebody wants a layout to write them; `0`:
-    /// none. No iod is asked for them.
+    /// Largest size of an inline file, as `4K`; `0`: none. The mgr keeps such a file with its metadata, without any
+    /// iod, until it grows or a client requests a layout to write it.
     #[serde(default = "default_inline_max")]
     pub inline_max: String,
-    /// Files shorter than this the clients of kernels read and write through the mgr though they have a layout, as `64K`;
-    /// `0`: none. Where nothing is said, it is the stripe unit of the file: more than that one iod does not make faster.
+    /// Kernel clients read and write files shorter than this through the mgr though they have a layout, as `64K`; `0`:
+    /// none. The default is the stripe unit of the file: one iod does not make a file of up to one unit faster.
     #[serde(default)]
     pub mds_threshold: Option<String>,
-    /// How clients read and write files, where no directory says otherwise: parts of the policy, as `write_threshold=32K,access=page`.
+    /// How clients read and write files whose directories set nothing: settings of the policy, as
+    /// `write_threshold=32K,access=page`.
     #[serde(default)]
     pub policy: Option<String>,
-    /// What clients may mount; where nothing is said, everything by everybody.
+    /// The exports that clients may mount; by default the root, for all clients.
     #[serde(default, rename = "export")]
     pub exports: Vec<Export>,
-    /// Whether an older copy of the metadata store is taken up, past everything that iods know of a later state. No setting of
-    /// the file: it is for one start.
+    /// Whether the mgr accepts an older copy of the metadata store and moves it past every later state that the iods
+    /// know of. Not a setting of the file: it applies to one start.
     #[serde(skip)]
     pub recover_old_store: bool,
 }
 
-/// The layout that the clients of kernels are offered, which take the files of one file system by one kind only.
+/// The layout type that kernel clients are offered; a kernel uses only one layout type for a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KernelLayout {
-    /// Straight to the iods, by the files layout (RFC 8881 §13).
+    /// The files layout (RFC 8881 §13): direct path to the iods.
     #[default]
     Files,
-    /// Straight to the iod that a file is on, by the flexible files layout (RFC 8435); new files are each on one.
+    /// The flexible files layout (RFC 8435): direct path to the one iod of a file; each new file is on one iod.
     Flexfiles,
-    /// The same with files on several iods, which kernels before 6.18 cannot read and write.
+    /// The flexible files layout with files on several iods, which kernels before 6.18 cannot read and write.
     #[serde(rename = "flexfiles-striped")]
     FlexfilesStriped,
-    /// None: all goes through the mgr.
+    /// No layout: all data take the mgr path.
     None,
 }
 
 impl KernelLayout {
-    /// Its `layouttype4`.
+    /// Returns its `layouttype4`.
     pub(crate) fn kind(self) -> Option<u32> {
         match self {
             KernelLayout::Files => Some(files::KIND),
@@ -144,13 +146,14 @@ fn default_data_handle() -> u32 {
     6 * 3600
 }
 
-/// A client that asks again and again, doubling its pauses from a tenth of a second, does so after 6.3 seconds; that is
-/// the last time before ten have passed.
+/// A client that retries with doubling pauses, the first a tenth of a second, retries after 6.3 seconds. That is its
+/// last retry within ten seconds.
 fn default_iod_wait() -> u32 {
     6
 }
 
-/// About as long as an iod takes for a write: nobody notices, and what others send meanwhile is joined.
+/// About the time that an iod takes for a write: the delay is not noticeable, and writes that arrive meanwhile are
+/// joined.
 fn default_gather_delay() -> u32 {
     2
 }
@@ -173,15 +176,15 @@ fn default_stripe_unit() -> String {
 
 /// Shortest and longest lease in seconds.
 const LEASE: std::ops::RangeInclusive<u32> = 1..=3600;
-/// Shortest and longest life of a capability or a filehandle of data servers in seconds.
+/// Shortest and longest lifetime of a capability or of a data server's filehandle, in seconds.
 pub(crate) const RIGHT_SECS: std::ops::RangeInclusive<u32> = 5..=7 * 86400;
-/// Shortest and longest time that an iod may be away, in seconds.
+/// Shortest and longest time that an iod may be unreachable, in seconds.
 const IOD_WAIT: std::ops::RangeInclusive<u32> = 0..=86400;
 /// Shortest and longest wait of gathered writes, in milliseconds.
 const GATHER_DELAY: std::ops::RangeInclusive<u32> = 0..=60_000;
-/// Most bytes of a file that are kept with its metadata: each write of some writes all of them.
+/// Largest limit for inline files: a write of some bytes writes the whole inline file.
 const INLINE_MAX: u64 = 16 << 10;
-/// Most iods of one mgr: their numbers have 16 bits.
+/// Largest number of iods of one mgr; their numbers have 16 bits.
 const IODS_MAX: usize = 4096;
 
 /// A configuration whose values have been checked.
@@ -226,14 +229,14 @@ impl Config {
         }
     }
 
-    /// Reads the file at `path`.
+    /// Reads and parses the file at `path`.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let hint = "give the mgr's configuration file";
         let text = std::fs::read_to_string(path).map_err(|e| io_error(path, "read", hint, e))?;
         Config::parse(&text).map_err(|reason| Error::BadFile { path: path.to_owned(), reason })
     }
 
-    /// Reads TOML; the error is the parser's, which names line and key.
+    /// Parses TOML; the error is the parser's, which names line and key.
     pub fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())
     }
@@ -285,7 +288,7 @@ impl Config {
         if self.exports.len() > EXPORTS_MAX {
             return bad("export", format!("{} are more than the {EXPORTS_MAX} that one mgr has", self.exports.len()));
         }
-        // The mgr's own settings are those of the export of everything, whether there is one or not.
+        // The mgr's own settings are those of an export of the root, whether or not one is configured.
         let everything = Export::default().check(self)?;
         let policy = everything.policy;
         let exports = match self.exports.is_empty() {

@@ -1,16 +1,16 @@
-//! What the mgr has done besides serving NFS operations, counted.
+//! Counters of the mgr's work apart from NFS operations.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
-        /// Counts since the mgr started.
+        /// The counters as atomics, since the mgr started.
         #[derive(Debug, Default)]
         pub(crate) struct Counting {
             $($(#[$doc])* pub(crate) $field: AtomicU64),*
         }
 
-        /// Counts since the mgr started, at one moment.
+        /// A snapshot of the counters since the mgr started.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $field: u64),*
@@ -23,7 +23,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Every counter with its name, in a fixed order.
+            /// Returns every counter with its name, in a fixed order.
             pub fn rows(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($field), self.$field)),*]
             }
@@ -40,71 +40,73 @@ counters! {
     proxy_reads,
     /// WRITEs of clients through the mgr, gathered ones included.
     proxy_writes,
-    /// WRITEs into small files that are kept with their metadata.
+    /// WRITEs to inline files.
     inline_writes,
-    /// READs of such files.
+    /// READs of inline files.
     inline_reads,
-    /// Files that were kept so until their bytes went to objects.
+    /// Inline files whose bytes moved to objects.
     inline_moves,
-    /// WRITEs that were held to be joined with others.
+    /// WRITEs that were held in memory for gathering.
     gathered_writes,
-    /// Payload bytes of these.
+    /// Payload bytes of held WRITEs.
     gathered_bytes,
-    /// WRITEs that met or touched bytes that were held.
+    /// WRITEs that were adjacent to or overlapped held bytes.
     gathered_joined,
-    /// Times that held bytes went to the iods because there were enough of them.
+    /// Times that held bytes went to the iods because a window was full.
     gather_full,
-    /// Because they had waited for long enough.
+    /// Times that held bytes went to the iods because their delay had passed.
     gather_delay,
-    /// Because of a COMMIT.
+    /// Times that held bytes went to the iods because of a COMMIT.
     gather_commit,
-    /// Because somebody read or copied them, or looked for holes.
+    /// Times that held bytes went to the iods because of a READ, a COPY or a SEEK.
     gather_read,
-    /// Because of a write over them that was not held, a cut or a hole.
+    /// Times that held bytes went to the iods because of an overlapping write that was not held, a truncation or a
+    /// hole.
     gather_write,
-    /// Because somebody got a layout.
+    /// Times that held bytes went to the iods because a client got a layout.
     gather_layout,
-    /// Because somebody closed the file, or gave a layout, a delegation or a lock back.
+    /// Times that held bytes went to the iods because a client closed the file, or returned a layout, a delegation or a
+    /// lock.
     gather_close,
-    /// Because the mgr stopped.
+    /// Times that held bytes went to the iods because the mgr stopped.
     gather_stop,
-    /// Times that held bytes could not be written and were given up, which COMMIT told.
+    /// Times that held bytes could not be written and were given up, which COMMIT reported.
     gather_losses,
     /// COMMITs that went to iods.
     proxy_commits,
-    /// Bytes that iods have copied from one another, or within themselves, without the mgr.
+    /// Bytes that iods have copied between each other, or within themselves, without the mgr.
     iod_copied_bytes,
-    /// Ranges that iods have reserved room for.
+    /// Ranges for which iods have reserved space.
     allocations,
     /// Native layouts granted for reading.
     layouts_read,
     /// Native layouts granted for reading and writing.
     layouts_write,
-    /// Layouts revoked, whose holders were fenced.
+    /// Layouts revoked, with their holders fenced.
     layouts_revoked,
     /// LAYOUTCOMMITs that changed something.
     layout_commits,
-    /// Operations at data servers that clients said had failed.
+    /// Operations at data servers whose failure clients reported.
     layout_faults,
-    /// Device addresses told.
+    /// Device addresses sent to clients (GETDEVICEINFO).
     devices_told,
-    /// Objects that iods told of, written by clients that tell nothing.
+    /// Objects whose writes iods reported for clients that send no reports themselves.
     news,
-    /// Questions of iods how long a file is.
+    /// Questions of iods about the length of a file.
     lengths_asked,
-    /// Those that could not be answered without asking iods: whoever reads comes to the mgr then.
+    /// Such questions that could not be answered without asking iods: readers then come to the mgr.
     lengths_unknown,
-    /// Times that iods were asked how far a file reaches.
+    /// Times that iods were asked for the end of a file.
     size_queries,
-    /// Times that iods were asked how much room a file takes, as it may have holes.
+    /// Times that iods were asked how much space a file that may have holes uses.
     space_queries,
-    /// Files whose objects were cut.
+    /// Files whose objects were truncated.
     truncates,
-    /// Files of which a read or write met bytes that no copy has any more.
+    /// Files of which a read or write met bytes that are lost in every copy.
     files_lost,
-    /// Copies of objects that were made again from another copy.
+    /// Copies of objects that were rebuilt from another copy.
     copies_rebuilt,
-    /// Blocks of a copy that were damaged and written again from another copy.
+    /// Damaged blocks of a copy that were written again from another copy.
     blocks_healed,
     /// Files whose objects were deleted from every iod.
     objects_swept,
@@ -112,9 +114,9 @@ counters! {
     sweeps_postponed,
     /// Objects that iods listed.
     objects_listed,
-    /// Objects that were deleted because their file was gone, and no list told of them.
+    /// Objects deleted because their file was gone, although no deletion list named them.
     objects_collected,
-    /// Objects without files that were left where they are: there were too many to be believed.
+    /// Objects without files that were kept, because there were too many of them to be plausible.
     objects_spared,
 }
 

@@ -1,7 +1,8 @@
-//! Devices of the kernels' layouts: which iods stand behind a device id, for as long as this mgr runs.
+//! Devices of kernel clients' layouts (GETDEVICEINFO): which iods a device id names, for as long as this mgr runs.
 //!
-//! An id is made of the addresses that it stands for and of the runs of the iods there, so it never means anything else, and the next mgr
-//! finds the same one. A client that found nobody there gives a device up for minutes: when an iod is back, files have another.
+//! An id is derived from the addresses that it stands for and from the write verifiers of the iods there. So its
+//! meaning never changes, and the next mgr derives the same id. A client that reaches no server of a device avoids the
+//! device for minutes. So when an iod has restarted, layouts name another device.
 
 use bytes::Bytes;
 use layout::NetAddress;
@@ -14,15 +15,15 @@ use types::limits::PAYLOAD_MAX;
 use wire::native::Key;
 use xdr::Xdr;
 
-/// Most devices known at a time. A client that asks for one that was forgotten goes through the mgr.
+/// Largest number of devices known at a time. A client that asks for a forgotten device takes the mgr path.
 const DEVICES_MAX: usize = 4096;
 
 /// An iod as a data server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct DataServer {
-    /// Its write verifier, which no other run of it had.
+    /// The write verifier of the iod, unique to this run.
     pub(crate) run: Verifier,
-    /// Where it serves NFS.
+    /// The addresses at which the iod serves NFS.
     pub(crate) addresses: Vec<SocketAddr>,
 }
 
@@ -33,13 +34,13 @@ fn net_address(address: SocketAddr) -> NetAddress {
 /// The devices that layouts have named.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
-    /// The kind of each and its address body.
+    /// Layout type and address body of each device.
     addresses: Mutex<HashMap<[u8; 16], (u32, Bytes)>>,
 }
 
 impl Devices {
-    /// The device of the files kind for these iods, and which of its stripe indices the first of them has. Files that go round the same iods
-    /// have the same device, wherever they begin.
+    /// Returns the device for these iods in the files layout, and the stripe index of the first iod in it. Files with
+    /// the same cyclic order of iods share a device, wherever they begin.
     pub(crate) fn name(&self, iods: &[u16], mut servers: Vec<DataServer>, key: &Key) -> ([u8; 16], u32) {
         let smallest = iods.iter().enumerate().min_by_key(|(_, number)| **number).map_or(0, |(at, _)| at);
         servers.rotate_left(smallest);
@@ -50,9 +51,9 @@ impl Devices {
         (self.add(files::KIND, body, &runs, key), first as u32)
     }
 
-    /// The device of the flexible files kind for one iod.
+    /// Returns the device for one iod in the flexible files layout.
     pub(crate) fn name_one(&self, server: DataServer, key: &Key) -> [u8; 16] {
-        // Every kernel that has this kind speaks 4.1 to its data servers, whatever it speaks to the mgr.
+        // Every kernel with this layout type speaks NFSv4.1 to its data servers, whatever it speaks to the mgr.
         let size = PAYLOAD_MAX as u32;
         let version =
             flexfiles::Version { version: 4, minor: 1, read_size: size, write_size: size, tightly_coupled: true };
@@ -72,7 +73,7 @@ impl Devices {
         id
     }
 
-    /// The address body of a device of a kind.
+    /// Returns the address body of a device of this layout type.
     pub(crate) fn address(&self, id: [u8; 16], kind: u32) -> Option<Bytes> {
         let addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         addresses.get(&id).filter(|(of, _)| *of == kind).map(|(_, body)| body.clone())
@@ -99,12 +100,12 @@ mod tests {
         assert_ne!(name(&[1, 3, 2]).0, id);
         let device = files::Device::from_bytes(&devices.address(id, files::KIND).unwrap()).unwrap();
         assert_eq!(device.servers, [1, 2, 3].map(|n| vec![address(n)]));
-        // An iod that moves makes another device; the old one means what it meant, and what the next mgr calls it too.
+        // An iod at a new address makes another device; the old id keeps its meaning, and the next mgr derives it too.
         let moved = [1, 2, 3].map(|n| if n == 2 { DataServer { run: server(2).run, ..server(9) } } else { server(n) });
         let (new, _) = devices.name(&[1, 2, 3], moved.to_vec(), &key);
         assert_ne!(new, id);
         assert_eq!(files::Device::from_bytes(&devices.address(id, files::KIND).unwrap()).unwrap(), device);
-        // So does one that was started again, for clients that gave it up; where it is has not changed.
+        // A restarted iod makes another device too, for clients that avoid the old one; its address has not changed.
         let run = Verifier([7; 8]);
         let restarted = [1, 2, 3].map(|n| if n == 2 { DataServer { run, ..server(2) } } else { server(n) });
         let (again, _) = devices.name(&[1, 2, 3], restarted.to_vec(), &key);

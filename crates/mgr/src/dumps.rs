@@ -1,7 +1,8 @@
-//! Dumps of the metadata store, of one moment each, taken while everything runs.
+//! Dumps of the metadata store: consistent snapshots, taken while the mgr serves clients.
 //!
-//! A dump is a task that reads one picture of the store and hands its bytes over through a bounded channel. When the picture is
-//! taken, the mgr leaves a new mark with the iods: a store that is made of the dump is known for an older copy from then on.
+//! A dump is a task that reads one snapshot of the store and sends its bytes through a bounded channel. When the
+//! snapshot is taken, the mgr leaves a new mark with the iods. From then on a store that is restored from the dump is
+//! detected as an older copy.
 
 use crate::room::Room;
 use bytes::Bytes;
@@ -13,28 +14,28 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 use wire::admin::{DUMP_PAGE_MAX, DumpArgs, DumpReply};
 
-/// Parts that wait to be asked for.
+/// Number of parts that wait in the channel.
 const WAITING: usize = 4;
-/// How long a dump waits for someone to ask for its next page. It keeps the pages of its picture on the disk meanwhile.
+/// How long a dump waits for a request of its next page. Meanwhile it keeps the pages of its snapshot on the disk.
 const IDLE: Duration = Duration::from_secs(120);
-/// Records of a file, about: two of its inode and a name.
+/// Estimated number of records per file: two of its inode and a name.
 const RECORDS_PER_FILE: u64 = 3;
 
-// The last part has the end of the dump behind a block.
+// The last part has the end of the dump after a block.
 const _: () = assert!(meta::dump::BLOCK_MAX + 64 < DUMP_PAGE_MAX);
 
-/// The dump that is taken, if one is.
+/// The running dump, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Dumps(Mutex<Option<Run>>);
 
-/// A dump that is being taken; ends when it is dropped, as nobody takes its parts.
+/// A running dump; it ends when this is dropped, because the receiver of its parts is gone.
 #[derive(Debug)]
 struct Run {
     number: u64,
     parts: mpsc::Receiver<DumpPart>,
     task: JoinHandle<Result<(), DumpError>>,
     total: u64,
-    /// The last page told.
+    /// The last page sent.
     last: DumpReply,
 }
 
@@ -43,11 +44,11 @@ fn refused(why: impl Into<String>) -> DumpReply {
 }
 
 impl Dumps {
-    /// Answers one call of DUMP.
+    /// Answers one DUMP request.
     pub(crate) async fn call(&self, room: &Arc<Room>, args: DumpArgs) -> DumpReply {
         let mut running = self.0.lock().await;
         if args.run == 0 {
-            // One whose asker is gone would be in the way: the last one that was begun counts.
+            // A dump whose requester is gone must not block others: a new dump replaces it.
             *running = None;
             let run = match begin(room).await {
                 Ok(run) => running.insert(run),
@@ -63,7 +64,7 @@ impl Dumps {
     }
 }
 
-/// Takes a picture of the store and leaves a new mark with the iods.
+/// Takes a snapshot of the store and leaves a new mark with the iods.
 async fn begin(room: &Arc<Room>) -> Result<Run, String> {
     let cannot = |what: &'static str| move |e| format!("{what}: {e}");
     let number = getrandom::u64().map_err(|e| e.to_string())?.max(1);
@@ -85,7 +86,7 @@ async fn begin(room: &Arc<Room>) -> Result<Run, String> {
     Ok(Run { number, parts, task, total, last: DumpReply::default() })
 }
 
-/// Why a dump has ended, `None` at its end.
+/// Returns why a dump ended early, `None` if it is complete.
 async fn outcome(task: JoinHandle<Result<(), DumpError>>) -> Option<String> {
     match task.await {
         Ok(Ok(())) => None,
@@ -95,7 +96,7 @@ async fn outcome(task: JoinHandle<Result<(), DumpError>>) -> Option<String> {
 }
 
 impl Run {
-    /// The next page, which is that number.
+    /// Returns the next page, which has this number.
     async fn next(&mut self, page: u32) -> DumpReply {
         let part = self.parts.recv().await;
         let mut reply = DumpReply { run: self.number, page, records: self.last.records, ..DumpReply::default() };

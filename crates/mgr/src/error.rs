@@ -1,38 +1,38 @@
-//! Why a mgr does not start: messages that say what to do.
+//! Errors that keep a mgr from starting, with messages that say what to do.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a mgr or its files could not be made or started.
+/// Why a mgr or its files could not be created, or why a mgr could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A directory or file is not there.
+    /// A directory or file does not exist.
     #[error("{path}: there is no such file or directory; {hint}")]
     Missing {
-        /// What was looked for.
+        /// The path that was expected.
         path: PathBuf,
         /// What to do.
         hint: &'static str,
     },
-    /// Something is there already.
+    /// The path to be created exists already.
     #[error("{path} exists already; {hint}")]
     Exists {
-        /// What is in the way.
+        /// The existing path.
         path: PathBuf,
         /// What to do.
         hint: &'static str,
     },
-    /// The system refused.
+    /// The operating system returned an error.
     #[error("{path}: cannot {action}: {source}")]
     Io {
-        /// What was worked on.
+        /// The path of the failed operation.
         path: PathBuf,
-        /// What was tried.
+        /// The failed operation.
         action: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A file does not hold what it should.
+    /// A file has invalid content.
     #[error("{path}: {reason}")]
     BadFile {
         /// The file.
@@ -40,7 +40,7 @@ pub enum Error {
         /// What is wrong with it and what to do.
         reason: String,
     },
-    /// A setting that cannot be.
+    /// A setting has an invalid value.
     #[error("{name}: {reason}")]
     BadConfig {
         /// The setting's name in the configuration file.
@@ -51,7 +51,7 @@ pub enum Error {
     /// The metadata store cannot be used.
     #[error(transparent)]
     Store(#[from] meta::StoreError),
-    /// What is in the metadata store cannot be used.
+    /// The content of the metadata store cannot be used.
     #[error(transparent)]
     Namespace(#[from] meta::OpenError),
     /// The metadata store failed while the mgr ran.
@@ -90,12 +90,12 @@ pub enum Error {
     /// An iod must not be used with this metadata store.
     #[error("iod {address}: {refusal}")]
     IodRefused {
-        /// Where the iod is.
+        /// The address of the iod.
         address: String,
         /// Why, and what to do.
         refusal: crate::iods::Refusal,
     },
-    /// An older copy of the metadata store is taken up only when all its iods answer.
+    /// An older copy of the metadata store is accepted only when all its iods answer.
     #[error(
         "--recover-old-store needs every iod of the file system, and {iod} cannot be asked ({reason}); start it, or name it in \
          the configuration, then start the mgr again"
@@ -106,21 +106,21 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// Nothing can listen there.
+    /// The mgr cannot listen at an address.
     #[error(transparent)]
     Net(#[from] net::Error),
-    /// A start needs a little room on the metadata disk.
+    /// A start needs a little free space on the metadata disk.
     #[error("no room on the disk of the metadata store: nothing is lost, make room and start again")]
     Full,
     /// The metadata store failed while starting.
     #[error("the metadata store failed: {0}")]
     Metadata(types::Status),
-    /// The system gave no random numbers.
+    /// The operating system returned no random numbers.
     #[error("the system gives no random numbers: {0}")]
     Random(getrandom::Error),
 }
 
-/// The error of a file operation, with a hint for files that are not there.
+/// Returns the error of a file operation, with a hint for missing files.
 pub(crate) fn io_error(path: &std::path::Path, action: &'static str, hint: &'static str, source: io::Error) -> Error {
     match source.kind() {
         io::ErrorKind::NotFound => Error::Missing { path: path.to_owned(), hint },
@@ -128,7 +128,7 @@ pub(crate) fn io_error(path: &std::path::Path, action: &'static str, hint: &'sta
     }
 }
 
-/// `N` bytes that nobody can guess.
+/// Returns `N` unpredictable random bytes.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(Error::Random)?;

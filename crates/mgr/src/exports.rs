@@ -1,11 +1,14 @@
-//! Exports: which directories clients may mount, who sees which, and the way to those that are not the root.
+//! Exports: the directories that clients may mount, which client sees which export, and the pseudo directories above
+//! exports that are not the root.
 //!
-//! An export is known by its directory. Paths are looked up again whenever somebody is on the way to one.
+//! An export is identified by its directory. The mgr looks up the paths again whenever a client walks towards an
+//! export.
 //!
-//! A file belongs to the innermost export that it is in, whoever sees that, and to no other. [`Exports::enter`] decides so for every handle that a client
-//! sends, and [`Exports::descend`] and [`Exports::ascend`] for every step. Nothing moves between exports, and no directory that a path names moves at all, so
-//! that only a change of the configuration can put a file into another export: a directory is found by its parents then, and handles of other files
-//! from before are refused.
+//! A file belongs to the innermost export that contains it, whether or not the client sees that export, and to no
+//! other. [`Exports::enter`] checks this for every handle that a client sends; [`Exports::descend`] and
+//! [`Exports::ascend`] check it for every step. Nothing moves between exports, and no directory on the path of an
+//! export moves at all. So only a change of the configuration can put a file into another export. Directories are then
+//! checked by their parents, and handles of other files from before the change are refused.
 
 mod recorded;
 mod terms;
@@ -26,58 +29,60 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use types::{Attrs, Cred, DirEntry, FileId, FileKind, Fsid, Status};
 
-/// Most exports of one mgr: a [`View`] has a bit for each.
+/// Largest number of exports of one mgr: a [`View`] has a bit for each.
 pub(crate) const EXPORTS_MAX: usize = 64;
-/// Cookies of a directory on the way begin here: clients take the lower ones for something else (RFC 8881 §18.23).
+/// First cookie of a pseudo directory: clients use the lower ones for other purposes (RFC 8881 §18.23).
 const FIRST_COOKIE: u64 = 3;
 
-/// One export to some clients.
+/// One export and the clients that it is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Rule {
-    /// The names from the root down to it.
+    /// The names on the path from the root to the export.
     pub(crate) path: Vec<Bytes>,
-    /// To whom; empty: everybody.
+    /// The networks whose clients may mount the export; empty: all clients.
     pub(crate) clients: Vec<IpNet>,
-    /// Whether those of other machines must come from a port that only the superuser there may use.
+    /// Whether clients on other hosts must use a source port that only the superuser there may use.
     pub(crate) privileged_ports: bool,
     pub(crate) terms: Terms,
-    /// How files are laid out where no directory says otherwise.
+    /// The layout policy of files whose directories set none.
     pub(crate) policy: Policy,
-    /// What of that clients are told: all that is not so by itself.
+    /// The part of the policy that clients receive: all settings that differ from the defaults.
     pub(crate) told: Settings,
-    /// The layout that kernels are offered.
+    /// The layout type that kernel clients are offered.
     pub(crate) layout: KernelLayout,
-    /// Below which length files of kernels are read and written at the mgr; `None`: below their stripe unit.
+    /// The file length below which kernel clients read and write at the mgr; `None`: the stripe unit of the file.
     pub(crate) mds_threshold: Option<u64>,
 }
 
 impl Rule {
-    /// Layout types offered. Each client takes the one that it knows: those of kernels know no native one, and would take any
-    /// of two others.
+    /// Returns the layout types offered. Each client takes the type that it knows. Kernel clients do not know the
+    /// native type, and would take either of the two others.
     pub(crate) fn layout_types(&self) -> Vec<u32> {
-        // Nothing has a layout on the way to an export; telling of one is no harm, and lets our own client mount there.
+        // No file outside of exports has a layout. Offering the native type there is harmless, and lets Weir's own
+        // client mount there.
         std::iter::once(native::KIND).chain(self.layout.kind()).collect()
     }
 
-    /// Whether layouts of this type are given.
+    /// Returns whether the mgr grants layouts of this type.
     pub(crate) fn offers(&self, kind: u32) -> bool {
         kind == native::KIND || self.layout.kind() == Some(kind)
     }
 }
 
-/// Where the paths of the rules lead at present.
+/// The directories that the paths of the rules name at present.
 #[derive(Debug, Default)]
 struct Found {
     /// The directory of each rule.
     roots: Vec<Option<FileId>>,
-    /// By directory: names that lead to exports, what they name, and the rules they lead to.
+    /// By directory: the names that lead to exports, the directories that they name, and a bit set of the exports
+    /// behind them.
     ways: HashMap<FileId, BTreeMap<Bytes, (FileId, u64)>>,
-    /// By directory: names that are steps of a path, whether there is such a directory or not.
+    /// By directory: the names that are steps of an export's path, whether or not such a directory exists.
     steps: HashMap<FileId, HashSet<Bytes>>,
 }
 
 impl Found {
-    /// The first rule for a directory among those seen.
+    /// Returns the first rule for a directory among the rules that the caller sees.
     fn rule(&self, root: FileId, view: View) -> Option<u16> {
         let of_root = |n: &u16| self.roots[usize::from(*n)] == Some(root) && view.has(*n);
         (0..self.roots.len() as u16).find(of_root)
@@ -87,7 +92,7 @@ impl Found {
         self.roots.contains(&Some(dir))
     }
 
-    /// Whether a name is that of an export's directory, or of one on the way to it.
+    /// Returns whether a name is that of an export's directory, or of a directory above one.
     fn is_way(&self, (dir, name): (FileId, &[u8])) -> bool {
         self.ways.get(&dir).is_some_and(|names| names.contains_key(name))
     }
@@ -96,7 +101,7 @@ impl Found {
         self.steps.get(&dir).is_some_and(|names| names.contains(name))
     }
 
-    /// Whether a directory is on the way to something that is seen.
+    /// Returns whether a directory is above an export that the caller sees.
     fn leads(&self, dir: FileId, view: View) -> bool {
         dir == FileId::ROOT || self.ways.get(&dir).is_some_and(|names| names.values().any(|(_, to)| to & view.0 != 0))
     }
@@ -106,25 +111,26 @@ impl Found {
 #[derive(Debug)]
 pub(crate) struct Exports {
     rules: Vec<Rule>,
-    /// What holds on the way.
+    /// The terms of pseudo directories, outside of all exports.
     outside: Rule,
-    /// Whether there is the root alone.
+    /// Whether the root is the only export.
     only_root: bool,
-    /// Whether everybody sees everything.
+    /// Whether all clients see all exports.
     open: bool,
     namespace: Arc<Namespace<Embedded>>,
-    /// What was recorded of the exports when this mgr started.
+    /// The recorded exports, as of the start of this mgr.
     recorded: Recorded,
     found: RwLock<Found>,
-    /// Held from the first lookup until what was found is stored: an older finding must not replace a newer one.
+    /// Held from the first lookup until the result is stored: an older result must not replace a newer one.
     looking: Mutex<()>,
 }
 
 impl Exports {
-    /// At least one rule, at most [`EXPORTS_MAX`]. It is on record before anybody is answered. `is_new`: the store was never served before.
+    /// Takes at least one rule and at most [`EXPORTS_MAX`], and records the exports before the mgr answers any client.
+    /// `is_new`: the store was never served before.
     ///
     /// # Errors
-    /// The metadata store fails.
+    /// The metadata store failed.
     pub(crate) async fn start(
         rules: Vec<Rule>,
         namespace: Arc<Namespace<Embedded>>,
@@ -167,7 +173,7 @@ impl Exports {
         self.found.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows the paths of all rules once more.
+    /// Looks up the paths of all rules again.
     fn look(&self) {
         let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = Found::default();
@@ -189,22 +195,24 @@ impl Exports {
         *self.found.write().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
-    /// The exports that are there.
+    /// Returns the exports whose directory exists.
     fn rooted<'a>(&'a self, found: &Found) -> Vec<Rooted<'a>> {
         let all = self.rules.iter().zip(&found.roots);
         all.filter_map(|(rule, root)| Some((&rule.path[..], (*root)?))).collect()
     }
 
-    /// A name in this directory was looked up, or made: an export may begin there that was not there before. Before anybody is told of what is there.
+    /// Looks up the exports again after a client looked up or created a name in this directory. This happens before the
+    /// mgr answers, because a new export may begin there.
     pub(crate) fn passed(&self, dir: FileId) {
-        // Those that are there stay.
+        // Exports that exist keep their directories.
         let may_begin = |found: &Found| found.steps.contains_key(&dir) && found.roots.contains(&None);
         if !self.only_root && may_begin(&self.read()) {
             self.look();
         }
     }
 
-    /// Refuses to move or remove the directory of an export or one on the way to it, and to put something (`into`) there, for every client.
+    /// Refuses, to every client, to move or remove the directory of an export or a directory above one, and to move
+    /// something to such a name (`into`).
     ///
     /// # Errors
     /// `XDev`, as on a mount point.
@@ -218,7 +226,8 @@ impl Exports {
         if into || found.is_way(name) { Err(Status::XDev) } else { Ok(()) }
     }
 
-    /// The directory that the innermost export begins at that a directory is in, whoever sees it; none outside of all.
+    /// Returns the root of the innermost export that contains a directory, whether or not the client sees it; `None`
+    /// outside of all exports.
     fn innermost(&self, dir: FileId) -> Result<Option<FileId>, Status> {
         let mut at = dir;
         loop {
@@ -232,12 +241,13 @@ impl Exports {
         }
     }
 
-    /// The place of what is reached in a place now.
+    /// Returns the place of a file that is reached now in a place: with the current epoch of the export.
     pub(crate) fn reached_now(&self, place: Place) -> Place {
         Place { epoch: self.recorded.good_from(place.root), ..place }
     }
 
-    /// What a peer sees. Those of this machine that came by a Unix socket count as 127.0.0.1.
+    /// Returns the exports that a peer sees. A client that connects over the Unix socket of this host counts as
+    /// 127.0.0.1.
     pub(crate) fn view(&self, peer: Seen) -> View {
         if self.open {
             return View::ALL;
@@ -245,7 +255,7 @@ impl Exports {
         self.view_of(peer, |rule| peer.privileged || !rule.privileged_ports)
     }
 
-    /// Whether a peer would see something if it came from a privileged port.
+    /// Returns whether a peer would see an export if it used a privileged port.
     pub(crate) fn are_for_privileged_ports(&self, peer: Seen) -> bool {
         self.view_of(peer, |_| true) != View::NONE
     }
@@ -260,17 +270,17 @@ impl Exports {
         View(seen.fold(0, |bits, (n, _)| bits | 1 << n))
     }
 
-    /// What holds at a place.
+    /// Returns the rule of a place.
     pub(crate) fn rule(&self, place: Place) -> &Rule {
         self.rules.get(usize::from(place.terms)).unwrap_or(&self.outside)
     }
 
-    /// What holds in the export of everything; `None` if the caller does not see that.
+    /// Returns the rule of the export of the root; `None` if the caller does not see that export.
     pub(crate) fn of_everything(&self, view: View) -> Option<&Rule> {
         self.read().rule(FileId::ROOT, view).map(|n| &self.rules[usize::from(n)])
     }
 
-    /// The place of the root directory.
+    /// Returns the place of the root directory.
     pub(crate) fn root(&self, view: View) -> Place {
         if !self.only_root {
             self.look();
@@ -278,7 +288,7 @@ impl Exports {
         self.export(FileId::ROOT, view).unwrap_or(Place::OUTSIDE)
     }
 
-    /// The place of an export's directory, if the caller sees it.
+    /// Returns the place of an export's directory, if the caller sees the export.
     fn export(&self, root: FileId, view: View) -> Option<Place> {
         let epoch = self.recorded.good_from(root);
         self.read().rule(root, view).map(|terms| Place { root, terms, epoch })
@@ -296,8 +306,8 @@ impl Exports {
         }
     }
 
-    /// See [`nfs::fs::FileSystem::ascend`]: the export that the parent of `dir` is in, if `dir` is where one begins. Where the caller does not see that, the
-    /// parent is nothing but on the way.
+    /// See [`nfs::fs::FileSystem::ascend`]: if `dir` is the root of an export, returns the export that contains its
+    /// parent. If the caller does not see that export, the parent is a pseudo directory.
     pub(crate) fn ascend(&self, place: Place, view: View, dir: FileId) -> Result<Place, Status> {
         if dir != place.root || dir == FileId::ROOT {
             return Ok(self.reached_now(place));
@@ -307,10 +317,11 @@ impl Exports {
         Ok(above.unwrap_or(Place::OUTSIDE))
     }
 
-    /// The place that a filehandle names, for a caller who hands it in.
+    /// Returns the place that a filehandle names, for the caller that sent the handle.
     ///
     /// # Errors
-    /// `Access` if the caller does not see the export; `Stale` if there is no such export, or the file is in another one.
+    /// `Access` if the caller does not see the export; `Stale` if the export does not exist, or the file is in another
+    /// one.
     pub(crate) fn enter(&self, named: Named, view: View) -> Result<Place, Status> {
         let Named { file, root, epoch } = named;
         if root == Place::OUTSIDE.root {
@@ -330,7 +341,7 @@ impl Exports {
         self.within(place, file, epoch)
     }
 
-    /// The place of a file that was reached in an export in this epoch, if it is there still.
+    /// Returns the place of a file that was reached in an export in this epoch, if the file is still in that export.
     fn within(&self, place: Place, file: FileId, epoch: u32) -> Result<Place, Status> {
         let place = Place { epoch, ..place };
         if self.only_root {
@@ -339,13 +350,13 @@ impl Exports {
         let is_there = match self.namespace.getattr(file).map(|attrs| attrs.kind) {
             Ok(FileKind::Directory) => self.innermost(file)? == Some(place.root),
             Ok(_) => self.recorded.good_from(place.root) <= epoch,
-            // The operation says so.
+            // The file is gone: the operation itself returns the error.
             Err(_) => true,
         };
         if is_there { Ok(place) } else { Err(Status::Stale) }
     }
 
-    /// What a name on the way leads to.
+    /// Looks up a name in a pseudo directory.
     pub(crate) fn lookup(&self, view: View, dir: FileId, name: &Bytes) -> Result<Attrs, Status> {
         self.look();
         let child = self.read().ways.get(&dir).and_then(|names| names.get(name)).copied();
@@ -353,13 +364,14 @@ impl Exports {
         self.namespace.getattr(child)
     }
 
-    /// The names on the way from a directory.
+    /// Lists the names in a pseudo directory.
     pub(crate) fn readdir(&self, view: View, dir: FileId, after: u64) -> Result<DirPage, Status> {
         self.look();
         let names = self.read().ways.get(&dir).cloned().unwrap_or_default();
         let mut entries = Vec::new();
         for (name, (child, to)) in names.into_iter().filter(|(_, (_, to))| to & view.0 != 0) {
-            // One rule leads by one name only, so that this is the same for as long as the mgr runs.
+            // Each rule is behind only one name of a directory, so the cookie stays the same for as long as the mgr
+            // runs.
             let cookie = FIRST_COOKIE + u64::from(to.trailing_zeros());
             if cookie > after {
                 entries.push(DirEntry { name, cookie, attrs: self.namespace.getattr(child)? });
@@ -369,20 +381,21 @@ impl Exports {
         Ok(DirPage { entries, eof: true })
     }
 
-    /// The `fsid` attribute of a place: that of the file system for the export of everything, for others one that is made
-    /// of it.
+    /// Returns the `fsid` attribute of a place: the id of the file system for the export of the root, and an id derived
+    /// from it for other exports.
     pub(crate) fn fsid(&self, fsid: Fsid, place: Place) -> Fsid {
         if place.root == FileId::ROOT {
             return fsid;
         }
         let mut id = fsid.0;
-        // Odd, so that no two directories have the same; and the way to exports, number 0, has its own.
+        // The number is odd, so that no two directories share it. Pseudo directories have root number 0 and so an id of
+        // their own.
         let number = (place.root.0.wrapping_mul(2) | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         id[8..].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, with)| *byte ^= with);
         Fsid(id)
     }
 
-    /// Every rule with its path, for display.
+    /// Returns every rule with its path, for display.
     pub(crate) fn shown(&self) -> impl Iterator<Item = (String, &Rule)> {
         self.rules.iter().map(|rule| (shown(rule), rule))
     }

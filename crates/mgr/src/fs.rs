@@ -1,4 +1,5 @@
-//! The file system as the NFS server sees it: each method of its door, handed on to the namespace or the room.
+//! The file system of the NFS server: it implements the server's trait and passes each call to the namespace or to
+//! [`Room`].
 
 use crate::handle;
 use crate::room::{Room, now};
@@ -14,14 +15,14 @@ use types::{
     Attrs, ByteRange, Cred, FileId, FileKind, Fsid, Renaming, SetAttrs, StatFs, Status, Timestamp, Verifier, limits,
 };
 
-/// The file system behind the NFS server's door; clones share it.
+/// The file system that the NFS server uses; clones share it.
 #[derive(Clone, Debug)]
 pub struct Files(pub(crate) Arc<Room>);
 
-/// What everybody may do with a directory on the way to an export.
+/// The access that every client has to a pseudo directory above an export.
 const ON_THE_WAY: u32 = access::READ | access::LOOKUP | access::EXECUTE;
 
-/// Inodes that could still be made, for display: their number is bounded by space only.
+/// Number of free inodes to report: only space limits the number of files.
 const FILES_FREE: u64 = 1 << 32;
 
 fn change(info: ChangeInfo) -> Change {
@@ -29,13 +30,14 @@ fn change(info: ChangeInfo) -> Change {
 }
 
 impl Files {
-    /// A failure in `dir`, with the kind of thing that it is instead of a directory told apart.
+    /// Returns the status of a failure in `dir`; `Symlink` if `dir` is a symbolic link.
     fn in_dir(&self, dir: FileId, status: Status) -> Status {
         let is_symlink = || self.0.namespace.getattr(dir).is_ok_and(|a| a.kind == FileKind::Symlink);
         if status == Status::NotDir && is_symlink() { Status::Symlink } else { status }
     }
 
-    /// As [`Self::in_dir`], of something that was to get this name there. What has it stays: whoever is told builds on it.
+    /// As [`Self::in_dir`], for a failed creation of this name. If the name exists, waits until its file is durable:
+    /// the client relies on it.
     async fn in_the_way(&self, dir: FileId, name: &[u8], status: Status) -> Status {
         match status {
             Status::Exist => self.0.notes.found_in_the_way(dir, name).await.err().unwrap_or(status),
@@ -44,10 +46,10 @@ impl Files {
     }
 }
 
-/// The ACCESS bits that permission bits amount to.
+/// Returns the ACCESS bits of these permissions.
 fn access_bits(rights: meta::Rights, kind: FileKind) -> u32 {
     let directory = kind == FileKind::Directory;
-    // Which extended attributes there are anybody may know who gets there, as on Linux.
+    // Every caller that reaches a file may list its extended attributes, as on Linux.
     let mut bits = access::XALIST;
     if rights.read {
         bits |= access::READ | access::XAREAD;
@@ -60,7 +62,7 @@ fn access_bits(rights: meta::Rights, kind: FileKind) -> u32 {
         (false, true) => bits |= access::EXECUTE,
         _ => {}
     }
-    // Names are changed in a directory that may be searched.
+    // Names can be changed only in a directory that the caller may search.
     if directory && rights.write && rights.execute {
         bits |= access::DELETE;
     }
@@ -149,7 +151,7 @@ impl FileSystem for Files {
                 Ok(after)
             }
             None if set.mtime.is_some() && self.0.grants.is_silent(file, ctx.client) => {
-                // What it wrote before and told nobody must not be found later, and taken for a change after this one.
+                // Earlier unreported writes must not be found later, and taken for a change after this one.
                 self.0.attrs(ctx, file).await?;
                 self.0.set_attributes(ctx, file, &set, opened).await
             }
@@ -177,7 +179,7 @@ impl FileSystem for Files {
 
     async fn lookup_parent(&self, ctx: &Ctx, dir: FileId) -> Result<Attrs> {
         let root = Cred::root();
-        // Nobody is asked for permission on the way.
+        // Pseudo directories and roots of exports need no permission.
         let cred = if ctx.place.is_outside() || ctx.place.root == dir { &root } else { &ctx.cred };
         self.0.namespace.lookup_parent(cred, dir).map_err(|e| self.in_dir(dir, e))
     }
@@ -236,16 +238,16 @@ impl FileSystem for Files {
         };
         match made {
             Ok(made) => {
-                // An exclusive create that is sent again finds what it made.
+                // A repeated exclusive create finds the file that it made.
                 if made.created && made.dir.before != made.dir.after {
                     self.0.notes.made(made.file.attrs.id, unsynced.then_some(ctx.client));
                 } else if !(made.created && unsynced) {
-                    // Whoever made it may not have waited until it was there to stay.
+                    // The file's creator may not have waited for durability.
                     namespace.settle().await?;
                 }
                 Ok(Opened { attrs: made.file.attrs, created: made.created, change: change(made.dir) })
             }
-            // Something that is no regular file has the name: what to make of it is the caller's.
+            // The name belongs to an inode that is no regular file: the caller decides what to do.
             Err(Status::IsDir | Status::Symlink | Status::WrongType) => {
                 let attrs = self.lookup(ctx, dir, name).await?;
                 let now = self.0.namespace.getattr(dir)?.change;
@@ -267,7 +269,7 @@ impl FileSystem for Files {
     }
 
     async fn rename(&self, ctx: &Ctx, from: (FileId, &Bytes), to: (FileId, &Bytes), how: Renaming) -> Result<Renamed> {
-        // Of two that change places, each is put where the other was.
+        // With an exchange, each name is also a target.
         self.0.exports.may_move(from, how == Renaming::Exchange)?;
         self.0.exports.may_move(to, true)?;
         let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
@@ -392,7 +394,7 @@ impl FileSystem for Files {
     }
 
     async fn device_info(&self, ctx: &Ctx, device: [u8; 16], kind: u32) -> Result<Bytes> {
-        // With the addresses goes a ticket, which is for those who have a file to use it for.
+        // A ticket goes with the addresses; only clients that see an export need one.
         if ctx.view == View::NONE {
             return Err(Status::NoEnt);
         }
@@ -445,8 +447,8 @@ impl FileSystem for Files {
 
     async fn persist_client(&self, record: ClientRecord) -> Result<()> {
         match self.0.clients.put(now(), record).await {
-            // Without a record it cannot reclaim after a restart and is told so then; without a session it could not even
-            // read.
+            // Without a record the client cannot reclaim after a restart, and gets an error then; without a session it
+            // could not even read.
             Err(Status::NoSpc) => {
                 tracing::warn!(
                     "the disk of the metadata store is full: a client is let in that a restart will not know"
@@ -466,7 +468,7 @@ impl FileSystem for Files {
     }
 }
 
-/// Who acts when nobody asked.
+/// Returns the context of the mgr's own operations.
 pub(crate) fn own_ctx() -> Ctx {
     Ctx { cred: Cred::root(), now: now(), ..Ctx::default() }
 }

@@ -1,4 +1,4 @@
-//! Everything that is served on the mgr's port: NFS and the admin program.
+//! The RPC service of the mgr's port: NFS and the admin program.
 
 use crate::backchannel::Backchannel;
 use crate::caller::Seen;
@@ -30,7 +30,7 @@ const NFS_V4: u32 = 4;
 const NFSPROC4_NULL: u32 = 0;
 const NFSPROC4_COMPOUND: u32 = 1;
 
-/// What is told to those who may not check a file system.
+/// The reply to callers that may not check a file system.
 const NOT_ALLOWED: &str = "only the superuser and the owner of the root directory may check or dump a file system, from where exports let \
      them; root on the machine of the mgr always may";
 
@@ -60,7 +60,7 @@ impl Gateway {
                     caller::identity(peer, &context.header.cred).ok_or(Refusal::Auth(AUTH_TOOWEAK))?;
                 let (seen, exports) = (Seen::of(peer), &self.server.fs().0.exports);
                 let view = exports.view(seen);
-                // Nothing is kept for those who may not use anything.
+                // No state is kept for clients that see no export.
                 if view == View::NONE && exports.are_for_privileged_ports(seen) {
                     self.mismatches.say(Asked::Port, peer.peer(), Instant::now());
                     return Err(Refusal::Auth(AUTH_TOOWEAK));
@@ -97,22 +97,25 @@ impl Gateway {
         }
     }
 
-    /// Whether the caller may look at all files: the superuser of this machine by the Unix socket, whatever the exports say,
-    /// or, as far as an export of everything allows, the superuser or the owner of the root directory.
+    /// Returns whether the caller may check all files. The superuser of this host may do so over the Unix socket,
+    /// whatever the exports say. The superuser and the owner of the root directory may do so if an export of the root
+    /// allows it.
     fn may_check(&self, context: &CallContext) -> bool {
         if matches!(context.peer.peer(), Address::Unix(_)) && context.peer.peer_user() == Some(0) {
             return true;
         }
         let Some((_, cred)) = caller::identity(&context.peer, &context.header.cred) else { return false };
         let exports = &self.server.fs().0.exports;
-        // Whoever may not see everything may not check everything, and is here who they are there.
+        // A caller that does not see the whole file system may not check it. The squashing of that export applies here
+        // too.
         let Some(rule) = exports.of_everything(exports.view(Seen::of(&context.peer))) else { return false };
         let cred = rule.terms.squash.apply(&cred).unwrap_or(cred);
         let owner = self.server.fs().0.namespace.getattr(FileId::ROOT).map(|root| root.uid);
         cred.is_root() || owner == Ok(cred.uid)
     }
 
-    /// Whether the caller may know what the file system is made of: those who see an export, and root of this machine.
+    /// Returns whether the caller may see the status of the file system: clients that see an export, and root of this
+    /// host.
     fn may_look(&self, context: &CallContext) -> bool {
         self.may_check(context) || self.server.fs().0.exports.view(Seen::of(&context.peer)) != View::NONE
     }

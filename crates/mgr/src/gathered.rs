@@ -1,7 +1,8 @@
-//! Small writes that wait in memory to be joined: those of all files, bounded in time and in bytes.
+//! Gathered writes: small writes of all files that wait in memory to be joined, limited in time and in bytes.
 //!
-//! What is held was answered for as an unstable write, with a verifier from before it was held. Whatever cannot be written where it belongs
-//! is given up, which changes the verifier, so that no COMMIT of those who wrote it looks like one that has it; and their next COMMIT fails.
+//! The mgr answers a held write as an unstable write, with a verifier from before it was held. Held bytes that cannot
+//! be written are given up, which changes the verifier. So no COMMIT of their writers looks successful, and the next
+//! COMMIT of each of these writers fails.
 
 use layout::gather::{Gather, Part, Run};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,29 +13,29 @@ use tokio::time::Instant;
 use types::limits::GATHER_FAILED_MAX;
 use types::{FileId, Status};
 
-/// How long after it could not be written what is held is tried again, unless somebody needs it before.
+/// When held bytes that could not be written are tried again, unless a request needs them before.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// The gathered writes of all files.
 #[derive(Debug)]
 pub(crate) struct Gathered {
-    /// How long bytes wait; not at all if zero.
+    /// How long bytes wait; zero: nothing is held.
     delay: Duration,
-    /// Bytes of memory that all of them may take.
+    /// Limit of the memory for all held bytes.
     most: usize,
     begun: Instant,
     inner: Mutex<Inner>,
-    /// Told when something is due earlier than everything before.
+    /// Notified when a file becomes due before all others.
     woken: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     files: BTreeMap<FileId, Held>,
-    /// The files by when they are due.
+    /// The files ordered by due time.
     due: BTreeSet<(Duration, FileId)>,
     bytes: usize,
-    /// Files of which nothing is held for now, by how many wanted that.
+    /// Files that currently hold no writes, with the number of their bars.
     barred: BTreeMap<FileId, u32>,
     failed: BTreeMap<FileId, Failed>,
 }
@@ -42,11 +43,11 @@ struct Inner {
 #[derive(Debug)]
 struct Held {
     gather: Gather,
-    /// Whose bytes are in it.
+    /// The clients whose bytes are held.
     writers: BTreeSet<u64>,
-    /// Held while something is on its way to the iods.
+    /// Locked while bytes are in flight to the iods.
     lane: Arc<tokio::sync::Mutex<()>>,
-    /// How it stands in the list of what is due.
+    /// The due time under which the file is in `due`.
     due: Option<Duration>,
     bytes: usize,
 }
@@ -55,7 +56,7 @@ struct Held {
 #[derive(Debug)]
 struct Failed {
     why: Status,
-    /// Whose bytes they were who have not been told.
+    /// The clients that wrote these bytes and have not received the error yet.
     untold: BTreeSet<u64>,
 }
 
@@ -65,19 +66,19 @@ pub(crate) struct Small<'a> {
     pub(crate) client: u64,
     pub(crate) offset: u64,
     pub(crate) data: &'a [u8],
-    /// What the file's windows are long.
+    /// Length of the file's windows.
     pub(crate) window: u64,
 }
 
-/// What became of a write that is held.
+/// The result of a write that is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Taken {
     pub(crate) joined: bool,
-    /// There is enough of it to go.
+    /// Whether a window is full and should be written.
     pub(crate) full: bool,
 }
 
-/// What the whole of it takes.
+/// What all held writes use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Standing {
     pub(crate) files: usize,
@@ -85,7 +86,7 @@ pub(crate) struct Standing {
 }
 
 impl Gathered {
-    /// Nothing held.
+    /// Creates an empty set.
     pub(crate) fn new(delay: Duration, most: usize) -> Self {
         Gathered { delay, most, begun: Instant::now(), inner: Mutex::default(), woken: Notify::new() }
     }
@@ -98,12 +99,13 @@ impl Gathered {
         self.begun.elapsed()
     }
 
-    /// Whether a write of so many bytes is one to be held.
+    /// Returns whether a write of `len` bytes is small enough to be held.
     pub(crate) fn is_for(&self, len: usize, window: u64) -> bool {
         !self.delay.is_zero() && 2 * len as u64 <= window
     }
 
-    /// Holds a write; `None` when it has to be written at once. `may` is asked while nothing can be held or leave.
+    /// Holds a write; `None` when it has to be written at once. Calls `may` under the lock, while no bytes can arrive
+    /// or leave.
     pub(crate) fn take(&self, file: FileId, small: Small<'_>, may: impl Fn() -> bool) -> Option<Taken> {
         let mut inner = self.inner();
         if !may() || inner.barred.contains_key(&file) || inner.failed.contains_key(&file) {
@@ -132,18 +134,19 @@ impl Gathered {
         Some(Taken { joined, full })
     }
 
-    /// Keeps everybody from holding writes of a file until dropped. What is held already stays.
+    /// Prevents writes of a file from being held until the result is dropped. Bytes that are held already stay.
     pub(crate) fn bar(&self, file: FileId) -> Bar<'_> {
         *self.inner().barred.entry(file).or_default() += 1;
         Bar { gathered: self, file }
     }
 
-    /// Whether a byte of this part is held, or on its way to the iods.
+    /// Returns whether a byte of this part is held, or in flight to the iods.
     pub(crate) fn meets(&self, file: FileId, part: Part) -> bool {
         self.inner().files.get(&file).is_some_and(|held| held.gather.meets(part))
     }
 
-    /// Lets a part of a file leave, after what is on its way has arrived. `None` when there is nothing.
+    /// Takes a part of a file out to be written, after earlier bytes in flight have arrived. `None` when nothing is
+    /// held.
     pub(crate) async fn leave(&self, file: FileId, part: Part) -> Option<Leaving<'_>> {
         let lane = {
             let inner = self.inner();
@@ -156,7 +159,7 @@ impl Gathered {
         Some(Leaving { gathered: self, file, runs, outcome: None, _turn: turn })
     }
 
-    /// The files of which something is due, at most so many; they are tried again if it does not leave now.
+    /// Returns up to `most` files that are due; each becomes due again after [`AGAIN`] if it is not written now.
     pub(crate) fn due(&self, most: usize) -> Vec<FileId> {
         let (now, mut inner) = (self.now(), self.inner());
         let due: Vec<_> = inner.due.iter().take_while(|(due, _)| *due <= now).take(most).copied().collect();
@@ -170,7 +173,7 @@ impl Gathered {
         due.into_iter().map(|(_, file)| file).collect()
     }
 
-    /// Completes when something may be due.
+    /// Completes when a file may be due.
     pub(crate) async fn wait(&self) {
         let first = self.inner().due.first().map(|(due, _)| self.begun + *due);
         let due = async {
@@ -186,12 +189,12 @@ impl Gathered {
         }
     }
 
-    /// All files of which something is held.
+    /// Returns all files with held bytes.
     pub(crate) fn files(&self) -> Vec<FileId> {
         self.inner().files.keys().copied().collect()
     }
 
-    /// The file is gone: what is held of it goes nowhere.
+    /// Drops the held bytes of a deleted file.
     pub(crate) fn gone(&self, file: FileId) {
         let mut inner = self.inner();
         inner.failed.remove(&file);
@@ -201,7 +204,7 @@ impl Gathered {
         }
     }
 
-    /// Why bytes that this client had written could not be, told once.
+    /// Returns the error of bytes that this client had written and that were lost, exactly once.
     pub(crate) fn tell(&self, file: FileId, client: u64) -> Option<Status> {
         let mut inner = self.inner();
         let failed = inner.failed.get_mut(&file)?;
@@ -212,7 +215,7 @@ impl Gathered {
         why
     }
 
-    /// What is held now.
+    /// Returns what is held now.
     pub(crate) fn standing(&self) -> Standing {
         let inner = self.inner();
         Standing { files: inner.files.len(), bytes: inner.bytes }
@@ -220,7 +223,7 @@ impl Gathered {
 }
 
 impl Inner {
-    /// Takes over what has changed of a file; whether it is now what is due first.
+    /// Updates the totals and the due time of a file; returns whether the file is now the first that is due.
     fn update(&mut self, file: FileId) -> bool {
         let Some(held) = self.files.get_mut(&file) else { return false };
         let bytes = held.gather.weight();
@@ -242,7 +245,7 @@ impl Inner {
     fn fail(&mut self, file: FileId, why: Status) {
         let Some(held) = self.files.get(&file) else { return };
         let untold = held.writers.clone();
-        // Those who are forgotten here learn of it by the verifier.
+        // Clients whose failures are dropped here notice the loss by the verifier.
         if self.failed.len() >= GATHER_FAILED_MAX {
             self.failed.pop_first();
         }
@@ -252,7 +255,7 @@ impl Inner {
     }
 }
 
-/// Keeps a file from being gathered.
+/// Prevents a file from being gathered.
 #[derive(Debug)]
 pub(crate) struct Bar<'a> {
     gathered: &'a Gathered,
@@ -271,19 +274,19 @@ impl Drop for Bar<'_> {
     }
 }
 
-/// Bytes on their way to the iods. Without an outcome they are held again.
+/// Bytes in flight to the iods. If it is dropped without an outcome, they are held again.
 #[derive(Debug)]
 pub(crate) struct Leaving<'a> {
     gathered: &'a Gathered,
     file: FileId,
     pub(crate) runs: Vec<Run>,
     outcome: Option<Result<(), Status>>,
-    /// Dropped last, when the next may leave.
+    /// Dropped last; then the next bytes may leave.
     _turn: OwnedMutexGuard<()>,
 }
 
 impl Leaving<'_> {
-    /// They have arrived, or are given up for this reason.
+    /// Records that the bytes have arrived, or are given up because of this error.
     pub(crate) fn end(mut self, outcome: Result<(), Status>) {
         self.outcome = Some(outcome);
     }

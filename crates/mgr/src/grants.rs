@@ -1,42 +1,44 @@
-//! Who may be writing past the mgr: layouts for writing that are out, and whether their holders told the size. And who may be reading so.
+//! The layouts that clients hold: which clients may write on the direct path, whether they reported the size, and which
+//! clients may read on it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::FileId;
 
-/// Layouts that are out. Lost with a restart of the mgr, as the layouts themselves are.
+/// The granted layouts. Lost with a restart of the mgr, as the layouts themselves are.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     files: Mutex<HashMap<FileId, HashMap<u64, Grant>>>,
-    /// Who has one for reading, and whether it is of a kind that is not ours.
+    /// The clients with a layout for reading, and whether that layout is of a kernel's kind.
     readers: Mutex<HashMap<FileId, HashMap<u64, bool>>>,
 }
 
-/// What is known of a client with a layout for writing.
+/// The state of a client with a layout for writing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Grant {
-    /// Whether it said LAYOUTCOMMIT since it got its layout, and told with it all that it has written.
+    /// Whether the client has reported, by LAYOUTCOMMIT since it got its layout, everything that it has written.
     committed: bool,
-    /// Whether it has one of the files kind: it tells nothing of what a data server has made durable at once.
+    /// Whether the client has a kernel's layout: it does not report bytes that a data server made durable at once.
     silent: bool,
-    /// Whether another client has cut the file since it got its layout: of a write that was under way then, pieces may have been cut off again.
+    /// Whether another client has truncated the file since this client got its layout: the truncation may have removed
+    /// parts of a write in flight.
     cut: bool,
 }
 
 impl Grants {
-    /// A client gets a layout for writing; `silent` one of the files kind.
+    /// Records that a client gets a layout for writing; `silent`: of a kernel's kind.
     pub(crate) fn granted(&self, file: FileId, client: u64, silent: bool) {
         let mut map = self.map();
         let grant = map.entry(file).or_default().entry(client).or_default();
         *grant = Grant { committed: false, silent: grant.silent || silent, cut: grant.cut };
     }
 
-    /// A client gets a layout for reading; `foreign` one that is not of our own kind.
+    /// Records that a client gets a layout for reading; `foreign`: of a kernel's kind.
     pub(crate) fn granted_read(&self, file: FileId, client: u64, foreign: bool) {
         *self.readers().entry(file).or_default().entry(client).or_default() |= foreign;
     }
 
-    /// A client has no layout for reading any more.
+    /// Records that a client holds no layout for reading any more.
     pub(crate) fn read_gone(&self, file: FileId, client: u64) {
         let mut map = self.readers();
         if let Some(clients) = map.get_mut(&file) {
@@ -47,38 +49,40 @@ impl Grants {
         }
     }
 
-    /// Whether nobody reads or writes the file past the mgr but, perhaps, this client by layouts of our own kind: clients of ours see to it
-    /// themselves that what they send by one way does not meet what they sent by the other.
+    /// Returns whether no client uses the file on the direct path, except perhaps this client by a native layout.
+    /// Weir's clients themselves keep requests on one path from overtaking requests on the other.
     pub(crate) fn all_come_here(&self, file: FileId, client: u64) -> bool {
         let writes = self.map().get(&file).is_none_or(|all| all.iter().all(|(c, grant)| *c == client && !grant.silent));
         writes && self.readers().get(&file).is_none_or(|all| all.iter().all(|(c, foreign)| *c == client && !foreign))
     }
 
-    /// Whether this client may have made the file longer without a word.
+    /// Returns whether this client may have extended the file without a report.
     pub(crate) fn is_silent(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| grant.silent)
     }
 
-    /// This client cuts the file.
+    /// Records that this client truncates the file.
     pub(crate) fn cut_by(&self, file: FileId, client: u64) {
         let mut map = self.map();
         let others = map.get_mut(&file).into_iter().flatten().filter(|(other, _)| **other != client);
         others.for_each(|(_, grant)| grant.cut = true);
     }
 
-    /// Whether another client has cut the file while this one had its layout: then what it says of how far it wrote need not be there.
+    /// Returns whether another client has truncated the file while this client held its layout: then the range that
+    /// this client reports need not exist.
     pub(crate) fn is_cut(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| grant.cut)
     }
 
-    /// A client told what it wrote.
+    /// Records that a client has reported what it wrote.
     pub(crate) fn committed(&self, file: FileId, client: u64) {
         if let Some(grant) = self.map().get_mut(&file).and_then(|clients| clients.get_mut(&client)) {
             grant.committed = true;
         }
     }
 
-    /// A client has no layout for writing any more; whether it may have written without telling.
+    /// Records that a client holds no layout for writing any more; returns whether it may have written without a
+    /// report.
     pub(crate) fn gone(&self, file: FileId, client: u64) -> bool {
         let mut map = self.map();
         let Some(clients) = map.get_mut(&file) else { return false };
@@ -89,23 +93,24 @@ impl Grants {
         grant.is_some_and(|grant| !grant.committed)
     }
 
-    /// Whether this client may have written without telling. As long as it has its layout it may write on.
+    /// Returns whether this client may have written without a report. While it holds its layout it may write on.
     pub(crate) fn is_untold(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| !grant.committed)
     }
 
-    /// Whether anybody but this client may be writing.
+    /// Returns whether a client other than this one may write.
     pub(crate) fn written_by_others(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).is_some_and(|clients| clients.keys().any(|c| *c != client))
     }
 
-    /// Whether the objects may hold bytes that this client does not know to be behind the file's known size: others may
-    /// be writing, or it has not told what it wrote. A client tells what it wrote before it sets a size.
+    /// Returns whether the objects may hold bytes behind the known size that this client does not know of: other
+    /// clients may write, or this client has not reported its writes. A client reports its writes before it sets a
+    /// size.
     pub(crate) fn may_hold_more(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).is_some_and(|clients| clients.iter().any(|(c, grant)| *c != client || !grant.committed))
     }
 
-    /// Whether anybody at all may be writing.
+    /// Returns whether any client may write.
     pub(crate) fn written(&self, file: FileId) -> bool {
         self.map().contains_key(&file)
     }

@@ -1,30 +1,30 @@
-//! Filehandles: version, file system, inode number, the export that it was reached by and when, and an authenticator.
+//! Filehandles: version, file system, inode number, the export of the file and its epoch, and an authenticator.
 //!
-//! A handle is good for what its export allows, so nobody may be able to make one.
+//! A handle grants what its export allows, so clients must not be able to forge one.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use types::{FileId, Fsid, Status};
 use wire::native::Key;
 
 const VERSION: u8 = 2;
-/// Most that the epoch of a handle can be: it has three bytes.
+/// Largest epoch of a handle: it has three bytes.
 pub(crate) const EPOCH_MAX: u32 = 0xff_ffff;
 /// Version and epoch of the exports, fsid, inode number, root directory of the export.
 const SIGNED_LEN: usize = 4 + 16 + 8 + 8;
 const LEN: usize = SIGNED_LEN + 16;
 const _: () = assert!(LEN <= types::limits::FILEHANDLE_MAX);
 
-/// What a handle names.
+/// The content of a handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Named {
     pub(crate) file: FileId,
-    /// The root directory of the export that it was reached by.
+    /// The root directory of the export through which the file was reached.
     pub(crate) root: FileId,
-    /// The epoch of the exports then, at most [`EPOCH_MAX`].
+    /// The epoch of the exports at that time, at most [`EPOCH_MAX`].
     pub(crate) epoch: u32,
 }
 
-/// The handle of a file; see `docs/FORMATS.md`.
+/// Returns the handle of a file; see `docs/FORMATS.md`.
 pub(crate) fn encode(key: &Key, fsid: Fsid, Named { file, root, epoch }: Named) -> Bytes {
     let mut handle = BytesMut::with_capacity(LEN);
     handle.put_u8(VERSION);
@@ -37,7 +37,8 @@ pub(crate) fn encode(key: &Key, fsid: Fsid, Named { file, root, epoch }: Named) 
     handle.freeze()
 }
 
-/// What a handle names: `BadHandle` for anything that [`encode`] does not make, `Stale` for another file system's.
+/// Returns the content of a handle: `BadHandle` for bytes that [`encode`] does not make, `Stale` for a handle of
+/// another file system.
 pub(crate) fn decode(key: &Key, fsid: Fsid, handle: &[u8]) -> Result<Named, Status> {
     let handle: &[u8; LEN] = handle.try_into().map_err(|_| Status::BadHandle)?;
     let (body, mac) = handle.split_at(SIGNED_LEN);

@@ -1,7 +1,7 @@
-//! The iods of the file system: who they are, how they stand, and which of them take a new file.
+//! The iods of the file system: their identities, their connections, and the choice of iods for a new file.
 //!
-//! Every iod that ever said HELLO has a number for life, kept in the registry of the metadata store; layout records
-//! name iods by number. One task for each configured address keeps trying to reach its iod.
+//! Every iod that ever sent HELLO has a permanent number, kept in the registry of the metadata store; layout records
+//! name iods by number. One task for each configured address keeps trying to connect to its iod.
 
 mod claiming;
 mod claims;
@@ -36,10 +36,10 @@ use tokio::time::Instant;
 use types::{FileId, Generation, IodId, Status, StoreId};
 use wire::native::StatsReply;
 
-/// Free bytes below which an iod takes no new files while others have more.
+/// Free bytes below which an iod gets no new files while other iods have more.
 const LOW_SPACE: u64 = 64 << 20;
 
-/// How long a start waits for its iods. One that takes longer must not keep clients from those that are there.
+/// How long a start waits for its iods. A slow iod must not keep clients from the others.
 const START: Duration = Duration::from_secs(5);
 
 /// All iods, known and configured.
@@ -49,27 +49,27 @@ pub(crate) struct Iods {
     cluster: ClusterFile,
     counters: net::Counters,
     state: Mutex<State>,
-    /// How long an iod may be away before it counts as lost.
+    /// How long an iod may be unreachable before it counts as lost.
     patience: Duration,
     slots: Vec<Slot>,
-    /// Rises with every file that gets a layout, so that files start on different iods.
+    /// Rises with every file that gets a layout, so that files begin on different iods.
     first: AtomicU64,
-    /// Of the next link: the epoch of this mgr in the high half, a counter in the low half.
+    /// Incarnation of the next link: the epoch of this mgr in the high half, a counter in the low half.
     incarnation: AtomicU64,
     pub(crate) verifiers: Verifiers,
-    /// Rises whenever an iod comes up.
+    /// Rises whenever an iod connects.
     pub(crate) came_up: watch::Sender<u64>,
     claims: Claims,
     /// The epoch of this start.
     epoch: u32,
     /// See [`Iods::end_earlier_rights`].
     least_epoch: AtomicU32,
-    /// The slots that have been tried since the start.
+    /// Number of slots that have been tried since the start.
     asked: watch::Sender<usize>,
     refused: watch::Sender<Option<Refused>>,
 }
 
-/// An iod that must not be used with the metadata store, and why.
+/// An iod that must not be used with the metadata store, and the reason.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     pub(crate) address: String,
@@ -87,41 +87,41 @@ struct State {
 struct Member {
     registered: Registered,
     link: Option<Arc<Link>>,
-    /// Since when it is there, or away.
+    /// Since when the iod is up or down.
     since: Instant,
     stats: StatsReply,
-    /// The mark that it remembers, once it has taken a claim since the start.
+    /// The mark that the iod keeps, once it has accepted a claim since the start.
     claimed: Option<u64>,
 }
 
 impl Member {
-    /// One that was not reached since the start.
+    /// Returns a member that has not connected since the start.
     fn away(registered: Registered) -> Self {
         Member { registered, link: None, since: Instant::now(), stats: StatsReply::default(), claimed: None }
     }
 }
 
-/// A configured address and how reaching it went.
+/// A configured address and the state of the connection to it.
 #[derive(Debug)]
 struct Slot {
     address: Address,
     standing: watch::Sender<Standing>,
-    /// Whether it has been tried since the start.
+    /// Whether the address has been tried since the start.
     asked: AtomicBool,
 }
 
-/// How an iod stands.
+/// The state of a configured iod.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
     /// Not tried yet.
     New,
     /// Connected, with its number.
     Up(u16),
-    /// Not reachable, or refused; tried again and again.
+    /// Not reachable, or refused; retried for ever.
     Down(String),
 }
 
-/// What `status` tells of one iod.
+/// What `weir status` shows of one iod.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     pub(crate) address: String,
@@ -140,7 +140,7 @@ pub(crate) struct Keeping {
 }
 
 impl Iods {
-    /// The iods that the registry knows, none of them connected yet. `epoch` is larger than those of all earlier mgrs.
+    /// Loads the iods from the registry, none of them connected yet. `epoch` is larger than those of all earlier mgrs.
     pub(crate) fn load(
         namespace: Arc<Namespace<Embedded>>,
         cluster: ClusterFile,
@@ -156,7 +156,7 @@ impl Iods {
             let member = Member::away(registered);
             state.members.insert(member.registered.number, member);
         }
-        // Until an iod has taken a claim this may be an older copy of the store, which must give out no numbers.
+        // Until an iod has accepted a claim, this store may be an older copy, which must allocate no numbers.
         namespace.hold_numbers(!state.members.is_empty());
         let slot = |address| Slot { address, standing: watch::channel(Standing::New).0, asked: AtomicBool::new(false) };
         Ok(Iods {
@@ -178,7 +178,7 @@ impl Iods {
         })
     }
 
-    /// Starts reaching for every configured iod; completes once each was tried once, or took too long for that.
+    /// Starts connecting to every configured iod; completes once each was tried once, or after [`START`].
     pub(crate) async fn keep(self: &Arc<Self>) -> Keeping {
         let mut tasks = JoinSet::new();
         for index in 0..self.slots.len() {
@@ -199,7 +199,7 @@ impl Iods {
         Keeping { _tasks: tasks }
     }
 
-    /// A number for a link, larger than those of all earlier ones.
+    /// Returns the number of a new link, larger than those of all earlier links.
     fn next_incarnation(&self) -> u64 {
         self.incarnation.fetch_add(1, Relaxed)
     }
@@ -208,23 +208,23 @@ impl Iods {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Identity and secret of the file system.
+    /// Returns the identity and the secret of the file system.
     pub(crate) fn cluster(&self) -> &ClusterFile {
         &self.cluster
     }
 
-    /// The way to an iod; `Delay` while it is down.
+    /// Returns the link to an iod; `Delay` while the iod is down.
     pub(crate) fn link(&self, number: u16) -> Result<Arc<Link>, Status> {
         let link = self.state().members.get(&number).and_then(|m| m.link.clone());
         link.filter(|link| !link.is_closed()).ok_or(Status::Delay)
     }
 
-    /// Whether an iod is away for longer than anybody should wait for it.
+    /// Returns whether an iod has been down for longer than clients should wait for it.
     pub(crate) fn is_lost(&self, number: u16) -> bool {
         self.state().members.get(&number).is_some_and(|member| self.has_lost(member))
     }
 
-    /// The numbers of all iods that are away for longer than anybody should wait for them.
+    /// Returns the numbers of all iods that have been down for longer than clients should wait for them.
     pub(crate) fn lost(&self) -> BTreeSet<u16> {
         let state = self.state();
         state.members.iter().filter(|(_, member)| self.has_lost(member)).map(|(number, _)| *number).collect()
@@ -234,29 +234,29 @@ impl Iods {
         member.link.is_none() && member.since.elapsed() >= self.patience
     }
 
-    /// The generation that the objects of a file have now.
+    /// Returns the current generation of a file's objects.
     pub(crate) fn generation(&self, file: FileId) -> Result<Generation, Status> {
         Ok(self.namespace.info(file)?.generation)
     }
 
-    /// Every iod that was ever registered, by number.
+    /// Returns every iod that was ever registered, by number.
     pub(crate) fn all(&self) -> Vec<Registered> {
         self.state().members.values().map(|member| member.registered.clone()).collect()
     }
 
-    /// The iods that are up, by number, and the ways to them.
+    /// Returns the iods that are up, by number, with their links.
     pub(crate) fn up(&self) -> Vec<(u16, Arc<Link>)> {
         let state = self.state();
         let up = state.members.iter().filter_map(|(number, member)| Some((*number, member.link.clone()?)));
         up.filter(|(_, link)| !link.is_closed()).collect()
     }
 
-    /// The numbers of all iods that were ever registered.
+    /// Returns the numbers of all iods that were ever registered.
     pub(crate) fn numbers(&self) -> Vec<u16> {
         self.state().members.keys().copied().collect()
     }
 
-    /// The iod with this number; `Corrupt` for a number that was never given out.
+    /// Returns the iod with this number; `Corrupt` for a number that was never allocated.
     pub(crate) fn registered(&self, number: u16) -> Result<Registered, Status> {
         self.state().members.get(&number).map(|m| m.registered.clone()).ok_or_else(|| {
             tracing::error!(number, "a layout names an iod that was never registered");
@@ -264,7 +264,7 @@ impl Iods {
         })
     }
 
-    /// The iods with these numbers as data servers. `None` while one of them is down, or when one serves no NFS.
+    /// Returns the iods with these numbers as data servers; `None` while one of them is down, or if one serves no NFS.
     pub(crate) fn data_servers(&self, numbers: &[u16]) -> Option<Vec<DataServer>> {
         let state = self.state();
         let of = |number: &u16| {
@@ -275,14 +275,14 @@ impl Iods {
         numbers.iter().map(of).collect()
     }
 
-    /// The iod with this id, `None` if it was never registered.
+    /// Returns the iod with this id, `None` if it was never registered.
     pub(crate) fn by_id(&self, id: IodId) -> Option<Registered> {
         let state = self.state();
         let number = state.numbers.get(&id)?;
         state.members.get(number).map(|m| m.registered.clone())
     }
 
-    /// Where the bytes of a new file shall live; `Delay` while too few iods are up.
+    /// Chooses the iods of a new file; `Delay` while too few iods are up.
     pub(crate) fn choose(&self, policy: &Policy) -> Result<Record, Status> {
         let numbers = {
             let state = self.state();
@@ -291,7 +291,7 @@ impl Iods {
             let roomy: Vec<u16> = up.iter().filter(|(_, free)| *free >= LOW_SPACE).map(|(n, _)| *n).collect();
             if roomy.is_empty() { up.into_iter().map(|(n, _)| n).collect() } else { roomy }
         };
-        // A file that is to have two copies does not begin with one.
+        // A file with two copies does not begin with one.
         if numbers.len() < (policy.mirrors as usize).max(1) {
             return Err(Status::Delay);
         }
@@ -302,7 +302,7 @@ impl Iods {
         })
     }
 
-    /// Bytes of all disks below the iods and how many are free; disks that several iods share count once.
+    /// Returns the capacity of all disks of the iods and their free bytes; disks that several iods share count once.
     pub(crate) fn capacity(&self) -> (u64, u64) {
         let state = self.state();
         let mut disks: BTreeMap<(String, u64), (u64, u64)> = BTreeMap::new();
@@ -318,7 +318,7 @@ impl Iods {
         disks.values().fold((0, 0), |(all, free), disk| (all.saturating_add(disk.0), free.saturating_add(disk.1)))
     }
 
-    /// How every iod stands, configured or only known.
+    /// Returns the state of every iod, whether configured or only registered.
     pub(crate) fn report(&self) -> Vec<Report> {
         let state = self.state();
         let mut reports = Vec::new();
@@ -346,7 +346,7 @@ impl Iods {
     }
 }
 
-/// The counter in which an iod tells the number of the disk below its store.
+/// The counter in which an iod reports the device number of its store's disk.
 const DEVICE_COUNTER: &str = "store.device";
 
 fn report(address: String, member: Option<&Member>, problem: Option<String>) -> Report {

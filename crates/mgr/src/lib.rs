@@ -1,4 +1,5 @@
-//! The metadata server: binds NFS, namespace and layouts to the network and proxies I/O to the iods.
+//! The metadata server (mgr): it connects NFS, the namespace and layouts to the network, and does I/O on the iods for
+//! clients without layouts.
 //!
 //! [`format`] makes a file system, [`Mgr::start`] serves it.
 

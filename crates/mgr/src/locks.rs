@@ -1,11 +1,11 @@
-//! One lock per file being worked on: whoever cuts a file must not meet a write or the taking over of a size.
+//! Locks of files: one shared or exclusive lock per file, so that a truncation excludes writes and size updates.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 use types::FileId;
 
-/// The locks of all files; a file that nobody works on takes no room.
+/// The locks of all files; an unused lock takes no memory.
 #[derive(Debug, Default)]
 pub(crate) struct FileLocks {
     files: Mutex<HashMap<FileId, Arc<RwLock<()>>>>,
@@ -24,14 +24,14 @@ pub(crate) struct FileGuard<'a> {
 }
 
 impl FileLocks {
-    /// Shares the file with others who do the same.
+    /// Locks the file shared.
     pub(crate) async fn shared(&self, file: FileId) -> FileGuard<'_> {
         let mut guard = FileGuard { locks: self, file, hold: None };
         guard.hold = Some(Hold::Shared(self.lock_of(file).read_owned().await));
         guard
     }
 
-    /// Has the file alone.
+    /// Locks the file exclusively.
     pub(crate) async fn alone(&self, file: FileId) -> FileGuard<'_> {
         let mut guard = FileGuard { locks: self, file, hold: None };
         guard.hold = Some(Hold::Alone(self.lock_of(file).write_owned().await));
@@ -51,7 +51,7 @@ impl Drop for FileGuard<'_> {
     fn drop(&mut self) {
         self.hold = None;
         let mut map = self.locks.map();
-        // Whoever waits or holds has a clone.
+        // Every waiter and every holder has a clone.
         if map.get(&self.file).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             map.remove(&self.file);
         }

@@ -1,4 +1,5 @@
-//! Logs clients that are refused for their NFS version or their port: all that they see themselves is a mount that fails.
+//! Log messages about clients that are refused for their NFS version or their port: the client itself sees only a
+//! failed mount.
 
 use net::Address;
 use std::sync::{Mutex, PoisonError};
@@ -7,26 +8,26 @@ use tokio::time::Instant;
 use wire::nfs4::compound::ArgsHeader;
 use xdr::{Reader, Xdr};
 
-/// How often the same is said: whoever mounts by themselves try for ever, and whoever means harm would fill the disk.
+/// Least time between two messages of a kind: automounters retry for ever, and an attacker could fill the disk.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// A version that is not served.
+/// A request that is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Asked {
     /// Version 2 or 3, or one that does not exist (RFC 5531 §9: PROG_MISMATCH).
     Version(u32),
     /// A minor version of version 4 (RFC 8881 §16.2: NFS4ERR_MINOR_VERS_MISMATCH).
     Minor(u32),
-    /// Something, from a port above 1023 of another machine (`privileged_ports`).
+    /// A request from a port above 1023 of another host (`privileged_ports`).
     Port,
 }
 
-/// When it was last said of versions, of minor versions, and of ports.
+/// When versions, minor versions, and ports were last logged.
 #[derive(Debug, Default)]
 pub(crate) struct Mismatches([Mutex<Option<Instant>>; 3]);
 
 impl Asked {
-    /// The minor version of a COMPOUND, if it is not served.
+    /// Returns the minor version of a COMPOUND, if it is not supported.
     pub(crate) fn by(mut compound: Reader) -> Option<Asked> {
         let minor = ArgsHeader::decode(&mut compound).ok()?.minorversion;
         (!matches!(minor, 1 | 2)).then_some(Asked::Minor(minor))
@@ -34,7 +35,7 @@ impl Asked {
 }
 
 impl Mismatches {
-    /// Says that somebody asked for this, unless something like it was said a moment ago.
+    /// Logs this refusal, unless one of the same kind was logged a moment ago.
     pub(crate) fn say(&self, asked: Asked, peer: &Address, now: Instant) {
         if !self.is_time(asked, now) {
             return;

@@ -1,7 +1,8 @@
-//! The Unix socket for clients of this machine: who is told of it, and where it is.
+//! The Unix socket of the mgr for clients on the same host, and the check of which clients learn its path.
 //!
-//! A client comes by TCP and asks (NEAR). It is told only if nobody stands in between, who may be there for a reason, and if it sees
-//! the same exports over both. Here the kernel says who asks ([`crate::caller`]).
+//! A client connects by TCP and asks for the path (NEAR). It gets the path only if its connection is direct, because a
+//! proxy may be there for a reason, and if it sees the same exports over both. At the socket the kernel names the
+//! calling user ([`crate::caller`]).
 
 use crate::caller::Seen;
 use crate::exports::Exports;
@@ -16,14 +17,14 @@ use wire::native::Local;
 /// Name of the socket in the mgr's directory.
 const SOCKET: &str = "mgr.sock";
 
-/// The socket, and who answers there.
+/// The socket, and the number of this run of the mgr.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Near {
     run: u64,
     local: Option<Local>,
 }
 
-/// Listens in the directory of an mgr, which nobody else uses; without it clients come by TCP.
+/// Listens in the directory of a mgr, which no other process uses; if this fails, clients use TCP.
 pub(crate) async fn listen(dir: &Path, run: u64) -> (Near, Option<Listener>) {
     match bind(dir).await {
         Ok((local, listener)) => (Near { run, local: Some(local) }, Some(listener)),
@@ -40,18 +41,18 @@ async fn bind(dir: &Path) -> Result<(Local, Listener), String> {
     let path = path.to_str().ok_or("its path would not be UTF-8")?.to_owned();
     let address = Address::parse(&path, None).map_err(|e| e.to_string())?;
     let listener = Listener::bind(&address).await.map_err(|e| e.to_string())?;
-    // Whoever may connect to a port of this machine may connect here, if the directory lets them.
+    // A user who may connect to a TCP port of this host may connect here too, if the directory's mode allows it.
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).map_err(|e| e.to_string())?;
     Ok((Local { host: host.trim().to_owned(), path }, listener))
 }
 
 impl Near {
-    /// The answer to a client that is seen at an address.
+    /// Returns the answer to a client that connects from `peer`.
     pub(crate) fn answer(&self, args: &NearArgs, peer: &Connection, exports: &Exports) -> NearReply {
         self.tell(args, peer.peer(), || exports.view(Seen::of(peer)) == exports.view(Seen::NEARBY))
     }
 
-    /// The answer to an administrator, who does not come for an export.
+    /// Returns the answer to an administrator, who needs no export.
     pub(crate) fn answer_to_administer(&self, args: &NearArgs, seen: &Address) -> NearReply {
         self.tell(args, seen, || true)
     }
@@ -59,13 +60,14 @@ impl Near {
     fn tell(&self, args: &NearArgs, seen: &Address, may_know: impl FnOnce() -> bool) -> NearReply {
         let is_direct = place(seen).is_some_and(|seen| args.from.parse().ok().as_ref().and_then(place) == Some(seen));
         let local = self.local.clone().filter(|_| is_direct && may_know());
-        // With it somebody else could pass itself off as this mgr at the path of the socket, where that is another file.
+        // With this number another process could pose as this mgr at the path of the socket, on a host where that path
+        // is another file.
         let is_here = local.is_some() || matches!(seen, Address::Unix(_));
         NearReply { run: if is_here { self.run } else { 0 }, local }
     }
 }
 
-/// Address and port, one for those of both versions of IP that mean the same.
+/// Returns address and port, the same for equivalent IPv4 and IPv6 addresses.
 fn place(address: &Address) -> Option<(IpAddr, u16)> {
     match address {
         Address::Tcp { host, port } => Some((host.parse::<IpAddr>().ok()?.to_canonical(), *port)),

@@ -1,4 +1,4 @@
-//! Listening to what iods tell of clients that write past the mgr by NFS, and say nothing themselves.
+//! Reports of data servers: iods report the writes of kernel clients, and ask how long files are (NEWS and LENGTHS).
 
 use crate::counters::add;
 use crate::iods::Link;
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use types::{FileId, Generation, Status};
 use wire::native::{FileLength, Length, LengthQuestion, LengthsArgs, NewsArgs, Rights, STORE_OBJECT};
 
-/// Listens to every iod that comes up, for ever.
+/// Processes the reports and questions of every iod that comes up, for ever.
 pub(crate) async fn listen(room: Arc<Room>) {
     let mut came_up = room.iods.came_up.subscribe();
     let mut listening: HashMap<u16, (Arc<Link>, JoinSet<()>)> = HashMap::new();
@@ -31,17 +31,17 @@ pub(crate) async fn listen(room: Arc<Room>) {
     }
 }
 
-/// Asks one iod for news, again and again until it is gone.
+/// Requests the reports of one iod until it is gone.
 async fn follow(room: Arc<Room>, number: u16, link: Arc<Link>) {
     let mut known = 0;
     loop {
         let cap = link.capability(STORE_OBJECT, Generation(0), Rights::ADMIN);
         let Ok(news) = link.news(&NewsArgs { cap, known }).await else { return };
-        // All at once: they share the flush of the metadata.
+        // All at once, so that they share a flush of the metadata.
         let heard = join_all(news.written.iter().map(|object| room.written_at(*object, number))).await;
         add(&room.counters.news, heard.len() as u64);
         if let Some(error) = heard.into_iter().find_map(Result::err) {
-            // Told again with the next answer.
+            // The iod repeats the reports in its next answer.
             tracing::warn!(number, "what a client wrote cannot be taken note of yet: {error}");
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
@@ -50,7 +50,7 @@ async fn follow(room: Arc<Room>, number: u16, link: Arc<Link>) {
     }
 }
 
-/// Answers one iod how long files are, again and again until it is gone.
+/// Answers the questions of one iod about file lengths until it is gone.
 async fn tell_lengths(room: Arc<Room>, number: u16, link: Arc<Link>) {
     let mut answers = Vec::new();
     loop {
@@ -65,10 +65,11 @@ async fn tell_lengths(room: Arc<Room>, number: u16, link: Arc<Link>) {
 }
 
 impl Room {
-    /// How long a file is, and its object on an iod at least, when that is known here: nobody has a layout to write past the mgr, whoever had one has told all, and no
-    /// cut is under way. Waits for nothing, as the iod that asks may be waited for.
+    /// Returns the length of a file and the least length of its object on an iod, if the mgr knows them. It knows them
+    /// if no client has a layout to write the file, all earlier writers have reported, and no truncation is in
+    /// progress. The function does not wait, because other requests may wait for the iod that asks.
     ///
-    /// The length is looked at last: what is written after the others were looked at is written while the question is open.
+    /// The length is read last: writes after the other checks happen while the question is open.
     fn known_length(&self, file: FileId, iod: u16) -> Option<FileLength> {
         if self.grants.written(file) || self.notes.is_untold(file) || self.notes.cut(file).is_some() {
             return None;
@@ -79,20 +80,20 @@ impl Room {
         Some(FileLength { file: info.attrs.size, least: least.unwrap_or(0) })
     }
 
-    /// A client has written the object of a file on this iod, durably, and tells nobody.
+    /// Records that a client without reports of its own has written the object of a file on this iod durably.
     async fn written_at(&self, file: FileId, number: u16) -> Result<(), Status> {
         let outcome = async {
-            // Not beside a cut: how long the object is now is looked at when none is under way.
+            // The lock excludes truncations, so that the length of the object is read when none is in progress.
             let _shared = self.shared(file).await?;
             let info = self.namespace.info(file)?;
             let Some(objects) = self.objects(&info)? else { return Ok(()) };
             let end = objects.end_at(number).await?;
-            // Not on behalf of anybody: the writer's permissions were checked when it got its layout.
+            // With root's credentials: the writer's permissions were checked when it got its layout.
             let root = types::Cred::root();
             self.namespace.set_size(&root, now(), file, end, None).await.map(drop)
         };
         match outcome.await {
-            // It is gone, and nobody will ask for it.
+            // The file is gone, so no client can read it.
             Err(Status::Stale) => Ok(()),
             other => other,
         }

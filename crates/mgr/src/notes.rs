@@ -1,8 +1,8 @@
-//! Notes of what is still to be done about files: the durable intents of the namespace, at hand in memory.
+//! Intents: durable notes of unfinished work on files (unreported sizes, truncations, fences), with a copy in memory.
 //!
-//! A file is noted as written before anything can reach its objects that its size does not tell of, and forgotten once
-//! nobody writes and the size is known. So the files whose size may be wrong after a crash are known: they are those
-//! that were noted, and no object of any other file reaches beyond its file's size.
+//! The mgr notes a file as written before any client can write bytes to its objects that its size does not cover. It
+//! forgets the note once no client writes the file and the size is known. So after a crash the files whose size may be
+//! wrong are exactly the noted files: no object of any other file reaches beyond the size of its file.
 
 use meta::schema::{Intent, Noted};
 use meta::{Embedded, Namespace};
@@ -13,72 +13,73 @@ use types::{Cred, FileId, Generation, Status};
 
 use crate::room::now;
 
-/// Notes read from the namespace at a time.
+/// Number of notes that one read of the namespace returns at most.
 const PAGE: usize = 4096;
 
-/// All notes.
+/// All notes of the mgr.
 #[derive(Debug)]
 pub(crate) struct Notes {
     namespace: Arc<Namespace<Embedded>>,
     inner: Mutex<Inner>,
-    /// Held alone while notes are being forgotten, and shared by those who make one anew: they share flushes too.
+    /// Held exclusively while notes are being forgotten, and shared while notes are made, so that new notes share
+    /// flushes too.
     forgetting: tokio::sync::RwLock<()>,
-    /// Told when there is something to forget.
+    /// Notified when there is a note to forget.
     done: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     written: HashMap<FileId, Written>,
-    /// Files made by clients that did not wait, until somebody begins to write them: neither their making nor the note may be
-    /// durable yet.
+    /// Files whose creator did not wait for durability, until a client begins to write them: neither the creation nor
+    /// the note may be durable yet.
     unsynced: HashMap<FileId, Unsynced>,
     cuts: HashMap<FileId, Cut>,
     fences: HashMap<FileId, Generation>,
-    /// Writes in progress: until they are over nobody has told all.
+    /// Writes in progress: while a file has one, reports about its size are not complete.
     writers: HashMap<FileId, u32>,
-    /// The last failure of each file: a write that failed, or a client that lost or returned its layout without a report of
-    /// what it wrote. Failures are numbered over all files, so that no number comes twice.
+    /// The last failure of each file: a write that failed, or a client that lost or returned its layout without a
+    /// report of what it wrote. Failures are numbered across all files, so that no number is used twice.
     failures: HashMap<FileId, u64>,
     /// Number of the last failure of any file.
     last_failure: u64,
-    /// Done, to be forgotten.
+    /// Notes of finished work, to be forgotten.
     done: Vec<Noted>,
 }
 
-/// A cut that may not have reached every object.
+/// A truncation that may not have reached every object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cut {
-    /// The namespace has this size, and a note.
+    /// The namespace has this size, and a note of the truncation.
     To(u64),
-    /// Whoever asked for it went away before the namespace had answered.
+    /// The task that requested the truncation ended before the namespace had answered.
     Perhaps,
 }
 
-/// Who wrote a file that is noted as written.
+/// Which clients wrote a file that is noted as written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Written {
-    /// Clients of this start, some of which may go on.
+    /// Clients of this start of the mgr; some of them may still write.
     Now,
-    /// Somebody who cannot be asked any more, and whose writes may still be under way.
+    /// Clients that the mgr can no longer ask, and whose writes may still be in flight.
     Before,
-    /// As `Before`, but what is under way is refused by every iod, or will be once the fence that is noted has reached all
-    /// of them.
+    /// As `Before`, but every iod refuses the writes in flight, or will refuse them once the noted fence has reached
+    /// all iods.
     Fenced,
-    /// Somebody who told all, and nobody else: to be forgotten.
+    /// Clients that have all reported what they wrote, and no others: the note is to be forgotten.
     Told,
 }
 
-/// A file whose maker did not wait.
+/// A file whose creator did not wait for durability.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Unsynced {
-    /// The client that made it.
+    /// The client that created the file.
     maker: u64,
-    /// Whether it is there to stay by now.
+    /// Whether the creation is durable by now.
     settled: bool,
 }
 
-/// How many notes there are.
+/// Numbers of notes by kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counted {
     pub(crate) written: usize,
@@ -87,7 +88,8 @@ pub(crate) struct Counted {
     pub(crate) fences: usize,
 }
 
-/// A write in progress. One that fails or is given up may have reached some objects: the file is to be measured.
+/// A write in progress. A write that fails or is dropped may have reached some objects: then the file is to be
+/// measured.
 #[derive(Debug)]
 pub(crate) struct Writing<'a> {
     notes: &'a Notes,
@@ -96,7 +98,7 @@ pub(crate) struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// The namespace knows of all of it.
+    /// Marks the write as complete: the namespace knows of all of it.
     pub(crate) fn done(mut self) {
         self.whole = true;
     }
@@ -121,7 +123,7 @@ impl Drop for Writing<'_> {
 }
 
 impl Inner {
-    /// From now on no measurement counts that began earlier.
+    /// Records a failure: a measurement that began earlier no longer counts.
     fn failed(&mut self, file: FileId) {
         if self.written.contains_key(&file) {
             self.last_failure += 1;
@@ -129,11 +131,12 @@ impl Inner {
         }
     }
 
-    /// The size tells of all that was written so far, unless nothing refuses what is under way. Answers whether the note is to
-    /// be forgotten. It stays for clients that write through the mgr or have a layout to write the file (`held`).
+    /// Notes that the size covers everything written so far, unless nothing refuses the writes in flight. Returns
+    /// whether the note is to be forgotten. The note stays while a client writes through the mgr or has a layout to
+    /// write the file (`held`).
     ///
-    /// `held` is asked under this lock, so that no client gets a layout in between without a note: it counts as a write in
-    /// progress until its layout is on record.
+    /// `held` is called under this lock, so that no client gets a layout in between without a note. A layout grant
+    /// counts as a write in progress until the layout is on record.
     fn known(&mut self, file: FileId, held: impl FnOnce() -> bool) -> bool {
         let goes_on = self.writers.contains_key(&file) || held();
         let fencing = self.fences.contains_key(&file);
@@ -151,7 +154,7 @@ impl Inner {
 }
 
 impl Notes {
-    /// Those that earlier starts left.
+    /// Loads the notes that earlier starts of the mgr left.
     pub(crate) fn load(namespace: Arc<Namespace<Embedded>>) -> Result<Self, Status> {
         let mut inner = Inner::default();
         let mut after = None;
@@ -175,8 +178,8 @@ impl Notes {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file was made: the namespace has noted it as written in the same change. That is not durable if this client does
-    /// not wait for it.
+    /// Records a new file, which the namespace noted as written in the same change. If the client `unsynced_by` does
+    /// not wait for durability, neither the file nor the note is durable yet.
     pub(crate) fn made(&self, file: FileId, unsynced_by: Option<u64>) {
         let mut inner = self.inner();
         inner.written.insert(file, Written::Now);
@@ -185,8 +188,8 @@ impl Notes {
         }
     }
 
-    /// A client is about to be told that a file is there: if it was made by another that does not wait until it is there to
-    /// stay, this does.
+    /// Waits until the creation of a file is durable, before a client learns that the file exists. It waits only if
+    /// another client created the file and did not wait itself.
     pub(crate) async fn found(&self, file: FileId, client: u64) -> Result<(), Status> {
         match self.inner().unsynced.get(&file) {
             Some(made) if !made.settled && made.maker != client => {}
@@ -195,7 +198,7 @@ impl Notes {
         self.settle(file).await
     }
 
-    /// Returns when everything is there to stay that was done before, and so the making of this file.
+    /// Waits until all earlier changes are durable, among them the creation of this file.
     pub(crate) async fn settle(&self, file: FileId) -> Result<(), Status> {
         self.namespace.settle().await?;
         if let Some(made) = self.inner().unsynced.get_mut(&file) {
@@ -204,12 +207,13 @@ impl Notes {
         Ok(())
     }
 
-    /// Whether it is known that nobody has begun to write the file since it was made: no iod has anything of it.
+    /// Returns whether it is certain that no client has begun to write the file since its creation: no iod has bytes of
+    /// it.
     pub(crate) fn is_untouched(&self, file: FileId) -> bool {
         self.inner().unsynced.contains_key(&file)
     }
 
-    /// As [`Self::found`], for what stands in the way of a name, whoever made it.
+    /// As [`Self::found`], for the file that already has a name, whichever client created it.
     pub(crate) async fn found_in_the_way(&self, dir: FileId, name: &[u8]) -> Result<(), Status> {
         if self.inner().unsynced.is_empty() {
             return Ok(());
@@ -218,13 +222,13 @@ impl Notes {
             Ok(found) if self.inner().unsynced.get(&found.id).is_some_and(|made| !made.settled) => {
                 self.settle(found.id).await
             }
-            // What took it away since is behind it, and durable.
+            // A later change took the name away; it follows the creation in the log and is durable.
             _ => Ok(()),
         }
     }
 
-    /// Somebody is about to write: returns when that is noted durably. What is returned is to be kept until the namespace
-    /// knows of the write, or it is known who may write.
+    /// Notes durably that a client is about to write the file. The caller keeps the returned [`Writing`] until the
+    /// namespace knows of the write, or until the clients that may write are on record.
     pub(crate) async fn writing(&self, file: FileId) -> Result<Writing<'_>, Status> {
         *self.inner().writers.entry(file).or_default() += 1;
         let writing = Writing { notes: self, file, whole: false };
@@ -242,7 +246,7 @@ impl Notes {
             let written = inner.written.get_mut(&file);
             let told = written.map(|written| match written {
                 Written::Told => *written = Written::Now,
-                // Measured all the same: others were writing too.
+                // These files are measured all the same: other clients wrote them too.
                 Written::Before | Written::Fenced | Written::Now => {}
             });
             told.is_some()
@@ -254,7 +258,7 @@ impl Notes {
         if noted(&mut self.inner()) {
             return Ok(());
         }
-        // With it everything is durable that was changed before, such as the making of the file.
+        // This flush also makes all earlier changes durable, such as the creation of the file.
         self.namespace.note(now(), Noted { file, intent: Intent::Written }).await?;
         let mut inner = self.inner();
         inner.unsynced.remove(&file);
@@ -264,8 +268,8 @@ impl Notes {
         Ok(())
     }
 
-    /// A client has reported all that it wrote, and `held` says whether another one has a layout to write the file. If there
-    /// are clients that cannot be asked, the file is measured all the same.
+    /// Records that a client has reported all that it wrote; `held` says whether another client has a layout to write
+    /// the file. If some writers can no longer be asked, the file is measured all the same.
     pub(crate) fn told(&self, file: FileId, held: impl FnOnce() -> bool) {
         let mut inner = self.inner();
         let left = matches!(inner.written.get(&file), Some(Written::Before | Written::Fenced));
@@ -274,14 +278,14 @@ impl Notes {
         }
     }
 
-    /// The last failure of the file: to be asked before it is measured.
+    /// Returns the last failure of the file; read it before the file is measured.
     pub(crate) fn last_failure(&self, file: FileId) -> Option<u64> {
         self.inner().failures.get(&file).copied()
     }
 
-    /// All iods of the file were asked for its size after this [`Self::last_failure`]. If another one came in between, some
-    /// iod may have been asked too early. So it may while writes are under way that nothing refuses yet: then the file is to
-    /// be measured again.
+    /// Records that all iods of the file were asked for its size after this [`Self::last_failure`]. The answers do not
+    /// count if another failure came in between, because some iod may have been asked too early. They do not count
+    /// either while writes are in flight that nothing refuses yet. In both cases the file is to be measured again.
     pub(crate) fn measured(&self, file: FileId, failure: Option<u64>, held: impl FnOnce() -> bool) {
         let mut inner = self.inner();
         if inner.failures.get(&file).copied() == failure && inner.known(file, held) {
@@ -289,18 +293,20 @@ impl Notes {
         }
     }
 
-    /// A writer is gone, and what it sent may still be under way: the file is to be fenced and then measured.
+    /// Records that a writer is gone while its writes may be in flight: the file is to be fenced and then measured.
     fn left(&self, file: FileId) {
         if let Some(written) = self.inner().written.get_mut(&file) {
             *written = Written::Before;
         }
     }
 
-    /// A client has lost its layout to write the file (`revoked`), or returned it, without a report of what it wrote: the file
-    /// is to be measured. What a client sends whose layout is revoked may still be under way, until it is fenced.
+    /// Records that a client has lost its layout to write the file (`revoked`), or has returned it, without a report of
+    /// what it wrote: the file is to be measured. Writes of a client with a revoked layout may stay in flight until the
+    /// client is fenced.
     ///
-    /// Called while the client still counts as a writer. Between that and the answers of the iods, other clients close the
-    /// file, and the mgr may end: without this their reports would be taken for all there is to tell, and the note forgotten.
+    /// Called while the client still counts as a writer. Before the iods have answered, other clients may close the
+    /// file and the mgr may end. Without this call their reports would pass for complete, and the note would be
+    /// forgotten.
     pub(crate) fn abandoned(&self, file: FileId, revoked: bool) {
         let mut inner = self.inner();
         match inner.written.get_mut(&file) {
@@ -311,28 +317,28 @@ impl Notes {
         inner.failed(file);
     }
 
-    /// An iod could not be asked for the size of the file: it is to be measured.
+    /// Records that an iod could not be asked for the size of the file: the file is to be measured.
     pub(crate) fn unknown(&self, file: FileId) {
         if let Some(written @ (Written::Now | Written::Told)) = self.inner().written.get_mut(&file) {
             *written = Written::Fenced;
         }
     }
 
-    /// Whether writes may be under way of somebody who cannot be asked any more, and nothing is to refuse them yet.
+    /// Returns whether writes of clients that can no longer be asked may be in flight without any fence to refuse them.
     pub(crate) fn is_exposed(&self, file: FileId) -> bool {
         self.inner().written.get(&file) == Some(&Written::Before)
     }
 
-    /// The fence that is noted, or none if no iod has anything of the file, refuses what is under way. Called by the holder
-    /// of the file's lock: no write of this start is.
+    /// Records that the writes in flight are refused: by the noted fence, or because no iod has bytes of the file.
+    /// Called by the holder of the file's lock, so that no write of this start is in flight.
     pub(crate) fn covered(&self, file: FileId) {
         if let Some(written @ Written::Before) = self.inner().written.get_mut(&file) {
             *written = Written::Fenced;
         }
     }
 
-    /// As [`Self::covered`], for a fence that was made after this failure, which was the last one then. A write that fails
-    /// later may be of the new generation.
+    /// As [`Self::covered`], for a fence that was made after `failure`, if no failure followed. A write that fails
+    /// later may carry the new generation.
     pub(crate) fn covered_since(&self, file: FileId, failure: Option<u64>) {
         let mut inner = self.inner();
         if failure.is_some()
@@ -343,7 +349,7 @@ impl Notes {
         }
     }
 
-    /// The namespace has noted something about a file by itself.
+    /// Loads the note of a file that the namespace has noted by itself.
     pub(crate) fn look_again(&self, file: FileId) -> Result<(), Status> {
         if self.namespace.intents_of(file)?.contains(&Intent::Written) {
             self.inner().written.insert(file, Written::Before);
@@ -351,17 +357,18 @@ impl Notes {
         Ok(())
     }
 
-    /// Whether the objects may reach further than anybody who could be asked knows.
+    /// Returns whether the objects may reach further than the reports of all clients that can be asked.
     pub(crate) fn is_left(&self, file: FileId) -> bool {
         matches!(self.inner().written.get(&file), Some(Written::Before | Written::Fenced))
     }
 
-    /// Whether somebody has written, or may, who has not told all yet: what the namespace knows need not be all.
+    /// Returns whether a client has written, or may have written, without a complete report: the namespace may not know
+    /// the size.
     pub(crate) fn is_untold(&self, file: FileId) -> bool {
         self.inner().written.get(&file).is_some_and(|written| *written != Written::Told)
     }
 
-    /// The files noted as written that nobody has told of.
+    /// Returns the files that are noted as written and lack a complete report.
     pub(crate) fn untold(&self) -> Vec<FileId> {
         let inner = self.inner();
         let untold = inner.written.iter().filter(|(_, written)| **written != Written::Told);
@@ -370,25 +377,25 @@ impl Notes {
         files
     }
 
-    /// The cut of a file that may not have reached every object.
+    /// Returns the truncation of a file that may not have reached every object.
     pub(crate) fn cut(&self, file: FileId) -> Option<Cut> {
         self.inner().cuts.get(&file).copied()
     }
 
-    /// Every cut that is not done.
+    /// Returns every file with an unfinished truncation.
     pub(crate) fn cuts(&self) -> Vec<FileId> {
         let mut files: Vec<FileId> = self.inner().cuts.keys().copied().collect();
         files.sort_unstable();
         files
     }
 
-    /// A cut is about to be noted by the holder of the file's lock. Until it is known what became of it, nothing may make
-    /// the file grow.
+    /// Records that the holder of the file's lock is about to note a truncation. Until the outcome is known, nothing
+    /// may make the file grow.
     pub(crate) fn cutting(&self, file: FileId) {
         self.inner().cuts.insert(file, Cut::Perhaps);
     }
 
-    /// The namespace has noted a cut to this size, or none.
+    /// Records that the namespace has noted a truncation to this size, or none.
     pub(crate) fn cut_noted(&self, file: FileId, size: Option<u64>) {
         match size {
             Some(size) => self.inner().cuts.insert(file, Cut::To(size)),
@@ -396,7 +403,7 @@ impl Notes {
         };
     }
 
-    /// The objects were cut: forgets that durably, for what is written from now on must not be cut once more. Called by
+    /// Forgets a finished truncation durably, because bytes written from now on must not be truncated again. Called by
     /// the holder of the file's lock.
     pub(crate) async fn cut_done(&self, file: FileId, size: u64) -> Result<(), Status> {
         self.namespace.forget(now(), &[Noted { file, intent: Intent::Cut(size) }], true).await?;
@@ -404,26 +411,26 @@ impl Notes {
         Ok(())
     }
 
-    /// The namespace has noted a fence.
+    /// Records that the namespace has noted a fence.
     pub(crate) fn fence_noted(&self, file: FileId, generation: Generation) {
         let mut inner = self.inner();
         let noted = inner.fences.entry(file).or_insert(generation);
         *noted = (*noted).max(generation);
     }
 
-    /// Whether some iod may not know of a fence of the file.
+    /// Returns whether some iod may not know of a fence of the file.
     pub(crate) fn is_fencing(&self, file: FileId) -> bool {
         self.inner().fences.contains_key(&file)
     }
 
-    /// Every fence that some iod may not know of.
+    /// Returns every file with a fence that some iod may not know of.
     pub(crate) fn fences(&self) -> Vec<FileId> {
         let mut files: Vec<FileId> = self.inner().fences.keys().copied().collect();
         files.sort_unstable();
         files
     }
 
-    /// Every iod knows that capabilities of generations before this one are worth nothing.
+    /// Records that every iod refuses capabilities of generations before this one.
     pub(crate) fn fence_done(&self, file: FileId, generation: Generation) {
         let mut inner = self.inner();
         if inner.fences.get(&file) == Some(&generation) {
@@ -433,7 +440,7 @@ impl Notes {
         }
     }
 
-    /// The file is gone, and every note about it went along.
+    /// Drops every note about a file that has been deleted.
     pub(crate) fn gone(&self, file: FileId) {
         let mut inner = self.inner();
         inner.written.remove(&file);
@@ -443,7 +450,7 @@ impl Notes {
         inner.fences.remove(&file);
     }
 
-    /// How many notes there are.
+    /// Returns the numbers of notes.
     pub(crate) fn counted(&self) -> Counted {
         let inner = self.inner();
         Counted {
@@ -454,12 +461,13 @@ impl Notes {
         }
     }
 
-    /// Completes when there is something to forget.
+    /// Completes when there is a note to forget.
     pub(crate) async fn something_done(&self) {
         self.done.notified().await;
     }
 
-    /// Forgets what is done. After a failure it stays in the namespace, and is done again by the next start.
+    /// Forgets finished work. After a failure the notes stay in the namespace, and the next start of the mgr does the
+    /// work again.
     pub(crate) async fn forget(&self) -> Result<(), Status> {
         let _alone = self.forgetting.write().await;
         let done = {
@@ -494,7 +502,7 @@ mod tests {
     use std::task::Poll;
     use std::time::Duration;
 
-    /// A store's file in memory.
+    /// The file of a metadata store, in memory.
     #[derive(Debug, Default)]
     struct Ram(Mutex<Vec<u8>>);
 
@@ -554,16 +562,16 @@ mod tests {
         notes.told(file, || false);
         notes.measured(file, early, || false);
         assert!(notes.is_left(file), "the iods were asked before the last write");
-        // Failures of other files change nothing.
+        // Failures of other files do not matter.
         let begun = notes.last_failure(file);
         notes.made(FileId(10), None);
         notes.abandoned(FileId(10), false);
-        // Other clients go on writing, and tell.
+        // Other clients go on writing, and report.
         notes.measured(file, begun, || true);
         assert!(!notes.is_left(file) && notes.is_untold(file));
         notes.told(file, || false);
         assert!(!notes.is_untold(file));
-        // The note is forgotten, and so are its failures; a measurement of that time does not count for the next note.
+        // The note and its failures are forgotten; a measurement from before does not count for the next note.
         notes.abandoned(file, false);
         let begun = notes.last_failure(file);
         notes.measured(file, begun, || false);
@@ -594,7 +602,7 @@ mod tests {
         notes.fence_done(file, Generation(5));
         measure();
         assert!(!notes.is_left(file));
-        // What an earlier start of the mgr left has no number.
+        // A file that an earlier start of the mgr left has no failure number.
         let earlier = FileId(10);
         notes.inner().written.insert(earlier, Written::Before);
         notes.covered_since(earlier, notes.last_failure(earlier));
@@ -644,7 +652,7 @@ mod tests {
         assert_eq!((notes.counted().written, notes.inner().unsynced.len()), (3, 2));
     }
 
-    /// Every file that a mount makes comes here when it is first written.
+    /// Every file that a mount creates is noted this way at its first write.
     #[tokio::test]
     async fn many_that_are_noted_at_the_same_time_share_a_flush() {
         let dir = tempfile::tempdir().unwrap();
@@ -692,7 +700,7 @@ mod tests {
         notes.covered(file);
         measure();
         assert!(notes.is_left(file) && !notes.is_exposed(file), "an iod may still take it");
-        // Another write fails meanwhile, under the new generation.
+        // Another write fails in the meantime, under the new generation.
         drop(notes.writing(file).await.unwrap());
         notes.fence_done(file, Generation(5));
         measure();
@@ -701,7 +709,7 @@ mod tests {
         notes.unknown(file);
         measure();
         assert!(!notes.is_left(file) && notes.untold().is_empty());
-        // What a client gave up is under way, though the client told all.
+        // A write that the client abandoned is in flight, though the client has reported everything.
         notes.writing(file).await.unwrap().done();
         notes.fence_noted(file, Generation(6));
         notes.told(file, || false);

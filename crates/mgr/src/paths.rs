@@ -1,25 +1,24 @@
-//! From inode numbers back to paths, for people who read a message about a file.
+//! Paths of inodes, for messages to people about a file.
 //!
-//! The namespace knows the names of a directory, not the directories of a name; so finding a path means looking through
-//! all names. That is paid by those who have something to report, once for many files, and with pauses in which others
-//! get their turn.
+//! The namespace maps directories to names, and not names to directories, so a search for a path reads all names. Only
+//! callers with something to report pay for this, once for many files. The search pauses so that other tasks can run.
 
 use meta::{Embedded, Namespace};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use types::{FileId, Status};
 
-/// Names looked at before others get their turn.
+/// Number of names read before other tasks can run.
 const PAGE: usize = 2048;
-/// Most paths told of one file.
+/// Largest number of paths reported per file.
 const PATHS_MAX: usize = 8;
-/// Most directories between a file and the root that a path is made of; bounds damage that makes a circle.
+/// Largest number of directories in a path; limits the damage of a cycle.
 const DEPTH_MAX: usize = 4096;
 
-/// Names of directories found so far: the name, and the directory it is in.
+/// Directories found so far: the parent and the name of each.
 type Known = HashMap<FileId, (FileId, Vec<u8>)>;
 
-/// Paths from the root, without it at the front: `/` and names, as raw bytes. A file without a name has none; the root
-/// has the path `/`. Of files with many names eight paths are told.
+/// Returns the paths of files from the root: `/` and names, as raw bytes. A file without a name has none; the root has
+/// the path `/`. At most eight paths per file are returned.
 pub(crate) async fn of(
     namespace: &Namespace<Embedded>,
     files: &[FileId],
@@ -48,7 +47,7 @@ pub(crate) async fn of(
     Ok(paths)
 }
 
-/// The paths of one file as a person reads them, or its number when it has none.
+/// Returns the paths of one file for display, or its number if it has none.
 pub(crate) async fn text(namespace: &Namespace<Embedded>, file: FileId) -> String {
     let found = of(namespace, &[file]).await.unwrap_or_default();
     match found.get(&file) {
@@ -60,12 +59,12 @@ pub(crate) async fn text(namespace: &Namespace<Embedded>, file: FileId) -> Strin
     }
 }
 
-/// The path of one directory, empty for the root.
+/// Returns the path of one directory, empty for the root.
 pub(crate) async fn directory_of(namespace: &Namespace<Embedded>, dir: FileId) -> Result<Vec<u8>, Status> {
     directory(namespace, dir, &mut Known::new()).await
 }
 
-/// The path of a directory, empty for the root. What cannot be found is written as its number.
+/// Returns the path of a directory, empty for the root. An ancestor that cannot be found is written as its number.
 async fn directory(namespace: &Namespace<Embedded>, dir: FileId, known: &mut Known) -> Result<Vec<u8>, Status> {
     let mut names: Vec<Vec<u8>> = Vec::new();
     let mut at = dir;
@@ -94,7 +93,7 @@ async fn directory(namespace: &Namespace<Embedded>, dir: FileId, known: &mut Kno
     Ok(names.into_iter().fold(Vec::new(), |path, name| [&path[..], b"/", &name].concat()))
 }
 
-/// Where the directory `dir` stands: its parent, and its name there.
+/// Returns the parent of the directory `dir`, and its name there.
 async fn entry(namespace: &Namespace<Embedded>, dir: FileId) -> Result<Option<(FileId, Vec<u8>)>, Status> {
     let parent = match namespace.parent(dir) {
         Ok(parent) => parent,

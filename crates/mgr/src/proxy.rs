@@ -1,6 +1,7 @@
-//! I/O on behalf of clients that do none themselves: to the same objects that layouts point at.
+//! The mgr path: I/O on the objects of a file on behalf of clients without a layout.
 //!
-//! Every function works on one file: its layout record tells which iods hold which bytes, the pieces move in parallel.
+//! Every function works on one file: its layout record says which iods hold which bytes, and the pieces move in
+//! parallel.
 
 mod copy;
 mod data;
@@ -29,7 +30,7 @@ use wire::native::{Capability, Procedure, Rights};
 use write::Written;
 use xdr::{Segments, Xdr};
 
-/// How often a request is made that fences overtake.
+/// How often a request is repeated after newer fences.
 const OVERTAKEN_MAX: usize = 8;
 
 /// The objects of one file, ready for requests.
@@ -42,7 +43,7 @@ pub(crate) struct Objects<'a> {
     pub(crate) distribution: Distribution,
     /// Size of the file.
     size: u64,
-    /// Up to here each byte of the file was written and is on the disk of an iod ([`meta::FileInfo::whole`]).
+    /// Up to this offset every byte of the file was written and is on the disk of an iod ([`meta::FileInfo::whole`]).
     pub(crate) whole: u64,
     /// One past the last byte that is known to be on the disk of an iod ([`meta::FileInfo::written`]).
     written: u64,
@@ -53,7 +54,7 @@ pub(crate) struct Objects<'a> {
 }
 
 impl<'a> Objects<'a> {
-    /// The objects that a layout record of the namespace names; `Corrupt` for one that cannot be.
+    /// Returns the objects that a layout record of the namespace names; `Corrupt` if the record is invalid.
     pub(crate) fn new(
         iods: &'a Iods,
         file: FileId,
@@ -73,12 +74,12 @@ impl<'a> Objects<'a> {
         Ok(Objects { iods, file, generation, record, distribution, size: 0, whole: 0, written: 0, damaged, suspects })
     }
 
-    /// The same of a file of which so much is known to be on disk ([`meta::FileInfo`]).
+    /// Returns the same objects, with how much of the file is known to be on disk ([`meta::FileInfo`]).
     pub(crate) fn knowing(self, size: u64, whole: u64, written: u64) -> Self {
         Objects { size, whole, written, ..self }
     }
 
-    /// Whether a copy was met that has lost or damaged bytes.
+    /// Returns whether a request met a copy that has lost or damaged bytes.
     pub(crate) fn is_damaged(&self) -> bool {
         self.damaged.load(Relaxed)
     }
@@ -87,7 +88,7 @@ impl<'a> Objects<'a> {
         self.damaged.fetch_or(damage, Relaxed);
     }
 
-    /// How long an object must be if it has lost no bytes.
+    /// Returns the smallest length of an object that has lost no bytes.
     pub(crate) fn least(&self, index: usize) -> u64 {
         let column = self.column(index);
         let whole = self.distribution.object_size(self.whole, column);
@@ -96,44 +97,45 @@ impl<'a> Objects<'a> {
         if place.index == column { whole.max(place.offset + 1) } else { whole }
     }
 
-    /// How long a copy must be where nobody writes the file, and the longest copy has so many bytes: as long, as far as the file reaches. What only one
-    /// copy has nobody was told of, but who reads may meet it.
+    /// Returns the smallest length of a copy of a file that no client writes, if the longest copy has `longest` bytes:
+    /// the same length, up to the file's size. No client knows bytes that only one copy has to be durable, but a reader
+    /// may see them.
     pub(crate) fn least_of_copies(&self, index: usize, longest: u64) -> u64 {
         let reaches = self.distribution.object_size(self.size, self.column(index));
         self.least(index).max(longest.min(reaches))
     }
 
-    /// Number of the iod that holds object `index`.
+    /// Returns the number of the iod that holds object `index`.
     pub(crate) fn iod(&self, index: usize) -> u16 {
         self.record.iods[index]
     }
 
-    /// Which object an iod holds.
+    /// Returns the index of the object that an iod holds.
     pub(crate) fn index_on(&self, iod: u16) -> Option<usize> {
         self.record.iods.iter().position(|number| *number == iod)
     }
 
-    /// Number of objects: those of the first copy, then those of the next.
+    /// Returns the number of objects: those of the first copy, then those of the next.
     pub(crate) fn count(&self) -> usize {
         self.record.iods.len()
     }
 
-    /// Which of a copy's objects `index` is: the distribution knows no copies.
+    /// Returns the position of object `index` within its copy: the distribution knows no copies.
     pub(crate) fn column(&self, index: usize) -> usize {
         index % self.distribution.count()
     }
 
-    /// The objects that hold the same as object `index` of the first copy, itself included.
+    /// Returns the objects with the same content as object `index` of the first copy, including that object.
     pub(crate) fn copies(&self, index: usize) -> impl Iterator<Item = usize> + use<> {
         (index..self.count()).step_by(self.distribution.count())
     }
 
-    /// The way to the iod that holds object `index`; `Delay` while it is down.
+    /// Returns the link to the iod that holds object `index`; `Delay` while the iod is down.
     fn link(&self, index: usize) -> Result<Arc<Link>, Status> {
         self.iods.link(self.iod(index))
     }
 
-    /// Whether an iod that holds bytes of this range, or any of the file, is away for good as far as anybody knows.
+    /// Returns whether an iod that holds bytes of this range, or of the whole file if there is none, counts as lost.
     pub(crate) fn lost_in(&self, range: Option<ByteRange>) -> bool {
         let lost = self.iods.lost();
         let is_lost = |index| lost.contains(&self.iod(index));
@@ -147,7 +149,7 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// How many bytes there are in a range before the first that only a lost iod has.
+    /// Returns the number of bytes in a range before the first byte that is on a lost iod.
     pub(crate) fn before_lost(&self, range: ByteRange) -> u64 {
         let lost = self.iods.lost();
         let requests = plan(&self.distribution, &[range], RequestLimits::default());
@@ -156,16 +158,17 @@ impl<'a> Objects<'a> {
         first.map_or(range.len, |first| first - range.offset)
     }
 
-    /// What the mgr shows this iod to use the object there.
+    /// Returns the mgr's capability for the object on this iod.
     fn capability(&self, link: &Link, rights: Rights) -> Capability {
         link.capability(self.file, self.generation, rights)
     }
 
     /// Calls a procedure that changes no bytes of an object.
     ///
-    /// When the file was fenced since its generation was looked up, it is called again as the newer one: no fence is meant
-    /// for the mgr itself. What changes bytes is not repeated so. It may be for a client whose right to it was just
-    /// taken away, and to whoever has that now; so it is the client, told `Delay`, who has to ask again.
+    /// If the file was fenced since its generation was read, the call is repeated with the newer generation: no fence
+    /// is meant for the mgr itself. Calls that change bytes are not repeated. They may be for a client whose right was
+    /// just revoked, while another client already has the right. So that client receives `Delay` and has to send its
+    /// request again.
     async fn ask<A: Xdr, R: Xdr>(
         &self,
         link: &Link,
@@ -188,7 +191,8 @@ impl<'a> Objects<'a> {
         Err(Status::Delay)
     }
 
-    /// Asks the copies of an object one after the other, and answers as the first that can; as the first of all if none can.
+    /// Asks the copies of an object one after the other, and returns the first success; the first error if no copy
+    /// answers.
     async fn any_copy<T, W: Future<Output = Result<T, Status>>>(
         &self,
         column: usize,
@@ -208,7 +212,7 @@ impl<'a> Objects<'a> {
         outcome.unwrap_or(Err(Status::ServerFault))
     }
 
-    /// Runs `work` for all objects at once; the first failure is the outcome, after all are done.
+    /// Runs `work` for all objects at once; returns the first failure, after all are done.
     async fn each<T, W: Future<Output = Result<T, Status>>>(
         &self,
         work: impl Fn(usize) -> W,
@@ -217,7 +221,7 @@ impl<'a> Objects<'a> {
     }
 }
 
-/// The bytes of a file that has a size but no objects.
+/// Returns the bytes of a file that has a size but no objects.
 pub(crate) fn zeros(range: ByteRange) -> Segments {
     data::assemble(range, Vec::new())
 }

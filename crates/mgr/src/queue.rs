@@ -1,21 +1,22 @@
-//! How long requests wait before they are worked on: what clients are told, so that they send small writes elsewhere while it
-//! is long.
+//! The queue delay: how long requests wait before the mgr executes them.
+//!
+//! Clients receive it, so that they send small writes elsewhere while it is long.
 
 use std::time::Duration;
 
-/// A new sample moves an average by one part in this many.
+/// A new sample changes an average by one part in this many.
 const WEIGHT: u32 = 4;
-/// What was measured so long ago says nothing any more.
+/// Age at which a sample no longer counts.
 const OLD: Duration = Duration::from_secs(1);
-/// How often it is measured how long those wait who want to be worked on. Each time wakes one more thread, which finds nothing to
-/// do where nobody waits.
+/// Interval of the measurements of how long a new task waits for a thread. Each one wakes one more thread, which finds
+/// no work if no request waits.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A moving average.
 #[derive(Clone, Copy, Debug, Default)]
 struct Average {
     value: Duration,
-    /// When the last sample was taken; the clock may begin anywhere.
+    /// Time of the last sample, on a clock with any origin.
     at: Option<Duration>,
 }
 
@@ -31,19 +32,19 @@ impl Average {
     }
 }
 
-/// The waits of requests: from when they are read until they are worked on, and before that until a thread has time to read
-/// them. The second no request can tell; whoever wants to be worked on like them, and says when that was, can.
+/// The waits of requests: from when they are read until they are executed, and before that until a thread reads them.
+/// No request can measure the second wait; a probe task that waits for a thread as requests do measures it.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     read: Average,
     unread: Average,
-    /// When it was looked last how long the second is.
+    /// Time of the last measurement of the second wait.
     looked: Option<Duration>,
 }
 
 impl Queue {
-    /// A request that was read so long ago is about to be worked on. Whether it is time to look how long those wait that are not
-    /// read yet.
+    /// Records the wait of a request that is about to be executed. Returns whether the wait of unread requests should
+    /// be measured now.
     pub(crate) fn waited(&mut self, now: Duration, wait: Duration) -> bool {
         self.read.add(now, wait.min(OLD * 60));
         let due = self.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK);
@@ -53,12 +54,12 @@ impl Queue {
         due
     }
 
-    /// Who wanted to be worked on waited so long for it.
+    /// Records how long a probe task waited for a thread.
     pub(crate) fn looked(&mut self, now: Duration, wait: Duration) {
         self.unread.add(now, wait.min(OLD * 60));
     }
 
-    /// How long requests wait at present.
+    /// Returns how long requests wait at present.
     pub(crate) fn delay(&self, now: Duration) -> Duration {
         self.read.at(now) + self.unread.at(now)
     }
@@ -83,7 +84,7 @@ mod tests {
         }
         let long = queue.delay(ms(206));
         assert!(long > ms(19) && long <= ms(20), "{long:?}");
-        // One that did not wait says little.
+        // One request without a wait changes little.
         queue.waited(ms(207), Duration::ZERO);
         assert!(queue.delay(ms(207)) >= ms(14));
         queue.looked(ms(208), ms(3));

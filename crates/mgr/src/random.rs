@@ -1,16 +1,17 @@
-//! Random numbers for many requests: the system is asked for some at a time, as each time costs what a request does otherwise.
+//! A buffer of random numbers for requests: one call of the system returns many, because each call costs as much as the
+//! rest of a request.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Numbers got at a time.
+/// Number of random numbers per call of the system.
 const MANY: usize = 64;
 
-/// Random numbers of the system, none given twice.
+/// Random numbers from the system, none used twice.
 #[derive(Debug, Default)]
 pub(crate) struct Random(Mutex<Vec<u64>>);
 
 impl Random {
-    /// The next one.
+    /// Returns the next number.
     pub(crate) fn next(&self) -> Result<u64, getrandom::Error> {
         let mut numbers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if numbers.is_empty() {

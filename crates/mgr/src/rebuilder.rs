@@ -1,5 +1,7 @@
-//! Making lost copies of objects again, in the background: of files that were read with one, and of all files with copies on an iod that
-//! has come up, which may have lost some while it was away.
+//! The rebuilder: a background task that restores lost copies of objects from another copy.
+//!
+//! It works on files in which a read met a lost copy. When an iod has come up, it checks all files with copies on that
+//! iod, which may have lost some while it was down.
 
 use crate::proxy::Suspect;
 use crate::proxy::remember;
@@ -12,28 +14,28 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{FileId, Status};
 
-/// Inodes looked at in one go.
+/// Number of inodes that one read of the namespace returns at most.
 const PAGE: usize = 256;
-/// Files looked at, and made whole, at a time: most wait for a disk.
+/// Number of files checked and rebuilt at a time: most of them wait for a disk.
 const AT_ONCE: usize = 16;
-/// For each second of looking at files that are whole, so many seconds of rest.
+/// Seconds of rest for each second spent on files that are whole.
 const REST: u32 = 4;
 /// Shortest rest.
 const REST_MIN: Duration = Duration::from_millis(5);
-/// Most files that wait here; if there are more, all are looked at again.
+/// Largest number of files that wait here; if there are more, all files are checked again.
 const WAITING_MAX: usize = 65_536;
-/// How long after a failure it is tried again.
+/// Time until the next attempt after a failure.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Rebuilds, for ever.
 pub(crate) async fn rebuild(room: Arc<Room>) {
     let mut came_up = room.iods.came_up.subscribe();
-    // Per iod: the way over which all files were last looked at.
+    // Per iod: the link at the last pass over all files.
     let mut walked: HashMap<u16, std::sync::Weak<crate::iods::Link>> = HashMap::new();
     let mut left = Suspects::new();
     loop {
         came_up.mark_unchanged();
-        // What was met since with a file that waits goes with it.
+        // Damage found since in a file that waits is repaired together with it.
         for (file, suspects) in room.damaged.take() {
             remember(left.entry(file).or_default(), &suspects);
         }
@@ -61,7 +63,7 @@ pub(crate) async fn rebuild(room: Arc<Room>) {
     }
 }
 
-/// Tries each file once; those that have to wait.
+/// Tries each file once; returns the files that still have to wait.
 async fn retry(room: &Room, files: Suspects) -> Suspects {
     let mut left = Suspects::new();
     for (file, suspects) in files {
@@ -72,7 +74,7 @@ async fn retry(room: &Room, files: Suspects) -> Suspects {
     left
 }
 
-/// Makes the copies of a file whole, as far as that can be; `false`: it has to wait.
+/// Repairs the copies of a file as far as possible; returns `false` if the file has to wait.
 async fn is_rebuilt(room: &Room, file: FileId, suspects: &[Suspect]) -> bool {
     match room.rebuild(file, suspects).await {
         Ok(_) | Err(Status::Stale) => {}
@@ -85,17 +87,17 @@ async fn is_rebuilt(room: &Room, file: FileId, suspects: &[Suspect]) -> bool {
     true
 }
 
-/// What became of a file that was looked at.
+/// The result of the check of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Looked {
     Whole,
-    /// Or cannot be.
+    /// The file was rebuilt, or cannot be.
     Rebuilt,
-    /// It has to wait for its writers, or for an iod.
+    /// The file has to wait for its writers, or for an iod.
     Waits,
 }
 
-/// Looks at a file that may have a copy on these iods, and makes again what is lost.
+/// Checks a file that may have a copy on these iods, and rebuilds lost copies.
 async fn look(room: &Room, file: &FileState, iods: &BTreeSet<u16>) -> Looked {
     match room.has_lost_copy(file, iods).await {
         Ok(true) if is_rebuilt(room, file.id, &[]).await => Looked::Rebuilt,
@@ -108,14 +110,14 @@ async fn look(room: &Room, file: &FileState, iods: &BTreeSet<u16>) -> Looked {
     }
 }
 
-/// Looks at all files with copies that have one on these iods, and makes again what is lost; `left` gets those that have to wait. Whether all were looked
-/// at, and remembered if they have to wait.
+/// Checks all files with a copy on these iods and rebuilds lost copies; adds files that have to wait to `left`. Returns
+/// whether all files were checked and all waiting files are in `left`.
 async fn walk(room: &Room, iods: &BTreeSet<u16>, left: &mut Suspects) -> bool {
     let mut after = Some(FileId(0));
     let mut done = true;
     while let Some(from) = after {
         let begun = Instant::now();
-        // The first page is looked at in no time, and small file systems have no other.
+        // The first page takes almost no time, and small file systems have no other.
         room.damaged.set_left(left.len(), Some(from).filter(|from| from.0 > 0));
         let page = room.namespace.files_after(from, PAGE);
         let (files, next) = match page {
@@ -126,7 +128,7 @@ async fn walk(room: &Room, iods: &BTreeSet<u16>, left: &mut Suspects) -> bool {
             }
         };
         after = next;
-        // What readers meet meanwhile goes first.
+        // Damage that readers find in the meantime is repaired first.
         for (file, suspects) in retry(room, room.damaged.take()).await {
             remember(left.entry(file).or_default(), &suspects);
         }
@@ -139,7 +141,7 @@ async fn walk(room: &Room, iods: &BTreeSet<u16>, left: &mut Suspects) -> bool {
                 done = false;
             }
         }
-        // Requests go first; but a file with one copy left is in danger.
+        // Requests have priority; but a file with only one copy left is in danger.
         let rest = if looked.iter().any(|(_, looked)| *looked == Looked::Rebuilt) { 1 } else { REST };
         tokio::time::sleep((begun.elapsed() * rest).max(REST_MIN)).await;
     }

@@ -1,7 +1,7 @@
-//! Taking back the layouts of kernels that lead to iods which do not come back.
+//! Recall of kernel clients' layouts that use lost iods.
 //!
-//! A kernel whose data server refuses connections finds the way to the mgr by itself; one whose data server is silent tries for
-//! minutes. Either tries again later with the layout that it has.
+//! A kernel client whose data server refuses connections switches to the mgr by itself. If the data server is silent,
+//! it retries for minutes. In both cases it tries the data server again later, under the layout that it holds.
 
 use crate::gateway::NfsServer;
 use crate::room::{Room, now};
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::FileId;
 
-/// How often the iods are looked at.
+/// Interval of the checks of the iods.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Files whose layouts are recalled at a time.
+/// Number of files whose layouts are recalled at a time.
 const AT_ONCE: usize = 64;
 
 /// Recalls layouts, for ever.
@@ -37,7 +37,7 @@ pub(crate) async fn recall(server: Arc<NfsServer>) {
     }
 }
 
-/// Whether a file has bytes on any of these iods.
+/// Returns whether a file has bytes on any of these iods.
 fn leads_to(room: &Room, file: FileId, iods: &BTreeSet<u16>) -> bool {
     let Ok(info) = room.namespace.info(file) else { return false };
     let objects = room.objects(&info);

@@ -1,6 +1,8 @@
-//! Which rights to use objects past the mgr may still be in force, so that they can be ended when they are taken away.
+//! Rights: which capabilities and data servers' filehandles may still be valid, so that a change of permissions can end
+//! them.
 //!
-//! A right is a capability or the filehandle of a data server. It is good until it expires, also when its layout was returned long before.
+//! A right is a capability or the filehandle of a data server. It is valid until it expires, even if its layout was
+//! returned long before.
 
 use crate::room::Room;
 use meta::Changed;
@@ -10,32 +12,32 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::{Attrs, FileId, FileKind, SetAttrs, Status};
 
-/// Files of which is remembered one by one who has rights. Beyond it all files count as given to many.
+/// Number of files whose rights are recorded one by one. Beyond that, all files count as used by many users.
 const FILES_MAX: usize = 1 << 19;
 
-/// Who was given rights to a file.
+/// Which users have rights to a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Who {
-    /// Nobody but processes of this user.
+    /// Only processes of this user.
     One(u32),
-    /// Several.
+    /// Several users.
     Many,
 }
 
-/// Rights to a file since they were ended last.
+/// Rights to a file that were granted since they were last ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Out {
     who: Who,
-    /// Unix seconds: all of them have expired by then.
+    /// Unix seconds: all these rights have expired by then.
     until: u64,
 }
 
-/// The rights that this start of the mgr has given.
+/// The rights that this start of the mgr has granted.
 #[derive(Debug)]
 pub(crate) struct Rights {
-    /// Files from this number on were made since the start: nobody has rights of before to them.
+    /// Files from this number on were created since the start: no earlier right to them exists.
     first: FileId,
-    /// All rights that were given before the start have expired by then.
+    /// All rights that were granted before the start have expired by then.
     earlier_until: AtomicU64,
     given: Mutex<Given>,
 }
@@ -43,23 +45,24 @@ pub(crate) struct Rights {
 #[derive(Debug, Default)]
 struct Given {
     files: HashMap<FileId, Out>,
-    /// Until then files that are not in the table may have been forgotten.
+    /// Until then, files that are not in the table may have been forgotten.
     forgotten_until: u64,
-    /// The table is looked through for what has expired when it is as long as this.
+    /// The length of the table at which expired rights are removed.
     look_at: usize,
 }
 
-/// What the mgr has to end when somebody loses the permission to use a file.
+/// What the mgr has to end when a user loses the permission to use a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct ToEnd {
-    /// All rights of before the start, as nobody knows which there are.
+    /// All rights of earlier starts, because the mgr does not know which exist.
     earlier: bool,
     /// All rights to the file.
     file: bool,
 }
 
 impl Rights {
-    /// `next` is the first number of a file that was not given out at the start; rights of before may last until `earlier_until` (Unix seconds).
+    /// Creates the table. `next` is the first file number that was not allocated at the start; earlier rights may last
+    /// until `earlier_until` (Unix seconds).
     pub(crate) fn new(next: FileId, earlier_until: u64) -> Self {
         Rights { first: next, earlier_until: AtomicU64::new(earlier_until), given: Mutex::default() }
     }
@@ -68,7 +71,7 @@ impl Rights {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A process of this user gets a right to a file that lasts until then (Unix seconds).
+    /// Records that a process of this user gets a right to a file until `until` (Unix seconds).
     pub(crate) fn give(&self, file: FileId, uid: u32, now: u64, until: u64) {
         let mut given = self.given();
         if given.files.len() >= given.look_at.max(1024) && !given.files.contains_key(&file) {
@@ -81,17 +84,17 @@ impl Rights {
         }
     }
 
-    /// All rights to a file were ended.
+    /// Records that all rights to a file were ended.
     fn ended(&self, file: FileId) {
         self.given().files.remove(&file);
     }
 
-    /// All rights of before the start were ended.
+    /// Records that all rights of earlier starts were ended.
     pub(crate) fn earlier_ended(&self) {
         self.earlier_until.store(0, Relaxed);
     }
 
-    /// What the mgr has to end when a file changes from `before` to `after`, at `now` (Unix seconds).
+    /// Returns what the mgr has to end when a file changes from `before` to `after`, at `now` (Unix seconds).
     fn to_end(&self, before: &Attrs, after: &Attrs, now: u64) -> ToEnd {
         let earlier = before.id < self.first && self.earlier_until.load(Relaxed) > now;
         let given = self.given();
@@ -107,7 +110,7 @@ impl Rights {
 }
 
 impl Given {
-    /// Forgets what has expired, and everything if that is not enough.
+    /// Drops expired rights, and everything if that does not free enough space.
     fn make_room(&mut self, now: u64) {
         self.files.retain(|_, out| out.until > now);
         if self.files.len() >= FILES_MAX {
@@ -119,8 +122,8 @@ impl Given {
     }
 }
 
-/// Whether a change of mode or owner takes something away from those who have rights. The superuser needs no permission; and who owns a file
-/// before and after can give himself what he likes.
+/// Returns whether a change of mode or owner takes a permission from users with rights. The superuser needs no
+/// permission. A user who owns the file before and after can grant back any permission.
 fn is_taken(before: &Attrs, after: &Attrs, who: Who) -> bool {
     let owners = (before.uid, before.gid) != (after.uid, after.gid);
     let bits = before.mode & !after.mode & 0o777 != 0;
@@ -132,7 +135,7 @@ fn is_taken(before: &Attrs, after: &Attrs, who: Who) -> bool {
 }
 
 impl Room {
-    /// Sets attributes other than the size. Ends the rights at iods that somebody loses by it.
+    /// Sets attributes other than the size, and ends the rights at iods that the change takes away.
     pub(crate) async fn set_attributes(
         &self,
         ctx: &Ctx,
@@ -145,8 +148,8 @@ impl Room {
         Ok(after)
     }
 
-    /// A file has changed so: whoever lost the permission to read or write it is refused by all iods when this returns, or as soon as they can be
-    /// reached.
+    /// Ends rights after a change of a file: users who lost the permission to read or write it are refused by all iods
+    /// when this returns. An iod that cannot be reached refuses them as soon as it can be reached.
     pub(crate) async fn end_rights(&self, ctx: &Ctx, before: &Attrs, after: &Attrs) -> Result<(), Status> {
         let who = |attrs: &Attrs| (attrs.mode, attrs.uid, attrs.gid);
         if before.kind != FileKind::Regular || who(before) == who(after) {
@@ -161,10 +164,10 @@ impl Room {
     }
 
     async fn end_rights_to(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
-        // Before: what is given meanwhile is of the new generation, and has to be remembered.
+        // Before the fence: rights that are granted meanwhile have the new generation, and must stay recorded.
         self.rights.ended(file);
         match self.outdate(ctx, file).await {
-            // Nobody can use what is gone.
+            // The file is gone: no right to it can be used.
             Err(Status::Stale) => Ok(()),
             outdated => outdated,
         }
@@ -202,7 +205,7 @@ mod tests {
     #[test]
     fn a_change_takes_something_from_those_who_have_rights_or_not() {
         let owner = attrs(0o644, 5, 50);
-        // (after, from root, from the owner, from another one, from many)
+        // (after, for root, for the owner, for another user, for many users)
         for (after, taken) in [
             (attrs(0o664, 5, 50), [false; 4]),
             (attrs(0o4755, 5, 50), [false; 4]),
@@ -249,7 +252,7 @@ mod tests {
         (0..FILES_MAX as u64 + 2000).for_each(|n| rights.give(FileId(1 << 32 | n), 7, 10, 500 + n % 2));
         assert!(rights.given().files.len() < FILES_MAX);
         assert!(rights.to_end(&before, &after, 500).file && !rights.to_end(&before, &after, 501).file);
-        // What has expired makes room by itself.
+        // Expired rights make space by themselves.
         let rights = Rights::new(FILE, 0);
         (0..FILES_MAX as u64 * 2).for_each(|n| rights.give(FileId(1 << 32 | n), 7, n, n + 500));
         assert!(!rights.to_end(&before, &after, FILES_MAX as u64 * 2).file);

@@ -1,4 +1,4 @@
-//! The room: namespace, iods and layouts brought together behind the NFS server's door.
+//! The volume (`Room`): the namespace, the iods and the layouts, combined for the NFS server.
 
 mod damaged;
 mod data;
@@ -40,13 +40,13 @@ use tokio::time::Instant;
 use types::{FileId, FileKind, Status, Timestamp};
 use xdr::Xdr;
 
-/// What the operations of the file system work with.
+/// The state that the operations of the file system use.
 #[derive(Debug)]
 pub(crate) struct Room {
     pub(crate) namespace: Arc<Namespace<Embedded>>,
-    /// Another number once the machine has been without power: what was answered for and not settled before may be lost.
+    /// Changes once the host has lost power: changes that were answered and not durable before that may be lost.
     pub(crate) boot: u64,
-    /// Objects without files are kept below this number: they may be of files that an older copy of the store does not know.
+    /// Objects without files are kept below this number: an older copy of the store may not know their files.
     pub(crate) kept_below: FileId,
     pub(crate) iods: Arc<Iods>,
     pub(crate) clients: Clients,
@@ -54,35 +54,35 @@ pub(crate) struct Room {
     pub(crate) notes: Notes,
     pub(crate) scrubs: Scrubs,
     pub(crate) locks: FileLocks,
-    /// Held while the bytes of a small file move to its objects.
+    /// Locked while the bytes of an inline file move to its objects.
     pub(crate) moving: FileLocks,
-    /// Files up to this many bytes are kept with their metadata.
+    /// Largest size of an inline file, in bytes.
     pub(crate) inline_max: u64,
-    /// How much room files with holes take.
+    /// The space that files with holes use.
     pub(crate) space: Space,
-    /// Small writes that wait to be joined.
+    /// Gathered writes that wait in memory.
     pub(crate) gathered: Gathered,
     pub(crate) counters: Counting,
-    /// How files are laid out where neither a directory nor an export says otherwise.
+    /// The layout policy of files whose directory and export set none.
     pub(crate) policy: Policy,
     pub(crate) lease_secs: u32,
     pub(crate) capability_secs: u32,
     pub(crate) data_handle_secs: u32,
-    /// Who may still have the right to use objects past the mgr.
+    /// The rights on the direct path that may still be valid.
     pub(crate) rights: Rights,
-    /// How long requests wait before they are worked on.
+    /// How long requests wait before the mgr executes them.
     pub(crate) queue: Arc<Mutex<Queue>>,
-    /// When this mgr began to work.
+    /// When this mgr started.
     pub(crate) begun: Instant,
-    /// What clients may mount, on what terms.
+    /// The directories that clients may mount, and on what terms.
     pub(crate) exports: Exports,
     pub(crate) devices: Devices,
     pub(crate) native: NativeClients,
-    /// Files that were met with lost or damaged bytes.
+    /// Files in which lost or damaged bytes were found.
     pub(crate) damaged: Damaged,
-    /// Told when a file's objects are to be deleted.
+    /// Notified when a file's objects are to be deleted.
     pub(crate) doomed: Notify,
-    /// Whether files may be left that have neither a name nor an open: from before the start, or because freeing one failed.
+    /// Whether files may exist that have neither a name nor an open, from before the start or after a failed deletion.
     pub(crate) orphans_left: AtomicBool,
 }
 
@@ -91,7 +91,8 @@ pub(crate) fn now() -> Timestamp {
 }
 
 impl Room {
-    /// Where the bytes of a new file in `dir` shall live; while no iod is up, how that is to be decided at first use.
+    /// Returns the layout of a new file in `dir`; while too few iods are up, a record of the policy that chooses them
+    /// at first use.
     pub(crate) fn layout_in(&self, place: Place, dir: FileId) -> Result<Layout, Status> {
         let xattrs = self.namespace.effective_xattrs(dir, layout::policy::PREFIX.as_bytes())?;
         let xattrs = xattrs.iter().map(|(name, value)| (&name[..], &value[..]));
@@ -107,7 +108,7 @@ impl Room {
         }
     }
 
-    /// The namespace as whoever asks wants it changed: waiting for the disk, or not.
+    /// Returns the namespace in the mode that the client asked for: waiting for the disk, or not.
     pub(crate) fn names(&self, ctx: &Ctx) -> Namespace<Embedded> {
         if ctx.soon { self.namespace.soon() } else { self.namespace.waiting() }
     }
@@ -117,7 +118,7 @@ impl Room {
         Ok(Layout { kind: KIND, body: record.to_bytes() })
     }
 
-    /// A file whose bytes are asked for: `IsDir` or `Inval` for anything that has none.
+    /// Returns the state of a regular file; `IsDir`, `Symlink` or `WrongType` for other inodes.
     pub(crate) fn regular(&self, file: FileId) -> Result<FileInfo, Status> {
         let info = self.namespace.info(file)?;
         match info.attrs.kind {
@@ -128,7 +129,7 @@ impl Room {
         }
     }
 
-    /// The objects of a file, `None` while what was written to it is kept with its metadata.
+    /// Returns the objects of a file; `None` while its bytes are with its metadata.
     pub(crate) fn objects(&self, info: &FileInfo) -> Result<Option<Objects<'_>>, Status> {
         let objects = |layout| {
             Objects::new(&self.iods, info.attrs.id, info.generation, layout)
@@ -137,18 +138,18 @@ impl Room {
         info.layout.as_ref().filter(|layout| layout.is_final()).map(objects).transpose()
     }
 
-    /// The objects that a file has or is to have, as far as that is decided.
+    /// Returns the objects that a file has or will have, if they are decided.
     pub(crate) fn objects_to_be(&self, info: &FileInfo) -> Result<Option<Objects<'_>>, Status> {
         let objects = |layout| Objects::new(&self.iods, info.attrs.id, info.generation, &layout);
         self.decided(info)?.map(objects).transpose()
     }
 
-    /// Whether the bytes of a file are in its objects, and not with its metadata.
+    /// Returns whether the bytes of a file are in its objects, and not with its metadata.
     pub(crate) fn is_in_objects(&self, info: &FileInfo) -> bool {
         info.layout.as_ref().is_some_and(Layout::is_final)
     }
 
-    /// The objects of a file that are about to be used: what is kept with its metadata is there then.
+    /// Returns the objects of a file for use; moves inline bytes to them first.
     pub(crate) async fn objects_now(&self, now: Timestamp, info: &FileInfo) -> Result<Objects<'_>, Status> {
         if let Some(objects) = self.objects(info)? {
             return Ok(objects);

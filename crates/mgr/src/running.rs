@@ -1,4 +1,4 @@
-//! Starting a mgr, its background work, and stopping it.
+//! Start and stop of a mgr and of its background tasks.
 
 use crate::backchannel::Backchannel;
 use crate::clients::Clients;
@@ -33,11 +33,11 @@ use types::{FileId, Fsid, Status};
 use wire::admin::{CheckArgs, CheckReply};
 use wire::nfs4::EXCHGID4_FLAG_USE_PNFS_MDS;
 
-/// How often leases are looked at.
+/// Interval of the checks for expired leases.
 const TICK: Duration = Duration::from_millis(500);
-/// Orphans looked at in one go.
+/// Number of orphans that one read returns at most.
 const ORPHANS: usize = 256;
-/// How long stopping waits for requests that outlived their connections.
+/// How long a stop waits for requests that outlived their connections.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// The metadata server.
@@ -47,7 +47,7 @@ pub struct Mgr;
 /// A running mgr; dropping it stops it at once.
 pub struct Running {
     network: net::rpc::Server,
-    /// How many of the addresses are those of the configuration.
+    /// Number of listening addresses that come from the configuration.
     listening: usize,
     gateway: Arc<Gateway>,
     namespace: Arc<Namespace<Embedded>>,
@@ -64,28 +64,28 @@ async fn bind(addresses: &[Address]) -> Result<Vec<Listener>, Error> {
 }
 
 impl Mgr {
-    /// Starts serving in tasks of the current tokio runtime. When this completes, every iod was tried once or is
-    /// slow to answer; those that are down are tried again for ever.
+    /// Starts a mgr in tasks of the current tokio runtime. When this completes, every iod was tried once or is slow to
+    /// answer; unreachable iods are retried for ever.
     pub async fn start(config: Config) -> Result<Running, Error> {
         let checked = config.check()?;
-        // Before anything is changed: a port that is taken means that nothing was started.
+        // Before any change: if a port is taken, nothing was started.
         let listeners = bind(&checked.listen).await?;
         Self::start_at(config, listeners).await
     }
 
-    /// As [`Self::start`], with listeners that the caller has made, whatever the configuration says of them.
+    /// As [`Self::start`], with listeners of the caller instead of the configured addresses.
     pub async fn start_at(config: Config, listeners: Vec<Listener>) -> Result<Running, Error> {
         let cluster = ClusterFile::load(&config.cluster_file)?;
         let namespace = store::open(&config.dir, &cluster, &config.cluster_file).await?;
-        // Nobody else uses the directory while the store is open.
+        // No other process uses the directory while the store is open.
         let near = near::listen(&config.dir, u64::from_be_bytes(random()?)).await;
         let boot = store::boot().unwrap_or(u64::from_be_bytes(random()?));
         Self::start_near(&config, cluster, (namespace, boot), listeners, near).await
     }
 
-    /// As [`Self::start`], on the store of `cluster` that the caller has opened: the paths of `config` are not used. `boot` is
-    /// another number whenever the machine has been without power.
-    /// Does nothing that blocks, and no input or output but through [`net`] and the store.
+    /// As [`Self::start`], on the store of `cluster` that the caller has opened: the paths of `config` are not used.
+    /// `boot` changes whenever the machine has lost power. This function does not block, and does no I/O except through
+    /// [`net`] and the store.
     pub async fn start_on(
         config: &Config,
         cluster: ClusterFile,
@@ -166,7 +166,7 @@ impl Mgr {
     }
 }
 
-/// What the NFS server is to know.
+/// Returns the configuration of the NFS server.
 fn server_config(fsid: Fsid, epoch: u32, lease_secs: u32) -> server::Config {
     let lease = Duration::from_secs(lease_secs.into());
     server::Config {
@@ -176,12 +176,12 @@ fn server_config(fsid: Fsid, epoch: u32, lease_secs: u32) -> server::Config {
     }
 }
 
-/// What earlier starts may have given to clients: for as long as any configuration may have let it last.
+/// Returns the rights that earlier starts may have granted, with the longest lifetime that any configuration allows.
 fn earlier_rights(namespace: &Namespace<Embedded>) -> Result<Rights, Status> {
     Ok(Rights::new(namespace.next_id()?, unix_now() + u64::from(*RIGHT_SECS.end())))
 }
 
-/// The exports. If they are not what they were, what clients were given at earlier starts ends.
+/// Starts the exports. If they have changed, ends the rights that clients got at earlier starts.
 async fn start_exports(
     rules: Vec<Rule>,
     namespace: &Arc<Namespace<Embedded>>,
@@ -199,7 +199,7 @@ async fn start_exports(
     Ok(exports)
 }
 
-/// Counts this start and connects the iods, none of which may be used by another store or by a later state of this one.
+/// Counts this start and connects the iods. Fails if another store, or a later state of this store, uses one of them.
 async fn keep_iods(
     config: &Config,
     checked: &Checked,
@@ -229,7 +229,7 @@ async fn keep_iods(
     }
 }
 
-/// Starts everything that goes on beside requests.
+/// Starts all background tasks.
 fn start_background(network: &net::Counters, room: &Arc<Room>, server: &Arc<NfsServer>) -> JoinSet<()> {
     let mut background = JoinSet::new();
     in_background(&mut background, "removing objects", network, room, sweeper::sweep);
@@ -248,7 +248,7 @@ fn start_background(network: &net::Counters, room: &Arc<Room>, server: &Arc<NfsS
     background
 }
 
-/// Starts work that goes on as long as the mgr does, whatever mistakes it makes.
+/// Starts a background task that runs as long as the mgr, and again after a panic.
 fn in_background<T, F>(
     background: &mut JoinSet<()>,
     what: &'static str,
@@ -263,12 +263,12 @@ fn in_background<T, F>(
     task::spawn_in(background, async move { net::supervise(what, network, || work(with.clone())).await });
 }
 
-/// Tells clients what nobody waits for.
+/// Sends clients the messages for which no request waits.
 async fn tell(server: Arc<NfsServer>) {
     server.deliver().await;
 }
 
-/// Lets time pass for the NFS server; once its grace period is over, frees what nobody reopened.
+/// Advances the clock of the NFS server; after the grace period, frees the orphans that no client reopened.
 async fn tick(server: Arc<NfsServer>) {
     let orphans_left = &server.fs().0.orphans_left;
     loop {
@@ -285,8 +285,8 @@ async fn tick(server: Arc<NfsServer>) {
     }
 }
 
-/// Frees every file without a name that nobody has open: those whose removal or last close an earlier start survived
-/// only in part.
+/// Frees every file that has no name and that no client has open: its removal or last close was interrupted at an
+/// earlier start.
 async fn reap_orphans(server: &NfsServer) -> Result<(), Status> {
     let mut after = FileId(0);
     loop {
@@ -300,38 +300,38 @@ async fn reap_orphans(server: &NfsServer) -> Result<(), Status> {
 }
 
 impl Running {
-    /// Where it listens, in the order of the configuration, with the ports really taken.
+    /// Returns the addresses where the mgr listens, in the order of the configuration, with the actual ports.
     pub fn addresses(&self) -> &[Address] {
         &self.network.addresses()[..self.listening]
     }
 
-    /// The Unix socket for clients of this machine, if there is one.
+    /// Returns the Unix socket for clients of this host, if there is one.
     pub fn nearby(&self) -> Option<&Address> {
         self.network.addresses().get(self.listening)
     }
 
-    /// A way in for clients of this process.
+    /// Returns a door for clients in this process.
     pub fn door(&self) -> Option<Door> {
         self.network.door()
     }
 
-    /// What it has done besides NFS operations.
+    /// Returns the counters of the mgr's work apart from NFS operations.
     pub fn counters(&self) -> Counters {
         self.gateway.server.fs().0.counters.snapshot()
     }
 
-    /// The file system that is served, for use inside this process. It may not outlive [`Self::stop`].
+    /// Returns the served file system, for use in this process. It must not outlive [`Self::stop`].
     pub fn files(&self) -> Files {
         self.gateway.server.fs().clone()
     }
 
-    /// Everything that `weir status` shows.
+    /// Returns everything that `weir status` shows.
     pub fn status(&self) -> wire::admin::Status {
         status::of(&self.gateway)
     }
 
-    /// Completes when the mgr cannot go on, and never otherwise: its store failed, or is an older copy. Whoever runs it must end it at once: it only answers
-    /// with errors from now on, and a new start finds everything that was promised.
+    /// Completes only when the mgr cannot go on: its store failed, or is an older copy. The caller must end the process
+    /// at once, because the mgr answers only with errors from then on. A new start finds every durable change.
     pub async fn failed(&self) -> Error {
         let room = &self.gateway.server.fs().0;
         tokio::select! {
@@ -340,7 +340,7 @@ impl Running {
         }
     }
 
-    /// Looks for damage, and repairs it if asked to; the last page, with the findings of all pages.
+    /// Checks for damage, and repairs it if `repair` is set; returns the last page with the findings of all pages.
     pub fn check(&self, repair: bool) -> impl Future<Output = CheckReply> + Send + use<> {
         let gateway = self.gateway.clone();
         async move {
@@ -357,16 +357,16 @@ impl Running {
         }
     }
 
-    /// Stops: requests in progress are finished, connections closed, the store made durable and closed.
+    /// Stops the mgr: finishes requests in progress, closes connections, makes the store durable and closes it.
     pub async fn stop(self) {
         let Running { network, gateway, namespace, _keeping, mut background, .. } = self;
         network.shutdown().await;
-        // While the iods are still kept: what is on its way comes to its end, and nothing comes after it.
+        // While the iods are still connected: writes in flight complete, and none follow.
         if tokio::time::timeout(STOP_GRACE, gateway.server.fs().0.let_all_go()).await.is_err() {
             tracing::warn!("an iod did not take in time what small writers had written");
         }
         background.shutdown().await;
-        // The next start need not look at what is done.
+        // Spares the next start the work on finished notes.
         if let Err(e) = gateway.server.fs().0.notes.forget().await {
             tracing::error!("cannot forget what is done about files: {e}");
         }

@@ -1,4 +1,5 @@
-//! Looking for damage on the disks of all iods: one scrub at a time, slowly if so wished, across restarts.
+//! The scrub: a background task that reads all data of all iods to find damage, with an optional rate limit, across
+//! restarts.
 
 mod job;
 
@@ -23,15 +24,15 @@ use wire::native::{self, Damage, LIST_MAX, Procedure, Rights, STORE_OBJECT};
 use xdr::Xdr;
 
 const KEY: &[u8] = b"scrub";
-/// Bytes asked for in one call where there is no limit, and most where there is one.
+/// Number of bytes per request without a rate limit, and the largest number with one.
 const STEP: u32 = 4 << 20;
-/// Fewest bytes asked for in one call.
+/// Smallest number of bytes per request.
 const STEP_MIN: u64 = 64 << 10;
-/// How often how far it is is written down; so much is done again after a crash.
+/// How often the progress is recorded; work since the last record is repeated after a crash.
 const SAVE: Duration = Duration::from_secs(2);
-/// How long to wait for an iod that is down before it is tried again.
+/// Pause before an iod that is down is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-/// Findings of one scrub that are logged with their paths.
+/// Number of findings of one scrub that are logged with their paths.
 const LOGGED_MAX: usize = 16;
 
 /// The last scrub, running or not.
@@ -39,14 +40,14 @@ const LOGGED_MAX: usize = 16;
 pub(crate) struct Scrubs {
     namespace: Arc<Namespace<Embedded>>,
     job: Mutex<Job>,
-    /// Held while the record is written, so that the newest is the last.
+    /// Held while the record is written, so that the newest state is written last.
     saving: tokio::sync::Mutex<()>,
-    /// Told when a scrub was started or cancelled.
+    /// Notified when a scrub was started or cancelled.
     changed: Notify,
 }
 
 impl Scrubs {
-    /// The one that the store knows of.
+    /// Loads the last scrub from the store.
     pub(crate) fn load(namespace: Arc<Namespace<Embedded>>) -> Result<Self, Status> {
         let job = match namespace.registry(KEY)? {
             None => Job::default(),
@@ -62,7 +63,7 @@ impl Scrubs {
         self.job.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes what is known durable.
+    /// Makes the current state durable.
     async fn save(&self) -> Result<(), Status> {
         let _one = self.saving.lock().await;
         let record = self.job().to_bytes();
@@ -77,13 +78,14 @@ impl Scrubs {
         }
     }
 
-    /// The scrub that is running.
+    /// Returns the running scrub, if there is one.
     fn running(&self) -> Option<Job> {
         let job = self.job();
         (job.state == ScrubState::Running).then(|| job.clone())
     }
 
-    /// What the last scrub found inside of objects: iods, files, and ranges of their objects there.
+    /// Returns the damage that the last scrub found inside of objects: iods, files, and ranges of their objects on
+    /// those iods.
     pub(crate) fn damaged_ranges(&self) -> Vec<(u16, FileId, ByteRange)> {
         let inside = |found: &&Found| found.finding.damage != Damage::Object;
         let range = |finding: &native::Finding| ByteRange { offset: finding.offset, len: finding.len };
@@ -104,7 +106,7 @@ impl Scrubs {
     }
 }
 
-/// Answers SCRUB of the admin program.
+/// Answers the SCRUB request of the admin program.
 pub(crate) async fn answer(room: &Room, args: ScrubArgs) -> Result<ScrubReply, Status> {
     let scrubs = &room.scrubs;
     let mut refused = None;
@@ -112,7 +114,7 @@ pub(crate) async fn answer(room: &Room, args: ScrubArgs) -> Result<ScrubReply, S
         ScrubAction::Status => {}
         ScrubAction::Start => match scrubs.start(room.iods.numbers(), args.rate) {
             Ok(()) => {
-                // Durable before it is answered, so that it survives a crash.
+                // Durable before the answer, so that the scrub survives a crash.
                 scrubs.save().await?;
                 scrubs.changed.notify_one();
             }
@@ -148,7 +150,7 @@ pub(crate) async fn answer(room: &Room, args: ScrubArgs) -> Result<ScrubReply, S
     })
 }
 
-/// The first of `found`, as many as an answer holds, as files and ranges of them.
+/// Translates the first of `found`, as many as an answer holds, to files and ranges of them.
 async fn locate(room: &Room, found: &[Found]) -> Result<Vec<ScrubFinding>, Status> {
     let found = &found[..found.len().min(SCRUB_FINDINGS_MAX)];
     let files: Vec<FileId> = found.iter().map(|f| f.finding.object).collect();
@@ -173,8 +175,8 @@ async fn locate(room: &Room, found: &[Found]) -> Result<Vec<ScrubFinding>, Statu
     Ok(each.collect())
 }
 
-/// The ranges of its file that lie in `range` of an object on an iod, at most one more than an answer holds; none when
-/// there is no such file. A damaged object as a whole is all of it.
+/// Returns the ranges of the file that lie in `range` of an object on an iod, at most one more than an answer holds.
+/// Returns none if the file does not exist. If the object as a whole is damaged, the range is all of it.
 fn ranges(room: &Room, iod: u16, object: FileId, range: ByteRange) -> Vec<(u64, u64)> {
     let Ok(info) = room.namespace.info(object) else { return Vec::new() };
     let Some(layout) = info.layout.filter(|layout| layout.kind == KIND) else { return Vec::new() };
@@ -190,7 +192,7 @@ fn ranges(room: &Room, iod: u16, object: FileId, range: ByteRange) -> Vec<(u64, 
     ranges.map(|range| (range.offset, range.end())).collect()
 }
 
-/// Works on scrubs, for ever.
+/// Runs scrubs, for ever.
 pub(crate) async fn run(room: Arc<Room>) {
     let scrubs = &room.scrubs;
     loop {
@@ -208,7 +210,7 @@ pub(crate) async fn run(room: Arc<Room>) {
     }
 }
 
-/// Works on the scrub with this number until it is over.
+/// Runs the scrub with this number until it ends.
 async fn work(room: &Room, serial: u64) {
     let scrubs = &room.scrubs;
     let mut saved = Instant::now();
@@ -241,7 +243,7 @@ async fn work(room: &Room, serial: u64) {
     }
 }
 
-/// Has what is damaged on an iod written again, if the file has another copy.
+/// Schedules the repair of damage on an iod, if the file has another copy.
 fn heal(room: &Room, iod: u16, file: FileId, range: ByteRange) {
     let Ok(info) = room.namespace.info(file) else { return };
     let layout = info.layout.as_ref().filter(|layout| layout.is_final());
@@ -255,7 +257,7 @@ fn heal(room: &Room, iod: u16, file: FileId, range: ByteRange) {
     }
 }
 
-/// Finds out how much there is to do.
+/// Counts the objects and bytes to be read.
 async fn count(room: &Room, serial: u64, iods: &[u16]) -> Result<(), Status> {
     let (mut objects, mut bytes) = (0, 0);
     for iod in iods {
@@ -263,7 +265,7 @@ async fn count(room: &Room, serial: u64, iods: &[u16]) -> Result<(), Status> {
         loop {
             let page = collector::list(&*room.iods.link(*iod)?, after, LIST_MAX as u32).await?;
             objects += page.entries.len() as u64;
-            // What is allocated has the head in it; what is read has not, and no holes.
+            // The allocated size includes the header of an object. A scrub reads neither the header nor holes.
             let data = page.entries.iter().map(|e| e.size.min(e.allocated.saturating_sub(4096)));
             bytes += data.sum::<u64>();
             match page.entries.last().filter(|_| !page.eof) {
@@ -278,7 +280,7 @@ async fn count(room: &Room, serial: u64, iods: &[u16]) -> Result<(), Status> {
     Ok(())
 }
 
-/// Has one iod look at its next part, and waits as long as the limit demands.
+/// Asks one iod to scrub its next part, and waits as long as the rate limit requires.
 async fn step(room: &Room, serial: u64, iod: u16, job: &Job, due: &mut Instant) -> Result<(), Status> {
     let link: Arc<Link> = room.iods.link(iod)?;
     let cap = link.capability(STORE_OBJECT, Generation::default(), Rights::ADMIN);
@@ -288,7 +290,7 @@ async fn step(room: &Room, serial: u64, iod: u16, job: &Job, due: &mut Instant) 
     };
     let args = native::ScrubArgs { cap, from: job.cursor, budget };
     let mut reply: native::ScrubReply = link.call(Procedure::Scrub, &args).await?;
-    // An object that only waits for its removal is no loss to anybody.
+    // Damage to an object that only waits for its deletion loses no data.
     reply.findings.retain(|finding| room.namespace.info(finding.object).err() != Some(Status::Stale));
     room.scrubs.update(serial, |job| job.take(&reply));
     for (index, finding) in reply.findings.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Working off what is noted about files: sizes that nobody told, cuts and fences that did not reach every iod.
+//! Completion of noted work: a background task that learns unreported sizes and finishes truncations and fences on
+//! every iod.
 
 use crate::gateway::NfsServer;
 use crate::room::Room;
@@ -8,16 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{FileId, Status};
 
-/// How often what is noted is looked at, when no iod came up meanwhile.
+/// Interval of the passes over the notes, if no iod comes up.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Files about which a complaint is remembered.
+/// Number of files whose failure is remembered as logged.
 const TOLD_MAX: usize = 4096;
-/// Files measured at a time: each may have to be fenced on all of its iods, which takes a flush of each.
+/// Number of files measured at a time: each may have to be fenced, which takes a flush on each of its iods.
 const AT_ONCE: usize = 16;
-/// How long notes that are done are gathered, so that many are forgotten together.
+/// How long finished notes are collected, so that many are forgotten together.
 const GATHER: Duration = Duration::from_millis(200);
 
-/// Forgets notes of what is done, for ever.
+/// Forgets the notes of finished work, for ever.
 pub(crate) async fn forget(room: Arc<Room>) {
     loop {
         room.notes.something_done().await;
@@ -28,7 +29,7 @@ pub(crate) async fn forget(room: Arc<Room>) {
     }
 }
 
-/// Works off notes, for ever.
+/// Works on the notes, for ever.
 pub(crate) async fn settle(server: Arc<NfsServer>) {
     let room = server.fs().0.clone();
     let mut came_up = room.iods.came_up.subscribe();
@@ -41,12 +42,13 @@ pub(crate) async fn settle(server: Arc<NfsServer>) {
         for file in room.notes.fences() {
             log(&mut told, file, "fence it", room.finish_fence(file).await);
         }
-        // Until the grace period is over those who wrote may come back and tell.
+        // Until the grace period is over, earlier writers may return and report.
         if !server.inspect(|state| state.in_grace()) {
             let measure = |file| {
                 let (server, room) = (&server, &room);
                 async move {
-                    // Who has a layout to write may write on, and tells; what it is about to tell is not for others to find.
+                    // A client with a layout to write may write on, and reports its size; other clients must not see
+                    // that size before.
                     let may_tell = in_use(server, file) || room.grants.written(file);
                     let outcome = if may_tell { Ok(()) } else { room.measure_for_good(file).await };
                     (file, outcome)
@@ -65,12 +67,12 @@ pub(crate) async fn settle(server: Arc<NfsServer>) {
     }
 }
 
-/// Whether a client may be writing the file or come back to it.
+/// Returns whether a client may be writing the file or return to it.
 pub(crate) fn in_use(server: &NfsServer, file: FileId) -> bool {
     server.inspect(|state| state.is_open(file) || !state.layout_holders(file).is_empty())
 }
 
-/// Says once of a file that something fails for other reasons than an iod that is down.
+/// Logs a failure once per file, unless an iod is only down.
 fn log(told: &mut HashSet<FileId>, file: FileId, what: &str, result: Result<(), Status>) {
     match result {
         Ok(()) => drop(told.remove(&file)),

@@ -1,6 +1,7 @@
-//! How much room files with holes take: what iods said lately, and whether it is time to ask them.
+//! A cache of the space that files with holes use, as the iods last reported it, with the time of the next question.
 //!
-//! Nothing here is stored. What is forgotten is asked again; so there is a bound on what is remembered, and none on the files.
+//! Nothing here is stored durably. A forgotten answer is asked again; so the number of answers is limited, and the
+//! number of files is not.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,26 +11,27 @@ use tokio::time::Instant;
 use types::FileId;
 use types::limits::SPACE_KNOWN_MAX;
 
-/// For how long an answer is believed: clients write to the iods and tell nobody.
+/// How long an answer is used: clients write to the iods without a report to the mgr.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long anybody waits for an answer.
+/// How long a caller waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long while others waited in vain lately, so that a directory of files whose iod is silent is listed all the same.
+/// How long a caller waits after other callers got no answer. So a directory of files on a silent iod can still be
+/// listed.
 const PATIENCE_LOST: Duration = Duration::from_millis(20);
-/// After how long it is tried again where there was no answer.
+/// When a file is asked for again after a failure.
 const REST: Duration = Duration::from_secs(5);
-/// A question that is older than this is one that nobody will answer.
+/// Age at which a question counts as lost.
 const FORGOTTEN: Duration = Duration::from_secs(120);
 
-/// Questions under way at a time: where iods are silent they pile up.
+/// Largest number of questions in flight: they accumulate when iods are silent.
 const ASKING_MAX: usize = 1024;
 
-/// What is known of all files, for many tasks at once.
+/// The answers for all files, shared by many tasks.
 #[derive(Debug)]
 pub(crate) struct Space {
     begun: Instant,
     known: Mutex<Known>,
-    /// Told whenever a question is answered.
+    /// Notified whenever a question is answered.
     pub(crate) answered: Notify,
 }
 
@@ -44,56 +46,56 @@ impl Space {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What to do for who wants to know about a file, as it is since this change of it.
+    /// Returns what the caller should do to learn the space of a file in the state of this `change`.
     pub(crate) fn next(&self, file: FileId, change: u64) -> Next {
         self.known().next(file, change, self.begun.elapsed())
     }
 
-    /// A question about a file as it was at this change is answered, or could not be.
+    /// Records the answer for a file in the state of this `change`; `None` if the iods could not answer.
     pub(crate) fn learnt(&self, file: FileId, change: u64, used: Option<u64>) {
         self.known().learnt(file, change, used, self.begun.elapsed());
         self.answered.notify_waiters();
     }
 }
 
-/// What to do for who wants to know.
+/// What a caller that needs the space of a file should do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
-    /// This is what is known, if anything.
+    /// Use this value, if there is one.
     Tell(Option<u64>),
-    /// The iods are to be asked, by who gets this.
+    /// Ask the iods, and report the answer.
     Ask,
-    /// They have been asked: for so long their answer is waited for.
+    /// Another caller has asked the iods: wait for the answer for this long.
     Wait(Duration),
 }
 
-/// What is known of one file.
+/// The state of one file.
 #[derive(Clone, Copy, Debug, Default)]
 struct One {
     last: Option<Answer>,
-    /// When the iods were asked, while they have not answered.
+    /// When the iods were asked, while their answer is missing.
     asked: Option<Duration>,
-    /// When they could not answer.
+    /// When the iods failed to answer.
     failed: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     used: u64,
-    /// The change attribute of the file before it was asked for.
+    /// The change attribute of the file before the question.
     change: u64,
     at: Duration,
 }
 
-/// What is known, with the time as an argument.
+/// The answers, with the time as an argument.
 #[derive(Debug, Default)]
 struct Known {
-    /// Those that were asked for last, and those before them.
+    /// Two generations: the files that were asked for last, and the ones before.
     young: BTreeMap<FileId, One>,
     old: BTreeMap<FileId, One>,
-    /// Questions under way.
+    /// Number of questions in flight.
     asking: usize,
-    /// When somebody last waited in vain.
+    /// When a caller last waited without an answer.
     silence: Option<Duration>,
 }
 
@@ -147,7 +149,7 @@ mod tests {
 
     const FILE: FileId = FileId(7);
 
-    /// What somebody does next, in every order.
+    /// One event of a history.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Look,
@@ -168,15 +170,16 @@ mod tests {
         Step::Pass(REST),
     ];
 
-    /// Every short history: at most one question is under way, none follows a failure or silence sooner than after a rest, what is told
-    /// is the last answer, and nobody is told of an older state as of the present one while the iods answer.
+    /// Checks every short history. At most one question is in flight. None follows a failure or silence sooner than
+    /// after a rest. The value returned is the last answer, and while the iods answer it is never that of an older
+    /// state.
     #[test]
     fn asked_no_more_than_needed_and_told_no_less_than_known() {
         const LEN: u32 = 6;
         for number in 0..STEPS.len().pow(LEN) {
             let mut known = Known::default();
             let (mut now, mut change, mut rest) = (Duration::from_secs(100), 1, number);
-            // The question under way: since when, of which change.
+            // The question in flight: since when, and for which change.
             let mut question: Option<(Duration, u64)> = None;
             let mut last: Option<(u64, u64, Duration)> = None;
             let mut failed: Option<Duration> = None;
@@ -187,7 +190,7 @@ mod tests {
                     (Step::Pass(time), _) => now += time,
                     (Step::Change, _) => change += 1,
                     (Step::Answer, Some((_, of))) => {
-                        // Each answer is another number.
+                        // Each answer is a different number.
                         let used = now.as_millis() as u64;
                         known.learnt(FILE, of, Some(used), now);
                         (question, last, failed) = (None, Some((used, of, now)), None);

@@ -1,4 +1,4 @@
-//! What `weir status` shows: daemons, capacity and counters, as groups of names and values.
+//! The status that `weir status` shows: daemons, capacity and counters, as groups of names and values.
 
 use crate::exports::Rule;
 use crate::gateway::Gateway;
@@ -7,10 +7,10 @@ use nfs::exports::Squash;
 use types::FileId;
 use wire::admin::{Group, Status};
 
-/// Entries of a list that are counted: a longer one shows as this long.
+/// Largest number of list entries that are counted; a longer list shows this length.
 const LISTED: usize = 10_000;
 
-/// How the mgr and its iods stand.
+/// Returns the status of the mgr and its iods.
 pub(crate) fn of(gateway: &Gateway) -> Status {
     let room = &gateway.server.fs().0;
     let mut groups = vec![mgr(gateway)];
@@ -27,7 +27,7 @@ pub(crate) fn of(gateway: &Gateway) -> Status {
     Status { groups }
 }
 
-/// What anybody may know: that there is an mgr, and of which version.
+/// Returns the status that every client may see: that a mgr runs, and its version.
 pub(crate) fn for_strangers() -> Status {
     let mut group = Group::new("mgr");
     group.text("state", "up");
@@ -35,7 +35,8 @@ pub(crate) fn for_strangers() -> Status {
     Status { groups: vec![group] }
 }
 
-/// Where the objects of a file are: a group for the file, and one for each object. Nothing for a file without objects.
+/// Returns where the objects of a file are: a group for the file, and one for each object. Empty for a file without
+/// objects.
 pub(crate) fn placement(gateway: &Gateway, file: FileId) -> Status {
     let room = &gateway.server.fs().0;
     let objects = room.namespace.info(file).and_then(|info| room.objects(&info));
@@ -150,7 +151,7 @@ fn operations(gateway: &Gateway) -> Group {
     group
 }
 
-/// What is held of small writes.
+/// Returns the state of gathered writes.
 fn gathering(gateway: &Gateway) -> Group {
     let standing = gateway.server.fs().0.gathered.standing();
     let mut group = Group::new("gathering");
@@ -159,7 +160,7 @@ fn gathering(gateway: &Gateway) -> Group {
     group
 }
 
-/// What is still to be done about files.
+/// Returns the amount of unfinished work on files.
 fn work(gateway: &Gateway) -> Group {
     let room = &gateway.server.fs().0;
     let notes = room.notes.counted();

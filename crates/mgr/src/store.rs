@@ -1,4 +1,4 @@
-//! The metadata store in the mgr's directory: making it, and opening it with every mistake told apart.
+//! The metadata store in the mgr's directory: its creation, and its opening with a separate error for each mistake.
 
 use crate::backup;
 use crate::cluster_file::ClusterFile;
@@ -15,22 +15,24 @@ use types::{FileId, Status, StoreId};
 
 /// Name of the store in the mgr's directory.
 pub(crate) const STORE: &str = "meta.redb";
-/// Registry key of the identity of the store, where that is not the one of its log: in a restored store.
+/// Registry key of the store's identity, if it differs from that of its log: in a restored store.
 const IDENTITY: &[u8] = b"mgr/store";
-/// Registry key of the number below which objects without files are kept: those of files that a recovered store does not know.
+/// Registry key of the number below which objects without files are kept: a recovered store does not know their files.
 const KEEP: &[u8] = b"mgr/keep";
 /// Registry key of the number of starts.
 const EPOCH: &[u8] = b"mgr/epoch";
-/// How long a start waits for the mgr before it to let go of the store: the system may take its time to clear away one that was killed.
+/// How long a start waits for the previous mgr to release the store: the kernel may need time to clean up a killed
+/// process.
 const IN_USE_WAIT: Duration = Duration::from_secs(5);
-/// How often it looks whether that has happened.
+/// Interval of the checks for the release.
 const IN_USE_PAUSE: Duration = Duration::from_millis(50);
 
 fn store_path(dir: &Path) -> PathBuf {
     dir.join(STORE)
 }
 
-/// Leaves the directory of an mgr and what is in it to their owner; others can walk to the socket that is in it.
+/// Restricts the mgr's directory and its files to their owner; other users can only pass through the directory to the
+/// socket in it.
 pub(crate) fn narrow(dir: &Path) {
     use net::files::{FILE, WAY};
     let files = [STORE, backup::LOG, backup::RESTORING, backup::RESTORING_LOG];
@@ -38,10 +40,11 @@ pub(crate) fn narrow(dir: &Path) {
     net::files::narrow(dir, &all);
 }
 
-/// Makes an empty file system in `dir`, which is made too unless it exists; its root belongs to the directory's owner.
+/// Makes an empty file system in `dir`, and the directory if it does not exist; the root belongs to the directory's
+/// owner.
 ///
 /// # Errors
-/// When there is a store already or the directory cannot be written.
+/// Fails if a store exists already, or if the directory cannot be written.
 pub async fn format(dir: &Path, cluster: &ClusterFile) -> Result<StoreId, Error> {
     let io = |action| move |e| io_error(dir, action, "make the directory above it first", e);
     match net::files::make_way(dir) {
@@ -64,13 +67,13 @@ pub async fn format(dir: &Path, cluster: &ClusterFile) -> Result<StoreId, Error>
         root_gid: owner.gid(),
     };
     Namespace::format(engine, format).await?;
-    // Not before it is a store: it may be any directory.
+    // Not before a store is in it: until then `dir` may be any directory.
     narrow(dir);
     tracing::info!(store = %path.display(), fsid = %cluster.fsid, "formatted");
     Ok(StoreId(id))
 }
 
-/// Opens the store in `dir`, which must be of the cluster file's file system.
+/// Opens the store in `dir`, which must belong to the cluster file's file system.
 pub(crate) async fn open(
     dir: &Path,
     cluster: &ClusterFile,
@@ -99,7 +102,7 @@ pub(crate) async fn open(
     Ok(Arc::new(namespace))
 }
 
-/// The identity of the metadata store, which a copy of it has too.
+/// Returns the identity of the metadata store, which its copies share.
 pub(crate) fn identity(namespace: &Namespace<Embedded>) -> Result<StoreId, Status> {
     match namespace.registry(IDENTITY)? {
         None => Ok(namespace.identity()),
@@ -107,12 +110,12 @@ pub(crate) fn identity(namespace: &Namespace<Embedded>) -> Result<StoreId, Statu
     }
 }
 
-/// Has the store keep its identity though its log has another one, durably.
+/// Records the identity of the store durably, if its log has another one.
 pub(crate) async fn name(namespace: &Namespace<Embedded>, store: StoreId) -> Result<(), Status> {
     namespace.registry_put(now(), IDENTITY, Some(&Bytes::copy_from_slice(&store.0))).await
 }
 
-/// Objects without files whose numbers are below this one are kept for `weir fsck` to list.
+/// Returns the number below which objects without files are kept for `weir fsck` to list.
 pub(crate) fn kept_below(namespace: &Namespace<Embedded>) -> Result<FileId, Status> {
     match namespace.registry(KEEP)? {
         None => Ok(FileId(0)),
@@ -120,13 +123,13 @@ pub(crate) fn kept_below(namespace: &Namespace<Embedded>) -> Result<FileId, Stat
     }
 }
 
-/// Has objects without files below this number kept from now on, durably.
+/// Records durably that objects without files below this number are kept from now on.
 pub(crate) async fn keep_unknown_below(namespace: &Namespace<Embedded>, first: FileId) -> Result<(), Status> {
     let value = Bytes::copy_from_slice(&first.0.to_be_bytes());
     namespace.registry_put(now(), KEEP, Some(&value)).await
 }
 
-/// Opens the engine, as soon as nobody else has it open any more.
+/// Opens the engine, as soon as no other process has it open.
 async fn engine(path: &Path) -> Result<Embedded, Error> {
     let until = Instant::now() + IN_USE_WAIT;
     let mut said = false;
@@ -144,7 +147,7 @@ async fn engine(path: &Path) -> Result<Embedded, Error> {
     }
 }
 
-/// Opening may have to repair the store, which takes its time.
+/// Runs `work` on a blocking thread: an opening may have to repair the store, which takes time.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, meta::StoreError> + Send + 'static,
 ) -> Result<T, Error> {
@@ -154,7 +157,7 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Lets the next start have a larger epoch than this one, durably.
+/// Raises the recorded epoch to `least`, durably, so that the next start has a larger one.
 pub(crate) async fn raise_epoch(namespace: &Namespace<Embedded>, least: u32) -> Result<(), Status> {
     if last_epoch(namespace)? >= least {
         return Ok(());
@@ -169,7 +172,7 @@ fn last_epoch(namespace: &Namespace<Embedded>) -> Result<u32, Status> {
     }
 }
 
-/// Counts this start, durably, and begins it: larger than at any start before, never 0.
+/// Counts this start durably and begins its epoch, which is larger than those of all earlier starts and never 0.
 pub(crate) async fn next_epoch(namespace: &Namespace<Embedded>) -> Result<u32, Error> {
     let last = last_epoch(namespace).map_err(Error::Metadata)?;
     let epoch = last.checked_add(1).ok_or(Error::Metadata(Status::Corrupt))?;
@@ -184,8 +187,8 @@ pub(crate) async fn next_epoch(namespace: &Namespace<Embedded>) -> Result<u32, E
     }
 }
 
-/// The number of this run of the machine (`/proc/sys/kernel/random/boot_id`): while it is the same, nothing that was written to a file is lost, whatever
-/// processes were killed. `None` where that cannot be told.
+/// Returns the number of this boot of the host (`/proc/sys/kernel/random/boot_id`). While it is the same, no written
+/// file data is lost, even if processes were killed. `None` if the number cannot be read.
 pub(crate) fn boot() -> Option<u64> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = id.chars().filter(char::is_ascii_hexdigit).collect();

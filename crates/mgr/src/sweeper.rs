@@ -1,4 +1,5 @@
-//! Deleting the objects of files that are gone: in the background, from a durable list, until every iod has done it.
+//! Deletion of the objects of deleted files: a background task that works from a durable list until every iod has
+//! deleted them.
 
 use crate::counters::add;
 use crate::proxy::Objects;
@@ -9,14 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{FileId, Status};
 
-/// Files worked on at a time.
+/// Number of files worked on at a time.
 const AT_ONCE: usize = 32;
-/// Files taken from the list at a time.
+/// Number of files that one read of the list returns at most.
 const PAGE: usize = 256;
-/// How long after a failure the list is walked again, when no iod came up meanwhile.
+/// Time until the next pass after a failure, if no iod comes up.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Sweeps, for ever.
+/// Deletes objects, for ever.
 pub(crate) async fn sweep(room: Arc<Room>) {
     let mut came_up = room.iods.came_up.subscribe();
     loop {
@@ -38,14 +39,14 @@ pub(crate) async fn sweep(room: Arc<Room>) {
     }
 }
 
-/// Tries every file of the list once; whether any is left.
+/// Tries every file of the list once; returns whether any is left.
 async fn walk(room: &Room) -> Result<bool, Status> {
     let mut after = FileId(0);
     let mut left = false;
     loop {
         let page = room.namespace.doomed(after, PAGE)?;
         let Some(last) = page.last() else { return Ok(left) };
-        // A power cut may bring back what was removed without waiting for the disk: with its bytes.
+        // A removal that is not durable yet may be undone by a power failure: then the file must still have its bytes.
         room.namespace.settle().await?;
         after = last.id;
         let count = page.len();
@@ -59,7 +60,7 @@ async fn walk(room: &Room) -> Result<bool, Status> {
     }
 }
 
-/// Deletes the objects of one file; the file if that is done.
+/// Deletes the objects of one file; returns the file if all are deleted.
 async fn end(room: &Room, doomed: Doomed) -> Option<FileId> {
     let objects = Objects::new(&room.iods, doomed.id, doomed.generation, &doomed.layout);
     let removed = match objects {

@@ -1,16 +1,16 @@
-//! Where a daemon is reached: `host:port`, Unix sockets and universal addresses (RFC 5665).
+//! Addresses of daemons: `host:port`, Unix sockets and universal addresses (RFC 5665).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The network identifiers of RFC 5665 §5.2.3 that are spoken here.
+/// TCP over IPv4, one of the supported network identifiers (RFC 5665 §5.2.3).
 pub const NETID_TCP: &str = "tcp";
 /// TCP over IPv6 (RFC 5665 §5.2.3).
 pub const NETID_TCP6: &str = "tcp6";
 
-/// An address as people and configuration files write it.
+/// An address as written in configuration files and on the command line.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Address {
     /// A host name or IP address and a port; written `host:port`, IPv6 as `[address]:port`.
@@ -20,11 +20,11 @@ pub enum Address {
         /// TCP port.
         port: u16,
     },
-    /// A Unix socket; written as an absolute path, `unix:` before it allowed.
+    /// A Unix socket; written as an absolute path, optionally with the prefix `unix:`.
     Unix(PathBuf),
 }
 
-/// The text is not an address.
+/// Error: the text is not an address.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is not an address: {why}")]
 pub struct BadAddress {
@@ -38,7 +38,7 @@ const HOST_MAX: usize = 255;
 const SOCKET_PATH_MAX: usize = 107;
 
 impl Address {
-    /// The IP address, one for those of both versions that mean the same; none of names and Unix sockets.
+    /// Returns the IP address, with IPv4-mapped IPv6 addresses as IPv4; `None` for names and Unix sockets.
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
             Address::Tcp { host, .. } => host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical()),
@@ -70,7 +70,7 @@ impl Address {
         }
     }
 
-    /// The IP address and port, `None` for names and Unix sockets.
+    /// Returns the IP address and port; `None` for names and Unix sockets.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         match self {
             Address::Tcp { host, port } => Some(SocketAddr::new(host.parse().ok()?, *port)),
@@ -79,7 +79,7 @@ impl Address {
     }
 }
 
-/// Splits off the part behind the colon, if there is one.
+/// Splits off the port after the colon, if there is one.
 fn split_port(text: &str) -> Result<(&str, Option<&str>), &'static str> {
     if let Some(rest) = text.strip_prefix('[') {
         let (host, after) = rest.split_once(']').ok_or("the closing bracket is missing")?;
@@ -112,7 +112,7 @@ impl fmt::Display for Address {
 impl FromStr for Address {
     type Err = BadAddress;
 
-    /// As [`Address::parse`], a port being required.
+    /// Parses as [`Address::parse`] does; the port is required.
     fn from_str(text: &str) -> Result<Self, BadAddress> {
         Address::parse(text, None)
     }
@@ -124,14 +124,14 @@ impl From<SocketAddr> for Address {
     }
 }
 
-/// The network identifier and universal address of a TCP endpoint (RFC 5665 §5.2.3.3 and §5.2.3.4).
+/// Returns the network identifier and universal address of a TCP endpoint (RFC 5665 §5.2.3.3 and §5.2.3.4).
 pub fn to_universal(addr: SocketAddr) -> (&'static str, String) {
     let [high, low] = addr.port().to_be_bytes();
     let netid = if addr.is_ipv4() { NETID_TCP } else { NETID_TCP6 };
     (netid, format!("{}.{high}.{low}", addr.ip()))
 }
 
-/// The TCP endpoint that a universal address names (RFC 5665 §5.2.3.3 and §5.2.3.4).
+/// Returns the TCP endpoint of a universal address (RFC 5665 §5.2.3.3 and §5.2.3.4).
 pub fn from_universal(netid: &str, text: &str) -> Result<SocketAddr, BadAddress> {
     let bad = |why| BadAddress { text: text.chars().take(300).collect(), why };
     let octet = |digits: &str| -> Result<u8, BadAddress> {
@@ -151,9 +151,9 @@ pub fn from_universal(netid: &str, text: &str) -> Result<SocketAddr, BadAddress>
     ip.map(|ip| SocketAddr::new(ip, port)).ok_or_else(|| bad("the host must be an IP address of its network"))
 }
 
-/// The identity of this machine's present boot: processes that see the same one can share Unix sockets.
+/// Returns the boot id of this machine: processes with the same boot id can share Unix sockets.
 ///
-/// `None` where the system does not tell (Linux: `/proc/sys/kernel/random/boot_id`).
+/// `None` if the system does not provide it (Linux: `/proc/sys/kernel/random/boot_id`).
 pub fn boot_id() -> Option<[u8; 16]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     text.trim().parse::<types::Fsid>().ok().map(|uuid| uuid.0)

@@ -1,23 +1,23 @@
-//! Receive buffers that are used again, so that a large record does not fault in fresh pages each time.
+//! A pool of receive buffers, so that a large record does not page-fault on fresh memory each time.
 
 use bytes::Bytes;
 use std::sync::Mutex;
 
-/// Capacity of the buffers of each class, and how many idle ones are kept.
+/// The capacity of each class of buffers, and the number of idle buffers kept.
 ///
-/// The capacities are the common payload sizes (64 KiB, 256 KiB, 1 MiB) with room for headers.
+/// The capacities are the common payload sizes (64 KiB, 256 KiB, 1 MiB) plus space for headers.
 const CLASSES: [(usize, usize); 3] = [(72 << 10, 64), (264 << 10, 64), (types::limits::RECORD_MAX, 48)];
 
 static IDLE: [Mutex<Vec<Vec<u8>>>; CLASSES.len()] = [const { Mutex::new(Vec::new()) }; CLASSES.len()];
 
-/// A buffer for one record, empty, never zero-filled.
+/// A buffer for one record: initially empty, never zero-filled.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
     data: Vec<u8>,
 }
 
 impl Buffer {
-    /// A buffer that holds at least `len` bytes without growing.
+    /// Returns a buffer with capacity for at least `len` bytes.
     pub(crate) fn with_room(len: usize) -> Self {
         let class = CLASSES.iter().position(|(capacity, _)| len <= *capacity);
         let idle = class.and_then(|c| IDLE[c].lock().ok()?.pop());
@@ -25,12 +25,12 @@ impl Buffer {
         Buffer { data: idle.unwrap_or_else(|| Vec::with_capacity(capacity)) }
     }
 
-    /// The bytes, to be appended to.
+    /// Returns the bytes, for appending.
     pub(crate) fn data(&mut self) -> &mut Vec<u8> {
         &mut self.data
     }
 
-    /// The bytes, shared; the memory is used again once the last slice of it is gone.
+    /// Returns the bytes as a shared slice; the memory returns to the pool when the last slice is dropped.
     pub(crate) fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn memory_returns_when_the_last_slice_is_gone() {
-        // No other test of this process takes buffers of this class.
+        // No other test of this process uses buffers of this class.
         let (room, _) = CLASSES[1];
         let mut buffer = Buffer::with_room(room - 1);
         let start = buffer.data().as_ptr();

@@ -1,17 +1,17 @@
-//! The time of day, for everything that does input and output; a simulator puts its own in its place.
+//! The wall clock of all I/O code, which a simulator can replace.
 //!
-//! Spans are measured with [`tokio::time::Instant`], which a simulator drives.
+//! Durations are measured with [`tokio::time::Instant`], which a simulator controls.
 
 use std::cell::Cell;
 use std::time::SystemTime;
 use tokio::time::Instant;
 
 thread_local! {
-    /// What the time of day was at which moment of the runtime's clock.
+    /// The simulated time of day, and the runtime instant at which it was set.
     static SIMULATED: Cell<Option<(SystemTime, Instant)>> = const { Cell::new(None) };
 }
 
-/// The time of day.
+/// Returns the time of day.
 pub fn now() -> SystemTime {
     match SIMULATED.get() {
         Some((then, since)) => then + since.elapsed(),
@@ -19,13 +19,13 @@ pub fn now() -> SystemTime {
     }
 }
 
-/// Seconds since 1970, 0 before that.
+/// Returns the seconds since 1970, or 0 before that.
 pub fn unix_now() -> u64 {
     now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// From now on the time of day in this thread is `start` and goes on with the clock of its tokio runtime, which may be
-/// paused; `None` gives the thread the system's time again.
+/// Sets the time of day of this thread to `start`; it then advances with the clock of the tokio runtime, which may be
+/// paused. `None` restores the system's time.
 pub fn simulate(start: Option<SystemTime>) {
     SIMULATED.set(start.map(|start| (start, Instant::now())));
 }

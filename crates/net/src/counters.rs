@@ -1,4 +1,4 @@
-//! What went over the connections of a process, counted.
+//! Counters of the traffic, connections, memory and calls of a process.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -26,10 +26,11 @@ struct Inner {
     calls: RwLock<HashMap<(bool, u32, u32), AtomicU64>>,
 }
 
-/// The most (program, procedure) pairs counted apart: peers choose these numbers, so their count is bounded.
+/// Maximum number of rows for (direction, program, procedure): peers choose these numbers, so the table must be
+/// bounded.
 const PAIRS_MAX: usize = 256;
 
-/// Bytes and connections so far.
+/// The totals of traffic, connections and memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Traffic {
     /// Bytes received, record marks included.
@@ -40,37 +41,37 @@ pub struct Traffic {
     pub connections_opened: u64,
     /// Connections open now.
     pub connections_open: u64,
-    /// Connections turned away because there were too many, of all peers or of one.
+    /// Connections refused because there were too many, in total or from one machine.
     pub connections_refused: u64,
-    /// Connections ended because the peer made no progress inside a record or a reply, or said nothing at all.
+    /// Connections closed because the peer made no progress inside a record or a reply, or sent no first request.
     pub connections_cut: u64,
-    /// Connections ended because what came is no record or no RPC message.
+    /// Connections closed because the peer sent bytes that are no record or no RPC message.
     pub connections_malformed: u64,
-    /// How often a connection was not read from because it or all together held too much.
+    /// How often reading from a connection had to wait for memory.
     pub memory_waits: u64,
-    /// Bytes counted for requests being worked on and replies not yet sent, now.
+    /// Bytes counted now for requests in progress and unsent replies.
     pub memory_held: u64,
-    /// The most bytes that were counted so at any time.
+    /// The maximum of these bytes so far.
     pub memory_most: u64,
     /// Calls that ended in a panic, answered with SYSTEM_ERR.
     pub panics: u64,
 }
 
-/// How often one procedure was called.
+/// The number of calls of one procedure.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct CallCount {
-    /// Whether the calls came in (`true`) or went out.
+    /// Whether the calls were incoming (`true`) or outgoing.
     pub incoming: bool,
     /// RPC program number.
     pub program: u32,
     /// RPC procedure number.
     pub procedure: u32,
-    /// How many.
+    /// Number of calls.
     pub count: u64,
 }
 
 impl Counters {
-    /// Bytes and connections so far.
+    /// Returns the totals so far.
     pub fn traffic(&self) -> Traffic {
         let opened = self.inner.opened.load(Relaxed);
         Traffic {
@@ -88,7 +89,7 @@ impl Counters {
         }
     }
 
-    /// Calls so far, one row per direction, program and procedure, sorted.
+    /// Returns the calls so far, one row per direction, program and procedure, sorted.
     pub fn calls(&self) -> Vec<CallCount> {
         let calls = self.inner.calls.read().unwrap_or_else(PoisonError::into_inner);
         let row = |(&(incoming, program, procedure), count): (&(bool, u32, u32), &AtomicU64)| CallCount {
@@ -149,18 +150,18 @@ impl Counters {
         self.inner.waits.fetch_add(1, Relaxed);
     }
 
-    /// Notes that `bytes` more are held.
+    /// Adds `bytes` to the bytes held.
     pub(crate) fn hold(&self, bytes: usize) {
         let before = self.inner.held.fetch_add(bytes as u64, Relaxed);
         self.inner.held_most.fetch_max(before + bytes as u64, Relaxed);
     }
 
-    /// Notes that `bytes` are held no more.
+    /// Subtracts `bytes` from the bytes held.
     pub(crate) fn release(&self, bytes: usize) {
         self.inner.held.fetch_sub(bytes as u64, Relaxed);
     }
 
-    /// Counts a panic that was caught: in a call, or in a task that its owner starts again.
+    /// Counts a caught panic, of a call or of a task that is restarted.
     pub fn panicked(&self) {
         self.inner.panics.fetch_add(1, Relaxed);
     }

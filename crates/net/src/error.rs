@@ -1,40 +1,40 @@
-//! What can go wrong between two processes, and whose fault it is.
+//! Errors of calls and connections between processes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why a call or a connection failed.
+/// Reason why a call or a connection failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// No connection could be made.
+    /// The connection could not be made.
     #[error("cannot connect to {address}: {reason}")]
     Connect {
-        /// Whom it was meant for.
+        /// The address to connect to.
         address: Arc<str>,
-        /// What the system said.
+        /// The system's reason.
         reason: Arc<str>,
     },
-    /// Nothing can listen at this address.
+    /// The process cannot listen at this address.
     #[error("cannot listen on {address}: {reason}")]
     Listen {
-        /// Where it was tried.
+        /// The address to listen on.
         address: Arc<str>,
-        /// What the system said.
+        /// The system's reason.
         reason: Arc<str>,
     },
-    /// The connection ended before the answer came; the call may or may not have been executed.
+    /// The connection ended before the reply arrived; the call may or may not have been executed.
     #[error("connection lost: {0}")]
     Broken(Arc<str>),
-    /// No answer within the time that the caller allowed; the call may or may not have been executed.
+    /// No reply within the caller's timeout; the call may or may not have been executed.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// The peer answered, but did not execute the call.
+    /// The peer replied that it did not execute the call.
     #[error("the peer refused the call: {0}")]
     Refused(#[from] crate::rpc::Refusal),
-    /// The peer's answer is not the message it should be.
+    /// The peer's reply could not be decoded.
     #[error("the peer's answer is malformed: {0}")]
     Malformed(#[from] xdr::Malformed),
-    /// The message is larger than a record may be; nothing was sent.
+    /// The message exceeds the maximum record size; nothing was sent.
     #[error("message of {len} bytes is over the limit of {max}")]
     TooBig {
         /// Its length in bytes.
@@ -49,7 +49,7 @@ impl Error {
         Error::Broken(reason.to_string().into())
     }
 
-    /// Whether the call certainly was not executed by the peer.
+    /// Returns whether the peer certainly did not execute the call.
     pub fn not_executed(&self) -> bool {
         matches!(self, Error::Connect { .. } | Error::TooBig { .. } | Error::Refused(_))
     }

@@ -1,6 +1,8 @@
-//! Permissions of the files that daemons keep: their owner's alone, whatever the umask. Others may only walk to a socket.
+//! Permissions of the files of daemons: only the owner has access, whatever the umask; other users may only reach
+//! sockets.
 //!
-//! A metadata store has the content of small files, all names and the secret of the directory cookies; an object store has the rest.
+//! A metadata store holds the content of small files, all names and the secret of the directory cookies; an object
+//! store holds the rest.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io;
@@ -11,21 +13,21 @@ use std::path::Path;
 pub const FILE: u32 = 0o600;
 /// Mode of a directory.
 pub const DIRECTORY: u32 = 0o700;
-/// Mode of a directory on the way to a socket: others can walk through it, and not list it.
+/// Mode of a directory on the path to a socket: other users can traverse it, but not list it.
 pub const WAY: u32 = 0o711;
 
-/// Makes a directory that has a socket in it or below it.
+/// Creates a directory that contains a socket, directly or in a subdirectory.
 ///
 /// # Errors
-/// Those of `mkdir(2)`: one that is there is an error.
+/// Those of `mkdir(2)`, also if the directory exists.
 pub fn make_way(dir: &Path) -> io::Result<()> {
     DirBuilder::new().mode(WAY).create(dir)
 }
 
-/// Takes from a directory and from names in it what they permit beyond these modes, and logs one line if that was anything. The name of
-/// the directory itself is empty. Names that are not there are passed over; what cannot be changed is logged as well.
+/// Removes permissions beyond these modes from a directory and from names in it; logs one line if it removed any. The
+/// empty name is the directory itself. Skips names that do not exist; logs failed changes as well.
 ///
-/// An earlier version made them as the umask had it, and a store may have been copied without its modes.
+/// An earlier version created these files by the umask, and a copied store may have lost its modes.
 pub fn narrow(dir: &Path, most: &[(&str, u32)]) {
     let (mut narrowed, mut failed) = (Vec::new(), Vec::new());
     for (name, most) in most {

@@ -1,4 +1,4 @@
-//! Transports and calls in flight: ONC RPC over TCP, Unix sockets, within a process, and over simulated networks.
+//! Transports and RPC for all daemons: ONC RPC over TCP, Unix sockets, inside a process, and over simulated networks.
 
 pub mod address;
 mod buffers;

@@ -1,23 +1,24 @@
-//! Unix sockets whose paths a peer sent: which of them a process may connect to.
+//! A check of Unix sockets whose paths a peer sent, which decides whether this process may connect to them.
 //!
-//! A false peer can name any path of the machine. What answers there is believed like the peer, and a connection alone may start
-//! something (a socket of a service manager). So the socket must belong to root or to the user of this process, and so must the
-//! process that listens. Of anything else a caller uses the TCP address.
+//! A malicious peer can name any path of the machine. The client would trust the process behind that socket like the
+//! peer, and a connection alone may start a service (socket activation). So the socket and the listening process must
+//! belong to root or to the user of this process. For all other sockets a caller uses the TCP address.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Whether a server that runs as this user is believed: root, or the user of this process.
+/// Returns whether a server that runs as this user is trusted: root, or the user of this process.
 pub fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-/// Checks, before a connection, that the path itself is a socket of a trusted user.
+/// Checks, before connecting, that the path itself is a socket of a trusted user.
 ///
 /// # Errors
-/// `PermissionDenied` when the socket belongs to another user, `InvalidInput` when it is no socket, and those of `lstat(2)`.
+/// `PermissionDenied` when the socket belongs to another user, `InvalidInput` when it is no socket, and those of
+/// `lstat(2)`.
 pub fn check_path(path: &Path) -> io::Result<()> {
     let found = std::fs::symlink_metadata(path)?;
     if !found.file_type().is_socket() {
@@ -26,7 +27,7 @@ pub fn check_path(path: &Path) -> io::Result<()> {
     check_user(found.uid())
 }
 
-/// Checks, after a connection, that a trusted user listens: the path may lead elsewhere by then.
+/// Checks, after connecting, that a trusted user listens: the path may have been replaced meanwhile.
 ///
 /// # Errors
 /// `PermissionDenied` when another user listens, and those of `getsockopt(2)`.
@@ -34,7 +35,7 @@ pub fn check_peer(socket: impl AsFd) -> io::Result<()> {
     check_user(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
 }
 
-/// Checks the user of a server that [`check_peer`] cannot ask any more.
+/// Checks the user of a server, for callers that already know the peer's credentials.
 pub(crate) fn check_user(user: u32) -> io::Result<()> {
     if is_trusted(user) {
         return Ok(());
@@ -64,7 +65,7 @@ mod tests {
         assert_eq!(kind(&file), io::ErrorKind::InvalidInput);
         assert_eq!(kind(&link), io::ErrorKind::InvalidInput);
         assert_eq!(kind(&dir.path().join("none")), io::ErrorKind::NotFound);
-        // Only root can give a socket away.
+        // Only root can change the owner of a socket.
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
             assert_eq!(kind(&path), io::ErrorKind::PermissionDenied);

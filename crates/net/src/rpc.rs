@@ -1,4 +1,4 @@
-//! ONC RPC in both directions over one connection: calls, replies and callbacks told apart by message type.
+//! ONC RPC in both directions over one connection: calls, replies and callbacks are distinguished by message type.
 
 mod connection;
 mod inside;
@@ -16,13 +16,13 @@ use std::time::Duration;
 use types::limits;
 use wire::rpc::{AcceptStat, Auth, RejectStat, ReplyStat};
 
-/// Why a peer did not execute a call; also what a [`Service`] answers when it does not.
+/// Reason why a peer did not execute a call; also the error result of a [`Service`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The program is not served here.
+    /// The server does not have the program.
     #[error("program not served")]
     ProgUnavail,
-    /// The program is served in other versions.
+    /// The server has other versions of the program.
     #[error("program served in versions {low} to {high} only")]
     ProgMismatch {
         /// Lowest version served.
@@ -39,7 +39,7 @@ pub enum Refusal {
     /// The server failed.
     #[error("the server failed")]
     SystemErr,
-    /// Another version of the RPC protocol is spoken.
+    /// The peer uses another version of the RPC protocol.
     #[error("RPC versions {low} to {high} only")]
     RpcMismatch {
         /// Lowest version spoken.
@@ -47,7 +47,7 @@ pub enum Refusal {
         /// Highest version spoken.
         high: u32,
     },
-    /// The credential was not accepted, with its `auth_stat` (RFC 5531 §9).
+    /// The credential was refused, with its `auth_stat` (RFC 5531 §9).
     #[error("credential not accepted (auth_stat {0})")]
     Auth(u32),
 }
@@ -88,33 +88,33 @@ impl Refusal {
     }
 }
 
-/// What a connection may hold.
+/// Limits of connections and their memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Largest record accepted or sent, in bytes; a peer that sends a larger one is disconnected.
     pub record_max: usize,
-    /// Calls of one connection in progress at a time, counted for each direction; further ones wait.
+    /// Maximum number of calls in progress per connection, for each direction; further calls wait.
     pub in_flight: usize,
-    /// Connections that a server holds; further ones are closed at once.
+    /// Maximum number of connections of a server; further ones are closed at once.
     pub connections_max: usize,
-    /// Connections that it holds of one machine ([`types::Machine`]); over Unix sockets, of one user.
+    /// Maximum number of connections of one machine ([`types::Machine`]); over Unix sockets, of one user.
     pub connections_per_peer: usize,
-    /// Bytes of requests being worked on and of replies not yet sent that one connection may hold; while it holds as much
-    /// it is not read from. At least twice `record_max` and a little more.
+    /// Maximum bytes of one connection for requests in progress and unsent replies. At the limit the server stops
+    /// reading from the connection. Must be a little more than twice `record_max`.
     pub connection_bytes: usize,
-    /// Bytes that all connections of a server may hold so.
+    /// Maximum of these bytes for all connections of a server.
     pub total_bytes: usize,
-    /// How long the first record of an accepted connection may take to begin.
+    /// Time limit for the begin of the first record of an accepted connection.
     pub first_request: Duration,
-    /// How long a record may take to arrive once it has begun, and a part of a reply to be taken once it is first in line,
-    /// before the peer is disconnected.
+    /// Time limit for a started record to arrive, and for the peer to take the first part of the send queue; afterwards
+    /// the peer is disconnected.
     pub stall: Duration,
-    /// The same while memory is short.
+    /// The same limit while memory is short.
     pub stall_under_pressure: Duration,
-    /// How long a server that shuts down lets calls in progress finish.
+    /// How long a server that shuts down waits for calls in progress.
     pub shutdown_grace: Duration,
-    /// Whether to connect to another machine from a port below 1024, which only the superuser may use, where this process may: the other end can ask for
-    /// that before it takes our word for who asks.
+    /// Whether to connect to other machines from a port below 1024, if this process may; only the superuser may use
+    /// these ports. The other end can require such a port before it trusts the credentials of this client.
     pub reserved_port: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Work that never ends, started again should it panic: one mistake must not silence a daemon's background.
+//! A supervisor for background tasks, which restarts a task after a panic so that the daemon keeps working.
 
 use crate::Counters;
 use futures_util::FutureExt;
@@ -6,10 +6,11 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-/// How long work that panicked rests, so that a mistake that comes every time does not take a processor.
+/// Pause after a panic, so that a task that always panics does not use a whole processor.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs `work`; when it panics that is counted and logged, and it begins anew after a second. Completes when it does.
+/// Runs `work`. After a panic, counts and logs it, waits a second, and starts `work` again. Returns when `work`
+/// completes.
 pub async fn supervise<F: Future<Output = ()>>(what: &str, counters: Counters, mut work: impl FnMut() -> F) {
     while AssertUnwindSafe(async { work().await }).catch_unwind().await.is_err() {
         counters.panicked();

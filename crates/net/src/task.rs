@@ -1,6 +1,7 @@
-//! Starting tasks: in a simulator they belong to the process that started them and die with it.
+//! Task spawning: in a simulator each task belongs to the simulated process that started it, and is killed with that
+//! process.
 //!
-//! Everything of the rooms that becomes a task is started here. Outside of a simulator [`spawn`] is tokio's own.
+//! All tasks of the services are started here. Outside a simulator [`spawn`] is the one of tokio.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -11,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
-/// The tasks of one simulated process. Clones are the same group.
+/// The tasks of one simulated process. Clones refer to the same group.
 #[derive(Clone, Debug)]
 pub struct Group(Arc<Inner>);
 
@@ -25,7 +26,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Tasks {
     live: Vec<AbortHandle>,
-    /// Finished ones are forgotten when there are more than this.
+    /// Finished tasks are removed when there are more tasks than this.
     tidy_at: usize,
 }
 
@@ -34,22 +35,22 @@ thread_local! {
 }
 
 impl Group {
-    /// A group without tasks; `number` is for whoever asks who is running.
+    /// Makes a group without tasks; `number` identifies it, see [`Group::number`].
     pub fn new(number: u64) -> Self {
         Group(Arc::new(Inner { number, dead: AtomicBool::new(false), tasks: Mutex::default() }))
     }
 
-    /// The number that it was given.
+    /// Returns the number of the group.
     pub fn number(&self) -> u64 {
         self.0.number
     }
 
-    /// The group whose task is running now in this thread.
+    /// Returns the group of the task that runs now in this thread.
     pub fn current() -> Option<Group> {
         CURRENT.with_borrow(Clone::clone)
     }
 
-    /// Starts a task of this group; nothing of it runs when the group is dead.
+    /// Starts a task of this group; if the group is dead, the task does not run.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
@@ -59,16 +60,16 @@ impl Group {
         handle
     }
 
-    /// Ends every task of the group at the point where it waits, and every one that these start while they end.
+    /// Kills all tasks of the group at their current await point, and all tasks that they start while they are dropped.
     ///
-    /// The tasks are gone when the runtime has had its turn.
+    /// The tasks are gone after the runtime has run once more.
     pub fn kill(&self) {
         self.0.dead.store(true, Relaxed);
         let live = std::mem::take(&mut self.tasks().live);
         live.iter().for_each(AbortHandle::abort);
     }
 
-    /// Whether it was killed.
+    /// Returns whether the group was killed.
     pub fn is_dead(&self) -> bool {
         self.0.dead.load(Relaxed)
     }
@@ -90,7 +91,7 @@ impl Group {
         tasks.live.push(task);
     }
 
-    /// Does `work` as a task of this group.
+    /// Runs `work` as part of this group.
     fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
         struct Back(Option<Group>);
         impl Drop for Back {
@@ -106,7 +107,7 @@ impl Group {
 /// A task of a group.
 struct Member<F> {
     group: Group,
-    /// `None` once it is over.
+    /// `None` after completion.
     future: Option<Pin<Box<F>>>,
 }
 
@@ -147,7 +148,7 @@ where
     }
 }
 
-/// Starts a task in the runtime of `handle`, from whatever thread.
+/// Starts a task in the runtime of `handle`, from any thread.
 pub fn spawn_on<F>(handle: &Handle, future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -158,9 +159,10 @@ where
     }
 }
 
-/// As [`spawn_on`], but the task begins in this thread: what it does before it has to wait costs no switch to another one.
+/// Starts a task as [`spawn_on`] does, but polls it first on this thread, so that a task without waits needs no thread
+/// switch.
 ///
-/// Nothing may be locked here that it wants.
+/// The caller must not hold a lock that the task needs.
 pub fn begin_on<F>(handle: &Handle, future: F)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -176,10 +178,10 @@ where
     let _ = begun.poll(&mut Context::from_waker(&waker));
 }
 
-/// A task that was begun outside of the runtime; the first to wake it takes it there.
+/// A task that was first polled outside the runtime; its first wakeup moves it into the runtime.
 struct Begun {
     handle: Handle,
-    /// `None` once it is over.
+    /// `None` after completion.
     work: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
     moved: AtomicBool,
 }
@@ -198,14 +200,14 @@ impl Begun {
 
 impl Wake for Begun {
     fn wake(self: Arc<Self>) {
-        // Once it was polled in the runtime nobody else's waker counts.
+        // After the move, only the waker of the runtime counts.
         if !self.moved.swap(true, Relaxed) {
             self.handle.clone().spawn(std::future::poll_fn(move |context| self.poll(context)));
         }
     }
 }
 
-/// Starts a task that ends with `set`.
+/// Starts a task that is aborted when `set` is dropped.
 pub fn spawn_in<F>(set: &mut JoinSet<F::Output>, future: F)
 where
     F: Future<Output: Send> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Transports behind one face: connect, listen, accept, read, vectored write.
+//! The transports of RPC connections (TCP, Unix sockets, simulated networks) behind one interface.
 
 pub mod memory;
 mod tcp;
@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// A number that no other connection of this process, or of the simulated network of this thread, ever has.
+/// Returns a connection number that is unique in this process, or in the simulated network of this thread.
 pub(crate) fn connection_id() -> u64 {
     memory::installed().map_or_else(|| NEXT_ID.fetch_add(1, Relaxed), |network| network.connection_id())
 }
@@ -46,7 +46,7 @@ pub(crate) enum WriteHalf {
 }
 
 impl Stream {
-    /// Connects; a host name's addresses are tried in turn. For `reserved` see [`crate::rpc::Limits::reserved_port`].
+    /// Connects; tries the addresses of a host name in turn. For `reserved` see [`crate::rpc::Limits::reserved_port`].
     pub(crate) async fn connect(address: &Address, reserved: bool) -> Result<Self, Error> {
         let connected = match address {
             Address::Tcp { host, port } => match memory::installed().map(|network| network.connect(host, *port)) {
@@ -58,7 +58,7 @@ impl Stream {
         connected.map_err(|e| Error::Connect { address: address.to_string().into(), reason: e.to_string().into() })
     }
 
-    /// The peer's address; that of a Unix socket's client is empty.
+    /// Returns the peer's address; empty for a client on a Unix socket.
     pub(crate) fn peer(&self) -> Address {
         match self {
             Stream::Tcp(s) => tcp::peer(s),
@@ -67,7 +67,7 @@ impl Stream {
         }
     }
 
-    /// The address of this end; `None` where it says nothing.
+    /// Returns the address of this end; `None` unless it is a TCP address.
     pub(crate) fn local(&self) -> Option<Address> {
         match self {
             Stream::Tcp(s) => s.local_addr().ok().map(Address::from),
@@ -75,7 +75,7 @@ impl Stream {
         }
     }
 
-    /// The user that the peer ran as when it connected or began to listen; `None` unless it is a Unix socket's.
+    /// Returns the user of the peer when it connected or began to listen; `None` unless this is a Unix socket.
     pub(crate) fn peer_user(&self) -> Option<User> {
         match self {
             Stream::Unix(s) => s.peer_cred().ok().map(User::of),
@@ -83,10 +83,10 @@ impl Stream {
         }
     }
 
-    /// Both halves.
+    /// Splits the socket into its receiving and its sending half.
     ///
     /// # Errors
-    /// When the system cannot tell any more when a socket has something.
+    /// When the system cannot watch the socket for readiness.
     pub(crate) fn into_split(self) -> io::Result<(ReadHalf, WriteHalf)> {
         Ok(match self {
             Stream::Tcp(s) => {
@@ -103,13 +103,13 @@ impl Stream {
 }
 
 impl ReadHalf {
-    /// Appends what has arrived to `buf`, at most what it takes; 0 at the end of the stream.
+    /// Appends arrived bytes to `buf`, up to its remaining space; returns 0 at the end of the stream.
     pub(crate) async fn read(&mut self, buf: &mut impl BufMut) -> io::Result<usize> {
         match self {
             ReadHalf::Tcp(half) => half.read_buf(buf).await,
             ReadHalf::Unix(half) => half.read(buf).await,
             ReadHalf::Memory(pipe) => {
-                // A growing buffer takes as much as it has room for, as it does from a socket.
+                // Read as much as the current chunk of a growing buffer holds, as a socket read does.
                 let max = buf.chunk_mut().len();
                 let bytes = poll_fn(|cx| pipe.poll_read(cx, max)).await?;
                 let len = bytes.len();
@@ -137,10 +137,10 @@ impl WriteHalf {
         }
     }
 
-    /// Ends both directions, so that reads and writes in progress return.
+    /// Closes both directions, so that reads and writes in progress return.
     pub(crate) fn shutdown(&self) {
         let both = rustix::net::Shutdown::Both;
-        // Fails only when the peer is gone already.
+        // Fails only if the peer is already gone.
         let _ = match self {
             WriteHalf::Tcp(half) => rustix::net::shutdown(half.as_ref(), both),
             WriteHalf::Unix(half) => rustix::net::shutdown(half, both),
@@ -152,7 +152,7 @@ impl WriteHalf {
     }
 }
 
-/// A listening socket; that of a path removes the path again when dropped.
+/// A listening socket. Dropping a Unix socket listener removes its path.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
@@ -167,8 +167,8 @@ enum Socket {
 }
 
 impl Listener {
-    /// Listens at `address`; port 0 takes any free port. A socket path left behind by a dead process is replaced, one
-    /// that somebody still answers on is an error.
+    /// Listens at `address`; port 0 takes any free port. Replaces a socket path that a dead process left behind; fails
+    /// if a process still listens on it.
     pub async fn bind(address: &Address) -> Result<Self, Error> {
         let bound = match address {
             Address::Tcp { host, port } => match memory::installed() {
@@ -188,7 +188,7 @@ impl Listener {
         Ok(Listener { socket, address })
     }
 
-    /// Where it listens, with the port really taken.
+    /// Returns the address, with the actual port.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -205,7 +205,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Address::Unix(path) = &self.address {
-            // Already gone is as good.
+            // Ignore the error: the path may already be gone.
             let _ = std::fs::remove_file(path);
         }
     }

@@ -1,26 +1,26 @@
-//! Who is at the other end of a Unix socket, as the kernel says.
+//! The credentials of a Unix socket peer, as the kernel reports them.
 
 use tokio::net::unix::UCred;
 
 /// A user of this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct User {
-    /// The effective user.
+    /// The effective user id.
     pub uid: u32,
-    /// The effective group.
+    /// The effective group id.
     pub gid: u32,
-    /// The supplementary groups; none of the superuser, who needs none, nor where they cannot be told.
+    /// The supplementary groups; empty for the superuser, who needs none, and if they cannot be determined.
     pub groups: Vec<u32>,
 }
 
 impl User {
-    /// That of this process, as far as anybody needs to know within it.
+    /// Returns the user of this process.
     pub(crate) fn own() -> Self {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         User { uid, gid, groups: groups_of(std::process::id(), uid).unwrap_or_default() }
     }
 
-    /// The peer of a socket.
+    /// Returns the user of a socket's peer.
     pub(crate) fn of(cred: UCred) -> Self {
         let (uid, gid) = (cred.uid(), cred.gid());
         let process = cred.pid().and_then(|pid| u32::try_from(pid).ok());
@@ -29,7 +29,8 @@ impl User {
     }
 }
 
-/// The supplementary groups of a process that runs as this user. Another process may have its number by now: then it is one of the same user.
+/// Returns the supplementary groups of a process that runs as this user. If the pid was reused, that process runs as
+/// the same user.
 fn groups_of(process: u32, uid: u32) -> Option<Vec<u32>> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     parse(&status, uid)
@@ -37,7 +38,7 @@ fn groups_of(process: u32, uid: u32) -> Option<Vec<u32>> {
 
 fn parse(status: &str, uid: u32) -> Option<Vec<u32>> {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    // Real, effective, saved, of the file system.
+    // The fields are the real, effective, saved and file system uid.
     let effective: u32 = field("Uid:")?.split_whitespace().nth(1)?.parse().ok()?;
     let groups = field("Groups:")?.split_whitespace().map(|group| group.parse().ok()).collect::<Option<_>>()?;
     (effective == uid).then_some(groups)

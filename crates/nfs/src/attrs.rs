@@ -1,7 +1,7 @@
-//! File attributes on the wire (`fattr4`): the registry, one row per attribute, and the walks over it.
+//! File attributes on the wire (`fattr4`): the registry with one row per attribute, and its encoding and decoding.
 //!
-//! Values go out in strictly ascending order of their numbers, exactly those asked for and known (RFC 8881 §3.3.9,
-//! §18.7.3); a peer that met one it did not ask for could not skip it.
+//! Values are sent in strictly ascending order of their numbers, exactly the requested and known ones (RFC 8881 §3.3.9,
+//! §18.7.3). A peer could not skip the value of an attribute that it did not request.
 
 mod fixed;
 mod object;
@@ -18,7 +18,7 @@ use types::{FileId, Renaming, SetAttrs};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Writer};
 
-/// A set of attribute numbers below 128 (`bitmap4`); none at or above is supported.
+/// A set of attribute numbers below 128 (`bitmap4`); no attribute from 128 on is supported.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Mask(pub u128);
 
@@ -37,44 +37,44 @@ impl Mask {
         Mask(bits)
     }
 
-    /// Whether this attribute is in it.
+    /// Whether the set contains this attribute.
     pub const fn has(self, number: u32) -> bool {
         number < 128 && self.0 >> number & 1 == 1
     }
 
-    /// The attributes in both.
+    /// Returns the attributes in both sets.
     pub const fn and(self, other: Mask) -> Mask {
         Mask(self.0 & other.0)
     }
 
-    /// The attributes in either.
+    /// Returns the attributes in either set.
     pub const fn or(self, other: Mask) -> Mask {
         Mask(self.0 | other.0)
     }
 
-    /// The attributes in this but not in the other.
+    /// Returns the attributes of this set that are not in the other.
     pub const fn without(self, other: Mask) -> Mask {
         Mask(self.0 & !other.0)
     }
 
-    /// Whether no attribute is in it.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// From the wire; the second value tells whether numbers from 128 on were left out.
+    /// Converts a bitmap from the wire; the second value says whether numbers from 128 on were left out.
     pub fn from_bitmap(words: &[u32]) -> (Self, bool) {
         let bits = words.iter().take(4).enumerate().fold(0, |bits, (i, w)| bits | u128::from(*w) << (32 * i));
         (Mask(bits), words.iter().skip(4).any(|w| *w != 0))
     }
 
-    /// To the wire, without empty words at the end.
+    /// Converts to a bitmap for the wire, without trailing zero words.
     pub fn to_bitmap(self) -> bitmap4 {
         let words = (128 - self.0.leading_zeros()).div_ceil(32);
         (0..words).map(|i| (self.0 >> (32 * i)) as u32).collect()
     }
 
-    /// The numbers, ascending.
+    /// Returns the numbers in ascending order.
     pub fn numbers(self) -> impl Iterator<Item = u32> {
         let mut bits = self.0;
         std::iter::from_fn(move || {
@@ -90,9 +90,9 @@ struct Row {
     number: u32,
     #[cfg(test)]
     name: &'static str,
-    /// The minor version that brought it.
+    /// The first minor version with this attribute.
     minor: u32,
-    /// Appends the value; false if it is not known.
+    /// Appends the value; returns false if it is not known.
     put: fn(&Values, &mut Writer) -> bool,
     take: fn(&mut Reader, &mut Values) -> Result<(), Malformed>,
 }
@@ -124,7 +124,7 @@ macro_rules! row {
 }
 use row;
 
-/// The numbers of attributes: those of the RFCs that `wire` is generated from, and later ones.
+/// The numbers of attributes: those of the RFCs from which `wire` is generated, and later ones.
 mod numbers {
     pub(super) use wire::nfs4::*;
 
@@ -134,7 +134,7 @@ mod numbers {
     pub(super) use super::{FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY, FATTR4_WEIR_SETTLED, FATTR4_WEIR_WRITER};
 }
 
-/// Writers and readers of single values, shared by the rows.
+/// Writers and readers of single values that the rows share.
 mod form {
     use super::{BITMAP_WORDS_MAX, Mask};
     use types::Timestamp;
@@ -163,7 +163,7 @@ mod form {
         let (secs, nanos) = (input.i64()?, input.u32()?);
         Timestamp::new(secs, nanos).ok_or(Malformed::Invalid("nseconds of 1,000,000,000 or more"))
     }
-    /// A user or group as a decimal number (RFC 8881 §5.9).
+    /// Writes a user or group as a decimal number (RFC 8881 §5.9).
     pub(super) fn put_name(out: &mut Writer, v: &u32) {
         out.opaque(&bytes::Bytes::from(v.to_string()));
     }
@@ -237,28 +237,30 @@ static ROWS: &[Row] = &[
     private::WRITER,
 ];
 
-/// What the server and the file or directory say about how files are to be used ([`crate::fs::Told`]); ours, in no standard.
+/// The policy settings of the server and of the file or directory ([`crate::fs::Told`]). Weir's own, in no standard.
 pub const FATTR4_WEIR_POLICY: u32 = 120;
-/// How long requests wait before they are worked on, in nanoseconds; ours, in no standard.
+/// How long requests wait in the queue, in nanoseconds. Weir's own, in no standard.
 pub const FATTR4_WEIR_QUEUE_DELAY: u32 = 121;
 
-/// That the making of a file need not be on stable storage when it is answered: the client sees to that by COMMIT, or by a stable WRITE. Only OPEN
-/// takes it, with the attributes of the new file, and says in its `attrset` whether it was heeded; ours, in no standard.
+/// Whether the server may answer before the creation of a file is on stable storage; the client makes it durable with
+/// COMMIT or a stable WRITE. Only OPEN accepts it, with the attributes of the new file, and reports in `attrset`
+/// whether it was applied. Weir's own, in no standard.
 pub const FATTR4_WEIR_UNSYNCED: u32 = 122;
 
-/// Whoever asks for it is answered when everything that was answered before is on stable storage ([`crate::fs::FileSystem::settle`]); ours, in no
-/// standard.
+/// Delays the answer until everything that was answered before is on stable storage
+/// ([`crate::fs::FileSystem::settle`]). Weir's own, in no standard.
 pub const FATTR4_WEIR_SETTLED: u32 = 123;
 
-/// With VERIFY, alone and before a RENAME: how that is to treat what has the new name already, as the flags of renameat2(2) say
-/// ([`types::Renaming`]). A server that does not know it ends the COMPOUND with `ATTRNOTSUPP` before anything is renamed; ours, in no standard.
+/// In a VERIFY with no other attribute before a RENAME: how the RENAME treats an existing target name, as the flags of
+/// renameat2(2) ([`types::Renaming`]). A server that does not know it ends the COMPOUND with `ATTRNOTSUPP` before it
+/// renames. Weir's own, in no standard.
 pub const FATTR4_WEIR_RENAMING: u32 = 124;
 
-/// READDIR alone: whether another client writes the file, so that size and times of the entry may be older than what it has written; GETATTR asks
-/// that client, or the file system. Ours, in no standard.
+/// Only in READDIR: whether another client writes the file, so that size and times of the entry may be out of date.
+/// GETATTR asks that client or the file system. Weir's own, in no standard.
 pub const FATTR4_WEIR_WRITER: u32 = 125;
 
-/// Attributes of no standard: told to who asks, and to nobody else.
+/// Attributes in no standard: the server sends them only to clients that request them.
 pub const PRIVATE: Mask =
     Mask::of(&[FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY, FATTR4_WEIR_SETTLED, FATTR4_WEIR_WRITER]);
 
@@ -272,10 +274,10 @@ pub const SETTABLE: Mask = Mask::of(&[
     FATTR4_TIME_MODIFY_SET,
 ]);
 
-/// Attributes that can be set but not read: GETATTR, VERIFY and READDIR refuse them (RFC 8881 §5.5).
+/// Attributes that can be set but not read; GETATTR, VERIFY and READDIR refuse them (RFC 8881 §5.5).
 pub const WRITE_ONLY: Mask = Mask::of(&[FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET]);
 
-/// Everything that [`types::Attrs`] holds.
+/// All attributes in [`types::Attrs`].
 pub const OBJECT: Mask = Mask::of(&[
     FATTR4_TYPE,
     FATTR4_CHANGE,
@@ -293,7 +295,7 @@ pub const OBJECT: Mask = Mask::of(&[
     FATTR4_TIME_MODIFY,
 ]);
 
-/// Everything that [`types::StatFs`] holds.
+/// All attributes in [`types::StatFs`].
 pub const STATFS: Mask = Mask::of(&[
     FATTR4_FILES_AVAIL,
     FATTR4_FILES_FREE,
@@ -303,18 +305,18 @@ pub const STATFS: Mask = Mask::of(&[
     FATTR4_SPACE_TOTAL,
 ]);
 
-/// Attributes whose values come from the object itself and not from the server or file system.
+/// Attributes whose values come from the object itself, not from the server or file system.
 pub const NEEDS_OBJECT: Mask = OBJECT.or(Mask::of(&[FATTR4_MOUNTED_ON_FILEID]));
 
-/// What clients of this minor version may ask for or set, in any file system.
+/// Returns the attributes that clients of this minor version may request or set, in any file system.
 fn since(minor: u32) -> Mask {
     let rows = ROWS.iter().filter(|row| row.minor <= minor && !PRIVATE.has(row.number));
     rows.fold(WRITE_ONLY, |mask, row| mask.or(Mask::of(&[row.number])))
 }
 
-/// What `supported_attrs` says to a client of this minor version.
+/// Returns the value of `supported_attrs` for a client of this minor version.
 pub fn supported(info: &FsInfo, minor: u32) -> Mask {
-    // Every GETATTR asks, and the table is walked once.
+    // Every GETATTR needs this value, so it is computed once.
     static BY_MINOR: LazyLock<[Mask; 3]> = LazyLock::new(|| [0, 1, 2].map(since));
     let mask = BY_MINOR[(minor as usize).min(2)];
     if info.thresholds { mask } else { mask.without(Mask::of(&[FATTR4_MDSTHRESHOLD])) }
@@ -327,7 +329,7 @@ pub fn encode_into(mask: Mask, values: &Values, out: &mut Writer) {
     out.opaque_segments(&body.finish());
 }
 
-/// The attributes of `mask` that `values` knows.
+/// Returns the attributes of `mask` that `values` knows.
 pub fn encode(mask: Mask, values: &Values) -> fattr4 {
     let (sent, body) = body(mask, values);
     fattr4 { attrmask: sent.to_bitmap(), attr_vals: body.finish().to_bytes() }
@@ -344,7 +346,7 @@ fn body(mask: Mask, values: &Values) -> (Mask, Writer) {
     (sent, body)
 }
 
-/// Reads attributes that a server sent; one that is not in the table cannot be skipped and is an error.
+/// Decodes attributes that a server sent. An attribute that is not in the table cannot be skipped and is an error.
 pub fn decode(attrs: &fattr4) -> Result<Values, Malformed> {
     let (mut left, beyond) = Mask::from_bitmap(&attrs.attrmask);
     let mut input = Reader::new(attrs.attr_vals.clone());
@@ -362,8 +364,8 @@ pub fn decode(attrs: &fattr4) -> Result<Values, Malformed> {
     Ok(values)
 }
 
-/// Reads the attributes of `wanted` and ignores what comes behind the last of them: clients may tell more than they were
-/// asked in a callback.
+/// Decodes the attributes of `wanted` and ignores values after the last of them: clients may send more than requested
+/// in a callback.
 pub fn decode_first(attrs: &fattr4, wanted: Mask) -> Result<Values, Malformed> {
     let (told, _) = Mask::from_bitmap(&attrs.attrmask);
     let last = wanted.numbers().last().unwrap_or(0);
@@ -378,8 +380,9 @@ pub fn decode_first(attrs: &fattr4, wanted: Mask) -> Result<Values, Malformed> {
     if left.is_empty() { Ok(values) } else { Err(Malformed::Invalid("attribute that was not asked for")) }
 }
 
-/// Reads the attributes of SETATTR, CREATE or OPEN. Errors: `ATTRNOTSUPP` for one not offered to this minor version,
-/// `INVAL` for one that only can be read or a value out of range, `BADOWNER` for a name that is no number, `BADXDR`.
+/// Decodes the attributes of SETATTR, CREATE or OPEN. Errors: `ATTRNOTSUPP` for an attribute not offered to this minor
+/// version, `INVAL` for a read-only attribute or a value out of range, `BADOWNER` for a name that is not a number,
+/// `BADXDR`.
 pub fn decode_set(attrs: &fattr4, info: &FsInfo, minor: u32) -> Result<SetAttrs, nfsstat4> {
     let (mask, beyond) = Mask::from_bitmap(&attrs.attrmask);
     if beyond || !mask.without(supported(info, minor)).is_empty() {
@@ -391,15 +394,15 @@ pub fn decode_set(attrs: &fattr4, info: &FsInfo, minor: u32) -> Result<SetAttrs,
     set::take(mask, &attrs.attr_vals)
 }
 
-/// Reads the attributes that OPEN gives a new file, and whether it may be made without waiting for stable storage. Errors
-/// as of [`decode_set`].
+/// Decodes the attributes of a new file in OPEN, and whether the server may answer before the file is on stable
+/// storage. Errors as in [`decode_set`].
 pub fn decode_new(attrs: &fattr4, info: &FsInfo, minor: u32) -> Result<(SetAttrs, bool), nfsstat4> {
     const { assert!(FATTR4_WEIR_UNSYNCED / 32 == 3, "its word below") };
     let (mask, _) = Mask::from_bitmap(&attrs.attrmask);
     if !mask.has(FATTR4_WEIR_UNSYNCED) {
         return Ok((decode_set(attrs, info, minor)?, false));
     }
-    // No other that can be set has a number as high, so it is the last.
+    // No other settable attribute has so high a number, so its value is the last.
     let front = attrs.attr_vals.len().checked_sub(4).ok_or(NFS4ERR_BADXDR)?;
     let unsynced = Reader::new(attrs.attr_vals.slice(front..)).bool().map_err(|_| NFS4ERR_BADXDR)?;
     let mut rest = fattr4 { attrmask: attrs.attrmask.clone(), attr_vals: attrs.attr_vals.slice(..front) };
@@ -407,7 +410,8 @@ pub fn decode_new(attrs: &fattr4, info: &FsInfo, minor: u32) -> Result<(SetAttrs
     Ok((decode_set(&rest, info, minor)?, unsynced))
 }
 
-/// The attributes of a new file, as OPEN carries them, and whether it may be made without waiting for stable storage.
+/// Encodes the attributes of a new file for OPEN, and whether the server may answer before the file is on stable
+/// storage.
 pub fn encode_new(attrs: &SetAttrs, unsynced: bool) -> fattr4 {
     if !unsynced {
         return encode_set(attrs);
@@ -418,8 +422,8 @@ pub fn encode_new(attrs: &SetAttrs, unsynced: bool) -> fattr4 {
     fattr4 { attrmask: mask.to_bitmap(), attr_vals: body.finish().to_bytes() }
 }
 
-/// Reads how the RENAME that follows is to be done, if the attributes of a VERIFY are about that and nothing else. Errors: `INVAL` for what is no
-/// such way, `BADXDR`.
+/// Decodes the mode of the following RENAME, if the attributes of a VERIFY contain it and nothing else. Errors: `INVAL`
+/// for an unknown mode, `BADXDR`.
 pub fn decode_renaming(attrs: &fattr4) -> Option<Result<Renaming, nfsstat4>> {
     if Mask::from_bitmap(&attrs.attrmask) != (Mask::of(&[FATTR4_WEIR_RENAMING]), false) {
         return None;
@@ -429,28 +433,28 @@ pub fn decode_renaming(attrs: &fattr4) -> Option<Result<Renaming, nfsstat4>> {
     Some(flags.ok_or(NFS4ERR_BADXDR).and_then(|flags| Renaming::from_flags(flags).ok_or(NFS4ERR_INVAL)))
 }
 
-/// How the RENAME that follows is to be done, as VERIFY carries it.
+/// Encodes the mode of the following RENAME for VERIFY.
 pub fn encode_renaming(how: Renaming) -> fattr4 {
     let mut body = Writer::new();
     body.u32(how.flags());
     fattr4 { attrmask: Mask::of(&[FATTR4_WEIR_RENAMING]).to_bitmap(), attr_vals: body.finish().to_bytes() }
 }
 
-/// The inode number of a file, as VERIFY carries it.
+/// Encodes the inode number of a file for VERIFY.
 pub fn encode_id(id: FileId) -> fattr4 {
     let mut body = Writer::new();
     body.u64(id.0);
     fattr4 { attrmask: Mask::of(&[FATTR4_FILEID]).to_bitmap(), attr_vals: body.finish().to_bytes() }
 }
 
-/// The attributes to be changed, as SETATTR, CREATE and OPEN carry them.
+/// Encodes the attributes to set for SETATTR, CREATE and OPEN.
 pub fn encode_set(attrs: &SetAttrs) -> fattr4 {
     let mut body = Writer::new();
     let mask = set::put(attrs, &mut body);
     fattr4 { attrmask: mask.to_bitmap(), attr_vals: body.finish().to_bytes() }
 }
 
-/// Which attributes are to be changed: the `attrset` of replies once it is done.
+/// Returns the mask of the attributes to set, which is the `attrset` of replies.
 pub fn set_mask(attrs: &SetAttrs) -> Mask {
     set::put(attrs, &mut Writer::new())
 }

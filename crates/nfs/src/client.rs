@@ -1,4 +1,4 @@
-//! The client half of NFSv4.1 as plain data: sessions, compounds, callbacks and recovery, without sockets or clocks.
+//! The NFSv4.1 client as plain data: sessions, compounds, callbacks and recovery, without sockets or clocks.
 
 pub mod callback;
 pub mod compound;

@@ -1,8 +1,9 @@
-//! Data servers: the door to bytes that clients with a layout of the files type come through (RFC 8881 §13).
+//! The trait [`DataServer`]: what the NFS server of an iod requires of the store that clients with a files layout use
+//! (RFC 8881 §13).
 //!
-//! A data server knows no names and no opens. What a client may do is in the filehandle, which the metadata server made;
-//! the server half ([`crate::server`]) offers a server with the role of a data server alone nothing but sessions, READ,
-//! WRITE and COMMIT.
+//! A data server knows no names and no opens. The filehandle, which the metadata server made, says what a client may
+//! do. For a server with only the role of a data server, [`crate::server`] offers just sessions, READ, WRITE and
+//! COMMIT.
 
 use crate::exports::{Place, View};
 use crate::fs::*;
@@ -10,16 +11,16 @@ use bytes::Bytes;
 use std::future::Future;
 use types::{Attrs, ByteRange, FileId, Fsid, Renaming, SetAttrs, StatFs, Status, Timestamp, Verifier};
 
-/// The bytes of files, by filehandles that say what is allowed ([`Ctx::handle`]).
+/// The bytes of files, accessed by filehandles that say what the client may do ([`Ctx::handle`]).
 pub trait DataServer: Send + Sync + 'static {
-    /// Identity of the file system: the server scope.
+    /// Returns the identity of the file system: the server scope.
     fn fsid(&self) -> Fsid;
 
-    /// Checks a filehandle as far as it can be without any file; `BadHandle` for bytes that no metadata server of this file
-    /// system gave out.
+    /// Checks a filehandle as far as is possible without the file; `BadHandle` for bytes that no metadata server of
+    /// this file system issued.
     fn decode_handle(&self, handle: &[u8]) -> Result<FileId>;
 
-    /// Up to `len` bytes from `offset` of the file, as far as they are here.
+    /// Returns up to `len` bytes from `offset` of the file, as far as this server holds them.
     fn read(&self, ctx: &Ctx, offset: u64, len: u32) -> impl Future<Output = Result<ReadOut>> + Send;
 
     /// Writes `data` at `offset` of the file, at least as durably as `stable`.
@@ -31,14 +32,14 @@ pub trait DataServer: Send + Sync + 'static {
         stable: Stability,
     ) -> impl Future<Output = Result<WriteOut>> + Send;
 
-    /// Makes all unstable writes of the file here durable.
+    /// Makes all unstable writes to this server's part of the file durable.
     fn commit(&self, ctx: &Ctx) -> impl Future<Output = Result<Verifier>> + Send;
 }
 
-/// A [`DataServer`] as the file system of a server whose only role is that of one.
+/// Adapts a [`DataServer`] to [`FileSystem`], for a server whose only role is that of a data server.
 #[derive(Clone, Copy, Debug)]
 pub struct DataOnly<D>(
-    /// The bytes.
+    /// The store of the bytes.
     pub D,
 );
 
@@ -92,7 +93,7 @@ impl<D: DataServer> FileSystem for DataOnly<D> {
         self.0.commit(ctx).await
     }
 
-    /// Whoever comes is known to the metadata server: a data server has nothing that could be reclaimed.
+    /// Stores nothing: the metadata server knows every client, and a data server has no state to reclaim.
     async fn persist_client(&self, _: ClientRecord) -> Result<()> {
         Ok(())
     }

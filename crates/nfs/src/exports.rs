@@ -1,11 +1,11 @@
-//! Exports as the server half sees them: by which one a filehandle was reached, who sees which, and what holds there.
+//! Exports of the NFS server: the export of a filehandle, the exports that a caller sees, and their terms.
 //!
-//! An export is a directory that clients may mount, with its own terms; beside them there is only the way that leads there
-//! (the pseudo file system, RFC 8881 §7.3). Which exports there are is for the file system to say.
+//! An export is a directory that clients may mount, with its own terms. Outside of exports clients see only the path
+//! that leads to them (the pseudo file system, RFC 8881 §7.3). The file system decides which exports exist.
 
 use types::{Cred, FileId};
 
-/// Which exports a caller sees: bit `n` stands for whatever the file system calls its `n`-th.
+/// The exports that a caller sees: bit `n` stands for the `n`-th export in the numbering of the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct View(
     /// The bits.
@@ -13,13 +13,13 @@ pub struct View(
 );
 
 impl View {
-    /// Of those to whom nothing is closed.
+    /// The view of callers that see every export.
     pub const ALL: View = View(u64::MAX);
 
-    /// Of those to whom everything is.
+    /// The view of callers that see no export.
     pub const NONE: View = View(0);
 
-    /// Whether number `n` is among them.
+    /// Whether the view contains number `n`.
     pub fn has(self, n: u16) -> bool {
         n < 64 && self.0 >> n & 1 == 1
     }
@@ -31,48 +31,49 @@ impl Default for View {
     }
 }
 
-/// By what a filehandle was reached.
+/// The export through which a client reached a filehandle.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Place {
-    /// The directory that the export begins at; [`Place::OUTSIDE`] has none.
+    /// The directory at which the export begins; [`Place::OUTSIDE`] has none.
     pub root: FileId,
-    /// Which of the file system's terms hold there for this caller.
+    /// The number of the file system's terms that apply there to this caller.
     pub terms: u16,
-    /// Which set of exports there was when the file was reached: what was reached before another export began below this one may be in that one now.
+    /// The version of the set of exports when the file was reached. If another export has begun below this one since,
+    /// the file may belong to that export now.
     pub epoch: u32,
 }
 
 impl Place {
-    /// On the way to exports, in none of them.
+    /// The path that leads to exports, outside of all exports.
     pub const OUTSIDE: Place = Place { root: FileId(0), terms: u16::MAX, epoch: 0 };
 
-    /// Whether it is on the way only.
+    /// Whether the place is outside of all exports.
     pub fn is_outside(self) -> bool {
         self.root == Place::OUTSIDE.root
     }
 }
 
 impl Default for Place {
-    /// The export of everything.
+    /// The export of the root directory.
     fn default() -> Self {
         Place { root: FileId::ROOT, terms: 0, epoch: 0 }
     }
 }
 
-/// Whom callers are taken for.
+/// How an export replaces the identity of callers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Squash {
-    /// For who they say they are.
+    /// Keeps the identity of every caller.
     #[default]
     Nobody,
-    /// The superuser, and group 0, for these.
+    /// Replaces the superuser, and group 0, by these.
     Root {
         /// User number.
         uid: u32,
         /// Group number.
         gid: u32,
     },
-    /// Everybody for these.
+    /// Replaces every caller by these.
     Everybody {
         /// User number.
         uid: u32,
@@ -82,7 +83,7 @@ pub enum Squash {
 }
 
 impl Squash {
-    /// Whose permissions count when `cred` asks; `None`: its own.
+    /// Returns the credentials that replace `cred`; `None` if `cred` stays as it is.
     pub fn apply(self, cred: &Cred) -> Option<Cred> {
         match self {
             Squash::Nobody => None,
@@ -100,12 +101,12 @@ impl Squash {
     }
 }
 
-/// What holds for a caller in an export.
+/// The terms of an export for a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Terms {
-    /// Nothing may be changed (ROFS).
+    /// Whether the export is read-only (ROFS).
     pub read_only: bool,
-    /// Whom callers are taken for.
+    /// How callers' identities are replaced.
     pub squash: Squash,
 }
 

@@ -1,4 +1,4 @@
-//! The door to the file system: what the server half needs from whoever keeps names and bytes.
+//! The trait [`FileSystem`]: what the NFS server requires of the store of names and bytes.
 
 use crate::exports::{Place, Terms, View};
 use bytes::Bytes;
@@ -8,13 +8,13 @@ use std::time::Duration;
 use types::{Attrs, ByteRange, Cred, DirEntry, FileId, Fsid, Renaming, SetAttrs, StatFs, Status, Timestamp, Verifier};
 use xdr::Segments;
 
-/// Outcome of every call through this door.
+/// The result of every method of [`FileSystem`].
 pub type Result<T> = std::result::Result<T, Status>;
 
-/// Who asks, when, and over which protocol version.
+/// The context of a call: the caller, the time, and the protocol version.
 #[derive(Clone, Debug, Default)]
 pub struct Ctx {
-    /// Whose permissions count.
+    /// The credentials that permission checks use.
     pub cred: Cred,
     /// Which exports the caller sees.
     pub view: View,
@@ -26,18 +26,19 @@ pub struct Ctx {
     pub client: u64,
     /// Minor version of the request: 1 or 2.
     pub minor: u32,
-    /// The current filehandle as the client sent it, for data servers: there it says what is allowed. Empty otherwise.
+    /// The current filehandle as the client sent it. A data server reads from it what the client may do; empty on other
+    /// servers.
     pub handle: Bytes,
-    /// Whether names, attributes and what is kept with them may be answered for before they are on stable storage: the client sees to
-    /// that by [`FileSystem::settle`] when somebody asks for it ([`SOON`]).
+    /// Whether the server may reply before a change of names, attributes or inline data is on stable storage. The
+    /// client then calls [`FileSystem::settle`] when a program asks for durability ([`SOON`]).
     pub soon: bool,
 }
 
-/// The tag of a COMPOUND whose sender does not want to wait for stable storage. Of no meaning in the standard (RFC 8881 §16.2.3), where tags are
-/// for people.
+/// The tag of a COMPOUND whose sender does not wait for stable storage. Tags have no meaning in the protocol (RFC 8881
+/// §16.2.3); they are for people.
 pub const SOON: &[u8] = b"weir:soon";
 
-/// What does not change from file to file (fsinfo and pathconf attributes, RFC 8881 §5.6 to §5.12).
+/// Values that are the same for all files (fsinfo and pathconf attributes, RFC 8881 §5.6 to §5.12).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FsInfo {
     /// Lease time in seconds (`lease_time`).
@@ -48,32 +49,32 @@ pub struct FsInfo {
     pub max_read: u64,
     /// Largest WRITE in bytes (`maxwrite`).
     pub max_write: u64,
-    /// Most names of one file (`maxlink`).
+    /// Largest number of names of one file (`maxlink`).
     pub max_link: u32,
     /// Longest name in bytes (`maxname`).
     pub max_name: u32,
-    /// Layout types offered, best first; empty when no layout is ever given (`fs_layout_types`).
+    /// Layout types offered, best first; empty if the server grants no layouts (`fs_layout_types`).
     pub layout_types: Vec<u32>,
     /// Preferred block size for layout I/O in bytes (`layout_blksize`).
     pub layout_block: u32,
-    /// Whether `user.` extended attributes are kept (`xattr_support`, RFC 8276 §8.2).
+    /// Whether the file system stores `user.` extended attributes (`xattr_support`, RFC 8276 §8.2).
     pub xattrs: bool,
-    /// Whether [`FileSystem::threshold`] has answers (`mdsthreshold`).
+    /// Whether [`FileSystem::threshold`] returns thresholds (`mdsthreshold`).
     pub thresholds: bool,
 }
 
-/// The change attribute of a directory around an operation (`change_info4`).
+/// The change attribute of a directory before and after an operation (`change_info4`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Change {
-    /// Before the operation.
+    /// The value before the operation.
     pub before: u64,
-    /// After it.
+    /// The value after the operation.
     pub after: u64,
-    /// Whether nothing else can have changed the directory between the two.
+    /// Whether no other operation can have changed the directory between the two values.
     pub atomic: bool,
 }
 
-/// Permission bits of ACCESS (RFC 8881 §18.1, RFC 8276 §8.4.3), as [`FileSystem::access`] takes and gives them.
+/// Permission bits of ACCESS (RFC 8881 §18.1, RFC 8276 §8.4.3), as [`FileSystem::access`] takes and returns them.
 pub mod access {
     /// Read data, read a directory.
     pub const READ: u32 = 0x01;
@@ -93,18 +94,18 @@ pub mod access {
     pub const XAWRITE: u32 = 0x80;
     /// List extended attributes.
     pub const XALIST: u32 = 0x100;
-    /// Those that are about changes.
+    /// The bits for operations that change something.
     pub const CHANGES: u32 = MODIFY | EXTEND | DELETE | XAWRITE;
-    /// Every bit there is.
+    /// All bits.
     pub const ALL: u32 = 0x1ff;
 }
 
-/// What [`FileSystem::create`] makes; regular files are made by [`FileSystem::open_create`].
+/// The kind of object that [`FileSystem::create`] creates; [`FileSystem::open_create`] creates regular files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CreateKind {
     /// A directory.
     Directory,
-    /// A symbolic link to this text, 1 to `PATH_MAX` bytes.
+    /// A symbolic link with this target, 1 to `PATH_MAX` bytes.
     Symlink(Bytes),
     /// A named pipe.
     Fifo,
@@ -116,74 +117,74 @@ pub enum CreateKind {
     Char(u32, u32),
 }
 
-/// A new object that is not a regular file.
+/// A newly created object that is not a regular file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Created {
-    /// Its attributes, all that were asked for applied.
+    /// Its attributes, with all requested attributes applied.
     pub attrs: Attrs,
-    /// What the creation did to the directory.
+    /// The change of the directory.
     pub change: Change,
 }
 
 /// How OPEN treats a name that exists (`createmode4`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenHow {
-    /// Take it (UNCHECKED4).
+    /// Open the existing file (UNCHECKED4).
     Unchecked,
     /// Refuse with `Exist` (GUARDED4).
     Guarded,
-    /// Take it only if it was made with this very verifier, else `Exist` (EXCLUSIVE4 and EXCLUSIVE4_1). The verifier
-    /// is stored with the new file, durably, until the file's attributes are next set (RFC 8881 §18.16.3).
+    /// Open the existing file only if it was created with this verifier, else `Exist` (EXCLUSIVE4 and EXCLUSIVE4_1).
+    /// The verifier is stored durably with the new file until the file's attributes are next set (RFC 8881 §18.16.3).
     Exclusive(Verifier),
 }
 
-/// A regular file that OPEN made or found.
+/// A regular file that OPEN created or found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened {
-    /// Its attributes; a file that was there already is returned as it is, nothing applied.
+    /// Its attributes; an existing file keeps its attributes unchanged.
     pub attrs: Attrs,
-    /// Whether this call made it. An exclusive create met again counts as made.
+    /// Whether this call created the file. A repeated exclusive create with the same verifier counts as created.
     pub created: bool,
-    /// What happened to the directory.
+    /// The change of the directory.
     pub change: Change,
 }
 
-/// Asked of a regular file that loses its last name: whether it may be freed at once, as nobody has it open, nor will. May be
-/// asked several times, of several files.
+/// Returns whether a regular file that loses its last name may be freed at once: no client has it open or will open it.
+/// The file system may call this several times, for several files.
 pub type Ends<'a> = &'a (dyn Fn(FileId) -> bool + Sync);
 
-/// A name taken away.
+/// The result of removing a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Removed {
-    /// What it named.
+    /// The file that had the name.
     pub id: FileId,
-    /// Whether that was the last name: the inode stays until [`FileSystem::reap`].
+    /// Whether it was the last name: the inode then stays until [`FileSystem::reap`].
     pub orphaned: bool,
-    /// What happened to the directory.
+    /// The change of the directory.
     pub change: Change,
 }
 
-/// A name moved.
+/// The result of a rename.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Renamed {
-    /// What happened to the directory left.
+    /// The change of the source directory.
     pub from: Change,
-    /// What happened to the directory entered.
+    /// The change of the target directory.
     pub to: Change,
-    /// The file whose name was taken over.
+    /// The file whose name the rename replaced.
     pub replaced: Option<Replaced>,
 }
 
-/// A file whose name another one took over.
+/// A file whose name a rename replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replaced {
-    /// Its number.
+    /// Its id.
     pub id: FileId,
-    /// Whether that was its last name (see [`Removed::orphaned`]).
+    /// Whether it was the file's last name (see [`Removed::orphaned`]).
     pub orphaned: bool,
-    /// How many bytes it has.
+    /// The size of the file in bytes.
     pub bytes: u64,
-    /// How many bytes the disks have room for; matters only for an orphan with bytes.
+    /// The free space of the disks in bytes; matters only for an orphan that has bytes.
     pub room: u64,
 }
 
@@ -192,16 +193,16 @@ pub struct Replaced {
 pub struct DirPage {
     /// Entries in the order of their cookies, neither `.` nor `..`.
     pub entries: Vec<DirEntry>,
-    /// Whether the last entry of the directory is among them, or none is left.
+    /// Whether no entries follow the last one of this page.
     pub eof: bool,
 }
 
-/// Bytes of a file.
+/// The result of a read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadOut {
-    /// The bytes; fewer than asked only at the end of the file.
+    /// The bytes; fewer than requested only at the end of the file.
     pub data: Segments,
-    /// Whether the file ends with them.
+    /// Whether the file ends after these bytes.
     pub eof: bool,
 }
 
@@ -216,21 +217,21 @@ pub enum Stability {
     FileSync,
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteOut {
-    /// Bytes taken, from the front of the payload; never 0 unless the payload was empty.
+    /// Bytes accepted, from the front of the payload; 0 only if the payload was empty.
     pub count: u32,
-    /// How durable they are: at least what was asked.
+    /// How durable they are: at least as durable as requested.
     pub stable: Stability,
-    /// The write verifier of whoever keeps unstable bytes.
+    /// The write verifier of the server that holds the unstable bytes.
     pub verifier: Verifier,
 }
 
-/// How SETXATTR treats a name that exists (`setxattr_option4`).
+/// How SETXATTR treats an attribute that exists (`setxattr_option4`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XattrHow {
-    /// Make it or replace it.
+    /// Create or replace it.
     Either,
     /// Refuse with `Exist` if it exists.
     Create,
@@ -238,21 +239,21 @@ pub enum XattrHow {
     Replace,
 }
 
-/// What SEEK looks for (`data_content4`).
+/// What SEEK searches for (`data_content4`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// The next byte that is stored.
+    /// The next byte that lies in data.
     Data,
-    /// The next byte that is not stored; the end of the file counts as one.
+    /// The next byte that lies in a hole; the end of the file counts as a hole.
     Hole,
 }
 
-/// Where SEEK ended.
+/// The result of SEEK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeekOut {
     /// The position found.
     pub offset: u64,
-    /// Whether it is at the end of the file.
+    /// Whether the position is at the end of the file.
     pub eof: bool,
 }
 
@@ -265,154 +266,158 @@ pub enum Iomode {
     ReadWrite,
 }
 
-/// What LAYOUTGET asks for.
+/// The arguments of LAYOUTGET.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LayoutAsk {
     /// The file.
     pub file: FileId,
     /// The layout type (`layouttype4`), one of [`FsInfo::layout_types`].
     pub kind: u32,
-    /// What for.
+    /// The use of the layout.
     pub iomode: Iomode,
-    /// Whether the client has the file open for reading: an open for writing alone lets nobody read, not even by a
-    /// layout for reading and writing.
+    /// Whether the client has the file open for reading. An open for writing only gives no right to read, not even
+    /// through a layout for reading and writing.
     pub readable: bool,
-    /// The bytes wanted; length `u64::MAX` reaches to the end of the file, whatever it will be.
+    /// The bytes wanted; length `u64::MAX` reaches to the end of the file, even if it grows.
     pub range: ByteRange,
-    /// The least length that is of use, from `range.offset`.
+    /// The smallest length, from `range.offset`, that the client can use.
     pub min_len: u64,
-    /// Most bytes that the layout's body may take.
+    /// The largest size of the layout's body in bytes.
     pub max_body: usize,
 }
 
-/// A layout given.
+/// A granted layout.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LayoutOut {
     /// The bytes it covers; normally [`ByteRange::ALL`].
     pub range: ByteRange,
-    /// What for: what was asked, or `ReadWrite` instead of `Read`.
+    /// The use: as requested, or `ReadWrite` instead of `Read`.
     pub iomode: Iomode,
     /// Its type (`layouttype4`).
     pub kind: u32,
     /// The body (`lo_content.loc_body`), opaque here.
     pub body: Bytes,
-    /// Whether the client must return it before its last CLOSE.
+    /// Whether the client must return the layout before its last CLOSE.
     pub return_on_close: bool,
 }
 
-/// Why a layout is no longer held.
+/// Why a client no longer holds a layout.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LayoutGone {
     /// The client returned it, with this body (`lrf_body`).
     Returned(Bytes),
-    /// It went with the client's last CLOSE, or with its lease while nobody else wanted the file.
+    /// The layout ended with the client's last CLOSE, or with the client's lease while no other client wanted the file.
     Forgotten,
-    /// It was taken away: I/O that still uses it must be refused from now on (fencing).
+    /// The server revoked the layout: data servers must refuse I/O that still uses it (fencing).
     Revoked,
 }
 
 /// Limits under which a client sends I/O to this server instead of using its layout (RFC 8881 §3.3.22).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Threshold {
-    /// The layout type they are for.
+    /// The layout type that the limits apply to.
     pub kind: u32,
-    /// File length in bytes below which reads come here.
+    /// File length in bytes below which the client reads through this server.
     pub read_size: Option<u64>,
-    /// File length in bytes below which writes come here.
+    /// File length in bytes below which the client writes through this server.
     pub write_size: Option<u64>,
-    /// Request length in bytes below which reads come here.
+    /// Request length in bytes below which the client reads through this server.
     pub read_iosize: Option<u64>,
-    /// Request length in bytes below which writes come here.
+    /// Request length in bytes below which the client writes through this server.
     pub write_iosize: Option<u64>,
 }
 
-/// How files are to be used, as text that the server half passes on (`docs/native-protocol.md`).
+/// The policy of a file, as text that the NFS server forwards to the client (`docs/native-protocol.md`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Told {
-    /// What the server says, for all files of an export.
+    /// The server's settings for all files of an export.
     pub server: Bytes,
-    /// What the extended attributes of the file or directory say.
+    /// The settings in the extended attributes of the file or directory.
     pub own: Bytes,
 }
 
-/// What must survive a restart about a client, so that it may reclaim (RFC 8881 §8.4.2.1).
+/// The durable record of a client, which lets it reclaim state after a restart (RFC 8881 §8.4.2.1).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientRecord {
     /// `co_ownerid`, 1 to 1024 bytes: the key.
     pub owner: Bytes,
-    /// The client id it was last confirmed with.
+    /// The client id under which the client was last confirmed.
     pub clientid: u64,
 }
 
-/// A file system to serve: names, attributes, bytes and layouts.
+/// A file system that the server exports: names, attributes, bytes and layouts.
 ///
-/// Permissions: methods that take names or attributes check them against `ctx.cred` themselves. READ, WRITE, COMMIT,
-/// SEEK, ALLOCATE and layouts are checked by the caller (an open or [`FileSystem::access`]) and not again here.
-/// Names arrive as the peer sent them; unacceptable ones are refused with `Inval` (empty), `BadName`, `NameTooLong`.
-/// A file that is gone is `Stale` in every method.
+/// Permissions: methods that take names or attributes check them against `ctx.cred` themselves. For READ, WRITE,
+/// COMMIT, SEEK, ALLOCATE and layouts the caller checks them (an open or [`FileSystem::access`]); the methods do not
+/// check again. Names arrive as the client sent them; the methods refuse bad names with `Inval` (empty), `BadName` or
+/// `NameTooLong`. Every method returns `Stale` for a file that no longer exists.
 pub trait FileSystem: Send + Sync + 'static {
-    /// Identity of the file system: server scope, and `fsid` attribute of the export of everything.
+    /// Returns the identity of the file system: the server scope, and the `fsid` attribute of the export of the root
+    /// directory.
     fn fsid(&self) -> Fsid;
 
-    /// The `fsid` attribute of an export: different from those of all others (RFC 8881 §7.7).
+    /// Returns the `fsid` attribute of an export, which differs from that of every other export (RFC 8881 §7.7).
     fn fsid_in(&self, _place: Place) -> Fsid {
         self.fsid()
     }
 
-    /// The root directory (PUTROOTFH), and what it is part of for this caller.
+    /// Returns the root directory (PUTROOTFH) for this caller, and the export that it belongs to.
     fn root(&self, view: View) -> (FileId, Place);
 
-    /// What holds for every file of an export. Cheap: called for many requests.
+    /// Returns the values that hold for every file of an export. Must be cheap, as many requests call it.
     fn info(&self, place: Place) -> FsInfo;
 
-    /// Every layout type that means anything here, offered at the moment or not: for others there is an error of its own
-    /// (UNKNOWN_LAYOUTTYPE), which makes the writes of Linux fail.
+    /// Returns every layout type that this server knows, whether it offers the type at the moment or not. Other types
+    /// get their own error (UNKNOWN_LAYOUTTYPE), which makes writes of the Linux client fail.
     fn layout_types(&self) -> Vec<u32>;
 
-    /// The filehandle of a file: at most `FILEHANDLE_MAX` bytes, always the same for the same file in the same place.
+    /// Returns the filehandle of a file: at most `FILEHANDLE_MAX` bytes, and constant for a file in a place.
     fn encode_handle(&self, file: FileId, place: Place) -> Bytes;
 
-    /// The file of a handle and where it was reached; `BadHandle` for bytes this server never gave out, `Stale` if known
-    /// to be gone or not to be in that export any more, `Access` for what the caller may not see. Every handle that a client sends comes by here.
+    /// Returns the file of a filehandle and the export through which the client reached it. `BadHandle` if this server
+    /// never issued these bytes; `Stale` if the file no longer exists or is no longer in that export; `Access` if the
+    /// caller may not see the export. The server calls this for every filehandle that a client sends.
     fn decode_handle(&self, view: View, handle: &[u8]) -> Result<(FileId, Place)>;
 
-    /// What holds in an export. Cheap: called for every filehandle.
+    /// Returns the terms of an export. Must be cheap, as the server calls it for every filehandle.
     fn terms(&self, _place: Place) -> Terms {
         Terms::default()
     }
 
-    /// The place of what is reached now from a place that may have been reached before exports changed ([`Place::epoch`]).
+    /// Returns the current place for one that may stem from before a change of the exports ([`Place::epoch`]).
     fn reached_now(&self, place: Place) -> Place {
         place
     }
 
-    /// Where `child` is that was found in a directory of `ctx.place`: there too, or where another export begins. `Access`
-    /// where one begins that the caller may not see.
+    /// Returns the place of `child`, found in a directory of `ctx.place`: the same place, or another export that begins
+    /// at `child`. `Access` if the caller may not see that export.
     fn descend(&self, ctx: &Ctx, _child: FileId) -> Result<Place> {
         Ok(ctx.place)
     }
 
-    /// Where the parent of `dir`, a directory of `ctx.place`, is.
+    /// Returns the place of the parent of `dir`, a directory of `ctx.place`.
     fn ascend(&self, ctx: &Ctx, _dir: FileId) -> Result<Place> {
         Ok(ctx.place)
     }
 
-    /// Attributes of a file; no permission is needed.
+    /// Returns the attributes of a file; needs no permission.
     fn getattr(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<Attrs>> + Send;
 
-    /// Whether [`Self::getattr`] might tell newer attributes of a file than an entry of a directory has, as other clients write past the server.
+    /// Returns whether [`Self::getattr`] may know newer attributes of a file than its directory entry, because clients
+    /// write to the data servers without this server.
     fn is_written_elsewhere(&self, _ctx: &Ctx, _file: FileId) -> bool {
         false
     }
 
-    /// Corrects how much room is used by those of these files that may have holes, which is more to ask than [`Self::getattr`]
-    /// does: for whoever wants to know (`space_used`, RFC 8881 §5.8.2.35). What cannot be learnt soon stays as it is.
+    /// Corrects the used space of those files that may have holes (`space_used`, RFC 8881 §5.8.2.35). This asks more
+    /// than [`Self::getattr`] does, so only requests for `space_used` call it. Values that the file system cannot learn
+    /// soon stay as they are.
     fn correct_space(&self, _files: &mut [&mut Attrs]) -> impl Future<Output = ()> + Send {
         async {}
     }
 
-    /// Changes attributes and returns all of them as they are then. `opened` says that the caller holds the file open
-    /// for writing, which permits a new size whatever the mode says.
+    /// Changes attributes and returns all attributes after the change. `opened` means that the caller holds the file
+    /// open for writing, which permits a new size whatever the mode says.
     fn setattr(
         &self,
         ctx: &Ctx,
@@ -421,20 +426,20 @@ pub trait FileSystem: Send + Sync + 'static {
         opened: bool,
     ) -> impl Future<Output = Result<Attrs>> + Send;
 
-    /// Which of the [`access`] bits `asked` the caller has on a file.
+    /// Returns those of the [`access`] bits `asked` that the caller has on a file.
     fn access(&self, ctx: &Ctx, file: FileId, asked: u32) -> impl Future<Output = Result<u32>> + Send;
 
-    /// What a name of a directory names. `NotDir` or `Symlink` if `dir` is no directory.
+    /// Looks up a name in a directory. `NotDir` or `Symlink` if `dir` is not a directory.
     fn lookup(&self, ctx: &Ctx, dir: FileId, name: &Bytes) -> impl Future<Output = Result<Attrs>> + Send;
 
-    /// The parent of a directory; `NoEnt` at the root.
+    /// Returns the parent of a directory; `NoEnt` at the root.
     fn lookup_parent(&self, ctx: &Ctx, dir: FileId) -> impl Future<Output = Result<Attrs>> + Send;
 
-    /// Entries with cookies above `after` (0: from the start), at most `max` of them, fewer at will but at least one
-    /// unless none is left. Cookies are stable, above 2, and need no verifier.
+    /// Returns entries with cookies above `after` (0: from the start), at most `max`. It may return fewer, but at least
+    /// one unless none is left. Cookies are stable, above 2, and need no verifier.
     fn readdir(&self, ctx: &Ctx, dir: FileId, after: u64, max: usize) -> impl Future<Output = Result<DirPage>> + Send;
 
-    /// Makes anything but a regular file.
+    /// Creates an object that is not a regular file.
     fn create(
         &self,
         ctx: &Ctx,
@@ -444,9 +449,10 @@ pub trait FileSystem: Send + Sync + 'static {
         set: SetAttrs,
     ) -> impl Future<Output = Result<Created>> + Send;
 
-    /// Makes a regular file, or finds what has the name already. What is found may be of any kind; nothing of `set` is
-    /// applied to it and no permission on it is checked. All of it is durable then; what is made `unsynced` is so after the next
-    /// [`Self::commit`] or stable [`Self::write`] of the file.
+    /// Creates a regular file, or returns the existing object with that name. An existing object may be of any kind;
+    /// the call applies nothing of `set` to it and checks no permission on it. The result is durable when the call
+    /// returns, except that a file created `unsynced` becomes durable with the next [`Self::commit`] or stable
+    /// [`Self::write`] of the file.
     fn open_create(
         &self,
         ctx: &Ctx,
@@ -457,8 +463,8 @@ pub trait FileSystem: Send + Sync + 'static {
         unsynced: bool,
     ) -> impl Future<Output = Result<Opened>> + Send;
 
-    /// Takes a name away, of a file or an empty directory. A file of which `ends` says so goes with it as by
-    /// [`FileSystem::reap`], and is no orphan; others stay.
+    /// Removes the name of a file or of an empty directory. If `ends` returns true for a file that loses its last name,
+    /// the file is freed too, as by [`FileSystem::reap`], and is not an orphan; otherwise it becomes an orphan.
     fn remove(
         &self,
         ctx: &Ctx,
@@ -467,7 +473,8 @@ pub trait FileSystem: Send + Sync + 'static {
         ends: Ends<'_>,
     ) -> impl Future<Output = Result<Removed>> + Send;
 
-    /// Moves a name (each with its directory), taking over the target's if POSIX allows it; `how` may want that otherwise.
+    /// Renames; each name comes with its directory. Replaces the target's name if POSIX allows it, unless `how` says
+    /// otherwise.
     fn rename(
         &self,
         ctx: &Ctx,
@@ -476,13 +483,13 @@ pub trait FileSystem: Send + Sync + 'static {
         how: Renaming,
     ) -> impl Future<Output = Result<Renamed>> + Send;
 
-    /// Gives a file one more name.
+    /// Adds a name to a file.
     fn link(&self, ctx: &Ctx, file: FileId, dir: FileId, name: &Bytes) -> impl Future<Output = Result<Change>> + Send;
 
-    /// The target of a symbolic link; `Inval` for anything else.
+    /// Returns the target of a symbolic link; `Inval` for any other object.
     fn readlink(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Up to `len` bytes from `offset`; beyond the end nothing and `eof`.
+    /// Returns up to `len` bytes from `offset`; no bytes and `eof` beyond the end.
     fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> impl Future<Output = Result<ReadOut>> + Send;
 
     /// Writes `data` at `offset`, at least as durably as `stable`.
@@ -495,8 +502,9 @@ pub trait FileSystem: Send + Sync + 'static {
         stable: Stability,
     ) -> impl Future<Output = Result<WriteOut>> + Send;
 
-    /// Copies the front of a range of one file to `target` of another one, without the bytes passing this server, as an unstable
-    /// write; at least one byte. `None` when that cannot be: the caller reads and writes instead.
+    /// Copies the front of a range of one file to offset `target` of another file as an unstable write, at least one
+    /// byte. The bytes do not pass through this server. `None` if that is impossible: the caller then reads and writes
+    /// instead.
     fn copy(
         &self,
         _ctx: &Ctx,
@@ -508,29 +516,32 @@ pub trait FileSystem: Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// Makes unstable writes of a range durable; the verifier must equal that of the writes it covers.
+    /// Makes unstable writes of a range durable; the verifier must equal the verifier of the writes that it covers.
     fn commit(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> impl Future<Output = Result<Verifier>> + Send;
 
-    /// No open of this orphan is left: frees inode and bytes. Called at most once per orphan, possibly long after.
+    /// Frees inode and bytes of an orphan that no client has open. Called at most once per orphan, possibly long after
+    /// its removal.
     fn reap(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<()>> + Send;
 
-    /// A client is about to give a byte-range lock back: whoever gets it next is to find what was written under it.
+    /// Reports that a client is about to release a byte-range lock: the next holder must see the data written under the
+    /// lock.
     fn unlocking(&self, _ctx: &Ctx, _file: FileId) -> impl Future<Output = ()> + Send {
         async {}
     }
 
-    /// One client has closed a file; `wrote` if the open allowed writing. The moment to learn its final size.
+    /// Reports that one client has closed a file; `wrote` if the open allowed writing. The implementation can learn the
+    /// final size now.
     fn closed(&self, _ctx: &Ctx, _file: FileId, _wrote: bool) -> impl Future<Output = Result<()>> + Send {
         async { Ok(()) }
     }
 
-    /// Capacity.
+    /// Returns the capacity of the file system.
     fn statfs(&self, ctx: &Ctx) -> impl Future<Output = Result<StatFs>> + Send;
 
-    /// The value of an extended attribute (name without `user.`); `NoXattr` if absent.
+    /// Returns the value of an extended attribute (name without `user.`); `NoXattr` if absent.
     fn getxattr(&self, ctx: &Ctx, file: FileId, name: &Bytes) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Sets an extended attribute. The change is that of the file.
+    /// Sets an extended attribute. Returns the change of the file.
     fn setxattr(
         &self,
         ctx: &Ctx,
@@ -540,35 +551,36 @@ pub trait FileSystem: Send + Sync + 'static {
         how: XattrHow,
     ) -> impl Future<Output = Result<Change>> + Send;
 
-    /// All names of extended attributes, in a stable order, without `user.`.
+    /// Returns all names of extended attributes, in a stable order, without `user.`.
     fn listxattrs(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<Vec<Bytes>>> + Send;
 
-    /// Removes an extended attribute; `NoXattr` if absent. The change is that of the file.
+    /// Removes an extended attribute; `NoXattr` if absent. Returns the change of the file.
     fn removexattr(&self, ctx: &Ctx, file: FileId, name: &Bytes) -> impl Future<Output = Result<Change>> + Send;
 
-    /// The first position at or after `offset` with this content; `NxIo` if `offset` is at or beyond the end or no data
-    /// follow.
+    /// Returns the first position at or after `offset` with this content. `NxIo` if `offset` is at or beyond the end,
+    /// or if no data follows.
     fn seek(&self, ctx: &Ctx, file: FileId, offset: u64, what: Content)
     -> impl Future<Output = Result<SeekOut>> + Send;
 
-    /// Reserves room for a range, growing the file if it ends before.
+    /// Reserves space for a range, and extends the file if it is shorter.
     fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> impl Future<Output = Result<()>> + Send;
 
-    /// Lets a file reach at least to `end`, as an unstable write of nothing: it never becomes shorter by this, whoever makes it
-    /// longer at the same time. The verifier of COMMIT covers it.
+    /// Extends a file at least to `end`, as an unstable write of no bytes. It never shortens the file, even if another
+    /// client extends it at the same time. The verifier of COMMIT covers it.
     fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> impl Future<Output = Result<()>> + Send;
 
-    /// Makes a range read as zeros and frees its room; the size stays.
+    /// Makes a range read as zeros and frees its space; the size does not change.
     fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> impl Future<Output = Result<()>> + Send;
 
-    /// A layout for a client (`ctx.client`). `NoLayout` when it shall use this server instead; `Delay` when later.
+    /// Grants a layout to a client (`ctx.client`). `NoLayout` if the client must send I/O to this server instead;
+    /// `Delay` if it must retry.
     fn layout_get(&self, ctx: &Ctx, ask: LayoutAsk) -> impl Future<Output = Result<LayoutOut>> + Send;
 
-    /// The address of a device, the body of `device_addr4` for this layout type; `NoEnt` if unknown.
+    /// Returns the address of a device, the body of `device_addr4` for this layout type; `NoEnt` if unknown.
     fn device_info(&self, ctx: &Ctx, device: [u8; 16], kind: u32) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Takes over what a client wrote through its layout: the offset of the last byte written and the time, if told, and
-    /// the layout type's own body. Never shrinks. Returns the new size if it changed.
+    /// Applies what a client wrote through its layout: the offset of the last byte written, the time if given, and the
+    /// layout type's own body. Never shrinks the file. Returns the new size if it changed.
     fn layout_commit(
         &self,
         ctx: &Ctx,
@@ -578,7 +590,8 @@ pub trait FileSystem: Send + Sync + 'static {
         body: Bytes,
     ) -> impl Future<Output = Result<Option<u64>>> + Send;
 
-    /// A client (`client`, not `ctx.client`: it may be another's doing) holds no layout of this range and mode any more.
+    /// Reports that a client no longer holds a layout of this range and mode. `client` may differ from `ctx.client`, as
+    /// another client's request can cause this.
     fn layout_gone(
         &self,
         ctx: &Ctx,
@@ -589,11 +602,11 @@ pub trait FileSystem: Send + Sync + 'static {
         why: LayoutGone,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// A client says that so many operations on a file failed at data servers, the first one so.
+    /// Reports that `count` operations of a client on a file failed at data servers, and the first of these errors.
     fn layout_faults(&self, _ctx: &Ctx, _file: FileId, _first: &dyn Debug, _count: usize) {}
 
-    /// When a client should prefer this server to its layout of a file, which it has just opened by a name in `dir` if that is
-    /// known; asked only with [`FsInfo::thresholds`].
+    /// Returns when a client sends I/O to this server instead of using its layout of a file that it has just opened;
+    /// `dir` is the directory of the name, if known. The server calls it only if [`FsInfo::thresholds`] is set.
     fn threshold(
         &self,
         _ctx: &Ctx,
@@ -603,24 +616,24 @@ pub trait FileSystem: Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// What is said about how files are to be used: here, and by this file or directory itself.
+    /// Returns the policy settings that apply to a file or directory: the server's and its own.
     fn policy(&self, _ctx: &Ctx, _file: FileId) -> Result<Option<Told>> {
         Ok(None)
     }
 
-    /// Returns when everything is on stable storage that was answered before; with a number that is another one once anything may be
-    /// lost that was answered, and not settled. `None` where nothing is ever answered before.
+    /// Waits until every change that was answered before is on stable storage. Returns a number that changes once an
+    /// answered but unsettled change may have been lost. `None` if the server never answers before a change is durable.
     fn settle(&self) -> impl Future<Output = Result<Option<u64>>> + Send {
         async { Ok(None) }
     }
 
-    /// How long requests wait at present before they are worked on.
+    /// Returns how long requests currently wait in the queue.
     fn queue_delay(&self) -> Option<Duration> {
         None
     }
 
-    /// What a client says about its coming I/O: bit `n` of `hints` is `io_advise_type4` value n (RFC 7862 §15.5).
-    /// Returns the hints that will be honoured.
+    /// Receives the client's hints about its coming I/O: bit `n` of `hints` is `io_advise_type4` value n (RFC 7862
+    /// §15.5). Returns the hints that the server honours.
     fn advise(
         &self,
         _ctx: &Ctx,
@@ -631,12 +644,12 @@ pub trait FileSystem: Send + Sync + 'static {
         async { Ok(0) }
     }
 
-    /// Stores a client's record durably; called before its first OPEN or layout is answered.
+    /// Stores a client's record durably, before the server answers the client's first OPEN or LAYOUTGET.
     fn persist_client(&self, record: ClientRecord) -> impl Future<Output = Result<()>> + Send;
 
-    /// Forgets the record of a client (`co_ownerid`); not an error if there is none.
+    /// Deletes the record of a client (`co_ownerid`); not an error if there is none.
     fn forget_client(&self, owner: Bytes) -> impl Future<Output = Result<()>> + Send;
 
-    /// All records stored: who may reclaim after a restart.
+    /// Returns all stored records: the clients that may reclaim after a restart.
     fn clients(&self) -> impl Future<Output = Result<Vec<ClientRecord>>> + Send;
 }

@@ -1,6 +1,6 @@
-//! NFSv4.1/4.2 state tables and operations, server half and client half.
+//! NFSv4.1/4.2 state tables and operations, for server and client.
 
-// Fuzz targets name this crate as others do, also where its own tests run them.
+// Fuzz targets use this crate by its name, also where this crate's own tests run them.
 #[cfg(test)]
 extern crate self as nfs;
 

@@ -1,6 +1,6 @@
-//! A file system in memory, behind the same door as the real one: what the server half is tried and fuzzed against.
+//! An in-memory [`FileSystem`], against which the NFS server is tested and fuzzed.
 //!
-//! Files are small ([`SIZE_MAX`]) and nothing survives. Permissions follow POSIX as far as tests need them.
+//! Files are small ([`SIZE_MAX`]) and nothing is persistent. Permissions follow POSIX as far as tests need them.
 
 mod namespace;
 
@@ -18,14 +18,14 @@ use xdr::Segments;
 
 /// Largest file in bytes.
 pub const SIZE_MAX: u64 = 4 << 20;
-/// What is stored or is a hole as a whole, in bytes.
+/// The size in bytes of the units that are data or holes.
 const BLOCK: usize = 4096;
 /// The one layout type offered, in the private range.
 pub const LAYOUT_KIND: u32 = 0x8000_5745;
-/// The one device there is.
+/// The only device.
 pub const DEVICE: [u8; 16] = [7; 16];
 
-/// What a file holds besides attributes.
+/// The content of a file besides its attributes.
 #[derive(Debug)]
 enum Content {
     Bytes(Vec<u8>),
@@ -42,14 +42,14 @@ struct Inode {
     verifier: Option<Verifier>,
 }
 
-/// What the server told the file system, for tests to look at.
+/// The calls of the server to the file system, for tests to check.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Told {
     /// Files freed, in order.
     pub reaped: Vec<FileId>,
-    /// Layouts that went: whose, of which file, why.
+    /// Layouts that ended: client, file, reason.
     pub gone: Vec<(u64, FileId, LayoutGone)>,
-    /// Files closed by a client, and whether it could write.
+    /// Files closed by a client, and whether the open allowed writing.
     pub closed: Vec<(FileId, bool)>,
 }
 
@@ -62,12 +62,13 @@ struct Inner {
     clients: BTreeMap<Bytes, u64>,
     told: Told,
     return_on_close: bool,
-    /// Whether data servers do not answer, so that nobody can be fenced; with who waits for that.
+    /// Whether data servers do not answer, so that no client can be fenced; `fencing` holds the tasks that wait for
+    /// this.
     silent: bool,
     fencing: Vec<Waker>,
 }
 
-/// The file system.
+/// The in-memory file system.
 #[derive(Debug)]
 pub struct Memory {
     inner: Mutex<Inner>,
@@ -80,7 +81,7 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// A file system with nothing but a root directory, writable for all.
+    /// Creates a file system with only a root directory, writable for all.
     pub fn new() -> Self {
         let mut inner = Inner {
             inodes: HashMap::new(),
@@ -103,27 +104,27 @@ impl Memory {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the server told so far.
+    /// Returns the recorded calls of the server.
     pub fn told(&self) -> Told {
         self.lock().told.clone()
     }
 
-    /// Whether a file still exists, with or without a name.
+    /// Whether a file exists, with or without a name.
     pub fn exists(&self, file: FileId) -> bool {
         self.lock().inodes.contains_key(&file)
     }
 
-    /// The owners of the client records stored.
+    /// Returns the owners of the stored client records.
     pub fn owners(&self) -> Vec<Bytes> {
         self.lock().clients.keys().cloned().collect()
     }
 
-    /// Whether layouts given from now on have to be returned before the last CLOSE.
+    /// Sets whether new layouts must be returned before the last CLOSE.
     pub fn set_return_on_close(&self, on: bool) {
         self.lock().return_on_close = on;
     }
 
-    /// Whether data servers do not answer from now on: nobody can be fenced from them then.
+    /// Sets whether data servers do not answer: no client can be fenced from them then.
     pub fn set_silent(&self, on: bool) {
         let fencing = {
             let mut inner = self.lock();
@@ -134,7 +135,7 @@ impl Memory {
     }
 }
 
-/// The [`access`] bits that `cred` has on a file with these attributes.
+/// Returns the [`access`] bits that `cred` has on a file with these attributes.
 fn granted(cred: &Cred, attrs: &Attrs) -> u32 {
     let class = match () {
         () if cred.is_root() => 7,
@@ -175,7 +176,7 @@ impl Inner {
         }
     }
 
-    /// Notes a change of content (`data`) or attributes; returns the change attribute before and after.
+    /// Records a change of content (`data`) or attributes; returns the change attribute before and after.
     fn touch(&mut self, file: FileId, now: Timestamp, data: bool) -> Result<Change> {
         self.change += 1;
         let after = self.change;
@@ -197,7 +198,7 @@ impl Inner {
         Ok(Change { before, after, atomic: true })
     }
 
-    /// A new inode without a name.
+    /// Creates an inode without a name.
     fn add(&mut self, ctx: &Ctx, kind: FileKind, rdev: (u32, u32), content: Content, set: SetAttrs) -> Attrs {
         let id = FileId(self.next_id);
         self.next_id += 1;
@@ -280,7 +281,7 @@ fn time(set: Option<SetTime>, now: Timestamp) -> Option<Timestamp> {
     })
 }
 
-/// Filehandles are the inode number behind a mark.
+/// The prefix of filehandles, before the inode number.
 const MARK: &[u8] = b"memory:";
 
 impl FileSystem for Memory {

@@ -1,9 +1,11 @@
-//! Delegations of the names in a directory: what client and server agree on beyond RFC 8881.
+//! Delegations of the names in a directory: what Weir's client and server agree on beyond RFC 8881.
 
-/// A number among the notifications that GET_DIR_DELEGATION asks for (`gdda_notification_types`), which RFC 8881 §20.4 does not use: the client knows
-/// that what it changes in the directory itself neither ends the delegation nor is told to it.
+/// A bit in the notification mask of GET_DIR_DELEGATION (`gdda_notification_types`) that RFC 8881 §20.4 does not use.
+/// It says that the client knows that its own changes of the directory neither end the delegation nor cause
+/// notifications.
 pub const OWN_CHANGES: u32 = 127;
 
-/// For so long after it has sent a request that was answered a client may rely on such a delegation. Whoever is not heard of for longer loses it to
-/// others, who need not wait for a lease: it promises nothing that the client cannot ask for.
+/// How long a client may rely on such a delegation after it has sent a request that was answered. The server may revoke
+/// the delegation of a client that is silent for longer when another client needs it, without waiting for the lease.
+/// The client loses nothing, as it can ask the server again.
 pub const RELIED_ON: std::time::Duration = std::time::Duration::from_secs(5);

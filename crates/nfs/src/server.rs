@@ -1,4 +1,4 @@
-//! The server half: COMPOUNDs in, replies out, over a [`FileSystem`] and the state tables.
+//! The NFS server: executes COMPOUNDs over a [`FileSystem`] and the state tables.
 
 mod attributes;
 mod bound;
@@ -34,13 +34,13 @@ use std::task::Waker;
 use types::{ByteRange, FileId, Status, Timestamp};
 use wire::nfs4::{EXCHGID4_FLAG_MASK_PNFS, EXCHGID4_FLAG_USE_PNFS_DS, sessionid4};
 
-/// What a server fixes once, before the first request.
+/// Settings that a server fixes before the first request.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Limits and roles of the state tables.
     pub state: state::Config,
-    /// Identity of this server, different from every other server's (`so_major_id`): servers that share it are taken
-    /// for two addresses of one (RFC 8881 §2.10.5).
+    /// Identity of this server (`so_major_id`), different from that of every other server. Clients take servers with
+    /// the same id for two addresses of one server (RFC 8881 §2.10.5).
     pub major_id: Bytes,
     /// Name and version shown to clients (`nii_name`); for people only.
     pub implementation: String,
@@ -48,48 +48,48 @@ pub struct Config {
 
 /// An NFSv4.1 and 4.2 server.
 ///
-/// It owns no socket, clock or random number: requests come with the time and a random number, callbacks leave
-/// through [`Callbacks`]. The state tables stand behind one lock that is never held while anything waits.
+/// It owns no socket, clock or random number: each request carries the time and a random number, and callbacks leave
+/// through [`Callbacks`]. One lock guards the state tables; it is never held while anything waits.
 pub struct Server<F, C> {
     fs: F,
     callbacks: C,
     config: Config,
     state: Mutex<State>,
-    /// Files without a name that are still open: freed with the last CLOSE.
+    /// Files without a name that are still open; the last CLOSE frees them.
     orphans: Mutex<HashSet<FileId>>,
-    /// Of those, the ones that are kept a moment longer. Locked after `state`.
+    /// Orphans that are kept a moment longer after a rename. Locked after `state`.
     lingering: Mutex<lingering::Lingering>,
-    /// Files that are being freed: nobody has them open, and nobody gets to. Locked after `state`.
+    /// Files that are being freed: no client has them open or can open them. Locked after `state`.
     reaping: Mutex<Reaped>,
-    /// Opens by name that are not on record yet.
+    /// Number of opens by name that are not recorded yet.
     opening: AtomicUsize,
-    /// Who waits for layouts or delegations of a file to come back.
+    /// Tasks that wait for the return of layouts or delegations of a file.
     waiters: Mutex<HashMap<FileId, Vec<Waker>>>,
-    /// Who waits for an answer on the backchannel of a session, by slot.
+    /// Tasks that wait for an answer on the backchannel of a session, by slot.
     calling: Mutex<HashMap<sessionid4, HashMap<u32, Waker>>>,
-    /// What clients are to be told without anybody waiting for it.
+    /// Callbacks to clients that no request waits for.
     notices: Mutex<notices::Notices>,
-    /// Layouts that are gone from the tables, but not yet known to be so by the file system: until it has fenced their
-    /// holders and learned what they wrote, they count as held. Locked after `state`.
+    /// Layouts that are removed from the tables, but that the file system does not yet know to be gone. They count as
+    /// held until it has fenced their holders and learned what they wrote. Locked after `state`.
     leaving: Mutex<HashMap<FileId, Leaving>>,
-    /// Where clients reached files. Locked after `state`.
+    /// The export through which each client reached its files. Locked after `state`.
     reached: Mutex<reached::Reached>,
-    /// Minor version of each session: callbacks have to carry it.
+    /// Minor version of each session, which callbacks must carry.
     minors: Mutex<HashMap<sessionid4, u32>>,
     counters: counters::Counting,
 }
 
-/// Layouts that the file system is told of at a time.
+/// Largest number of ended layouts that are reported to the file system at the same time.
 const GONE_AT_ONCE: usize = 16;
 
-/// Which part of the room on the disks replaced files may keep from others, as a divisor.
+/// The share of the free disk space that replaced files may occupy, as a divisor.
 const LINGERING_SHARE: u64 = 4;
 
-/// How many layouts of a file are about to be gone.
+/// Number of layouts of a file that are about to be gone.
 #[derive(Debug, Default)]
 struct Leaving {
     all: usize,
-    /// Those whose holders are being fenced.
+    /// Layouts whose holders are being fenced.
     fencing: usize,
 }
 
@@ -98,7 +98,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// A server without clients; those that the file system has records of may reclaim for one lease.
+    /// Starts a server without clients; clients with records in the file system may reclaim for one lease period.
     ///
     /// # Errors
     /// The records cannot be read.
@@ -124,37 +124,37 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         })
     }
 
-    /// The file system served.
+    /// Returns the file system served.
     pub fn fs(&self) -> &F {
         &self.fs
     }
 
-    /// Whether this is a data server and nothing else (RFC 8881 §13.1).
+    /// Whether this server has only the role of a data server (RFC 8881 §13.1).
     fn is_data_only(&self) -> bool {
         self.config.state.roles & EXCHGID4_FLAG_MASK_PNFS == EXCHGID4_FLAG_USE_PNFS_DS
     }
 
-    /// The way to clients.
+    /// Returns the connection to the clients' backchannels.
     pub fn callbacks(&self) -> &C {
         &self.callbacks
     }
 
-    /// Looks at the state tables, for display; keep it short, every request waits meanwhile.
+    /// Reads the state tables, for display. Must be short, as every request waits meanwhile.
     pub fn inspect<R>(&self, look: impl FnOnce(&State) -> R) -> R {
         look(&lock(&self.state))
     }
 
-    /// What has been done so far.
+    /// Returns the counters so far.
     pub fn counters(&self) -> Counters {
         self.counters.snapshot()
     }
 
-    /// A connection is closed. Its requests go on; their replies are kept for the retry.
+    /// Handles a closed connection. Its requests continue; their replies are kept for the retry.
     pub fn connection_lost(&self, connection: state::ConnectionId) {
         lock(&self.state).connection_lost(connection);
     }
 
-    /// Lets time pass: ends leases, the grace period and overdue recalls, and frees what that leaves unused. Call it
+    /// Advances time: ends leases, the grace period and overdue recalls, and frees what is unused after that. Call it
     /// about once per second.
     pub async fn tick(&self, now: Timestamp) {
         let (expired, effects) = self.change(|state| state.expire(now));
@@ -173,14 +173,15 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
         let due = lock(&self.lingering).take_due(now);
         for file in due {
-            // Of an open since then, which may be over: it would keep the file for as long as the client does not think of it.
+            // A delegation from an open since then would keep the file for as long as the client keeps it, so recall
+            // it.
             self.recall_late(&ctx, file, None).await;
             self.orphaned(&ctx, file).await;
         }
     }
 
-    /// Changes the state and takes what follows from it, in one hold of the lock, so that every effect is carried out by
-    /// the request that caused it.
+    /// Changes the state and takes its effects under one lock, so that the request that caused an effect carries it
+    /// out.
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, Vec<Effect>) {
         let mut state = lock(&self.state);
         let result = change(&mut state);
@@ -189,7 +190,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         (result, effects)
     }
 
-    /// Notes the minor version that a session speaks, unless the session is gone already.
+    /// Records the minor version of a session, unless the session is already gone.
     fn note_minor(&self, session: sessionid4, minor: u32) {
         let state = lock(&self.state);
         if state.session(session).is_some() {
@@ -197,7 +198,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Notes that a client opened a file that it reached by an export.
+    /// Records the export through which a client reached a file that it opened.
     fn note_reached(&self, client: u64, file: FileId, place: Place) {
         let state = lock(&self.state);
         let in_use = |file| {
@@ -208,13 +209,13 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.reached).note(client, file, place, in_use);
     }
 
-    /// The filehandle that a client knows a file by, for callbacks.
+    /// Returns the filehandle by which a client knows a file, for callbacks.
     fn handle_for(&self, client: u64, file: FileId) -> Bytes {
         let place = lock(&self.reached).place(client, file);
         self.fs.encode_handle(file, place)
     }
 
-    /// Notes layouts that are about to be gone; called while the state is locked.
+    /// Records layouts that are about to be gone; the caller holds the state lock.
     fn note_leaving(&self, effects: &[Effect]) {
         for effect in effects {
             if let Effect::LayoutGone { file, iomode, why, .. } = effect {
@@ -226,7 +227,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Notes layouts that a client returned, as [`Server::note_leaving`] does; called while the state is locked.
+    /// Records layouts that a client returned, as [`Server::note_leaving`] does; the caller holds the state lock.
     fn leave(&self, gone: Vec<(FileId, Iomode, ByteRange)>) -> Vec<(FileId, Iomode, ByteRange)> {
         for (file, ..) in &gone {
             lock(&self.leaving).entry(*file).or_default().all += 1;
@@ -234,7 +235,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         gone
     }
 
-    /// Tells the file system that a layout is gone, then whoever waits for that.
+    /// Reports a layout that is gone to the file system, and then wakes the tasks that wait for this.
     async fn layout_gone(
         &self,
         ctx: &Ctx,
@@ -256,19 +257,20 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         told
     }
 
-    /// Whether clients that lost layouts of a file are being fenced from the data servers: what they sent may still come.
+    /// Whether clients that lost layouts of a file are being fenced from the data servers: their writes may still
+    /// arrive.
     fn is_fencing(&self, file: FileId) -> bool {
         lock(&self.leaving).get(&file).is_some_and(|leaving| leaving.fencing > 0)
     }
 
-    /// Carries out effects, in order, and what follows from them. The first failure to store or delete a client's record is
-    /// reported, for the request must not succeed without it; other failures are logged.
+    /// Carries out effects in order, and the effects that follow from them. Returns the first failure to store or
+    /// delete a client's record, because the request must not succeed without it; logs other failures.
     async fn settle(&self, ctx: &Ctx, effects: Vec<Effect>) -> Result<(), Status> {
         let mut outcome = Ok(());
         let mut effects = VecDeque::from(effects);
         while let Some(effect) = effects.pop_front() {
             let of_record = effect.is_of_record();
-            // Boxed, for it is large and rare.
+            // Boxed, because the future is large and rare.
             let done = Box::pin(self.carry_out(ctx, effect, &mut effects)).await;
             if let Err(error) = done {
                 tracing::warn!(%error, "could not follow a change of state");
@@ -280,7 +282,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         outcome
     }
 
-    /// Tells the file system of layouts that are gone, of several at a time: each may have to wait for data servers.
+    /// Reports ended layouts to the file system, several at a time: each call may have to wait for data servers.
     async fn layouts_gone(&self, ctx: &Ctx, gone: Vec<Effect>) {
         let told = stream::iter(gone).map(|effect| async move {
             let Effect::LayoutGone { client, file, iomode, range, why } = effect else { return };
@@ -295,7 +297,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         told.buffer_unordered(GONE_AT_ONCE).for_each(|()| std::future::ready(())).await;
     }
 
-    /// Carries out one effect, and those like it that come next if they go together; what follows from it is added to `more`.
+    /// Carries out one effect, together with directly following effects of the same kind where possible; adds new
+    /// effects to `more`.
     async fn carry_out(&self, ctx: &Ctx, effect: Effect, more: &mut VecDeque<Effect>) -> Result<(), Status> {
         match effect {
             Effect::Persist(record) => self.fs.persist_client(record).await,
@@ -343,7 +346,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// A file has lost its last name: frees it now, or with the last CLOSE.
+    /// Handles a file that has lost its last name: frees it now, or with the last CLOSE.
     async fn orphaned(&self, ctx: &Ctx, file: FileId) {
         lock(&self.orphans).insert(file);
         if let Err(error) = self.reap_closed(ctx, file).await {
@@ -351,9 +354,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// A rename has taken a file's last name: frees it a second later, with the last CLOSE, or now if it needs too much of the disks' room.
+    /// Handles a file whose last name a rename has replaced: frees it a second later, with the last CLOSE, or now if it
+    /// needs too much of the free disk space.
     async fn replaced(&self, ctx: &Ctx, replaced: Replaced) {
-        // First, or a CLOSE frees it that comes in between.
+        // This must come first, or a CLOSE in between would free the file.
         let over = lock(&self.lingering).add(replaced.id, replaced.bytes, replaced.room / LINGERING_SHARE, ctx.now);
         self.keep_orphan(replaced.id);
         for file in over {
@@ -361,7 +365,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Whether a rename took a file's last name, nobody has it open, and this client may not open it any more.
+    /// Whether a rename replaced a file's last name, no client has it open, and this client may no longer open it.
     fn is_replaced_for(&self, client: ClientId, file: FileId) -> bool {
         if !lock(&self.lingering).keeps(file) {
             return false;
@@ -370,13 +374,13 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         !state.is_open(file) && !state.is_own(client)
     }
 
-    /// A file without a name has been opened again: frees it with its last CLOSE.
+    /// Records a file without a name that is open, so that the last CLOSE frees it.
     fn keep_orphan(&self, file: FileId) {
         lock(&self.orphans).insert(file);
     }
 
-    /// Whether a file is being freed. Whoever opens one is to ask once the open is on record, and not to believe what the
-    /// file system says of the file until then.
+    /// Whether a file is being freed. The OPEN operation must check this after it has recorded the open, and must not
+    /// trust earlier answers of the file system about the file.
     fn is_reaping(&self, file: FileId) -> bool {
         lock(&self.reaping).contains_key(&file)
     }
@@ -387,8 +391,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.reap_closed(ctx, file).await
     }
 
-    /// Frees an orphan unless somebody has it open, or may still open it again after a restart: what is left when the grace
-    /// period ends is for whoever looks through the orphans of earlier starts then.
+    /// Frees an orphan unless a client has it open, or may open it again after a restart. At the end of the grace
+    /// period the scan for orphans of earlier starts frees the remaining ones.
     async fn reap_closed(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         let (effects, _reaping) = {
             let mut state = lock(&self.state);
@@ -411,10 +415,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 }
 
-/// Files that are being freed, and how many times each.
+/// Files that are being freed, and how often each.
 type Reaped = HashMap<FileId, u32>;
 
-/// A file that is being freed, until dropped.
+/// Marks a file as being freed, until dropped.
 struct Reaping<'a>(&'a Mutex<Reaped>, FileId);
 
 impl<'a> Reaping<'a> {
@@ -435,7 +439,7 @@ impl Drop for Reaping<'_> {
     }
 }
 
-/// An open by name on its way, until dropped.
+/// Counts an open by name in progress, until dropped.
 struct Opening<'a>(&'a AtomicUsize);
 
 impl<'a> Opening<'a> {
@@ -451,7 +455,7 @@ impl Drop for Opening<'_> {
     }
 }
 
-/// A removal under way: files of which it was told that they may end with their names are opened by nobody until it is dropped.
+/// A removal in progress: until it is dropped, no client can open the files that it may free with their names.
 struct Ending<'a, F: FileSystem, C: Callbacks> {
     server: &'a Server<F, C>,
     files: Mutex<Vec<Reaping<'a>>>,
@@ -462,15 +466,15 @@ impl<'a, F: FileSystem, C: Callbacks> Ending<'a, F, C> {
         Ending { server, files: Mutex::default() }
     }
 
-    /// Whether nothing is known of a file that loses its last name: no open, no delegation, no layout, and nobody who may
-    /// still come for one, or has found or made it already and is about to.
+    /// Whether a file that loses its last name may be freed at once: it has no open, delegation or layout, no client
+    /// can reclaim one, and no OPEN that has found or created it is in progress.
     fn may_end(&self, file: FileId) -> bool {
-        // Opens come on record under this lock, and count as on their way until then.
+        // OPENs are recorded under this lock, and count as in progress until then.
         let state = lock(&self.server.state);
         let known = state.is_open(file) || state.has_layouts(file) || state.in_grace();
         let unknown = !known && self.server.opening.load(SeqCst) == 0;
         if unknown {
-            // While nobody can open it: who does so later finds it here, or gone.
+            // Marked while no client can open the file: a later OPEN finds it marked here, or gone.
             lock(&self.files).push(Reaping::begin(&self.server.reaping, file));
         }
         unknown

@@ -1,27 +1,27 @@
 //! The byte-range locks of one owner on one file: a set of spans with POSIX split, merge, upgrade and downgrade.
 //!
-//! Both halves keep one: the server to judge conflicts, the client to know what it has to reclaim (RFC 8881 §9.2, §9.3).
+//! The server keeps one to detect conflicts, the client to know what it must reclaim (RFC 8881 §9.2, §9.3).
 
 use types::ByteRange;
 
-/// What a lock keeps others from (RFC 8881 §9.1).
+/// The kind of a lock (RFC 8881 §9.1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LockKind {
-    /// Keeps others from writing locks (`READ_LT`).
+    /// Excludes write locks of other owners (`READ_LT`).
     Read,
-    /// Keeps others from all locks (`WRITE_LT`).
+    /// Excludes all locks of other owners (`WRITE_LT`).
     Write,
 }
 
 impl LockKind {
-    /// Whether two owners may not hold locks of these kinds on one byte.
+    /// Whether locks of these kinds conflict if two owners hold them on one byte.
     pub fn conflicts(self, other: LockKind) -> bool {
         self == LockKind::Write || other == LockKind::Write
     }
 }
 
-/// The bytes from `first` to `last`, both included; a `last` of `u64::MAX` reaches to the end of the file, whatever it
-/// will be.
+/// The bytes from `first` to `last`, both included; a `last` of `u64::MAX` reaches to the end of the file, even if it
+/// grows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Span {
     /// First byte.
@@ -34,8 +34,8 @@ impl Span {
     /// Every byte.
     pub const ALL: Span = Span { first: 0, last: u64::MAX };
 
-    /// What offset and length mean on the wire (RFC 8881 §18.10.3): a length of `u64::MAX` reaches to the end of the file.
-    /// `None` for a length of 0 and for a sum that is too large, which are INVAL.
+    /// Converts offset and length from the wire (RFC 8881 §18.10.3): a length of `u64::MAX` reaches to the end of the
+    /// file. `None` for a length of 0 and for a sum that overflows, which are INVAL.
     pub fn new(offset: u64, length: u64) -> Option<Span> {
         match length {
             0 => None,
@@ -44,17 +44,17 @@ impl Span {
         }
     }
 
-    /// The length on the wire.
+    /// Returns the length as encoded on the wire.
     pub fn length(self) -> u64 {
         if self.last == u64::MAX { u64::MAX } else { self.last - self.first + 1 }
     }
 
-    /// Whether the two share a byte.
+    /// Whether the two spans share a byte.
     pub fn overlaps(self, other: Span) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 
-    /// Whether every byte of `other` is in it.
+    /// Whether this span contains every byte of `other`.
     pub fn covers(self, other: Span) -> bool {
         self.first <= other.first && other.last <= self.last
     }
@@ -69,15 +69,15 @@ impl From<Span> for ByteRange {
 /// A run of bytes held under one lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held<T> {
-    /// Which bytes.
+    /// The bytes.
     pub span: Span,
-    /// How.
+    /// The kind of lock.
     pub kind: LockKind,
-    /// Whatever the keeper of the set tells locks apart by, such as a stateid.
+    /// A tag by which the user of the set distinguishes locks, such as a stateid.
     pub tag: T,
 }
 
-/// What one owner holds of one file: in order, disjoint, and no two that touch are alike.
+/// The locks of one owner on one file: ordered, disjoint, and no two adjacent runs are equal in kind and tag.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Spans<T>(Vec<Held<T>>);
 
@@ -93,37 +93,37 @@ impl<T: Copy + PartialEq> Spans<T> {
         self.0.len()
     }
 
-    /// Whether nothing is held.
+    /// Whether the owner holds no lock.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The runs in order.
+    /// Returns the runs in order.
     pub fn iter(&self) -> impl Iterator<Item = &Held<T>> {
         self.0.iter()
     }
 
-    /// The indices of the runs that share a byte with `span`.
+    /// Returns the indices of the runs that share a byte with `span`.
     fn touched(&self, span: Span) -> std::ops::Range<usize> {
         let start = self.0.partition_point(|h| h.span.last < span.first);
         let end = self.0.partition_point(|h| h.span.first <= span.last);
         start..end.max(start)
     }
 
-    /// The runs that share a byte with `span`.
+    /// Returns the runs that share a byte with `span`.
     pub fn overlapping(&self, span: Span) -> &[Held<T>] {
         &self.0[self.touched(span)]
     }
 
-    /// The first run that a lock of this kind by another owner would conflict with.
+    /// Returns the first run that conflicts with a lock of this kind by another owner.
     pub fn conflict(&self, span: Span, kind: LockKind) -> Option<&Held<T>> {
         self.overlapping(span).iter().find(|h| h.kind.conflicts(kind))
     }
 
-    /// What the bytes of `span` are held as from now on: a lock of one kind, whatever they were before, or nothing.
+    /// Replaces the locks on the bytes of `span` by a lock of one kind, or by no lock.
     pub fn set(&mut self, span: Span, lock: Option<(LockKind, T)>) {
         let touched = self.touched(span);
-        // The neighbours come along: the new run may continue them.
+        // Includes the adjacent runs, because the new run may join them.
         let from = touched.start.saturating_sub(1);
         let to = (touched.end + 1).min(self.0.len());
         let mut out: Vec<Held<T>> = Vec::with_capacity(to - from + 2);
@@ -148,7 +148,7 @@ impl<T: Copy + PartialEq> Spans<T> {
         self.0.splice(from..to, out);
     }
 
-    /// How many runs [`Spans::set`] of `span` can add at most, to lock it or to unlock it.
+    /// Returns how many runs [`Spans::set`] of `span` can add at most, for a lock or an unlock.
     pub fn growth(&self, span: Span, unlock: bool) -> usize {
         let touched = self.overlapping(span);
         let left = touched.first().is_some_and(|h| h.span.first < span.first);
@@ -156,13 +156,13 @@ impl<T: Copy + PartialEq> Spans<T> {
         (usize::from(left) + usize::from(right) + usize::from(!unlock)).saturating_sub(touched.len())
     }
 
-    /// Gives up every run with this tag.
+    /// Removes every run with this tag.
     pub fn remove_tag(&mut self, tag: T) {
         self.0.retain(|h| h.tag != tag);
     }
 }
 
-/// Whether `b` continues `a`.
+/// Whether `b` directly follows `a` with the same kind and tag.
 fn joins<T: PartialEq>(a: &Held<T>, b: &Held<T>) -> bool {
     a.kind == b.kind && a.tag == b.tag && a.span.last.checked_add(1) == Some(b.span.first)
 }
@@ -187,7 +187,7 @@ mod tests {
 
     const BYTES: u64 = 12;
 
-    /// A span of the first bytes, or one that reaches to the end.
+    /// Returns a span of the first bytes, or one that reaches to the end.
     fn span() -> impl Strategy<Value = Span> {
         (0..BYTES, 0..=BYTES).prop_map(|(first, len)| match first + len {
             end if end >= BYTES => Span { first, last: u64::MAX },
@@ -201,7 +201,7 @@ mod tests {
             steps in prop::collection::vec((span(), prop::option::of((any::<bool>(), 0..2u8))), 1..40)
         ) {
             let mut spans = Spans::default();
-            // One byte more stands for all that follow.
+            // One extra byte represents all bytes that follow.
             let mut model = [None; BYTES as usize + 1];
             for (span, lock) in steps {
                 let lock = lock.map(|(write, tag)| (if write { LockKind::Write } else { LockKind::Read }, tag));

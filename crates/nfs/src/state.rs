@@ -1,8 +1,9 @@
-//! NFSv4.1 state tables: clients, sessions, opens, locks, delegations and layouts as plain data; time and randomness are arguments.
+//! NFSv4.1 state tables: clients, sessions, opens, locks, delegations and layouts as plain data; time and randomness
+//! are arguments.
 //!
-//! [`State`] is one value behind one lock of the server that owns it. Its methods never wait and never perform I/O:
-//! what has to happen outside (a record to store, an object to reap, a client to fence) is collected as [`Effect`]s,
-//! which the caller takes with [`State::take_effects`] after every call and carries out in order.
+//! [`State`] is one value behind one lock of the server that owns it. Its methods never wait and never perform I/O.
+//! They collect actions outside the tables (store a record, reap an object, fence a client) as [`Effect`]s. The caller
+//! takes these with [`State::take_effects`] after every call and carries them out in order.
 
 pub mod clients;
 pub mod delegations;
@@ -29,18 +30,18 @@ use types::machine::is_share_full;
 use types::{ByteRange, FileId, Machine, Timestamp};
 use wire::nfs4::{clientid4, nfsstat4, sessionid4};
 
-/// The result of a state operation; the error goes on the wire as it is.
+/// The result of a state operation; the error goes on the wire unchanged.
 pub type Result<T> = std::result::Result<T, nfsstat4>;
 
-/// A client id (`clientid4`): the boot epoch in the high half, a number that cannot be guessed in the low half.
+/// A client id (`clientid4`): the boot epoch in the high half, an unguessable number in the low half.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ClientId(pub clientid4);
 
-/// A transport connection, numbered by whoever accepts them; a number is never used twice.
+/// A transport connection, numbered by the part that accepts connections; no number is used twice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ConnectionId(pub u64);
 
-/// Who sent a request, as far as ownership of client records and false retries go (RFC 8881 §18.35.4).
+/// The sender of a request, for ownership of client records and detection of false retries (RFC 8881 §18.35.4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Principal {
     /// AUTH_NONE.
@@ -49,40 +50,40 @@ pub enum Principal {
     Sys(u32),
 }
 
-/// Who introduces itself, or takes its leave.
+/// The sender of EXCHANGE_ID or DESTROY_CLIENTID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
-    /// Who it says it is.
+    /// The principal that the sender claims to be.
     pub principal: Principal,
-    /// Where it is.
+    /// The machine of the sender.
     pub origin: Machine,
-    /// A random number: nobody else can guess the client id that is made of it.
+    /// A random number that makes the client id unguessable.
     pub random: u32,
 }
 
 impl From<Principal> for Caller {
-    /// Somebody on this machine, whose ids are numbered.
+    /// A caller on this machine, with sequential client ids.
     fn from(principal: Principal) -> Self {
         Caller { principal, origin: Machine::Local(0), random: 0 }
     }
 }
 
-/// The usual time of courtesy, in leases.
+/// The default courtesy time, in lease periods.
 const COURTESY_LEASES: u32 = 8;
 
-/// Most clients of one address whose holdings are counted.
+/// The largest number of clients of one address for which holdings are counted.
 const COUNTED_MAX: usize = 256;
 
-/// What a server fixes once, before the first request.
+/// Settings that a server fixes before the first request.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// A number larger than at any earlier start: it makes ids of earlier starts recognisable. Never 0.
+    /// A number larger than at every earlier start, so that ids of earlier starts are recognisable. Never 0.
     pub boot_epoch: u32,
     /// The `EXCHGID4_FLAG_USE_*` bits of this server (RFC 8881 §13.1).
     pub roles: u32,
-    /// How long nothing can happen to the state of a client after its last SEQUENCE.
+    /// For how long after its last SEQUENCE a client keeps its state unconditionally.
     pub lease: Duration,
-    /// How long after that it is kept while nobody else wants what it holds.
+    /// How long the state is kept after that while no other client wants it.
     pub courtesy: Duration,
     /// Largest request and reply accepted in a session, in bytes, RPC headers included.
     pub max_message: u32,
@@ -99,15 +100,15 @@ impl Config {
     }
 }
 
-/// How a layout went without LAYOUTRETURN.
+/// How a layout ended without LAYOUTRETURN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gone {
-    /// The client does not use it any more: it said so in a callback, or closed the file.
+    /// The client no longer uses the layout: it said so in a callback, or closed the file.
     Forgotten,
-    /// The client that held it is no more, and another has come in its place: what it had sent for writing may still be
-    /// under way to the data servers, and must be fenced from them. Nothing else of it needs to be.
+    /// The client that held the layout has restarted under a new client record. Its writes may still be on the way to
+    /// the data servers, so its layouts for writing must be fenced. Its other layouts need no fencing.
     Restarted,
-    /// It was taken away: the client may still use it and must be fenced from the data servers.
+    /// The server revoked the layout: the client may still use it and must be fenced from the data servers.
     Revoked,
 }
 
@@ -122,10 +123,10 @@ impl Gone {
     }
 }
 
-/// What the owner of a [`State`] has to do about a change of state.
+/// An action that the owner of a [`State`] must carry out after a change of state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// Store this record durably before the reply of the current request leaves (RFC 8881 §8.4.2.1).
+    /// Store this record durably before the reply to the current request is sent (RFC 8881 §8.4.2.1).
     Persist(ClientRecord),
     /// The record of this client owner may be deleted.
     Forget(Bytes),
@@ -136,74 +137,75 @@ pub enum Effect {
         /// Its owner.
         owner: Bytes,
     },
-    /// The time for reclaims is over: delete the records of these owners, who did not come or did not finish, then call
-    /// [`State::grace_over`].
+    /// The grace period is over: delete the records of these owners, which did not come back or did not finish their
+    /// reclaims, then call [`State::grace_over`].
     GraceOver(Vec<Bytes>),
-    /// This client has not returned a delegation in time: delete the record of its owner, then call [`State::distrusted`].
+    /// This client has not returned a delegation in time: delete the record of its owner, then call
+    /// [`State::distrusted`].
     Distrust {
         /// Which client.
         client: ClientId,
         /// Its owner.
         owner: Bytes,
     },
-    /// A delegation of the file is gone: whoever waits for that may look again.
+    /// A delegation of the file is gone: requests that wait for this check again.
     DelegationGone(FileId),
-    /// A lock that this lock-owner was denied and waits for is free: tell it.
+    /// A lock that a lock-owner was denied and waits for is free: notify the client.
     LockFree {
-        /// Whose it is.
+        /// The client of the lock-owner.
         client: ClientId,
-        /// Of which file.
+        /// The file.
         file: FileId,
-        /// Who waits.
+        /// The lock-owner that waits.
         owner: Bytes,
     },
-    /// The last open of the file is gone, and the last delegation: a file without names may be reaped now.
+    /// The last open and the last delegation of the file are gone: the server may now reap a file without names.
     LastClose(FileId),
-    /// A client holds no layout of these bytes for this use any more, without having sent LAYOUTRETURN.
+    /// A client no longer holds a layout of these bytes for this use, and has not sent LAYOUTRETURN.
     LayoutGone {
-        /// Whose layout it was.
+        /// The client that held the layout.
         client: ClientId,
-        /// Of which file.
+        /// The file.
         file: FileId,
-        /// For which use.
+        /// The use.
         iomode: Iomode,
-        /// Which bytes.
+        /// The bytes.
         range: ByteRange,
-        /// How it went.
+        /// How the layout ended.
         why: Gone,
     },
-    /// The session is gone: calls waiting on its backchannel are lost.
+    /// The session is gone: calls that wait on its backchannel are lost.
     SessionGone(sessionid4),
 }
 
 impl Effect {
-    /// Whether it is about the record of a client, without which a request must not succeed.
+    /// Whether it concerns a client record, without which a request must not succeed.
     pub fn is_of_record(&self) -> bool {
         use Effect::{Distrust, Forget, GraceOver, Lapse, Persist};
         matches!(self, Persist(_) | Forget(_) | Lapse { .. } | Distrust { .. } | GraceOver(_))
     }
 }
 
-/// Numbers of things held now.
+/// Numbers of objects in the state tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Client records, unconfirmed ones included.
     pub clients: usize,
     /// Sessions.
     pub sessions: usize,
-    /// Clients whose lease has run out and that hold something.
+    /// Clients whose lease has expired and that still hold state.
     pub lapsed: usize,
     /// Open states.
     pub opens: usize,
-    /// Runs of bytes locked.
+    /// Locked byte runs.
     pub locks: usize,
-    /// LOCKs that were denied and are asked for again and again.
+    /// Denied LOCKs that clients keep retrying.
     pub lock_waits: usize,
     /// Delegations.
     pub delegations: usize,
     /// Layout states.
     pub layouts: usize,
-    /// Recalls, of layouts and delegations, not yet answered by a return.
+    /// Recalls of layouts and delegations that wait for the return.
     pub recalls: usize,
 }
 
@@ -219,14 +221,15 @@ pub struct State {
     pub(crate) layouts: Layouts,
     pub(crate) recovery: Recovery,
     pub(crate) effects: Vec<Effect>,
-    /// Lapsed clients that were removed because others wanted what they had, to be told by the next [`State::expire`].
+    /// Lapsed clients that were removed because other clients wanted their state; the next [`State::expire`] reports
+    /// them.
     pub(crate) expelled: Vec<leases::Expired>,
     /// The number in the next stateid; never reused, so that an old stateid is never taken for a new one.
     pub(crate) next_stateid: u64,
 }
 
 impl State {
-    /// Empty state. `records` are those persisted by earlier starts; without any there is no grace period.
+    /// Creates empty state. `records` are those persisted by earlier starts; without records there is no grace period.
     pub fn new(config: Config, records: Vec<ClientRecord>, now: Timestamp) -> Self {
         let recovery = Recovery::new(records, now, config.lease);
         State {
@@ -244,18 +247,18 @@ impl State {
         }
     }
 
-    /// What the server was configured with.
+    /// Returns the configuration of the server.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The effects of all calls since the last take, in order.
+    /// Returns the effects of all calls since the last take, in order.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         self.wake_lock_waiters();
         std::mem::take(&mut self.effects)
     }
 
-    /// How much is held now.
+    /// Returns the numbers of objects held now.
     pub fn counts(&self) -> Counts {
         Counts {
             clients: self.clients.len(),
@@ -270,7 +273,8 @@ impl State {
         }
     }
 
-    /// Whether a client may not have one more of what all have together, `all` of at most `max`, for its machine has its share.
+    /// Whether a client is refused one more object, of which all clients together hold `all` of at most `max`, because
+    /// its machine has its share.
     pub(crate) fn is_share_full(
         &self,
         client: ClientId,
@@ -281,11 +285,11 @@ impl State {
             return false;
         }
         let same = self.clients.beside(client);
-        // To count those of more clients would take long, and as many of one address are no usual sight.
+        // Counting the objects of more clients would take long, and so many clients at one address are unusual.
         same.len() > COUNTED_MAX || is_share_full(same.iter().map(|client| of_client(*client)).sum(), all, max)
     }
 
-    /// A fresh `other` field of the given kind.
+    /// Returns a fresh `other` field of the given kind.
     pub(crate) fn new_other(&mut self, kind: stateids::Kind) -> [u8; 12] {
         let index = self.next_stateid;
         self.next_stateid += 1;

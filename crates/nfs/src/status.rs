@@ -1,9 +1,10 @@
-//! The one map between [`Status`] and `nfsstat4` (RFC 8881 §15).
+//! The mapping between [`Status`] and `nfsstat4` (RFC 8881 §15).
 
 use types::Status;
 use wire::nfs4::*;
 
-/// What the server answers for a status. What NFS has no word for becomes the nearest error that a client survives.
+/// Returns the NFS status for a status. A status without an NFS equivalent becomes the nearest error that a client
+/// survives.
 pub fn to_nfs(status: Status) -> nfsstat4 {
     match status {
         Status::Perm => NFS4ERR_PERM,
@@ -43,8 +44,8 @@ pub fn to_nfs(status: Status) -> nfsstat4 {
     }
 }
 
-/// What an answer means to whoever uses a file: for the client half, after sessions and stateids have been dealt with.
-/// `None` is success.
+/// Returns what an NFS status means to the user of a file, for the client, after it has handled errors of sessions and
+/// stateids. `None` is success.
 pub fn from_nfs(status: nfsstat4) -> Option<Status> {
     Some(match status {
         NFS4_OK => return None,

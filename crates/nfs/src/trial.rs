@@ -1,4 +1,5 @@
-//! A server over the file system in memory and clients to try it with: for tests and fuzz targets.
+//! A test bench for the NFS server: a server over the in-memory file system and scripted clients, for tests and fuzz
+//! targets.
 
 mod play;
 
@@ -20,10 +21,10 @@ use types::{Cred, Machine, Timestamp};
 use wire::nfs4::*;
 use xdr::{Segments, Xdr};
 
-/// The lease of a server on trial.
+/// The lease time of the test server.
 pub const LEASE: Duration = Duration::from_secs(90);
 
-/// Clients' side of the backchannel: remembers what was called, answers as told.
+/// The clients' side of the backchannel: records the callbacks and sends scripted answers.
 #[derive(Debug, Default)]
 pub struct Answers {
     inner: Mutex<Script>,
@@ -38,23 +39,23 @@ struct Script {
 }
 
 impl Answers {
-    /// The callbacks so far, oldest first.
+    /// Returns and removes the callbacks recorded so far, oldest first.
     pub fn taken(&self) -> Vec<(CallbackPath, CB_COMPOUND4args)> {
         std::mem::take(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).taken)
     }
 
-    /// What the next callback that has no answer yet gets: a status, or `None` for a lost connection. Without any, callbacks
-    /// succeed.
+    /// Queues the answer to the next callback without one: a status, or `None` for a lost connection. Callbacks without
+    /// a queued answer succeed.
     pub fn next(&self, answer: Option<nfsstat4>) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).answers.push_back(answer);
     }
 
-    /// Leaves the next callback without an answer for ever.
+    /// Leaves the next callback unanswered for ever.
     pub fn hang(&self) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).hangs = true;
     }
 
-    /// What CB_GETATTR gets from now on.
+    /// Sets the answer to CB_GETATTR from now on.
     pub fn attributes(&self, attributes: fattr4) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).attributes = Some(attributes);
     }
@@ -104,7 +105,7 @@ impl Callbacks for Answers {
         Ok(CB_COMPOUND4res { status, tag: Bytes::new(), resarray: vec![first, second] }.to_bytes())
     }
 
-    /// Lets the task be polled once more, and no time pass.
+    /// Lets the task be polled once more without advancing the time.
     async fn pause(&self, _: Duration) {
         let mut again = true;
         std::future::poll_fn(|task| {
@@ -115,7 +116,7 @@ impl Callbacks for Answers {
     }
 }
 
-/// A server on trial.
+/// The test server and its clock.
 pub struct Bench {
     /// The server.
     pub server: Server<Memory, Answers>,
@@ -130,7 +131,7 @@ impl Default for Bench {
 }
 
 impl Bench {
-    /// A server that starts over `memory`.
+    /// Starts a server over `memory`.
     pub fn new(memory: Memory) -> Self {
         let now = Timestamp { secs: 1_000_000, nanos: 0 };
         let config = Config {
@@ -143,7 +144,7 @@ impl Bench {
         Bench { server, now: Cell::new(now) }
     }
 
-    /// Lets time pass on the server's clock.
+    /// Advances the server's clock.
     pub fn pass(&self, time: Duration) {
         self.now.set(self.now.get().after(time));
         self.server.tick(self.now.get()).now_or_never().expect("nothing in memory waits");
@@ -156,7 +157,7 @@ pub struct Peer<'a> {
     pub bench: &'a Bench,
     /// Its connection.
     pub connection: ConnectionId,
-    /// Whose permissions count.
+    /// The credentials of its requests.
     pub cred: Cred,
     /// Minor version.
     pub minor: u32,
@@ -166,13 +167,13 @@ pub struct Peer<'a> {
     pub session: sessionid4,
     /// Sequence number of the last request on slot 0.
     pub sequence: Cell<u32>,
-    /// Whether replies are to be cached.
+    /// Whether it asks the server to cache replies.
     pub cache: Cell<bool>,
-    /// Whether it says that it is one of Weir's own clients.
+    /// Whether it presents itself as one of Weir's clients.
     pub own: bool,
 }
 
-/// What Linux asks for when it makes a session.
+/// The channel attributes that Linux asks for in CREATE_SESSION.
 pub fn linux_channels() -> (channel_attrs4, channel_attrs4) {
     let fore = channel_attrs4 {
         ca_headerpadsize: 0,
@@ -196,7 +197,7 @@ pub fn linux_channels() -> (channel_attrs4, channel_attrs4) {
 }
 
 impl<'a> Peer<'a> {
-    /// A client that the server has not met, on a connection of its own.
+    /// Returns a client unknown to the server, on its own connection.
     pub fn stranger(bench: &'a Bench, connection: u64) -> Self {
         Peer {
             bench,
@@ -211,12 +212,12 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// A client with a session, that has nothing to reclaim.
+    /// Returns a client with a session and nothing to reclaim.
     pub fn meet(bench: &'a Bench, connection: u64) -> Self {
         Peer::stranger(bench, connection).settle()
     }
 
-    /// As [`Peer::meet`], one of Weir's own clients.
+    /// Does the same as [`Peer::meet`] for one of Weir's clients.
     pub fn meet_own(bench: &'a Bench, connection: u64) -> Self {
         Peer { own: true, ..Peer::stranger(bench, connection) }.settle()
     }
@@ -231,7 +232,7 @@ impl<'a> Peer<'a> {
         peer
     }
 
-    /// EXCHANGE_ID; keeps the client id.
+    /// Sends EXCHANGE_ID; stores the client id.
     pub fn introduce(&mut self, owner: &str, verifier: verifier4) -> EXCHANGE_ID4res {
         let own = crate::client::session::exchange_id_args(Bytes::new(), verifier, 0);
         let args = EXCHANGE_ID4args {
@@ -255,7 +256,7 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// CREATE_SESSION as Linux sends it.
+    /// Returns CREATE_SESSION as Linux sends it.
     pub fn create_session(&self, sequence: u32, fore: channel_attrs4, back: channel_attrs4) -> nfs_argop4 {
         nfs_argop4::OP_CREATE_SESSION(CREATE_SESSION4args {
             csa_clientid: self.client,
@@ -268,7 +269,7 @@ impl<'a> Peer<'a> {
         })
     }
 
-    /// CREATE_SESSION; keeps the session.
+    /// Sends CREATE_SESSION; stores the session.
     pub fn new_session(
         &mut self,
         sequence: u32,
@@ -286,13 +287,13 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// The request that these operations make.
+    /// Returns a request with these operations.
     pub fn call(&self, ops: Vec<nfs_argop4>) -> Call {
         let body = COMPOUND4args { tag: Bytes::from_static(b"try"), minorversion: self.minor, argarray: ops };
         self.raw(body.to_bytes())
     }
 
-    /// A request of these bytes.
+    /// Returns a request with these bytes.
     pub fn raw(&self, body: Bytes) -> Call {
         Call {
             connection: self.connection,
@@ -307,7 +308,7 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// SEQUENCE for the next request on slot 0.
+    /// Returns SEQUENCE for the next request on slot 0.
     pub fn next_sequence(&self) -> nfs_argop4 {
         self.sequence.set(self.sequence.get().wrapping_add(1));
         nfs_argop4::OP_SEQUENCE(SEQUENCE4args {
@@ -319,7 +320,7 @@ impl<'a> Peer<'a> {
         })
     }
 
-    /// The request of these operations behind a SEQUENCE, not yet begun.
+    /// Returns a request with these operations after a SEQUENCE; nothing is sent until the caller polls it.
     pub fn start(&self, mut ops: Vec<nfs_argop4>) -> impl Future<Output = COMPOUND4res> + use<'a> {
         ops.insert(0, self.next_sequence());
         let call = self.call(ops);
@@ -327,26 +328,26 @@ impl<'a> Peer<'a> {
         async move { decoded(server.compound(call).await.expect("what was encoded is a COMPOUND")) }
     }
 
-    /// Sends operations as they are.
+    /// Sends operations without adding a SEQUENCE.
     pub fn send(&self, ops: Vec<nfs_argop4>) -> COMPOUND4res {
         let reply = self.bench.server.compound(self.call(ops)).now_or_never().expect("nothing has to wait");
         decoded(reply.expect("what was encoded is a COMPOUND"))
     }
 
-    /// Sends operations behind a SEQUENCE; returns their results without that of SEQUENCE.
+    /// Sends operations after a SEQUENCE; returns their results without the result of SEQUENCE.
     pub fn run(&self, ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
         let reply = self.start(ops).now_or_never().expect("nothing has to wait");
         (reply.status, reply.resarray.into_iter().skip(1).collect())
     }
 
-    /// Like [`Peer::run`], for operations that must succeed.
+    /// Does the same as [`Peer::run`] for operations that must succeed.
     pub fn ok(&self, ops: Vec<nfs_argop4>) -> Vec<nfs_resop4> {
         let (status, results) = self.run(ops);
         assert_eq!(status, NFS4_OK, "{results:?}");
         results
     }
 
-    /// Like [`Peer::run`], for what must fail; returns how.
+    /// Does the same as [`Peer::run`] for operations that must fail; returns the status.
     pub fn fails(&self, ops: Vec<nfs_argop4>) -> nfsstat4 {
         let (status, results) = self.run(ops);
         assert_ne!(status, NFS4_OK, "{results:?}");
@@ -354,7 +355,7 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Reads a reply, which must be one; the last result has the status of the whole.
+/// Decodes a reply, which must be valid; the last result must have the status of the whole.
 fn decoded(reply: Segments) -> COMPOUND4res {
     let reply = COMPOUND4res::from_bytes(&reply.to_bytes()).expect("replies can be read");
     if let Some(last) = reply.resarray.last() {

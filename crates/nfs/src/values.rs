@@ -1,4 +1,4 @@
-//! The values of attributes in one struct: what a server knows of a file, or what a client was told of it.
+//! Attribute values of a file in one struct, as the server sends them and the client receives them.
 
 use crate::attrs::Mask;
 use crate::fs::{FsInfo, Threshold, Told};
@@ -9,7 +9,7 @@ use wire::nfs4::{fsid4, nfsstat4};
 /// Layout types from here on are for private use (RFC 8881 §3.3.13).
 const LAYOUT_TYPES_PRIVATE: u32 = 0x8000_0000;
 
-/// Attribute values; `None` is one that is not known here or was not sent.
+/// Attribute values; `None` means unknown or not sent.
 ///
 /// Times, sizes and numbers are in the units of the attributes' descriptions (RFC 8881 §5.8, §5.12).
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -74,7 +74,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// Takes over what belongs to the object.
+    /// Sets the attributes of the object.
     pub fn set_attrs(&mut self, attrs: &Attrs) {
         self.kind = Some(attrs.kind);
         self.change = Some(attrs.change);
@@ -93,7 +93,7 @@ impl Values {
         self.time_modify = Some(attrs.mtime);
     }
 
-    /// Takes over what belongs to the whole file system.
+    /// Sets the attributes of the whole file system.
     pub fn set_info(&mut self, info: &FsInfo) {
         self.lease_time = Some(info.lease_secs);
         self.maxfilesize = Some(info.max_file_size);
@@ -101,14 +101,14 @@ impl Values {
         self.maxname = Some(info.max_name);
         self.maxread = Some(info.max_read);
         self.maxwrite = Some(info.max_write);
-        // Types of private use are a matter between us and our own client: others may not even be able to read them.
+        // Private layout types are only for Weir's client: other clients may not be able to parse them.
         let known = info.layout_types.iter().copied().filter(|kind| *kind < LAYOUT_TYPES_PRIVATE);
         self.fs_layout_types = Some(known.collect());
         self.layout_blksize = Some(info.layout_block);
         self.xattr_support = Some(info.xattrs);
     }
 
-    /// Takes over the capacity of the file system.
+    /// Sets the capacity of the file system.
     pub fn set_statfs(&mut self, stat: &StatFs) {
         self.files_avail = Some(stat.files_free);
         self.files_free = Some(stat.files_free);
@@ -118,7 +118,7 @@ impl Values {
         self.space_total = Some(stat.bytes_total);
     }
 
-    /// The attributes of the object, if all of [`crate::attrs::OBJECT`] are here.
+    /// Returns the attributes of the object, if all of [`crate::attrs::OBJECT`] are known.
     pub fn attrs(&self) -> Option<Attrs> {
         Some(Attrs {
             id: FileId(self.fileid?),
@@ -139,7 +139,7 @@ impl Values {
         })
     }
 
-    /// The capacity of the file system, if all of [`crate::attrs::STATFS`] are here.
+    /// Returns the capacity of the file system, if all of [`crate::attrs::STATFS`] are known.
     pub fn statfs(&self) -> Option<StatFs> {
         Some(StatFs {
             bytes_total: self.space_total?,

@@ -1,4 +1,4 @@
-//! What must hold when all clients have ended and nothing is wrong any more.
+//! The final checks of a run, made when all clients have ended and all faults are over.
 
 use crate::cluster::{self, Cluster};
 use crate::fsck;
@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::FileId;
 
-/// How long the counters may take to come back to nothing, in simulated time.
+/// Time in which the counters must return to zero, in simulated time.
 const SETTLE: Duration = Duration::from_secs(300);
 
-/// Waits until something holds, but not for ever.
+/// Waits until `holds` returns true; fails after `limit`.
 pub async fn within(limit: Duration, holds: impl Fn() -> bool) -> Result<(), ()> {
     let wait = async {
         while !holds() {
@@ -25,9 +25,9 @@ pub async fn within(limit: Duration, holds: impl Fn() -> bool) -> Result<(), ()>
     tokio::time::timeout(limit, wait).await.map_err(drop)
 }
 
-/// All checks, in order.
+/// Runs all checks, in order.
 pub async fn all(world: &World, cluster: &RefCell<Cluster>) -> Result<(), String> {
-    // Until the last fault has ended, and what dead clients had is given up.
+    // Wait until the last fault has ended and the leases of dead clients have expired.
     let quiet = Duration::from_millis(world.plan.quiet_ms);
     tokio::time::sleep(quiet.saturating_sub(crate::trace::elapsed())).await;
     tokio::time::sleep(Duration::from_secs(10 * u64::from(world.plan.lease_secs) + 30)).await;
@@ -56,7 +56,7 @@ pub async fn all(world: &World, cluster: &RefCell<Cluster>) -> Result<(), String
     Ok(())
 }
 
-/// What the mgr still holds although no client is left.
+/// Returns the state that the mgr still holds although no client is left.
 fn left_over(cluster: &RefCell<Cluster>) -> Vec<String> {
     let cluster = cluster.borrow();
     let Some(status) = cluster.mgr.status() else { return vec!["the mgr does not serve".into()] };
@@ -85,7 +85,7 @@ fn left_over(cluster: &RefCell<Cluster>) -> Vec<String> {
     left
 }
 
-/// Reads everything through a new mount and compares it; gives the names of each directory.
+/// Reads everything through a new mount and compares it with the model. Returns the names of each directory.
 async fn audit(world: World) -> Result<Vec<BTreeMap<u8, u64>>, String> {
     let mount = cluster::mount(cluster::options(&world.plan, AUDITOR, true, true)).await?;
     let mut lists = Vec::new();

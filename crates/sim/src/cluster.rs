@@ -1,4 +1,4 @@
-//! All hosts of a run together.
+//! The simulated cluster of a run: its network, mgr and iods.
 
 use crate::hosts::{AUDITOR, CLIENT, IOD, IOD_PORT, IodHost, MGR, MgrHost, name};
 use crate::network::Net;
@@ -15,11 +15,11 @@ use std::time::Duration;
 use types::{Cred, Fsid, Timestamp};
 use wire::native::Key;
 
-/// The file system of every run.
+/// The file system id of every run.
 const FSID: Fsid = Fsid([5; 16]);
-/// Room on the disk of an iod in bytes.
+/// Size of the disk of an iod in bytes.
 pub const IOD_DISK: u64 = 64 << 20;
-/// Room on the mgr's disk in bytes.
+/// Size of the mgr's disk in bytes.
 pub const MGR_DISK: u64 = 4 << 30;
 
 /// The daemons and the network of a run.
@@ -33,7 +33,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes a formatted cluster in which nothing runs yet, and puts its network in the place of this thread's.
+    /// Makes a formatted cluster in which no process runs, and installs its network as the network of this thread.
     pub async fn new(plan: &Plan) -> Result<Self, String> {
         let rng = |purpose| Rng::new(plan.seed, purpose);
         let mut hosts = vec![MGR, AUDITOR];
@@ -54,7 +54,7 @@ impl Cluster {
             gather_delay_ms: plan.gather_delay_ms,
             gather_memory: plan.gather_bytes.to_string(),
             inline_max: plan.inline_max.to_string(),
-            // Clients wait for as long as they like, those that come through the mgr too.
+            // Requests wait for iods practically without limit, also requests of clients that use the mgr path.
             iod_wait_secs: 86400,
             ..Config::new("/", "/", iods)
         };
@@ -71,7 +71,7 @@ impl Cluster {
         Ok(Cluster { net, mgr, iods })
     }
 
-    /// Starts the mgr, unless it runs; its host has power then.
+    /// Powers on the mgr's host and starts the mgr, unless it is running.
     pub fn start_mgr(&mut self) {
         if !self.mgr.is_up() {
             self.net.lights_on(MGR);
@@ -79,7 +79,7 @@ impl Cluster {
         }
     }
 
-    /// Starts an iod, unless it runs; its host has power then.
+    /// Powers on the iod's host and starts the iod, unless it is running.
     pub fn start_iod(&mut self, iod: usize) -> Result<(), String> {
         if self.iods[iod].is_up() {
             return Ok(());
@@ -92,12 +92,13 @@ impl Cluster {
 /// An empty file system, the same for every run.
 static EMPTY: OnceLock<Result<Image, String>> = OnceLock::new();
 
-/// An empty file system, made once.
+/// Returns an empty file system, which is formatted once.
 pub fn empty() -> &'static Result<Image, String> {
     EMPTY.get_or_init(format)
 }
 
-/// Makes an empty file system in a thread of its own, so that the random numbers of no run depend on who needed it first.
+/// Formats an empty file system in a thread of its own, so that the random numbers of a run do not depend on which run
+/// formats first.
 fn format() -> Result<Image, String> {
     let work = || {
         crate::random::seed_thread(0);
@@ -121,7 +122,7 @@ async fn format_on(disk: &MetaDisk) -> Result<(), String> {
         () = &mut stepping => return Err("the store closed itself".into()),
     };
     drop(made.map_err(|e| e.to_string())?);
-    // Closed properly, so that no run has anything to replay.
+    // The store is closed cleanly, so that no run replays its log.
     stepping.await;
     Ok(())
 }
@@ -135,10 +136,10 @@ async fn step(mut stepper: Stepper) {
     }
 }
 
-/// How clients mount.
+/// Returns the mount options of a client.
 pub fn options(plan: &Plan, client: u64, direct: bool, checksums: bool) -> Options {
     Options {
-        // Each name that is not there is a reason to ask for all.
+        // A single failed lookup starts negative lookup caching in a directory.
         negative: 1,
         direct,
         checksums,
@@ -150,7 +151,7 @@ pub fn options(plan: &Plan, client: u64, direct: bool, checksums: bool) -> Optio
     }
 }
 
-/// Mounts, and tries again for as long as the mgr cannot be reached.
+/// Mounts the file system; retries while the mgr cannot be reached.
 pub async fn mount(options: Options) -> Result<Mount, String> {
     let target = Target::parse("weir://mgr/").map_err(|e| e.to_string())?;
     loop {
@@ -162,7 +163,7 @@ pub async fn mount(options: Options) -> Result<Mount, String> {
     }
 }
 
-/// Does work on a host.
+/// Runs a task on a host.
 pub async fn on_host<T: Send + 'static>(
     host: crate::network::Host,
     work: impl Future<Output = T> + Send + 'static,

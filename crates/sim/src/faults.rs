@@ -1,4 +1,5 @@
-//! Carries out the faults of a plan at their times, and ends them all when their time is over.
+//! The fault injector of a run: begins each fault of the plan at its time, and ends all faults at the end of the fault
+//! phase.
 
 use crate::cluster::{Cluster, IOD_DISK, MGR_DISK};
 use crate::hosts::{CLIENT, Death, DiskTrouble, IOD, MGR, name};
@@ -14,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-/// Something that is done at a time.
+/// An entry of the agenda.
 #[derive(Clone, Debug)]
 enum Action {
     Begin(Fault),
@@ -34,7 +35,7 @@ enum Action {
     Quiet,
 }
 
-/// Who carries out the faults of a run.
+/// The fault injector of a run.
 pub struct Faults<'a> {
     plan: &'a Plan,
     world: &'a World,
@@ -49,7 +50,7 @@ pub struct Faults<'a> {
 }
 
 impl<'a> Faults<'a> {
-    /// The faults of a plan, none of them begun.
+    /// Returns the injector for the faults of a plan, none of them begun.
     pub fn new(plan: &'a Plan, world: &'a World, cluster: &'a RefCell<Cluster>, clients: &'a [Group]) -> Self {
         let (tell, told) = unbounded_channel();
         let (agenda, entries, quiet) = (BTreeMap::new(), 0, false);
@@ -84,12 +85,12 @@ impl<'a> Faults<'a> {
         let tell = self.tell.clone();
         tokio::spawn(async move {
             told.notified().await;
-            // Nobody listens when the run is over.
+            // The receiver is gone when the run is over.
             let _ = tell.send(action);
         });
     }
 
-    /// Carries out one after the other, for ever.
+    /// Executes the actions one after another, forever.
     pub async fn run(&mut self) {
         let start = Instant::now() - trace::elapsed();
         loop {
@@ -303,8 +304,8 @@ impl<'a> Faults<'a> {
         let had_errors = cluster.iods[iod].trouble(DiskTrouble::default());
         let gave_up = cluster.iods[iod].disk().is_dead();
         if had_errors || gave_up {
-            // An object whose sync failed stays failed until its iod is started again, which is what an operator does,
-            // who mounts the file system anew before if that gave up.
+            // An object whose sync failed keeps failing until its iod restarts. So the iod is restarted, as an operator
+            // would do. If the local file system gave up, the operator mounts it again first.
             cluster.iods[iod].die(if gave_up { Death::PowerCut } else { Death::Killed });
             drop(cluster);
             self.after(50, Action::StartIod(iod));
@@ -332,7 +333,7 @@ impl<'a> Faults<'a> {
             self.iod_well(iod);
         }
         self.cluster.borrow().net.set_weather(self.plan.weather);
-        // A disk that was about to die does so now.
+        // A disk with a pending death dies now.
         let (mgr_dying, iods_dying) = {
             let cluster = self.cluster.borrow();
             (cluster.mgr.disk().is_dying(), cluster.iods.iter().map(|iod| iod.is_dying()).collect::<Vec<_>>())

@@ -1,4 +1,4 @@
-//! The check of a running file system, asked for as `weir fsck` does.
+//! A client of the CHECK request: checks the running file system as `weir fsck` does.
 
 use crate::hosts::MGR_PORT;
 use net::Address;
@@ -9,10 +9,10 @@ use wire::admin::{CHECK, CheckArgs, CheckReply, Finding, PROGRAM, VERSION};
 use wire::rpc::{Auth, AuthSys};
 use xdr::Xdr;
 
-/// How long one page may take, in simulated time.
+/// Longest time for one page, in simulated time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Everything that a check of names, inodes, counts, lists and objects finds.
+/// Returns all findings of a check of names, inodes, counts, lists and objects.
 pub async fn findings() -> Result<Vec<Finding>, String> {
     let address = Address::Tcp { host: "mgr".into(), port: MGR_PORT };
     let (limits, counters) = (Limits::default(), net::Counters::default());

@@ -1,4 +1,4 @@
-//! The processes of a simulated cluster: starting them, killing them, cutting their power.
+//! The hosts and processes of a simulated cluster: start, kill, and power loss.
 
 mod iods;
 mod mgrs;
@@ -14,7 +14,7 @@ pub const MGR: Host = 1;
 pub const IOD: Host = 10;
 /// The host of the first client.
 pub const CLIENT: Host = 100;
-/// The client that checks everything at the end.
+/// The host of the client that runs the final checks.
 pub const AUDITOR: Host = 200;
 
 /// The port of the mgr.
@@ -22,16 +22,16 @@ pub const MGR_PORT: u16 = 2049;
 /// The port of every iod.
 pub const IOD_PORT: u16 = 2050;
 
-/// How a process ends that does not end by itself.
+/// The way in which a process is ended from outside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Death {
-    /// `kill -9`: what it gave to the system stays.
+    /// `kill -9`: data that the process gave to the operating system survive.
     Killed,
-    /// Its host loses power: what was not synced may be lost.
+    /// The host loses power: data that were not synced may be lost.
     PowerCut,
 }
 
-/// What hosts are called.
+/// Returns the name of a host.
 pub fn name(host: Host) -> String {
     match host {
         MGR => "mgr".into(),

@@ -1,8 +1,9 @@
-//! A whole cluster in one thread: the real mgr, iods and clients on a simulated clock, network and disks.
+//! A deterministic simulator of a whole cluster in one thread: the real mgr, iods and clients on a simulated clock,
+//! network and disks.
 //!
-//! Everything that happens follows from one seed: sizes, settings, the work of the clients, the faults, and every random
-//! number. [`run()`] carries a seed out and checks what `docs/SEMANTICS.md` promises; `docs/TESTING.md` says what this
-//! sees and what it cannot see.
+//! One seed determines everything: sizes, settings, the work of the clients, the faults, and every random number.
+//! [`run()`] runs a seed and checks the promises of `docs/SEMANTICS.md`. `docs/TESTING.md` says which bugs the
+//! simulator can find and which it cannot.
 
 mod checks;
 mod cluster;

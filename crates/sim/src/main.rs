@@ -1,4 +1,4 @@
-//! Carries out seeds of the simulated cluster and tells which of them fail.
+//! The command `sim`: runs seeds of the simulated cluster and reports which of them fail.
 
 use clap::Parser;
 use sim::{Focus, Pool, Verdict};
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use types::planted::Planted;
 
-/// Failures that are told at their full length; of the rest only the seeds.
+/// Most failures that are printed in full; of the others only the seeds are printed.
 const TOLD_MAX: usize = 20;
 
 /// Simulated clusters, each from one seed.
@@ -74,7 +74,7 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     }
 }
 
-/// What came of many seeds.
+/// The results of many seeds.
 #[derive(Default, serde::Serialize)]
 struct Summary {
     commit: String,
@@ -83,7 +83,7 @@ struct Summary {
     done: u64,
     refused: u64,
     reads: u64,
-    /// Directories whose names were not judged, as there were too many orders to search.
+    /// Directories whose names were not judged, because the search had too many orders.
     unsearched: u64,
     events: u64,
     simulated_hours: f64,
@@ -105,7 +105,7 @@ impl Summary {
     }
 }
 
-/// The commit that this was built from, as `cargo xtask sim` tells it.
+/// Returns the commit of this build, from the environment that `cargo xtask sim` sets.
 fn commit() -> String {
     std::env::var("WEIR_COMMIT").unwrap_or_else(|_| "unknown commit".into())
 }

@@ -1,10 +1,13 @@
-//! What the files may hold: every change of their bytes, and the values that a read may see by `docs/SEMANTICS.md`.
+//! A model of file contents: every change of their bytes, and the values that a read may return according to
+//! `docs/SEMANTICS.md`.
 //!
-//! A change is *definite* for a reader when the promises say that it sees it: made through the reader's own mount before
-//! the read began, or durable before the reader opened the file. A change is *behind* a later one when it was durable,
-//! or made through the same mount, before that one began. Where nothing fails, clients are coherent: what returned counts
-//! for all of them as for its own mount. A byte may have the value of every change that is behind no
-//! definite one. What failed, or was not durable when its client died, may be there or not for ever: it is *doubtful*.
+//! A change is *definite* for a reader if the promises say that the reader sees it. Either it returned through the
+//! reader's own mount before the read began, or it was durable before the reader opened the file. A change is *behind*
+//! a later change if it was durable, or had returned through the same mount, before the later one began. Without
+//! faults, clients are coherent: a change that has returned counts for every mount as for its own.
+//!
+//! A byte may have the value of any change that is not behind a definite one. A change that failed, or was not durable
+//! when its client died, is *doubtful*: it may be visible or not, forever.
 
 mod bytes;
 
@@ -13,7 +16,7 @@ use types::FileId;
 
 pub use bytes::{pattern, payload};
 
-/// A moment: events have an order, and nothing happens at the same time.
+/// A point in the order of events; no two events have the same one.
 pub type Moment = u64;
 
 /// Number of a change.
@@ -22,14 +25,14 @@ pub type ChangeId = u32;
 /// Number of an open file of a client.
 pub type HandleId = u32;
 
-/// What a change does.
+/// The effect of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     /// Writes `len` bytes at `offset`.
     Write { offset: u64, len: u64 },
-    /// Sets the size; what is behind it becomes zeros.
+    /// Sets the size; bytes past it become zeros.
     Cut { size: u64 },
-    /// Sets the size if it was less, and changes no byte.
+    /// Sets the size if it was smaller; changes no byte.
     Grow { size: u64 },
 }
 
@@ -44,16 +47,16 @@ struct Change {
     returned: Option<Moment>,
     durable: Option<Moment>,
     doubtful: bool,
-    /// Whether every client meets it once it has returned.
+    /// Whether every client sees the change once it has returned.
     coherent: bool,
 }
 
-/// Who reads.
+/// The reader of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader {
-    /// Its client.
+    /// The client.
     pub client: u64,
-    /// When it opened the file.
+    /// When the reader opened the file.
     pub opened: Moment,
     /// When the read began.
     pub began: Moment,
@@ -84,7 +87,7 @@ impl Change {
         matches!(self.what, What::Cut { .. })
     }
 
-    /// The size that it makes at least, or exactly.
+    /// Returns the least size after a write or growth, or the exact size after a truncation.
     fn reach(&self) -> u64 {
         match self.what {
             What::Write { offset, len } => offset + len,
@@ -92,7 +95,7 @@ impl Change {
         }
     }
 
-    /// Whether it is durable when it has returned.
+    /// Whether the change is durable when it has returned.
     fn is_at_once(&self) -> bool {
         !matches!(self.what, What::Write { .. })
     }
@@ -103,30 +106,31 @@ struct FileModel {
     changes: Vec<Change>,
 }
 
-/// All files.
+/// The model of all files.
 #[derive(Debug, Default)]
 pub struct Model {
     now: Moment,
     next: ChangeId,
-    /// Whether clients are coherent in all that happens.
+    /// Whether clients are coherent during the whole run.
     pub coherent: bool,
     files: BTreeMap<FileId, FileModel>,
-    /// Reads that missed something which was not durable yet: wrong, unless its failure is told afterwards.
+    /// Reads that missed a change of their own client that was not durable yet. They are wrong, unless a failure of
+    /// that change is reported later.
     suspicions: Vec<(FileId, String, Vec<ChangeId>)>,
-    /// What was found wrong.
+    /// Violations found.
     pub failures: Vec<String>,
-    /// Reads that were compared.
+    /// Number of reads compared.
     pub reads: u64,
 }
 
 impl Model {
-    /// The next moment.
+    /// Advances the time and returns it.
     pub fn tick(&mut self) -> Moment {
         self.now += 1;
         self.now
     }
 
-    /// Something is wrong.
+    /// Records a violation.
     pub fn fail(&mut self, what: String) {
         crate::trace::say(format!("WRONG: {what}"));
         self.failures.push(what);
@@ -141,22 +145,22 @@ impl Model {
         id
     }
 
-    /// A write begins.
+    /// Records the begin of a write.
     pub fn write(&mut self, file: FileId, client: u64, handle: HandleId, offset: u64, len: u64) -> ChangeId {
         self.begin(file, client, handle, What::Write { offset, len })
     }
 
-    /// A change of the size begins.
+    /// Records the begin of a truncation.
     pub fn cut(&mut self, file: FileId, client: u64, handle: HandleId, size: u64) -> ChangeId {
         self.begin(file, client, handle, What::Cut { size })
     }
 
-    /// A file is about to become at least so long.
+    /// Records the begin of a growth to at least `size`.
     pub fn grow(&mut self, file: FileId, client: u64, handle: HandleId, size: u64) -> ChangeId {
         self.begin(file, client, handle, What::Grow { size })
     }
 
-    /// A change has returned; all but writes are durable then.
+    /// Records that a change has returned. All changes except writes are durable then.
     pub fn returned(&mut self, file: FileId, id: ChangeId, ok: bool) {
         let now = self.tick();
         let changes = self.files.entry(file).or_default().changes.iter_mut();
@@ -169,7 +173,7 @@ impl Model {
         }
     }
 
-    /// An fsync or close of a handle that began at `began` has returned.
+    /// Records that an fsync or close of a handle, begun at `began`, has returned.
     pub fn synced(&mut self, file: FileId, client: u64, handle: HandleId, began: Moment, ok: bool) {
         let now = self.tick();
         for change in &mut self.files.entry(file).or_default().changes {
@@ -178,12 +182,12 @@ impl Model {
             {
                 change.durable = Some(now);
             }
-            // Whatever failed was told, and is told once: a later success says nothing about what was before.
+            // A failure is reported once. A later success says nothing about earlier changes.
             change.doubtful |= open && !ok;
         }
     }
 
-    /// A client is gone: whatever it had not made durable may be there or not.
+    /// Records the death of a client: its changes that were not durable may be visible or not.
     pub fn client_died(&mut self, client: u64) {
         self.tick();
         for file in self.files.values_mut() {
@@ -192,12 +196,12 @@ impl Model {
         }
     }
 
-    /// Sizes that a reader may see: the least and the most.
+    /// Returns the least and the largest size that a reader may see.
     pub fn sizes(&self, file: FileId, reader: Reader) -> (u64, u64) {
         self.files.get(&file).map_or((0, 0), |file| file.sizes(reader))
     }
 
-    /// Compares what a read of `wanted` bytes at `offset` has brought.
+    /// Compares the result of a read of `wanted` bytes at `offset`.
     pub fn check_read(&mut self, file: FileId, reader: Reader, offset: u64, wanted: u64, got: &[u8]) {
         self.reads += 1;
         let Some(known) = self.files.get(&file) else { return };
@@ -216,7 +220,7 @@ impl Model {
         }
     }
 
-    /// Compares a size that was told.
+    /// Compares a size that a client reported.
     pub fn check_size(&mut self, file: FileId, reader: Reader, size: u64) {
         let (least, most) = self.sizes(file, reader);
         if !(least..=most).contains(&size) {
@@ -226,7 +230,7 @@ impl Model {
         }
     }
 
-    /// A reader saw what it may not see, unless what it wrote itself fails later.
+    /// Records a read of a wrong value. It is a violation, unless a change of the reader's own client fails later.
     fn suspect(&mut self, file: FileId, reader: Reader, what: String) {
         let open = |c: &&Change| c.client == reader.client && c.durable.is_none() && !c.doubtful;
         let changes = self.files.get(&file).map_or(&[][..], |file| &file.changes);
@@ -239,7 +243,7 @@ impl Model {
         }
     }
 
-    /// Nothing will fail any more: what is still suspect is wrong.
+    /// Ends the run: no change can fail any more, so suspicions that remain are violations.
     pub fn judge(&mut self) {
         for (file, what, open) in std::mem::take(&mut self.suspicions) {
             let changes = self.files.get(&file).map_or(&[][..], |file| &file.changes);
@@ -251,7 +255,7 @@ impl Model {
 }
 
 impl FileModel {
-    /// Cuts that may be the last one; a file begins with nothing, which is `None`.
+    /// Returns the truncations that may be the last one; `None` means no truncation of the initially empty file.
     fn last_cuts(&self, reader: Reader) -> Vec<Option<&Change>> {
         let cuts: Vec<&Change> = self.changes.iter().filter(|change| change.is_cut()).collect();
         let definite: Vec<&&Change> = cuts.iter().filter(|cut| cut.is_definite(reader)).collect();
@@ -277,7 +281,7 @@ impl FileModel {
         (least, most)
     }
 
-    /// Describes the first byte that nobody can have written there.
+    /// Describes the first byte whose value no allowed change explains.
     fn wrong_byte(&self, reader: Reader, offset: u64, got: &[u8]) -> Option<String> {
         let end = offset + got.len() as u64;
         let mut borders: BTreeSet<u64> = BTreeSet::from([offset, end]);

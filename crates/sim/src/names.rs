@@ -1,101 +1,102 @@
-//! Whether what clients were told about names can have happened in some order: a search for one that explains it all.
+//! A linearizability checker for names: searches for an order of the operations that explains every answer.
 //!
-//! An operation takes place at one moment between its beginning and its answer. One whose answer never came, or that
-//! failed for a reason which leaves it open, takes place at any later moment or never. So an operation that took place
-//! twice, or was denied although it took place, finds no explanation.
+//! An operation takes effect at one moment between its begin and its answer. An operation without an answer, or with a
+//! failure that leaves its effect unknown, takes effect at any later moment or never. So the checker finds no order if
+//! an operation took effect twice, or was denied although it took effect.
 //!
-//! One exception is by `docs/SEMANTICS.md`: a mgr that dies over the answer to a creation has forgotten it, and the file is
-//! simply created again. If somebody renamed or removed it in between, there were two.
+//! `docs/SEMANTICS.md` allows one exception: a mgr that dies before it answers a creation forgets the request, and the
+//! client creates the file again. If another client renamed or removed the file in between, two files were created.
 //!
-//! Another one: a file that was made without waiting until it is durable may be gone after its mgr's host has lost power, until it
-//! was synced or closed, or something that is durable was made or removed in its directory.
+//! A second exception: a file that was created without waiting for durability may be lost when the mgr's host loses
+//! power. This ends when the file was synced or closed, or when a durable creation or removal in its directory has
+//! followed.
 
 use crate::model::Moment;
 use std::collections::{BTreeMap, HashSet};
 use types::Renaming;
 
-/// Nodes of the search before it is given up without a verdict.
+/// Most nodes of a search before it is given up without a verdict.
 const NODES_MAX: usize = 200_000;
-/// Operations of one directory that can be searched.
+/// Most operations of one directory that the checker accepts.
 pub const OPERATIONS_MAX: usize = 128;
 
-/// What was asked.
+/// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// Make a file; `exclusive`: only if the name is free.
+    /// Create a file; with `exclusive` only if the name is free.
     Create { name: u8, exclusive: bool },
     /// Make a directory.
     Mkdir { name: u8 },
     /// Remove a file or an empty directory.
     Remove { name: u8 },
-    /// Rename, or let two names change their files.
+    /// Rename a file, or exchange two names.
     Rename { from: u8, to: u8, how: Renaming },
-    /// Give the file of one name another one.
+    /// Add a hard link to a file.
     Link { file: u64, to: u8 },
-    /// Look a name up.
+    /// Look up a name.
     Lookup { name: u8 },
-    /// List everything, while nobody else changes anything.
+    /// List all names, while no other operation changes any.
     List,
 }
 
-/// What was answered.
+/// An answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Said {
-    /// Done; with the number of the file where one is told.
+    /// Success, with the file number if the operation returns one.
     Ok(Option<u64>),
-    /// The name is taken.
+    /// The name already exists.
     Exists,
-    /// There is no such name.
+    /// The name does not exist.
     Missing,
-    /// These names and files.
+    /// The names and their files.
     Names(BTreeMap<u8, u64>),
-    /// Nothing that would tell whether it was done.
+    /// No answer, or one that does not say whether the operation took effect.
     Unknown,
 }
 
-/// An operation with its answer.
+/// An operation and its answer.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// Who asked, for those who read about it.
+    /// The client, for people who read a report.
     #[allow(dead_code)]
     pub client: u64,
-    /// What.
+    /// The request.
     pub ask: Ask,
-    /// When.
+    /// When the operation began.
     pub began: Moment,
-    /// When it was answered; `None` for never.
+    /// When the answer arrived; `None` if it never did.
     pub ended: Option<Moment>,
-    /// What was answered.
+    /// The answer.
     pub said: Said,
-    /// Whether it made a file, if any, without waiting until that is durable.
+    /// Whether the operation created a file, if at all, without waiting for durability.
     pub unsynced: bool,
-    /// When what it made was found to be there to stay: synced, or closed.
+    /// When a sync or close confirmed that the created file is durable.
     pub kept: Option<Moment>,
 }
 
 impl Operation {
-    /// One that begins.
+    /// Returns an operation that begins at `began`.
     pub fn new(client: u64, ask: Ask, began: Moment) -> Self {
         Operation { client, ask, began, ended: None, said: Said::Unknown, unsynced: false, kept: None }
     }
 
-    /// Whether everything that was answered before it began is there to stay when it was answered.
+    /// Whether the answer implies that all operations answered before this one began are durable.
     fn is_durable(&self) -> bool {
         matches!(self.ask, Ask::Mkdir { .. } | Ask::Remove { .. }) && matches!(self.said, Said::Ok(_))
     }
 }
 
-/// A file whose number nobody was told.
+/// First number of files whose real number no client has received.
 const UNTOLD: u64 = 1 << 63;
 
-/// Names and their files; files that were made in doubt have numbers from [`UNTOLD`] on.
+/// Names and their files. Files created by operations with unknown outcome have numbers from [`UNTOLD`] on.
 type State = BTreeMap<u8, u64>;
 
 fn same(here: u64, told: u64) -> bool {
     here == told || here >= UNTOLD
 }
 
-/// The state after the operation, if it can have taken place in this one with this answer.
+/// Returns the state after the operation, if the operation can take effect in `state` with its answer.
 fn step(state: &State, index: usize, operation: &Operation) -> Option<State> {
     let mut next = state.clone();
     let known = operation.said != Said::Unknown;
@@ -166,34 +167,34 @@ fn step(state: &State, index: usize, operation: &Operation) -> Option<State> {
     (!known || fits).then_some(next)
 }
 
-/// How a search ended that found no contradiction.
+/// The result of a search that found no contradiction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Search {
-    /// There is an order that explains everything.
+    /// Some order explains all answers.
     Explained,
-    /// There are too many orders to try all of them.
+    /// There are too many orders to try all.
     GivenUp,
 }
 
-/// Something that takes place once or, if it was not answered, perhaps.
+/// An event that happens once or, if it was not answered, perhaps never.
 struct Part {
     operation: Operation,
-    /// For a creation that a mgr may have carried out before it died over the answer: the one that was answered.
+    /// For a creation that a mgr may have executed before it died without an answer: the answered creation.
     again: Option<usize>,
-    /// For the loss of what was made: the creation.
+    /// For the loss of a created file: the creation.
     lost: Option<usize>,
 }
 
-/// What is searched for an order.
+/// The events to order.
 struct Parts {
     all: Vec<Part>,
-    /// Those that took place.
+    /// The set of events that certainly happened.
     answered: u128,
 }
 
 impl Parts {
     fn new(operations: &[Operation], (mgr_deaths, power_cuts): (&[Moment], &[Moment])) -> Self {
-        // What only looks and was not answered says nothing.
+        // A lookup or list without an answer says nothing.
         let tells = |op: &&Operation| op.said != Said::Unknown || !matches!(op.ask, Ask::Lookup { .. } | Ask::List);
         let mut operations: Vec<&Operation> = operations.iter().filter(tells).collect();
         operations.sort_by_key(|op| op.began);
@@ -215,11 +216,11 @@ impl Parts {
         Parts { all, answered }
     }
 
-    /// Files that were made without waiting may be lost when the power is.
+    /// Adds the possible losses: files created without waiting for durability may be lost when the power fails.
     fn add_losses(all: &mut Vec<Part>, power_cuts: &[Moment]) {
         for made in 0..all.len() {
             let Part { operation: making, again, .. } = &all[made];
-            // Who was told that it is there to stay found it there.
+            // A file whose durability was confirmed was not lost.
             let is_kept = making.kept.is_some() && again.is_none();
             if is_kept || !(making.unsynced && matches!(making.ask, Ask::Create { .. })) {
                 continue;
@@ -236,7 +237,7 @@ impl Parts {
         }
     }
 
-    /// The state after this part, if it can have taken place in this one.
+    /// Returns the state after event `index`, if the event can happen in `state`.
     fn step(&self, state: &State, index: usize) -> Option<State> {
         let Part { operation, lost, .. } = &self.all[index];
         let Some(made) = *lost else { return step(state, index, operation) };
@@ -249,21 +250,21 @@ impl Parts {
         (next.remove(name) == Some(file)).then_some(next)
     }
 
-    /// What may take place next when `done` has, what is tried first at the end.
+    /// Returns the events that may happen after the events in `done`. The most promising one comes last.
     fn ready(&self, done: u128) -> Vec<usize> {
         let is_done = |i: usize| done & (1 << i) != 0;
         let part = |i: usize| &self.all[i].operation;
-        // Nothing can come after an answer that was given before it was asked for.
+        // No event can happen after an answer that arrived before the event began.
         let missing = (0..self.all.len()).filter(|i| self.answered & !done & (1 << i) != 0);
         let horizon = missing.filter_map(|i| part(i).ended).min().unwrap_or(Moment::MAX);
         let latest = (0..self.all.len()).filter(|i| is_done(*i)).map(|i| part(i).began).max();
-        // The mgr died before what was asked of the next one. Several files may be lost at once.
+        // The mgr died before requests to its successor began. One power loss may lose several files.
         let in_time = |i: usize| latest.is_none_or(|latest| part(i).ended.is_none_or(|ended| latest <= ended));
         let still = |i: usize| self.all[i].again.is_none_or(|answered| !is_done(answered) && in_time(i));
         let there = |i: usize| self.all[i].lost.is_none_or(|made| is_done(made) && in_time(i));
         let mut ready: Vec<usize> = (0..self.all.len()).filter(|i| !is_done(*i) && still(*i) && there(*i)).collect();
         ready.retain(|i| part(*i).began < horizon);
-        // What was answered first is tried first, what is in doubt last.
+        // The earliest answer is tried first, unanswered operations last.
         ready.sort_by_key(|i| std::cmp::Reverse((part(*i).said == Said::Unknown, part(*i).ended)));
         ready
     }
@@ -275,11 +276,11 @@ impl Parts {
     }
 }
 
-/// When the mgr died, and when its host lost power.
+/// The times at which the mgr died, and at which its host lost power.
 pub type Ends<'a> = (&'a [Moment], &'a [Moment]);
 
-/// Searches for an order that explains all operations of one directory, which was empty at first, with a mgr that ended at
-/// these times. Tells how far it came when there is none.
+/// Searches for an order that explains all operations of one directory, which was empty at first, given the deaths of
+/// the mgr. On failure, describes the longest partial order.
 pub fn explain(operations: &[Operation], ends: Ends<'_>) -> Result<Search, String> {
     explain_within(NODES_MAX, operations, ends)
 }
@@ -362,7 +363,7 @@ mod tests {
         assert!(plain(&[made.clone(), lost.clone(), found(6, ok(7)), found(8, Said::Missing)]).is_ok());
         assert!(plain(&[made.clone(), lost.clone(), found(6, ok(7))]).is_ok());
         assert!(plain(&[made.clone(), lost, found(6, Said::Missing), found(8, ok(7))]).is_err());
-        // Carried out twice: the answer to the second is told for the first.
+        // The removal was executed twice: the answer to the second execution was returned for the first.
         assert!(plain(&[made, remove((5, Some(9)), Said::Missing)]).is_err());
         let untold = create((1, None), Said::Unknown);
         assert!(plain(&[untold, found(3, ok(9)), found(5, ok(9))]).is_ok());
@@ -395,18 +396,18 @@ mod tests {
         let list = |names: &[(u8, u64)]| op(Ask::List, (20, Some(21)), Said::Names(names.iter().copied().collect()));
         let twice = [create((1, Some(9)), ok(8)), rename(6), list(&[(1, 8), (2, 7)])];
         assert!(explain(&twice, (&[4], &[])).is_ok());
-        // Nobody died, or not while it was asked; or what was made before that was renamed only by those who came later.
+        // No mgr died, or none during the request; or the rename came too late to move a file from before the death.
         assert!(explain(&twice, (&[], &[])).is_err());
         assert!(explain(&twice, (&[10], &[])).is_err());
         let late = [create((1, Some(9)), ok(8)), rename(10), list(&[(1, 8), (2, 7)])];
         assert!(explain(&late, (&[4], &[])).is_err());
-        // Once for each death.
+        // One repetition for each death.
         let found = op(Ask::Lookup { name: 1 }, (5, Some(6)), Said::Missing);
         let thrice = [create((1, Some(9)), ok(8)), found, remove((7, Some(8)), Said::Ok(None)), list(&[(1, 8)])];
         assert!(explain(&thrice, (&[4], &[])).is_err());
-        // The mgr that died before somebody looked and found nothing had not made it.
+        // The mgr died before the lookup that found nothing, so it had not created the file.
         assert!(explain(&thrice, (&[6], &[])).is_ok());
-        // Nothing else is done again.
+        // No other operation is repeated.
         let removed = [create((1, Some(2)), ok(7)), remove((3, Some(9)), Said::Missing)];
         assert!(explain(&removed, (&[5], &[])).is_err());
     }
@@ -418,29 +419,30 @@ mod tests {
         let explained = |history: &[Operation], cuts: &[Moment]| explain(history, (&[], cuts)).is_ok();
         let gone = [found(3, ok(7)), found(8, Said::Missing)];
         assert!(explained(&[&[soon(None)], &gone[..]].concat(), &[6]));
-        // Two at once.
+        // Two files are lost at once.
         let two = op(Ask::Create { name: 2, exclusive: false }, (2, Some(3)), ok(8));
         let second = Operation { unsynced: true, ..two };
         let neither = op(Ask::List, (8, Some(9)), Said::Names(BTreeMap::new()));
         assert!(explained(&[soon(None), second, neither], &[6]));
-        // The power stayed, or went at another time; it was synced, before or after; it was never said that nobody waits.
+        // No power loss, or at another time; or the file was synced, before or after; or the creation waited for
+        // durability.
         assert!(!explained(&[&[soon(None)], &gone[..]].concat(), &[]));
         assert!(!explained(&[&[soon(None)], &gone[..]].concat(), &[20]));
         assert!(!explained(&[&[soon(Some(5))], &gone[..]].concat(), &[6]));
         assert!(!explained(&[&[soon(Some(7))], &gone[..]].concat(), &[6]));
         assert!(!explained(&[&[create((1, Some(2)), ok(7))], &gone[..]].concat(), &[6]));
-        // It was lost before somebody found it, and comes back for nobody.
+        // The file was lost before the lookup found it, or a lost file reappears.
         assert!(!explained(&[soon(None), found(8, Said::Missing), found(10, ok(7))], &[6]));
         assert!(!explained(&[soon(None), found(4, Said::Missing)], &[6]));
-        // What others made durably afterwards took it along; under another name it is there to stay.
+        // A later durable change made the file durable too. Under another name the file is durable.
         let other = op(Ask::Mkdir { name: 2 }, (3, Some(4)), ok(8));
         assert!(!explained(&[soon(None), other, found(8, Said::Missing)], &[6]));
         let renamed = op(Ask::Rename { from: 1, to: 3, how: Renaming::Replace }, (3, Some(4)), Said::Ok(None));
         let there = op(Ask::Lookup { name: 3 }, (8, Some(9)), Said::Missing);
         assert!(!explained(&[soon(None), renamed, there], &[6]));
-        // An answer that the power overtook.
+        // The power failed before the answer arrived.
         assert!(explained(&[Operation { ended: Some(9), ..soon(None) }, found(10, Said::Missing)], &[6]));
-        // Made, lost, and made again by another.
+        // The file was created, lost, and created again by another operation.
         let again = Operation { began: 10, ended: Some(11), ..create((10, Some(11)), ok(9)) };
         assert!(explained(&[soon(None), again.clone()], &[6]));
         assert!(!explained(&[soon(None), again], &[]));

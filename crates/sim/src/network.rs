@@ -1,8 +1,9 @@
-//! The network of a simulated cluster: hosts, connections with delay, cuts between hosts, resets, silent losses.
+//! The simulated network of a cluster: hosts, connections with delays, partitions between hosts, resets, and silent
+//! losses.
 //!
-//! A connection delivers its bytes in order, each piece after a delay of its own; connections know nothing of one
-//! another, so what went out later over another one may arrive earlier. What is cut waits and arrives when the cut heals,
-//! as retransmission has it, or the connection dies of its silence.
+//! A connection delivers its bytes in order, each piece after a delay of its own. Connections are independent: a piece
+//! sent later over another connection may arrive earlier. Pieces on a partitioned link wait and arrive when the
+//! partition heals, as with TCP retransmission, or the connection times out.
 
 mod pipe;
 mod port;
@@ -20,33 +21,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// A host, by number: that of the group of tasks that runs on it.
+/// A host number, which is also the number of the task group that runs on the host.
 pub type Host = u64;
 
-/// How long a connection lives on whose other end says nothing at all.
+/// Time after which a connection is reset when its other end is silent.
 pub const SILENCE: Duration = Duration::from_secs(60);
 
-/// How the network behaves when nothing is broken.
+/// The behavior of the network without faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Weather {
     /// Longest usual delay of a piece, in milliseconds.
     pub delay_ms: u64,
-    /// Of a hundred pieces, so many are late.
+    /// Percentage of pieces that are late.
     pub late_percent: u64,
-    /// How late they are at most, in milliseconds.
+    /// Largest additional delay of a late piece, in milliseconds.
     pub late_ms: u64,
-    /// Bytes of one direction of a connection that may be under way.
+    /// Most bytes in flight in one direction of a connection.
     pub window: usize,
 }
 
-/// The network; clones are the same one.
+/// The network. Clones share the same network.
 #[derive(Clone, Debug)]
 pub struct Net(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Told when cuts, hosts or listeners change.
+    /// Notified when partitions, hosts or listeners change.
     changed: Notify,
 }
 
@@ -61,7 +62,7 @@ struct State {
     gates: BTreeMap<(Host, u16), Arc<Gate>>,
     connections: BTreeMap<u64, Arc<Connection>>,
     next: u64,
-    /// Told when a host has sent so many more pieces.
+    /// Notified when a host has sent this number of further pieces.
     alarms: BTreeMap<Host, (u64, Arc<Notify>)>,
 }
 
@@ -70,7 +71,7 @@ fn pair(a: Host, b: Host) -> (Host, Host) {
 }
 
 impl Net {
-    /// A network of hosts with these names and numbers.
+    /// Returns a network of hosts with these names and numbers.
     pub fn new(rng: Rng, weather: Weather, hosts: impl IntoIterator<Item = (String, Host)>) -> Self {
         let state = State {
             rng,
@@ -90,7 +91,7 @@ impl Net {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another usual behaviour from now on.
+    /// Sets the usual behavior from now on.
     pub fn set_weather(&self, weather: Weather) {
         self.state().weather = weather;
     }
@@ -100,7 +101,8 @@ impl Net {
         state.connections.values().filter(|c| c.hosts.contains(&host)).cloned().collect()
     }
 
-    /// The process on a host has died: its ports are closed, its connections end, some of them with a reset.
+    /// Handles the death of the process on a host: its ports are closed and its connections end, some of them with a
+    /// reset.
     pub fn process_died(&self, host: Host) {
         self.close_ports(host);
         for connection in self.of_host(host) {
@@ -110,7 +112,7 @@ impl Net {
         self.0.changed.notify_waiters();
     }
 
-    /// The power of a host is gone: it says nothing any more, and its peers learn of it late.
+    /// Handles the power loss of a host: it falls silent, and its peers notice only later.
     pub fn lights_out(&self, host: Host) {
         self.close_ports(host);
         self.state().dark.insert(host);
@@ -120,7 +122,7 @@ impl Net {
         self.0.changed.notify_waiters();
     }
 
-    /// The host has power again, and knows none of its old connections.
+    /// Powers a host on; the host does not know its old connections.
     pub fn lights_on(&self, host: Host) {
         self.state().dark.remove(&host);
         for connection in self.of_host(host) {
@@ -135,19 +137,19 @@ impl Net {
         gates.iter().for_each(|gate| drop(state.gates.remove(gate)));
     }
 
-    /// Nothing passes between two hosts from now on.
+    /// Partitions two hosts from now on.
     pub fn cut(&self, a: Host, b: Host) {
         self.state().cuts.insert(pair(a, b));
     }
 
-    /// What waited between two hosts passes again.
+    /// Ends the partition of two hosts and delivers the waiting pieces.
     pub fn heal(&self, a: Host, b: Host) {
         self.state().cuts.remove(&pair(a, b));
         self.between(a, b).iter().for_each(|c| c.wake());
         self.0.changed.notify_waiters();
     }
 
-    /// The connections between two hosts have been silent for too long: both ends give them up.
+    /// Resets the connections between two hosts, which have been silent too long.
     pub fn give_up(&self, a: Host, b: Host) {
         self.between(a, b).iter().for_each(|c| c.reset());
     }
@@ -157,7 +159,7 @@ impl Net {
         state.connections.values().filter(|c| pair(c.hosts[0], c.hosts[1]) == pair(a, b)).cloned().collect()
     }
 
-    /// Resets some connection of a host, if it has any.
+    /// Resets a random connection of a host, if there is one.
     pub fn reset_one(&self, host: Host) {
         let mine = self.of_host(host);
         if !mine.is_empty() {
@@ -166,7 +168,7 @@ impl Net {
         }
     }
 
-    /// Lets some connection of a host lose everything from now on, without telling anybody.
+    /// Makes a random connection of a host lose everything from now on, without any signal.
     pub fn lose_one(&self, host: Host) {
         let mine = self.of_host(host);
         if !mine.is_empty() {
@@ -175,19 +177,19 @@ impl Net {
         }
     }
 
-    /// Completes when the host has sent so many more pieces.
+    /// Returns a notification for the moment when the host has sent this number of further pieces.
     pub fn after_pieces(&self, host: Host, pieces: u64) -> Arc<Notify> {
         let told = Arc::new(Notify::new());
         self.state().alarms.insert(host, (pieces, told.clone()));
         told
     }
 
-    /// Whether nothing passes between two hosts.
+    /// Whether two hosts are partitioned.
     fn is_cut(&self, a: Host, b: Host) -> bool {
         self.state().cuts.contains(&pair(a, b))
     }
 
-    /// A piece leaves `from`: how long it is under way.
+    /// Sends a piece from `from`; returns its delay.
     fn departs(&self, from: Host) -> Duration {
         let mut state = self.state();
         let state = &mut *state;
@@ -214,7 +216,7 @@ impl Net {
         self.state().weather.window
     }
 
-    /// Listens on behalf of `host`, for servers that do not come over [`net::Listener`].
+    /// Listens on behalf of `host`, for servers that do not use [`net::Listener`].
     pub fn listen(&self, host: Host, port: u16) -> io::Result<Arc<dyn Port>> {
         let mut state = self.state();
         if state.gates.contains_key(&(host, port)) {

@@ -1,4 +1,4 @@
-//! What a seed stands for: the size of the cluster, its settings, the work of its clients and the faults it meets.
+//! The plan of a run, drawn from its seed: size of the cluster, settings, work of the clients, and faults.
 
 use crate::hosts::{AUDITOR, CLIENT, IOD, MGR};
 use crate::network::{Host, Weather};
@@ -8,57 +8,58 @@ use client::{Durable, Origin, Settings};
 use std::time::Duration;
 use types::planted::Planted;
 
-/// How much goes wrong.
+/// The severity of the faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {
-    /// Nothing: no operation may fail.
+    /// No faults: no operation may fail.
     Calm,
-    /// Only what the protocols hide: lost connections, late bytes, daemons that come back soon. Nothing may fail but what
-    /// is in doubt because the mgr died.
+    /// Only faults that the protocols hide: lost connections, late bytes, daemons that restart soon. An operation may
+    /// fail only if its outcome is in doubt because the mgr died.
     Mild,
-    /// Everything.
+    /// All kinds of faults.
     Rough,
 }
 
-/// Something that goes wrong. Times are in milliseconds, hosts, iods and clients are numbers.
+/// A fault. Times are in milliseconds; hosts, iods and clients are numbers.
 #[allow(missing_docs)] // each variant's text says what its numbers are
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// The mgr dies and comes back.
+    /// The mgr dies and restarts.
     Mgr { power: bool, down_ms: u64 },
-    /// The mgr dies when it has sent so many more pieces.
+    /// The mgr dies when it has sent this number of further pieces.
     MgrAfter { pieces: u64, down_ms: u64 },
-    /// The mgr's disk dies after so many more changes, and its host with it.
+    /// The mgr's disk dies after this number of further changes, and its host with it.
     MgrDisk { changes: u64, down_ms: u64 },
-    /// An iod dies and comes back.
+    /// An iod dies and restarts.
     Iod { iod: usize, power: bool, down_ms: u64 },
-    /// An iod dies when it has sent so many more pieces.
+    /// An iod dies when it has sent this number of further pieces.
     IodAfter { iod: usize, pieces: u64, power: bool, down_ms: u64 },
-    /// The disk of an iod dies after so many more changes, and its host with it.
+    /// The disk of an iod dies after this number of further changes, and its host with it.
     IodDisk { iod: usize, changes: u64, down_ms: u64 },
-    /// An iod loses power and comes back with an older copy of its disk, until the right one is put back.
+    /// An iod loses power and restarts with an older copy of its disk, until the current disk is restored.
     IodRolledBack { iod: usize, ms: u64 },
-    /// The mgr dies and comes back with an older copy of its disk, until the right one is put back.
+    /// The mgr dies and restarts with an older copy of its disk, until the current disk is restored.
     MgrRolledBack { ms: u64 },
-    /// A client dies for good.
+    /// A client dies permanently.
     Client { client: u64 },
     /// A connection of the host is reset.
     Reset { host: Host },
-    /// So many times some connection of the host is reset, each time when the host has sent so many more pieces.
+    /// A random connection of the host is reset `times` times, each time when the host has sent `pieces` further
+    /// pieces.
     Flaky { host: Host, pieces: u64, times: u64 },
-    /// A connection of the host loses everything in silence.
+    /// A connection of the host silently loses everything.
     Lose { host: Host },
-    /// Nothing passes between two hosts for a while.
+    /// Two hosts are partitioned for a while.
     Cut { a: Host, b: Host, ms: u64 },
-    /// The network is bad for a while.
+    /// The network is slow and unsteady for a while.
     Storm { weather: Weather, ms: u64 },
-    /// The disk of an iod fails now and then for a while.
+    /// Some operations on the disk of an iod fail for a while.
     IodErrors { iod: usize, percent: u64, ms: u64 },
     /// The disk of an iod is slow for a while.
     IodSlow { iod: usize, slow_ms: u64, ms: u64 },
     /// The disk of an iod is full for a while.
     IodFull { iod: usize, ms: u64 },
-    /// The mgr's disk fails now and then for a while.
+    /// Some operations on the mgr's disk fail for a while.
     MgrErrors { percent: u64, ms: u64 },
     /// The mgr's disk is full for a while.
     MgrFull { ms: u64 },
@@ -66,7 +67,7 @@ pub enum Fault {
     MgrSlow { flush_ms: u64, ms: u64 },
 }
 
-/// What clients say about the use of files, one part at a time.
+/// Policy settings that clients choose from, one part at a time.
 pub const POLICIES: &[(&str, &str)] = &[
     ("access", "direct"),
     ("access", "direct"),
@@ -90,75 +91,76 @@ pub const POLICIES: &[(&str, &str)] = &[
     ("read_threshold", "512"),
 ];
 
-/// One client.
+/// The plan of one client.
 #[derive(Clone, Debug)]
 pub struct ClientPlan {
-    /// Moves data straight to the iods.
+    /// Whether the client uses the direct path.
     pub direct: bool,
-    /// How it uses files.
+    /// The policy of the mount.
     pub policy: Settings,
-    /// How often, in a hundred operations, that is changed.
+    /// Percentage of operations before which the client changes its policy.
     pub policy_percent: u64,
-    /// Checksums payloads.
+    /// Whether payloads carry checksums.
     pub checksums: bool,
-    /// Processes that work at the same time, with the operations of each.
+    /// Number of operations of each concurrent process.
     pub processes: Vec<u64>,
     /// Longest pause between two operations in milliseconds.
     pub think_ms: u64,
 }
 
-/// A run.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where everything comes from.
+    /// The seed from which everything is drawn.
     pub seed: u64,
-    /// A mistake to be made on purpose.
+    /// A deliberate bug to switch on.
     pub planted: Option<Planted>,
-    /// How much goes wrong.
+    /// The severity of the faults.
     pub level: Level,
     /// Number of iods.
     pub iods: usize,
     /// The clients.
     pub clients: Vec<ClientPlan>,
-    /// Whether their stores keep checksums of all blocks.
+    /// Whether the stores of the iods keep checksums of all blocks.
     pub block_checksums: bool,
     /// Stripe unit in bytes.
     pub unit: u64,
-    /// How long the mgr holds small writes, in milliseconds; not at all if zero.
+    /// Longest time for which the mgr gathers small writes, in milliseconds; zero disables gathering.
     pub gather_delay_ms: u32,
-    /// Memory that they may take, in bytes.
+    /// Memory for gathered writes, in bytes.
     pub gather_bytes: u64,
-    /// Files up to so many bytes are kept with their metadata.
+    /// Largest inline file in bytes.
     pub inline_max: u64,
     /// Lease in seconds.
     pub lease_secs: u32,
-    /// Life of a capability in seconds.
+    /// Validity of a capability in seconds.
     pub capability_secs: u32,
-    /// How long clients try before they give up.
+    /// How long clients retry a request before it fails.
     pub retry: Duration,
-    /// The network at its best.
+    /// The network without faults.
     pub weather: Weather,
-    /// Longest flush of the mgr's disk in milliseconds.
+    /// Longest duration of a flush of the mgr's disk in milliseconds.
     pub flush_ms: u64,
-    /// Files of the data directory.
+    /// Number of files in the data directory.
     pub files: u64,
-    /// Of a hundred files that are made, so many are without waiting until they are durable.
+    /// Percentage of created files for which the client does not wait for durability.
     pub unsynced_percent: u64,
-    /// Of a hundred clients, so many wait for nothing but syncs, where the host of the mgr never loses power.
+    /// Percentage of clients that wait for durability only in syncs. It applies to plans in which the mgr's host never
+    /// loses power.
     pub soon_percent: u64,
-    /// Of a hundred operations, so many lock or unlock.
+    /// Percentage of operations that lock or unlock.
     pub lock_percent: u64,
-    /// What goes wrong, when, in milliseconds.
+    /// The faults with their times in milliseconds.
     pub faults: Vec<(u64, Fault)>,
-    /// When the last fault has ended.
+    /// Time at which the last fault has ended, in milliseconds.
     pub quiet_ms: u64,
 }
 
-/// The longest time for which a mild fault lasts, in milliseconds: short enough for every retry and lease.
+/// Longest duration of a mild fault in milliseconds: short enough for every retry and lease.
 const MILD_MS: u64 = 1500;
 
 impl Plan {
-    /// The plan of a seed in which what would show this mistake is frequent; the mistake itself is not made.
+    /// Returns the plan of a seed with frequent conditions that reveal this bug. The plan does not switch the bug on.
     pub fn focused(seed: u64, on: Planted) -> Self {
         let mut plan = Plan::new(seed);
         let mut rng = Rng::new(seed, "focus");
@@ -186,7 +188,7 @@ impl Plan {
         plan
     }
 
-    /// The plan of a seed.
+    /// Returns the plan of a seed.
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed, "plan");
         let level = match rng.below(10) {
@@ -219,7 +221,7 @@ impl Plan {
         let (mut policies, mut gathering) = (Rng::new(seed, "policies"), Rng::new(seed, "gathering"));
         for client in &mut clients {
             let (name, value) = *policies.pick(POLICIES);
-            // Where the threshold is drawn again, that of before is another one.
+            // A threshold drawn here replaces the one drawn above.
             let _ = client.policy.set(Origin::Mount, name.as_bytes(), value.as_bytes());
             client.policy_percent = *policies.pick(&[0, 0, 5, 30]);
         }
@@ -257,8 +259,9 @@ impl Plan {
         plan
     }
 
-    /// Now and then older copies of disks, once the mgr has been started again: then it has left another mark. An older copy of the mgr's is all that goes
-    /// wrong then, as nobody knows it for one before an iod is reached.
+    /// Adds older disk copies to some plans. They come after a restart of the mgr, because only then the iods have a
+    /// new mark. An older copy of the mgr's disk is the only other fault of its plan, because the mgr cannot recognize
+    /// the copy before it reaches an iod.
     fn draw_older(&mut self) {
         let mut rng = Rng::new(self.seed, "older disks");
         if !rng.percent(20) {
@@ -289,8 +292,9 @@ impl Plan {
         }
     }
 
-    /// What a client waits for until it is on disk. Where the mgr's host may lose power it is everything: what it may lose of what others do
-    /// not wait for nobody has written down here (`crates/meta/tests/crash.rs` has).
+    /// Returns which changes a client waits for until they are durable. If the mgr's host may lose power, the answer is
+    /// always [`Durable::Close`], because this model does not cover what else may be lost (`crates/meta/tests/crash.rs`
+    /// does).
     pub fn durable(&self, client: Host) -> Durable {
         let dark = |fault: &Fault| matches!(fault, Fault::Mgr { power: true, .. } | Fault::MgrDisk { .. });
         let soon =
@@ -298,7 +302,7 @@ impl Plan {
         if soon && !self.faults.iter().any(|(_, fault)| dark(fault)) { Durable::Fsync } else { Durable::Close }
     }
 
-    /// Whether every client is always heard by the mgr in time, so that nobody can lose a lease.
+    /// Whether the mgr hears every client in time, so that no client can lose its lease.
     pub fn keeps_leases(&self) -> bool {
         let harmless = |fault: &Fault| match fault {
             Fault::Iod { .. } | Fault::IodAfter { .. } | Fault::IodDisk { .. } | Fault::IodErrors { .. } => true,
@@ -333,7 +337,7 @@ impl Plan {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
-    /// About how long the clients work when nothing is wrong, in milliseconds.
+    /// Returns the approximate duration of the clients' work without faults, in milliseconds.
     fn busy_ms(&self) -> u64 {
         let each = 6 * self.weather.delay_ms + self.flush_ms + self.weather.late_percent * self.weather.late_ms / 50;
         let of_client = |c: &ClientPlan| c.processes.iter().max().map_or(0, |n| n * (c.think_ms / 2 + each));

@@ -1,7 +1,7 @@
-//! Runs in processes of their own, several at a time.
+//! A pool of forked processes that run seeds, several at a time.
 //!
-//! Each is forked from this process while it is in the same state, as some libraries count for the whole process what
-//! they draw random numbers from. A run that takes too long or dies harms no other one.
+//! Each process is forked while the parent is in the same state, because some libraries count process-wide what they
+//! derive random numbers from. A run that takes too long or dies does not affect other runs.
 
 use crate::run::{self, Focus, Verdict};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::time::{Duration, Instant};
 
-/// A run that goes on.
+/// A run in progress.
 struct Child {
     seed: u64,
     pid: Pid,
@@ -18,25 +18,25 @@ struct Child {
     begun: Instant,
 }
 
-/// How seeds are carried out.
+/// The settings of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Pool {
-    /// Runs at a time.
+    /// Number of concurrent runs.
     pub jobs: usize,
-    /// Longest time of one.
+    /// Longest duration of one run.
     pub limit: Duration,
-    /// A mistake to look for.
+    /// A deliberate bug to look for.
     pub focus: Option<Focus>,
-    /// Print every event.
+    /// Whether to print every event.
     pub print: bool,
 }
 
 impl Pool {
-    /// Carries out all seeds, and hands over each verdict as it comes. Must be called while this process has no other
+    /// Runs all seeds, and passes each verdict to `take` when it arrives. The caller's process must have no other
     /// thread.
     ///
     /// # Errors
-    /// When no process can be made.
+    /// No process can be created.
     pub fn run(&self, seeds: impl IntoIterator<Item = u64>, mut take: impl FnMut(Verdict)) -> io::Result<()> {
         run::prepare(self.print);
         let mut seeds = seeds.into_iter().peekable();
@@ -65,7 +65,7 @@ impl Pool {
     fn fork(&self, seed: u64) -> io::Result<Child> {
         let (answer, writer) = io::pipe()?;
         io::stdout().flush()?;
-        // SAFETY: this process has one thread, so the child finds no lock taken that nobody will release.
+        // SAFETY: this process has one thread, so no lock is held by another thread in the child.
         match unsafe { libc::fork() } {
             0 => self.be_child(seed, writer),
             pid => {
@@ -79,18 +79,18 @@ impl Pool {
         let verdict = run::run(seed, self.focus, self.print);
         let told = serde_json::to_vec(&verdict).map(|text| writer.write_all(&text));
         let code = i32::from(!matches!(told, Ok(Ok(()))));
-        // SAFETY: ends the process without running what its parent wants to run at its own end.
+        // SAFETY: ends the process without running the exit handlers of its parent.
         unsafe { libc::_exit(code) }
     }
 
-    /// The verdict of a run, when it is there.
+    /// Returns the verdict of a run, if it has ended.
     fn look(&self, child: &mut Child) -> io::Result<Option<Verdict>> {
         let mut events = [PollFd::new(&child.answer, PollFlags::IN)];
         if poll(&mut events, Some(&rustix::event::Timespec::default()))? == 0 {
             if child.begun.elapsed() < self.limit {
                 return Ok(None);
             }
-            // It may end by itself at this very moment.
+            // The process may end by itself at this very moment.
             let _ = kill_process(child.pid, Signal::KILL);
             waitpid(Some(child.pid), WaitOptions::empty())?;
             return Ok(Some(run::broken(child.seed, format!("took longer than {:?}", self.limit))));
@@ -107,7 +107,7 @@ impl Pool {
     }
 }
 
-/// Waits until some run has something to say, or one of them may have taken too long.
+/// Waits until some run has output, or for a second, after which a run may have exceeded its limit.
 fn wait_for_some(children: &[Child]) -> io::Result<()> {
     let mut events: Vec<PollFd<'_>> = children.iter().map(|c| PollFd::new(&c.answer, PollFlags::IN)).collect();
     let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };

@@ -1,16 +1,17 @@
-//! Everything random of a simulated run, from one seed: own streams of numbers, and those the system would give.
+//! Random numbers of a simulated run, all from one seed: the simulator's own streams, and the random bytes of the
+//! system.
 //!
-//! Hash maps, the clients' owners and verifiers and whatever else asks the system for random bytes ask its `getrandom`.
-//! This file defines that symbol for programs which contain it: in a thread with a seed the bytes follow from the seed.
+//! Hash maps, the owners and verifiers of clients, and all other users of system randomness call `getrandom`. This file
+//! defines that symbol for programs that link it: in a thread with a seed, the bytes follow from the seed.
 
 use std::cell::Cell;
 
-/// A stream of numbers (splitmix64). Not for secrets.
+/// A stream of pseudo-random numbers (splitmix64). Not for secrets.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The stream of a seed for one purpose; streams of different purposes have nothing in common.
+    /// Returns the stream of a seed for one purpose. Streams of different purposes are independent.
     pub fn new(seed: u64, purpose: &str) -> Self {
         let mut rng = Rng(seed ^ 0x5eed_5eed);
         for byte in purpose.bytes() {
@@ -19,7 +20,7 @@ impl Rng {
         rng
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -28,22 +29,22 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, 0 if that is 0.
+    /// Returns a number below `bound`, or 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both possible.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low) + 1)
     }
 
-    /// True so many times of a hundred.
+    /// Returns true with a probability of `chance` percent.
     pub fn percent(&mut self, chance: u64) -> bool {
         self.below(100) < chance
     }
 
-    /// One of several, which are not none.
+    /// Returns one of the items in `of`, which must not be empty.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len() as u64) as usize]
     }
@@ -53,13 +54,13 @@ thread_local! {
     static SYSTEM: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// From now on the system's random numbers in this thread follow from `seed`. A thread that has made a hash map before
-/// keeps that map's keys.
+/// Makes the system's random numbers in this thread follow from `seed` from now on. A hash map that the thread made
+/// before keeps its keys.
 pub fn seed_thread(seed: u64) {
     SYSTEM.set(Some(Rng::new(seed, "system").draw()));
 }
 
-/// Fills `out` as the system would, or from the seed of this thread.
+/// Fills `out` from the seed of this thread, or from the system if the thread has no seed.
 fn fill(out: &mut [u8]) -> isize {
     let Some(state) = SYSTEM.get() else {
         let mut done = 0;
@@ -80,16 +81,16 @@ fn fill(out: &mut [u8]) -> isize {
     out.len() as isize
 }
 
-/// `getrandom(2)` for everything in this program.
+/// Replaces `getrandom(2)` for the whole program.
 ///
 /// # Safety
-/// `buffer` is valid for writing `len` bytes, as the C function demands.
+/// `buffer` must be valid for writing `len` bytes, as the C function demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getrandom(buffer: *mut u8, len: usize, _flags: u32) -> isize {
     if len == 0 {
         return 0;
     }
-    // SAFETY: the caller promises that the buffer is valid; the bytes need not be initialised, so they are first.
+    // SAFETY: the caller promises that the buffer is valid. It need not be initialised, so it is zeroed first.
     let out = unsafe {
         buffer.write_bytes(0, len);
         std::slice::from_raw_parts_mut(buffer, len)

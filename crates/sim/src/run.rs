@@ -1,4 +1,4 @@
-//! One run: a plan carried out from the first start to the last check.
+//! The driver of one run: carries out a plan from the start of the cluster to the last check.
 
 use crate::checks;
 use crate::cluster::{self, Cluster};
@@ -15,19 +15,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use types::planted::Planted;
 
-/// How long clients may take for what they have begun when everything is well again, in simulated time.
+/// Time in which clients must finish after all faults are over, in simulated time.
 const PATIENCE: Duration = Duration::from_secs(1200);
-/// How long a cluster may take to begin to serve, in simulated time.
+/// Time in which a cluster must begin to serve, in simulated time.
 const START: Duration = Duration::from_secs(60);
-/// The day on which every run begins, in seconds since 1970.
+/// The time at which every run begins, in seconds since 1970.
 const DAY: u64 = 1_700_000_000;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Verdict {
-    /// Its seed.
+    /// The seed.
     pub seed: u64,
-    /// What was wrong; nothing if all is well.
+    /// Violations; empty if the run passed.
     pub failures: Vec<String>,
     /// Hash of all events.
     pub hash: u64,
@@ -35,49 +35,49 @@ pub struct Verdict {
     pub events: u64,
     /// Simulated time in milliseconds.
     pub simulated_ms: u64,
-    /// Operations of clients that succeeded or were answered as they may be.
+    /// Operations of clients that succeeded or returned an expected error.
     pub done: u64,
     /// Operations of clients that failed.
     pub failed: u64,
     /// Reads that were compared.
     pub reads: u64,
-    /// Directories whose names were not judged, as there were too many orders to search.
+    /// Directories whose names were not judged, because the search had too many orders.
     pub unsearched: u64,
 }
 
-/// Carries out a seed in a thread of its own.
+/// Runs a seed in a thread of its own.
 pub fn run(seed: u64, focus: Option<Focus>, print: bool) -> Verdict {
     let plan = focus.map_or_else(|| Plan::new(seed), |focus| Plan::focused(seed, focus.on));
     let planted = focus.filter(|focus| focus.planted).map(|focus| focus.on);
     run_plan(Plan { planted, ..plan }, print)
 }
 
-/// A mistake that seeds are to find.
+/// A deliberate bug on which runs are focused.
 #[derive(Clone, Copy, Debug)]
 pub struct Focus {
-    /// Which.
+    /// The bug.
     pub on: Planted,
-    /// Whether it is made.
+    /// Whether the bug is switched on.
     pub planted: bool,
 }
 
-/// Makes what all runs share.
+/// Prepares the state that all runs share.
 pub(crate) fn prepare(print: bool) {
     if print {
-        // Before any run, whose hash maps must not notice.
+        // This comes before any run, because it must not affect the hash maps of a run.
         watch::show_logs();
     }
-    // A failure is told by the run that needs it.
+    // A run that needs the file system reports the failure.
     let _ = cluster::empty();
 }
 
-/// A run without any result.
+/// Returns the verdict of a run without results.
 pub(crate) fn broken(seed: u64, why: String) -> Verdict {
     let failures = vec![why];
     Verdict { seed, failures, hash: 0, events: 0, simulated_ms: 0, done: 0, failed: 0, reads: 0, unsearched: 0 }
 }
 
-/// Carries out a plan in a thread of its own.
+/// Runs a plan in a thread of its own.
 pub fn run_plan(plan: Plan, print: bool) -> Verdict {
     let seed = plan.seed;
     let work = move || {
@@ -170,7 +170,7 @@ async fn stages(plan: Arc<Plan>, book: Arc<Mutex<Book>>) -> Result<(), String> {
         return Ok(());
     }
     let rest = checks::all(&world, &cluster);
-    // Faults that are left begin and end while the rest waits for them.
+    // Remaining faults begin and end while the checks wait for them.
     let running = std::pin::pin!(faults.run());
     tokio::select! {
         biased;
@@ -179,7 +179,7 @@ async fn stages(plan: Arc<Plan>, book: Arc<Mutex<Book>>) -> Result<(), String> {
     }
 }
 
-/// Makes the directories and files that everybody knows.
+/// Creates the directories and files that all clients use.
 async fn set_up(plan: Arc<Plan>) -> Result<(Vec<Node>, Vec<Node>), String> {
     let mount = cluster::mount(cluster::options(&plan, AUDITOR, true, true)).await?;
     let root = mount.root();

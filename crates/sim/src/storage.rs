@@ -1,4 +1,5 @@
-//! The metadata server's disk: two files in memory, of which a power cut keeps any part that was not synced.
+//! The simulated disk of the mgr: two files in memory, of which a power loss keeps a random part of the unsynced
+//! sectors.
 
 use crate::random::Rng;
 use crate::trace;
@@ -7,12 +8,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a disk writes whole or not at all, in bytes.
+/// Size of an atomic write in bytes.
 const SECTOR: usize = 512;
-/// What is kept together in memory, in bytes.
+/// Size of a page in memory, in bytes.
 const PAGE: usize = 4096;
 
-/// Which of the two files.
+/// One of the two files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// The database.
@@ -21,7 +22,7 @@ pub enum Part {
     Log = 1,
 }
 
-/// The disk; clones are the same one.
+/// The disk. Clones share the same disk.
 #[derive(Clone, Debug)]
 pub struct MetaDisk(Arc<Mutex<State>>);
 
@@ -30,21 +31,21 @@ struct State {
     rng: Rng,
     files: [File; 2],
     capacity: u64,
-    /// Rises when the process that has it open dies: its handles do nothing any more.
+    /// Grows when the process that uses the disk dies; older handles then fail.
     life: u64,
-    /// Writes and syncs left until everything fails.
+    /// Number of writes and syncs before all fail.
     dies_after: Option<u64>,
-    /// Of a hundred writes and syncs, so many fail.
+    /// Percentage of writes and syncs that fail.
     failing_percent: u64,
     changes: u64,
-    /// How often the power came back.
+    /// Number of power losses so far.
     boots: u64,
 }
 
-/// A page of a file; `None` is all zeros.
+/// A page of a file; `None` means all zeros.
 type Page = Option<Arc<[u8; PAGE]>>;
 
-/// What both files hold, to be loaded into another disk.
+/// The contents of both files, which can be loaded into another disk.
 #[derive(Clone, Debug)]
 pub struct Image([(Vec<Page>, usize); 2]);
 
@@ -52,7 +53,7 @@ pub struct Image([(Vec<Page>, usize); 2]);
 struct File {
     pages: Vec<Page>,
     len: usize,
-    /// What pages held when they were last synced, for those changed since.
+    /// The contents at the last sync of each page changed since.
     before: BTreeMap<usize, Page>,
     durable_len: usize,
 }
@@ -62,14 +63,14 @@ fn bytes(page: &Page) -> &[u8; PAGE] {
 }
 
 impl File {
-    /// The page, to be changed.
+    /// Returns the page for a change.
     fn page(&mut self, index: usize) -> &mut [u8; PAGE] {
         let page = &mut self.pages[index];
         self.before.entry(index).or_insert_with(|| page.clone());
         Arc::make_mut(page.get_or_insert_with(|| Arc::new([0; PAGE])))
     }
 
-    /// Visits the pieces of pages that a range covers: page, place in it, place in the range.
+    /// Returns the pieces of pages that a range covers: page, position in the page, position in the range.
     fn pieces(
         offset: usize,
         len: usize,
@@ -109,7 +110,7 @@ impl File {
         self.durable_len = self.len;
     }
 
-    /// Each sector that was not synced is old or new; so is the length.
+    /// Reverts a random part of the unsynced sectors, and perhaps the length, to the last sync.
     fn forget(&mut self, rng: &mut Rng) {
         let len = if rng.percent(50) { self.durable_len } else { self.len };
         let before = std::mem::take(&mut self.before);
@@ -129,7 +130,7 @@ impl File {
 }
 
 impl State {
-    /// Counts a write or sync, which may have to fail.
+    /// Counts a write or sync, and fails if it must fail.
     fn spend(&mut self) -> io::Result<()> {
         self.changes += 1;
         let broken = || Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
@@ -143,7 +144,7 @@ impl State {
 }
 
 impl MetaDisk {
-    /// An empty disk with room for `capacity` bytes.
+    /// Returns an empty disk of `capacity` bytes.
     pub fn new(rng: Rng, capacity: u64) -> Self {
         let state = State {
             rng,
@@ -162,12 +163,12 @@ impl MetaDisk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What both files hold.
+    /// Returns the contents of both files.
     pub fn image(&self) -> Image {
         Image(self.state().files.clone().map(|file| (file.pages, file.len)))
     }
 
-    /// Gives both files durable contents.
+    /// Sets the contents of both files, durably.
     pub fn load(&self, image: &Image) {
         let file = |(pages, len): &(Vec<Page>, usize)| {
             let (pages, len) = (pages.clone(), *len);
@@ -176,19 +177,19 @@ impl MetaDisk {
         self.state().files = image.0.each_ref().map(file);
     }
 
-    /// A way to one file for the process that runs now.
+    /// Opens a file for the process that runs now.
     pub fn open(&self, part: Part) -> Handle {
         Handle { disk: self.clone(), part, life: self.state().life }
     }
 
-    /// The process is gone; what it wrote stays.
+    /// Handles the death of the process; its writes survive.
     pub fn process_died(&self) {
         let mut state = self.state();
         state.life += 1;
         state.dies_after = None;
     }
 
-    /// The power is gone, and with it any part of what was not synced.
+    /// Handles a power loss: a random part of the unsynced data is lost.
     pub fn lights_out(&self) {
         self.process_died();
         let state = &mut *self.state();
@@ -196,39 +197,39 @@ impl MetaDisk {
         state.files.iter_mut().for_each(|file| file.forget(&mut state.rng));
     }
 
-    /// How often the power came back.
+    /// Returns the number of power losses so far.
     pub fn boots(&self) -> u64 {
         self.state().boots
     }
 
-    /// Everything fails after so many more writes and syncs, until the process has died.
+    /// Makes everything fail after this number of further writes and syncs, until the process has died.
     pub fn die_after(&self, changes: u64) {
         self.state().dies_after = Some(changes);
     }
 
-    /// Whether it has died or is to die.
+    /// Whether the disk has died or will die.
     pub fn is_dying(&self) -> bool {
         self.state().dies_after.is_some()
     }
 
-    /// Of a hundred writes and syncs, so many fail from now on.
+    /// Sets the percentage of writes and syncs that fail from now on.
     pub fn fail(&self, percent: u64) {
         self.state().failing_percent = percent;
     }
 
-    /// Room for so many bytes from now on.
+    /// Sets the capacity in bytes from now on.
     pub fn set_capacity(&self, capacity: u64) {
         self.state().capacity = capacity;
     }
 
-    /// Bytes left.
+    /// Returns the free bytes.
     pub fn free(&self) -> u64 {
         let state = self.state();
         state.capacity.saturating_sub(state.files.iter().map(|file| file.len as u64).sum())
     }
 }
 
-/// A way to a file of the disk, until its process dies.
+/// An open file of the disk, valid until its process dies.
 #[derive(Debug)]
 pub struct Handle {
     disk: MetaDisk,
@@ -293,7 +294,7 @@ impl Handle {
             let spent = state.spend();
             let file = &mut state.files[self.part as usize];
             let from = offset as usize;
-            // A write that fails may have written a part.
+            // A failed write may have written a part.
             let len = if spent.is_ok() { data.len() } else { state.rng.below(data.len() as u64 + 1) as usize };
             if from + len > file.len {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -347,7 +348,7 @@ impl LogDisk for Handle {
         self.set_len(len)
     }
 
-    /// Little, so that logs are full and go round within one life.
+    /// Returns a small size, so that logs fill up and wrap around during one life of the process.
     fn room(&self) -> u64 {
         64 << 10
     }

@@ -1,4 +1,4 @@
-//! What happened in a run: a hash over every event, by which two runs are compared, and the events as text if wanted.
+//! The event trace of a run: a hash over all events, by which two runs are compared, and optionally the events as text.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -15,17 +15,17 @@ thread_local! {
     static TRACE: RefCell<Option<Trace>> = const { RefCell::new(None) };
 }
 
-/// Begins to record in this thread; `print` writes every event to standard error too.
+/// Begins recording in this thread; with `print` every event is also written to standard error.
 pub fn begin(print: bool) {
     TRACE.set(Some(Trace { start: Instant::now(), hash: 0, events: 0, print }));
 }
 
-/// Ends recording: the hash and the number of events.
+/// Ends recording; returns the hash and the number of events.
 pub fn end() -> (u64, u64) {
     TRACE.take().map_or((0, 0), |trace| (trace.hash, trace.events))
 }
 
-/// Time since the beginning.
+/// Returns the time since the begin of recording.
 pub fn elapsed() -> Duration {
     TRACE.with_borrow(|trace| trace.as_ref().map_or(Duration::ZERO, |trace| trace.start.elapsed()))
 }
@@ -35,13 +35,13 @@ pub fn prints() -> bool {
     TRACE.with_borrow(|trace| trace.as_ref().is_some_and(|trace| trace.print))
 }
 
-/// Takes more into a hash.
+/// Mixes a number into a hash.
 pub fn mix(hash: u64, more: u64) -> u64 {
     let product = u128::from(hash ^ more ^ 0x2545_f491_4f6c_dd1d) * u128::from(0x9fb2_1c65_1e98_df25_u64);
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// A hash of bytes.
+/// Returns a hash of bytes.
 pub fn digest(bytes: &[u8]) -> u64 {
     let words = bytes.chunks(8).map(|chunk| {
         let mut word = [0; 8];
@@ -51,7 +51,7 @@ pub fn digest(bytes: &[u8]) -> u64 {
     words.fold(bytes.len() as u64, mix)
 }
 
-/// Records an event: its numbers count, its text is made when events are printed.
+/// Records an event. The hash covers only its numbers; the text is made only for printing.
 pub fn event(numbers: &[u64], text: impl FnOnce() -> String) {
     TRACE.with_borrow_mut(|trace| {
         let Some(trace) = trace else { return };
@@ -64,7 +64,7 @@ pub fn event(numbers: &[u64], text: impl FnOnce() -> String) {
     });
 }
 
-/// Records an event whose text counts.
+/// Records an event with a hash over its text.
 pub fn say(text: impl Into<String>) {
     let text = text.into();
     event(&[digest(text.as_bytes())], || text);

@@ -1,4 +1,4 @@
-//! Panics and log lines of the simulated daemons: the first are failures, the second are shown among the events.
+//! Capture of panics and log lines of the simulated daemons: panics are failures, log lines are shown among the events.
 
 use crate::trace;
 use std::cell::RefCell;
@@ -13,7 +13,7 @@ thread_local! {
 static HOOK: Once = Once::new();
 static LOG: Once = Once::new();
 
-/// Writes down panics of this thread from now on, instead of printing them.
+/// Records panics of this thread from now on instead of printing them.
 pub fn begin() {
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
@@ -27,7 +27,7 @@ pub fn begin() {
     PANICS.set(Some(Vec::new()));
 }
 
-/// The panics since the beginning.
+/// Returns the panics since [`begin`].
 pub fn end() -> Vec<String> {
     PANICS.take().unwrap_or_default()
 }
@@ -40,13 +40,13 @@ impl FormatTime for Simulated {
     }
 }
 
-/// Shows what the daemons log, with the simulated time.
+/// Shows the log lines of the daemons with the simulated time.
 pub fn show_logs() {
     LOG.call_once(|| {
         let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "debug,client=trace".into());
         let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_timer(Simulated).with_ansi(false);
         let log = log.with_env_filter(tracing_subscriber::EnvFilter::new(filter));
-        // A program that has its own log keeps it.
+        // A program that has set up its own log keeps it.
         let _ = log.try_init();
     });
 }

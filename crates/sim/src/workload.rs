@@ -1,4 +1,4 @@
-//! What clients do, and what they write down about it.
+//! The workload of the simulated clients, and the record of its operations and results.
 
 mod data;
 mod listing;
@@ -15,42 +15,42 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use types::{FileId, Status};
 
-/// Everything that a run writes down.
+/// The record of a run.
 #[derive(Debug, Default)]
 pub struct Book {
-    /// The bytes.
+    /// The model of file contents.
     pub model: Model,
-    /// What was asked about the names of each directory: the shared one, then those of the clients.
+    /// Operations on the names of each directory: first the shared directory, then those of the clients.
     pub names: Vec<Vec<Operation>>,
-    /// When the mgr died.
+    /// The times at which the mgr died.
     pub mgr_deaths: Vec<Moment>,
-    /// When its host lost power.
+    /// The times at which the mgr's host lost power.
     pub power_cuts: Vec<Moment>,
-    /// Directories whose names have too many orders to search all of them, and so were not judged.
+    /// Directories whose names were not judged, because the search had too many orders.
     pub unsearched: u64,
-    /// Operations that were answered, and those that failed.
+    /// Number of operations that were answered; [`Book::failed`] counts those that failed.
     pub done: u64,
     /// See [`Book::done`].
     pub failed: u64,
     next_handle: HandleId,
-    /// Who believes to have a file locked alone.
+    /// Holders of exclusive locks, according to the clients.
     locked: BTreeMap<FileId, Vec<Holder>>,
 }
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
     client: u64,
-    /// The owner in its client.
+    /// The lock owner in the client.
     owner: u64,
     handle: HandleId,
 }
 
 impl Book {
-    /// A lock was granted.
+    /// Records a granted lock.
     fn lock(&mut self, plan: &Plan, file: FileId, holder: Holder) {
         let holders = self.locked.entry(file).or_default();
-        // An owner's new lock takes the place of its old one.
+        // A new lock of an owner replaces its old one.
         holders.retain(|other| (other.client, other.owner) != (holder.client, holder.owner));
         let wrong = (!holders.is_empty()).then(|| format!("file {} is locked by {holder:?} and {holders:?}", file.0));
         holders.push(holder);
@@ -59,33 +59,33 @@ impl Book {
         }
     }
 
-    /// An owner gives back what it has locked, through whichever open.
+    /// Records that an owner has unlocked a file, through any open.
     fn unlock(&mut self, file: FileId, client: u64, owner: u64) {
         if let Some(holders) = self.locked.get_mut(&file) {
             holders.retain(|holder| (holder.client, holder.owner) != (client, owner));
         }
     }
 
-    /// An open is closed, and with it go the locks that were asked for through it.
+    /// Records a close, which releases the locks requested through this open.
     fn close(&mut self, file: FileId, handle: HandleId) {
         if let Some(holders) = self.locked.get_mut(&file) {
             holders.retain(|holder| holder.handle != handle);
         }
     }
 
-    /// The mgr is gone, and with it what it has answered.
+    /// Records the death of the mgr, which loses its unsent answers.
     pub fn mgr_died(&mut self) {
         let now = self.model.tick();
         self.mgr_deaths.push(now);
     }
 
-    /// The host of the mgr has lost power, and with it what was not synced.
+    /// Records a power loss of the mgr's host, which loses unsynced data.
     pub fn mgr_lost_power(&mut self) {
         let now = self.model.tick();
         self.power_cuts.push(now);
     }
 
-    /// What was made by an operation on names is there to stay.
+    /// Records that the file created by an operation on names is durable.
     fn kept(&mut self, made: Option<(usize, usize)>) {
         let now = self.model.tick();
         if let Some((dir, index)) = made {
@@ -93,45 +93,45 @@ impl Book {
         }
     }
 
-    /// A client is gone, and what it has locked is free for others.
+    /// Records the death of a client, whose locks become free for other clients.
     pub fn client_died(&mut self, client: u64) {
         self.model.client_died(client);
         self.locked.values_mut().for_each(|holders| holders.retain(|holder| holder.client != client));
     }
 }
 
-/// What all clients know.
+/// The state that all clients share.
 #[derive(Clone)]
 pub struct World {
     /// The plan.
     pub plan: Arc<Plan>,
-    /// The book.
+    /// The record of the run.
     pub book: Arc<Mutex<Book>>,
-    /// Directories whose names are used: the shared one, then those of the clients.
+    /// Directories in which clients use names: first the shared directory, then those of the clients.
     pub dirs: Arc<Vec<Node>>,
-    /// Files that stay where they are.
+    /// Files that keep their names.
     pub files: Arc<Vec<Node>>,
 }
 
 impl World {
-    /// The book, for a short time.
+    /// Locks the record; the caller must release it soon.
     pub fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes something down.
+    /// Changes the record.
     pub fn note<T>(&self, write: impl FnOnce(&mut Book) -> T) -> T {
         write(&mut self.book())
     }
 
-    /// Whether an operation may fail like this in this run; writes it down when it may not.
+    /// Counts a failed operation; records a violation if this run does not allow the error.
     fn tolerate(&self, who: u64, what: &str, error: &Error) {
         self.book().failed += 1;
         crate::trace::say(format!("{} {what}: {error}", crate::hosts::name(who)));
         let fine = match self.plan.level {
             Level::Rough => error.kind() != ErrorKind::Protocol,
-            // A mgr that lives knows what it has done, and what is in doubt then somebody else has undone.
-            // What was made without waiting may be lost with the power.
+            // A live mgr knows what it has done; if an operation in doubt fails, another client has undone it. A file
+            // created without waiting for durability may be lost in a power loss.
             Level::Mild if error.is(Status::Stale) && !self.book().power_cuts.is_empty() => true,
             Level::Mild => error.is_in_doubt() && (error.is(Status::Stale) || !self.book().mgr_deaths.is_empty()),
             Level::Calm => false,
@@ -142,21 +142,22 @@ impl World {
     }
 }
 
-/// A file that a process has open.
+/// An open file of a process.
 struct Handle {
     file: File,
     id: FileId,
     handle: HandleId,
     opened: Moment,
     writable: bool,
-    /// When it was locked, while it is.
+    /// When the process locked the file, while the lock is held.
     locked: Option<Moment>,
-    /// The operation on names that made it, by directory and number.
+    /// The operation that created the file, by directory and index.
     made: Option<(usize, usize)>,
 }
 
 impl Handle {
-    /// A reader through this file that begins now. What others did before they unlocked is there for who locks after them.
+    /// Returns a reader through this file that begins now. A process that holds a lock sees the changes that other
+    /// clients made before they unlocked.
     fn reader(&self, client: u64, began: Moment) -> Reader {
         Reader { client, opened: self.locked.unwrap_or(self.opened), began }
     }
@@ -167,15 +168,15 @@ struct Process {
     world: World,
     mount: Mount,
     client: u64,
-    /// The owner of its locks.
+    /// The owner of the process's locks.
     owner: u64,
     rng: Rng,
-    /// For changes of the policy.
+    /// The stream for changes of the policy.
     policies: Rng,
     open: Vec<Handle>,
 }
 
-/// A client's whole life.
+/// Runs one client from mount to unmount.
 pub async fn client(world: World, index: usize) {
     let plan = world.plan.clone();
     let mine = &plan.clients[index];
@@ -204,7 +205,7 @@ pub async fn client(world: World, index: usize) {
         }
     }
     match mount.disconnect().await {
-        // What cannot be ended now ends with the lease.
+        // State that cannot be released now ends with the lease.
         Err(error) if plan.level == Level::Calm || error.kind() != ErrorKind::Connection => {
             world.tolerate(host, "unmounting", &error);
         }
@@ -228,7 +229,7 @@ impl Process {
         }
     }
 
-    /// Now and then the mount is used in another way, whatever it is doing.
+    /// Changes the policy of the mount now and then, whatever the process is doing.
     fn change_policy(&mut self, index: usize) {
         if self.policies.percent(self.world.plan.clients[index].policy_percent) {
             let (name, value) = *self.policies.pick(POLICIES);
@@ -266,7 +267,7 @@ impl Process {
         self.world.tolerate(self.client, what, error);
     }
 
-    /// Begins an operation on names; `None` when there were enough of them in this directory.
+    /// Records the begin of an operation on names; `None` if the directory already has enough operations.
     fn ask(&self, dir: usize, ask: Ask) -> Option<usize> {
         let mut book = self.world.book();
         let began = book.model.tick();
@@ -278,7 +279,7 @@ impl Process {
         Some(names.len() - 1)
     }
 
-    /// Writes down the answer to an operation on names.
+    /// Records the answer to an operation on names.
     fn said(&self, dir: usize, index: usize, what: &str, answer: Result<Said, Error>) {
         let said = match answer {
             Ok(said) => said,

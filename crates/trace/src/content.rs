@@ -1,8 +1,9 @@
-//! What the bytes of a write are: a function of the file, the place in it and the number of the write.
+//! The contents of writes: a function of the file, the offset and the number of the write.
 
 use crate::rng::mix;
 
-/// Fills `out` with what write `number` of a file wrote at `offset`. Write 0 stands for no write: zeros, as in a hole.
+/// Fills `out` with the bytes that write `number` of a file put at `offset`. Write 0 means no write: zeros, as in a
+/// hole.
 pub fn fill(file: u32, number: u64, offset: u64, out: &mut [u8]) {
     if number == 0 {
         return out.fill(0);

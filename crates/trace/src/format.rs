@@ -1,28 +1,28 @@
-//! The text of a trace: a header line, then one operation a line; docs/FORMATS.md has the format.
+//! Parser and printer of text traces: a header line, then one operation per line; docs/FORMATS.md describes the format.
 
 use crate::{Action, CLIENTS_MAX, END_MAX, FILES_MAX, LEN_MAX, Op, Trace};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-/// The first line.
+/// The header line.
 pub const HEADER: &str = "weir-trace 1";
-/// The longest line.
+/// Longest line in bytes.
 const LINE_MAX: usize = 256;
 
-/// Why a text is no trace.
+/// The reason why a text is not a valid trace.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct Bad {
     /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The problem.
     pub why: String,
 }
 
-/// Reads a trace. What it returns takes a small multiple of the text's memory at most.
+/// Parses a trace. The result takes at most a small multiple of the memory of the text.
 ///
 /// # Errors
-/// The first line that is wrong.
+/// The first invalid line.
 pub fn parse(text: &[u8]) -> Result<Trace, Bad> {
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     let mut lines = text.split(|byte| *byte == b'\n').enumerate();
@@ -37,7 +37,7 @@ pub fn parse(text: &[u8]) -> Result<Trace, Bad> {
     Ok(reader.trace)
 }
 
-/// The text of a trace, which [`parse`] reads back as it was.
+/// Returns the text of a trace, which [`parse`] reads back unchanged.
 pub fn print(trace: &Trace) -> String {
     let mut out = format!("{HEADER}\n");
     for (client, ops) in trace.clients.iter().enumerate() {
@@ -52,15 +52,15 @@ pub fn print(trace: &Trace) -> String {
     out
 }
 
-/// What has been read so far.
+/// The state of the parser.
 #[derive(Default)]
 struct Reader {
     trace: Trace,
-    /// Whose operations follow.
+    /// The client of the following operations.
     client: usize,
-    /// Which files which clients have open.
+    /// The open files of each client.
     open: HashSet<(usize, u32)>,
-    /// Who uses each file, and whether anybody removes it.
+    /// The users of each file, and whether an operation removes the file.
     users: HashMap<u32, User>,
 }
 
@@ -96,7 +96,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Lets there be as many clients as the present one needs.
+    /// Extends the list of clients to the current one, and returns its operations.
     fn reach(&mut self) -> &mut Vec<Op> {
         if self.trace.clients.len() <= self.client {
             self.trace.clients.resize_with(self.client + 1, Vec::new);
@@ -120,7 +120,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether the operation makes sense after those before it.
+    /// Checks that the operation is allowed after the preceding ones.
     fn allow(&mut self, op: &Op) -> Result<(), String> {
         let who = (self.client, op.file);
         let user = self.users.entry(op.file).or_insert(User { client: self.client, shared: false, removed: false });
@@ -146,7 +146,7 @@ fn file_of(word: &str) -> Result<u32, String> {
     within(word, "file", u64::from(FILES_MAX)).map(|number| number as u32)
 }
 
-/// A number below `end`, in decimal digits and nothing else.
+/// Parses a number below `end` that consists only of decimal digits.
 fn within(word: &str, what: &str, end: u64) -> Result<u64, String> {
     let number = word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse::<u64>().ok()).flatten();
     match number {

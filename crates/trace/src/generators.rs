@@ -1,4 +1,4 @@
-//! Traces made from a description and a seed: the same ones always.
+//! Generators of traces from a description and a seed; the same input always gives the same trace.
 
 mod digitisation;
 mod postmark;
@@ -8,66 +8,67 @@ mod strided;
 
 use crate::{Action, END_MAX, Trace};
 
-/// A trace to be made. Sizes are in bytes.
+/// The description of a trace. Sizes are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Generator {
-    /// One file from its beginning to its end, each client a part of its own of it, then one fsync if it is written.
+    /// Sequential access to one file, each client to a part of its own. Clients that write end with one fsync.
     Sequential {
         /// Length of the file.
         size: u64,
         /// Length of a request.
         request: u32,
-        /// Clients.
+        /// Number of clients.
         clients: u32,
         /// Reads instead of writes.
         read: bool,
     },
-    /// Requests at random places of one file, each a multiple of its length away from the beginning, then one fsync if
-    /// they are writes.
+    /// Access to random offsets of one file, each a multiple of the request length. Clients that write end with one
+    /// fsync.
     Random {
         /// Length of the file.
         size: u64,
         /// Length of a request.
         request: u32,
-        /// How many.
+        /// Number of requests of each client.
         count: u32,
-        /// Clients, each with as many.
+        /// Number of clients.
         clients: u32,
         /// Reads instead of writes.
         read: bool,
     },
-    /// Clients that write the records of one file in turns, each every n-th, then one fsync each.
+    /// Interleaved writes: `clients` clients write the records of one file in turns, and each ends with one fsync.
     Strided {
         /// Length of a record.
         request: u32,
-        /// Records of each client.
+        /// Number of records of each client.
         count: u32,
-        /// Clients.
+        /// Number of clients.
         clients: u32,
     },
-    /// Many small files: made, read, appended to and removed, as a mail server does.
+    /// Many small files that are created, read, appended to and removed, as a mail server does.
     Postmark {
-        /// Files at the beginning.
+        /// Number of files at the beginning.
         files: u32,
-        /// Transactions: a file made or removed, and one read or appended to.
+        /// Number of transactions: each creates or removes a file, and reads a file or appends to one.
         transactions: u32,
-        /// An fsync before each close of a file that was written.
+        /// Whether an fsync precedes each close of a written file.
         fsync: bool,
     },
-    /// The digitisation of particle physics: few large requests with nearly all bytes, many small ones, at random places.
+    /// The digitisation of particle physics: many small requests, and a few large ones with nearly all bytes, at random
+    /// offsets.
     Digitisation {
-        /// Events, 1.3 MB each.
+        /// Number of events, 1.3 MB each.
         events: u32,
-        /// Now and then an fsync, eighteen in an event.
+        /// Whether to add fsyncs, about eighteen per event.
         fsync: bool,
     },
 }
 
 impl Generator {
-    /// The trace. The numbers in the description are bounded, and what is too much is refused with a reason.
+    /// Generates the trace. The numbers in the description are limited; excessive ones are refused with a reason.
     ///
     /// # Errors
-    /// What is wrong with the description.
+    /// The problem of the description.
     pub fn generate(&self, seed: u64) -> Result<Trace, String> {
         let clients = match *self {
             Generator::Sequential { size, request, clients, read } => {
@@ -103,7 +104,7 @@ fn kind(read: bool) -> Action {
     if read { Action::Read } else { Action::Write }
 }
 
-/// Refuses what a trace cannot say, and what nobody has the memory for.
+/// Refuses descriptions that exceed the limits of traces or reasonable memory.
 fn check(request: u32, clients: u32, size: u64, ops: u64) -> Result<(), String> {
     const OPS_MAX: u64 = 1 << 26;
     match () {

@@ -1,7 +1,7 @@
-//! Text traces of file input and output: their format (docs/FORMATS.md), what the bytes of their writes are, and generators.
+//! Text traces of file operations: their format (docs/FORMATS.md), the contents of their writes, and generators.
 //!
-//! A trace says who does what to which file in which order, not when: it is replayed in a closed loop, each client
-//! beginning its next operation when the last one is answered.
+//! A trace gives the operations of each client in order, without times. It is replayed in a closed loop: each client
+//! begins its next operation when the previous one has been answered.
 
 pub mod content;
 pub mod format;
@@ -12,38 +12,38 @@ pub mod written;
 pub use format::{Bad, parse, print};
 pub use generators::Generator;
 
-/// The longest request.
+/// Largest length of a request in bytes.
 pub const LEN_MAX: u32 = 64 << 20;
-/// One past the last byte of the longest file.
+/// Largest size of a file in bytes.
 pub const END_MAX: u64 = i64::MAX as u64;
-/// Files are numbered below this.
+/// File numbers are below this limit.
 pub const FILES_MAX: u32 = 1 << 24;
-/// Clients are numbered below this.
+/// Client numbers are below this limit.
 pub const CLIENTS_MAX: usize = 1024;
 
-/// What is done to a file.
+/// The kind of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Action {
-    /// Opens it for reading and writing; makes it when it is not there.
+    /// Opens the file for reading and writing; creates it if it does not exist.
     Open,
-    /// Reads a range, as far as the file goes.
+    /// Reads a range, up to the end of the file.
     Read,
     /// Writes a range.
     Write,
-    /// Returns when all that was written is durable.
+    /// Waits until all written bytes are durable.
     Fsync,
-    /// Closes it.
+    /// Closes the file.
     Close,
-    /// Takes its name away; nobody has it open.
+    /// Removes the file, which no client has open.
     Remove,
 }
 
 impl Action {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Action; 6] =
         [Action::Open, Action::Read, Action::Write, Action::Fsync, Action::Close, Action::Remove];
 
-    /// Its word in a trace.
+    /// Returns the keyword in a trace.
     pub fn word(self) -> &'static str {
         match self {
             Action::Open => "open",
@@ -55,71 +55,71 @@ impl Action {
         }
     }
 
-    /// Whether it is about a range of the file.
+    /// Whether the operation has a range.
     pub fn has_range(self) -> bool {
         matches!(self, Action::Read | Action::Write)
     }
 }
 
-/// One operation.
+/// An operation on a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Op {
-    /// What is done.
+    /// The kind.
     pub action: Action,
-    /// To which file.
+    /// The number of the file.
     pub file: u32,
-    /// The first byte of the range; 0 without one.
+    /// The first byte of the range; 0 if the operation has no range.
     pub offset: u64,
-    /// The length of the range; 0 without one.
+    /// The length of the range; 0 if the operation has no range.
     pub len: u32,
 }
 
 impl Op {
-    /// An operation without a range.
+    /// Returns an operation without a range.
     pub fn of(action: Action, file: u32) -> Op {
         Op { action, file, offset: 0, len: 0 }
     }
 
-    /// A read.
+    /// Returns a read.
     pub fn read(file: u32, offset: u64, len: u32) -> Op {
         Op { action: Action::Read, file, offset, len }
     }
 
-    /// A write.
+    /// Returns a write.
     pub fn write(file: u32, offset: u64, len: u32) -> Op {
         Op { action: Action::Write, file, offset, len }
     }
 
-    /// One past the last byte of the range.
+    /// Returns the offset after the last byte of the range.
     pub fn end(&self) -> u64 {
         self.offset + u64::from(self.len)
     }
 }
 
-/// What each client does, in its order. Clients do not wait for each other.
+/// The operations of all clients. Clients do not wait for one another.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Trace {
-    /// The operations of each client.
+    /// The operations of each client, in order.
     pub clients: Vec<Vec<Op>>,
 }
 
 impl Trace {
-    /// All operations, client by client.
+    /// Returns all operations, client by client.
     pub fn ops(&self) -> impl Iterator<Item = &Op> {
         self.clients.iter().flatten()
     }
 
-    /// Number of operations.
+    /// Returns the number of operations.
     pub fn len(&self) -> usize {
         self.clients.iter().map(Vec::len).sum()
     }
 
-    /// Whether there are none.
+    /// Whether there are no operations.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that are asked for by operations of a kind.
+    /// Returns the number of bytes requested by operations of this kind.
     pub fn bytes(&self, action: Action) -> u64 {
         self.ops().filter(|op| op.action == action).map(|op| u64::from(op.len)).sum()
     }

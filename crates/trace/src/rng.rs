@@ -1,6 +1,6 @@
-//! Numbers that look random and are the same for the same seed everywhere.
+//! A pseudo-random number generator (splitmix64) with the same numbers for the same seed on every machine.
 
-/// One step of splitmix64: a number well mixed from another.
+/// Performs one step of splitmix64, which mixes the bits of a number.
 pub(crate) fn mix(number: u64) -> u64 {
     let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -8,11 +8,11 @@ pub(crate) fn mix(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A sequence of them.
+/// A sequence of pseudo-random numbers.
 pub(crate) struct Rng(u64);
 
 impl Rng {
-    /// The sequence of a seed.
+    /// Returns the sequence of a seed.
     pub(crate) fn new(seed: u64) -> Rng {
         Rng(mix(seed))
     }
@@ -22,22 +22,22 @@ impl Rng {
         mix(self.0)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    /// A number from `first` to `last`.
+    /// Returns a number from `first` to `last`, both included.
     pub(crate) fn between(&mut self, first: u64, last: u64) -> u64 {
         first + self.below(last - first + 1)
     }
 
-    /// A number from 0 up to 1.
+    /// Returns a number from 0 to 1, with 1 excluded.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Any order of them.
+    /// Puts the items in a random order.
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for at in (1..items.len()).rev() {
             items.swap(at, self.below(at as u64 + 1) as usize);

@@ -1,27 +1,27 @@
-//! Which write each byte of a file comes from.
+//! A map from each byte of a file to the write that it comes from.
 
 use std::collections::BTreeMap;
 
-/// The last write of every byte of a file. Adjacent bytes of one write are one entry.
+/// The last write of every byte of a file. Adjacent bytes of one write share an entry.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
-    /// First byte to one past the last, and the write.
+    /// Maps the first byte of a run to the offset after its last byte, and to the number of the write.
     runs: BTreeMap<u64, (u64, u64)>,
 }
 
-/// Adjacent bytes that one write wrote, or none (number 0).
+/// A run of adjacent bytes from one write, or without any write (number 0).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     /// The first byte.
     pub offset: u64,
-    /// How many.
+    /// The number of bytes.
     pub len: u64,
-    /// The write; 0: nobody wrote them.
+    /// The number of the write; 0 means no write.
     pub number: u64,
 }
 
 impl Written {
-    /// Write `number` covers the range, whose end must not pass `u64::MAX`.
+    /// Records that write `number` covers the range, whose end must not exceed `u64::MAX`.
     pub fn write(&mut self, offset: u64, len: u64, number: u64) {
         if len == 0 {
             return;
@@ -36,7 +36,7 @@ impl Written {
         self.runs.insert(offset, (end, number));
     }
 
-    /// Lets no run reach over `at`.
+    /// Splits the run that contains `at`, so that no run spans it.
     fn split(&mut self, at: u64) {
         let Some((start, (end, number))) = self.runs.range(..at).next_back().map(|(start, run)| (*start, *run)) else {
             return;
@@ -47,12 +47,12 @@ impl Written {
         }
     }
 
-    /// One past the last byte that was written.
+    /// Returns the offset after the last written byte.
     pub fn end(&self) -> u64 {
         self.runs.last_key_value().map_or(0, |(_, (end, _))| *end)
     }
 
-    /// The runs that make up a range, in order and without gaps.
+    /// Returns the runs of a range, in order and without gaps.
     pub fn runs(&self, offset: u64, len: u64) -> Vec<Run> {
         let end = offset + len;
         let first = self.runs.range(..offset).next_back().map_or(offset, |(start, _)| *start);
@@ -75,7 +75,7 @@ impl Written {
         out
     }
 
-    /// Nobody wrote anything.
+    /// Forgets all writes.
     pub fn clear(&mut self) {
         self.runs.clear();
     }

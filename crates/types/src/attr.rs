@@ -1,9 +1,9 @@
-//! Attributes of files, as the namespace stores them and every protocol shows them.
+//! File attributes, as the namespace stores them and every protocol reports them.
 
 use crate::{FileId, Timestamp};
 use bytes::Bytes;
 
-/// What a file is (`nfs_ftype4`; named attributes are not offered).
+/// The type of a file (`nfs_ftype4`; named attributes are not supported).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum FileKind {
@@ -24,7 +24,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The kind with this number (the values of `nfs_ftype4`).
+    /// Returns the type with this number (the values of `nfs_ftype4`).
     pub fn from_number(n: u32) -> Option<Self> {
         Some(match n {
             1 => FileKind::Regular,
@@ -44,7 +44,7 @@ impl FileKind {
 pub struct Attrs {
     /// Inode number.
     pub id: FileId,
-    /// What it is.
+    /// Type of the file.
     pub kind: FileKind,
     /// Permission bits with setuid, setgid and sticky: at most 0o7777.
     pub mode: u32,
@@ -54,11 +54,12 @@ pub struct Attrs {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Length in bytes; of a symlink, its target's; of a directory, its number of entries.
+    /// Length in bytes; for a symlink the length of the target, for a directory the number of entries.
     pub size: u64,
     /// Bytes of storage in use.
     pub used: u64,
-    /// Whether it may have holes, so that `used` is the most it may be and who keeps the bytes knows better. Servers alone know.
+    /// Whether the file may have holes; then `used` is only an upper bound, and the iods know the real value. Set on
+    /// servers only.
     pub holes: bool,
     /// Last access.
     pub atime: Timestamp,
@@ -68,31 +69,31 @@ pub struct Attrs {
     pub ctime: Timestamp,
     /// Creation.
     pub btime: Timestamp,
-    /// Change attribute: rises with every change, never goes back (RFC 8881 §5.8.1.4).
+    /// Change attribute: grows with every change and never decreases (RFC 8881 §5.8.1.4).
     pub change: u64,
     /// Major and minor number of a device node, else zero.
     pub rdev: (u32, u32),
 }
 
-/// The least that file systems leave out of files, and where they do: blocks.
+/// Block size: the smallest hole of local file systems, and its alignment.
 const BLOCK: u64 = 4096;
 
-/// Whether a file that ended at `end` has a block without bytes when it goes on at `from`.
+/// Whether a file that ended at `end` has an unwritten whole block when the next write begins at `from`.
 pub fn leaves_hole(end: u64, from: u64) -> bool {
     let whole = |block: u64| block.checked_add(BLOCK).is_some_and(|next| next <= from);
     end.checked_next_multiple_of(BLOCK).is_some_and(whole)
 }
 
-/// How a time is to be set (`settime4`).
+/// The new value of a time (`settime4`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetTime {
-    /// To the server's clock.
+    /// The server's clock.
     Now,
-    /// To this.
+    /// This time.
     To(Timestamp),
 }
 
-/// The attributes to be changed; `None` stays as it is.
+/// A change of attributes; `None` leaves the attribute unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SetAttrs {
     /// Permission bits, at most 0o7777.
@@ -110,34 +111,34 @@ pub struct SetAttrs {
 }
 
 impl SetAttrs {
-    /// Whether nothing is to be changed.
+    /// Whether no attribute changes.
     pub fn is_empty(&self) -> bool {
         *self == SetAttrs::default()
     }
 }
 
-/// One name of a directory.
+/// An entry of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirEntry {
     /// The name: 1 to 255 bytes, no slash, no NUL, neither `.` nor `..`.
     pub name: Bytes,
-    /// Position to continue after; above 2, stable while other entries come and go.
+    /// Position from which READDIR continues. Cookies above 2 stay valid while other entries are added and removed.
     pub cookie: u64,
-    /// Attributes of what it names.
+    /// Attributes of the file.
     pub attrs: Attrs,
 }
 
-/// Capacity of a file system, bytes and files.
+/// Capacity of a file system in bytes and files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StatFs {
-    /// Bytes in all.
+    /// Total bytes.
     pub bytes_total: u64,
-    /// Bytes free.
+    /// Free bytes.
     pub bytes_free: u64,
-    /// Bytes free to ordinary users.
+    /// Free bytes for ordinary users.
     pub bytes_avail: u64,
-    /// Files that could exist.
+    /// Largest number of files.
     pub files_total: u64,
-    /// Files that could still be made.
+    /// Number of files that can still be created.
     pub files_free: u64,
 }

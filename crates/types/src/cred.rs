@@ -1,4 +1,4 @@
-//! Who asks: the credentials of a request.
+//! Credentials: the identity in whose name a request is made.
 
 /// Numeric identity as AUTH_SYS carries it (RFC 5531 appendix A) and as Linux checks it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]

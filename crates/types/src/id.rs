@@ -11,13 +11,13 @@ pub struct Fsid(pub [u8; 16]);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IodId(pub [u8; 16]);
 
-/// The UUID of a metadata store, made when it is formatted. A copy of the store has the same one.
+/// The UUID of a metadata store, made when the store is formatted. A copy of the store has the same UUID.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StoreId(pub [u8; 16]);
 
-/// An inode number: the identity of a file inside one file system, never used twice.
+/// An inode number: the identity of a file inside one file system, never reused.
 ///
-/// The object that holds a file's bytes on an iod carries the same number.
+/// The object with the file's bytes on an iod has the same number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FileId(pub u64);
 
@@ -32,15 +32,15 @@ impl fmt::Display for FileId {
     }
 }
 
-/// The fencing epoch of a file's objects: an iod refuses capabilities of an older one.
+/// The fencing generation of a file's objects. An iod refuses capabilities of an older generation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Generation(pub u32);
 
-/// A write verifier (`verifier4`): new at every start of a daemon that may have lost unstable data.
+/// A write verifier (`verifier4`). It changes at every start of a daemon that may have lost unstable data.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Verifier(pub [u8; 8]);
 
-/// The text is not a UUID.
+/// The error for a text that is not a UUID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("not a UUID (expected 32 hexadecimal digits, dashes allowed)")]
 pub struct NotAUuid;

@@ -1,4 +1,4 @@
-//! Words that every part of Weir shares: ids, attributes, credentials, status codes and limits.
+//! Common types of all parts of Weir: ids, attributes, credentials, status codes and limits.
 
 pub mod attr;
 pub mod cred;

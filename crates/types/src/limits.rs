@@ -1,4 +1,4 @@
-//! Every limit of Weir in one place, with the relations among them asserted when compiling.
+//! Every limit of Weir, with compile-time assertions of the relations between limits.
 
 use std::time::Duration;
 
@@ -8,27 +8,27 @@ pub const NAME_MAX: usize = 255;
 pub const PATH_MAX: usize = 4095;
 /// Most hard links to one file.
 pub const LINK_MAX: u32 = 1 << 30;
-/// Largest file in bytes; leaves room for the object head below `i64::MAX`.
+/// Largest file in bytes; leaves space for the object head below `i64::MAX`.
 pub const FILE_SIZE_MAX: u64 = (1 << 62) - 1;
 /// Longest xattr name in bytes, without its `user.` prefix.
 pub const XATTR_NAME_MAX: usize = 250;
 /// Largest xattr value in bytes.
 pub const XATTR_VALUE_MAX: usize = 60 << 10;
 
-/// Smallest stripe unit in bytes: the files layout leaves six low bits to flags (RFC 8881 §13.2).
+/// Smallest stripe unit in bytes, because the files layout uses the six low bits for flags (RFC 8881 §13.2).
 pub const STRIPE_UNIT_MIN: u64 = 64;
 /// Largest stripe unit in bytes.
 pub const STRIPE_UNIT_MAX: u64 = 1 << 30;
-/// Most iods that one file is striped over.
+/// Most iods over which one file is striped.
 pub const STRIPE_COUNT_MAX: usize = 256;
 
-/// Largest READ or WRITE payload in bytes, NFS and native alike.
+/// Largest READ or WRITE payload in bytes, for NFS and the native protocol.
 pub const PAYLOAD_MAX: usize = 1 << 20;
 /// Most extents in one native READ or WRITE.
 pub const EXTENTS_MAX: usize = 1024;
-/// Room for RPC and operation headers around a payload, in bytes.
+/// Space for RPC and operation headers around a payload, in bytes.
 pub const HEADER_MAX: usize = 64 << 10;
-/// Largest RPC record accepted, in bytes; a connection that sends more is closed.
+/// Largest RPC record accepted, in bytes. A connection that sends a larger one is closed.
 pub const RECORD_MAX: usize = PAYLOAD_MAX + HEADER_MAX;
 /// Most fragments of one RPC record.
 pub const FRAGMENTS_MAX: usize = 64;
@@ -42,11 +42,11 @@ pub const OPAQUE_MAX: usize = 1024;
 pub const BITMAP_WORDS_MAX: usize = 8;
 /// Largest layout or device address body, in bytes.
 pub const LAYOUT_BODY_MAX: usize = 16 << 10;
-/// Longest name that is read from a message; one above `NAME_MAX` is answered with an error of its own.
+/// Longest name that decoding accepts; one above `NAME_MAX` receives an error of its own.
 pub const NAME_DECODE_MAX: usize = 4096;
-/// Longest path or symlink target that is read from a message; one above `PATH_MAX` is answered with an error.
+/// Longest path or symlink target that decoding accepts; one above `PATH_MAX` receives an error of its own.
 pub const PATH_DECODE_MAX: usize = 8192;
-/// Largest xattr value that is read from a message; one above `XATTR_VALUE_MAX` is answered with an error of its own.
+/// Largest xattr value that decoding accepts; one above `XATTR_VALUE_MAX` receives an error of its own.
 pub const XATTR_VALUE_DECODE_MAX: usize = 128 << 10;
 /// Largest encoding of the attributes of one file, in bytes.
 pub const ATTR_BODY_MAX: usize = 32 << 10;
@@ -54,102 +54,104 @@ pub const ATTR_BODY_MAX: usize = 32 << 10;
 pub const DIRECTORY_PAGE_MAX: usize = 64 << 10;
 /// Most stateids in one TEST_STATEID.
 pub const STATEIDS_MAX: usize = 4096;
-/// Most items of a list in a message that has no limit of its own.
+/// Most items of any other list in a message.
 pub const LIST_MAX: usize = 1024;
 
 /// Most operations in one COMPOUND.
 pub const COMPOUND_OPS_MAX: u32 = 64;
 /// Most slots of one session.
 pub const SLOTS_MAX: u32 = 64;
-/// Largest reply kept for replay, in bytes.
+/// Largest reply that the reply cache keeps, in bytes.
 pub const REPLY_CACHED_MAX: u32 = 8 << 10;
 /// Most sessions of one client.
 pub const SESSIONS_PER_CLIENT_MAX: usize = 16;
-/// Most client records kept.
+/// Most client records.
 pub const CLIENTS_MAX: usize = 16 << 10;
-/// Most client records without a session; the oldest makes room for a new one.
+/// Most client records without a session; a new one replaces the oldest.
 pub const UNCONFIRMED_MAX: usize = 4 << 10;
 /// Most open owners with state of one client.
 pub const OPENS_PER_CLIENT_MAX: usize = 64 << 10;
 /// Most open states of all clients.
 pub const OPENS_MAX: usize = 512 << 10;
-/// Most byte-range locks of one client: runs of bytes, lock-owners of opens and waits for locks together.
+/// Most byte-range locks of one client: locked ranges, lock owners of opens, and waiting lock requests together.
 pub const LOCKS_PER_CLIENT_MAX: usize = 16 << 10;
 /// Most byte-range locks of all clients, counted the same way.
 pub const LOCKS_MAX: usize = 256 << 10;
-/// Most waits for locks of one file that are kept in order.
+/// Most waiting lock requests of one file that are granted in order.
 pub const LOCK_WAITERS_PER_FILE_MAX: usize = 64;
 /// Most delegations of one client.
 pub const DELEGATIONS_PER_CLIENT_MAX: usize = 16 << 10;
 /// Most delegations of all clients.
 pub const DELEGATIONS_MAX: usize = 128 << 10;
-/// Most clients that keep what they hold after their lease has run out.
+/// Most clients that keep their state after their lease has expired.
 pub const LAPSED_CLIENTS_MAX: usize = 1024;
 /// Most layouts of one client.
 pub const LAYOUTS_PER_CLIENT_MAX: usize = 64 << 10;
 /// Most layouts of all clients.
 pub const LAYOUTS_MAX: usize = 512 << 10;
-/// Bytes that the reply caches of all sessions together may hold.
+/// Bytes of the reply caches of all sessions together.
 pub const REPLY_CACHE_BYTES: u64 = 512 << 20;
-/// A new session gets at most this part of the reply cache that is left, so that there is room for many more.
+/// A new session gets at most the free part of the reply cache divided by this number, so that many more sessions find
+/// space.
 pub const REPLY_CACHE_SHARE: u64 = 1024;
 
 /// Most connections that one daemon accepts.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// Most connections that one daemon accepts from one address; those over Unix sockets count as one.
+/// Most connections that one daemon accepts from one address. All connections over Unix sockets count as one address.
 pub const CONNECTIONS_PER_PEER_MAX: usize = 2048;
-/// Most connections of an iod whose peers have not proven themselves yet.
+/// Most connections of an iod whose peers have not completed PROVE.
 pub const STRANGERS_MAX: usize = 1024;
-/// The same of one machine.
+/// The same limit for one machine.
 pub const STRANGERS_PER_MACHINE_MAX: usize = 128;
-/// How long the peer of an iod's connection may take to prove itself.
+/// Time in which the peer of an iod's connection must complete PROVE.
 pub const STRANGER_TIME: Duration = Duration::from_secs(10);
-/// Most requests of one connection being worked on; further ones wait in the socket.
+/// Most requests of one connection in progress; further requests wait in the socket.
 pub const IN_FLIGHT_PER_CONNECTION: usize = 128;
-/// Bytes counted for the work on one request, besides the request and its reply.
+/// Bytes charged for the execution of one request, besides the request and its reply.
 pub const CALL_BYTES: usize = 16 << 10;
-/// Largest reply to a request that asks for no bulk of any kind, in bytes.
+/// Largest reply to a request without bulk data, in bytes.
 pub const REPLY_SMALL: usize = 4 << 10;
-/// Bytes that one connection may hold in requests being worked on and replies not yet sent; a peer that would hold more
-/// is not read from.
+/// Bytes that one connection may hold in requests in progress and in unsent replies. Above this limit the daemon stops
+/// reading from the connection.
 pub const CONNECTION_BYTES_MAX: usize = 32 << 20;
-/// Bytes that all connections of a daemon may hold so.
+/// The same limit for all connections of a daemon together.
 pub const NET_BYTES_MAX: usize = 512 << 20;
-/// Bytes that a connection with sessions may take while it is idle.
+/// Bytes that an idle connection with sessions may use.
 pub const IDLE_BYTES_MAX: usize = 64 << 10;
-/// How long the first request on a connection may take to come.
+/// Time in which the first request must arrive on a connection.
 pub const FIRST_REQUEST_TIME: Duration = Duration::from_secs(60);
-/// How long a record may take to arrive once it has begun, and a reply to be taken once it is first in line; a peer that
-/// is slower is disconnected. Between requests it may be silent for ever.
+/// Time in which a record must arrive completely once it has begun, and in which the peer must accept a reply that is
+/// next to be sent. A slower peer is disconnected. Between requests a peer may be silent forever.
 pub const STALL_TIME: Duration = Duration::from_secs(60);
-/// The same while memory for requests is short.
+/// The same limit while memory for requests is short.
 pub const STALL_TIME_UNDER_PRESSURE: Duration = Duration::from_secs(2);
-/// Bytes of memory that an mgr may take, all its tables and buffers full.
+/// Bytes of memory that an mgr may use with all tables and buffers full.
 pub const MGR_MEMORY_MAX: usize = 4 << 30;
-/// Bytes of small writes that an mgr may hold back to join them, unless its configuration says less; what does not fit is written at once.
+/// Bytes of small writes that an mgr may hold to join them, unless its configuration sets less. Writes beyond the limit
+/// are sent at once.
 pub const GATHER_BYTES: usize = 64 << 20;
-/// Most that a configuration may say.
+/// Largest value that the configuration may set.
 pub const GATHER_BYTES_MAX: usize = 256 << 20;
-/// Files of which it is remembered that held back bytes could not be written, and to whom that is still to be told.
+/// Most files for which an mgr remembers a failed write of gathered bytes that it has not yet reported to the writers.
 pub const GATHER_FAILED_MAX: usize = 1024;
-/// Files of which an mgr remembers how much room they take, of those that may have holes.
+/// Most files with possible holes for which an mgr caches the space used.
 pub const SPACE_KNOWN_MAX: usize = 16384;
-/// Most open object files kept by an iod.
+/// Most object files that an iod keeps open.
 pub const OPEN_OBJECTS_MAX: usize = 4096;
-/// Most removed files that an iod remembers, so that late writes do not bring their objects back.
+/// Most removed files that an iod remembers, so that late writes do not create their objects again.
 pub const IOD_GONE_MAX: usize = 64 << 10;
-/// Most payload buffers of an iod in use at a time; further requests wait for one.
+/// Most payload buffers of an iod in use at a time; further requests wait for a buffer.
 pub const IOD_BUFFERS_MAX: usize = 256;
-/// Payload bytes that a client keeps in flight or uncommitted before writers wait.
+/// Payload bytes that a client keeps in flight or uncommitted before writers must wait.
 pub const CLIENT_WINDOW_BYTES: usize = 64 << 20;
-/// Bytes that a client may have read ahead for all its readers together.
+/// Bytes of read-ahead that a client may hold for all its readers together.
 pub const READ_AHEAD_BYTES: usize = 64 << 20;
 /// Native requests of one client in flight to one iod.
 pub const IN_FLIGHT_PER_IOD: usize = 8;
 
 /// Most writes in one metadata batch.
 pub const BATCH_WRITES_MAX: usize = 1000;
-/// Most expectations of one metadata batch; bounds the depth to which directories may be moved.
+/// Most expectations of one metadata batch. It limits the depth to which directories may be moved.
 pub const BATCH_EXPECTS_MAX: usize = 4096;
 /// Largest metadata batch, bytes of keys and values.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
@@ -159,63 +161,64 @@ pub const KEY_MAX: usize = 500;
 pub const VALUE_MAX: usize = 64 << 10;
 /// Most metadata batches that share one flush.
 pub const META_WINDOW_BATCHES: usize = 1000;
-/// Bytes of batches from which on no further one joins a flush.
+/// Bytes of batches above which no further batch joins a flush.
 pub const META_WINDOW_BYTES: usize = 8 << 20;
-/// Metadata batches that wait for the writer before further ones are held back.
+/// Metadata batches waiting for the writer, above which further ones are delayed.
 pub const META_QUEUE_BATCHES: usize = 8192;
-/// Bytes of waiting metadata batches before further ones are held back.
+/// Bytes of waiting metadata batches, above which further ones are delayed.
 pub const META_QUEUE_BYTES: usize = 64 << 20;
-/// Memory that the embedded metadata store uses as its cache, in bytes.
+/// Cache size of the embedded metadata store, in bytes.
 pub const META_CACHE_BYTES: usize = 256 << 20;
-/// Bytes of the batch log of a new metadata store; it doubles when it is full before its time.
+/// Bytes of the batch log of a new metadata store. The log doubles when it fills up before a checkpoint is due.
 pub const META_LOG_BYTES: u64 = 4 << 20;
-/// Most bytes of a batch log. Bounds, with the time below, what is replayed when a store is opened after a crash.
+/// Largest batch log in bytes. Together with [`META_CHECKPOINT_INTERVAL`] it limits the replay after a crash.
 pub const META_LOG_BYTES_MAX: u64 = 64 << 20;
-/// Bytes of recent changes, what it takes to keep them included, that are in memory and the batch log only, before they
-/// go into the metadata store without a flush. A small log brings them there earlier: half of it counts.
+/// Bytes of recent changes, overhead included, that are only in memory and in the batch log. Above this limit they move
+/// to the metadata store without a flush. With a small log they move earlier, at half the size of the log.
 pub const META_RECENT_BYTES: u64 = 4 << 20;
-/// How long changes are in the batch log only before the metadata store itself is flushed.
+/// Longest time for which changes are only in the batch log, before the metadata store itself is flushed.
 pub const META_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
-/// Bytes that one changed record may add to the metadata store's file at worst: the pages on its path that no other
-/// record shares.
+/// Worst-case growth in bytes of the metadata store's file for one changed record: the pages on the record's path that
+/// no other record shares.
 pub const META_CHANGE_BYTES: u64 = 12 << 10;
-/// Free disk space in bytes below which the metadata store of a large disk accepts only removals and recovery.
+/// Free disk space in bytes below which the metadata store on a large disk accepts only removals and recovery.
 pub const META_RESERVE_BYTES: u64 = 64 << 20;
-/// Free disk space in bytes that an iod leaves on a large disk. An iod refuses new data below it, so that an mgr on the same
-/// disk can still change and remove files.
+/// Free disk space in bytes that an iod keeps on a large disk. Below it an iod refuses new data, so that an mgr on the
+/// same disk can still change and remove files.
 pub const IOD_RESERVE_BYTES: u64 = 128 << 20;
 
-/// Free bytes that an iod leaves on a disk of `total` bytes: a sixteenth of a disk below 2 GiB.
+/// Returns the free bytes that an iod keeps on a disk of `total` bytes: a sixteenth of a disk below 2 GiB.
 pub const fn iod_reserve(total: u64) -> u64 {
     let share = total / 16;
     if share < IOD_RESERVE_BYTES { share } else { IOD_RESERVE_BYTES }
 }
 
-/// Free bytes below which the metadata store on a disk of `total` bytes accepts only removals and recovery.
+/// Returns the free bytes below which the metadata store on a disk of `total` bytes accepts only removals and recovery.
 ///
-/// It is at most half of [`iod_reserve`]: when iods have filled a disk that they share with the mgr, the mgr still works.
+/// The value is at most half of [`iod_reserve`]. So the mgr still works when iods have filled a disk that they share
+/// with it.
 pub const fn meta_reserve(total: u64) -> u64 {
     let share = total / 32;
     if share < META_RESERVE_BYTES { share } else { META_RESERVE_BYTES }
 }
-/// Bytes that an iod writes at most between two looks at the free disk space.
+/// Most bytes that an iod writes between two checks of the free disk space.
 pub const IOD_ROOM_BYTES: u64 = 16 << 20;
-/// Largest layout record kept with a file, in bytes.
+/// Largest layout record of a file, in bytes.
 pub const LAYOUT_RECORD_MAX: usize = 4 << 10;
 /// Most extended attributes of one file.
 pub const XATTRS_MAX: usize = 256;
-/// Bytes of names and values of all extended attributes of one file.
+/// Most bytes of names and values of all extended attributes of one file.
 pub const XATTRS_BYTES_MAX: usize = 256 << 10;
-/// Most entries that one reading of a directory returns.
+/// Most entries that one read of a directory returns.
 pub const READDIR_MAX: usize = 4096;
 /// Longest key of a registry record in bytes.
 pub const REGISTRY_KEY_MAX: usize = 64;
 
-/// What one open, layout, lock or client takes in the tables at most, owner strings of [`OPAQUE_MAX`] bytes included.
+/// Largest table space in bytes of one open, layout, lock or client, including owner strings of [`OPAQUE_MAX`] bytes.
 const STATE_BYTES: usize = OPAQUE_MAX + 512;
-/// What one delegation takes: it has no owner string.
+/// Table space in bytes of one delegation, which has no owner string.
 const DELEGATION_BYTES: usize = 512;
-/// Everything that an mgr keeps in memory for others, at its largest.
+/// Upper bound in bytes of the memory that an mgr uses for its caches, tables and buffers.
 const MGR_MEMORY: usize = META_CACHE_BYTES
     + META_QUEUE_BYTES
     + META_RECENT_BYTES as usize
@@ -231,14 +234,14 @@ const _: () = {
     assert!(MGR_MEMORY <= MGR_MEMORY_MAX);
     assert!(2 * CONNECTIONS_PER_PEER_MAX <= CONNECTIONS_MAX, "one peer cannot take all places");
     assert!(STRANGERS_MAX <= CONNECTIONS_MAX / 4 && STRANGERS_PER_MACHINE_MAX <= STRANGERS_MAX / 8);
-    // While a large record arrives, the largest reply to it is counted as well.
+    // While a large record arrives, the largest reply to it is charged as well.
     assert!(2 * RECORD_MAX + CALL_BYTES < CONNECTION_BYTES_MAX && 8 * CONNECTION_BYTES_MAX <= NET_BYTES_MAX);
     assert!(REPLY_SMALL + CALL_BYTES < IDLE_BYTES_MAX && STALL_TIME_UNDER_PRESSURE.as_secs() < STALL_TIME.as_secs());
     assert!(2 * UNCONFIRMED_MAX < CLIENTS_MAX && CONNECTIONS_MAX <= CLIENTS_MAX - UNCONFIRMED_MAX);
     assert!(OPENS_PER_CLIENT_MAX < OPENS_MAX / 4 && LAYOUTS_PER_CLIENT_MAX < LAYOUTS_MAX / 4);
     assert!(LOCKS_PER_CLIENT_MAX < LOCKS_MAX / 4 && LAPSED_CLIENTS_MAX < CLIENTS_MAX / 4);
     assert!(DELEGATIONS_PER_CLIENT_MAX < DELEGATIONS_MAX / 4);
-    // Every connection may have a session with a slot at least.
+    // Every connection may have a session with at least one slot.
     assert!(REPLY_CACHE_BYTES / REPLY_CACHED_MAX as u64 >= 8 * CONNECTIONS_MAX as u64);
     assert!(STRIPE_UNIT_MIN.is_multiple_of(64) && STRIPE_UNIT_MAX < 1 << 32);
     assert!(EXTENTS_MAX * 16 + AUTH_BODY_MAX * 2 + 4096 < HEADER_MAX);
@@ -253,10 +256,10 @@ const _: () = {
     assert!(BATCH_BYTES_MAX + VALUE_MAX < META_WINDOW_BYTES && META_WINDOW_BYTES < META_QUEUE_BYTES);
     assert!(META_RESERVE_BYTES >= 4 * META_WINDOW_BYTES as u64);
     assert!(META_LOG_BYTES.is_multiple_of(4096) && META_LOG_BYTES <= META_LOG_BYTES_MAX);
-    // Sixteen stores of one disk may each have a look's worth to write before they see that it is full.
+    // Sixteen stores on one disk may each write `IOD_ROOM_BYTES` before they notice that the disk is full.
     assert!(2 * META_RESERVE_BYTES <= IOD_RESERVE_BYTES && IOD_ROOM_BYTES >= 16 * PAYLOAD_MAX as u64);
     assert!(LAYOUT_RECORD_MAX + PATH_MAX < VALUE_MAX && LAYOUT_RECORD_MAX <= LAYOUT_BODY_MAX);
-    // A removal deletes all extended attributes in its batch, a new directory copies those of its parent.
+    // A removal deletes all extended attributes in its batch. A new directory copies those of its parent.
     assert!(XATTRS_MAX + 16 < BATCH_WRITES_MAX && 2 * XATTRS_BYTES_MAX < BATCH_BYTES_MAX);
     assert!(XATTR_VALUE_MAX + XATTR_NAME_MAX <= XATTRS_BYTES_MAX);
 };

@@ -1,28 +1,28 @@
-//! Where requests come from, as far as shares go of what all clients have together.
+//! The machine that a request comes from, for fair shares of limits that all clients have in common.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A machine, as far as a server can tell machines apart; on the server's own, a user.
+/// A machine, as far as a server can distinguish machines; on the server's own machine, a user.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Machine {
-    /// The server's own, in this user's name as the kernel says.
+    /// A user of the server's own machine, with the user id that the kernel reports.
     Local(u32),
-    /// Root of the machine with this address: it uses a port that nobody else may use.
+    /// Root of the machine with this address: the port is privileged (below 1024).
     Root(IpAddr),
-    /// Any account of a machine; addresses that one machine has at will are one ([`Machine::at`]).
+    /// Any user of a machine. Addresses that one machine can choose freely count as one ([`Machine::at`]).
     At(IpAddr),
 }
 
 impl Machine {
-    /// Where nothing is known.
+    /// The machine of a request with unknown origin.
     pub const UNKNOWN: Machine = Machine::At(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
 
-    /// That of a peer with this address and port.
+    /// Returns the machine of a peer with this address and port.
     pub fn of(address: IpAddr, port: u16) -> Self {
         if port < 1024 { Machine::Root(address.to_canonical()) } else { Machine::at(address) }
     }
 
-    /// That of an address: all of IPv4's loopback is one, and so is each /64 of IPv6.
+    /// Returns the machine of an address. All loopback addresses of IPv4 are one machine, and so is each /64 of IPv6.
     pub fn at(address: IpAddr) -> Self {
         Machine::At(match address.to_canonical() {
             IpAddr::V4(v4) if v4.is_loopback() => Ipv4Addr::LOCALHOST.into(),
@@ -32,7 +32,8 @@ impl Machine {
     }
 }
 
-/// Whether a machine that has `own` of the `all` that are taken may not have one more, when there are `max`: no machine may hold more than remains free.
+/// Whether a machine with `own` of the `all` places in use must not take another, out of `max`. No machine may hold
+/// more places than remain free.
 pub fn is_share_full(own: usize, all: usize, max: usize) -> bool {
     own >= max.saturating_sub(all)
 }

@@ -1,11 +1,12 @@
-//! The rule for names in directories, which servers apply to requests and clients to answers.
+//! Validation of file names, which servers apply to requests and clients to replies.
 
 use crate::limits::NAME_MAX;
 use crate::status::Status;
 
-/// Checks that a file can have this name: 1 to [`NAME_MAX`] bytes without `/` and NUL, and neither `.` nor `..`.
+/// Checks that `name` is a valid file name: 1 to [`NAME_MAX`] bytes without `/` and NUL, and neither `.` nor `..`.
 ///
-/// The errors are those of RFC 8881 §14.5 and of Linux: `Inval` for an empty name, `NameTooLong`, and `BadName` for the rest.
+/// The errors are those of RFC 8881 §14.5 and of Linux: `Inval` for an empty name, `NameTooLong`, and `BadName` for all
+/// other invalid names.
 pub fn check(name: &[u8]) -> Result<(), Status> {
     match name {
         [] => Err(Status::Inval),

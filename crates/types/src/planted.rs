@@ -1,16 +1,17 @@
-//! Mistakes that can be switched on in a thread, to prove that the simulator finds them. Never part of the product: all of
-//! it is behind the feature `planted`, which only the simulator asks for.
+//! Deliberate bugs that a test switches on in a thread, to prove that the simulator finds them.
+//!
+//! They are never part of the product: the module is behind the feature `planted`, which only the simulator enables.
 
 use std::cell::Cell;
 
-/// A mistake.
+/// A deliberate bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Planted {
-    /// The reply cache of a session does not know replies that it has kept.
+    /// The reply cache of a session does not find the replies that it has stored.
     ReplyCache,
-    /// COMMIT counts as done whatever the write verifier says.
+    /// The client accepts COMMIT whatever the write verifier is.
     CommitVerifier,
-    /// The table of byte-range locks forgets what it has granted.
+    /// The table of byte-range locks forgets the locks that it has granted.
     LockTable,
 }
 
@@ -18,12 +19,12 @@ thread_local! {
     static ON: Cell<Option<Planted>> = const { Cell::new(None) };
 }
 
-/// Makes this mistake in this thread from now on, or none.
+/// Switches this bug on in this thread, or all bugs off with `None`.
 pub fn plant(mistake: Option<Planted>) {
     ON.set(mistake);
 }
 
-/// Whether this mistake is to be made.
+/// Whether this bug is switched on in this thread.
 pub fn is_planted(mistake: Planted) -> bool {
     ON.get() == Some(mistake)
 }

@@ -1,6 +1,6 @@
-//! Ranges of bytes in a file or object.
+//! Byte ranges of a file or object.
 
-/// `len` bytes from `offset`; the end never overflows.
+/// `len` bytes from `offset`. The end never overflows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ByteRange {
     /// First byte.
@@ -10,43 +10,43 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// Everything (`0..u64::MAX`), as `NFS4_UINT64_MAX` lengths mean in layouts and locks.
+    /// Everything (`0..u64::MAX`), the meaning of length `NFS4_UINT64_MAX` in layouts and locks.
     pub const ALL: ByteRange = ByteRange { offset: 0, len: u64::MAX };
 
-    /// A range, refused when its end would pass `u64::MAX`.
+    /// Returns a range, or `None` if its end exceeds `u64::MAX`.
     pub fn new(offset: u64, len: u64) -> Option<Self> {
         offset.checked_add(len).map(|_| ByteRange { offset, len })
     }
 
-    /// One past the last byte.
+    /// Returns the offset after the last byte.
     pub fn end(self) -> u64 {
         self.offset.saturating_add(self.len)
     }
 
-    /// Whether no byte is in it.
+    /// Whether the range is empty.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// Whether the two share a byte.
+    /// Whether both ranges have a byte in common.
     pub fn overlaps(self, other: ByteRange) -> bool {
         self.offset < other.end() && other.offset < self.end()
     }
 
-    /// Whether it shares a byte with any of `sorted`, ranges in order that do not overlap: in a time that their number hardly matters for, as a
-    /// writer may have tens of thousands of them.
+    /// Whether this range overlaps one of `sorted`, which are in order and do not overlap. Uses binary search, because
+    /// a writer may have tens of thousands of ranges.
     pub fn overlaps_any(self, sorted: &[ByteRange]) -> bool {
         let at = sorted.partition_point(|range| range.end() <= self.offset);
         sorted.get(at).is_some_and(|range| range.overlaps(self))
     }
 
-    /// The shortest range that has both in it.
+    /// Returns the shortest range that contains both.
     pub fn around(self, other: ByteRange) -> ByteRange {
         let offset = self.offset.min(other.offset);
         ByteRange { offset, len: self.end().max(other.end()) - offset }
     }
 
-    /// The bytes that both hold, `None` when there are none.
+    /// Returns the bytes that both ranges have in common, or `None`.
     pub fn intersection(self, other: ByteRange) -> Option<ByteRange> {
         let offset = self.offset.max(other.offset);
         let end = self.end().min(other.end());

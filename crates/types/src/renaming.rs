@@ -1,19 +1,19 @@
-//! What becomes of the file that already has the new name of a rename.
+//! Rename modes: the treatment of a file that already has the new name of a rename.
 
-/// How RENAME treats a file that has the new name, as the flags of renameat2(2) say.
+/// The treatment of a file that already has the new name, as in the flags of renameat2(2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Renaming {
-    /// It loses the name, as by rename(2) and by RENAME of NFS (RFC 8881 §18.26).
+    /// The file loses the name, as with rename(2) and with RENAME of NFS (RFC 8881 §18.26).
     #[default]
     Replace,
     /// `RENAME_NOREPLACE`: the rename fails with `Exist`.
     NoReplace,
-    /// `RENAME_EXCHANGE`: it gets the old name, and has to be there.
+    /// `RENAME_EXCHANGE`: the file gets the old name. It must exist.
     Exchange,
 }
 
 impl Renaming {
-    /// By the flags of renameat2(2); `None` for others and for both at once.
+    /// Returns the mode for the flags of renameat2(2); `None` for other flags and for both flags at once.
     pub const fn from_flags(flags: u32) -> Option<Self> {
         match flags {
             0 => Some(Renaming::Replace),
@@ -23,7 +23,7 @@ impl Renaming {
         }
     }
 
-    /// The flags of renameat2(2).
+    /// Returns the flags of renameat2(2).
     pub const fn flags(self) -> u32 {
         match self {
             Renaming::Replace => 0,

@@ -1,14 +1,14 @@
-//! What is said now and then only: a peer that does the same wrong thing again and again must not fill the log.
+//! Rate limiter for log messages: a peer that repeats the same mistake must not fill the log.
 
 use crate::Machine;
 use std::collections::BTreeMap;
 
-/// Seconds after which the same of the same machine is said once more.
+/// Seconds after which the same message about the same machine is logged again.
 const AGAIN: u64 = 10;
-/// Machines and reasons kept apart; those of all further ones count together.
+/// Most pairs of machine and reason that are tracked separately; all further ones count together.
 const APART: usize = 1024;
 
-/// What was said lately, by reason and machine.
+/// Recent messages, by reason and machine.
 #[derive(Clone, Debug, Default)]
 pub struct Seldom(BTreeMap<(&'static str, Machine), Said>);
 
@@ -19,16 +19,17 @@ struct Said {
 }
 
 impl Seldom {
-    /// Nothing was said.
+    /// Returns an empty limiter.
     pub const fn new() -> Self {
         Seldom(BTreeMap::new())
     }
 
-    /// Whether to say this of a machine now, with `now` in seconds of any clock that does not stand still: then how often it was left out since it was said last.
+    /// Decides whether to log this message about a machine now; `now` is in seconds of any running clock. Returns how
+    /// often the message was suppressed since it was last logged, or `None` to suppress it.
     pub fn is_time(&mut self, reason: &'static str, machine: Machine, now: u64) -> Option<u64> {
         let mut key = (reason, machine);
         if self.0.len() >= APART && !self.0.contains_key(&key) {
-            // Those that were quiet for long, or for very long if something is still to be told of them.
+            // Remove quiet entries; entries with unreported suppressed messages stay longer.
             let quiet = |said: &Said| now.abs_diff(said.at) >= if said.left_out > 0 { 30 * AGAIN } else { AGAIN };
             self.0.retain(|_, said| !quiet(said));
             if self.0.len() >= APART {
@@ -70,7 +71,7 @@ mod tests {
         let said = (0..100_000).filter(|n| seldom.is_time("a", Machine::Local(*n), 7).is_some()).count();
         assert!(said <= APART + 1, "{said}");
         assert!(seldom.0.len() <= APART + 1);
-        // Once they are quiet, others are heard.
+        // Once the entries are quiet, messages about other machines are logged.
         assert_eq!(seldom.is_time("a", Machine::Local(200_000), 99), Some(0));
     }
 }

@@ -1,6 +1,6 @@
-//! The one neutral outcome that thinkers speak; each face maps it to its own codes in one file.
+//! The status of an operation, independent of any protocol; each protocol maps it to its own codes in one file.
 
-/// Why an operation did not happen. Numbers are stable: the native protocol carries them.
+/// The reason why an operation failed. The numbers are stable, because the native protocol carries them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[repr(u32)]
 #[allow(missing_docs)] // each variant's message says it
@@ -92,7 +92,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Every status, for tables and tests.
+    /// Every status.
     pub const ALL: [Status; 42] = {
         use Status::*;
         [
@@ -141,12 +141,12 @@ impl Status {
         ]
     };
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub fn number(self) -> u32 {
         self as u32
     }
 
-    /// The status with this number, `None` for one this version does not know.
+    /// Returns the status with this number, or `None` if this version does not know it.
     pub fn from_number(n: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|s| s.number() == n)
     }

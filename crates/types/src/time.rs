@@ -1,4 +1,4 @@
-//! Points in time, as thinkers receive them.
+//! Points in time, as the pure cores receive them.
 
 /// Seconds and nanoseconds since 1970-01-01 00:00 UTC; `nanos` is below 10^9 (`nfstime4`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
@@ -10,12 +10,12 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// A timestamp from its two parts; `nanos` at or above 10^9 is refused.
+    /// Returns a timestamp from its two parts, or `None` if `nanos` is 10^9 or more.
     pub fn new(secs: i64, nanos: u32) -> Option<Self> {
         (nanos < 1_000_000_000).then_some(Timestamp { secs, nanos })
     }
 
-    /// The moment `elapsed` later, saturating at the end of time.
+    /// Returns the time `elapsed` later. The seconds saturate.
     pub fn after(self, elapsed: std::time::Duration) -> Self {
         let nanos = u64::from(self.nanos) + u64::from(elapsed.subsec_nanos());
         let carry = (nanos / 1_000_000_000) as i64;
@@ -23,7 +23,7 @@ impl Timestamp {
         Timestamp { secs, nanos: (nanos % 1_000_000_000) as u32 }
     }
 
-    /// The time elapsed since `earlier`, zero if `earlier` is later.
+    /// Returns the time elapsed since `earlier`, zero if `earlier` is later.
     pub fn since(self, earlier: Timestamp) -> std::time::Duration {
         let nanos = |t: Timestamp| i128::from(t.secs) * 1_000_000_000 + i128::from(t.nanos);
         let elapsed = (nanos(self) - nanos(earlier)).max(0);

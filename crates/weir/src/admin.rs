@@ -1,4 +1,4 @@
-//! Asking an mgr by the admin program, as the user who runs the command.
+//! Client of the admin RPC program of the mgr; its calls carry the credentials of the user who runs the command.
 
 use crate::failure::{Exit, Failure, UNREACHABLE};
 use crate::session::Connect;
@@ -12,7 +12,7 @@ use wire::admin::{NEAR_TO_ADMINISTER, NearArgs, NearReply, PROGRAM, VERSION};
 use wire::rpc::{Auth, AuthSys};
 use xdr::{Segments, Xdr};
 
-/// A connection to an mgr.
+/// A connection to the admin program of an mgr.
 pub struct Admin {
     address: Address,
     connection: Connection,
@@ -21,23 +21,23 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Connects to the mgr at `address`; it and every answer may take `timeout`.
+    /// Connects to the mgr at `address`. `timeout` limits the connection attempt and every later answer.
     pub async fn connect(address: Address, timeout: Duration) -> Result<Admin, Failure> {
         let connection = connect(&address, timeout).await.map_err(unreachable)?;
         Ok(Admin { address, connection, timeout, auth: auth() })
     }
 
-    /// The same, with so much time for every answer from now on.
+    /// Returns the same connection with `timeout` as the limit for every answer from now on.
     pub fn patient(self, timeout: Duration) -> Admin {
         Admin { timeout, ..self }
     }
 
-    /// Calls a procedure.
+    /// Calls a procedure and decodes the answer.
     pub async fn ask<R: Xdr>(&self, procedure: u32, args: &impl Xdr) -> Result<R, Failure> {
         self.send(procedure, args.to_bytes().into()).await
     }
 
-    /// Calls a procedure without arguments.
+    /// Calls a procedure without arguments and decodes the answer.
     pub async fn ask_for<R: Xdr>(&self, procedure: u32) -> Result<R, Failure> {
         self.send(procedure, Segments::default()).await
     }
@@ -53,16 +53,16 @@ impl Admin {
     }
 }
 
-/// The address of the mgr that serves `target`.
+/// Returns the address of the mgr that serves `target`.
 pub fn mgr_of(target: &Target) -> Address {
     Address::Tcp { host: target.host().to_owned(), port: target.port() }
 }
 
-/// Fails unless the directory that `target` names is there. Commands that concern a whole file system accept a directory
-/// in it, which `WEIR_URL` may name.
+/// Fails unless the directory that `target` names exists. Commands that concern a whole file system accept a directory
+/// in it, because `WEIR_URL` may name one.
 pub async fn must_exist(connect: &Connect, target: &Target) -> Result<(), Failure> {
     if target.path().is_empty() {
-        // An administrator may check a file system that no export lets this machine mount.
+        // The root is not resolved: an administrator may check a file system that no export lets this machine mount.
         return Ok(());
     }
     let mut mounts = crate::session::Mounts::new(connect)?;
@@ -75,17 +75,18 @@ pub async fn must_exist(connect: &Connect, target: &Target) -> Result<(), Failur
     }
 }
 
-/// What calls say about the user of this process.
+/// Returns the RPC credentials of the user of this process.
 pub fn auth() -> Auth {
     Auth::Sys(AuthSys::new(&client::Options::default().cred, "weir"))
 }
 
-/// A refusal that only something else than an mgr gives.
+/// Returns the failure for an RPC refusal that only a server other than a matching mgr sends.
 pub fn no_mgr(address: &Address, refusal: impl std::fmt::Display) -> Failure {
     Failure::new(format!("{address} is no mgr of this version of Weir: {refusal}"))
 }
 
-/// A connection to an mgr: by its Unix socket where that is on this machine, as the mgr knows then who connects.
+/// Connects to an mgr. If the mgr runs on this machine, the connection uses its Unix socket, where the mgr can check
+/// the user.
 pub async fn connect(address: &Address, timeout: Duration) -> Result<Connection, net::Error> {
     let connection = reach(address, timeout).await?;
     let connection = nearer(&connection, timeout).await.unwrap_or(connection);
@@ -107,7 +108,7 @@ async fn nearer(connection: &Connection, timeout: Duration) -> Option<Connection
     }
     let address = Address::parse(&local.path, None).ok().filter(|address| matches!(address, Address::Unix(_)))?;
     let (service, limits, counters) = (Arc::new(NoService), Limits::default(), net::Counters::default());
-    // The path may lead elsewhere here than where the mgr runs: to a process that could hand on what the mgr says.
+    // On this machine the path may name the socket of another process, which could relay what the mgr says.
     let nearer = Connection::connect_sent(&address, service, limits, counters, timeout).await;
     let nearer = nearer.inspect_err(|e| tracing::debug!("staying with TCP: {e}")).ok()?;
     let run = near(&nearer, String::new(), timeout).await?.run;

@@ -1,7 +1,7 @@
-//! A cluster in one process: its directory, how it is made, started and stopped.
+//! A cluster in one process: its directory, and how `weir up` makes, starts and stops it.
 //!
-//! The directory holds one folder `cluster`, made under another name and renamed when it is complete: what stands under
-//! that name is a whole file system.
+//! The directory holds one folder, `cluster`. It is made under another name and renamed when it is complete, so
+//! `cluster` is always a whole file system.
 
 use crate::daemon::{load, write_whole};
 use crate::failure::Failure;
@@ -15,14 +15,14 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// Number of iods of a new cluster unless told otherwise.
+/// Number of iods of a new cluster without `--iods`.
 const IODS: u16 = 4;
 const READY: &str = "cluster";
 const FORMING: &str = ".forming";
 const STATE: &str = "up.toml";
 const FORMAT: u32 = 1;
 
-/// What a cluster remembers from one start to the next.
+/// What a cluster keeps from one start to the next.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct State {
@@ -30,7 +30,7 @@ struct State {
     format: u32,
     /// Number of iods.
     iods: u16,
-    /// Where the iods listened last: clients that wait for a restarted cluster find them there.
+    /// Where the iods listened last. Clients that wait for a restarted cluster try these addresses.
     #[serde(default)]
     addresses: Vec<SocketAddr>,
 }
@@ -44,7 +44,7 @@ pub struct Cluster {
     new: bool,
 }
 
-/// What went through the iods so far.
+/// Traffic of all iods so far.
 #[derive(Clone, Copy, Default)]
 pub struct Traffic {
     /// Connections open now.
@@ -56,9 +56,9 @@ pub struct Traffic {
 }
 
 impl Cluster {
-    /// Starts the cluster in `dir`, which is made when it holds none yet, with stores that have `features`; the mgr
-    /// listens at `listen`, and NFS clients are told to reach the iods at `nfs_host`, if that is another address. With
-    /// `recover_old_store` the mgr takes up an older copy of its store.
+    /// Starts the cluster in `dir`. If `dir` holds no cluster, one is made, with stores that have `features`. The mgr
+    /// listens at `listen`. NFS clients receive `nfs_host` as the address of the iods, if it is set. With
+    /// `recover_old_store` the mgr accepts an older copy of its store.
     pub async fn start(
         dir: &Path,
         iods: Option<u16>,
@@ -73,7 +73,7 @@ impl Cluster {
                 .await
                 .map_err(|e| e.about(format!("cannot make a cluster in {}", dir.display())))?;
         }
-        // Others can walk through it to the socket of the mgr.
+        // Other users need search permission on the directory to reach the socket of the mgr.
         narrow(&home, &[("", WAY), (STATE, FILE)]);
         let mut state: State = load(&home.join(STATE))?;
         if state.format != FORMAT {
@@ -90,7 +90,7 @@ impl Cluster {
         }
         let cluster_file = home.join("cluster.toml");
         let secret = ClusterFile::load(&cluster_file)?;
-        // First: the iods take free ports of the same host, and might be given this one.
+        // Bind this first: the iods take free ports of the same host and could get this one.
         let listener = Listener::bind(&listen.into()).await.map_err(|e| explain(e, listen))?;
         let (mut iods, mut data_servers) = (Vec::new(), Vec::new());
         for i in 0..state.iods {
@@ -118,27 +118,27 @@ impl Cluster {
         Ok(Cluster { mgr, iods, data_servers, address, new })
     }
 
-    /// Where the mgr listens.
+    /// Returns the address at which the mgr listens.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Where the iods listen.
+    /// Returns the addresses at which the iods listen.
     pub fn iods(&self) -> Vec<String> {
         self.iods.iter().flat_map(|iod| iod.addrs()).map(ToString::to_string).collect()
     }
 
-    /// Its mgr.
+    /// Returns the mgr of this cluster.
     pub fn mgr(&self) -> &mgr::Running {
         &self.mgr
     }
 
-    /// Whether it was made by this start.
+    /// Returns whether this start made the cluster.
     pub fn is_new(&self) -> bool {
         self.new
     }
 
-    /// What went through the iods so far.
+    /// Returns the traffic of all iods so far.
     pub fn traffic(&self) -> Traffic {
         let counters = self.iods.iter().flat_map(|iod| iod.counters());
         counters.fold(Traffic::default(), |mut sum, counter| {
@@ -162,7 +162,7 @@ impl Cluster {
     }
 }
 
-/// Where a cluster whose directory is `dir` keeps its data.
+/// Returns the folder with the data of a cluster whose directory is `dir`.
 pub fn home(dir: &Path) -> PathBuf {
     dir.join(READY)
 }
@@ -171,7 +171,7 @@ fn exists(path: &Path) -> Result<bool, Failure> {
     path.try_exists().map_err(|e| Failure::from(e).about(path.display()))
 }
 
-/// Makes a cluster in a directory that holds nothing else.
+/// Makes a cluster in a directory that is missing or empty.
 async fn make(dir: &Path, iods: u16, features: iod::Features) -> Result<(), Failure> {
     if !exists(dir)? {
         dir.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -185,7 +185,7 @@ async fn make(dir: &Path, iods: u16, features: iod::Features) -> Result<(), Fail
         }
     }
     let forming = dir.join(FORMING);
-    // Left by a start that did not get to its end: nothing was ever stored in it.
+    // A start that did not complete left this folder; no file was ever stored in it.
     if exists(&forming)? {
         fs::remove_dir_all(&forming)?;
     }
@@ -211,7 +211,7 @@ fn write_state(home: &Path, state: &State) -> Result<(), Failure> {
     write_whole(&home.join(STATE), text.as_bytes())
 }
 
-/// Starts one iod, where it was before if it can, else on a free port.
+/// Starts one iod at its previous address, or on a free port if that address is taken.
 fn start_iod(
     home: &Path,
     i: u16,
@@ -239,7 +239,7 @@ fn start_iod(
     Iod::start(config(free)).map_err(explain)
 }
 
-/// An mgr that cannot listen is the usual mistake: its port is taken.
+/// Explains a failed start of the mgr. The usual cause is that its port is taken.
 fn explain(error: net::Error, listen: SocketAddr) -> Failure {
     match error {
         net::Error::Listen { reason, .. } => {

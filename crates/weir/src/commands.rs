@@ -1,4 +1,4 @@
-//! The commands, one file each.
+//! The subcommands of `weir`, one file each.
 
 mod cat;
 mod completions;
@@ -100,12 +100,12 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether it goes on for long by itself, so that its log says when it started and stopped.
+    /// Returns whether the command runs until it is stopped, so that its log records its start and stop.
     pub fn is_daemon(&self) -> bool {
         matches!(self, Command::Mgr(_) | Command::Iod(_) | Command::Mount(_))
     }
 
-    /// Does it; `verbose` is the number of `-v`.
+    /// Runs the command; `verbose` is the number of `-v`.
     pub fn run(self, verbose: u8) -> Outcome {
         match self {
             Command::Up(args) => up::run(args),

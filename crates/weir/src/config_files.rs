@@ -1,8 +1,8 @@
-//! Complete configuration files for daemons: every key with its default, for administrators to edit.
+//! Complete configuration files for the daemons: every key with its default, for administrators to edit.
 
 use std::path::Path;
 
-/// An `mgr.toml` with every key.
+/// Returns an `mgr.toml` with every key.
 pub fn mgr(dir: &Path, cluster_file: &Path) -> String {
     format!(
         r##"# Configuration of a Weir mgr, for: weir mgr --config mgr.toml
@@ -59,7 +59,7 @@ iods = ["node1:2050", "node2:2050"]
     )
 }
 
-/// An `iod.toml` with every key.
+/// Returns an `iod.toml` with every key.
 pub fn iod(dir: &Path, cluster_file: &Path) -> String {
     format!(
         r##"# Configuration of a Weir iod, for: weir iod --config iod.toml
@@ -93,7 +93,7 @@ cluster_file = {cluster_file}
     )
 }
 
-/// A path as a TOML string.
+/// Returns a path as a TOML string.
 fn quoted(path: &Path) -> String {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     toml::Value::String(path.to_string_lossy().into_owned()).to_string()
@@ -103,7 +103,7 @@ fn quoted(path: &Path) -> String {
 pub mod tests {
     use super::*;
 
-    /// The same text with every default as a setting.
+    /// Returns the same text with every default written as a setting.
     pub fn spelled_out(text: &str) -> String {
         let setting = |line: &str| line.strip_prefix('#').is_some_and(|rest| !rest.starts_with(' '));
         text.lines()

@@ -1,7 +1,7 @@
-//! Copying trees in parallel: a queue of work, plain threads that work it off, one report.
+//! Parallel copying of trees: a queue of tasks, plain threads that do them, and one report.
 //!
-//! Every file is written under a temporary name of its directory and renamed when it is complete and durable, so a name
-//! at the destination is always a whole file. See [`TEMPORARY`].
+//! Every file is written under a temporary name in its directory. The file is renamed when it is complete and durable,
+//! so a name at the destination is always a whole file. See [`TEMPORARY`].
 
 mod body;
 mod buffers;
@@ -30,23 +30,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use types::{FileId, FileKind};
 
-/// What temporary names begin with; random hexadecimal digits follow. A copy that is killed leaves such names behind; they
-/// can be removed whenever no copy into that directory is running.
+/// Prefix of temporary names; random hexadecimal digits follow. A copy that is killed leaves such names behind. They
+/// can be removed while no copy into that directory is running.
 pub const TEMPORARY: &str = ".weir-cp-";
 
-/// A new temporary name.
+/// Returns a new temporary name.
 pub fn temporary_name() -> Result<Vec<u8>, Failure> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|e| Failure::new(format!("no random number: {e}")))?;
     Ok(format!("{TEMPORARY}{}", crate::show::hex(&random)).into_bytes())
 }
 
-/// A name in a directory of the destination, for people.
+/// Returns the path of a name in a directory of the destination, for people.
 pub fn named(dir: &Spot, name: &[u8]) -> String {
     crate::show::path(&crate::locator::join(&dir.path, name))
 }
 
-/// A copy under way.
+/// A copy in progress.
 pub struct Copy {
     from: End,
     to: End,
@@ -57,9 +57,10 @@ pub struct Copy {
     links: Links<FileJob, Spot>,
     queue: Queue<DirJob, FileJob, Arc<Body>>,
     jobs: usize,
-    /// Directories made at the top of the destination: met again as a source, the copy would go into itself.
+    /// Directories at the top of the destination. A source directory with one of these ids means that the copy goes
+    /// into itself.
     tops: Mutex<HashSet<FileId>>,
-    /// The failure after which going on makes no sense.
+    /// The first failure that makes it useless to continue.
     fatal: Mutex<Option<Failure>>,
     aborted: AtomicBool,
 }
@@ -74,14 +75,14 @@ pub struct Plan {
     pub same_system: bool,
     /// Number of threads, at least 1.
     pub jobs: usize,
-    /// Whether the user wants to stop.
+    /// Set when the user asks to stop.
     pub stop: Stop,
-    /// Where to tell what happens.
+    /// Receives progress, errors and the summary.
     pub report: Report,
 }
 
 impl Copy {
-    /// Copies directories and files; returns the exit code after everything is done, failed or stopped.
+    /// Copies directories and files. Returns the exit code when all work is done, has failed or was stopped.
     pub fn run(plan: Plan, dirs: Vec<DirJob>, files: Vec<FileJob>) -> Result<Exit, Failure> {
         let copy = Copy {
             from: plan.from,
@@ -114,7 +115,7 @@ impl Copy {
     fn thread(&self) {
         while let Some(task) = self.queue.pop() {
             match task {
-                // A file that was begun is always brought to an end, be it by removing it.
+                // A file that was begun is always ended, if only by removing its temporary name.
                 Task::Help(body) => self.help(body),
                 _ if self.stopped() => {}
                 Task::Dir(job) => self.directory(job),
@@ -134,7 +135,7 @@ impl Copy {
 
     fn fail(&self, path: &[u8], failure: &Failure) {
         match failure.code {
-            // The summary says so once.
+            // The summary reports the interruption once.
             Exit::Interrupted => {}
             Exit::Unreachable => {
                 let mut fatal = self.fatal.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,14 +170,15 @@ impl Copy {
                 folder
             }
             Into::Name(parent, name) => {
-                // Until its times are set the directory must be open to us, and to nobody who may not see it later.
+                // Until its times are set, this user needs access, and no user may have access who will not have it
+                // later.
                 let mode = job.meta.attrs.mode & 0o777 | 0o700;
                 let made = self.to.mkdir(&parent.spot, &name, mode);
                 let (spot, _) = made.map_err(|e| e.of(named(&parent.spot, &name)))?;
                 if let (None, Some(node)) = (&parent.parent, &spot.node) {
                     self.tops.lock().unwrap_or_else(PoisonError::into_inner).insert(node.id);
                 }
-                // Before the files: a policy among them decides how they are laid out.
+                // Set the xattrs before the files are made: a policy among them decides how the files are laid out.
                 self.copy_xattrs(&job.spot, &spot, None);
                 Arc::new(Folder { spot, attrs: Some(job.meta.attrs), parent: Some(parent) })
             }
@@ -199,7 +201,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Where a file goes, for people.
+    /// Returns the path of a file at the destination, for people.
     fn target(job: &FileJob) -> String {
         named(&job.folder.spot, &job.name)
     }
@@ -208,7 +210,8 @@ impl Copy {
         self.tops.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
     }
 
-    /// Gives a reference to a directory back; the last one to do so completes it, and then its parent.
+    /// Drops a reference to a directory. The last reference applies the attributes of the directory, and then drops its
+    /// parent.
     fn release(&self, folder: Arc<Folder>) {
         let mut next = Some(folder);
         while let Some(folder) = next.and_then(Arc::into_inner) {
@@ -221,7 +224,7 @@ impl Copy {
         }
     }
 
-    /// Copies the xattrs; one that the destination refuses is reported, and the rest of the file still copied.
+    /// Copies the xattrs. A failure is reported, and the rest of the file is still copied.
     fn copy_xattrs(&self, from: &Spot, to: &Spot, open: Option<&end::Open>) {
         let copied = self.from.xattrs(from).and_then(|xattrs| {
             xattrs.iter().try_for_each(|xattr| {
@@ -254,8 +257,8 @@ impl Copy {
         self.release(job.folder);
     }
 
-    /// Makes something that is complete at once: directly, or when the name is taken under a temporary name that then
-    /// replaces what was there.
+    /// Makes a file that is complete at once. If its name is taken, the file is made under a temporary name that then
+    /// replaces the old one.
     fn make(&self, job: &FileJob, make: impl Fn(&Spot, &[u8]) -> Result<Option<Spot>, Failure>) -> Result<(), Failure> {
         let made = self.make_or_replace(job, make);
         made.map_err(|e| e.of(Self::target(job)))
@@ -276,7 +279,7 @@ impl Copy {
             return Err(Failure::new("a temporary name is taken").next("run the same command again"));
         }
         let renamed = self.to.rename(dir, &temporary, &job.name);
-        // Renaming one name of a file over another of the same file does nothing, as POSIX has it.
+        // rename(2) does nothing if both names are links to the same file (POSIX), so the temporary name may remain.
         let removed = self.to.unlink(dir, &temporary);
         renamed.and(removed).map_err(known)
     }
@@ -327,7 +330,7 @@ impl Copy {
 
     fn help(&self, body: Arc<Body>) {
         body.work(&self.means());
-        // The last thread to let go of it owns it, and finishes it.
+        // The last thread to drop its reference owns the body and completes it.
         if let Some(body) = Arc::into_inner(body) {
             self.complete(body);
         }
@@ -357,7 +360,7 @@ impl Copy {
         self.settle(job, outcome.map(|()| spot));
     }
 
-    /// A file is there or has failed: says so, and lets the other names of it go on.
+    /// Reports that a file is complete or has failed, and queues the other names of that file.
     fn settle(&self, job: FileJob, outcome: Result<Spot, Failure>) {
         let id = (job.meta.dev, job.meta.attrs.id.0);
         let linked = job.meta.attrs.nlink > 1;

@@ -1,4 +1,4 @@
-//! What the commands that run daemons share: configuration files and telling that they are ready.
+//! Code that the daemon commands share: configuration files, the ready message, and the end.
 
 use crate::failure::{Exit, Failure};
 use crate::logging::LIFE;
@@ -23,17 +23,17 @@ pub struct Ready {
     json: bool,
 }
 
-/// What is told.
+/// The ready message of a daemon.
 #[derive(Serialize)]
 pub struct ReadyLine {
     /// Which daemon: `mgr`, `iod` or `up`.
     pub daemon: &'static str,
-    /// What `WEIR_URL` should be.
+    /// The value for `WEIR_URL`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Where it listens.
+    /// Where the daemon listens.
     pub addresses: Vec<String>,
-    /// Where its data are.
+    /// The directory of its data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
     /// Where the iods of a local cluster listen.
@@ -42,12 +42,12 @@ pub struct ReadyLine {
 }
 
 impl Ready {
-    /// Whether only JSON goes to standard output.
+    /// Returns whether only JSON goes to standard output.
     pub fn is_json(&self) -> bool {
         self.json
     }
 
-    /// Tells that the daemon is ready.
+    /// Reports that the daemon is ready: in the log, in the ready file, and on standard output.
     pub fn tell(&self, line: &ReadyLine) -> Result<(), Failure> {
         let (addresses, version) = (line.addresses.join(" "), env!("CARGO_PKG_VERSION"));
         tracing::info!(target: LIFE, daemon = line.daemon, %addresses, version, "started");
@@ -65,8 +65,8 @@ impl Ready {
     }
 }
 
-/// Waits until the user stops the daemon; ends the process as soon as its mgr has failed, without another access to the
-/// disk that may be the cause.
+/// Waits until the user stops the daemon. If its mgr fails, this ends the process at once, without another access to
+/// the disk, which may be the cause.
 pub async fn until_stopped(stop: &Stop, mgr: &mgr::Running) {
     tokio::select! {
         () = stop.wait() => {}
@@ -77,12 +77,13 @@ pub async fn until_stopped(stop: &Stop, mgr: &mgr::Running) {
     }
 }
 
-/// Says in the log that a daemon has stopped in order.
+/// Logs that a daemon has stopped in order.
 pub fn stopped(daemon: &'static str) {
     tracing::info!(target: LIFE, daemon, "stopped");
 }
 
-/// Writes a file that only its owner can open, so that it is seen whole or not at all, now and after a crash.
+/// Writes a file that only its owner can open. The replacement is atomic and durable: readers see the old file or the
+/// whole new one, also after a crash.
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::from(e).about(path.display());
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -92,20 +93,20 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), Failure> {
     let temporary = dir.join(name);
     let mut options = std::fs::File::options();
     let mut file = options.write(true).create(true).truncate(true).mode(FILE).open(&temporary).map_err(failed)?;
-    // What an attempt has left that was cut off may permit more.
+    // An interrupted attempt may have left a file with a wider mode.
     file.set_permissions(Permissions::from_mode(FILE)).map_err(failed)?;
     file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
     std::fs::rename(&temporary, path).map_err(failed)?;
     std::fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
 }
 
-/// Reads a TOML file; unknown keys are errors that name the line, the key and the keys there are.
+/// Reads a TOML file. An unknown key is an error that names the line, the key and the known keys.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
     let text = std::fs::read_to_string(path).map_err(|e| Failure::from(e).about(path.display()))?;
     toml::from_str(&text).map_err(|e| bad_config(format!("{}: {}", path.display(), e.to_string().trim_end())))
 }
 
-/// A configuration that cannot be used.
+/// Returns the failure for a configuration that cannot be used.
 pub fn bad_config(what: impl std::fmt::Display) -> Failure {
     Failure::usage(what).next("correct the configuration, then start again")
 }

@@ -1,4 +1,4 @@
-//! What went wrong, what to do next, and the exit code that says so to scripts.
+//! Failures of commands: what failed, what to do next, and the exit code for scripts.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Exit {
-    /// Everything asked for was done.
+    /// The command did everything.
     Done = 0,
-    /// Something failed, everything else was done.
+    /// Something failed; the command did everything else.
     Failed = 1,
     /// The command line or a configuration file is wrong.
     Usage = 2,
     /// The cluster cannot be reached.
     Unreachable = 3,
-    /// Damage was found and is left (`weir fsck` only).
+    /// Damage was found and not repaired (`weir fsck` only).
     Left = 4,
     /// Not everything could be checked (`weir fsck` only).
     Unchecked = 8,
@@ -30,7 +30,7 @@ pub const UNREACHABLE: &str =
 const IOD_DOWN: &str =
     "\"weir status\" shows which iods are down; start that iod on its machine, then run the command again";
 
-/// A failure as a person reads it: one line for what failed, one for what to do.
+/// A failure as a person reads it: one line says what failed, one line says what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// The exit code.
@@ -39,20 +39,20 @@ pub struct Failure {
     pub what: String,
     /// What to do next.
     pub next: Option<String>,
-    /// The name that is at fault, where that is not the name the command works on.
+    /// The name that is at fault, if it is not the name that the command works on.
     pub subject: Option<String>,
 }
 
-/// The outcome of a command: the exit code when it could say everything itself.
+/// The outcome of a command. `Ok` holds the exit code of a command that has printed everything itself.
 pub type Outcome = Result<Exit, Failure>;
 
 impl Failure {
-    /// Something failed.
+    /// Returns a general failure.
     pub fn new(what: impl fmt::Display) -> Self {
         Failure { code: Exit::Failed, what: what.to_string(), next: None, subject: None }
     }
 
-    /// Something failed; what a message says after its first semicolon is what to do next.
+    /// Returns a failure from a message whose text after the first semicolon says what to do next.
     pub fn told(message: impl fmt::Display) -> Self {
         let text = message.to_string();
         match text.split_once("; ") {
@@ -61,34 +61,34 @@ impl Failure {
         }
     }
 
-    /// The command line or a configuration is wrong.
+    /// Returns a failure of the command line or a configuration.
     pub fn usage(what: impl fmt::Display) -> Self {
         Failure { code: Exit::Usage, ..Failure::new(what) }
     }
 
-    /// The user stopped it.
+    /// Returns the failure of a command that the user stopped.
     pub fn interrupted() -> Self {
         Failure { code: Exit::Interrupted, ..Failure::new("interrupted") }
     }
 
-    /// The same with a line on what to do next.
+    /// Adds a line that says what to do next.
     pub fn next(self, next: impl fmt::Display) -> Self {
         Failure { next: Some(next.to_string()), ..self }
     }
 
-    /// The same, which is the fault of this name and of no other.
+    /// Sets the name that is at fault, unless it is already set.
     pub fn of(self, subject: impl fmt::Display) -> Self {
         let subject = self.subject.unwrap_or_else(|| subject.to_string());
         Failure { subject: Some(subject), ..self }
     }
 
-    /// The same, with the name that the user knows instead of one that the command made up.
+    /// Replaces a temporary name that the command made by the name that the user knows.
     pub fn renamed(self, temporary: &[u8], name: &[u8]) -> Self {
         let what = self.what.replace(&*String::from_utf8_lossy(temporary), &crate::show::path(name));
         Failure { what, ..self }
     }
 
-    /// The same with the name of the thing in front of what failed.
+    /// Puts the name of the object in front of what failed.
     pub fn about(self, name: impl fmt::Display) -> Self {
         Failure { what: format!("{name}: {}", self.what), ..self }
     }
@@ -111,7 +111,7 @@ impl From<std::io::Error> for Failure {
         let what = match error.raw_os_error() {
             // "No such file or directory (os error 2)" says the same twice.
             Some(_) => text.split(" (os error").next().unwrap_or(&text).to_lowercase(),
-            // Names and commands in it are to be typed as they are.
+            // Keep upper case: the text may contain names and commands to type.
             None => text,
         };
         let failure = Failure::new(what);
@@ -141,9 +141,9 @@ impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
         let failure = Failure::told(&error);
         match error.kind() {
-            // It says itself what to do.
+            // The message already says what to do.
             client::ErrorKind::Connection if error.is_in_doubt() => Failure { code: Exit::Unreachable, ..failure },
-            // The cluster is there, and a part of it is not.
+            // The mgr answers; only an iod is unreachable.
             client::ErrorKind::Connection if error.is_of_iod() => failure.next(IOD_DOWN),
             client::ErrorKind::Connection => Failure { code: Exit::Unreachable, ..failure }.next(UNREACHABLE),
             client::ErrorKind::Usage => Failure { code: Exit::Usage, ..failure },

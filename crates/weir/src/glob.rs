@@ -1,8 +1,8 @@
-//! Shell patterns over bytes: `*`, `?`, `[a-z]`, `[!a-z]`, and a backslash that takes away their meaning.
+//! Shell patterns over bytes: `*`, `?`, `[a-z]`, `[!a-z]`, and a backslash that makes the next byte literal.
 
-/// Whether `name` matches `pattern` as a whole.
+/// Returns whether `name` as a whole matches `pattern`.
 ///
-/// Runs in time proportional to the product of the two lengths at most: only the last `*` is ever tried again.
+/// The time is at most proportional to the product of the two lengths, because only the last `*` is ever retried.
 pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut retry = None;
@@ -23,7 +23,8 @@ pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[p..].iter().all(|b| *b == b'*')
 }
 
-/// Matches one byte against the element at `p`; the position after it, `None` when it does not match.
+/// Matches one byte against the element at `p`. Returns the position after that element, or `None` if it does not
+/// match.
 fn one(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
     let (found, next) = match *pattern.get(p)? {
         b'?' => (true, p + 1),
@@ -37,7 +38,8 @@ fn one(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
     found.then_some(next)
 }
 
-/// Whether the set that begins at `p` holds `byte`, and where it ends; `None` when its bracket never closes.
+/// Returns whether the set that begins at `p` contains `byte`, and where the set ends; `None` if its bracket is not
+/// closed.
 fn set(pattern: &[u8], mut p: usize, byte: u8) -> Option<(bool, usize)> {
     let negated = matches!(pattern.get(p), Some(b'!' | b'^'));
     p += usize::from(negated);

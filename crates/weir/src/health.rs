@@ -1,17 +1,17 @@
-//! The health of a cluster: what the groups of `weir status` mean for a person who looks after it.
+//! Health summary of a cluster for administrators, computed from the groups of `weir status`.
 
 use crate::show;
 use wire::admin::{Group, Status, Value};
 
-/// How a cluster stands, in the ten lines that a person reads first.
+/// The health of a cluster in at most ten lines.
 pub struct Health {
-    /// What is wrong; nothing if all is well.
+    /// Problems, one line each; empty if the cluster is healthy.
     pub problems: Vec<String>,
     lines: Vec<(&'static str, String)>,
 }
 
 impl Health {
-    /// Judges what an mgr says.
+    /// Computes the health from the status that an mgr sent.
     pub fn of(status: &Status) -> Self {
         let iods: Vec<&Group> = status.groups.iter().filter(|group| group.name == "iod").collect();
         let empty = Group::new("");
@@ -39,17 +39,17 @@ impl Health {
         Health { problems, lines }
     }
 
-    /// Whether a part of the cluster does not do its work.
+    /// Returns whether a part of the cluster does not work.
     pub fn is_degraded(&self) -> bool {
         !self.problems.is_empty()
     }
 
-    /// One word.
+    /// Returns the verdict in one word.
     pub fn verdict(&self) -> &'static str {
         if self.is_degraded() { "degraded" } else { "healthy" }
     }
 
-    /// The lines, the verdict first.
+    /// Returns the lines, the verdict first.
     pub fn text(&self) -> String {
         let mut out = format!("{:<9} {}\n", "health", self.verdict());
         for problem in &self.problems {
@@ -73,7 +73,7 @@ fn is_up(iod: &Group) -> bool {
     text(iod, "state") == "up"
 }
 
-/// What is wrong with an iod, if anything is.
+/// Returns the problem of an iod, if it has one.
 fn problem(iod: &Group) -> Option<String> {
     let who = match iod.get("id") {
         Some(Value::Text(id)) => format!("iod {id} at {}", text(iod, "address")),
@@ -110,7 +110,7 @@ fn clients(mgr: &Group) -> String {
     out
 }
 
-/// What the mgr has still to do about files.
+/// Returns the pending work of the mgr on files.
 fn pending(work: &Group) -> String {
     let parts = [
         ("doomed", "removed file whose space is not free yet", "removed files whose space is not free yet"),
@@ -136,7 +136,7 @@ fn count(number: u64, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// A span of time for people, in its two largest units.
+/// Formats a duration for people, in its two largest units.
 fn age(secs: u64) -> String {
     match (secs / 86_400, secs / 3600 % 24, secs / 60 % 60) {
         (0, 0, 0) => format!("{secs} s"),

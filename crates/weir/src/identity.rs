@@ -1,9 +1,10 @@
-//! The name under which the mounts of a directory are known to the mgr, one after the other.
+//! The stable client owner of the mounts at one directory, by which the mgr recognises a restarted mount.
 //!
-//! A client that comes back under its old name with another verifier has been started anew, and the mgr drops at once what the one before
-//! still held (RFC 8881 §18.35.4, case 5): its locks, opens and delegations. Without that, others wait for them until the lease is over. Two
-//! clients alive under one name would take everything from each other again and again, so a name is used by who has the lock on its file: the
-//! system lets go of it when the process ends, however it does.
+//! A client that returns with its old client owner and another verifier has restarted. The mgr then drops the state of
+//! the old instance at once (RFC 8881 §18.35.4, case 5): its locks, opens and delegations. Without this, other clients
+//! wait for that state until the lease expires. Two live clients with one client owner would take the state from each
+//! other again and again. So only the process that holds the lock on the file of a client owner uses it. The kernel
+//! releases this lock when the process ends, in whatever way.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,14 +15,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Longest file of a name: a URL, a path, and the name.
+/// Maximum size of an identity file: a URL, a path, and the client owner.
 const FILE_MAX: u64 = 16 * 1024;
-/// How long a name is waited for that is in use: a process that was killed loses its mount at once, and its files when its last thread has ended.
+/// How long to wait for a client owner that is in use. A killed process loses its mount at once, but its locks only
+/// when its last thread has ended.
 const ENDING: Duration = Duration::from_secs(2);
-/// How often it is looked whether it still is.
+/// How often to check whether the client owner is still in use.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A name, and the right to use it while this lives.
+/// A client owner, and the right to use it while this value lives.
 pub struct Identity {
     name: [u8; 16],
     path: PathBuf,
@@ -30,15 +32,15 @@ pub struct Identity {
 
 impl Drop for Identity {
     fn drop(&mut self) {
-        // Whoever ends in order leaves nothing at the mgr. Who opened this file and has no lock yet may still take the name, and nobody
-        // else then has a file with it.
+        // A mount that ends in order leaves no state at the mgr. A process that has opened this file and waits for its
+        // lock may still take the client owner; no other process can open the file any more.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
 impl Identity {
-    /// The name for a mount of `url` at `dir`. None where it cannot be had, as another process uses it, or nothing can be kept: then a client
-    /// is as good as ever, but after it was killed its locks stay for a lease.
+    /// Returns the client owner for a mount of `url` at `dir`. Returns `None` if another process uses it or no file can
+    /// be kept. The mount then works as usual, but after it is killed its locks stay for a lease.
     pub fn of_mount(url: &str, dir: &Path) -> Option<Identity> {
         let kept = folder().map_or(Ok(None), |folder| Identity::kept_in(&folder, url, dir, ENDING));
         kept.unwrap_or_else(|error| {
@@ -47,7 +49,8 @@ impl Identity {
         })
     }
 
-    /// The same, kept in this folder, with so much patience for who uses it.
+    /// As [`Identity::of_mount`], with the file in `folder`; waits up to `patience` for another user of the client
+    /// owner.
     fn kept_in(folder: &Path, url: &str, dir: &Path, patience: Duration) -> io::Result<Option<Identity>> {
         let (path, head) = file_of(folder, url, dir)?;
         let mut options = OpenOptions::new();
@@ -64,7 +67,8 @@ impl Identity {
         let name = match name {
             Some(name) => name,
             None => {
-                // New, another mount's of the same hash, or half written by a process that was killed.
+                // The file is new, belongs to another mount with the same hash, or was half written by a process that
+                // was killed.
                 let name = Uuid::new_v4().into_bytes();
                 file.set_len(0)?;
                 file.rewind()?;
@@ -75,31 +79,32 @@ impl Identity {
         Ok(Some(Identity { name, path, _lock: file }))
     }
 
-    /// Waits until nobody uses the name for a mount of `url` at `dir`, but not longer than that; whether nobody does.
+    /// Waits until no process uses the client owner for a mount of `url` at `dir`, at most for `patience`. Returns
+    /// whether it is unused.
     pub fn unused(url: &str, dir: &Path, patience: Duration) -> bool {
         folder().is_none_or(|folder| Identity::unused_in(&folder, url, dir, patience))
     }
 
-    /// The same, kept in this folder.
+    /// As [`Identity::unused`], with the file in `folder`.
     fn unused_in(folder: &Path, url: &str, dir: &Path, patience: Duration) -> bool {
-        // Who ends in order removes it before letting go of it.
+        // A mount that ends in order removes the file before it releases the lock.
         let Ok(file) = file_of(folder, url, dir).and_then(|(path, _)| File::open(path)) else { return true };
         let (done, unused) = std::sync::mpsc::channel();
         std::thread::spawn(move || done.send(file.lock_shared()));
         unused.recv_timeout(patience).is_ok()
     }
 
-    /// What [`client::Options::identity`] takes.
+    /// Returns the value for [`client::Options::identity`].
     pub fn name(&self) -> [u8; 16] {
         self.name
     }
 }
 
-/// The file at this path, locked; none if it stays in use.
+/// Opens and locks the file at this path. Returns `None` if the file stays in use.
 fn locked(options: &OpenOptions, path: &Path, patience: Duration) -> io::Result<Option<File>> {
     let start = Instant::now();
     loop {
-        // Each time: who ends in order removes it.
+        // Open it each time, because a mount that ends in order removes the file.
         let file = options.open(path)?;
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
@@ -110,9 +115,9 @@ fn locked(options: &OpenOptions, path: &Path, patience: Duration) -> io::Result<
     }
 }
 
-/// The file of the name for a mount of `url` at `dir`, and what it begins with.
+/// Returns the path of the file for a mount of `url` at `dir`, and the bytes with which its content begins.
 fn file_of(folder: &Path, url: &str, dir: &Path) -> io::Result<(PathBuf, Vec<u8>)> {
-    // However it is written, with a slash at the end or without.
+    // Normalise the path, so that a slash at the end makes no difference.
     let place = fuse::place_of(&std::path::absolute(dir)?.components().collect::<PathBuf>())?;
     let mut head = url.as_bytes().to_vec();
     head.push(b'\n');
@@ -123,8 +128,8 @@ fn file_of(folder: &Path, url: &str, dir: &Path) -> io::Result<(PathBuf, Vec<u8>
     Ok((folder.join(format!("{:016x}", hash.finish())), head))
 }
 
-/// Where names are kept: in memory, as a machine that was started anew may be another one with a copy of the disk. None if there is no place
-/// that only this user can write to.
+/// Returns the folder of the identity files. It is in memory, because after a reboot the machine may run from a copy of
+/// the disk. Returns `None` if there is no place that only this user can write to.
 fn folder() -> Option<PathBuf> {
     let user = rustix::process::geteuid();
     let above = if user.is_root() { PathBuf::from("/run") } else { std::env::var_os("XDG_RUNTIME_DIR")?.into() };
@@ -142,7 +147,7 @@ mod tests {
         Identity::kept_in(folder, url, Path::new(dir), Duration::ZERO).unwrap()
     }
 
-    /// Ends without a word, as a process does that is killed; its name.
+    /// Drops an identity and leaves its file, as a killed process does. Returns the client owner.
     fn kill(identity: Identity) -> [u8; 16] {
         let whole = std::fs::read(&identity.path).unwrap();
         let (name, path) = (identity.name, identity.path.clone());
@@ -173,7 +178,7 @@ mod tests {
         let first = get(folder.path(), "weir://a/", "/mnt").unwrap();
         let path = first.path.clone();
         let name = kill(first);
-        // All that is left of a process that was killed, for a while.
+        // A killed process keeps its lock for a while.
         let ending = File::open(&path).unwrap();
         ending.lock().unwrap();
         let open = || {
@@ -185,7 +190,7 @@ mod tests {
         assert!(next(Duration::ZERO).is_none());
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| next(Duration::MAX).unwrap().name());
-            // It has found it in use.
+            // Wait until the thread has found the file in use.
             while open() < 2 && !waits.is_finished() {
                 std::thread::yield_now();
             }

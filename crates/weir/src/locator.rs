@@ -1,4 +1,4 @@
-//! Names of files as the user writes them: `weir://host[:port]/path`, `weir:/path`, or a local path.
+//! Parser of file names on the command line: `weir://host[:port]/path`, `weir:/path`, or a local path.
 
 use crate::failure::Failure;
 use client::Target;
@@ -7,27 +7,27 @@ use std::fmt::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// One argument of a command that takes both kinds of names.
+/// One argument of a command that takes local and Weir names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Locator {
-    /// A file of this machine.
+    /// A file on this machine.
     Local(PathBuf),
-    /// A file of a Weir file system.
+    /// A file on a Weir file system.
     Remote(Target),
 }
 
-/// What a name without a scheme means.
+/// The meaning of a name without a scheme.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bare {
-    /// A file of this machine (`cp`).
+    /// A file on this machine (`cp`).
     Local,
     /// A path inside `WEIR_URL` (all other commands).
     InsideBase,
 }
 
-/// Reads a name; `base` is the value of `WEIR_URL` when there is one.
+/// Parses a name; `base` is the value of `WEIR_URL`, if it is set.
 ///
-/// Only whole URLs know `%` escapes; in all other names every byte stands for itself.
+/// Only whole URLs have `%` escapes. In all other names every byte stands for itself.
 pub fn parse(name: &OsStr, bare: Bare, base: Option<&Target>) -> Result<Locator, Failure> {
     let bytes = name.as_bytes();
     if bytes.starts_with(b"weir://") {
@@ -43,7 +43,7 @@ pub fn parse(name: &OsStr, bare: Bare, base: Option<&Target>) -> Result<Locator,
         return Err(Failure::usage(format!("{}: no file system given", crate::show::path(bytes)))
             .next("write weir://host/path, or export WEIR_URL=weir://host (\"weir up\" prints the line to type)"));
     };
-    // The client knows what a component is: escape what the bytes are and let it read them.
+    // The client's URL parser splits the path into components, so escape the bytes and let it parse them.
     let mut text = base.to_string();
     text.push('/');
     for byte in inside {
@@ -55,7 +55,7 @@ pub fn parse(name: &OsStr, bare: Bare, base: Option<&Target>) -> Result<Locator,
     Ok(Locator::Remote(Target::parse(&text).map_err(Failure::from)?))
 }
 
-/// Reads a name that must lie in a Weir file system.
+/// Parses a name that must be on a Weir file system.
 pub fn parse_remote(name: &OsStr, base: Option<&Target>) -> Result<Target, Failure> {
     match parse(name, Bare::InsideBase, base)? {
         Locator::Remote(target) => Ok(target),
@@ -63,9 +63,9 @@ pub fn parse_remote(name: &OsStr, base: Option<&Target>) -> Result<Target, Failu
     }
 }
 
-/// Reads a whole URL, as `WEIR_URL` is one.
+/// Parses a whole URL, such as the value of `WEIR_URL`.
 pub fn url(text: &OsStr) -> Result<Target, Failure> {
-    // A name typed at a shell may hold bytes that are no text: they are escaped first.
+    // A name typed in a shell may contain bytes that are not UTF-8; escape them first.
     let mut escaped = String::new();
     for chunk in text.as_bytes().utf8_chunks() {
         escaped.push_str(chunk.valid());
@@ -76,7 +76,7 @@ pub fn url(text: &OsStr) -> Result<Target, Failure> {
     Target::parse(&escaped).map_err(Failure::from)
 }
 
-/// `dir` and `name` joined by one slash.
+/// Returns `dir` and `name` joined by one slash.
 pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(dir.len() + name.len() + 1);
     out.extend_from_slice(dir);

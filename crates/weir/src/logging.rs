@@ -1,4 +1,4 @@
-//! Log lines: on standard error, or in the system's log for what runs in the background.
+//! Log output: standard error, or the system's log for processes in the background.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::net::UnixDatagram;
@@ -7,19 +7,19 @@ use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The target of what a daemon says of its own life, which is logged at the default level.
+/// The tracing target of a daemon's life-cycle events, which are logged at the default level.
 pub const LIFE: &str = "weir::daemon";
-/// What daemons log unless told otherwise: warnings, their own life, and that of the iods that an mgr looks after.
+/// The default filter of daemons: warnings, their life-cycle events, and the mgr's events about iods.
 const OF_DAEMONS: &str = "warn,weir::daemon=info,mgr::iods::keeper=info";
-/// Where syslog and the systemd journal take messages.
+/// The socket at which syslog or the systemd journal receives messages.
 const SYSTEM_LOG: &str = "/dev/log";
 /// The facility "daemon" of syslog (RFC 5424 §6.2.1).
 const FACILITY: u8 = 3;
 
-/// Set once this process logs to the system's log instead of standard error.
+/// The socket of the system's log, set once this process logs there instead of to standard error.
 static SYSTEM: OnceLock<UnixDatagram> = OnceLock::new();
 
-/// Starts logging: `RUST_LOG` when set, else by the number of `-v`.
+/// Starts logging. `RUST_LOG` sets the filter; without it, the number of `-v` does.
 pub fn start(verbose: u8, daemon: bool) {
     let default = match verbose {
         0 if daemon => OF_DAEMONS,
@@ -40,24 +40,24 @@ pub fn start(verbose: u8, daemon: bool) {
         .init();
 }
 
-/// From now on logs to the system's log: syslog, or the journal.
+/// Switches the log output to the system's log: syslog, or the journal.
 ///
 /// # Errors
-/// The system has none.
+/// The system has no such log.
 pub fn to_system() -> io::Result<()> {
     let socket = UnixDatagram::unbound()?;
     socket.connect(SYSTEM_LOG)?;
     // A daemon does not wait for its log.
     socket.set_nonblocking(true)?;
-    // Set only once: the first one serves as well as another.
+    // A second call keeps the first socket, which serves as well.
     let _ = SYSTEM.set(socket);
     Ok(())
 }
 
-/// Writes each line to where this process logs.
+/// Writes each line to the current log output.
 struct Sinks;
 
-/// Where one line goes.
+/// The destination of one line.
 enum Sink {
     Stderr(io::Stderr),
     System(&'static UnixDatagram, Level),
@@ -89,7 +89,7 @@ impl Write for Sink {
         match self {
             Sink::Stderr(stderr) => stderr.write(line),
             Sink::System(system, level) => {
-                // A message that the log does not take is lost: nobody is there to be told.
+                // A message that the system's log does not accept is lost, because there is no place to report it.
                 let _ = system.send(&message(*level, std::process::id(), line));
                 Ok(line.len())
             }
@@ -104,7 +104,7 @@ impl Write for Sink {
     }
 }
 
-/// A line as syslog takes it (RFC 3164 §4.1), which adds the time itself.
+/// Formats a line for syslog (RFC 3164 §4.1), which adds the time itself.
 fn message(level: Level, process: u32, line: &[u8]) -> Vec<u8> {
     let severity = match level {
         Level::ERROR => 3,
@@ -113,7 +113,7 @@ fn message(level: Level, process: u32, line: &[u8]) -> Vec<u8> {
         _ => 7,
     };
     let text = line.trim_ascii();
-    // The first word of a line is its time.
+    // The first word of a line is its time; drop it.
     let text = text.iter().position(u8::is_ascii_whitespace).map_or(text, |end| text[end..].trim_ascii_start());
     let mut out = format!("<{}>weir[{process}]: ", FACILITY * 8 + severity).into_bytes();
     out.extend_from_slice(text);

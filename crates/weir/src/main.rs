@@ -1,4 +1,4 @@
-//! The `weir` binary: daemons, a local cluster, and the commands that move and look at files.
+//! The `weir` binary: the daemons, a local cluster, the mount, and the file and administration commands.
 
 mod admin;
 mod cluster;

@@ -1,13 +1,13 @@
-//! Permission bits: how they are typed, and what the umask takes away.
+//! Permission bits: parsing, and applying the umask.
 
-/// Reads permission bits.
+/// Parses permission bits in octal.
 pub fn octal(text: &str) -> Result<u32, String> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let bits = u32::from_str_radix(text, 8).ok().filter(|bits| digits && *bits <= 0o7777);
     bits.ok_or_else(|| "not permission bits; write octal digits up to 7777, as in 755".to_owned())
 }
 
-/// Permission bits less those that the umask of this process takes away.
+/// Returns the permission bits without those that the umask of this process clears.
 pub fn without_umask(mode: u32) -> u32 {
     let none = rustix::fs::Mode::empty();
     let mask = rustix::process::umask(none);

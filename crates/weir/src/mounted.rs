@@ -1,4 +1,4 @@
-//! A mount that this process serves: from its start to its end, by whoever ends it.
+//! A FUSE mount that this process serves, from its start until this process or another one unmounts it.
 
 use crate::commands;
 use crate::failure::{Exit, Failure, Outcome};
@@ -75,12 +75,12 @@ pub struct How {
     pub allow_other: bool,
 }
 
-/// Parts of a policy as users write them.
+/// Parses settings of a policy.
 pub fn policy(text: &str) -> Result<Settings, String> {
     Settings::parse(Origin::Mount, text).map_err(|e| e.to_string())
 }
 
-/// One part of a policy as users write it.
+/// Parses the value of one part of a policy.
 fn part(part: Part, text: &str) -> Result<Settings, String> {
     let mut settings = Settings::default();
     settings.set(Origin::Mount, part.name().as_bytes(), text.as_bytes()).map_err(|e| e.to_string())?;
@@ -111,24 +111,24 @@ pub enum Durable {
     Fsync,
 }
 
-/// A write threshold as users write it.
+/// Parses a write threshold.
 pub fn write_threshold(text: &str) -> Result<Settings, String> {
     part(Part::WriteThreshold, text)
 }
 
-/// A read threshold as users write it.
+/// Parses a read threshold.
 pub fn read_threshold(text: &str) -> Result<Settings, String> {
     part(Part::ReadThreshold, text)
 }
 
-/// A lifetime as users write it.
+/// Parses a cache lifetime in seconds.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
     if (0.0..=86_400.0).contains(&value) { Ok(value) } else { Err("it is not from 0 to 86400".to_owned()) }
 }
 
 impl How {
-    /// An option of mount(8) that is a part of the policy; whether it is one.
+    /// Sets a part of the policy from an option of mount(8). Returns whether the option is a part of the policy.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
         if Part::named(name.as_bytes()).is_err() {
             return Ok(false);
@@ -137,11 +137,11 @@ impl How {
         Ok(true)
     }
 
-    /// The same in the words of the client, over what these options say.
+    /// Returns `options` for the client with these settings applied.
     pub fn options(&self, options: Options) -> Options {
         let mut settings = Settings::default();
         if self.writeback {
-            // What follows counts more.
+            // Later settings override this one.
             let _ = settings.set(Origin::Mount, Part::Access.name().as_bytes(), b"page");
         }
         let named = [&self.access, &self.write_threshold, &self.read_threshold].into_iter().flatten();
@@ -162,7 +162,7 @@ impl How {
         }
     }
 
-    /// The same in the words of the mount, for a file system at this URL.
+    /// Returns the configuration of the FUSE mount for the file system at the URL `source`.
     pub fn config(&self, source: &str) -> fuse::Config {
         let defaults = fuse::Config::default();
         fuse::Config {
@@ -186,15 +186,15 @@ impl How {
     }
 }
 
-/// Refuses a directory at which Weir has a file system mounted, unless the caller asks to mount over it. A mount whose process
-/// was killed goes.
+/// Refuses a directory at which a Weir file system is mounted, unless `over` is set. First detaches a mount whose
+/// process was killed.
 pub fn must_be_free(dir: &Path, over: bool) -> Result<(), Failure> {
     let failed = |error| Failure::from(error).about(dir.display());
     fuse::detach_dead(dir).map_err(failed)?;
     match fuse::source_at(dir) {
         Ok(Some(source)) if !over => Err(Failure::new(format!("{}: {source} is mounted there already", dir.display()))
             .next(format!("\"weir umount {}\" unmounts it; --over (or -o over) mounts over it", dir.display()))),
-        // A directory that is not there is for the mount to complain about.
+        // Ignore errors such as a missing directory: the mount reports them.
         _ => Ok(()),
     }
 }
@@ -209,13 +209,13 @@ fn carried(carrier: fuse::Carrier) -> &'static str {
 /// A mount that this process serves.
 pub struct Mounting {
     mounted: fuse::Mounted,
-    /// Nobody else has it before this has ended.
+    /// Holds the client owner: no other process can use it before this mount has ended.
     _identity: Option<Identity>,
     dir: PathBuf,
 }
 
 impl Mounting {
-    /// Mounts what is below `root` at a directory. Must run inside a tokio runtime.
+    /// Mounts the tree below `root` at a directory. Must run inside a tokio runtime.
     pub fn start(
         mount: Mount,
         root: Node,
@@ -235,18 +235,19 @@ impl Mounting {
         Ok(Mounting { mounted, _identity: identity, dir })
     }
 
-    /// What carries its requests, for people.
+    /// Returns the name of the transport of FUSE requests, for people.
     pub fn carried(&self) -> &'static str {
         carried(self.mounted.carrier())
     }
 
-    /// Where it is.
+    /// Returns the mount point.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Returns when it is unmounted: by somebody, or by this when `stop` comes first. While files of it are open, it vanishes
-    /// from its place and ends when the last one is closed; `tell` says so to the user.
+    /// Waits until the mount ends: another process unmounts it, or `stop` completes and this process unmounts it. If
+    /// files of the mount are open, it is detached lazily and ends when the last file is closed. With `tell` the user
+    /// receives a message about that.
     pub async fn until(mut self, stop: impl Future<Output = ()>, tell: bool) -> Outcome {
         let ended = tokio::select! {
             ended = self.mounted.unmounted() => Some(ended),
@@ -256,7 +257,7 @@ impl Mounting {
             Some(ended) => ended,
             None => {
                 self.unmount(tell).await?;
-                // Other namespaces may have it mounted as well, without using it.
+                // Other mount namespaces may have the mount as well, without using it.
                 self.mounted.unmounted_or_unused().await
             }
         };
@@ -277,7 +278,7 @@ impl Mounting {
             outcome => outcome,
         });
         match unmounted.await.map_err(Failure::new)? {
-            // Somebody was quicker.
+            // Another process has unmounted it in the meantime.
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
         }

@@ -1,23 +1,23 @@
-//! Where iods serve NFS to the clients of kernels, and what those are told.
+//! Listening sockets of an iod's NFS service for kernel clients, and the addresses that those clients receive.
 
 use crate::failure::Failure;
 use net::Listener;
 use std::net::SocketAddr;
 
-/// How far above its own port an iod serves NFS. Iods of one machine that listen on neighbouring ports must not take each
-/// other's.
+/// Distance from an iod's own port to its NFS port. Iods of one machine that listen on neighbouring ports must not take
+/// each other's ports.
 const OFFSET: u16 = 1000;
 
 /// Where an iod serves NFS.
 pub enum Nfs {
     /// At these addresses and no others.
     At(Vec<SocketAddr>),
-    /// At the ports [`OFFSET`] above these, or at free ones where they are taken.
+    /// At the ports [`OFFSET`] above these, or at free ports if those are taken.
     Near(Vec<SocketAddr>),
 }
 
 impl Nfs {
-    /// The sockets, and what clients are told of them.
+    /// Binds the sockets. Returns them with the addresses that clients receive.
     pub async fn bind(self, advertised: Vec<SocketAddr>) -> Result<(Vec<Listener>, Vec<String>), Failure> {
         let mut listeners = Vec::new();
         match self {

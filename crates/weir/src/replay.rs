@@ -1,4 +1,4 @@
-//! A trace carried out in a closed loop: each client begins its next operation when the last one is answered.
+//! Closed-loop replay of a trace: each client starts its next operation when the last one is answered.
 
 mod client;
 mod latency;
@@ -23,31 +23,31 @@ use store::Room;
 use trace::written::Written;
 use trace::{Action, Trace};
 
-/// What is to be replayed, where, and how.
+/// What to replay, where, and how.
 pub struct Job {
     /// The operations.
     pub trace: Arc<Trace>,
-    /// How often at the same time, each with files of its own.
+    /// Number of copies that run at the same time, each with its own files.
     pub copies: usize,
     /// Where the files are.
     pub place: Place,
-    /// Whether what is written is told from other writes, read back, and compared.
+    /// Whether writes have distinct content, which is read back and compared.
     pub verify: bool,
     /// Whether files that are read are filled before the clock starts.
     pub fill: bool,
-    /// Whether the files stay.
+    /// Whether the files are kept.
     pub keep: bool,
-    /// How many operations of each client at the beginning are not timed.
+    /// Number of operations at the start of each client that are not timed.
     pub warm: usize,
 }
 
-/// What came of it.
+/// The results of a replay.
 pub struct Done {
-    /// From the first operation to the end of the last one.
+    /// The time from the first operation to the end of the last one.
     pub took: Duration,
-    /// By operation and size.
+    /// Latencies by operation and size.
     pub latencies: Latencies,
-    /// What moved, and by which ways.
+    /// The bytes moved on each path, and other counters.
     pub sums: Sums,
     /// The write threshold of each client at the end.
     pub thresholds: Vec<u64>,
@@ -55,27 +55,27 @@ pub struct Done {
     pub verified: Option<u64>,
 }
 
-/// What all clients of a replay share.
+/// The state that all clients of a replay share.
 struct Shared {
     trace: Arc<Trace>,
     verify: bool,
     warm: usize,
     stop: Stop,
-    /// Somebody failed: nobody needs to go on.
+    /// Set when a client has failed, so that the others stop.
     failed: AtomicBool,
     bar: ProgressBar,
-    /// What is written where it does not matter what.
+    /// The content of writes without verification.
     pool: Bytes,
-    /// By file: the client of the trace that uses it, `None` when there are several.
+    /// By file: the client of the trace that uses the file; `None` if several do.
     users: HashMap<u32, Option<usize>>,
-    /// How long files are before the first operation.
+    /// The length of each file before the first operation.
     filled: HashMap<u32, u64>,
 }
 
-/// Who has written what, by file of a copy: the models of the clients that had it.
+/// By file of a copy: the models of what its clients wrote.
 type Models = HashMap<(usize, u32), Vec<Written>>;
 
-/// Carries out a job; blocks. `bar` counts the operations.
+/// Runs a job and blocks until it ends. `bar` counts the operations.
 pub fn run(job: &Job, stop: &Stop, bar: ProgressBar) -> Result<Done, Failure> {
     let room = Room::make(&job.place)?;
     let outcome = run_in(job, &room, stop, bar);
@@ -163,7 +163,7 @@ fn users(trace: &Trace) -> HashMap<u32, Option<usize>> {
     users
 }
 
-/// How far each file is read.
+/// Returns the end of the last read of each file.
 fn read_to(trace: &Trace) -> HashMap<u32, u64> {
     let mut ends = HashMap::new();
     for op in trace.ops().filter(|op| op.action == Action::Read) {
@@ -173,12 +173,12 @@ fn read_to(trace: &Trace) -> HashMap<u32, u64> {
     ends
 }
 
-/// Bytes that no device and no program can make smaller, at an address that O_DIRECT likes.
+/// Returns incompressible bytes at an address that suits O_DIRECT.
 fn noise(len: usize) -> Bytes {
     aligned(len, |out| trace::content::fill(0, 1, 0, out))
 }
 
-/// A buffer whose first byte lies where a page begins.
+/// Returns a buffer whose first byte is at a page boundary.
 fn aligned(len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
     const PAGE: usize = 4096;
     let mut room = vec![0; len + PAGE];

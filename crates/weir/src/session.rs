@@ -1,4 +1,4 @@
-//! From the command line to a mounted file system: shared options, the runtime, one mount per server.
+//! Session of a command with a cluster: shared options, the tokio runtime, and one mount per server.
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::locator;
@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 use types::{FileKind, Status};
 
-/// How long a command that is done waits for its session to end before it leaves that to the lease.
+/// How long a finished command waits for its session to end. After this time the session ends with its lease.
 const DISCONNECT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Options of every command that talks to a cluster.
@@ -35,7 +35,7 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// The target that names without a host are relative to.
+    /// Returns the target against which names without a host are resolved.
     pub fn base(&self) -> Result<Option<Target>, Failure> {
         let url = self.url.clone().or_else(|| std::env::var_os("WEIR_URL"));
         match &url {
@@ -44,59 +44,59 @@ impl Connect {
         }
     }
 
-    /// The targets that `names` mean, each in a Weir file system.
+    /// Returns the targets of `names`; each must be on a Weir file system.
     pub fn targets(&self, names: &[OsString]) -> Result<Vec<Target>, Failure> {
         let base = self.base()?;
         names.iter().map(|name| locator::parse_remote(name, base.as_ref())).collect()
     }
 
-    /// The target that `name` means, in a Weir file system.
+    /// Returns the target of `name`, which must be on a Weir file system.
     pub fn target(&self, name: &OsString) -> Result<Target, Failure> {
         locator::parse_remote(name, self.base()?.as_ref())
     }
 
-    /// The target of `name`, or the whole of `WEIR_URL` when there is none.
+    /// Returns the target of `name`, or of `WEIR_URL` without a name.
     pub fn target_or_base(&self, name: Option<&OsString>) -> Result<Target, Failure> {
         let empty = OsString::new();
         self.target(name.unwrap_or(&empty))
     }
 
-    /// How long to try to reach a server.
+    /// Returns how long a connection attempt may take.
     pub fn timeout(&self) -> Duration {
         Duration::from_secs(self.connect_timeout)
     }
 
-    /// How long a request waits for a server that went away.
+    /// Returns how long a request waits for an unreachable server.
     pub fn retry_timeout(&self) -> Duration {
         if self.hard { options::FOR_EVER } else { Duration::from_secs(self.retry_timeout) }
     }
 
-    /// Let requests wait for ever.
+    /// Makes requests wait for an unreachable server for ever.
     pub fn wait_for_ever(&mut self) {
         self.hard = true;
     }
 
-    /// Let requests wait for so long.
+    /// Makes requests wait for an unreachable server for `time`.
     pub fn wait_for(&mut self, time: Duration) {
         (self.hard, self.retry_timeout) = (false, time.as_secs());
     }
 
-    /// Try to reach a server for so long.
+    /// Limits connection attempts to `time`.
     pub fn try_for(&mut self, time: Duration) {
         self.connect_timeout = time.as_secs();
     }
 
-    /// Move data without checksums.
+    /// Turns the checksums of data on the network off.
     pub fn skip_checksums(&mut self) {
         self.no_checksums = true;
     }
 
-    /// Move data through the mgr alone.
+    /// Makes all file data take the mgr path.
     pub fn go_through_mgr(&mut self) {
         self.no_direct = true;
     }
 
-    /// How mounts behave.
+    /// Returns the options for mounts.
     pub fn options(&self) -> Result<Options, Failure> {
         Ok(Options {
             environment: environment()?,
@@ -109,7 +109,7 @@ impl Connect {
     }
 }
 
-/// What the environment says about the use of files.
+/// Returns the policy settings of the environment.
 pub fn environment() -> Result<Settings, Failure> {
     options::environment().map_err(|e| Failure::usage(e).about(options::POLICY_VARIABLE))
 }
@@ -121,12 +121,12 @@ pub struct Mounts {
 }
 
 impl Mounts {
-    /// None yet.
+    /// Returns an empty set of mounts.
     pub fn new(connect: &Connect) -> Result<Self, Failure> {
         Ok(Mounts { options: connect.options()?, made: Vec::new() })
     }
 
-    /// The mount of the file system that `target` is on.
+    /// Returns the mount of the file system of `target`, and connects it if it is new.
     pub async fn get(&mut self, target: &Target) -> Result<Mount, Failure> {
         let address = target.address();
         if let Some((_, mount)) = self.made.iter().find(|(made, _)| *made == address) {
@@ -137,7 +137,7 @@ impl Mounts {
         Ok(mount)
     }
 
-    /// Ends all sessions, so that the servers need not wait for their leases to end.
+    /// Ends all sessions, so that the servers need not wait until the leases expire.
     pub async fn disconnect(self) {
         for (address, mount) in self.made {
             match tokio::time::timeout(DISCONNECT_PATIENCE, mount.disconnect()).await {
@@ -149,7 +149,7 @@ impl Mounts {
     }
 }
 
-/// A tokio runtime for one command.
+/// Makes a tokio runtime for one command.
 pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -158,7 +158,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .map_err(|e| Failure::from(e).about("cannot start threads"))
 }
 
-/// Runs an asynchronous command body and ends its sessions afterwards.
+/// Runs the asynchronous body of a command, then ends its sessions.
 pub fn run(connect: &Connect, body: impl AsyncFnOnce(&mut Mounts) -> Outcome) -> Outcome {
     let runtime = runtime()?;
     let outcome = runtime.block_on(async {
@@ -171,9 +171,10 @@ pub fn run(connect: &Connect, body: impl AsyncFnOnce(&mut Mounts) -> Outcome) ->
     outcome
 }
 
-/// Does `each` for every target, says what failed, and goes on; the exit code tells whether all went well.
+/// Runs `each` for every target. A failure is printed, and the next target follows; the exit code reports whether all
+/// succeeded.
 ///
-/// A cluster that cannot be reached ends it at once: the next target would only wait as long again.
+/// An unreachable cluster ends the loop at once, because the next target would only wait as long again.
 pub async fn for_each<T: std::fmt::Display>(
     targets: &[T],
     mut each: impl AsyncFnMut(&T) -> Result<(), Failure>,
@@ -192,7 +193,7 @@ pub async fn for_each<T: std::fmt::Display>(
     Ok(code)
 }
 
-/// Whether `target` is a directory; what is not there is none.
+/// Returns whether `target` is a directory; `false` if it does not exist.
 pub async fn is_directory(mount: &Mount, target: &Target) -> Result<bool, Failure> {
     match mount.resolve(target.path(), true).await {
         Ok((_, attrs)) => Ok(attrs.kind == FileKind::Directory),

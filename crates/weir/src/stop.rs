@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM as a state that threads can look at and tasks can wait for, and what SIGHUP does.
+//! SIGINT and SIGTERM as a state that threads can check and tasks can await, and the handling of SIGHUP.
 
 use crate::failure::{Exit, Failure};
 use crate::logging::LIFE;
@@ -6,20 +6,21 @@ use std::io::IsTerminal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Whether the user asked the process to stop; cheap to clone.
+/// Whether the user has asked the process to stop; cheap to clone.
 #[derive(Clone)]
 pub struct Stop(watch::Receiver<bool>);
 
 impl Stop {
-    /// From now on the first SIGINT or SIGTERM sets the state and the second ends the process with exit code 130.
+    /// Installs the signal handlers: the first SIGINT or SIGTERM sets the state, and the second ends the process with
+    /// exit code 130.
     ///
-    /// Must be called inside a tokio runtime, whose tasks do the listening.
+    /// The caller must be inside a tokio runtime, whose tasks listen for the signals.
     pub fn listen() -> Result<Stop, Failure> {
         Stop::listen_as(None)
     }
 
-    /// As [`Stop::listen`], for a daemon, whose log says which signals come. SIGHUP does not end it unless it has a terminal,
-    /// which then has gone.
+    /// As [`Stop::listen`], for a daemon, which logs the signals that it receives. SIGHUP ends the daemon only if it
+    /// has a terminal, because the signal then means that the terminal is gone.
     pub fn listen_as_daemon(name: &'static str) -> Result<Stop, Failure> {
         let stop = Stop::listen_as(Some(name))?;
         if !std::io::stdin().is_terminal() && !std::io::stderr().is_terminal() {
@@ -54,12 +55,12 @@ impl Stop {
         Ok(Stop(get))
     }
 
-    /// Whether to stop.
+    /// Returns whether to stop.
     pub fn is_set(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Fails as soon as the state is set.
+    /// Fails if the state is set.
     pub fn check(&self) -> Result<(), Failure> {
         if self.is_set() { Err(Failure::interrupted()) } else { Ok(()) }
     }
@@ -68,7 +69,7 @@ impl Stop {
     pub async fn wait(&self) {
         let mut get = self.0.clone();
         if get.wait_for(|set| *set).await.is_err() {
-            // The listening task ends only with the runtime: nothing will ever be set.
+            // The listening task ends only with the runtime, so the state can no longer change.
             std::future::pending::<()>().await;
         }
     }

@@ -1,43 +1,43 @@
-//! What measured times by size on two ways mean for a threshold.
+//! Threshold recommendation from measured request times on the mgr path and on the direct path.
 
 use layout::policy::format_size;
 use layout::threshold::ALWAYS_MGR;
 use serde::Serialize;
 
-/// Times of requests of one length.
+/// Request times of one length.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// The length.
+    /// The length in bytes.
     pub size: u64,
-    /// Microseconds for each through the mgr, round by round.
+    /// Microseconds for each request on the mgr path, round by round.
     pub mgr_us: Vec<f64>,
-    /// The same straight to the iods.
+    /// The same on the direct path.
     pub direct_us: Vec<f64>,
 }
 
 impl Point {
-    /// The medians.
+    /// Returns the medians of both paths.
     pub fn medians(&self) -> (f64, f64) {
         (median(&self.mgr_us), median(&self.direct_us))
     }
 
-    /// How much longer the way through the mgr takes, as a logarithm.
+    /// Returns the ratio of the mgr path's time to the direct path's time, as a natural logarithm.
     fn slower(&self) -> f64 {
         let (mgr, direct) = self.medians();
         (mgr / direct).ln()
     }
 }
 
-/// The middle one; of an even number the higher of the two.
+/// Returns the median; for an even number of values the higher of the two in the middle.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The threshold under which the requests of all lengths together lose least against the faster way for each.
+/// Returns the threshold with the smallest total loss over all lengths, against the faster path for each length.
 pub fn best(points: &[Point]) -> u64 {
-    // What is lost when the first `n` lengths go through the mgr.
+    // The loss if the first `n` lengths take the mgr path.
     let lost = |n: usize| {
         let of = |(at, point): (usize, &Point)| if at < n { point.slower() } else { -point.slower() };
         points.iter().enumerate().map(of).filter(|lost| *lost > 0.0).sum::<f64>()
@@ -50,7 +50,7 @@ pub fn best(points: &[Point]) -> u64 {
     }
 }
 
-/// Where the curves cross at a threshold, on logarithmic axes; `None` if they do not cross there.
+/// Returns where the curves cross at a threshold, on logarithmic axes; `None` if they do not cross there.
 pub fn crossing(points: &[Point], threshold: u64) -> Option<f64> {
     let at = points.iter().position(|point| point.size == threshold).filter(|at| *at > 0)?;
     let (before, behind) = (&points[at - 1], &points[at]);
@@ -62,7 +62,7 @@ pub fn crossing(points: &[Point], threshold: u64) -> Option<f64> {
     Some((x + (y - x) * a / (a - b)).exp())
 }
 
-/// Which way was faster, in words that agree with every one of these points.
+/// Describes which path was faster, in words that are true for every point.
 pub fn verdict(points: &[Point]) -> String {
     let sizes = |of: fn(&Point) -> bool| {
         let sizes: Vec<String> = points.iter().filter(|point| of(point)).map(|point| format_size(point.size)).collect();
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(best(&points(&[0.5, 0.7, 1.5, 3.0])), 4096);
         assert_eq!(best(&points(&[2.0, 1.1, 1.5])), 0);
         assert_eq!(best(&points(&[0.2, 0.9])), ALWAYS_MGR);
-        // One point that is off by little does not move it.
+        // One point with a small deviation does not move the threshold.
         assert_eq!(best(&points(&[0.5, 1.02, 0.5, 2.0, 0.99, 3.0])), 8192);
         assert_eq!(best(&[]), 0);
     }

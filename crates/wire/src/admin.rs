@@ -1,6 +1,6 @@
-//! The admin program: what `weir status` and `weir fsck` ask a daemon, as groups of names and values and as findings.
+//! The admin program: the RPC program with which `weir status`, `weir fsck` and other commands query a daemon.
 //!
-//! Names and groups may be added at any time; whoever shows them shows what it does not know as it is.
+//! Later versions may add names and groups at any time. A program that shows them prints unknown ones unchanged.
 
 mod check;
 mod dump;
@@ -19,28 +19,31 @@ pub use scrub::{
 use bytes::Bytes;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// RPC program number: next to that of the native data program.
+/// RPC program number: the number of the native data program plus one.
 pub const PROGRAM: u32 = crate::native::PROGRAM + 1;
 /// The only version of the program.
 pub const VERSION: u32 = 1;
 
 /// Does nothing.
 pub const NULL: u32 = 0;
-/// Tells how the daemon stands: no arguments, [`Status`] as the result.
+/// Returns the state of the daemon: no arguments, [`Status`] as the result.
 pub const STATUS: u32 = 1;
-/// Looks for damage, and repairs it if asked to: [`CheckArgs`] to [`CheckReply`]. Needs AUTH_SYS credentials of the
+/// Looks for damage, and repairs it on request: [`CheckArgs`] to [`CheckReply`]. Needs AUTH_SYS credentials of the
 /// superuser or of the owner of the root directory.
 pub const CHECK: u32 = 2;
-/// Looks for damage on the disks of the iods: [`ScrubArgs`] to [`ScrubReply`]. For whom CHECK is.
+/// Looks for damage on the disks of the iods: [`ScrubArgs`] to [`ScrubReply`]. Needs the same credentials as CHECK.
 pub const SCRUB: u32 = 3;
-/// Tells clients of the same machine of a Unix socket: [`NearArgs`] to [`NearReply`]. For everybody.
+/// Reports the Unix socket of the daemon to clients of the same machine: [`NearArgs`] to [`NearReply`]. Any caller may
+/// use it.
 pub const NEAR: u32 = 4;
-/// Dumps the metadata store: [`DumpArgs`] to [`DumpReply`]. For whom CHECK is.
+/// Dumps the metadata store: [`DumpArgs`] to [`DumpReply`]. Needs the same credentials as CHECK.
 pub const DUMP: u32 = 5;
-/// Tells administrators on the mgr's machine of that socket, whatever exports they see: [`NearArgs`] to [`NearReply`]. Over
-/// it, CHECK and SCRUB are for the superuser of the machine, as the kernel tells the mgr who connects.
+/// Reports the Unix socket of the mgr to administrators on the same machine, whatever exports they see: [`NearArgs`] to
+/// [`NearReply`]. Over this socket, the superuser of the machine may use CHECK and SCRUB, because the kernel reports
+/// the user id of the peer to the mgr.
 pub const NEAR_TO_ADMINISTER: u32 = 6;
-/// Tells which iods have the objects of a file: [`PlacementArgs`] to [`Status`], without groups if there are none.
+/// Returns which iods have the objects of a file: [`PlacementArgs`] to [`Status`], without groups if there are no
+/// objects.
 pub const PLACEMENT: u32 = 7;
 
 /// Most groups in one answer.
@@ -50,19 +53,19 @@ pub const VALUES_MAX: usize = 1024;
 /// Longest name or text in bytes.
 pub const TEXT_MAX: usize = 1024;
 
-/// How a daemon stands.
+/// The state of a daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Status {
-    /// The groups, in the order to show them.
+    /// The groups, in display order.
     pub groups: Vec<Group>,
 }
 
-/// Values that belong together: one daemon, one kind of counter.
+/// A group of related values, for instance of one daemon or of one kind of counter.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Group {
-    /// What kind of group, for instance `mgr`, `iod` or `operations`; several may have the same name.
+    /// The kind of group, for instance `mgr`, `iod` or `operations`. Several groups may have the same name.
     pub name: String,
-    /// The values, in the order to show them.
+    /// The values, in display order.
     pub values: Vec<(String, Value)>,
 }
 
@@ -76,14 +79,14 @@ pub enum Value {
 }
 
 impl Status {
-    /// The first group of this name.
+    /// Returns the first group with this name.
     pub fn group(&self, name: &str) -> Option<&Group> {
         self.groups.iter().find(|g| g.name == name)
     }
 }
 
 impl Group {
-    /// An empty group.
+    /// Returns an empty group.
     pub fn new(name: &str) -> Self {
         Group { name: name.to_owned(), values: Vec::new() }
     }
@@ -98,12 +101,12 @@ impl Group {
         self.values.push((name.to_owned(), Value::Text(value.to_string())));
     }
 
-    /// The value of this name.
+    /// Returns the value with this name.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.values.iter().find(|(n, _)| n == name).map(|(_, v)| v)
     }
 
-    /// The number of this name, 0 when there is none.
+    /// Returns the number with this name, or 0 if there is none.
     pub fn get_number(&self, name: &str) -> u64 {
         match self.get(name) {
             Some(Value::Number(n)) => *n,

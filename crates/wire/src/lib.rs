@@ -1,4 +1,4 @@
-//! Every message on a network as plain types: ONC RPC, NFSv4.1/4.2, callbacks and the native data program.
+//! The network messages of Weir as plain types: ONC RPC, NFSv4.1/4.2, NFS callbacks, and the native data program.
 
 pub mod admin;
 pub mod native;

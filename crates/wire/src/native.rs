@@ -1,7 +1,7 @@
-//! The native data program: how clients and the mgr read and write objects on an iod.
+//! The native data program: the protocol with which clients and the mgr read and write objects on an iod.
 //!
-//! It is one more ONC RPC program over record-marked streams; `docs/native-protocol.md` explains it. The body of every
-//! accepted reply is a status word, then either the result or an explanation ([`Failure`]).
+//! The program is an ONC RPC program over record-marked streams; `docs/native-protocol.md` describes it. The body of
+//! every accepted reply is a status word, then either the result or an explanation ([`Failure`]).
 
 mod admin;
 mod capability;
@@ -44,30 +44,30 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 pub const PROGRAM: u32 = 0x2057_4549;
 /// The only RPC version of the program.
 pub const VERSION: u32 = 1;
-/// Oldest and newest revision of the messages inside [`VERSION`] that this build speaks; HELLO agrees on one.
+/// Oldest and newest revision of the messages inside [`VERSION`] that this build speaks. HELLO agrees on one of them.
 pub const REVISIONS: std::ops::RangeInclusive<u32> = 2..=2;
 
-/// The generation of the capability of a REMOVE that says that the file is gone for good. No file ever has it.
+/// The generation in the capability of a REMOVE that deletes a file for good. No file ever has this generation.
 pub const GENERATION_GONE: Generation = Generation(u32::MAX);
 
-/// The session of the mgr, which gives all others to clients.
+/// The session of the mgr. The mgr assigns all other session numbers to clients.
 pub const MGR_SESSION: u64 = 0;
 
 /// Longest explanation of a failure, in bytes.
 pub const DETAIL_MAX: usize = 256;
 /// Longest text in a HELLO reply (host, socket path, software), in bytes.
 pub const TEXT_MAX: usize = 256;
-/// Most pieces in one READ reply. An iod that meets more joins holes to the data beside them, as zeros.
+/// Most pieces in one READ reply. If there are more, the iod sends holes as zeros, joined to adjacent data.
 pub const PIECES_MAX: usize = 4 * limits::EXTENTS_MAX;
 /// Most entries in one LIST reply.
 pub const LIST_MAX: usize = 1024;
-/// Most findings in one SCRUB reply; an iod that meets more answers early.
+/// Most findings in one SCRUB reply. An iod that finds more replies early.
 pub const SCRUB_FINDINGS_MAX: usize = 256;
 /// Most objects in one NEWS reply.
 pub const NEWS_MAX: usize = 1024;
 /// Most questions in one LENGTHS reply, and most answers in the next call.
 pub const LENGTHS_MAX: usize = 1024;
-/// Longest beginning of a file by which a loan is known to be good, in bytes.
+/// Longest prefix of a file that proves a short-circuit descriptor valid ([`Loan::mark`]), in bytes.
 pub const LOAN_MARK_MAX: usize = 512;
 /// Most counters in one STATS reply.
 pub const COUNTERS_MAX: usize = 512;
@@ -86,7 +86,7 @@ macro_rules! procedures {
             /// Every procedure, by number and without a gap.
             pub const ALL: &[Procedure] = &[$(Procedure::$name),*];
 
-            /// Its name in counters and logs.
+            /// Returns the name for counters and logs.
             pub fn name(self) -> &'static str {
                 match self { $(Procedure::$name => stringify!($name)),* }
             }
@@ -97,7 +97,7 @@ macro_rules! procedures {
 procedures! {
     /// Does nothing; needs no HELLO.
     Null = 0,
-    /// Names the session of a connection, and has the iod prove itself: [`HelloArgs`] to [`HelloReply`].
+    /// Names the session of a connection and asks the iod for proof of its identity: [`HelloArgs`] to [`HelloReply`].
     Hello = 1,
     /// Reads extents of one object: [`ReadArgs`] to [`ReadReply`].
     Read = 2,
@@ -105,11 +105,11 @@ procedures! {
     Write = 3,
     /// Makes earlier writes durable: [`ObjectArgs`] to [`CommitReply`].
     Commit = 4,
-    /// Asks for the size: [`ObjectArgs`] to [`SizeReply`].
+    /// Returns the size: [`ObjectArgs`] to [`SizeReply`].
     Size = 5,
-    /// Cuts or extends an object, durably: [`TruncateArgs`] to [`TruncateReply`].
+    /// Truncates or extends an object, durably: [`TruncateArgs`] to [`TruncateReply`].
     Truncate = 6,
-    /// Deletes an object, durably; an object that is not there is no error: [`ObjectArgs`] to nothing.
+    /// Deletes an object, durably; a missing object is no error: [`ObjectArgs`] to nothing.
     Remove = 7,
     /// Turns a range into a hole, durably, without changing the size: [`PunchArgs`] to nothing.
     Punch = 8,
@@ -117,35 +117,39 @@ procedures! {
     Seek = 9,
     /// Lists the objects of the store: [`ListArgs`] to [`ListReply`].
     List = 10,
-    /// Counters and capacity: nothing to [`StatsReply`]. Needs a session, but no capability.
+    /// Returns counters and capacity: nothing to [`StatsReply`]. Needs a session, but no capability.
     Stats = 11,
-    /// Refuses older capabilities from now on, durably: [`FenceArgs`] to nothing.
+    /// Refuses capabilities of older generations, durably: [`FenceArgs`] to nothing.
     Fence = 12,
-    /// Checks a part of the store against its checksums, and that it can be read: [`ScrubArgs`] to [`ScrubReply`].
+    /// Reads a part of the store and verifies its checksums: [`ScrubArgs`] to [`ScrubReply`].
     Scrub = 13,
     /// Waits for objects that clients of the files layout have written: [`NewsArgs`] to [`NewsReply`].
     News = 14,
-    /// Takes room for a range, durably, and extends the object to its end: [`ReserveArgs`] to nothing.
+    /// Allocates space for a range, durably, and extends the object to the end of the range: [`ReserveArgs`] to
+    /// nothing.
     Reserve = 15,
-    /// Copies bytes of an object of another iod, or of this one, into an object: [`PullArgs`] to [`PullReply`]. For the mgr alone.
+    /// Copies bytes from an object of another iod, or of this one, into an object: [`PullArgs`] to [`PullReply`]. Only
+    /// for the mgr.
     Pull = 16,
-    /// Answers how long files are, and waits for the next such questions: [`LengthsArgs`] to [`LengthsReply`].
+    /// Answers questions about file lengths, and waits for the next questions: [`LengthsArgs`] to [`LengthsReply`].
     Lengths = 17,
-    /// Lends a descriptor of the file of an object, over Unix sockets alone: [`ObjectArgs`] to [`LendReply`].
+    /// Passes a descriptor of the file of an object, over Unix sockets only: [`ObjectArgs`] to [`LendReply`].
     Lend = 18,
-    /// Has the iod remember the metadata store that uses it, durably, or asks which one it remembers: [`ClaimArgs`] to [`ClaimReply`].
+    /// Records durably which metadata store uses the iod, or returns the recorded store: [`ClaimArgs`] to
+    /// [`ClaimReply`].
     Claim = 19,
-    /// Proves that the client knows the secret of its ticket, which opens the session: [`ProveArgs`] to [`ProveReply`]. Follows HELLO.
+    /// Proves that the client knows the secret of its ticket, and opens the session: [`ProveArgs`] to [`ProveReply`].
+    /// Follows HELLO.
     Prove = 20,
 }
 
 impl Procedure {
-    /// The procedure with this number.
+    /// Returns the procedure with this number.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.get(number as usize).copied()
     }
 
-    /// Whether it changes what later requests find, so that it must not be carried out out of its time.
+    /// Whether the procedure changes state that later requests see, so that the iod must not execute it late.
     pub fn changes(self) -> bool {
         matches!(
             self,
@@ -161,12 +165,12 @@ impl Procedure {
     }
 }
 
-/// Why a request was not carried out.
+/// The reason why a request failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// The reason.
     pub status: Status,
-    /// What a person should know beyond it; cut to [`DETAIL_MAX`] bytes when sent.
+    /// Details for people; truncated to [`DETAIL_MAX`] bytes when sent.
     pub detail: Option<String>,
 }
 
@@ -187,7 +191,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Writes a reply body: status word, then the result or the explanation.
+/// Encodes a reply body: a status word, then the result or the explanation.
 pub fn encode_reply<T: Xdr>(reply: &Result<T, Failure>, out: &mut Writer) {
     match reply {
         Ok(result) => {
@@ -201,7 +205,7 @@ pub fn encode_reply<T: Xdr>(reply: &Result<T, Failure>, out: &mut Writer) {
     }
 }
 
-/// Reads a reply body. A status number of a later version becomes `ServerFault` with the number in the detail.
+/// Decodes a reply body. An unknown status number becomes `ServerFault`, with the number in the detail.
 pub fn decode_reply<T: Xdr>(input: &mut Reader) -> Result<Result<T, Failure>, Malformed> {
     let number = input.u32()?;
     if number == 0 {
@@ -217,7 +221,7 @@ pub fn decode_reply<T: Xdr>(input: &mut Reader) -> Result<Result<T, Failure>, Ma
     }))
 }
 
-/// No arguments, or no result but success.
+/// Empty arguments, or an empty result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Nothing;
 
@@ -229,7 +233,7 @@ impl Xdr for Nothing {
     }
 }
 
-/// The longest prefix of `text` within `max` bytes that ends between characters.
+/// Returns the longest prefix of `text` that has at most `max` bytes and ends at a character boundary.
 fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }

@@ -22,12 +22,12 @@ const REPLY: u32 = 1;
 /// A credential or verifier (`opaque_auth`, RFC 5531 §8.2).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Auth {
-    /// AUTH_NONE; a body that came with it is dropped.
+    /// AUTH_NONE; decoding drops the body.
     #[default]
     None,
     /// AUTH_SYS with a well-formed body.
     Sys(AuthSys),
-    /// Any other flavor, and AUTH_SYS whose body is not what it should be.
+    /// Any other flavor, or AUTH_SYS with a malformed body.
     Other {
         /// The flavor's number.
         flavor: u32,
@@ -52,14 +52,14 @@ pub struct AuthSys {
 }
 
 impl AuthSys {
-    /// The body that stands for `cred`; groups beyond the sixteenth are left out, as every AUTH_SYS caller must.
+    /// Returns the body for `cred`. Groups beyond the sixteenth are left out, as AUTH_SYS requires.
     pub fn new(cred: &Cred, machine: &str) -> Self {
         let machine = Bytes::copy_from_slice(&machine.as_bytes()[..machine.len().min(MACHINE_MAX)]);
         let gids = cred.groups.iter().copied().take(GROUPS_MAX).collect();
         AuthSys { stamp: 0, machine, uid: cred.uid, gid: cred.gid, gids }
     }
 
-    /// Whom the body stands for.
+    /// Returns the credentials that the body carries.
     pub fn cred(&self) -> Cred {
         Cred { uid: self.uid, gid: self.gid, groups: self.gids.clone() }
     }
@@ -117,10 +117,10 @@ impl Xdr for Auth {
     }
 }
 
-/// The head of a call (`call_body`, RFC 5531 §9); the arguments follow it.
+/// The header of a call (`call_body`, RFC 5531 §9); the arguments follow it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallHeader {
-    /// Transaction id, chosen by the caller, repeated in the reply.
+    /// Transaction id; the caller chooses it and the reply repeats it.
     pub xid: u32,
     /// Program number.
     pub program: u32,
@@ -128,29 +128,29 @@ pub struct CallHeader {
     pub version: u32,
     /// Procedure number.
     pub procedure: u32,
-    /// Who calls.
+    /// Credential of the caller.
     pub cred: Auth,
-    /// Proof of it.
+    /// Verifier of the credential.
     pub verf: Auth,
 }
 
-/// The head of a reply (`reply_body`, RFC 5531 §9); results follow it after [`AcceptStat::Success`] only.
+/// The header of a reply (`reply_body`, RFC 5531 §9); results follow only after [`AcceptStat::Success`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplyHeader {
     /// The call's transaction id.
     pub xid: u32,
-    /// What became of the call.
+    /// The outcome of the call.
     pub stat: ReplyStat,
 }
 
-/// What became of a call (`reply_stat`).
+/// The outcome of a call (`reply_stat`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ReplyStat {
     /// MSG_ACCEPTED.
     Accepted {
         /// The server's verifier.
         verf: Auth,
-        /// Whether it was executed.
+        /// Whether the server executed the call.
         stat: AcceptStat,
     },
     /// MSG_DENIED.
@@ -162,9 +162,9 @@ pub enum ReplyStat {
 pub enum AcceptStat {
     /// Executed; its results follow.
     Success,
-    /// The program is not served here.
+    /// This server does not serve the program.
     ProgUnavail,
-    /// The program is served in these versions only.
+    /// The server serves other versions of the program.
     ProgMismatch {
         /// Lowest version served.
         low: u32,
@@ -175,46 +175,46 @@ pub enum AcceptStat {
     ProcUnavail,
     /// The arguments could not be decoded.
     GarbageArgs,
-    /// The server failed, out of memory for instance.
+    /// The server failed, for instance because it is out of memory.
     SystemErr,
 }
 
 /// Why a call was denied (`reject_stat`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RejectStat {
-    /// Another version of the RPC protocol is spoken.
+    /// The server speaks another version of the RPC protocol.
     RpcMismatch {
         /// Lowest version spoken.
         low: u32,
         /// Highest version spoken.
         high: u32,
     },
-    /// The credential or verifier is not good enough: the number of an `auth_stat` (RFC 5531 §9).
+    /// The server rejects the credential or verifier. The number is an `auth_stat` (RFC 5531 §9).
     AuthError(u32),
 }
 
 /// `auth_stat`: the credential could not be decoded.
 pub const AUTH_BADCRED: u32 = 1;
-/// `auth_stat`: the credentials are not taken from where they come.
+/// `auth_stat`: the server does not accept these credentials from this peer.
 pub const AUTH_REJECTEDCRED: u32 = 2;
-/// `auth_stat`: the flavor is not accepted here.
+/// `auth_stat`: the server does not accept the flavor.
 pub const AUTH_TOOWEAK: u32 = 5;
 
-/// The head of a message; what follows it stays in the reader.
+/// The header of a message; the rest of the message stays in the reader.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message {
     /// A call.
     Call(CallHeader),
     /// A reply.
     Reply(ReplyHeader),
-    /// A call in another version of the RPC protocol: to be denied with [`RejectStat::RpcMismatch`].
+    /// A call in another version of the RPC protocol; the server denies it with [`RejectStat::RpcMismatch`].
     WrongVersion {
         /// Transaction id of the call.
         xid: u32,
     },
 }
 
-/// Decodes the head of a message; arguments or results remain in `input`.
+/// Decodes the header of a message. Arguments or results remain in `input`.
 pub fn decode_message(input: &mut Reader) -> Result<Message, Malformed> {
     let xid = input.u32()?;
     match input.u32()? {
@@ -233,7 +233,7 @@ pub fn decode_message(input: &mut Reader) -> Result<Message, Malformed> {
 }
 
 impl CallHeader {
-    /// Appends the head; the arguments are to follow.
+    /// Appends the header. The caller appends the arguments.
     pub fn encode(&self, out: &mut Writer) {
         for word in [self.xid, CALL, RPC_VERSION, self.program, self.version, self.procedure] {
             out.u32(word);
@@ -244,12 +244,12 @@ impl CallHeader {
 }
 
 impl ReplyHeader {
-    /// The head before the results of call `xid`.
+    /// Returns the header that precedes the results of call `xid`.
     pub fn success(xid: u32) -> Self {
         ReplyHeader { xid, stat: ReplyStat::Accepted { verf: Auth::None, stat: AcceptStat::Success } }
     }
 
-    /// Appends the head; results, if any, are to follow.
+    /// Appends the header. The caller appends the results, if any.
     pub fn encode(&self, out: &mut Writer) {
         out.u32(self.xid);
         out.u32(REPLY);

@@ -1,4 +1,4 @@
-//! RFC 4506 primitives: a bounded reader that borrows and a writer of segment lists.
+//! XDR primitives (RFC 4506): a bounded reader that returns slices, and a writer that builds lists of segments.
 
 mod reader;
 mod writer;
@@ -8,14 +8,14 @@ pub use writer::{Segments, Writer};
 
 use bytes::Bytes;
 
-/// A value with an XDR form.
+/// A value with an XDR encoding.
 pub trait Xdr: Sized {
     /// Appends the value to `out`.
     fn encode(&self, out: &mut Writer);
-    /// Takes the value from the front of `input`; never panics, never allocates more than the input holds.
+    /// Decodes a value from the front of `input`. Never panics, and never allocates more than the input holds.
     fn decode(input: &mut Reader) -> Result<Self, Malformed>;
 
-    /// The value alone, as one contiguous buffer.
+    /// Returns the encoding of the value alone, as one contiguous buffer.
     fn to_bytes(&self) -> Bytes {
         let mut out = Writer::new();
         self.encode(&mut out);

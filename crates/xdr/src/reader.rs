@@ -1,14 +1,14 @@
-//! The bounded reader: every length is checked against a limit and against what is left.
+//! The bounded XDR reader: it checks every length against a limit and against the remaining bytes.
 
 use bytes::{Buf, Bytes};
 
-/// The peer sent something that is not the message it claims to be.
+/// A decoding error: the bytes are not a valid message of the expected type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
     /// The message ends inside a value.
     #[error("message ends too early")]
     Short,
-    /// Bytes are left behind the message.
+    /// Bytes remain after the message.
     #[error("bytes left behind the message")]
     Trailing,
     /// A variable-length item is longer than its limit.
@@ -19,20 +19,20 @@ pub enum Malformed {
         /// Allowed length.
         max: u32,
     },
-    /// A discriminant or enum value that the protocol does not have.
+    /// The protocol does not define this discriminant or enum value.
     #[error("{what}: no such value {value}")]
     BadValue {
         /// The type being read.
         what: &'static str,
-        /// The value met.
+        /// The value read.
         value: u32,
     },
-    /// A field that breaks a rule of its message.
+    /// A field violates a rule of its message.
     #[error("{0}")]
     Invalid(&'static str),
 }
 
-/// Reads XDR from the front of a buffer; opaque data are slices of it, never copies.
+/// Reads XDR from the front of a buffer. Opaque data are slices of the buffer, never copies.
 #[derive(Clone, Debug)]
 pub struct Reader {
     input: Bytes,
@@ -43,47 +43,47 @@ fn padding(len: usize) -> usize {
 }
 
 impl Reader {
-    /// A reader of all of `input`.
+    /// Returns a reader of all of `input`.
     pub fn new(input: Bytes) -> Self {
         Reader { input }
     }
 
-    /// Bytes not yet read.
+    /// Returns the number of bytes not yet read.
     pub fn remaining(&self) -> usize {
         self.input.len()
     }
 
-    /// All bytes not yet read.
+    /// Returns all bytes not yet read.
     pub fn rest(self) -> Bytes {
         self.input
     }
 
-    /// Ends reading: `Trailing` if anything is left.
+    /// Checks that everything was read; `Trailing` otherwise.
     pub fn finish(&self) -> Result<(), Malformed> {
         if self.input.is_empty() { Ok(()) } else { Err(Malformed::Trailing) }
     }
 
-    /// Unsigned integer (RFC 4506 §4.2).
+    /// Reads an unsigned integer (RFC 4506 §4.2).
     pub fn u32(&mut self) -> Result<u32, Malformed> {
         self.input.try_get_u32().map_err(|_| Malformed::Short)
     }
 
-    /// Integer (§4.1).
+    /// Reads an integer (§4.1).
     pub fn i32(&mut self) -> Result<i32, Malformed> {
         self.u32().map(|v| v as i32)
     }
 
-    /// Unsigned hyper integer (§4.5).
+    /// Reads an unsigned hyper integer (§4.5).
     pub fn u64(&mut self) -> Result<u64, Malformed> {
         self.input.try_get_u64().map_err(|_| Malformed::Short)
     }
 
-    /// Hyper integer (§4.5).
+    /// Reads a hyper integer (§4.5).
     pub fn i64(&mut self) -> Result<i64, Malformed> {
         self.u64().map(|v| v as i64)
     }
 
-    /// Boolean (§4.4): only 0 and 1 are legal.
+    /// Reads a boolean (§4.4); only 0 and 1 are legal.
     pub fn bool(&mut self) -> Result<bool, Malformed> {
         match self.u32()? {
             0 => Ok(false),
@@ -102,7 +102,7 @@ impl Reader {
         Ok(data)
     }
 
-    /// Fixed-length opaque (§4.9); padding is skipped unread, as every peer of note does.
+    /// Reads a fixed-length opaque (§4.9). The padding is skipped without a check, as other implementations do.
     pub fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let data = self.take(N)?;
         let mut out = [0; N];
@@ -110,21 +110,22 @@ impl Reader {
         Ok(out)
     }
 
-    /// Variable-length opaque of at most `max` bytes (§4.10), a slice of the input.
+    /// Reads a variable-length opaque of at most `max` bytes (§4.10), as a slice of the input.
     pub fn opaque(&mut self, max: usize) -> Result<Bytes, Malformed> {
         let len = self.length(max)?;
         self.take(len)
     }
 
-    /// The count of a variable-length array of at most `max` items (§4.13).
+    /// Reads the count of a variable-length array of at most `max` items (§4.13).
     ///
-    /// Every item takes at least four bytes, so a count beyond what is left is refused before anything is allocated.
+    /// Every item takes at least four bytes, so a count that exceeds the remaining bytes is refused before any
+    /// allocation.
     pub fn count(&mut self, max: usize) -> Result<usize, Malformed> {
         let count = self.length(max)?;
         if count > self.remaining() / 4 { Err(Malformed::Short) } else { Ok(count) }
     }
 
-    /// Variable-length array of at most `max` items (§4.13).
+    /// Reads a variable-length array of at most `max` items (§4.13).
     pub fn array<T>(
         &mut self,
         max: usize,
@@ -138,7 +139,7 @@ impl Reader {
         Ok(out)
     }
 
-    /// Optional data (§4.19).
+    /// Reads optional data (§4.19).
     pub fn optional<T>(
         &mut self,
         item: impl FnOnce(&mut Reader) -> Result<T, Malformed>,

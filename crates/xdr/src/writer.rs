@@ -1,10 +1,12 @@
-//! The writer: small values gather in one buffer, payloads join the list uncopied.
+//! The XDR writer: it collects small values in one buffer and adds large payloads to the list of segments without a
+//! copy.
 
 use bytes::Bytes;
 
-/// Opaque data from this size on become a segment of their own instead of being copied.
+/// Smallest opaque data in bytes that become a segment of their own instead of being copied.
 const OWN_SEGMENT: usize = 1024;
-/// Room that a message begins with: enough for most, which would otherwise move four times while they grow to it.
+/// Initial capacity in bytes: enough for most messages, which would otherwise be reallocated four times while they
+/// grow.
 const ROOM: usize = 128;
 
 /// Builds a message as a list of segments for a vectored write.
@@ -15,7 +17,7 @@ pub struct Writer {
     head: Vec<u8>,
 }
 
-/// A finished message: segments in order.
+/// A finished message: its segments in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segments {
     parts: Vec<Bytes>,
@@ -28,17 +30,17 @@ impl Segments {
         self.len
     }
 
-    /// Whether there is no byte in it.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The segments in order; none is empty.
+    /// Returns the segments in order; none is empty.
     pub fn parts(&self) -> &[Bytes] {
         &self.parts
     }
 
-    /// Appends a segment, uncopied.
+    /// Appends a segment without a copy.
     pub fn push(&mut self, part: Bytes) {
         if !part.is_empty() {
             self.len += part.len();
@@ -52,7 +54,7 @@ impl Segments {
         self.parts.extend(other.parts);
     }
 
-    /// Everything in one buffer; copies unless there is only one segment.
+    /// Returns everything in one buffer. Copies unless there is exactly one segment.
     pub fn to_bytes(&self) -> Bytes {
         if let [one] = &self.parts[..] {
             return one.clone();
@@ -74,38 +76,40 @@ impl From<Bytes> for Segments {
 }
 
 impl Writer {
-    /// An empty message.
+    /// Returns an empty message.
     pub fn new() -> Self {
         Self::with_capacity(ROOM)
     }
 
-    /// An empty message with room for this many bytes of small values.
+    /// Returns an empty message with this capacity in bytes for small values.
     pub fn with_capacity(bytes: usize) -> Self {
         Writer { head: Vec::with_capacity(bytes), ..Self::default() }
     }
 
-    /// An empty message that gathers its small values in `buffer`, whose content is dropped; see [`Writer::into_buffer`].
+    /// Returns an empty message that collects its small values in `buffer`, whose content is discarded; see
+    /// [`Writer::into_buffer`].
     pub fn reusing(mut buffer: Vec<u8>) -> Self {
         buffer.clear();
         Writer { head: buffer, ..Self::default() }
     }
 
-    /// The message in one buffer, to be changed and later reused; a copy only if a payload had joined the list.
+    /// Returns the message in one buffer, which the caller can change and later reuse. Copies only if the message has a
+    /// separate payload.
     pub fn into_buffer(self) -> Vec<u8> {
         if self.done.is_empty() { self.head } else { self.finish().to_bytes().into() }
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     pub fn len(&self) -> usize {
         self.done_len + self.head.len()
     }
 
-    /// Whether nothing has been written.
+    /// Whether no byte has been written.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The message.
+    /// Returns the message.
     pub fn finish(mut self) -> Segments {
         self.seal();
         Segments { parts: self.done, len: self.done_len }
@@ -118,51 +122,51 @@ impl Writer {
         }
     }
 
-    /// Unsigned integer (RFC 4506 §4.2).
+    /// Writes an unsigned integer (RFC 4506 §4.2).
     pub fn u32(&mut self, v: u32) {
         self.head.extend_from_slice(&v.to_be_bytes());
     }
 
-    /// Integer (§4.1).
+    /// Writes an integer (§4.1).
     pub fn i32(&mut self, v: i32) {
         self.head.extend_from_slice(&v.to_be_bytes());
     }
 
-    /// Unsigned hyper integer (§4.5).
+    /// Writes an unsigned hyper integer (§4.5).
     pub fn u64(&mut self, v: u64) {
         self.head.extend_from_slice(&v.to_be_bytes());
     }
 
-    /// Hyper integer (§4.5).
+    /// Writes a hyper integer (§4.5).
     pub fn i64(&mut self, v: i64) {
         self.head.extend_from_slice(&v.to_be_bytes());
     }
 
-    /// Boolean (§4.4).
+    /// Writes a boolean (§4.4).
     pub fn bool(&mut self, v: bool) {
         self.u32(u32::from(v));
     }
 
-    /// Fixed-length opaque (§4.9), padded; copied.
+    /// Writes a fixed-length opaque (§4.9), padded; always copies.
     pub fn fixed(&mut self, data: &[u8]) {
         self.head.extend_from_slice(data);
         self.pad(data.len());
     }
 
-    /// Variable-length opaque (§4.10), padded; shared instead of copied when large.
+    /// Writes a variable-length opaque (§4.10), padded. Large data are shared instead of copied.
     ///
     /// # Panics
-    /// When `data` is 4 GiB or longer, which no limit of ours allows.
+    /// If `data` is 4 GiB or longer, which no limit of Weir allows.
     pub fn opaque(&mut self, data: &Bytes) {
         self.u32(u32::try_from(data.len()).expect("opaque data below 4 GiB"));
         self.raw(data);
         self.pad(data.len());
     }
 
-    /// A variable-length opaque made of segments (§4.10), none of them copied when large.
+    /// Writes a variable-length opaque made of segments (§4.10). Large segments are not copied.
     ///
     /// # Panics
-    /// When `data` is 4 GiB or longer, which no limit of ours allows.
+    /// If `data` is 4 GiB or longer, which no limit of Weir allows.
     pub fn opaque_segments(&mut self, data: &Segments) {
         self.u32(u32::try_from(data.len()).expect("opaque data below 4 GiB"));
         for part in data.parts() {
@@ -171,14 +175,14 @@ impl Writer {
         self.pad(data.len());
     }
 
-    /// A variable-length opaque that `body` writes; its length is filled in afterwards.
+    /// Writes a variable-length opaque whose content `body` writes. The length precedes the content.
     pub fn nested(&mut self, body: impl FnOnce(&mut Writer)) {
         let mut inner = Writer::new();
         body(&mut inner);
         self.opaque_segments(&inner.finish());
     }
 
-    /// Bytes as they are: no length, no padding.
+    /// Writes bytes unchanged, without length or padding.
     pub fn raw(&mut self, data: &Bytes) {
         if data.len() < OWN_SEGMENT {
             self.head.extend_from_slice(data);
@@ -189,10 +193,10 @@ impl Writer {
         }
     }
 
-    /// Variable-length array (§4.13).
+    /// Writes a variable-length array (§4.13).
     ///
     /// # Panics
-    /// When there are 2^32 items or more.
+    /// If there are 2^32 items or more.
     pub fn array<T>(&mut self, items: &[T], mut item: impl FnMut(&mut Writer, &T)) {
         self.u32(u32::try_from(items.len()).expect("array below 2^32 items"));
         for i in items {
@@ -200,7 +204,7 @@ impl Writer {
         }
     }
 
-    /// Optional data (§4.19).
+    /// Writes optional data (§4.19).
     pub fn optional<T>(&mut self, value: Option<&T>, item: impl FnOnce(&mut Writer, &T)) {
         self.bool(value.is_some());
         if let Some(v) = value {

@@ -1,4 +1,5 @@
-//! Asking an iod of this machine to lend files: a connection of its own, as descriptors come with the bytes of a stream.
+//! The connection on which a local iod lends files for short-circuit reads, separate because descriptors arrive with
+//! the bytes of a stream.
 
 use super::{Iod, Line};
 use crate::lent::{Loan, Told};
@@ -24,42 +25,42 @@ use wire::rpc::record::{Mark, mark};
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
 use xdr::{Reader, Writer, Xdr};
 
-/// Longest reply in bytes: that to HELLO, with all its addresses.
+/// Longest reply in bytes: the reply to HELLO with all its addresses.
 const REPLY_MAX: usize = 8 << 10;
-/// A ticket that ends within so many seconds is not shown any more.
+/// A ticket that expires within this many seconds is not used any more.
 const TICKET_SPARE: u64 = 10;
 
-/// The way to the loans of one iod, beside the connection over which it is asked everything else.
+/// The connection for the loans of one iod, beside the connection for all other requests.
 pub(super) struct Lender {
     iod: IodId,
     path: PathBuf,
-    /// The same as that connection's, so that both end together.
+    /// The origin of the other connection, so that both end together.
     origin: Origin,
     patience: Duration,
-    /// Made for the first loan; one who asks at a time.
+    /// Made for the first loan; one request at a time.
     socket: Arc<Mutex<Option<Socket>>>,
 }
 
-/// A connection on which HELLO was said.
+/// A connection that has completed HELLO.
 struct Socket {
     stream: UnixStream,
     xid: u32,
 }
 
-/// Why nothing was lent.
+/// Why the iod lent nothing.
 enum Problem {
-    /// The iod answered so; the connection is good.
+    /// The iod answered with a failure; the connection is intact.
     Answer(Failure),
-    /// It does not know the procedure.
+    /// The iod does not know the procedure.
     NotKnown,
-    /// What it lent cannot be read as it has to be, nor will the next.
+    /// The lent file does not support the needed reads, nor will the next one.
     OfNoUse(io::Error),
-    /// The connection is over.
+    /// The connection is broken.
     Broken(io::Error),
 }
 
 impl Problem {
-    /// Whether asking again would bring the same.
+    /// Whether another request would have the same result.
     fn stays(&self) -> bool {
         match self {
             Problem::Answer(failure) => failure.status == Status::NotSupp,
@@ -90,18 +91,18 @@ fn nonsense(what: impl std::fmt::Display) -> Problem {
 }
 
 impl Iod {
-    /// Whether it may lend files, as far as is known.
+    /// Whether the iod may lend files, as far as it is known.
     pub(crate) fn may_lend(&self) -> bool {
         self.lends.load(Relaxed)
     }
 
-    /// Asks for the file of the object of a capability.
+    /// Requests the file of the object of a capability.
     pub(crate) async fn borrow(&self, cap: &Capability) -> Told<Loan> {
         let line = self.link.lock().await.line.clone().filter(|line| !line.connection.is_closed());
         let Some(Line { connection, lender, .. }) = line else { return Told::NotNow };
         let Some(lender) = lender else { return Told::Never };
         let socket = tokio::time::timeout(lender.patience, lender.socket.clone().lock_owned()).await;
-        // An iod that stands still keeps whoever asked it.
+        // A request to a stopped iod keeps the lock.
         let Ok(socket) = socket else { return Told::NotNow };
         let Some(ticket) = self.ticket(socket.is_none()).await else { return Told::NotNow };
         self.shared.tally.native(Procedure::Lend);
@@ -124,12 +125,13 @@ impl Iod {
                 self.lends.store(false, Relaxed);
                 Told::Never
             }
-            // The runtime ends.
+            // The runtime is shutting down.
             Err(_) => Told::NotNow,
         }
     }
 
-    /// What opens a session, if one is `needed`; asked for again when what is known of the iod has grown old.
+    /// Returns a ticket that opens a session, if one is `needed`; asks the mgr for a new one if the cached ticket
+    /// expires soon.
     async fn ticket(&self, needed: bool) -> Option<Option<Ticket>> {
         if !needed {
             return Some(None);
@@ -147,12 +149,12 @@ impl Iod {
 }
 
 impl Lender {
-    /// That of an iod whose socket is at `path`, beside a connection of this origin; nothing is sent yet.
+    /// Creates the state for an iod whose socket is at `path`, beside a connection of this origin; sends nothing yet.
     pub(super) fn new(iod: IodId, path: PathBuf, origin: Origin, patience: Duration) -> Self {
         Lender { iod, path, origin, patience, socket: Arc::default() }
     }
 
-    /// Asks for a file and waits for the answer. `ticket` is for when there is no connection.
+    /// Requests a file and waits for the answer. `ticket` is used if there is no connection.
     fn lend(
         &self,
         socket: &mut Option<Socket>,
@@ -193,8 +195,8 @@ impl Lender {
     }
 }
 
-/// A connection to the socket at this path, if it is that of a user who is trusted with one ([`net::local`]), and takes it: one that
-/// stands still would let us wait without end.
+/// Connects to the socket at this path, if its owner is trusted ([`net::local`]). Does not block: a stopped process
+/// would let the client wait forever.
 fn reach(path: &Path) -> io::Result<UnixStream> {
     net::local::check_path(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -207,7 +209,7 @@ fn reach(path: &Path) -> io::Result<UnixStream> {
 }
 
 impl Socket {
-    /// Calls and waits for the result, and a descriptor if one came with it.
+    /// Sends a call; returns the result, and the descriptor that came with it, if any.
     fn call<T: Xdr>(&mut self, procedure: Procedure, args: &impl Xdr) -> Result<(T, Option<OwnedFd>), Problem> {
         self.xid = self.xid.wrapping_add(1);
         let (xid, procedure) = (self.xid, procedure as u32);
@@ -232,7 +234,7 @@ impl Socket {
         Ok((result, file))
     }
 
-    /// The next record, and the descriptor that came with it. An iod sends records in one fragment.
+    /// Returns the next record, and the descriptor that came with it. An iod sends each record in one fragment.
     fn receive(&self) -> Result<(Bytes, Option<OwnedFd>), Problem> {
         let (mut head, mut file) = ([0; 4], None);
         self.fill(&mut head, &mut file)?;
@@ -245,7 +247,7 @@ impl Socket {
         Ok((body.into(), file))
     }
 
-    /// Fills a buffer; of descriptors that come meanwhile the last is kept.
+    /// Fills a buffer; keeps the last descriptor that arrives meanwhile.
     fn fill(&self, mut buffer: &mut [u8], file: &mut Option<OwnedFd>) -> io::Result<()> {
         while !buffer.is_empty() {
             let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -1,4 +1,4 @@
-//! The native driver: objects on iods by the native data program.
+//! The native layout driver: reads and writes objects on iods with the native protocol.
 
 mod lengths;
 
@@ -19,9 +19,9 @@ use types::{ByteRange, FileId, Generation, IodId, Status, Verifier};
 use wire::native::*;
 use xdr::{Segments, Writer, Xdr};
 
-/// How often a payload whose checksum did not match is moved again.
+/// How often a payload with a wrong checksum is transferred again.
 const CHECKSUM_TRIES: u32 = 3;
-/// Damage is located in steps of this many bytes: the blocks of the iods.
+/// Damage is located in steps of this many bytes: the block size of the iods.
 const DAMAGE_STEP: u64 = 4096;
 
 pub(super) struct Native {
@@ -73,13 +73,13 @@ struct Objects {
     object: FileId,
     lengths: Lengths,
     generation: Generation,
-    /// What is shown to each iod.
+    /// The capability for each iod.
     caps: Vec<Capability>,
-    /// When it is time to get other ones: half of their time is over.
+    /// When to get new capabilities: half of their lifetime is over.
     old_from: Instant,
     ids: Vec<IodId>,
     iods: Vec<Arc<Iod>>,
-    /// The loan of each, as long as this layout is used.
+    /// The loan of each object, as long as this layout is used.
     places: Vec<Arc<Place>>,
     loans: Arc<Shelf>,
     tally: Arc<Tally>,
@@ -91,12 +91,12 @@ fn encode(args: &impl Xdr) -> Segments {
     out.finish()
 }
 
-/// Sorts an iod's refusal: what a new layout cures, and what it does not.
+/// Classifies an iod's refusal by whether a new layout can help.
 fn refused(refusal: Refused) -> NotDone {
     match refusal {
         Refused::Unreachable(error) | Refused::Unanswered(error) => NotDone::NotAttempted(error),
         Refused::Answer(error) => match error.as_status() {
-            // Lost: unless the file was truncated since the layout was granted.
+            // `Lost`: a new layout helps if the file was truncated since this one was granted.
             Some(Status::CapExpired | Status::CapRefused | Status::Fenced | Status::Lost) => NotDone::Stale(error),
             _ => NotDone::Failed(error),
         },
@@ -104,7 +104,7 @@ fn refused(refusal: Refused) -> NotDone {
 }
 
 impl Objects {
-    /// What is shown to the iod of this object.
+    /// Returns the capability for the iod of this object.
     fn cap(&self, index: usize) -> Attempt<Capability> {
         let none = || NotDone::Failed(Error::usage(format!("the layout has no object {index}")));
         self.caps.get(index).cloned().ok_or_else(none)
@@ -114,8 +114,8 @@ impl Objects {
         self.call_for_bytes(index, procedure, |_| args.clone(), what).await.map(|(result, _)| result)
     }
 
-    /// As [`Objects::call`], for bytes that have checksums on some connections: `args` is told whether on this one, and so is who gets the
-    /// result.
+    /// Calls like [`Objects::call`], for bytes that have checksums on some connections. `args` receives whether this
+    /// connection uses checksums, and the result says so too.
     async fn call_for_bytes<T: Xdr>(
         &self,
         index: usize,
@@ -134,8 +134,8 @@ impl Objects {
         })
     }
 
-    /// Reads from the file that the iod lent; nothing where there is none or the iod has to be asked. Sees to it that there is one
-    /// when that is worth it.
+    /// Reads from the file that the iod lent; returns `None` if there is none or the iod must be asked. Requests a loan
+    /// when that is worthwhile.
     fn read_lent(&self, index: usize, extents: &[ByteRange]) -> Option<Vec<Found>> {
         let (iod, place) = (self.iods.get(index)?, self.places.get(index)?);
         if !iod.may_lend() {
@@ -160,7 +160,7 @@ impl Objects {
         None
     }
 
-    /// Finds out which bytes of the file are damaged, after a READ of these extents was refused because some are.
+    /// Finds the damaged bytes of the file, after a READ of these extents failed because of damage.
     async fn locate(&self, index: usize, extents: &[Extent], error: Error) -> Error {
         let mut damaged: Option<ByteRange> = None;
         for extent in extents {
@@ -211,7 +211,7 @@ impl Objects {
     }
 }
 
-/// The pieces of a reply as runs of bytes; they must cover `wanted` bytes.
+/// Converts the pieces of a reply to runs of bytes; they must cover `wanted` bytes.
 fn runs(reply: ReadReply, wanted: u64) -> Option<Vec<Found>> {
     let mut data = reply.data;
     let mut found = Vec::with_capacity(reply.head.pieces.len());

@@ -1,4 +1,4 @@
-//! Reading ahead for an open file: bytes that a reader in order or in strides will ask for next are fetched before he does.
+//! Read-ahead for an open file: fetches what a sequential or strided reader will probably ask for next.
 
 use crate::file::{ReadResult, Segment};
 use crate::inode::{Inode, Version};
@@ -13,15 +13,15 @@ use tokio::sync::{OwnedSemaphorePermit, RwLock, oneshot};
 use tokio::time::Instant;
 use types::ByteRange;
 
-/// How long bytes are kept that nobody has asked for: as long as a mount believes attributes. What others write meanwhile is
-/// not seen in them.
+/// How long unused read-ahead bytes are kept: as long as a mount caches attributes. They do not include what other
+/// clients write in the meantime.
 const LIFE: Duration = Duration::from_secs(1);
 
-/// What was read ahead for the readers of one open file.
+/// The read-ahead state of one open file.
 #[derive(Default)]
 pub(crate) struct Ahead {
     state: Arc<Mutex<State>>,
-    /// Held for reading by whoever reads ahead.
+    /// A read-ahead task holds this for reading.
     reading: Arc<RwLock<()>>,
 }
 
@@ -29,29 +29,29 @@ pub(crate) struct Ahead {
 struct State {
     streams: Streams,
     pieces: Vec<Piece>,
-    /// Whether a task gives back what nobody comes for.
+    /// Whether a task runs that drops unused pieces.
     tidied: bool,
-    /// The file is being closed: nothing is read ahead any more.
+    /// The file is being closed, and no read-ahead starts any more.
     over: bool,
 }
 
-/// What was found, and the room that it takes; nothing where reading failed.
+/// The result of a read and the buffer space that it occupies; `None` if the read failed.
 type Found = Shared<BoxFuture<'static, Option<Arc<(ReadResult, OwnedSemaphorePermit)>>>>;
 
-/// A range that is being read, or was.
+/// A range that was read ahead, or is being read.
 struct Piece {
     range: ByteRange,
-    /// That of the file before the reading began.
+    /// The version of the file before the read began.
     version: Version,
     asked: Instant,
     found: Found,
 }
 
 impl Ahead {
-    /// Reads a range as [`Inode::read`] does, as much of it as possible from what was read ahead; then sees to it that what
-    /// the reader will probably want next is on its way.
+    /// Reads a range like [`Inode::read`], as much of it as possible from read-ahead pieces. Also starts the read-ahead
+    /// of what the reader will probably ask for next.
     pub(super) async fn read(&self, inode: &Arc<Inode>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
-        // Who asks for much at once keeps the servers busy himself, and the page cache of a kernel does this on its own.
+        // Large requests keep the servers busy by themselves, and the kernel's page cache reads ahead by itself.
         let worth = policy.access == Access::Direct && len > 0 && len as u64 * 2 <= policy.read_ahead;
         if !worth {
             return inode.read(policy, offset, len).await;
@@ -66,7 +66,7 @@ impl Ahead {
             at += cut(&found.0.segments, at - there.offset, range.end() - at, &mut segments);
             counters::add(&inode.mount.tally.read_ahead, at - before);
             if at < there.end().min(range.end()) {
-                // The file ended there when it was read.
+                // The file ended here when the piece was read.
                 break;
             }
         }
@@ -78,8 +78,8 @@ impl Ahead {
         Ok(ReadResult { segments, eof: rest.eof })
     }
 
-    /// Takes note of a request: starts what is to be read ahead, and answers the pieces that there are, in order and without a gap from
-    /// the beginning of the range on.
+    /// Records a request and starts read-ahead. Returns the existing pieces, in order and without a gap from the
+    /// beginning of the range.
     fn begin(&self, inode: &Arc<Inode>, policy: Policy, range: ByteRange) -> Vec<(ByteRange, Found)> {
         let version = inode.version();
         let now = Instant::now();
@@ -90,7 +90,7 @@ impl Ahead {
         let before = state.pieces.len();
         state.pieces.retain(|piece| Some(piece.version) == version && now < piece.asked + LIFE);
         if state.pieces.len() < before {
-            // Somebody writes what is read here, or the reader stopped: he has to show again that it is worth it.
+            // Another client or program writes the range, or the reader paused: the reader must show its pattern again.
             state.streams.forget();
         }
         let mut out = Vec::new();
@@ -103,27 +103,27 @@ impl Ahead {
         }
         for wanted in state.streams.note(range, policy.read_ahead) {
             let (Some(version), true) = (version, wanted.offset < inode.size()) else { break };
-            // Without room it is as if nobody had seen a pattern; there is some again when others have read on.
+            // Without free space, act as if there were no pattern. Space is free again when other reads have advanced.
             let Some(piece) = self.fetch(inode, policy, wanted, version) else { break };
             state.pieces.push(piece);
         }
         if !state.tidied && !state.pieces.is_empty() {
-            // One for all pieces: of short ones there are thousands in the time that each may be kept.
+            // One task serves all pieces: there may be thousands of short ones within LIFE.
             state.tidied = true;
             net::task::spawn_on(&inode.mount.runtime, tidy(Arc::downgrade(&self.state), now + LIFE));
         }
-        // What was read to its end is not asked for again by who reads in order.
+        // A sequential reader does not ask again for a piece that it has read to its end.
         state.pieces.retain(|piece| piece.range.end() > range.end() || piece.range.end() <= range.offset);
         out
     }
 
-    /// Starts reading a range, if there is room for it.
+    /// Starts reading a range if there is free space for it.
     fn fetch(&self, inode: &Arc<Inode>, policy: Policy, range: ByteRange, version: Version) -> Option<Piece> {
         let room = inode.mount.read_ahead.clone().try_acquire_many_owned(u32::try_from(range.len).ok()?).ok()?;
         let reading = self.reading.clone().try_read_owned().ok()?;
         let file = inode.clone();
         let (told, found) = oneshot::channel();
-        // What is in the memory of this machine is had at once; requests for the rest are on their way when this returns.
+        // Bytes in this machine's memory arrive at once; requests for the rest have been sent when this returns.
         net::task::begin_on(&inode.mount.runtime, async move {
             let found = file.read(policy, range.offset, range.len as usize).await;
             drop((file, reading));
@@ -134,9 +134,9 @@ impl Ahead {
         Some(Piece { range, version, asked: Instant::now(), found })
     }
 
-    /// Nothing is read ahead any more, nor will be.
+    /// Drops all pieces, and prevents any further read-ahead.
     pub(super) async fn end(&self) {
-        // While this is held nobody begins, and afterwards everybody sees that it is over.
+        // While this lock is held no task begins to read ahead. Every later one sees `over`.
         let _alone = self.reading.write().await;
         let mut state = lock(&self.state);
         state.over = true;
@@ -145,7 +145,8 @@ impl Ahead {
 }
 
 impl State {
-    /// Drops what is too old; when the oldest of what is left will be. The task that asks ends when nothing is left.
+    /// Drops pieces that are too old, and returns when the oldest remaining piece expires. The calling task ends if
+    /// none remains.
     fn tidy(&mut self, now: Instant) -> Option<Instant> {
         self.pieces.retain(|piece| now < piece.asked + LIFE);
         let next = self.pieces.iter().map(|piece| piece.asked + LIFE).min();
@@ -154,7 +155,7 @@ impl State {
     }
 }
 
-/// Drops what nobody has come for, from a time on, as others want the room; ends when there is nothing.
+/// Drops unused pieces, from time `from` on, because other readers need the space; ends when no piece is left.
 async fn tidy(state: Weak<Mutex<State>>, from: Instant) {
     let mut next = Some(from);
     while let Some(at) = next {
@@ -167,7 +168,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Appends up to `len` bytes from `skip` on; answers how many there were.
+/// Appends up to `len` bytes from `skip` on to `out`; returns how many bytes there were.
 fn cut(segments: &[Segment], mut skip: u64, len: u64, out: &mut Vec<Segment>) -> u64 {
     let mut left = len;
     for segment in segments {

@@ -1,7 +1,8 @@
-//! Appending: of several who append to one file through whichever mounts, all find their bytes there, one behind the other.
+//! Atomic appends to one file by several mounts: every appender's bytes follow those of the appender before it.
 //!
-//! Whoever appends holds a lock of a byte behind all that fcntl(2) can lock, asks how long the file is, and writes behind its end. While
-//! nobody else wants the lock it is kept for a moment: what is appended meanwhile needs neither it nor the question.
+//! An appender locks one byte beyond the range that fcntl(2) can lock, asks for the size of the file, and writes at its
+//! end. If no other client wants the lock, the client keeps it for a moment. Appends in that time need neither the lock
+//! request nor the size request.
 
 use crate::inode::{Inode, Waited};
 use crate::{File, Result};
@@ -11,31 +12,32 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The byte that is locked while somebody appends: one behind the last that fcntl(2) can lock.
+/// The byte that an appender locks: one beyond the last that fcntl(2) can lock.
 const APPENDING: Span = Span { first: 1 << 63, last: 1 << 63 };
-/// The owner of that lock. Others who choose it may be let in beside an appender of the same mount.
+/// The owner of that lock. A caller that uses the same owner may get the lock beside an appender of the same mount.
 const APPENDER: u64 = u64::MAX;
-/// For how long the lock is kept where no other client has the file open: as long others may wait who begin to append.
+/// How long the client keeps the lock while no other client has the file open. Other appenders may have to wait this
+/// long.
 const KEPT: Duration = Duration::from_millis(100);
-/// For how long it is not kept after somebody else was found to have it.
+/// How long the client does not keep the lock after it found another holder.
 const CONTENDED: Duration = Duration::from_secs(1);
 
-/// What is known of the lock of appenders, under the lock of those of this mount.
+/// The state of the append lock, protected by the inode's mutex for the appenders of this mount.
 #[derive(Debug, Default)]
 pub(crate) struct Appending {
-    /// It is held under this open, until then at the latest.
+    /// The open under which the lock is held, and the latest time of its release.
     kept: Option<(u64, Instant)>,
-    /// Others want it too; it is not kept before then.
+    /// Other clients want the lock too; it is not kept before this time.
     contended: Option<Instant>,
 }
 
 impl File {
-    /// Writes `data` at the end of the file, wherever that is by then, and answers where that was. Of several who append at
-    /// the same time, through whichever mounts, all find their bytes there, one behind the other.
+    /// Appends `data` at the current end of the file and returns the offset of that end. If several mounts append at
+    /// the same time, all bytes are kept, one append after another.
     ///
-    /// The bytes are gathered as those of [`File::write_at`] are, and like them durable with [`File::fsync`] or [`File::close`]. With
-    /// `sharing=close-to-open` other clients find them within a tenth of a second, and as long this mount may take the end of the file to be where it
-    /// left it.
+    /// The client gathers the bytes as those of [`File::write_at`], and [`File::fsync`] or [`File::close`] makes them
+    /// durable. With `sharing=close-to-open` other clients see the bytes within a tenth of a second. For the same time
+    /// this mount may assume that the end of the file has not moved.
     pub async fn append(&self, data: Bytes) -> Result<u64> {
         self.for_writing()?;
         let inode = self.inode();
@@ -44,7 +46,7 @@ impl File {
             inode.let_go(&mut appending).await;
         }
         let (alone, end) = match appending.kept {
-            // The lock keeps off others that append, and not those that write or truncate.
+            // The lock excludes other appenders, but not clients that write or truncate.
             Some(_) => (true, inode.size_now().await?),
             None => self.begin(&mut appending).await?,
         };
@@ -52,13 +54,13 @@ impl File {
         if alone {
             return written.map(|()| end);
         }
-        // It is somebody else's turn, who has to find the bytes.
+        // Another client's turn is next, and that client must see the bytes.
         appending.kept = None;
         let given_back = inode.unlock(self.key(), APPENDER, APPENDING).await;
         written.and(given_back).map(|()| end)
     }
 
-    /// Gets the lock and the size of the file; whether the lock may be kept, and that size.
+    /// Acquires the lock and fetches the size of the file; returns whether the lock may be kept, and the size.
     async fn begin(&self, appending: &mut Appending) -> Result<(bool, u64)> {
         let inode = self.inode();
         if inode.wait_for_lock(self.key(), APPENDER, APPENDING, LockKind::Write).await? == Waited(true) {
@@ -82,7 +84,7 @@ impl File {
 }
 
 impl Inode {
-    /// Makes durable what was appended, and gives the lock back. Failures of writes are told by what comes next.
+    /// Makes appended bytes durable and releases the lock. The next operation reports write errors.
     async fn let_go(self: &Arc<Self>, appending: &mut Appending) {
         let Some((key, _)) = appending.kept.take() else { return };
         if let Err(error) = self.unlock_quietly(key, APPENDER, APPENDING).await {
@@ -96,14 +98,14 @@ impl Inode {
             tokio::time::sleep_until(until).await;
             let Some(inode) = inode.upgrade() else { return };
             let mut appending = inode.appending().await;
-            // It may have been given back, and be held anew.
+            // The lock may have been released and acquired again.
             if appending.kept.is_some_and(|(_, kept)| kept <= until) {
                 inode.let_go(&mut appending).await;
             }
         });
     }
 
-    /// An open is about to be closed: the lock that is kept under it is given back.
+    /// Releases the lock that is kept under an open which is about to be closed.
     pub(crate) async fn end_appending(self: &Arc<Self>, key: u64) {
         let mut appending = self.appending().await;
         if appending.kept.is_some_and(|(holder, _)| holder == key) {

@@ -1,4 +1,5 @@
-//! Closing: everything durable, then size, attributes, layout, open and name in as few round trips as can be.
+//! Closing a file: makes everything durable, then settles size, attributes, layout, open and name in as few round trips
+//! as possible.
 
 use super::Open;
 use crate::compound::{Compound, Failed, Results};
@@ -10,11 +11,11 @@ use bytes::Bytes;
 use types::{Attrs, Renaming, SetAttrs, Status};
 use wire::nfs4::*;
 
-/// What is left to do of a close. Normally one COMPOUND does all of it.
+/// The remaining steps of a close. Normally one COMPOUND does all of them.
 struct Rest {
-    /// The LAYOUTCOMMIT and LAYOUTRETURN that go with it.
+    /// Whether LAYOUTCOMMIT and the LAYOUTRETURN that belongs to it remain.
     report: bool,
-    /// Whether every byte that any server took is durable, and nobody writes any more.
+    /// Whether every byte that a server received is durable, and no open here writes any more.
     durable: bool,
     give_back: bool,
     changes: SetAttrs,
@@ -25,17 +26,17 @@ struct Rest {
 }
 
 impl Open {
-    /// See [`crate::File::close`].
+    /// Closes the file, see [`crate::File::close`].
     pub(super) async fn close(self) -> Result<()> {
         self.end(SetAttrs::default(), None, false).await.map(|_| ())
     }
 
-    /// See [`crate::File::leave`].
+    /// Closes the file later, see [`crate::File::leave`].
     pub(super) async fn leave(self) -> Result<()> {
         let written = self.durable().await;
         let mere = if written.is_ok() { self.inode.remove_mere_open(self.key).await } else { None };
         let Some((stateid, delegation)) = mere else {
-            // Apart: most opens are left by the way below, and need no room for this one.
+            // Boxed: most opens end by the deferred close below and need no memory for this future.
             return Box::pin(self.end_after(written, SetAttrs::default(), None, false)).await.map(|_| ());
         };
         let (id, mount) = (self.inode.node.id, self.inode.mount.clone());
@@ -46,17 +47,17 @@ impl Open {
         Ok(())
     }
 
-    /// Whether everything that was written is durable, and every lock is still there.
+    /// Makes all writes durable; also fails if a lock is lost.
     async fn durable(&self) -> Result<()> {
         self.ahead.end().await;
         self.inode.end_appending(self.key).await;
         let written = if self.origin.flags.write { self.inode.fsync_data(self.key).await } else { Ok(()) };
-        // A file that is lost says so, whatever else is wrong.
+        // The loss of the file is reported whatever else failed.
         let made = self.inode.close_making().await;
         written.and(made).and(self.inode.all_locks_kept(self.key))
     }
 
-    /// See [`crate::File::finish`].
+    /// Closes the file with final attributes and name, see [`crate::File::finish`].
     pub(super) async fn finish(self, changes: SetAttrs, rename_to: Option<(&Node, &[u8])>) -> Result<Attrs> {
         let rename_to = rename_to.map(|(dir, name)| (dir.clone(), Bytes::copy_from_slice(name)));
         if rename_to.is_some() && self.origin.name.is_none() {
@@ -85,7 +86,7 @@ impl Open {
         let durable = last && written.is_ok() && self.inode.is_sure();
         let mut rest = Rest { report: true, durable, give_back: last, changes, close: stateid, attrs, rename };
         if written.is_err() {
-            // What is not whole gets neither its final times nor its final name.
+            // An incomplete file gets neither its final times nor its final name.
             rest = Rest { changes: SetAttrs::default(), attrs: false, rename: None, ..rest };
         }
         let outcome = self.work_off(rest).await;
@@ -99,18 +100,18 @@ impl Open {
     async fn work_off(&self, mut rest: Rest) -> Result<Option<Attrs>> {
         let mut attrs = None;
         let mut outcome = Ok(());
-        // Each round does something that is then not left, and most closes need one.
+        // Each round completes a step that then no longer remains; most closes need one round.
         while rest.is_left() {
             if let Err(error) = self.round(&mut rest, &mut attrs).await {
                 outcome = outcome.and(Err(error));
-                // Nothing but closing makes sense any more.
+                // After an error only the close still makes sense.
                 rest = Rest::closing(rest.give_back, rest.close);
             }
         }
         outcome.map(|()| attrs)
     }
 
-    /// One COMPOUND with all that is left. Failures of no importance are taken off the list like successes.
+    /// Sends one COMPOUND with all remaining steps. Unimportant failures complete a step as a success does.
     async fn round(&self, rest: &mut Rest, attrs: &mut Option<Attrs>) -> Result<()> {
         let (inode, before) = (&self.inode, rest.steps());
         if rest.report && inode.cannot_report().await {
@@ -152,7 +153,7 @@ impl Open {
             making.answered();
         }
         if sent.is_err() {
-            // The session is gone, and with it whatever was open.
+            // The session is gone, and with it all opens.
             (rest.close, rest.give_back) = (None, false);
         }
         let mut results = sent?;
@@ -176,7 +177,7 @@ impl Open {
             inode.mount.removed(removal);
         }
         match booked {
-            // An operation in the middle was to wait: it is the first one of the next round, which waits.
+            // An operation in the middle was delayed: it comes first in the next round, which waits.
             Err(error) if error.is(Status::Delay) && rest.steps() < before => Ok(()),
             booked => booked,
         }
@@ -193,12 +194,13 @@ impl Open {
             results.take::<StatusOnly>(OP_SETATTR)?;
             rest.changes = SetAttrs::default();
         }
-        // A layout that was gone leaves the delegation for the next round.
+        // If the mgr no longer knew the layout, the delegation is returned in the next round.
         rest.give_back = returned && delegation.is_some();
         if returned {
             match results.raw::<layoutreturn_stateid>(OP_LAYOUTRETURN) {
                 Ok(_) => {}
-                // The mgr has forgotten the layout already. The rest was not carried out and follows.
+                // The mgr has forgotten the layout already. It did not execute the remaining operations; the next round
+                // sends them.
                 Err(Failed::Nfs(_)) => return Ok(()),
                 Err(failed) => return Err(results.error(&failed)),
             }
@@ -217,9 +219,9 @@ impl Open {
                     rest.close = Some(open);
                     return Ok(());
                 }
-                // Taken away, which the mgr wants to be known.
+                // The mgr revoked the open; FREE_STATEID must acknowledge this.
                 Err(Failed::Nfs(NFS4ERR_EXPIRED)) => return self.inode.mount.session.free_stateid(open).await,
-                // The mgr has forgotten the open already, having restarted perhaps: it is closed then.
+                // The mgr has already forgotten the open, perhaps in a restart, so the file is closed.
                 Err(Failed::Nfs(status)) => {
                     tracing::debug!(file = %self.inode.node.id, ?status, "the open was gone before it was closed");
                     return Ok(());
@@ -239,7 +241,7 @@ impl Open {
         Ok(())
     }
 
-    /// The mgr would not take the report under this layout stateid; a fresh layout may do.
+    /// Reports again under a fresh layout, because the mgr rejected the report under this layout stateid.
     async fn report_again(&self, rest: &mut Rest, status: nfsstat4) -> Result<()> {
         tracing::debug!(file = %self.inode.node.id, ?status, "reporting again under a new layout");
         self.inode.forget_layout().await;
@@ -247,7 +249,7 @@ impl Open {
             self.inode.add_open(self.key, self.origin.caller.clone(), *stateid, self.origin.flags);
         }
         let reported = self.inode.report().await;
-        // Meanwhile the mgr may have restarted, and the open been reclaimed.
+        // In the meantime the mgr may have restarted and the client may have reclaimed the open.
         rest.close = self.inode.remove_open(self.key).0.or(rest.close.take());
         rest.report = false;
         match reported {
@@ -273,7 +275,7 @@ impl Rest {
         }
     }
 
-    /// How much is left.
+    /// Number of remaining steps.
     fn steps(&self) -> usize {
         let steps = [self.report, self.give_back, self.close.is_some(), self.attrs, self.rename.is_some()];
         steps.into_iter().filter(|left| *left).count() + usize::from(!self.changes.is_empty())

@@ -1,4 +1,4 @@
-//! Making bytes durable: COMMIT to every server that may lose some, and sending again what one has lost.
+//! Making a file's bytes durable: sends COMMIT to every server that may lose some, and sends lost bytes again.
 
 use super::write::{LAYOUT_TRIES, Lane, Sent};
 use super::{Inode, State};
@@ -8,67 +8,67 @@ use crate::{Error, Result};
 use std::sync::Arc;
 use types::{ByteRange, Status, Verifier};
 
-/// How often bytes are sent again because their server restarted, before that counts as a failure.
+/// How often bytes are sent again after a restart of their server, before the commit fails.
 const ROUNDS: u32 = 8;
 
 impl Inode {
-    /// Returns when every byte written before is on disk; the mgr may not know of them yet. Failures are remembered for
-    /// every open that can write.
+    /// Returns when every byte written before is durable; the mgr may not know of all of them yet. Errors are recorded
+    /// for every open that can write.
     pub(crate) async fn make_durable(self: &Arc<Self>) {
         self.hand_over(true).await;
         self.settle_all().await;
     }
 
-    /// Returns when servers have everything that was written before.
+    /// Returns when servers have received everything written before.
     pub(crate) async fn push(self: &Arc<Self>, key: u64) -> Result<()> {
         self.hand_over(false).await;
         self.settle(ByteRange::ALL).await;
         self.take_error(key)
     }
 
-    /// Returns when everything that has left before is on disk.
+    /// Returns when everything sent before is durable.
     pub(super) async fn settle_all(self: &Arc<Self>) {
         self.settle(ByteRange::ALL).await;
         self.commit_all().await;
     }
 
-    /// As [`Inode::make_durable`]; tells the open `key` of failures.
+    /// Makes bytes durable like [`Inode::make_durable`], and reports errors to the open `key`.
     pub(crate) async fn fsync_data(self: &Arc<Self>, key: u64) -> Result<()> {
         self.make_durable().await;
         self.take_error(key)
     }
 
-    /// Returns when every byte written before and the size are on disk.
+    /// Returns when every byte written before and the size are durable.
     pub(crate) async fn fsync(self: &Arc<Self>, key: u64) -> Result<()> {
         let data = self.fsync_data(key).await;
         data.and(self.report().await).and(self.sync_making().await)
     }
 
-    /// The file was made, and the answer did not wait until that was durable.
+    /// Records that the file was created and that the reply did not wait for durability.
     pub(crate) fn made_unsynced(&self) {
         self.state().unsynced = true;
     }
 
-    /// Whether the making of the file may not be durable yet.
+    /// Whether the creation of the file may not be durable yet.
     pub(crate) fn is_unsynced(&self) -> bool {
         self.state().unsynced
     }
 
-    /// The mgr has made something about the file durable, and with it what was before.
+    /// Records that the mgr has made a change of the file durable, and with it all earlier changes.
     pub(super) fn made_durably(&self) {
         self.state().unsynced = false;
     }
 
-    /// Returns when a file that was made here is there to stay.
+    /// Returns when the creation of the file is durable.
     ///
     /// # Errors
-    /// `Stale`: it is gone, for the machine of the mgr lost power.
+    /// `Stale`: the file is lost, because the mgr's machine lost power.
     pub(crate) async fn sync_making(&self) -> Result<()> {
         if self.mount.session.is_soon() {
             return self.mount.session.settle(&self.losses).await;
         }
         if self.is_unsynced()
-            // The last open may just have ended: its close has done this, or reports why not.
+            // If the last open has just ended, its close has done this or reports why not.
             && let Ok(opened) = self.opened(false)
         {
             opened.commit().await?;
@@ -77,15 +77,15 @@ impl Inode {
         Ok(())
     }
 
-    /// As [`Inode::sync_making`] for who closes the file, and need not wait where nothing but fsync does.
+    /// Acts like [`Inode::sync_making`] for a close, which need not wait if only fsync promises durability.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Inode::sync_making`].
     pub(crate) async fn close_making(&self) -> Result<()> {
         if self.mount.session.is_soon() { Ok(()) } else { self.sync_making().await }
     }
 
-    /// As [`Inode::fsync`]; a failure is told again to whoever asks next.
+    /// Makes everything durable like [`Inode::fsync`], and keeps an error so that the next call reports it again.
     pub(crate) async fn flush(self: &Arc<Self>, key: u64) -> Result<()> {
         self.make_durable().await;
         let reported = self.report().await;
@@ -93,7 +93,7 @@ impl Inode {
         self.see_error(key).and(reported).and(made)
     }
 
-    /// Makes everything durable in the background, because the window is full. Failures are told later.
+    /// Makes everything durable in the background, because the window is full. Errors are reported later.
     pub(crate) fn relieve(self: &Arc<Self>) {
         {
             let mut state = self.state();
@@ -107,39 +107,40 @@ impl Inode {
         let inode = self.clone();
         net::task::spawn_on(&self.mount.runtime, async move {
             inode.make_durable().await;
-            // The mgr is told later.
+            // The mgr receives the report later.
             inode.settle_in_a_while(&inode.policy());
             inode.state().relieving = false;
-            // Writers that began to wait meanwhile count on somebody being at work.
+            // Writers that began to wait in the meantime rely on a running task.
             inode.mount.relieve_if_full();
         });
     }
 
-    /// Commits what servers have taken while writing goes on, so that the window never fills with it. Failures are told
-    /// later.
+    /// Commits received bytes while writes continue, so that they never fill the window. Errors are reported later.
     pub(super) async fn commit_behind(self: Arc<Self>) {
         self.commit_all().await;
         self.state().committing = false;
     }
 
-    /// COMMIT to every server that was ever written to. Those with nothing left are asked for nothing, but a commit of
-    /// theirs that is under way is waited for. What the iods cannot take goes to the mgr, so that it comes last.
+    /// Sends COMMIT to every server that ever received bytes. For a server without uncommitted bytes it only waits for
+    /// a COMMIT that is in progress. The mgr comes last, because it receives what the iods cannot take.
     async fn commit_all(self: &Arc<Self>) {
         let direct: Vec<Lane> = self.lanes().keys().copied().filter(|lane| *lane != Lane::Mgr).collect();
         futures_util::future::join_all(direct.into_iter().map(|lane| self.commit_lane(lane))).await;
         self.commit_lane(Lane::Mgr).await;
     }
 
-    /// COMMIT to one server. Bytes that a failure leaves in doubt are given up, and the failure is remembered.
+    /// Sends COMMIT to one server. If the state of bytes stays unknown after a failure, they are dropped, and the error
+    /// is recorded.
     pub(super) async fn commit_lane(self: &Arc<Self>, lane: Lane) {
         self.commit_because(lane, None).await;
     }
 
-    /// As [`Inode::commit_lane`]; `because` is why the bytes came to this path, if it is not the first.
+    /// Commits a lane like [`Inode::commit_lane`]; `because` is the failure of the first path, if these bytes moved to
+    /// this one.
     async fn commit_because(self: &Arc<Self>, lane: Lane, because: Option<Error>) {
         let locks = self.lane(lane);
-        // Held to the very end: whoever finds nothing uncommitted must not conclude that all is durable while bytes move
-        // to another path, or before it is known that they are lost.
+        // Held to the very end. A caller that finds nothing uncommitted must not conclude that all is durable while
+        // bytes move to another path, or before their loss is known.
         let _committing = locks.committing.lock().await;
         match self.commit_rounds(lane).await {
             Ok(()) => {}
@@ -165,7 +166,7 @@ impl Inode {
 
     async fn commit_rounds(&self, lane: Lane) -> Attempt<()> {
         for _ in 0..ROUNDS {
-            // Only bytes taken before the COMMIT leaves are covered by it.
+            // The COMMIT covers only bytes that the server received before it is sent.
             let covered = {
                 let state = self.state();
                 if state.uncommitted.get(&lane).is_none_or(Vec::is_empty) {
@@ -206,7 +207,7 @@ impl Inode {
         }
     }
 
-    /// Sends everything that the lane's server may have lost again, in the order of the first time.
+    /// Sends all bytes that the lane's server may have lost again, in the order in which they were first sent.
     async fn send_again(&self, lane: Lane) -> Attempt<()> {
         let locks = self.lane(lane);
         let _all = locks.sending.write().await;
@@ -230,7 +231,7 @@ impl Inode {
                         grant = self.state().grant;
                         tries -= 1;
                         match layout.write(index, &payload, false).await.map_err(|e| self.note_stray(e)) {
-                            // The one after it may be as old, if an iod kept the first waiting for long.
+                            // The next layout may be as old, if an iod delayed the first request for long.
                             Err(NotDone::Stale(_)) if tries > 0 => stale = Some(layout),
                             outcome => break outcome?,
                         }
@@ -249,24 +250,25 @@ impl Inode {
     }
 }
 
-/// What a COMMIT proved; the bytes are those whose window room is free.
+/// The result of a COMMIT, with the number of bytes that the window gets back.
 enum Settled {
     All(u64),
     Lost(u64),
 }
 
 impl State {
-    /// Books the answer to a COMMIT that covers those writes of a lane that were booked before number `covered`.
+    /// Processes the answer to a COMMIT that covers those writes of a lane that were booked before number `covered`.
     ///
-    /// From the first lost write on, all are kept: a later one may overlap it, and must land on top of it again.
+    /// From the first lost write on, all writes are kept: a later one may overlap it, and must overwrite it again.
     fn settle_commit(&mut self, lane: Lane, covered: u64, verifier: Verifier) -> Settled {
         let Some(all) = self.uncommitted.get_mut(&lane) else { return Settled::All(0) };
         #[cfg(feature = "planted")]
         if types::planted::is_planted(types::planted::Planted::CommitVerifier) {
             all.iter_mut().for_each(|sent| sent.verifier = verifier);
         }
-        // What was sent before the layout was lost others may have cut off: it counts as lost. Not that of a shared file: there each call meets those of
-        // others that returned before, so that what they did since stays.
+        // Other clients may have truncated what was sent before the layout was lost, so it counts as lost. Shared files
+        // are exempt: every call there sees the writes of other clients that returned before, so their later changes
+        // stay.
         let grant = self.grant;
         let granted = |sent: &Sent| lane == Lane::Mgr || sent.under.grant == grant;
         let lives = |sent: &Sent| sent.verifier == verifier && (sent.under.shared || granted(sent));
@@ -283,7 +285,8 @@ impl State {
             }
             !free
         });
-        // Parallel requests are answered in any order; what is sent again goes in the order it first left.
+        // Answers to parallel requests arrive in any order; bytes are sent again in the order in which they were first
+        // sent.
         all.sort_by_key(|sent| sent.number);
         if all.is_empty() {
             self.uncommitted.remove(&lane);

@@ -1,4 +1,4 @@
-//! Copying bytes of another file into this one without their passing the client (COPY, RFC 7862 §15.2).
+//! Server-side copy of another file's bytes into this file (COPY, RFC 7862 §15.2).
 
 use super::Inode;
 use super::opens::TRIES;
@@ -7,16 +7,16 @@ use bytes::Bytes;
 use std::sync::Arc;
 use types::{ByteRange, Status, Verifier};
 
-/// How often all is copied again because a server restarted before it was durable.
+/// How often the copy is repeated because a server restarted before the copy was durable.
 const ROUNDS: u32 = 4;
 
-/// The part of a range that a file of this size has.
+/// Returns the part of a range that lies inside a file of this size.
 fn inside(range: ByteRange, size: u64) -> ByteRange {
     ByteRange { offset: range.offset, len: range.len.min(size.saturating_sub(range.offset)) }
 }
 
 impl Inode {
-    /// See [`crate::File::copy_range`]. The opens `keys` are of this file and of the other one.
+    /// Copies a range, see [`crate::File::copy_range`]. The opens `keys` belong to this file and to the source.
     pub(crate) async fn copy_range(
         self: &Arc<Self>,
         keys: (u64, u64),
@@ -24,7 +24,7 @@ impl Inode {
         source: &Arc<Inode>,
         range: ByteRange,
     ) -> Result<u64> {
-        // The mgr copies what it and the iods know; and nothing that was written here before may come after it.
+        // The mgr copies only what it and the iods know, and no earlier write of this client may arrive after the copy.
         source.fsync(keys.1).await?;
         self.fsync(keys.0).await?;
         let mut range = inside(range, source.size_now().await?);
@@ -35,7 +35,7 @@ impl Inode {
                 let part = ByteRange { offset: range.offset + done, len: range.len - done };
                 let (count, verifier) = match self.mgr_copy(target + done, source, part).await {
                     Err(error) if error.is(Status::Inval) => {
-                        // Perhaps others have cut the other file.
+                        // Perhaps another client has truncated the source.
                         let shorter = inside(range, source.learn_attrs().await?.size);
                         if shorter.len >= range.len {
                             return Err(error);
@@ -70,7 +70,7 @@ impl Inode {
         Err(Error::status(Status::Io, "copying: the servers restarted again and again before the bytes were durable"))
     }
 
-    /// Copies through the mgr as much as it likes to do at once.
+    /// Copies as much through the mgr as the mgr does in one request.
     async fn mgr_copy(&self, target: u64, source: &Inode, range: ByteRange) -> Result<(u64, Verifier)> {
         let mut tries = TRIES;
         loop {
@@ -78,9 +78,10 @@ impl Inode {
             match to.copy(target, &from, range).await {
                 Err(error) if error.is_state_lost() => {
                     tries = tries.checked_sub(1).ok_or(error)?;
-                    // Which of the two is not known. Whoever asks for nothing by each of them finds out, and opens it again.
+                    // It is not known which stateid is lost. A small request under each finds out, and opens the file
+                    // again.
                     source.mgr_read(range.offset, 1).await?;
-                    // It belongs to no batch that could be given up.
+                    // It belongs to no batch, so it cannot be dropped.
                     self.mgr_write(u64::MAX, target, Bytes::new(), false).await?;
                 }
                 outcome => return outcome,

@@ -1,9 +1,11 @@
-//! The delegation of a file's data (RFC 8881 §10.4, [`WANT_DATA`]): what lets this client buffer writes, cache bytes and believe the size.
+//! The delegation of a file's data (RFC 8881 §10.4, [`WANT_DATA`]), under which this client buffers writes and caches
+//! bytes and the size.
 //!
-//! With `sharing=coherent` each open asks for one. One for reading says that no other client writes, one for writing that no other client has the file
-//! open. The mgr recalls it before another client's open, truncation or look at the attributes is answered: the client flushes, and from then on the file
-//! is *shared*. Then a write returns when a server has answered for it, bytes are read from the servers, and the size is asked for each time, until the
-//! mgr gives a delegation again.
+//! With `sharing=coherent` each open asks for a delegation. A read delegation says that no other client writes the
+//! file, a write delegation that no other client has it open. The mgr recalls the delegation before it answers another
+//! client's open, truncate or GETATTR. The client flushes, and from then on the file is *shared*. For a shared file a
+//! write returns only when a server has answered it. The client reads bytes from the servers and asks for the size each
+//! time, until the mgr grants a delegation again.
 
 use super::{Inode, Open, State};
 use crate::compound::{Compound, Results};
@@ -19,46 +21,47 @@ use types::FileId;
 use wire::native::Nothing;
 use wire::nfs4::*;
 
-/// How often a client that uses a shared file asks for a delegation of it.
+/// How often a client asks for a delegation of a shared file.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// A cache above the client: it keeps bytes and attributes of files under the client's delegations.
+/// A cache above the client, which keeps bytes and attributes of files under the client's delegations.
 pub trait Keeper: Send + Sync {
-    /// Another client uses the file from now on. The future ends when everything that was written to the cache has been handed to the client, which
-    /// makes it durable, and when nothing cached is believed any more.
+    /// Another client uses the file from now on. The cache hands all written bytes to the client, which makes them
+    /// durable, and invalidates everything that it cached of the file. Then the future ends.
     fn hand_on(&self, file: FileId) -> BoxFuture<'static, ()>;
 
-    /// The mgr revoked the delegation, and other clients may have written to the file. From this call on the cache hands nothing that it keeps of the
-    /// file to the client, and programs that wrote it are told that it is lost. The future ends when nothing is kept.
+    /// The mgr revoked the delegation, and other clients may have written to the file. From this call on the cache
+    /// hands no bytes of the file to the client. It reports the loss to programs that wrote them. The future ends when
+    /// the cache keeps nothing of the file.
     fn give_up(&self, file: FileId) -> BoxFuture<'static, ()>;
 
-    /// The client holds a delegation of an open file that was shared before. Attributes that the mgr sent before may be older than what the file has become
-    /// by then.
+    /// The client holds a delegation of an open file that was shared before. Attributes that the mgr sent before may be
+    /// older than the file's state at that point.
     fn gained(&self, file: FileId) {
         let _ = file;
     }
 }
 
-/// What a delegation lets its holder do.
+/// What a delegation allows its holder to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Power {
-    /// Cache what is read: no other client writes.
+    /// Cache what is read: no other client writes the file.
     Read,
-    /// Buffer what is written, too: no other client has the file open.
+    /// Also buffer writes: no other client has the file open.
     Write,
 }
 
 /// The delegation of one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Delegation {
-    /// None.
+    /// No delegation.
     #[default]
     None,
-    /// Held.
+    /// Held and usable.
     Held(stateid4, Power),
-    /// Held still, but recalled: what is buffered is being written.
+    /// Held, but recalled: the client is writing its buffered bytes.
     Recalled(stateid4, Power),
-    /// Nothing is buffered any more, and it is on its way back.
+    /// Nothing is buffered any more, and the client is returning the delegation.
     Returning(stateid4, Power),
 }
 
@@ -72,7 +75,7 @@ impl Delegation {
         }
     }
 
-    /// The one that is to be given back or is on its way.
+    /// Returns the stateid if the delegation must be returned or is being returned.
     fn leaving(self) -> Option<stateid4> {
         match self {
             Delegation::Recalled(held, _) | Delegation::Returning(held, _) => Some(held),
@@ -80,22 +83,23 @@ impl Delegation {
         }
     }
 
-    /// Whether it is this one, and not known to be gone.
+    /// Whether this is the delegation with that stateid, and it is still held.
     fn is(self, stateid: stateid4) -> bool {
         self.held().is_some_and(|(held, _)| held.other == stateid.other)
     }
 }
 
-/// What came of the answer to an OPEN.
+/// What the client learned from the answer to an OPEN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Learnt {
-    /// Whether it is worth asking again: the mgr has given what a close here is about to return, or has returned by a request that it met after this OPEN.
+    /// Whether another request is useful. The mgr granted a delegation that a close here is about to return, or has
+    /// returned with a request that reached the mgr after this OPEN.
     pub(crate) again: bool,
-    /// The stamp as of which the attributes in the answer count ([`Inode::learn_size`]).
+    /// The stamp that applies to the attributes in the answer ([`Inode::learn_size`]).
     pub(crate) stamp: u64,
 }
 
-/// The delegation that an OPEN gave: its stateid, what for, and whether it is recalled already.
+/// Returns the delegation that an OPEN granted: its stateid, its power, and whether the mgr recalls it at once.
 fn given(answer: &open_delegation4) -> Option<(stateid4, Power, bool)> {
     match answer {
         open_delegation4::OPEN_DELEGATE_READ(given) => Some((given.stateid, Power::Read, given.recall)),
@@ -109,33 +113,35 @@ impl Inode {
         self.delegation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether no other client has the file open, or wants it.
+    /// Whether this client holds an unrecalled write delegation: no other client has the file open or asks for it.
     pub(crate) fn is_alone(&self) -> bool {
         matches!(*self.delegated(), Delegation::Held(_, Power::Write))
     }
 
-    /// Whether no other client writes the file, or wants to.
+    /// Whether this client holds an unrecalled delegation: no other client writes the file or asks to.
     pub(crate) fn is_delegated(&self) -> bool {
         matches!(*self.delegated(), Delegation::Held(..))
     }
 
-    /// See [`crate::File::delegation`].
+    /// Returns the number of the delegation, see [`crate::File::delegation`].
     pub(crate) fn delegation_number(&self) -> Option<u64> {
         let state = self.state();
         self.is_delegated().then_some(state.delegations)
     }
 
-    /// Whether other clients may write the file, and this one promises to meet what they write.
+    /// Whether other clients may write the file, and reads here must see their writes.
     pub(crate) fn is_shared(&self) -> bool {
         !self.is_delegated() && self.state().coherent
     }
 
-    /// Whether what is written here must be on a server before the write returns: another client may have the file open, and meets it then.
+    /// Whether a write must reach a server before it returns, because another client may have the file open and must
+    /// see the write.
     pub(crate) fn writes_through(&self) -> bool {
         !self.is_alone() && self.state().coherent
     }
 
-    /// Asks for a delegation beside everything else, if the file is shared and that was not tried lately: the other clients may have closed it.
+    /// Asks for a delegation in the background, if the file is shared and the client has not asked recently. The other
+    /// clients may have closed the file.
     pub(crate) fn ask_again(self: &Arc<Self>) {
         {
             let mut state = self.state();
@@ -153,19 +159,20 @@ impl Inode {
         });
     }
 
-    /// The delegation, also while it is being given back.
+    /// Returns the stateid of the delegation, also while it is being returned.
     pub(crate) fn delegation(&self) -> Option<stateid4> {
         self.delegated().held().map(|(stateid, _)| stateid)
     }
 
-    /// The delegation, and how it is claimed from an mgr that restarted.
+    /// Returns the delegation, and the claim that reclaims it from a restarted mgr.
     pub(crate) fn delegation_to_reclaim(&self) -> Option<(stateid4, open_claim4)> {
         let (stateid, power) = self.delegated().held()?;
         let kind = if power == Power::Read { OPEN_DELEGATE_READ } else { OPEN_DELEGATE_WRITE };
         Some((stateid, open_claim4::CLAIM_PREVIOUS(kind)))
     }
 
-    /// The delegation whose stateid a LAYOUTGET or WRITE carries: once the mgr has revoked it, bytes that were buffered under it must not reach the file.
+    /// Returns the delegation whose stateid a LAYOUTGET or WRITE carries. Once the mgr has revoked it, bytes that were
+    /// buffered under it must not reach the file.
     pub(crate) fn delegation_of_io(&self) -> Option<stateid4> {
         match *self.delegated() {
             Delegation::Held(held, Power::Write) | Delegation::Recalled(held, Power::Write) => Some(held),
@@ -173,10 +180,10 @@ impl Inode {
         }
     }
 
-    /// The delegation that the last close gives back; from here on nothing is done under it. None if the file was opened again meanwhile: that open may
-    /// depend on it.
+    /// Returns the delegation that the last close must return; from here on nothing is done under it. Returns `None` if
+    /// the file was opened again in the meantime, because that open may depend on it.
     pub(crate) fn leave(&self) -> Option<stateid4> {
-        // An open is on the list before it is asked what is delegated.
+        // An open is on the list before it checks the delegation.
         let state = self.state();
         let mut delegated = self.delegated();
         if !state.opens.is_empty() {
@@ -188,7 +195,8 @@ impl Inode {
         delegated.leaving()
     }
 
-    /// Takes the delegation off for a last close that hands it to [`crate::mount::Leaving`]. The error says that another task is returning it already.
+    /// Takes the delegation away for a last close that hands it to [`crate::mount::Leaving`]. The error says that
+    /// another task is returning it already.
     pub(super) fn hand_over_delegation(&self, state: &State) -> std::result::Result<Option<stateid4>, ()> {
         let mut delegated = self.delegated();
         if !state.opens.is_empty() {
@@ -197,7 +205,7 @@ impl Inode {
         match std::mem::take(&mut *delegated) {
             Delegation::None => Ok(None),
             Delegation::Held(held, _) => {
-                // Until it waits there: an open may be answered with it at this moment.
+                // Until the delegation is queued there: the answer to an OPEN may grant it at this moment.
                 self.mount.leaving().goes_back(held);
                 Ok(Some(held))
             }
@@ -208,7 +216,8 @@ impl Inode {
         }
     }
 
-    /// Takes over the delegation that an OPEN gave. An mgr that restarted since the OPEN was sent most likely does not know the delegation any more.
+    /// Takes over the delegation that an OPEN granted. If the mgr has restarted since the OPEN was sent, it most likely
+    /// does not know the delegation any more.
     pub(crate) fn learn_delegation(self: &Arc<Self>, answer: &open_delegation4, asking: &Asking<'_>) -> Learnt {
         self.state().asked = Some(Instant::now());
         let mut learnt = Learnt { again: false, stamp: asking.stamp };
@@ -219,14 +228,15 @@ impl Inode {
             if self.mount.leaving().take_back(stateid, &delegated) == Queued::Sent {
                 return Learnt { again: true, ..learnt };
             }
-            // Answers may overtake each other: the mgr gives none for reading to a client that has one for writing.
+            // Answers may overtake each other. The mgr grants no read delegation to a client that holds a write
+            // delegation.
             let is_older = power == Power::Read && matches!(*delegated, Delegation::Held(_, Power::Write));
             if is_older {
                 return learnt;
             }
             if !delegated.is(stateid) {
-                // What was learnt before is as old as it may be without a delegation, and so is what was asked before and is answered later. What the
-                // OPEN itself told is not.
+                // Anything learned or requested before may be stale, because there was no delegation then. What this
+                // OPEN returned is current.
                 state.doubt();
                 state.delegations += 1;
                 let changed = state.stamp > asking.stamp;
@@ -237,7 +247,8 @@ impl Inode {
                 *delegated = Delegation::Held(stateid, power);
             }
             if state.opens.is_empty() && *delegated == Delegation::Held(stateid, power) {
-                // The file was closed before the answer came. No close returns this delegation, and the mgr recalls it only if it is in the way.
+                // The file was closed before the answer arrived. No close returns this delegation, and the mgr recalls
+                // it only on a conflict.
                 *delegated = Delegation::Returning(stateid, power);
                 self.mount.leaving().goes_back(stateid);
                 let inode = self.clone();
@@ -247,14 +258,14 @@ impl Inode {
                 return learnt;
             }
         }
-        // Looked at after that: a reclaim that begins from here on finds the delegation.
+        // Checked after the update above: a reclaim that begins from here on finds the delegation.
         if recall || self.mount.session.epoch() != asking.epoch {
             self.recall_delegation(stateid);
         }
         learnt
     }
 
-    /// Asks for a delegation of a file that is being opened, once those are back that closes return.
+    /// Asks for a delegation of a file that is being opened, after the closes in progress have returned theirs.
     pub(crate) async fn ask_when_returned(self: &Arc<Self>) {
         self.mount.close_left().await;
         if let Err(error) = self.ask_delegation().await {
@@ -262,14 +273,14 @@ impl Inode {
         }
     }
 
-    /// What the mgr gave when it was told, after a restart, that the delegation was held before.
+    /// Takes over the delegation that a restarted mgr granted to a reclaim.
     pub(crate) fn reclaimed_delegation(self: &Arc<Self>, answer: &open_delegation4) {
         let Some((stateid, power, recall)) = given(answer) else { return };
         {
             let mut delegated = self.delegated();
             *delegated = match *delegated {
                 Delegation::Held(..) => Delegation::Held(stateid, power),
-                // The task that returns it goes on with this one.
+                // The task that returns the delegation continues with this one.
                 Delegation::Recalled(..) | Delegation::Returning(..) => Delegation::Recalled(stateid, power),
                 Delegation::None => return,
             };
@@ -279,8 +290,8 @@ impl Inode {
         }
     }
 
-    /// Asks for a delegation once more; whether there is one now. By an open of its own, which is closed in the same round trip: the opens here,
-    /// under which bytes are on their way, keep their stateids.
+    /// Asks for a delegation again; returns whether this client now holds a write delegation. The request uses an open
+    /// of its own, closed in the same round trip, so that existing opens with bytes in flight keep their stateids.
     pub(crate) async fn ask_delegation(self: &Arc<Self>) -> Result<bool> {
         if *self.delegated() != Delegation::None {
             return Ok(self.is_alone());
@@ -306,7 +317,8 @@ impl Inode {
         Ok(self.is_alone())
     }
 
-    /// The mgr asks the delegation back; whether there is one to be given back, which then happens.
+    /// Handles a recall by the mgr; returns whether there is a delegation to return. The delegation is then returned in
+    /// the background.
     pub(crate) fn recall_delegation(self: &Arc<Self>, stateid: stateid4) -> bool {
         {
             let mut delegated = self.delegated();
@@ -314,7 +326,7 @@ impl Inode {
                 Delegation::Held(held, power) if held.other == stateid.other => {
                     *delegated = Delegation::Recalled(held, power);
                 }
-                // It is on its way.
+                // Its return is in progress already.
                 other => return other.is(stateid),
             }
         }
@@ -322,17 +334,18 @@ impl Inode {
         true
     }
 
-    /// Returns the delegation; tries until it is done, as the mgr recalls it once.
+    /// Returns the delegation to the mgr, and retries until that succeeds, as the mgr recalls it only once.
     async fn go_on_leaving(inode: Weak<Self>) {
         for attempt in 0.. {
             {
                 let Some(inode) = inode.upgrade() else { return };
                 let Some(stateid) = inode.delegated().leaving() else { return };
                 if let Err(error) = inode.give_back_delegation(stateid).await {
-                    // The next write, fsync or close reports it.
+                    // The next write, fsync or close reports the error.
                     inode.fail(error);
                 }
-                // Not after the pause: another one may be had by then, and be on its way back because the file is closed.
+                // Checked before the pause: after it there may be another delegation, on its way back because the file
+                // is closed.
                 if inode.delegated().leaving().is_none() {
                     return;
                 }
@@ -341,7 +354,7 @@ impl Inode {
         }
     }
 
-    /// Returns the delegation once everything that was written here is durable and reported to the mgr.
+    /// Returns the delegation to the mgr after everything written here is durable and reported.
     async fn give_back_delegation(self: &Arc<Self>, stateid: stateid4) -> Result<()> {
         tokio::select! {
             biased;
@@ -354,7 +367,7 @@ impl Inode {
         let reported = self.report().await;
         {
             let mut delegated = self.delegated();
-            // A close may have been quicker.
+            // A close may have returned it first.
             let Some((_, power)) = delegated.held().filter(|_| delegated.is(stateid)) else { return reported };
             *delegated = Delegation::Returning(stateid, power);
         }
@@ -362,7 +375,7 @@ impl Inode {
         compound.putfh(&self.node.handle);
         append_return(&mut compound, stateid);
         let mut results = self.mount.session.call(compound).await?;
-        // Without the file there is no delegation of it either.
+        // If the file is gone, its delegation is gone too.
         if results.done(&[OP_PUTFH]).is_ok() {
             self.returned(stateid, &mut results).await?;
         }
@@ -370,8 +383,8 @@ impl Inode {
         reported
     }
 
-    /// The mgr revokes what it has asked for in vain for a lease, unless it is written to; what goes straight to the iods it does not see. Never
-    /// ends.
+    /// Shows the mgr that the flush progresses. The mgr revokes a recalled delegation after a lease without writes, and
+    /// it does not see writes on the direct path. This future never ends.
     async fn tell_of_progress(&self) {
         let mut seen = *self.settled.borrow();
         loop {
@@ -385,16 +398,17 @@ impl Inode {
         }
     }
 
-    /// The answer to a DELEGRETURN: whether what follows it was carried out.
+    /// Processes the answer to a DELEGRETURN; returns whether the mgr executed the operations after it.
     pub(crate) async fn returned(&self, stateid: stateid4, results: &mut Results) -> Result<bool> {
         self.share(stateid);
         match results.raw::<Nothing>(OP_DELEGRETURN) {
             Ok(_) => Ok(true),
-            // The mgr has forgotten it, or taken it away.
+            // The mgr has forgotten or revoked the delegation.
             Err(crate::compound::Failed::Nfs(status)) => {
                 tracing::debug!(file = %self.node.id, ?status, "the delegation was gone before it was given back");
                 if status == NFS4ERR_DELEG_REVOKED {
-                    // The mgr keeps what it revoked until the client shows that it knows, and says so again if it does not hear of it now.
+                    // The mgr keeps a revoked stateid until FREE_STATEID acknowledges it, and reports it again
+                    // otherwise.
                     drop(self.mount.session.free_stateid(stateid).await);
                 }
                 Ok(false)
@@ -403,27 +417,28 @@ impl Inode {
         }
     }
 
-    /// The file is like any other from here on.
+    /// Marks the file as shared: the delegation is gone.
     pub(crate) fn share(&self, stateid: stateid4) {
         self.mount.leaving().is_gone(stateid.other, self.mount.opens_asked());
         let mut state = self.state();
         let mut delegated = self.delegated();
         if delegated.is(stateid) {
             *delegated = Delegation::None;
-            // From here on it is asked how long the file is, and nothing that was read ahead counts.
+            // From here on the client asks for the size, and bytes that were read ahead are invalid.
             state.doubt();
             state.asked = Some(Instant::now());
         }
     }
 
-    /// The mgr has forgotten the delegation, with everything else that this client held, and no other client is known to have wanted the file. What is
-    /// buffered here is written all the same, as it would be lost otherwise; but not what a cache above keeps ([`crate::OpenOptions::alone`]).
+    /// Handles the loss of all state at the mgr when no other client is known to have wanted the file. Bytes buffered
+    /// here are written all the same, because they would be lost otherwise. Bytes that a cache above keeps are not
+    /// written ([`crate::OpenOptions::alone`]).
     pub(crate) fn delegation_lost(&self, stateid: stateid4) {
         if self.state().exclusive {
             return self.delegation_revoked(stateid);
         }
         self.share(stateid);
-        // What is buffered leaves now, as every write of a shared file does.
+        // Buffered bytes are sent now, as for every write of a shared file.
         let Some(inode) = self.mount.inodes.by_handle(&self.node.handle) else { return };
         net::task::spawn_on(&self.mount.runtime, async move {
             inode.mount.hand_on(inode.node.id).await;
@@ -434,16 +449,19 @@ impl Inode {
         });
     }
 
-    /// The mgr has let others have the file: what is not durable yet is given up, as it may be older than what they have written.
+    /// Handles a revocation: the mgr has let other clients use the file. The client drops what is not durable yet,
+    /// because it may be older than what they have written.
     pub(crate) fn delegation_revoked(&self, stateid: stateid4) {
-        // Two requests may learn of it at the same moment. The later one would give up what was written after the first had shared the file.
+        // Two requests may report it at the same moment. The later one would drop what was written after the first had
+        // shared the file.
         let _one = self.revoking.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((_, power)) = self.delegated().held().filter(|(held, _)| held.other == stateid.other) else { return };
         let exclusive = self.state().exclusive;
         if !exclusive && (power == Power::Read || self.is_clean()) {
             return self.delegation_lost(stateid);
         }
-        // In this order: the cache above gives up its bytes, then this client its own; only then may programs write to the file as a shared one.
+        // The order matters: the cache above drops its bytes, then this client drops its own. Only then may programs
+        // write the file as a shared one.
         let emptied = self.mount.keeper.get().map(|keeper| keeper.give_up(self.node.id));
         {
             let mut state = self.state();
@@ -461,7 +479,7 @@ impl Inode {
     }
 }
 
-/// Why bytes are lost.
+/// Returns the error for bytes lost to a revocation.
 pub(super) fn revoked_error() -> Error {
     let why = "another client opened the file, and this one did not write its buffered bytes to the servers in time; compare the file with what \
                was written";
@@ -474,7 +492,7 @@ pub(crate) fn append_return(compound: &mut Compound, deleg_stateid: stateid4) {
 }
 
 impl crate::mount::Inner {
-    /// Has the cache above hand its bytes of this file to the client.
+    /// Makes the cache above hand its bytes of this file to the client.
     async fn hand_on(&self, file: FileId) {
         if let Some(keeper) = self.keeper.get() {
             keeper.hand_on(file).await;
@@ -483,10 +501,10 @@ impl crate::mount::Inner {
 }
 
 impl crate::Mount {
-    /// Says who caches files above this mount. One for each mount.
+    /// Sets the cache that keeps files above this mount. A mount has at most one.
     ///
     /// # Errors
-    /// There is one already.
+    /// The mount already has a cache.
     pub fn keep_with(&self, keeper: Arc<dyn Keeper>) -> Result<()> {
         self.inner.keeper.set(keeper).map_err(|_| Error::usage("this mount has a cache above it already"))
     }

@@ -1,4 +1,4 @@
-//! The layout of an open file: got when first needed, got again when it has aged, reported and returned.
+//! The layout of an open file: obtained at first use, replaced when it has aged, reported to the mgr and returned.
 
 use super::opens::TRIES;
 use super::{Inode, State, same};
@@ -17,19 +17,19 @@ use types::limits::LAYOUT_BODY_MAX;
 use wire::nfs4::*;
 use xdr::Xdr;
 
-/// The longest pause before a layout is asked for again.
+/// The longest pause before the client asks for a layout again.
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 
 /// The pause between attempts to replace a layout that ends soon.
 const RENEW_PAUSE: Duration = Duration::from_secs(1);
 
-/// The layout that is held, if any.
+/// The layout that the client holds, if any.
 #[derive(Default)]
 pub(crate) struct LayoutState {
     held: Option<Held>,
-    /// The mgr said that this file has no layout; it is not asked again while the file stays open.
+    /// The mgr said that this file has no layout; the client does not ask again while the file stays open.
     refused: bool,
-    /// How many opens had been sent when the last one was given back: the answer to one of them may give what is gone.
+    /// Number of OPENs sent when the last layout was returned. The answer to one of them may grant the returned layout.
     returned_by: u64,
 }
 
@@ -38,18 +38,18 @@ struct Held {
     kind: KindId,
     stateid: stateid4,
     write: bool,
-    /// Whether it was got while the file was open for reading: one for writing allows no more than the opens do.
+    /// Whether the file was open for reading when the layout was granted: a layout allows no more than the opens do.
     read: bool,
-    /// The iods take nothing under it any more and the mgr gives no other one now. It is ours all the same: what was
-    /// written is reported under it, and it is given back when it is asked for.
+    /// The iods accept nothing under it any more, and the mgr grants no other one now. The client still holds it: it
+    /// reports earlier writes under it and returns it on a recall.
     spent: bool,
-    /// Whether it was this client that had the mgr make it worthless.
+    /// Whether this client made the mgr invalidate it.
     outdated: bool,
-    /// Whether a task of this client is asking the mgr for the next one, because this one ends soon.
+    /// Whether a task is asking the mgr for the next layout, because this one ends soon.
     renewing: bool,
 }
 
-/// The LAYOUTGET that clients of this kind send: everything, whole file.
+/// Returns the LAYOUTGET of this client: the whole file.
 pub(crate) fn layoutget(stateid: stateid4, write: bool) -> LAYOUTGET4args {
     LAYOUTGET4args {
         loga_signal_layout_avail: false,
@@ -64,7 +64,7 @@ pub(crate) fn layoutget(stateid: stateid4, write: bool) -> LAYOUTGET4args {
 }
 
 impl Inode {
-    /// Whether a LAYOUTGET would be of use.
+    /// Whether a LAYOUTGET would be useful.
     pub(crate) async fn wants_layout(&self, read: bool, write: bool) -> bool {
         let state = self.layout.lock().await;
         let lacking = |held: &Held| held.spent || write && !held.write || read && !held.read;
@@ -76,7 +76,8 @@ impl Inode {
         self.layout.lock().await.held.is_some()
     }
 
-    /// Takes over the result of a LAYOUTGET behind the OPEN with this number. A refusal is no error: the bytes then go through the mgr.
+    /// Takes over the result of a LAYOUTGET behind the OPEN with this number. A refusal is no error: the bytes then
+    /// take the mgr path.
     pub(crate) async fn learn_layout(&self, got: std::result::Result<LAYOUTGET4resok, Failed>, number: u64) {
         let mut state = self.layout.lock().await;
         // A close may have returned it since.
@@ -85,7 +86,8 @@ impl Inode {
         }
     }
 
-    /// As [`Inode::learn_layout`]; gives the layout if there is one. Without one, that which was held before is kept.
+    /// Takes over a result like [`Inode::learn_layout`]; returns the layout if there is one. Otherwise the earlier
+    /// layout is kept.
     async fn adopt(
         &self,
         state: &mut LayoutState,
@@ -98,7 +100,7 @@ impl Inode {
                         let write = one.lo_iomode == LAYOUTIOMODE4_RW;
                         let read = self.is_open_for_reading();
                         if write {
-                            // No iod may have anything of a file that the mgr may lose.
+                            // No iod may have bytes of a file whose creation the mgr may lose.
                             self.made_durably();
                         }
                         if !state.held.as_ref().is_some_and(|held| held.goes_on_as(&layout)) {
@@ -121,7 +123,7 @@ impl Inode {
                 },
                 several => format!("{} layouts instead of one", several.len()),
             },
-            // It may be had a little later; until then the bytes go through the mgr.
+            // The layout may be available a little later; until then the bytes take the mgr path.
             Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE | NFS4ERR_LAYOUTTRYLATER)) => return None,
             Err(Failed::Nfs(NFS4ERR_RECALLCONFLICT | NFS4ERR_RETURNCONFLICT)) => return None,
             Err(failed) => format!("{failed:?}"),
@@ -138,12 +140,12 @@ impl Inode {
         Ok((kind, self.mount.drivers.attach(kind, &content.loc_body).await?))
     }
 
-    /// The layout to use now, `None` when bytes go through the mgr. `stale` is one that turned out to be no good.
+    /// Returns the layout to use now, or `None` if bytes take the mgr path. `stale` is a layout that the iods refused.
     pub(crate) async fn layout(&self, write: bool, stale: Option<&Arc<dyn Layout>>) -> Result<Option<Arc<dyn Layout>>> {
         if !self.mount.options.direct {
             return Ok(None);
         }
-        // Without a lease the mgr may have given the layout, and locks, to others.
+        // Without a lease the mgr may have given the layout, and locks, to other clients.
         self.mount.session.ensure_lease().await?;
         let mut state = self.layout.lock().await;
         if let Some(held) = state.held.as_mut().filter(|held| stale.is_some_and(|stale| same(stale, &held.layout))) {
@@ -164,10 +166,11 @@ impl Inode {
         self.ask_for_layout(&mut state, write).await
     }
 
-    /// Starts a task that asks the mgr for another layout before this one ends. Reads and writes go on under this one meanwhile.
+    /// Starts a task that asks the mgr for another layout before this one ends. Reads and writes continue under this
+    /// one.
     fn renew_soon(&self, state: &mut LayoutState) {
         let Some(held) = state.held.as_mut().filter(|held| !held.renewing) else { return };
-        // An inode that nobody has open any more needs none.
+        // An inode without opens needs no layout.
         let Some(inode) = self.mount.inodes.get(self.node.id) else { return };
         held.renewing = true;
         let (old, write) = (held.layout.clone(), held.write);
@@ -175,7 +178,7 @@ impl Inode {
             if let Err(error) = inode.renew(&old, write).await {
                 tracing::debug!(file = %inode.node.id, "the layout is not renewed: {error}");
             }
-            // Where that failed, the next one who needs it has it tried again, but not at once.
+            // If the renewal failed, the next user starts it again, but not at once.
             let inode = {
                 let weak = Arc::downgrade(&inode);
                 drop(inode);
@@ -191,7 +194,7 @@ impl Inode {
     }
 
     async fn renew(&self, old: &Arc<dyn Layout>, write: bool) -> Result<()> {
-        // While the mgr is away nobody need wait for it: the layout is locked only once it answers.
+        // While the mgr is unreachable no task may have to wait for it: the layout is locked only once the mgr answers.
         self.mount.session.answers().await?;
         let mut state = self.layout.lock().await;
         if state.held.as_ref().is_some_and(|held| same(old, &held.layout) && !held.spent) {
@@ -203,7 +206,7 @@ impl Inode {
     async fn ask_for_layout(&self, state: &mut LayoutState, write: bool) -> Result<Option<Arc<dyn Layout>>> {
         let mut tries = TRIES;
         let got = loop {
-            // Only an open for writing can be given a layout for writing; ask for the most, so as to ask once.
+            // Only an open for writing can get a layout for writing. Ask for the most, so that one request is enough.
             let (opened, write) = match self.opened(true) {
                 Ok(opened) => (opened, true),
                 Err(_) => (self.opened(write)?, write),
@@ -224,19 +227,19 @@ impl Inode {
         Ok(self.adopt(state, got).await)
     }
 
-    /// Tells the mgr what was written since it was last told: size and time (RFC 8881 §18.42). Where there is no layout to
-    /// do it under, one is got first; while others cut the file there is none to be had.
+    /// Reports size and time of writes since the last report to the mgr (RFC 8881 §18.42). If the client holds no
+    /// layout to report under, it first asks for one. While another client truncates the file the mgr grants none.
     pub(crate) async fn report(&self) -> Result<()> {
         self.report_within(self.mount.options.retry_timeout).await
     }
 
-    /// As [`Inode::report`], waiting no longer than `patience` for a layout.
+    /// Reports like [`Inode::report`], and waits no longer than `patience` for a layout.
     async fn report_within(&self, patience: Duration) -> Result<()> {
         let due = |state: &State| state.due().map(|(end, update)| (Some(end), update));
         self.commit_layout("reporting what was written", patience, due).await
     }
 
-    /// Sends the LAYOUTCOMMIT that is due, if any, waiting no longer than `patience` for a layout to do it under.
+    /// Sends the LAYOUTCOMMIT that is due, if any, and waits no longer than `patience` for a layout to send it under.
     pub(super) async fn commit_layout(
         &self,
         what: &'static str,
@@ -279,7 +282,7 @@ impl Inode {
                     }
                     return Ok(());
                 }
-                // The mgr restarted or took the layout back: the bytes are safe, only the report is missing.
+                // The mgr restarted or revoked the layout: the bytes are durable, only the report is missing.
                 Err(Failed::Nfs(status)) if status == NFS4ERR_BADLAYOUT || is_state_lost(status) => {
                     state.held = None;
                 }
@@ -289,51 +292,52 @@ impl Inode {
         Err(Error::status(Status::NoLayout, what))
     }
 
-    /// Who has it open for writing, if anybody.
+    /// Returns the caller that has the file open for writing, if any.
     pub(crate) fn writer(&self) -> Caller {
         self.opened(true).ok().and_then(|opened| opened.caller)
     }
 
-    /// Whether a report is due and there is no layout to make it under.
+    /// Whether a report is due and there is no layout to send it under.
     pub(crate) async fn cannot_report(&self) -> bool {
         let state = self.layout.lock().await;
         self.state().unreported.is_some() && !state.held.as_ref().is_some_and(|held| held.write)
     }
 
-    /// To be held by a close from before its open is taken off the list until the mgr has its report: no attributes are
-    /// set meanwhile ([`Inode::set_attrs`]).
+    /// Locks out attribute changes ([`Inode::set_attrs`]). A close holds the guard from before it removes its open
+    /// until the mgr has its report.
     pub(crate) async fn reporting(&self) -> RwLockReadGuard<'_, ()> {
         self.reporting.read().await
     }
 
-    /// A report up to `end` arrived.
+    /// Records that the mgr received a report up to `end`.
     pub(crate) fn reported(&self, end: u64) {
         let mut state = self.state();
         if state.unreported == Some(end) {
             state.unreported = None;
-            // What the iods said may be another size than the one that is known here.
+            // The iods may have reported another size than the one known here.
             if std::mem::take(&mut state.ask_iods) {
                 state.doubt();
             }
-            // A size that was asked for before may be from before the report.
+            // A size that was requested earlier may be from before the report.
             state.stamp = self.mount.next_stamp();
             state.reported = Some((end, state.stamp));
         }
     }
 
-    /// The file has gone while it was being closed: its last name before, and the open with an mgr that has restarted since.
-    /// Nobody can ever read it, so that nothing is left to be told.
+    /// Drops the due report of a file that disappeared while it was being closed. Its last name was removed before, and
+    /// its open was lost with an mgr that has restarted since. Nobody can ever read the file, so nothing is left to
+    /// report.
     pub(crate) fn gone(&self) {
         tracing::debug!(file = %self.node.id, "the file was gone before it was closed");
         self.state().unreported = None;
     }
 
-    /// Appends the LAYOUTCOMMIT that is due, if `report` and there is one, and hands out the LAYOUTRETURN of a last close.
-    /// `report` tells whether all that was written is durable.
+    /// Appends the LAYOUTCOMMIT that is due, if `report` is set and there is one, and returns the LAYOUTRETURN of a
+    /// last close. `report` says whether all that was written is durable.
     ///
-    /// The file may be opened again meanwhile: nothing is written or read under a layout that is on its way back, as the mgr does not ask the iods for
-    /// what it does not know of any more. With `wait`, nothing asks for another one either until [`Goodbye::said`]. Otherwise the mgr may
-    /// have something to wait for that needs this layout back.
+    /// The file may be opened again in the meantime. No I/O uses a layout that is being returned, as the mgr no longer
+    /// asks the iods about a layout that it does not know. With `wait`, no task asks for another layout either until
+    /// [`Goodbye::said`]. Without `wait`, the mgr may have to wait for something that needs this layout back.
     pub(crate) async fn append_goodbye(
         &self,
         compound: &mut Compound,
@@ -361,31 +365,31 @@ impl Inode {
         Goodbye { committed, returned, layout }
     }
 
-    /// A layout was given back: the answer to an OPEN that was sent by now may still give it.
+    /// Records the return of a layout: the answer to an OPEN that was sent before may still grant it.
     fn layout_is_back(&self, state: &mut LayoutState) {
         state.returned_by = self.mount.opens_asked().0;
     }
 
-    /// The file is about to be truncated from here.
+    /// Forgets the known object lengths, because this client is about to truncate the file.
     pub(crate) async fn forget_lengths(&self) {
         if let Some(held) = &self.layout.lock().await.held {
             held.layout.forget_lengths();
         }
     }
 
-    /// A cut failed, and may yet be carried out to its end: nothing more is written under the layout of before, for it
-    /// would be cut off then. The mgr gives no other one until it is known.
+    /// Stops writes under the current layout after a failed truncate, which may still complete and would truncate those
+    /// writes. The mgr grants no other layout until the outcome is known.
     pub(super) async fn distrust_layout(&self) {
         if let Some(held) = &mut self.layout.lock().await.held {
             held.spent = true;
         }
     }
 
-    /// Takes an open off the list if closing it is nothing but that: no report is due, no lock goes with it and no layout; its stateid, and the delegation
-    /// that goes back with it if it was the last.
+    /// Removes an open if its close consists of nothing but a CLOSE: no report is due, and no lock and no layout goes
+    /// with it. Returns the stateid of the open, and the delegation to return with it if the open was the last one.
     pub(crate) async fn remove_mere_open(&self, key: u64) -> Option<(stateid4, Option<stateid4>)> {
         let layout = self.layout.lock().await;
-        // In one step: of two that leave at once, one is the last.
+        // In one step: if two opens close at the same time, exactly one is the last.
         let mut state = self.state();
         let at = state.opens.iter().position(|open| open.key == key)?;
         let has_locks = state.opens[at].locks.are_there();
@@ -403,12 +407,13 @@ impl Inode {
         }
     }
 
-    /// The layout was given back.
+    /// Forgets a returned layout.
     pub(crate) async fn forget_layout(&self) {
         self.layout.lock().await.held = None;
     }
 
-    /// The report that is due, in the form for an mgr that restarted since it gave the layout (RFC 8881 §12.7.4).
+    /// Returns the report that is due, in the form for an mgr that restarted since it granted the layout (RFC 8881
+    /// §12.7.4).
     pub(crate) fn report_to_reclaim(&self) -> Option<(u64, LAYOUTCOMMIT4args)> {
         // A task that holds the lock is about to report, or to get a layout to report under.
         let state = self.layout.try_lock().ok()?;
@@ -417,35 +422,36 @@ impl Inode {
         Some((end, LAYOUTCOMMIT4args { loca_reclaim: true, ..held.layoutcommit(Some(end), update) }))
     }
 
-    /// The mgr forgot the layout. Whoever is busy with it goes on until then.
+    /// Drops a layout that the mgr has forgotten. A task that uses the layout continues until it notices.
     pub(crate) async fn lose_layout(&self) {
-        // A task that holds the lock is waiting for the mgr, and will learn it from the mgr's answer.
+        // A task that holds the lock is waiting for the mgr, and learns of the loss from the mgr's answer.
         if let Ok(mut state) = self.layout.try_lock() {
             state.held = None;
         }
     }
 
-    /// Answers a recall (RFC 8881 §20.3): makes everything durable, reports it and returns the layout. The next I/O asks
-    /// for a new one.
+    /// Answers a recall (RFC 8881 §20.3): makes everything durable, reports it and returns the layout. The next I/O
+    /// asks for a new one.
     pub(crate) async fn give_back(self: &Arc<Self>) -> Result<()> {
-        // A cut of our own keeps all bytes back until the mgr has done it, which may wait for this very layout.
+        // A truncate by this client holds back all bytes until the mgr has done it, and the mgr may wait for this
+        // layout.
         let mut cutting = self.cutting.subscribe();
         tokio::select! {
             biased;
-            // The sender lives as long as this inode. What leaves holds the lock that a cut needs to begin.
+            // The sender lives as long as this inode. Sending holds the lock that a truncate needs to begin.
             _ = cutting.wait_for(|cutting| *cutting) => {}
             () = self.hand_over(true) => {}
         }
         self.settle_all().await;
-        // What was written meanwhile may have left as well; from here on nothing does until the layout is gone.
+        // Later writes may have been sent as well; from here on nothing is sent until the layout is returned.
         let _leaving = self.leaving.lock().await;
         self.settle_all().await;
-        // Whoever wants the layout waits for this: no other one can be had meanwhile.
+        // The client that wants the layout waits for this return: no other layout is available in the meantime.
         let reported = self.report_within(Duration::ZERO).await;
         let mut state = self.layout.lock().await;
-        // Layouts are asked back for somebody who cuts or extends the file.
+        // The mgr recalls layouts for a client that truncates or extends the file.
         self.state().doubt();
-        // Without a layout there was none to report under either: that is for the next sync or close.
+        // Without a layout the report is left to the next sync or close.
         let Some(held) = state.held.take() else { return Ok(()) };
         let mut compound = Compound::new("returning a layout").cached();
         compound.putfh(&self.node.handle).op(OP_LAYOUTRETURN, &held.layoutreturn());
@@ -453,24 +459,24 @@ impl Inode {
         self.layout_is_back(&mut state);
         returned?.done(&[OP_PUTFH])?;
         match reported {
-            // The layout came after the report had been put off, as above.
+            // The layout was granted after the report had been put off, as above.
             Err(error) if error.is(Status::NoLayout) => Ok(()),
             reported => reported,
         }
     }
 }
 
-/// What [`Inode::append_goodbye`] put into the compound, and the LAYOUTRETURN to put in next.
+/// What [`Inode::append_goodbye`] put into the compound, and the LAYOUTRETURN to append next.
 pub(crate) struct Goodbye<'a> {
-    /// A LAYOUTCOMMIT up to here is in it.
+    /// The end of the LAYOUTCOMMIT in the compound.
     pub(crate) committed: Option<u64>,
-    /// To be appended by the caller, where it fits.
+    /// To be appended by the caller at the right place.
     pub(crate) returned: Option<LAYOUTRETURN4args>,
     layout: Option<MutexGuard<'a, LayoutState>>,
 }
 
 impl Goodbye<'_> {
-    /// The mgr has answered, or will not.
+    /// Records that the mgr has answered, or will not.
     pub(crate) async fn said(&mut self, inode: &Inode) {
         if self.returned.is_some() {
             let state = self.layout.take();
@@ -484,7 +490,7 @@ impl Goodbye<'_> {
 }
 
 impl Held {
-    /// Whether a layout that is got while this one is held means that the mgr has known of it without a break.
+    /// Whether `fresh`, granted while this layout is held, shows that the mgr has known this layout without a break.
     fn goes_on_as(&self, fresh: &Arc<dyn Layout>) -> bool {
         fresh.generation().0 == self.layout.generation().0 + u32::from(self.outdated)
     }

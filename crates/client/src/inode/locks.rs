@@ -1,8 +1,9 @@
-//! Byte-range locks of an open file: asked, given back, reclaimed, and lost (RFC 8881 §9, §8.4).
+//! Byte-range locks of an open file in the client: lock, unlock, reclaim, and loss (RFC 8881 §9, §8.4).
 //!
-//! What is held here is what the mgr has said; the mgr alone decides. A lock is lost when the mgr gave it to somebody else
-//! while this client could not be heard, or would not have it reclaimed. From then on whoever asked for it gets errors from
-//! that open, and what was written here and is not durable is given up: it must not land on what others write.
+//! The client records here what the mgr has granted; the mgr alone decides. A lock is lost if the mgr granted it to
+//! another client while it could not hear this one, or refused its reclaim. Then the open that requested it returns
+//! errors to its users. The client drops its writes that are not durable, because they must not overwrite what other
+//! clients write.
 
 use super::opens::TRIES;
 use super::{Inode, Open};
@@ -15,15 +16,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::nfs4::*;
 
-/// How long to wait before a lock is asked for again the first time; then twice as long each time, up to the longest.
+/// The first pause before the client asks for a lock again. Each later pause is twice as long, up to the longest.
 const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 
-/// Whether others held a lock that was asked for.
+/// Whether another owner held a requested lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waited(pub(crate) bool);
 
-/// The locks asked under one open, by owner.
+/// The locks requested under one open, by owner.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OpenLocks {
     owners: BTreeMap<u64, OwnerLocks>,
@@ -32,20 +33,20 @@ pub(crate) struct OpenLocks {
 /// The locks of one owner under one open.
 #[derive(Clone, Debug, Default)]
 struct OwnerLocks {
-    /// The mgr's name for them, once there were any.
+    /// The mgr's stateid of the locks, once there were any.
     stateid: Option<stateid4>,
     spans: Spans<()>,
-    /// That some were lost, until the owner has taken note by unlocking.
+    /// The error of lost locks, until the owner acknowledges it by unlocking.
     lost: Option<Error>,
 }
 
 impl OpenLocks {
-    /// Whether the mgr has locks under the open.
+    /// Whether the mgr has lock state under the open.
     pub(super) fn are_there(&self) -> bool {
         self.owners.values().any(|locks| locks.stateid.is_some())
     }
 
-    /// The stateid that I/O under these locks goes by, if there are any: for writing rather one of exclusive locks.
+    /// Returns the lock stateid for I/O, if there are locks. For writing, prefers the stateid of exclusive locks.
     pub(super) fn of_io(&self, write: bool) -> Option<stateid4> {
         let held = self.owners.values().filter(|locks| !locks.spans.is_empty());
         let exclusive = |locks: &&OwnerLocks| locks.spans.iter().any(|held| held.kind == LockKind::Write);
@@ -54,36 +55,36 @@ impl OpenLocks {
     }
 }
 
-/// A lock that somebody holds.
+/// A lock that an owner holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeldLock {
-    /// Which bytes; a length of `u64::MAX` reaches to the end of the file, whatever it will be.
+    /// The locked bytes; a length of `u64::MAX` reaches to the end of the file, whatever the end is.
     pub range: types::ByteRange,
-    /// What it keeps others from.
+    /// The kind of the lock.
     pub kind: LockKind,
-    /// Its owner, if it is one of this mount.
+    /// The owner, if the lock belongs to this mount.
     pub owner: Option<u64>,
 }
 
-/// What to reclaim: an owner and one of its locks.
+/// A lock to reclaim: its owner, its span and its kind.
 pub(crate) type Wanted = (u64, Span, LockKind);
 
 /// The mgr's answer to LOCK.
 enum Answer {
     Granted,
     Denied,
-    /// The stateid it was asked under has changed or gone meanwhile.
+    /// The stateid of the request has changed or is gone.
     Again,
 }
 
-/// A LOCK that was sent; whoever asked may be gone before the answer comes, or it may never come.
+/// A LOCK request in flight. Its caller may be gone before the answer arrives, or no answer may arrive.
 struct Doubt<'a> {
     inode: &'a Arc<Inode>,
     key: u64,
     owner: u64,
     span: Span,
     kind: LockKind,
-    /// Whether there is no answer yet.
+    /// Whether the answer is still missing.
     open: bool,
 }
 
@@ -101,7 +102,7 @@ impl Drop for Doubt<'_> {
     }
 }
 
-/// The parts of a span that are not among `held`, which are in order.
+/// Returns the parts of a span that are not in `held`, which is sorted.
 fn gaps(span: Span, held: &[(Span, LockKind)]) -> Vec<Span> {
     let mut gaps = Vec::new();
     let mut from = Some(span.first);
@@ -119,7 +120,7 @@ fn lock_owner(owner: u64) -> lock_owner4 {
     lock_owner4 { clientid: 0, owner: Bytes::copy_from_slice(&owner.to_be_bytes()) }
 }
 
-/// Whatever the number of operations on it so far (RFC 8881 §8.2.2).
+/// Returns the stateid with seqid 0, which matches any seqid (RFC 8881 §8.2.2).
 fn any_age(stateid: stateid4) -> stateid4 {
     stateid4 { seqid: 0, ..stateid }
 }
@@ -140,7 +141,7 @@ pub(super) fn lost_error() -> Error {
 }
 
 impl Inode {
-    /// Asks for a lock; `false` if somebody else holds one in the way. With `wait` the mgr keeps the owner's turn.
+    /// Requests a lock; returns `false` if another owner holds a conflicting one. With `wait` the mgr queues the owner.
     pub(crate) async fn lock(
         self: &Arc<Self>,
         key: u64,
@@ -162,7 +163,8 @@ impl Inode {
         }
     }
 
-    /// Asks for a lock until it is had: again when the mgr says that it is free, and now and then as it need not say so.
+    /// Requests a lock until it is granted: again when the mgr says that it is free, and from time to time, as the mgr
+    /// need not say so.
     pub(crate) async fn wait_for_lock(
         self: &Arc<Self>,
         key: u64,
@@ -173,7 +175,7 @@ impl Inode {
         let mut pause = PAUSE;
         let mut waited = Waited(false);
         loop {
-            // Before it is asked for: what is told from then on counts.
+            // Enabled before the request, so that no notification is missed.
             let mut free = std::pin::pin!(self.lock_free.notified());
             free.as_mut().enable();
             if self.lock(key, owner, span, kind, true).await? {
@@ -185,12 +187,12 @@ impl Inode {
         }
     }
 
-    /// The mgr says that a lock which it refused may be had.
+    /// Handles the mgr's notice that a refused lock is available.
     pub(crate) fn lock_is_free(&self) {
         self.lock_free.notify_waiters();
     }
 
-    /// Nobody waits any more for the answer to a LOCK: sees to it that the mgr holds what is booked here and no more.
+    /// Makes the mgr's locks match those booked here, after a LOCK whose answer nobody waits for.
     async fn settle_doubt(&self, key: u64, owner: u64, span: Span, kind: LockKind) -> Result<()> {
         let _one = self.locking.lock().await;
         let held = |inode: &Inode| -> Option<Vec<(Span, LockKind)>> {
@@ -199,11 +201,11 @@ impl Inode {
             let spans = open.locks.owners.get(&owner).map(|locks| locks.spans.overlapping(span)).unwrap_or_default();
             Some(spans.iter().map(|held| (held.span, held.kind)).collect())
         };
-        // With the file closed its locks are gone.
+        // If the file is closed, its locks are gone.
         let Some(before) = held(self) else { return Ok(()) };
         let (mut tries, mut open) = (TRIES, false);
         if self.lock_stateids(key, owner)?.1.is_none() {
-            // The answer would have told the stateid; asked again it does.
+            // The lost answer contained the stateid; a repeated request returns it.
             match self.ask_lock(key, owner, (span, kind), false, &mut tries, &mut open).await? {
                 Answer::Granted => {}
                 Answer::Denied | Answer::Again => return Ok(()),
@@ -214,7 +216,7 @@ impl Inode {
             self.send_unlock(lock, gap).await?;
             self.unlocked(owner, lock, gap);
         }
-        // What was held may have changed its kind.
+        // A lock that was held before may have changed its kind.
         for (span, kind) in before {
             if !matches!(self.ask_lock(key, owner, (span, kind), false, &mut tries, &mut open).await?, Answer::Granted)
             {
@@ -264,7 +266,8 @@ impl Inode {
         match results.raw::<LOCK4resok>(OP_LOCK) {
             Ok(got) if self.locked(key, owner, open, got.lock_stateid, (span, kind)) => Ok(Answer::Granted),
             Err(Failed::Nfs(NFS4ERR_DENIED)) => Ok(Answer::Denied),
-            // Reclaimed or closed while the answer was on its way: the lock was not among what was reclaimed.
+            // The open was reclaimed or closed while the answer was on its way, and the lock was not among the
+            // reclaimed ones.
             Ok(_) => self.again(tries, lost_error()),
             Err(failed @ Failed::Nfs(status)) if is_state_lost(status) => {
                 let error = results.error(&failed);
@@ -283,13 +286,13 @@ impl Inode {
         Ok(Answer::Again)
     }
 
-    /// Gives bytes back. What was written before is durable, and can be seen by whoever locks them next.
+    /// Releases a range after earlier writes are durable, so that the next lock holder sees them.
     pub(crate) async fn unlock(self: &Arc<Self>, key: u64, owner: u64, span: Span) -> Result<()> {
         let written = if self.is_written() { self.fsync(key).await } else { Ok(()) };
         self.send_back(owner, span).await.and(written)
     }
 
-    /// As [`Self::unlock`]; failures of writes are left to be told by whoever asks next.
+    /// Releases a range like [`Self::unlock`], and leaves write errors for the next call that reports them.
     pub(crate) async fn unlock_quietly(self: &Arc<Self>, key: u64, owner: u64, span: Span) -> Result<()> {
         let written = self.flush(key).await;
         self.send_back(owner, span).await.and(written)
@@ -314,7 +317,7 @@ impl Inode {
         }
     }
 
-    /// The lock that keeps `owner` from one like this.
+    /// Returns a lock that prevents `owner` from locking this range.
     pub(crate) async fn test_lock(&self, owner: u64, span: Span, kind: LockKind) -> Result<Option<HeldLock>> {
         let args = LOCKT4args {
             locktype: lock_type(kind, false),
@@ -341,7 +344,7 @@ impl Inode {
         }
     }
 
-    /// The stateids of the open and, if there are any, of the locks of this owner under it.
+    /// Returns the stateid of the open and, if there is one, of this owner's locks under it.
     fn lock_stateids(&self, key: u64, owner: u64) -> Result<(stateid4, Option<stateid4>)> {
         let state = self.state();
         let open = state.opens.iter().find(|open| open.key == key);
@@ -349,25 +352,25 @@ impl Inode {
         Ok((open.stateid, open.locks.owners.get(&owner).and_then(|locks| locks.stateid)))
     }
 
-    /// A stateid of locks of this owner under any open: they are one set (RFC 8881 §9.5).
+    /// Returns a stateid of this owner's locks under any open: they are one set (RFC 8881 §9.5).
     fn holder(&self, owner: u64) -> Option<stateid4> {
         let state = self.state();
         let mut locks = state.opens.iter().filter_map(|open| open.locks.owners.get(&owner));
         locks.find(|locks| !locks.spans.is_empty()).and_then(|locks| locks.stateid)
     }
 
-    /// Whether any of its opens is for writing: by one of them may be written what was locked by another.
+    /// Whether any open here is for writing: one open may write what another one locked.
     fn is_written(&self) -> bool {
         self.state().opens.iter().any(|open| open.write)
     }
 
-    /// Whether a file is open for what locks of this kind need.
+    /// Whether a file is open in the mode that locks of this kind need.
     pub(crate) fn may_lock(&self, key: u64, kind: LockKind) -> bool {
         let allows = |open: &Open| if kind == LockKind::Write { open.write } else { open.read };
         self.state().opens.iter().any(|open| open.key == key && allows(open))
     }
 
-    /// Books a lock that the mgr gave, unless the open is not the one any more that it was asked under.
+    /// Books a lock that the mgr granted, unless the open under which it was requested has been replaced.
     fn locked(
         &self,
         key: u64,
@@ -390,12 +393,12 @@ impl Inode {
                 locks.spans.set(span, None);
             }
         }
-        // Whoever had the lock before may have written.
+        // The previous lock holder may have written.
         state.doubt();
         true
     }
 
-    /// Books bytes given back, unless the locks were reclaimed meanwhile.
+    /// Books a released span, unless the locks were reclaimed in the meantime.
     fn unlocked(&self, owner: u64, lock: stateid4, span: Span) -> bool {
         let mut state = self.state();
         let all = state.opens.iter_mut().filter_map(|open| open.locks.owners.get_mut(&owner));
@@ -407,20 +410,20 @@ impl Inode {
         true
     }
 
-    /// The locks to reclaim under an open that the mgr has opened again.
+    /// Returns the locks to reclaim under an open that the client has reclaimed.
     pub(crate) fn locks_to_reclaim(&self, key: u64) -> (Option<stateid4>, Vec<Wanted>) {
         let mut state = self.state();
         let Some(open) = state.opens.iter_mut().find(|open| open.key == key) else { return (None, Vec::new()) };
         let mut wanted = Vec::new();
         for (owner, locks) in &mut open.locks.owners {
-            // The mgr that made it is gone.
+            // The mgr that issued it is gone.
             locks.stateid = None;
             wanted.extend(locks.spans.iter().map(|held| (*owner, held.span, held.kind)));
         }
         (Some(open.stateid), wanted)
     }
 
-    /// The mgr has given a lock again that was held before it restarted.
+    /// Records that a restarted mgr granted a reclaimed lock.
     pub(crate) fn reclaimed(&self, key: u64, owner: u64, lock: stateid4) {
         let mut state = self.state();
         let open = state.opens.iter_mut().find(|open| open.key == key);
@@ -429,7 +432,7 @@ impl Inode {
         }
     }
 
-    /// The arguments that reclaim a lock.
+    /// Returns the arguments that reclaim a lock.
     pub(crate) fn reclaim_args(open: stateid4, (owner, span, kind): Wanted) -> LOCK4args {
         let locker = locker4::TRUE(open_to_lock_owner4 {
             open_seqid: 0,
@@ -441,25 +444,26 @@ impl Inode {
         LOCK4args { locktype, reclaim: true, offset, length, locker }
     }
 
-    /// The mgr refused a stateid of locks that was not made anew meanwhile: it has taken them away, or forgotten them.
+    /// Handles a lock stateid that the mgr refused and that was not replaced in the meantime: the mgr has revoked or
+    /// forgotten the locks.
     pub(super) async fn lock_refused(&self, lock: stateid4) -> Result<()> {
         self.lock_gone(lock);
         self.mount.session.free_stateid(lock).await
     }
 
-    /// Whether a stateid is of locks held here.
+    /// Whether a stateid belongs to locks held here.
     pub(super) fn knows_lock(&self, stateid: stateid4) -> bool {
         let state = self.state();
         let mut all = state.opens.iter().flat_map(|open| open.locks.owners.values()).filter_map(|locks| locks.stateid);
         all.any(|known| known.other == stateid.other)
     }
 
-    /// The mgr knows no such locks any more.
+    /// Handles locks that the mgr does not know any more.
     pub(crate) fn lock_gone(&self, lock: stateid4) {
         let found = {
             let mut state = self.state();
             let owners = |open: &mut Open| {
-                // None has it that was reclaimed since the request was made.
+                // Locks that were reclaimed since the request have another stateid and do not match.
                 let mut owners = open.locks.owners.iter_mut();
                 let (owner, locks) = owners.find(|(_, locks)| locks.stateid.is_some_and(|s| s.other == lock.other))?;
                 locks.stateid = None;
@@ -472,12 +476,12 @@ impl Inode {
         }
     }
 
-    /// Locks asked under an open are lost: those of one owner, or of all.
+    /// Marks the locks under an open as lost: those of one owner, or of all.
     pub(crate) fn lose_locks(&self, key: u64, owner: Option<u64>) {
         self.lose_locks_as(key, owner, &lost_error());
     }
 
-    /// As [`Inode::lose_locks`]; the owners of the locks get this error.
+    /// Marks locks as lost like [`Inode::lose_locks`]; their owners get this error.
     pub(crate) fn lose_locks_as(&self, key: u64, owner: Option<u64>, why: &Error) {
         let mut writing = false;
         {
@@ -518,26 +522,26 @@ impl Inode {
         lost.map_or(Ok(()), Err)
     }
 
-    /// The owner unlocks after locks were lost: it is told, once.
+    /// Reports lost locks, once, to an owner that unlocks.
     fn acknowledge_loss(&self, owner: u64) -> Result<()> {
         let mut state = self.state();
         let all = state.opens.iter_mut().filter_map(|open| open.locks.owners.get_mut(&owner));
         all.filter_map(|locks| locks.lost.take()).last().map_or(Ok(()), Err)
     }
 
-    /// Whether a batch holds bytes that must not be written any more.
+    /// Fails if a batch holds bytes that must not be written any more.
     pub(super) fn check_given_up(&self, batch: u64) -> Result<()> {
         if batch < self.state().given_up { Err(lost_error()) } else { Ok(()) }
     }
 
-    /// Every stateid of locks under an open.
+    /// Returns every stateid of locks under an open.
     pub(super) fn locks_under(&self, key: u64) -> Vec<stateid4> {
         let state = self.state();
         let open = state.opens.iter().find(|open| open.key == key);
         open.into_iter().flat_map(|open| open.locks.owners.values()).filter_map(|locks| locks.stateid).collect()
     }
 
-    /// Every stateid of opens and locks here.
+    /// Returns every stateid of opens and locks here.
     pub(crate) fn stateids(&self) -> Vec<stateid4> {
         let state = self.state();
         let locks = state.opens.iter().flat_map(|open| open.locks.owners.values()).filter_map(|locks| locks.stateid);
@@ -545,7 +549,7 @@ impl Inode {
         locks.chain(state.opens.iter().map(|open| open.stateid)).collect()
     }
 
-    /// The mgr said that it has taken away what this stateid stood for.
+    /// Handles the mgr's report that it has revoked a stateid.
     pub(crate) async fn revoked(&self, stateid: stateid4) {
         self.lose_layout().await;
         self.lock_gone(stateid);

@@ -1,7 +1,8 @@
-//! I/O through the mgr under an open of the file, which is made again when the mgr has forgotten it.
+//! I/O on the mgr path under an open of the file, which the client re-establishes if the mgr has forgotten it.
 //!
-//! A request may be on its way, or about to leave, when the mgr forgets the client: the stateid that it carries stands
-//! for nothing then, although the file is open again by the time the mgr refuses it. Nothing was done in that case.
+//! The mgr may forget the client while a request is in flight or about to be sent. Then the stateid in the request is
+//! invalid, although the file is open again by the time the mgr refuses it. The mgr has not executed the request in
+//! that case.
 
 use super::delegation::revoked_error;
 use super::locks::lost_error;
@@ -18,11 +19,12 @@ use wire::nfs4::*;
 pub(super) const TRIES: u32 = 8;
 
 impl Inode {
-    /// A stateid that allows the I/O, of an open for writing if need be, or of the delegation to write. Where there are locks, it is one of theirs, so that
-    /// the mgr refuses what was to be done under locks that it has taken away (RFC 8881 §8.2.5).
+    /// Returns a stateid that allows the I/O: of an open with the needed access, or of the write delegation. If there
+    /// are locks, it is one of theirs, so that the mgr refuses I/O under locks that it has revoked (RFC 8881 §8.2.5).
     fn suitable(&self, write: bool) -> Result<(stateid4, Caller)> {
         let state = self.state();
-        // The mgr lets nobody read by an open that is only for writing: that is for what asks where there are holes, and only if there is no other.
+        // The mgr refuses reads under a write-only open. Such an open is used only to look for holes, and only if there
+        // is no other.
         let readable = !write && state.opens.iter().any(|open| open.read);
         let fit = |open: &&Open| if readable { open.read } else { open.write };
         let by = |open: &Open, stateid| (stateid, open.caller.clone());
@@ -32,19 +34,20 @@ impl Inode {
             let delegation = self.delegation_of_io().filter(|_| write)?;
             state.opens.iter().find(fit).map(|open| by(open, delegation))
         };
-        // The delegation first: bytes that were buffered under it must not reach the file once the mgr has revoked it, though a lock may still be held.
+        // The delegation first: bytes buffered under it must not reach the file once the mgr has revoked it, although a
+        // lock may still be held.
         let found = alone().or(locked).or_else(|| state.opens.iter().find(fit).map(|open| by(open, open.stateid)));
         found.ok_or_else(|| Error::usage("the file is not open for this any more"))
     }
 
-    /// An open that allows the I/O, one for writing if need be, as it is at the moment.
+    /// Returns an open that allows the I/O (for writing, if `write`), in its current state.
     pub(super) fn opened(&self, write: bool) -> Result<Opened<'_>> {
         let (stateid, caller) = self.suitable(write)?;
         let (session, tally, handle) = (&self.mount.session, &self.mount.tally, &self.node.handle);
         Ok(Opened { session, tally, handle, stateid, caller })
     }
 
-    /// Reads up to `len` bytes through the mgr; also whether the end was met.
+    /// Reads up to `len` bytes through the mgr; returns them and whether the read reached the end of the file.
     pub(super) async fn mgr_read(&self, offset: u64, len: usize) -> Result<(Bytes, bool)> {
         let mut tries = TRIES;
         loop {
@@ -56,11 +59,12 @@ impl Inode {
         }
     }
 
-    /// Writes all of `data`, at most a payload, through the mgr: bytes of this batch, unless it is given up.
+    /// Writes all of `data`, at most one payload, through the mgr. The bytes belong to this batch; fails if the batch
+    /// was given up.
     pub(super) async fn mgr_write(&self, batch: u64, offset: u64, data: Bytes, stable: bool) -> Result<Written> {
         let mut tries = TRIES;
         loop {
-            // Each time: to open the file again may have shown that locks are lost.
+            // Checked each time: opening the file again may have shown that locks are lost.
             self.check_given_up(batch)?;
             let opened = self.opened(true)?;
             match opened.write(offset, data.clone(), stable).await {
@@ -87,7 +91,7 @@ impl Inode {
         }
     }
 
-    /// Has room reserved for a range by the mgr.
+    /// Makes the mgr reserve space for a range.
     pub(super) async fn mgr_allocate(&self, range: ByteRange) -> Result<()> {
         let mut tries = TRIES;
         loop {
@@ -111,7 +115,7 @@ impl Inode {
         }
     }
 
-    /// The mgr refused `stateid` with `error`: sees to it that the open has another one, unless that was tried often.
+    /// Replaces an open or lock stateid that the mgr refused with `error`, unless that was tried too often.
     pub(super) async fn open_again(&self, stateid: stateid4, tries: &mut u32, error: Error) -> Result<()> {
         *tries = tries.checked_sub(1).ok_or_else(|| error.clone())?;
         let _one = self.reopening.lock().await;
@@ -124,10 +128,10 @@ impl Inode {
             return self.lock_refused(stateid).await.and(Err(lost_error()));
         }
         let open = self.state().opens.iter().find(|open| open.stateid == stateid).cloned();
-        // Closed, or open again since the request was made.
+        // The open was closed, or re-established since the request was made.
         let Some(open) = open else { return Ok(()) };
         tracing::debug!(file = %self.node.id, "{error}; opening it again");
-        // The mgr keeps no locks without the open that they were asked under. It may want to know that this is known.
+        // The mgr keeps no locks without the open under which they were requested. It may wait for FREE_STATEID.
         let locks = self.locks_under(open.key);
         self.lose_locks(open.key, None);
         for gone in locks.into_iter().chain([open.stateid]) {
@@ -146,12 +150,12 @@ impl Inode {
 }
 
 impl Open {
-    /// Whether it is for reading and writing.
+    /// Whether the open allows reading and writing.
     pub(super) fn is_for_both(&self) -> bool {
         self.read && self.write
     }
 
-    /// What opens the file again as it was, with a wish for a delegation (`OPEN4_SHARE_ACCESS_WANT_*`).
+    /// Returns the arguments that open the file again as before, with a delegation wish (`OPEN4_SHARE_ACCESS_WANT_*`).
     pub(crate) fn args(&self, claim: open_claim4, wish: u32) -> OPEN4args {
         let access =
             if self.write { OPEN4_SHARE_ACCESS_WRITE } else { 0 } | if self.read { OPEN4_SHARE_ACCESS_READ } else { 0 };

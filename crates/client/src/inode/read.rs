@@ -1,4 +1,4 @@
-//! Reading: the pieces of a range in parallel, put together in file order.
+//! Reads of an open file: fetches the pieces of a range in parallel and joins them in file order.
 
 use super::{Inode, Lane};
 use crate::compound::Compound;
@@ -18,34 +18,35 @@ use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
 use types::{Attrs, ByteRange};
 use wire::nfs4::OP_PUTFH;
 
-/// From this many runs on, and below this mean length, neighbours are copied into one buffer: handing out thousands of
-/// tiny slices costs more than copying them.
+/// From this many runs on, if their mean length is below `RUNS_SHORT`, neighbours are copied into one buffer: returning
+/// thousands of tiny slices costs more than copying them.
 const RUNS_MANY: usize = 16;
 const RUNS_SHORT: u64 = 16 << 10;
 
-/// How often the size is asked for while other processes of this mount change it.
+/// How often the client asks for the size while other tasks of this mount change it.
 const SIZE_TRIES: u32 = 16;
 
-/// How long who reads up to the end of a file waits to be told whether it is still there.
+/// How long a reader at the end of a file waits for the mgr to confirm the end.
 const END_WAIT: Duration = Duration::from_secs(1);
 
 type Runs = Vec<(u64, Found)>;
 
 impl Inode {
-    /// See [`crate::File::read_at`].
+    /// Reads a range, see [`crate::File::read_at`].
     pub(crate) async fn read(self: &Arc<Self>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
         if self.is_shared() {
-            // Apart: most reads are not of shared files.
+            // Boxed: most reads are not of shared files.
             return Box::pin(self.read_beside_others(&policy, offset, len)).await;
         }
         let found = self.read_once(&policy, offset, len).await?;
-        // The mgr may have found an end of the file before the one that was known here.
+        // The mgr may have reported a smaller size than the one known here.
         let shorter = std::mem::take(&mut self.state().shorter);
         if shorter { Box::pin(self.read_once(&policy, offset, len)).await } else { Ok(found) }
     }
 
     async fn read_once(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
-        // An answer is of no use that a write of this mount overtook: it may be from before it, and before a cut of others.
+        // An answer that a write of this mount overtook is useless: it may be older than the write, and than another
+        // client's truncate.
         for _ in 0..SIZE_TRIES {
             if !self.is_doubtful() {
                 break;
@@ -73,8 +74,9 @@ impl Inode {
         Ok(ReadResult { segments: join(overlay(runs, &own), range)?, eof: end >= self.size() })
     }
 
-    /// As [`Inode::read_shared`]. Where that misses what was written here and servers may still lose, either another client has replaced it, or a server
-    /// has lost it: a COMMIT tells, and sends again what is lost.
+    /// Reads like [`Inode::read_shared`]. The result may lack bytes that were written here and that servers may still
+    /// lose. Then another client has replaced them or a server has lost them: a COMMIT finds out, and lost bytes are
+    /// sent again.
     async fn read_beside_others(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
         let found = self.read_shared(policy, offset, len).await?;
         let (own, end) = {
@@ -90,10 +92,12 @@ impl Inode {
         self.read_shared(policy, offset, len).await
     }
 
-    /// Reads a file that other clients may write or truncate at the same time: what a write has returned for is met, wherever that was.
+    /// Reads a file that other clients may write or truncate at the same time. The result includes every write that has
+    /// returned, on whichever client.
     ///
-    /// The size is not believed. Data that the iods have for a place prove that the file reached there when they were read, as nothing truncates a file
-    /// before its objects; where there are none at the end of the range, the mgr tells a hole from the end of the file.
+    /// The cached size is not used. Data on the iods prove that the file reached that place when they were read,
+    /// because a truncate is answered only after the objects are truncated. If the iods have none at the end of the
+    /// range, the mgr tells a hole from the end of the file.
     async fn read_shared(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
         self.ask_again();
         let len = (len as u64).min(FILE_SIZE_MAX.saturating_sub(offset));
@@ -122,12 +126,13 @@ impl Inode {
         Ok(ReadResult { segments: join(runs, ByteRange { offset, len: end - offset })?, eof })
     }
 
-    /// Reads a range through the mgr, which knows where the file ends; whether that was met. Of a `hole`, where the iods had nothing, zeros stay a hole.
+    /// Reads a range through the mgr, which knows the end of the file; returns whether the read reached it. With `hole`
+    /// (the iods had nothing there), zeros stay a hole.
     async fn read_to_end_via_mgr(self: &Arc<Self>, range: ByteRange, hole: bool, runs: &mut Runs) -> Result<bool> {
         let mut at = range.offset;
         while at < range.end() {
             let wanted = (range.end() - at).min(PAYLOAD_MAX as u64);
-            // Taken before the mgr is asked: its answer need not count what is reported to it meanwhile.
+            // Taken before the request: the mgr's answer need not include what is reported to it in the meantime.
             let own_end = self.own_end_straight();
             let (data, eof) = self.mgr_read(at, wanted as usize).await?;
             if data.is_empty() && !eof {
@@ -139,7 +144,8 @@ impl Inode {
                 runs.push((at, if zeros { Found::Nothing(len) } else { Found::Data(data) }));
                 at += len;
             }
-            // Bytes written straight to the iods and not reported are known here alone: the mgr does not look for what its own client wrote.
+            // Only this client knows of unreported bytes that it wrote directly to the iods: the mgr does not look for
+            // them.
             if eof && at >= own_end {
                 return Ok(true);
             }
@@ -151,13 +157,13 @@ impl Inode {
         Ok(false)
     }
 
-    /// One past the last byte that this client wrote straight to iods and of which the mgr need not know.
+    /// Returns one past the last byte that this client wrote directly to iods and that the mgr may not know of.
     fn own_end_straight(&self) -> u64 {
         self.state().own_end_of(|lane| lane != Lane::Mgr)
     }
 
-    /// Somebody reads up to the end of the file: others may have moved it since it was learnt where that is. Who reads what is there already
-    /// need not wait for an mgr that is away.
+    /// Asks for the end of the file before a read up to it, because other clients may have moved it. A read does not
+    /// wait for an unreachable mgr longer than `END_WAIT`.
     async fn learn_end(self: &Arc<Self>) {
         if self.is_alone() {
             return;
@@ -171,9 +177,9 @@ impl Inode {
             state.asking = true;
         }
         let inode = self.clone();
-        // By itself: the request must not be given up when it is not waited for any more.
+        // In its own task: the request must not be cancelled when the reader stops waiting.
         let asked = net::task::spawn_on(&self.mount.runtime, async move { inode.ask_end().await });
-        // It tells of failures.
+        // The task logs failures.
         let _ = tokio::time::timeout(END_WAIT, asked).await;
     }
 
@@ -186,35 +192,35 @@ impl Inode {
         let mut state = self.state();
         (state.asking, state.learnt) = (false, Some(Instant::now()));
         match attrs {
-            // What was written here since counts for more.
+            // Later writes of this client take precedence.
             Ok(attrs) if state.stamp <= stamp => state.accept(attrs.size),
             Ok(_) => {}
             Err(error) => tracing::debug!(file = %self.node.id, "{error}; its end stays where it was"),
         }
     }
 
-    /// Whether a read of so many bytes goes straight to the iods.
+    /// Whether a read of `len` bytes takes the direct path.
     async fn reads_straight(&self, policy: &Policy, len: u64) -> bool {
         let straight = threshold::path(len, policy.read_threshold) == Path::Direct;
-        // A file that was written through the mgr is not worth a layout, nor is one that is too short for one.
+        // A file that was written through the mgr, or that is too short, is not worth a layout.
         let least = self.mount.present_threshold(policy.write_threshold).max(least_size(policy));
         straight && (threshold::path(self.size(), least) == Path::Direct || self.has_layout().await)
     }
 
-    /// The size: as it is known here, or as the mgr says if other clients may change it, or may have.
+    /// Returns the size known here, or the mgr's answer if other clients may change it or may have changed it.
     pub(crate) async fn size_now(self: &Arc<Self>) -> Result<u64> {
         let asks = self.is_shared() || self.is_doubtful();
         if asks { self.learn_attrs().await.map(|attrs| attrs.size) } else { Ok(self.size()) }
     }
 
-    /// Asks the mgr for the attributes; the size counts what it does not know of yet.
+    /// Asks the mgr for the attributes; the size includes bytes that the mgr does not know of yet.
     pub(crate) async fn learn_attrs(self: &Arc<Self>) -> Result<Attrs> {
         let attrs = self.ask_attrs().await?;
         let misses = self.is_shared() && attrs.size < self.state().own_end();
         if !misses {
             return Ok(attrs);
         }
-        // Another client has truncated the file, or a server has lost what was written here: a COMMIT tells.
+        // Another client has truncated the file, or a server has lost what was written here: a COMMIT finds out.
         Box::pin(self.settle_all()).await;
         self.ask_attrs().await
     }
@@ -230,7 +236,7 @@ impl Inode {
         Ok(self.shown(attrs))
     }
 
-    /// Sees to it that the servers have everything written to `range`.
+    /// Ensures that the servers have everything that was written to `range`.
     pub(super) async fn expose(self: &Arc<Self>, range: ByteRange) {
         if self.state().pending.overlaps(range) {
             Box::pin(self.hand_over(false)).await;
@@ -273,8 +279,8 @@ impl Inode {
         Ok(runs)
     }
 
-    /// Asks the mgr for bytes that an object does not have although they were on disk: it knows whether the file was truncated since, and whether there
-    /// is another copy.
+    /// Asks the mgr for durable bytes that an object does not have. The mgr knows whether the file was truncated since,
+    /// and whether there is another copy.
     async fn with_lost(self: &Arc<Self>, runs: Runs, whole: u64) -> Result<Runs> {
         let is_lost = |(at, found): &(u64, Found)| matches!(found, Found::Beyond(_)) && *at < whole;
         if !runs.iter().any(is_lost) {
@@ -287,7 +293,7 @@ impl Inode {
                 continue;
             }
             let len = found.len().min(whole - at);
-            // Boxed, for it is rare.
+            // Boxed, because it is rare.
             all.extend(Box::pin(self.read_via_mgr(ByteRange { offset: at, len })).await?);
             if len < found.len() {
                 all.push((at + len, found.part(len, found.len() - len)));
@@ -318,11 +324,11 @@ impl Inode {
             if len > 0 {
                 runs.push((at, Found::Data(data)));
             } else {
-                // Bytes below the size that the server does not have: cut off meanwhile, or not yet written.
+                // Bytes below the size that the server does not have: truncated in the meantime, or not written yet.
                 if !eof {
                     return Err(Error::protocol("reading through the mgr: no byte, and not the end"));
                 }
-                // The mgr does not know of all that was written here: it would be zeros to the reader.
+                // The mgr does not know of everything written here, and the reader would see zeros.
                 if !told && !self.is_clean() {
                     self.make_durable().await;
                     self.report().await?;
@@ -353,7 +359,7 @@ fn is_met(own: &Extents, offset: u64, found: &ReadResult) -> bool {
     })
 }
 
-/// How long a file has to be before a layout is asked for.
+/// Returns the size that a file must have before the client asks for a layout.
 pub(super) fn least_size(policy: &Policy) -> u64 {
     match policy.layout {
         LayoutWhen::Size(size) => size,
@@ -361,10 +367,10 @@ pub(super) fn least_size(policy: &Policy) -> u64 {
     }
 }
 
-/// Puts `own` bytes over what servers sent.
+/// Replaces parts of the servers' runs by this client's `own` bytes.
 ///
-/// A server that restarted may have lost bytes which it had taken; until they are sent again, at the next commit, only
-/// this client knows them.
+/// A server that restarted may have lost bytes that it had received. Until the next commit sends them again, only this
+/// client has them.
 fn overlay(runs: Runs, own: &Extents) -> Runs {
     if own.is_empty() {
         return runs;
@@ -388,7 +394,7 @@ fn overlay(runs: Runs, own: &Extents) -> Runs {
     out
 }
 
-/// Runs in file order as segments; they must cover `range` exactly.
+/// Joins runs in file order to segments; the runs must cover `range` exactly.
 fn join(runs: Runs, range: ByteRange) -> Result<Vec<Segment>> {
     let gap = || Error::protocol("reading: the servers left out bytes");
     let many = runs.len() > RUNS_MANY && range.len / (runs.len() as u64) < RUNS_SHORT;

@@ -1,4 +1,4 @@
-//! Looking for data, making holes, reserving room, changing the length, and where the bytes are.
+//! SEEK, hole punching, space reservation, SETATTR of the size, and the placement of an open file.
 
 use super::Inode;
 use super::opens::TRIES;
@@ -13,7 +13,7 @@ use types::{Attrs, ByteRange, SetAttrs, Status};
 use wire::nfs4::*;
 
 impl Inode {
-    /// See [`crate::File::next_data`].
+    /// Returns the next data, see [`crate::File::next_data`].
     pub(crate) async fn next_data(self: &Arc<Self>, offset: u64) -> Result<Option<ByteRange>> {
         self.expose(ByteRange::ALL).await;
         let size = self.size_now().await?;
@@ -34,11 +34,12 @@ impl Inode {
             Some(found) => found,
             None => self.next_via_mgr(offset).await?,
         };
-        // A file that was cut meanwhile by others may look longer on the iods than it is.
+        // A file that another client truncated in the meantime may look longer on the iods than it is.
         Ok(found.and_then(|run| run.intersection(ByteRange { offset, len: size - offset })))
     }
 
-    /// Sees to it that the iods have what the mgr has taken from here and may still gather: it waits for nobody who has a layout himself.
+    /// Ensures that the iods have what this client sent to the mgr and the mgr may still gather. The mgr does not wait
+    /// for a client that holds a layout itself.
     async fn expose_to_iods(self: &Arc<Self>) {
         if self.state().uncommitted.contains_key(&Lane::Mgr) {
             self.commit_lane(Lane::Mgr).await;
@@ -57,13 +58,13 @@ impl Inode {
         offset: u64,
     ) -> std::result::Result<Option<ByteRange>, NotDone> {
         let d = layout.distribution();
-        // As many bytes of an object lie before file byte `offset` as the object is long in a file of that size.
+        // An object in a file of size `offset` is as long as the number of its bytes before `offset`.
         let seek = |index: usize, from: u64, sought: Sought| async move {
             let at = layout.seek(index, d.object_size(from, index), sought).await?;
             Ok(at.and_then(|at| d.file_offset(index, at)).map(|at| at.max(from)))
         };
-        // What is known to be written is data, also where an object has lost it: programs that copy data alone are to read it, and to be told.
-        // This client may have punched holes since, which SEEK must report.
+        // Bytes known to be durable count as data, even if an object has lost them: programs that copy only data must
+        // read them and get an error. This client may have punched holes since, which SEEK must report.
         let whole = if self.state().holes { 0 } else { layout.whole() };
         let start = if offset < whole {
             offset
@@ -73,7 +74,7 @@ impl Inode {
             start
         };
         let from = start.max(whole);
-        // Past the end of an object SEEK finds no hole: all that follows is one.
+        // Beyond the end of an object SEEK finds no hole: everything that follows is one.
         let holes = (0..d.count()).map(|index| async move {
             let found = seek(index, from, Sought::Hole).await?;
             Ok::<_, NotDone>(found.or_else(|| d.file_offset(index, d.object_size(from, index))))
@@ -83,7 +84,7 @@ impl Inode {
         Ok(Some(ByteRange { offset: start, len: end - start }))
     }
 
-    /// See [`crate::File::punch`].
+    /// Punches a hole, see [`crate::File::punch`].
     pub(crate) async fn punch(self: &Arc<Self>, key: u64, range: ByteRange) -> Result<()> {
         // Uncommitted bytes that had to be sent again would fill the hole.
         self.fsync_data(key).await?;
@@ -107,7 +108,7 @@ impl Inode {
                 }
                 Err(NotDone::Failed(error)) => return Err(error),
                 Err(NotDone::NotAttempted(_) | NotDone::Unanswered(_)) => {
-                    // The others were not waited for.
+                    // The other punches were not awaited.
                     self.state().stray = true;
                     break;
                 }
@@ -118,7 +119,7 @@ impl Inode {
         self.mgr_punch(range).await
     }
 
-    /// See [`crate::File::allocate`].
+    /// Reserves space, see [`crate::File::allocate`].
     pub(crate) async fn allocate(&self, range: ByteRange) -> Result<()> {
         if range.is_empty() {
             return Ok(());
@@ -130,7 +131,8 @@ impl Inode {
         Ok(())
     }
 
-    /// See [`crate::File::set_len`]; other attributes may change with it. The open `key` is told of writes that failed.
+    /// Sets the size like [`crate::File::set_len`], and other attributes with it. Reports write errors of the open
+    /// `key`.
     pub(crate) async fn set_attrs(
         self: &Arc<Self>,
         key: Option<u64>,
@@ -143,11 +145,12 @@ impl Inode {
         let _order = self.order.lock().await;
         self.cutting.send_replace(true);
         let _over = Over(self);
-        // What others wrote here may have left meanwhile. Nothing of it, and no report of it, may come after the cut.
+        // Other writers here may have sent bytes since. Neither these bytes nor a report of them may follow the
+        // truncate.
         self.settle_all().await;
         let _reporting = self.reporting.write().await;
         let settled = async { self.end_strays().await.and(self.report().await) }.await;
-        // Without an open for writing nothing can be reported any more; the closes have done it, or failed.
+        // Without an open for writing no report is possible; the closes have reported, or failed.
         if self.is_open_for_writing() {
             settled?;
         }
@@ -156,7 +159,7 @@ impl Inode {
         }
         let mut tries = TRIES;
         let attrs = loop {
-            // The last open for writing may end meanwhile; then the file is changed as one that is not open.
+            // The last open for writing may end in the meantime; then SETATTR uses the anonymous stateid.
             let opened = changes.size.and_then(|_| self.opened(true).ok());
             let stateid = opened.map_or(stateid4 { seqid: 0, other: [0; 12] }, |opened| opened.stateid);
             match self.send_attrs(stateid, caller, changes).await {
@@ -172,7 +175,7 @@ impl Inode {
         };
         if changes.size.is_some() {
             let mut state = self.state();
-            // What was written meanwhile has not left yet, and comes after the cut.
+            // Bytes written in the meantime have not been sent yet, and follow the truncate.
             state.size = attrs.size.max(state.own_end());
             state.stamp = self.mount.next_stamp();
         }
@@ -190,7 +193,7 @@ impl Inode {
         results.attrs()
     }
 
-    /// Where the bytes live.
+    /// Returns where the bytes are stored.
     pub(crate) async fn placement(self: &Arc<Self>) -> Result<Placement> {
         self.expose(ByteRange::ALL).await;
         let layout = self.layout(false, None).await?;
@@ -213,7 +216,7 @@ impl Inode {
     }
 }
 
-/// Says when dropped that bytes which were read before are of no use any more.
+/// A guard that invalidates bytes read before when it is dropped.
 struct Turn<'a>(&'a Inode);
 
 impl Drop for Turn<'_> {
@@ -222,7 +225,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Says when dropped that a cut is over.
+/// A guard that marks the truncate as finished when it is dropped.
 struct Over<'a>(&'a Inode);
 
 impl Drop for Over<'_> {
@@ -231,8 +234,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// The result of SETATTR behind its status (RFC 8881 §18.30.2): which attributes were set, of no interest to a caller that
-/// asks for them all.
+/// The result of SETATTR behind its status (RFC 8881 §18.30.2): the attributes that were set, which no caller needs
+/// because it asks for all attributes.
 pub(crate) struct StatusOnly;
 
 impl xdr::Xdr for StatusOnly {

@@ -1,4 +1,4 @@
-//! Requests that were given up and may still reach an iod: nothing may be built on top of them before that cannot be.
+//! Abandoned requests, which may still reach an iod: the client makes them harmless before it builds on later ones.
 
 use super::{Inode, State};
 use crate::Result;
@@ -6,7 +6,7 @@ use crate::drivers::NotDone;
 use layout::kinds::native::Update;
 
 impl Inode {
-    /// Takes note of a change that was given up without an answer; the bytes can go another way once
+    /// Records a change that was abandoned without an answer. The bytes can take another path once
     /// [`Inode::end_strays`] is done.
     pub(super) fn note_stray(&self, not_done: NotDone) -> NotDone {
         match not_done {
@@ -18,9 +18,9 @@ impl Inode {
         }
     }
 
-    /// Returns when no request that was given up is carried out any more: it may wait in a connection that broke, and
-    /// would put old bytes on top of newer ones, or behind a cut. The mgr makes worthless what layouts of the file allowed
-    /// so far; the next direct request asks for a new one.
+    /// Returns when no abandoned request can be executed any more. Such a request may wait in a broken connection, and
+    /// would overwrite newer bytes with old ones, or write beyond a truncate. The mgr fences the file's earlier
+    /// layouts; the next direct request asks for a new one.
     pub(super) async fn end_strays(&self) -> Result<()> {
         let due = |state: &State| state.stray.then_some((None, Update { fence: true, ..Update::default() }));
         self.commit_layout("taking back requests that were given up", self.mount.options.retry_timeout, due).await

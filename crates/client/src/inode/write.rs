@@ -1,4 +1,5 @@
-//! Writing behind: bytes gather, leave in batches of parallel requests, and are kept until they are durable.
+//! Asynchronous writes of an open file: gathers bytes, sends them in batches of parallel requests, and keeps them until
+//! they are durable.
 
 use super::delegation::revoked_error;
 use super::read::least_size;
@@ -18,13 +19,14 @@ use tokio::time::Instant;
 use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
 use types::{ByteRange, Status, Timestamp, Verifier, leaves_hole};
 
-/// How often a layout is got again for one request before it goes through the mgr.
+/// How often the client gets a new layout for one request before the request takes the mgr path.
 pub(super) const LAYOUT_TRIES: u32 = 3;
 
-/// Most bytes of a request that leaves in the thread of whoever hands it over.
+/// The largest request that is sent in the calling thread.
 const BEGIN_MAX: usize = 64 << 10;
 
-/// Most requests of a batch that are under way at a time. Each takes some KiB for as long, and scattered bytes may make a hundred thousand.
+/// Most requests of a batch that are in flight at a time. Each uses some KiB meanwhile, and scattered bytes may make a
+/// hundred thousand requests.
 const RUNNERS: usize = 256;
 
 /// A server whose write verifier covers bytes of a file.
@@ -36,32 +38,33 @@ pub(crate) enum Lane {
     Mgr,
 }
 
-/// Bytes that a server took but may still lose.
+/// Bytes that a server received but may still lose.
 pub(super) struct Sent {
-    /// Position in the order in which requests left.
+    /// Position in the order in which requests were sent.
     pub(super) number: u64,
-    /// Position in the order in which servers were found to have taken them.
+    /// Position in the order in which servers acknowledged the bytes.
     pub(super) booked: u64,
-    /// The bytes and where they go in the object; in the file, for the mgr.
+    /// The bytes and their place in the object, or in the file for the mgr.
     pub(super) payload: Arc<Payload>,
-    /// Where they go in the file.
+    /// Their place in the file.
     pub(super) parts: Vec<ByteRange>,
-    /// What the server said when it took them.
+    /// The verifier that the server returned.
     pub(super) verifier: Verifier,
     pub(super) under: Under,
 }
 
-/// What a client had when it sent bytes.
+/// The client's state when it sent bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Under {
-    /// The grant ([`super::State::grant`]); of no meaning on the way through the mgr.
+    /// The grant ([`super::State::grant`]); without meaning on the mgr path.
     pub(super) grant: u64,
-    /// Whether the file was shared: others may have written over the bytes since, or have cut them off, and that stays.
+    /// Whether the file was shared. Other clients may have overwritten or truncated the bytes since, and those changes
+    /// stay.
     pub(super) shared: bool,
 }
 
 impl Under {
-    /// That of bytes which go through the mgr.
+    /// The value for bytes on the mgr path.
     const MGR: Under = Under { grant: 0, shared: false };
 }
 
@@ -70,7 +73,7 @@ impl Sent {
         self.payload.data.len() as u64
     }
 
-    /// Hands over the bytes that belong into `range` of the file, each piece with its place; they are shared.
+    /// Passes the bytes inside `range` of the file to `take`, each piece with its offset, without copying them.
     fn each(&self, range: ByteRange, mut take: impl FnMut(u64, Bytes)) {
         let mut place = ByteRange { offset: 0, len: 0 };
         for part in &self.parts {
@@ -91,13 +94,13 @@ impl Sent {
     }
 }
 
-/// Which way gathered ranges go.
+/// The path of each gathered range.
 struct Ways {
     straight: Vec<ByteRange>,
     through: Vec<ByteRange>,
 }
 
-/// Bytes that could not be written, whose window room is to be given back.
+/// Bytes that could not be written, and the window space to release.
 struct Lost {
     error: Error,
     bytes: u64,
@@ -109,14 +112,15 @@ struct Errand {
     lane: Lane,
     payload: Arc<Payload>,
     parts: Vec<ByteRange>,
-    /// Whether the server shall make the bytes durable at once.
+    /// Whether the server must make the bytes durable at once.
     stable: bool,
-    /// Requests of the batch that go the same way; `None`: they are not timed one by one.
+    /// Number of requests of the batch on the same path; `None` if requests are not timed one by one.
     together: Option<usize>,
 }
 
 impl Inode {
-    /// Takes runs of bytes into the window; see [`crate::File::write_at`] and [`crate::File::write_list`]. The open `key` is told of writes that failed.
+    /// Takes runs of bytes into the window; see [`crate::File::write_at`] and [`crate::File::write_list`]. Reports
+    /// write errors of the open `key`.
     pub(crate) async fn write(
         self: &Arc<Self>,
         key: Option<u64>,
@@ -132,12 +136,13 @@ impl Inode {
             self.take_run(ruling, &policy, revocations, (offset, data)).await?;
             hull = Some(hull.map_or(range, |hull| hull.around(range)));
         }
-        // Looked at after the bytes were put where a recall finds them: either it makes them durable, or they leave now.
+        // Checked after the bytes are where a recall finds them: either the recall makes them durable, or they are sent
+        // now.
         if let Some(hull) = hull.filter(|hull| !hull.is_empty())
             && (policy.access == Access::ODirect || self.writes_through())
         {
             self.ask_again();
-            // Apart: most writes gather, and need no room for it.
+            // Boxed: most writes gather and need no memory for this future.
             return Box::pin(self.send(key, hull)).await;
         }
         Ok(())
@@ -155,7 +160,7 @@ impl Inode {
             let part = data.split_to(data.len().min(PAYLOAD_MAX));
             let len = part.len();
             if !self.mount.window.try_take(len) {
-                // Apart, as below: most writes find room.
+                // Boxed, as below: most writes find space.
                 Box::pin(self.wait_for_room(len)).await;
             }
             let gathered = {
@@ -178,21 +183,22 @@ impl Inode {
                 state.pending.bytes()
             };
             if !self.writes_through() && self.is_enough(gathered, policy).await {
-                // Apart: most writes end without.
+                // Boxed: most writes do not need it.
                 Box::pin(self.hand_over(false)).await;
             }
         }
         Ok(())
     }
 
-    /// See [`crate::File::grow`].
+    /// Extends the file, see [`crate::File::grow`].
     pub(crate) async fn grow(self: &Arc<Self>, key: u64, ruling: &Arc<Ruling>, end: u64) -> Result<()> {
         if self.size_now().await? >= end {
             return Ok(());
         }
-        // Got before the end is noted: what is noted when a layout is got anew counts as doubtful.
+        // Requested before the end is recorded: an end that is recorded when a layout is granted again counts as
+        // doubtful.
         if self.layout(true, None).await?.is_none() {
-            // Of a file with copies perhaps: then the last byte says how long it is.
+            // Perhaps the file has copies: then writing the last byte sets its length.
             return self.write(Some(key), ruling, [(end - 1, Bytes::from_static(&[0]))]).await;
         }
         {
@@ -206,19 +212,19 @@ impl Inode {
         self.report().await
     }
 
-    /// Returns when servers have answered for everything that was written to `range`, if they do.
+    /// Returns when servers have answered for everything written to `range`, or reports the error.
     async fn send(self: &Arc<Self>, key: Option<u64>, range: ByteRange) -> Result<()> {
         self.expose(range).await;
         key.map_or(Ok(()), |key| self.take_error(key))
     }
 
-    /// When what is noted here is to be done, and when there is more.
+    /// Returns what is due by `now`, and when the next step is due.
     pub(crate) fn is_due_by(&self, now: Instant) -> (Due, Option<Instant>) {
         self.state().times.take(now)
     }
 
-    /// Does what it is time for; failures are told later. An mgr that does not answer is waited for: nobody has asked for this, and what would be given up
-    /// is safe here until then.
+    /// Does what is due; errors are reported later. If the mgr does not answer, the step is put off: no caller has
+    /// asked for it, and the client keeps the bytes until then.
     pub(crate) async fn do_due(self: Arc<Self>, due: Due) {
         let answers = self.mount.session.answers().await;
         if let Err(error) = &answers {
@@ -244,7 +250,7 @@ impl Inode {
         next.into_iter().for_each(|at| self.mount.due_at(at));
     }
 
-    /// Sees to it that what gathers leaves in a while, if nothing else has it leave before.
+    /// Schedules the sending of gathered bytes, unless something else sends them before.
     fn leave_in_a_while(self: &Arc<Self>, state: &mut State, policy: &Policy) {
         if policy.gather_delay != NEVER {
             state.times.leave = Instant::now().checked_add(policy.gather_delay);
@@ -252,7 +258,7 @@ impl Inode {
         }
     }
 
-    /// Sees to it that what has left is made durable in a while, where what gathers leaves by itself, too.
+    /// Schedules a commit of sent bytes, if gathered bytes are also sent by the timer.
     pub(super) fn settle_in_a_while(self: &Arc<Self>, policy: &Policy) {
         if policy.gather_delay == NEVER {
             return;
@@ -261,10 +267,10 @@ impl Inode {
         at.into_iter().for_each(|at| self.mount.due_at(at));
     }
 
-    /// Whether enough has gathered to leave.
+    /// Whether enough bytes have gathered to be sent.
     async fn is_enough(&self, gathered: u64, policy: &Policy) -> bool {
         match policy.gather_size {
-            // What is less than a request needs no layout to be asked for.
+            // Less than one request needs no layout.
             FULL => gathered >= PAYLOAD_MAX as u64 && gathered >= Box::pin(self.full(policy)).await,
             size => gathered >= size.min(self.mount.window.size() as u64 / 4),
         }
@@ -275,9 +281,10 @@ impl Inode {
         self.mount.window.take(len).await;
     }
 
-    /// A full request for each object, in bytes, within a quarter of the window.
+    /// Returns the size of one full request for each object, in bytes, but at most a quarter of the window.
     async fn full(&self, policy: &Policy) -> u64 {
-        // No layout is got for this before one is wanted: who has one keeps the mgr from joining what others write to the file.
+        // Get no layout only for this: a client with a layout prevents the mgr from gathering other clients' writes to
+        // the file.
         let long = self.size() >= least_size(policy);
         let wanted = long && self.mount.present_threshold(policy.write_threshold) != ALWAYS_MGR;
         let layout = if wanted { self.layout(true, None).await.ok().flatten() } else { None };
@@ -285,10 +292,11 @@ impl Inode {
         ((count * PAYLOAD_MAX) as u64).min(self.mount.window.size() as u64 / 4)
     }
 
-    /// Hands all gathered bytes to servers and returns while they are on their way. With `last`, bytes that need just
-    /// one request to a server which holds nothing uncommitted are made durable by that request, which saves a COMMIT.
+    /// Sends all gathered bytes to servers and returns while the requests are in flight. With `last`, a server that
+    /// holds nothing uncommitted and gets just one request makes its bytes durable with that request, which saves a
+    /// COMMIT.
     ///
-    /// Failures are remembered and told later.
+    /// Errors are recorded and reported later.
     pub(crate) async fn hand_over(self: &Arc<Self>, last: bool) {
         let _order = self.order.lock().await;
         if self.state().pending.is_empty() {
@@ -305,14 +313,14 @@ impl Inode {
             let state = self.state();
             let ranges = state.pending.ranges();
             let verdict = if shared && policy.write_threshold != Rule::Fixed(ALWAYS_MGR) {
-                // Each write of a shared file is waited for by itself: the mgr would only be one hop more.
+                // Each write of a shared file is awaited by itself: the mgr would only add a hop.
                 ALWAYS_STRAIGHT.into()
             } else {
                 self.mount.threshold(policy.write_threshold, longest(&ranges))
             };
             let may = long_enough || state.size >= least_size(&policy);
             let verdict = if may { verdict } else { ALWAYS_MGR.into() };
-            // How many requests they make is not known before there is a layout: one, as far as it matters for asking for that.
+            // Without a layout the number of requests is unknown: assume one to decide whether to ask for it.
             (verdict, !threshold::divide_by(&ranges, verdict, state.streamed, |_| 1).0.is_empty())
         };
         let layout = match self.end_strays().await {
@@ -338,7 +346,7 @@ impl Inode {
         let timed = whole.then(Instant::now);
         self.state().in_flight.entry(batch).and_modify(|b| (b.left, b.timed) = (errands.len(), timed));
         let runtime = &self.mount.runtime;
-        // Little bytes are sent from here; to send many takes a while, and should not hold up others.
+        // A small request is sent from here. Sending many takes time and should not delay other tasks.
         let alone = errands.len() == 1 && errands[0].payload.data.len() <= BEGIN_MAX;
         let runners = errands.len().min(RUNNERS);
         let errands = Arc::new(Mutex::new(errands.into_iter()));
@@ -358,9 +366,9 @@ impl Inode {
         }
     }
 
-    /// Takes what has gathered, and says which way it goes under a threshold, all of it through the mgr without one. Waits
-    /// until nothing that overlaps it is on its way, and nothing that took the other path has to be sent again there: it must
-    /// not land on these bytes. What is on its way may yet change its path.
+    /// Takes the gathered bytes, and chooses the path of each range by the threshold; without `rule` all take the mgr
+    /// path. Waits until no request in flight overlaps them. Also commits overlapping bytes that took the other path,
+    /// because sending those again would overwrite these. A request in flight may still change its path.
     async fn begin_batch(self: &Arc<Self>, rule: Option<(Verdict, &Distribution)>) -> (u64, Extents, Ways) {
         let mut settled = self.settled.subscribe();
         loop {
@@ -376,7 +384,8 @@ impl Inode {
                 let ranges = state.pending.ranges();
                 if !state.in_flight.values().any(|batch| ranges.iter().any(|r| batch.touches(*r))) {
                     let ways = state.ways(rule);
-                    // What is short, a tail or a try, is no stream that others follow: else each would follow the one before, whatever T is by then.
+                    // A short last range (a tail or a trial) does not count as a stream for later ranges. Otherwise
+                    // each range would follow the one before, whatever T is by then.
                     if let (Some(last), Some((verdict, _))) = (ways.straight.last(), rule) {
                         let long = threshold::path(last.len, verdict.t) == Path::Direct;
                         state.streamed = long.then(|| last.end());
@@ -404,7 +413,7 @@ impl Inode {
         }
     }
 
-    /// Carries out one request of a batch and books the outcome.
+    /// Executes one request of a batch and books the outcome.
     async fn run(self: &Arc<Self>, errand: Errand, layout: Option<Arc<dyn Layout>>) {
         let outcome = match (errand.lane, layout) {
             (Lane::Direct(index), Some(layout)) => self.write_direct(index, &errand, layout).await,
@@ -419,12 +428,12 @@ impl Inode {
         {
             let mut state = self.state();
             if let Some(batch) = state.in_flight.get_mut(&errand.batch) {
-                // What fails may do so at once.
+                // A failed request may end at once, so its time says nothing.
                 batch.timed = batch.timed.filter(|_| done);
                 batch.left -= 1;
                 if batch.left == 0 {
                     ended = state.in_flight.remove(&errand.batch);
-                    // A size that was asked for before may be from before the mgr learnt of these bytes.
+                    // A size that was requested before may be from before the mgr knew these bytes.
                     state.stamp = self.mount.next_stamp();
                 }
             }
@@ -477,7 +486,7 @@ impl Inode {
             }
         }
         self.state().in_flight.entry(errand.batch).and_modify(|batch| batch.timed = None);
-        // What this iod took before and may lose has to follow on the same path, and first.
+        // The bytes that this iod received before and may lose must follow on the same path, and first.
         let moved = {
             let _committing = locks.committing.lock().await;
             self.move_to_mgr(errand.lane).await
@@ -487,7 +496,7 @@ impl Inode {
         written.map_err(|lost| Lost { error: Error::by_no_path(why, lost.error), ..lost })
     }
 
-    /// Writes the parts of an errand through the mgr. Its window room is split among them.
+    /// Writes the parts of an errand through the mgr. Its window space is split among them.
     async fn write_via_mgr(self: &Arc<Self>, errand: &Errand) -> std::result::Result<(), Lost> {
         let locks = self.lane(Lane::Mgr);
         let _sending = locks.sending.read().await;
@@ -521,8 +530,8 @@ impl Inode {
         outcome
     }
 
-    /// Sends the oldest bytes of a lane to the mgr. Until they are there they count as those of the lane: a reader who
-    /// meets older ones meanwhile, which are sent again as well, has to find them here.
+    /// Sends the oldest bytes of a lane to the mgr. Until the mgr has them they count as bytes of the lane. A reader
+    /// may meanwhile get older bytes, which are also sent again, and must find the newer ones here.
     async fn move_first_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let first = |state: &State| {
             let sent = state.uncommitted.get(&lane)?.first()?;
@@ -537,7 +546,7 @@ impl Inode {
         {
             let mut state = self.state();
             let all = state.uncommitted.entry(lane).or_default();
-            // They may have been given up meanwhile.
+            // The bytes may have been dropped in the meantime.
             let Some(at) = all.iter().position(|sent| sent.booked == booked) else { return Ok(()) };
             let sent = all.remove(at);
             for (range, data, written) in written {
@@ -549,7 +558,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Books bytes that a server took under a grant: kept if it may lose them, done with if not.
+    /// Books bytes that a server received: kept if the server may lose them, released otherwise.
     fn keep(
         self: &Arc<Self>,
         lane: Lane,
@@ -571,7 +580,7 @@ impl Inode {
 }
 
 impl State {
-    /// See [`Inode::keep`]. Answers how many bytes need not be kept.
+    /// Books bytes, see [`Inode::keep`]. Returns the number of bytes that need not be kept.
     fn book(
         &mut self,
         lane: Lane,
@@ -593,8 +602,8 @@ impl State {
         0
     }
 
-    /// Whether servers may lose more bytes than so many. Those that were committed are taken off only when it seems so: there may be
-    /// a hundred thousand pieces.
+    /// Whether servers may lose more than `many` bytes. Committed bytes are subtracted only when the upper bound
+    /// exceeds `many`, because there may be a hundred thousand pieces.
     fn is_keeping(&mut self, many: u64) -> bool {
         if self.kept_at_most > many {
             self.kept_at_most = self.uncommitted.values().flatten().map(Sent::bytes).sum();
@@ -602,7 +611,7 @@ impl State {
         self.kept_at_most > many
     }
 
-    /// Which way what has gathered goes under a threshold; all of it through the mgr without one.
+    /// Returns the path of each gathered range under a threshold; without `rule` all ranges take the mgr path.
     fn ways(&self, rule: Option<(Verdict, &Distribution)>) -> Ways {
         let ranges = self.pending.ranges();
         let (straight, through) = match rule {
@@ -614,7 +623,7 @@ impl State {
         Ways { straight, through }
     }
 
-    /// The lanes with uncommitted bytes that what has gathered replaces by another way.
+    /// Returns the lanes with uncommitted bytes that the gathered bytes replace on another path.
     fn lanes_off_path(&self, rule: Option<(Verdict, &Distribution)>) -> Vec<Lane> {
         let ways = self.ways(rule);
         let off_path = |(lane, sent): &(&Lane, &Vec<Sent>)| {
@@ -625,13 +634,13 @@ impl State {
         self.uncommitted.iter().filter(off_path).map(|(lane, _)| *lane).collect()
     }
 
-    /// Whether the mgr took bytes of `range` that it need not have handed to the iods yet.
+    /// Whether the mgr received bytes of `range` that it may not have sent to the iods yet.
     pub(super) fn is_gathered(&self, range: ByteRange) -> bool {
         let sent = self.uncommitted.get(&Lane::Mgr).into_iter().flatten();
         sent.flat_map(|sent| &sent.parts).any(|part| part.overlaps(range))
     }
 
-    /// The bytes of `range` that servers took but may still lose, the latest where there are several.
+    /// Returns the bytes of `range` that servers received but may still lose; where several overlap, the latest.
     pub(super) fn kept(&self, range: ByteRange) -> Extents {
         let overlaps = |sent: &&Sent| sent.parts.iter().any(|part| part.intersection(range).is_some());
         let mut all: Vec<&Sent> = self.uncommitted.values().flatten().filter(overlaps).collect();
@@ -646,7 +655,8 @@ impl State {
     }
 }
 
-/// The requests of a batch, and whether what they take counts as a whole: that of a range that would be one request to the mgr.
+/// Returns the requests of a batch, and whether their time is measured as a whole: so for a range that would be one
+/// request to the mgr.
 fn errands_of(batch: u64, extents: &Extents, ways: &Ways, layout: Option<&dyn Layout>) -> (Vec<Errand>, bool) {
     let straight = layout.map(|layout| plan(layout.distribution(), &ways.straight, RequestLimits::default()));
     let (straight, through) = (straight.unwrap_or_default(), chunks(&ways.through));
@@ -665,12 +675,12 @@ fn errands_of(batch: u64, extents: &Extents, ways: &Ways, layout: Option<&dyn La
     (straight.chain(through).map(errand).collect(), whole)
 }
 
-/// The length of the longest.
+/// Returns the length of the longest range.
 fn longest(ranges: &[ByteRange]) -> u64 {
     ranges.iter().map(|range| range.len).max().unwrap_or(0)
 }
 
-/// Requests to the mgr for file ranges: each at most a payload long.
+/// Returns the requests to the mgr for file ranges, each at most one payload long.
 fn chunks(ranges: &[ByteRange]) -> Vec<Request> {
     let mut out = Vec::new();
     for range in ranges {
@@ -684,7 +694,7 @@ fn chunks(ranges: &[ByteRange]) -> Vec<Request> {
     out
 }
 
-/// The bytes of a payload by the file ranges that they belong to.
+/// Splits a payload into the file ranges that its bytes belong to.
 fn cut(payload: &Payload, parts: &[ByteRange]) -> Vec<(ByteRange, Bytes)> {
     let mut data = payload.data.to_bytes();
     parts.iter().map(|part| (*part, data.split_to(part.len as usize))).collect()

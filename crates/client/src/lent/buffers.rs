@@ -1,23 +1,23 @@
-//! Memory to read into, used again so that a large read does not fault in fresh pages each time.
+//! A pool of read buffers, so that a large read does not fault in fresh pages each time.
 
 use bytes::Bytes;
 use std::sync::{Mutex, PoisonError};
 
-/// What is at most this long has memory of its own.
+/// Buffers of at most this length are not pooled.
 const SHORT: usize = 16 << 10;
-/// Lengths of the buffers that are kept, and how many of each.
+/// Lengths of the pooled buffers, and how many of each are kept.
 const CLASSES: [(usize, usize); 3] = [(64 << 10, 32), (256 << 10, 16), (types::limits::PAYLOAD_MAX, 16)];
 
 static IDLE: [Mutex<Vec<Vec<u8>>>; CLASSES.len()] = [const { Mutex::new(Vec::new()) }; CLASSES.len()];
 
-/// Bytes to be filled. Those of an earlier use may be in it.
+/// A buffer to fill; it may contain bytes of an earlier use.
 pub(super) struct Buffer {
     data: Vec<u8>,
     len: usize,
 }
 
 impl Buffer {
-    /// So many bytes.
+    /// Takes a buffer of `len` bytes.
     pub(super) fn new(len: usize) -> Self {
         let class = CLASSES.iter().position(|(whole, _)| len > SHORT && len <= *whole);
         let idle = class.and_then(|class| IDLE[class].lock().unwrap_or_else(PoisonError::into_inner).pop());
@@ -25,14 +25,14 @@ impl Buffer {
         Buffer { data, len }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         &mut self.data[..self.len]
     }
 
-    /// The bytes, shared.
+    /// Returns the bytes as shared bytes.
     pub(super) fn freeze(mut self) -> Bytes {
-        // Memory that is not used again needs nobody who sees to it.
+        // Memory that does not return to the pool needs no owner.
         if self.len == self.data.len() && self.len <= SHORT {
             return Bytes::from(std::mem::take(&mut self.data));
         }

@@ -1,4 +1,4 @@
-//! One lent file: reading from it what is in memory, and knowing when it is over.
+//! A loan: one file that an iod lent for short-circuit reads, with the checks of its validity.
 
 use super::buffers::Buffer;
 use crate::drivers::Found;
@@ -9,12 +9,13 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::OwnedFd;
 use types::ByteRange;
 
-/// `f_type` of file systems in memory (Linux `include/uapi/linux/magic.h`): they know no reads that do not wait, and have nothing to wait for.
+/// `f_type` of in-memory file systems (Linux `include/uapi/linux/magic.h`): they have no non-blocking reads, and never
+/// block.
 const TMPFS: i64 = 0x0102_1994;
 
 /// The unit of `st_blocks` in bytes.
 const STAT_BLOCK: u64 = 512;
-/// Holes are as long as this at least, and lie in whole ones in the file.
+/// Minimum length and alignment of holes in the file.
 const PAGE: u64 = 4096;
 
 /// A file that an iod lent.
@@ -22,24 +23,24 @@ pub(crate) struct Loan {
     file: OwnedFd,
     /// Where the bytes of the object begin.
     begin: u64,
-    /// How the file begins as long as the loan is good.
+    /// The first bytes of the file while the loan is valid.
     mark: Bytes,
-    /// When the capability ends under which it was lent, in Unix seconds.
+    /// When the capability of the loan expires, in Unix seconds.
     expires: u64,
-    /// Whether the iod that lent it is there.
+    /// Whether the iod that lent the file is reachable.
     is_there: Box<dyn Fn() -> bool + Send + Sync>,
     flags: ReadWriteFlags,
 }
 
-/// The loan is over: it may show what nobody is to see any more, or cannot be read.
+/// The loan is invalid: the file may contain bytes that the client must not see any more, or cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Over;
 
 impl Loan {
-    /// What an iod lent under a capability that ends at `expires`. May wait for the disk.
+    /// Accepts a file that an iod lent under a capability that expires at `expires`. May wait for the disk.
     ///
     /// # Errors
-    /// It cannot be read as it has to be.
+    /// The file does not support the needed reads.
     pub(crate) fn new(
         file: OwnedFd,
         loan: wire::native::Loan,
@@ -63,11 +64,11 @@ impl Loan {
         Ok(Loan { file, begin, mark, expires, is_there, flags })
     }
 
-    /// Reads extents of the object at `now` (Unix seconds): what covers them, or nothing when not all of it is in memory, or there may be
-    /// holes in it, of which the iod knows.
+    /// Reads extents of the object at `now` (Unix seconds). Returns the runs that cover them. Returns `None` if not all
+    /// bytes are in memory, or if there may be holes among them, which only the iod knows.
     ///
     /// # Errors
-    /// The loan is over, and nothing that was read counts.
+    /// The loan is invalid, and so is everything that was read.
     pub(crate) fn read(&self, now: u64, extents: &[ByteRange]) -> Result<Option<Vec<Found>>, Over> {
         if now >= self.expires || !(self.is_there)() {
             return Err(Over);
@@ -82,7 +83,7 @@ impl Loan {
             got.push(self.read_at(here, at)?);
             rest = behind;
         }
-        // Only now: what was read before these signs were good, was read while they were.
+        // Checked only now: if the checks pass, the loan was valid during the reads before them.
         let (end, has_holes) = self.checked()?;
         let lacking = |(extent, got): (&ByteRange, &u64)| *got < extent.len && self.begin + extent.offset + got < end;
         if extents.iter().zip(&got).any(lacking) || has_holes && has_zeros(extents, &got, self.begin, buffer.bytes()) {
@@ -103,7 +104,7 @@ impl Loan {
         Ok(Some(found))
     }
 
-    /// Reads what is in memory from a place of the file on; fewer bytes than there is room for where that is not all.
+    /// Reads bytes in memory from a place in the file; returns fewer than fit if not all are in memory.
     fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<u64, Over> {
         loop {
             match rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(buffer)], at, self.flags) {
@@ -115,7 +116,8 @@ impl Loan {
         }
     }
 
-    /// The length of the file, and whether some of it is not stored, if everything says that the loan is good.
+    /// Returns the length of the file, and whether some of it is not allocated, if all checks say that the loan is
+    /// valid.
     fn checked(&self) -> Result<(u64, bool), Over> {
         let mut mark = [0; wire::native::LOAN_MARK_MAX];
         let mark = mark.get_mut(..self.mark.len()).ok_or(Over)?;
@@ -132,7 +134,7 @@ impl Loan {
     }
 }
 
-/// Whether any page of the file, as far as it is among what was read, is all zeros.
+/// Whether any page of the file, as far as it was read, is all zeros.
 fn has_zeros(extents: &[ByteRange], got: &[u64], begin: u64, bytes: &[u8]) -> bool {
     let mut rest = bytes;
     extents.iter().zip(got).any(|(extent, got)| {
@@ -169,7 +171,7 @@ mod tests {
         is_there: Arc<AtomicBool>,
     }
 
-    /// A file of an object with these bytes, and a loan of it until second 100.
+    /// Creates an object's file with these bytes, and a loan of it until second 100.
     fn lent(bytes: &[u8]) -> Lent {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("object");
@@ -250,7 +252,7 @@ mod tests {
             let there = std::num::NonZeroU64::new(1 << 20);
             rustix::fs::fadvise(&lent.file, BEGIN + half, there, rustix::fs::Advice::DontNeed).unwrap();
             let at = if len == 4096 { 3 << 18 } else { 0 };
-            // A system that is asked for what is missing begins to read it, and may be quick.
+            // The kernel begins to read missing bytes on request, and may be quick.
             match lent.read(0, &[(at, len)]).unwrap() {
                 None => missed += 1,
                 Some(found) => assert!(found == [Found::Data(bytes.slice(at as usize..(at + len) as usize))]),

@@ -1,4 +1,4 @@
-//! All loans of a mount: there are never more than a process may have files open, with room for everything else.
+//! All loans of a mount, limited so that the process keeps enough free file descriptors for other uses.
 
 use super::standing::{Standing, Told, Turn};
 use super::{Loan, Over};
@@ -12,11 +12,11 @@ use types::ByteRange;
 /// Most loans of a mount.
 const LOANS_MAX: u64 = 4096;
 
-/// One object of a layout, with its loan or without.
+/// One object of a layout, with its loan if there is one.
 #[derive(Default)]
 pub(crate) struct Place(Mutex<Standing<Held>>);
 
-/// A loan, and whether it was used since the shelf looked.
+/// A loan, and whether it was used since the last eviction check.
 #[derive(Clone)]
 struct Held {
     loan: Arc<Loan>,
@@ -29,23 +29,23 @@ impl PartialEq for Held {
     }
 }
 
-/// What a reader finds at a place.
+/// The result of a read from a loan.
 pub(crate) enum Read {
     /// The bytes.
     Done(Vec<Found>),
-    /// The iod has to be asked.
+    /// The iod must be asked.
     Ask,
-    /// The same, and a loan is to be asked for ([`Shelf::told`]).
+    /// The iod must be asked, and a loan requested ([`Shelf::told`]).
     AskAndBorrow,
 }
 
-/// The loans, the one that is to go next first.
+/// The loans, in order of eviction.
 pub(crate) struct Shelf {
     most: usize,
     loans: Mutex<VecDeque<Shelved>>,
 }
 
-/// A loan and where it is; both may be gone.
+/// A loan and its object; both may be gone.
 struct Shelved {
     place: Weak<Place>,
     loan: Weak<Loan>,
@@ -78,18 +78,18 @@ impl Place {
 }
 
 impl Shelf {
-    /// As many as suit the number of files that this process may have open.
+    /// Creates a shelf with a limit that suits the process's limit of open files.
     pub(crate) fn new() -> Self {
         let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Shelf::of((files / 4).min(LOANS_MAX) as usize)
     }
 
-    /// At most so many.
+    /// Creates a shelf for at most `most` loans.
     fn of(most: usize) -> Self {
         Shelf { most: most.max(1), loans: Mutex::default() }
     }
 
-    /// This came of asking for the loan of a place, which may be gone.
+    /// Records the answer to a request for an object's loan; the object may be gone.
     pub(crate) fn told(&self, place: &Weak<Place>, told: Told<Loan>) {
         let Some(there) = place.upgrade() else { return };
         let told = match told {
@@ -105,11 +105,11 @@ impl Shelf {
         there.standing().told(told);
     }
 
-    /// Takes a loan in; the one goes that has been there for longest, of those that were not used lately.
+    /// Adds a loan; if there are too many, evicts the oldest that was not used recently.
     fn put(&self, new: Shelved) {
         let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
         if loans.len() >= self.most {
-            // Given up, or gone with their layouts.
+            // Given up, or dropped with their layouts.
             loans.retain(|shelved| shelved.loan.strong_count() > 0);
         }
         let mut looks = loans.len();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     thread_local! {
-        /// They keep their names until the test is over.
+        /// The files keep their names until the test ends.
         static FILES: std::cell::RefCell<Vec<tempfile::NamedTempFile>> = const { std::cell::RefCell::new(Vec::new()) };
     }
 
@@ -151,7 +151,7 @@ mod tests {
         matches!(place.read(0, &[ByteRange { offset: 0, len: 3 }]), Read::Done(found) if found == [Found::Data(Bytes::from_static(b"byt"))])
     }
 
-    /// A place with a loan, as its readers bring it about.
+    /// Creates a place with a loan, in the way its readers do.
     fn borrowed(shelf: &Shelf) -> Arc<Place> {
         let place = Arc::new(Place::default());
         while !matches!(place.read(0, &[]), Read::AskAndBorrow) {}
@@ -173,7 +173,7 @@ mod tests {
             assert_eq!(there, (places.len().saturating_sub(8)..=n).collect::<Vec<_>>());
         }
         assert!(places[42..].iter().all(|place| reads(place)));
-        // What is read stays, beside what is not.
+        // A loan in use is kept, an unused one is not.
         let favourite = borrowed(&shelf);
         for _ in 0..100 {
             assert!(reads(&favourite));
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(loan.strong_count(), 1);
         drop(place);
         assert_eq!(loan.strong_count(), 0, "its descriptor stays open");
-        // Nobody is there any more for whom it was asked.
+        // The object is gone for which the loan was requested.
         let gone = Arc::downgrade(&Arc::new(Place::default()));
         shelf.told(&gone, Told::Lent(self::loan()));
         assert_eq!(shelf.loans.lock().unwrap().len(), 1);

@@ -1,42 +1,42 @@
-//! Where an object stands with its loan: when one is asked for, held, given up, and asked for again.
+//! The loan state of an object: when a loan is requested, held, given up, and requested again.
 
-/// How many reads of an object go by before a loan is asked for: what is read once or twice does not pay for it.
+/// Number of reads of an object before a loan is requested: one or two reads do not pay for it.
 const PATIENCE: u32 = 2;
-/// How many go by after one that was asked for in vain, or had to be given up.
+/// Number of reads after a failed request, or after a loan was given up.
 const LATER: u32 = 32;
 
-/// The state of one object; `L` is a loan.
+/// The loan state of one object; `L` is a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Standing<L> {
-    /// There is none, and it is asked for after so many more reads.
+    /// There is no loan; one is requested after so many more reads.
     Without(u32),
-    /// Somebody asks for it.
+    /// A loan is being requested.
     Asking,
-    /// There is one.
+    /// There is a loan.
     Lent(L),
-    /// There is none to be had.
+    /// The iod lends nothing.
     Never,
 }
 
-/// What a read is to do.
+/// What a read must do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Turn<L> {
-    /// Read from this.
+    /// Read from this loan.
     Lent(L),
-    /// Ask the iod, as ever.
+    /// Ask the iod.
     Usual,
-    /// The same, and somebody has to ask for a loan, and to say what came of it ([`Standing::told`]).
+    /// Ask the iod; the caller must also request a loan and report the answer ([`Standing::told`]).
     UsualAndAsk,
 }
 
-/// What came of asking.
+/// The answer to the request of a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Told<L> {
     /// This loan.
     Lent(L),
-    /// None for now.
+    /// No loan for now.
     NotNow,
-    /// There is none to be had.
+    /// The iod lends nothing.
     Never,
 }
 
@@ -47,7 +47,7 @@ impl<L> Default for Standing<L> {
 }
 
 impl<L: Clone + PartialEq> Standing<L> {
-    /// Somebody is about to read.
+    /// Returns what the next read must do.
     pub(crate) fn read(&mut self) -> Turn<L> {
         match self {
             Standing::Lent(loan) => Turn::Lent(loan.clone()),
@@ -63,7 +63,7 @@ impl<L: Clone + PartialEq> Standing<L> {
         }
     }
 
-    /// This came of asking.
+    /// Records the answer to a request.
     pub(crate) fn told(&mut self, told: Told<L>) {
         *self = match told {
             Told::Lent(loan) => Standing::Lent(loan),
@@ -72,7 +72,7 @@ impl<L: Clone + PartialEq> Standing<L> {
         };
     }
 
-    /// This loan is not to be used any more. There may be another one by now, which stays.
+    /// Gives up a loan. If another one has replaced it, that one stays.
     pub(crate) fn give_up(&mut self, loan: &L) {
         if matches!(self, Standing::Lent(held) if held == loan) {
             *self = Standing::Without(LATER);
@@ -84,10 +84,10 @@ impl<L: Clone + PartialEq> Standing<L> {
 mod tests {
     use super::*;
 
-    /// What may happen: a read, the end of asking in three ways, and two loans that are given up, one of them long gone.
+    /// The possible events: a read, three answers to a request, and the end of two loans, one of them long gone.
     const EVENTS: usize = 6;
 
-    /// Every history of so many events is the same here and in a plain account of what was promised.
+    /// Compares every history of so many events with a plain model of the specification.
     #[test]
     fn every_short_history() {
         for length in 1..=6 {
@@ -100,7 +100,8 @@ mod tests {
 
     fn walk(history: &[usize]) {
         let mut standing = Standing::<u32>::default();
-        // By the account: the loan that is held, whether somebody asks, reads until somebody does, whether there is any hope.
+        // The model: the loan held, whether a request is open, the reads until the next request, and whether a loan is
+        // possible.
         let (mut held, mut asking, mut left, mut hope, mut next) = (None, false, PATIENCE, true, 0);
         for event in history {
             match event {
@@ -116,7 +117,7 @@ mod tests {
                     }
                     left = left.saturating_sub(u32::from(held.is_none() && !asking));
                 }
-                // Only who was told to ask says what came of it.
+                // Only a caller that was told to request a loan reports an answer.
                 1..=3 if !asking => {}
                 1 => {
                     next += 1;

@@ -1,4 +1,4 @@
-//! Attributes, permissions and extended attributes.
+//! GETATTR, SETATTR, ACCESS and extended attributes of a mount.
 
 use super::names::shown;
 use super::{Mount, Node};
@@ -13,24 +13,24 @@ use types::{Attrs, FileId, SetAttrs};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Most bytes of names asked for in one LISTXATTRS.
+/// Most bytes of names requested in one LISTXATTRS.
 const XATTR_NAMES_BYTES: u32 = 64 << 10;
 
-/// Whether an extended attribute may or must be there before it is set.
+/// Whether an extended attribute may or must exist before it is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum XattrMode {
-    /// It may.
+    /// It may exist.
     #[default]
     Either,
-    /// It must not, else `Exist`.
+    /// It must not exist, otherwise `Exist`.
     Create,
-    /// It must, else `NoXattr`.
+    /// It must exist, otherwise `NoXattr`.
     Replace,
 }
 
 impl Mount {
-    /// The attributes of a file, fresh from the server; its size counts bytes written here that the server does not
-    /// know of yet.
+    /// Returns the attributes of a file, fresh from the server. The size includes bytes written here that the server
+    /// does not know of yet.
     pub async fn getattr(&self, node: &Node) -> Result<Attrs> {
         if let Some(inode) = self.inner.open_inode(node.id) {
             return inode.learn_attrs().await;
@@ -42,13 +42,13 @@ impl Mount {
         results.attrs()
     }
 
-    /// Whether a file is open here while other clients may write it: then its attributes are to be asked for each time, and nothing of it is to be cached.
-    /// See `sharing` of the policy.
+    /// Whether a file is open here while other clients may write it. Then its attributes must be requested each time,
+    /// and nothing of it may be cached. See `sharing` of the policy.
     pub fn is_shared(&self, file: FileId) -> bool {
         self.inner.open_inode(file).is_some_and(|inode| inode.is_shared())
     }
 
-    /// Changes attributes and answers all of them as they are afterwards.
+    /// Sets attributes and returns all attributes after the change.
     pub async fn setattr(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
         let outcome = self.set_attrs(node, changes).await;
         self.inner.names().permissions_changed(node.id);
@@ -57,8 +57,7 @@ impl Mount {
 
     async fn set_attrs(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
         let inode = self.inner.open_inode(node.id);
-        // A later write or report to the mgr would undo a size or time that is set now. An open that is just being
-        // closed may still report.
+        // A later write or report to the mgr would undo this size or time. A closing open may still report.
         let settles = |inode: &&Arc<Inode>| {
             let undone = (changes.size.is_some() || changes.mtime.is_some()) && !inode.is_clean();
             undone || (changes.size.is_some() && inode.is_open_for_writing())
@@ -96,7 +95,7 @@ impl Mount {
         self.inner.session.call(compound).await?.arrived()
     }
 
-    /// Which of the ACCESS4 bits in `wanted` (RFC 8881 §18.1, RFC 8276 §8.4.3) the caller has.
+    /// Returns which of the ACCESS4 bits in `wanted` (RFC 8881 §18.1, RFC 8276 §8.4.3) the caller has.
     pub async fn access(&self, node: &Node, wanted: u32) -> Result<u32> {
         let mut compound = self.compound("asking for permissions");
         self.arrive(&mut compound, node).op(OP_ACCESS, &ACCESS4args { access: wanted });
@@ -105,7 +104,7 @@ impl Mount {
         results.take::<ACCESS4resok>(OP_ACCESS).map(|got| got.access & wanted)
     }
 
-    /// The value of an extended attribute; `name` without its `user.`, here and in the following.
+    /// Returns the value of an extended attribute. Here and below, `name` has no `user.` prefix.
     pub async fn getxattr(&self, node: &Node, name: &[u8]) -> Result<Bytes> {
         let args = GETXATTR4args { gxa_name: Bytes::copy_from_slice(name) };
         let what = format!("reading extended attribute {}", shown(name));
@@ -137,18 +136,18 @@ impl Mount {
         Ok(())
     }
 
-    /// What an extended attribute of an open file says about its use counts at once, if it was set here.
+    /// Applies a policy attribute of an open file at once, if it was set here.
     fn own_changed(&self, node: &Node, name: &[u8], value: Option<&[u8]>) {
         let Some(inode) = self.inner.open_inode(node.id).filter(|_| is_policy_name(name)) else { return };
         inode.set_own(|own| match (value, Part::named(name)) {
             (None, Ok(part)) => own.unset(part),
-            // The mgr has taken it.
+            // The mgr has accepted it.
             (Some(value), _) => drop(own.set(Origin::File, name, value)),
             (None, Err(_)) => {}
         });
     }
 
-    /// The names of all extended attributes.
+    /// Returns the names of all extended attributes.
     pub async fn listxattr(&self, node: &Node) -> Result<Vec<Bytes>> {
         let mut names = Vec::new();
         let mut cookie = 0;

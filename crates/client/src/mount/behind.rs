@@ -1,7 +1,9 @@
-//! Writing behind by the clock: what gathers leaves after a while, and what has left is made durable after a while more, though nobody asks for it.
+//! The flush timer of a mount: sends gathered bytes after a delay, and makes sent bytes durable after a further delay,
+//! even without fsync or close.
 //!
-//! So others see the log of a program that runs for days, and a machine that fails takes seconds of it, not hours. Most files are closed long before
-//! anything is due: so it is noted in the file alone, and all open files are gone through when it is time for the first.
+//! So other clients see the log of a program that runs for days, and a crash of the machine loses seconds of it, not
+//! hours. Most files are closed long before anything is due. Therefore due times are recorded only in each file, and
+//! the timer visits all open files when the first is due.
 
 use super::Inner;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,25 +11,25 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// For how long what has left may be lost by servers, or unknown to the mgr.
+/// How long servers may lose sent bytes, or the mgr not know of them.
 const SETTLED: Duration = Duration::from_secs(5);
-/// How long all files are left alone at least after they were gone through.
+/// The shortest pause between two visits of all files.
 const PAUSE: Duration = Duration::from_millis(10);
-/// And how many times as long as that has taken.
+/// The pause is also at least this many times as long as the visit took.
 const PAUSE_TIMES: u32 = 20;
 
-/// When something is to be done about a file, one thing at a time.
+/// The due times of a file; only one step runs at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Times {
-    /// What gathers leaves.
+    /// When gathered bytes are sent.
     pub(crate) leave: Option<Instant>,
-    /// What has left is made durable, and the mgr told how long the file is.
+    /// When sent bytes are made durable and the mgr receives the size.
     settle: Option<Instant>,
-    /// Something is being done, which may take as long as servers are away.
+    /// Whether a step is running, which may take as long as servers are unreachable.
     busy: bool,
 }
 
-/// What it is time for.
+/// The steps that are due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Due {
     pub(crate) leave: bool,
@@ -35,14 +37,14 @@ pub(crate) struct Due {
 }
 
 impl Times {
-    /// Something leaves: it is durable in a while. When that is, if it is not known yet.
+    /// Records that bytes were sent: they are made durable after a delay. Returns the due time if it is new.
     pub(crate) fn settle_from(&mut self, now: Instant) -> Option<Instant> {
         let unknown = self.settle.is_none().then(|| now + SETTLED);
         self.settle = self.settle.or(unknown);
         unknown
     }
 
-    /// What it is time for by `now`, each once, and when there is more to be done.
+    /// Takes the steps due by `now`, each once; returns them, and the time of the next step.
     pub(crate) fn take(&mut self, now: Instant) -> (Due, Option<Instant>) {
         if self.busy {
             return Default::default();
@@ -53,7 +55,7 @@ impl Times {
         (due, if self.busy { None } else { self.next() })
     }
 
-    /// What it was time for is done, or was tried; when there is more to be done.
+    /// Records that the steps are finished or were tried; returns the time of the next step.
     pub(crate) fn done(&mut self) -> Option<Instant> {
         self.busy = false;
         self.next()
@@ -64,16 +66,17 @@ impl Times {
     }
 }
 
-/// When all files of a mount are to be gone through.
+/// The time of the next visit of all files.
 #[derive(Default)]
 pub(super) struct Behind {
-    /// The time; none, and nobody waits for it. While they are gone through it is that of what was noted since.
+    /// The time of the next visit, or `None` if no task waits for it. During a visit, the earliest time recorded since
+    /// its beginning.
     next: Mutex<Option<Next>>,
-    /// Told when it is earlier than it was.
+    /// Notified when the time becomes earlier.
     earlier: Arc<Notify>,
 }
 
-/// At some time, or not yet known.
+/// A due time, or none known yet.
 type Next = Option<Instant>;
 
 impl Behind {
@@ -83,7 +86,7 @@ impl Behind {
 }
 
 impl Inner {
-    /// Something is to be done about a file at some time, as is noted there.
+    /// Schedules a visit for a step that is recorded in a file.
     pub(crate) fn due_at(self: &Arc<Self>, at: Instant) {
         let mut next = self.behind.next();
         match *next {
@@ -99,7 +102,7 @@ impl Inner {
         }
     }
 
-    /// Does what it is time for, and answers when there is more to be done.
+    /// Starts all steps that are due; returns the time of the next step.
     fn go_through(self: &Arc<Self>, now: Instant) -> Next {
         let mut all = self.inodes.all();
         all.sort_unstable_by_key(|inode| inode.node.id);
@@ -108,7 +111,7 @@ impl Inner {
             let (due, next) = inode.is_due_by(now);
             first = first.into_iter().chain(next).min();
             if due != Due::default() {
-                // Each by itself: one may have to wait for a server that others have no need of.
+                // Each in its own task: one may wait for a server that the others do not need.
                 net::task::spawn_on(&self.runtime, inode.do_due(due));
             }
         }
@@ -116,7 +119,7 @@ impl Inner {
     }
 }
 
-/// Goes through all files whenever it is time, until nothing is to be done any more, or there is no mount.
+/// Visits all files whenever a step is due, until no step is left or the mount has ended.
 async fn attend(mount: Weak<Inner>) {
     let mut rested = Instant::now();
     while let Some(mount) = mount.upgrade() {
@@ -159,7 +162,7 @@ mod tests {
         assert_eq!(times.settle_from(at(3)), None, "what left first counts");
         assert_eq!(times.take(at(0)), (due(false, false), Some(at(1))));
         assert_eq!(times.take(at(1)), (due(true, false), None));
-        // One thing at a time; what comes to be due meanwhile is done afterwards.
+        // One step at a time; steps that become due meanwhile run afterwards.
         times.leave = Some(at(7));
         assert_eq!(times.take(at(6)), (due(false, false), None));
         assert_eq!((times.done(), times.take(at(6))), (Some(at(5)), (due(false, true), None)));

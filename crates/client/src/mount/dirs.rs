@@ -1,4 +1,4 @@
-//! Reading directories, attributes and handles included.
+//! Directory reads with READDIR, including attributes and filehandles.
 
 use super::names::check_answer;
 use super::{Mount, Node};
@@ -10,24 +10,25 @@ use types::limits::PAYLOAD_MAX;
 use types::{Attrs, Status};
 use wire::nfs4::*;
 
-/// Bytes asked for in one READDIR: some hundred entries.
+/// Bytes requested in one READDIR: some hundred entries.
 const PAGE_BYTES: u32 = 128 << 10;
 const _: () = assert!((PAGE_BYTES as usize) < PAYLOAD_MAX);
 
 const WANTED: Mask = attrs::OBJECT.or(Mask::of(&[FATTR4_RDATTR_ERROR, FATTR4_FILEHANDLE, attrs::FATTR4_WEIR_WRITER]));
 
-/// A directory entry with what it names.
+/// A directory entry, with the file that it names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// The name.
     pub name: Bytes,
     /// Position to continue after, for [`Mount::readdir_from`].
     pub cookie: u64,
-    /// What it names.
+    /// The file that it names.
     pub node: Node,
-    /// Its attributes.
+    /// The attributes of the file.
     pub attrs: Attrs,
-    /// Another client writes the file: size and times in `attrs` may be older than what it has written. [`Mount::entry_attrs`] asks.
+    /// Whether another client writes the file: size and times in `attrs` may be stale. [`Mount::entry_attrs`] asks
+    /// again.
     pub written_elsewhere: bool,
 }
 
@@ -51,8 +52,8 @@ impl Mount {
         ReadDir { mount: self.clone(), dir: dir.clone(), cookie, verifier: [0; 8], done: false }
     }
 
-    /// The attributes of an entry as they are now: those of the directory's page, unless another client may have changed them since. Of a
-    /// file that was removed meanwhile, those of the page.
+    /// Returns the current attributes of an entry: those of the directory page, unless another client may have changed
+    /// them since. For a file that was removed in the meantime, returns those of the page.
     pub async fn entry_attrs(&self, entry: &Entry) -> Result<Attrs> {
         if !entry.written_elsewhere {
             return Ok(entry.attrs);
@@ -65,8 +66,9 @@ impl Mount {
 }
 
 impl ReadDir {
-    /// The next entries, in the order of their cookies; `None` at the end. `.` and `..` are never among them. Entries
-    /// that come or go meanwhile may or may not be seen; all others are seen exactly once.
+    /// Returns the next entries, in the order of their cookies, or `None` at the end. `.` and `..` are never among
+    /// them. Entries that are added or removed in the meantime may or may not be seen; all others are seen exactly
+    /// once.
     pub async fn next_page(&mut self) -> Result<Option<Vec<Entry>>> {
         while !self.done {
             let what = "reading a directory";
@@ -82,7 +84,7 @@ impl ReadDir {
             let stamp = self.mount.inner.stamp();
             let mut results = self.mount.inner.session.call(compound).await?;
             results.arrived()?;
-            // The directory was opened by its name; what follows is read by the open directory.
+            // The directory was opened by its name; the later pages use the open directory.
             self.mount = self.mount.expecting(Vec::new());
             let got: READDIR4resok = results.take(OP_READDIR)?;
             self.verifier = got.cookieverf;
@@ -101,7 +103,7 @@ impl ReadDir {
             for entry in got.reply.entries {
                 page.extend(self.entry(entry, stamp, what)?);
             }
-            // All entries of a page may have vanished meanwhile; that is not the end.
+            // All entries of a page may have been removed in the meantime; that is not the end.
             if !page.is_empty() {
                 return Ok(Some(page));
             }
@@ -113,7 +115,7 @@ impl ReadDir {
         check_answer(&entry.name, what)?;
         let values = attrs::decode(&entry.attrs).map_err(|e| Error::protocol(format!("{what}: {e}")))?;
         match values.rdattr_error {
-            // The last one: an export begins there that is closed to this client, and there is nothing it could do with the name.
+            // NFS4ERR_ACCESS: an export begins there that is closed to this client, which could not use the name.
             Some(NFS4ERR_NOENT | NFS4ERR_STALE | NFS4ERR_ACCESS) => return Ok(None),
             Some(NFS4_OK) | None => {}
             Some(status) => return Err(nfs_error(status, what)),

@@ -1,4 +1,5 @@
-//! Deferred close: the CLOSEs of several files, and the DELEGRETURNs that go with them, share a round trip that nobody waits for.
+//! Deferred close: the CLOSEs of several files, and the DELEGRETURNs that go with them, share a round trip in the
+//! background.
 
 use super::Inner;
 use crate::Result;
@@ -15,53 +16,55 @@ use wire::nfs4::*;
 
 /// Most files that one COMPOUND closes: SEQUENCE, then PUTFH, DELEGRETURN and CLOSE for each.
 const TOGETHER: usize = (COMPOUND_OPS_MAX as usize - 1) / 3;
-/// How long the mgr may be left to think that a file is open. A file that is removed meanwhile is an orphan that goes with the CLOSE. A client that
-/// wants the file does not wait: its recall has all of them closed at once.
+/// How long the CLOSE of a file may be deferred. A file that is removed in this time stays an orphan until the CLOSE.
+/// Another client that wants the file does not wait: the recall of its delegation closes all of them at once.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// How often a round trip that failed is tried.
+/// How often a failed round trip is tried.
 const TRIES: u32 = 2;
 
-/// An open that nobody uses any more and the mgr knows of.
+/// An open that is no longer used, but that the mgr still knows.
 pub(crate) struct Left {
     pub(crate) handle: Bytes,
     pub(crate) stateid: stateid4,
-    /// The delegation that goes back with it.
+    /// The delegation to return with the CLOSE.
     pub(crate) delegation: Option<stateid4>,
     pub(crate) caller: Caller,
 }
 
-/// Where a delegation is that a close gives back.
+/// The state of a delegation that a close returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Queued {
-    /// No close gives it back.
+    /// No close returns it.
     Nowhere,
-    /// It waited, and does not go back any more.
+    /// It was queued, and is not returned any more.
     Kept,
-    /// It is on its way, or will be though the file is open again.
+    /// It is being returned, or will be although the file is open again.
     Sent,
 }
 
-/// Opens that are to be closed.
+/// Opens whose CLOSE is deferred.
 #[derive(Default)]
 pub(crate) struct Leaving {
     queue: Mutex<Queue>,
-    /// Held while some are being closed.
+    /// Held while some opens are being closed.
     closing: AsyncMutex<()>,
-    /// Told when the mgr recalls a delegation that waits here.
+    /// Notified when the mgr recalls a queued delegation.
     hurry: Notify,
 }
 
 #[derive(Default)]
 struct Queue {
     left: VecDeque<Left>,
-    /// Delegations that are on their way back.
+    /// Delegations that are being returned.
     sent: BTreeSet<[u8; 12]>,
-    /// Those that the mgr has recalled: they go back whatever is opened meanwhile, as the mgr was told so and does not ask again.
+    /// Recalled delegations. They are returned even if the file is opened again, because the client has accepted the
+    /// recall and the mgr does not repeat it.
     recalled: BTreeSet<[u8; 12]>,
-    /// Those that are back, with the number of opens that had been sent by then: the answer to one of them may give what is gone.
+    /// Returned delegations, with the number of OPENs sent by then: the answer to one of them may still grant the
+    /// returned delegation.
     gone: BTreeMap<[u8; 12], u64>,
-    /// Whether a task will look for them.
+    /// Whether a task is scheduled to close the queued opens.
     expected: bool,
 }
 
@@ -70,7 +73,7 @@ impl Leaving {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Up to [`TOGETHER`] of one caller, the oldest first.
+    /// Takes up to [`TOGETHER`] opens of one caller, the oldest first.
     fn some(&self) -> VecDeque<Left> {
         let mut queue = self.queue();
         let Some(first) = queue.left.front() else { return VecDeque::new() };
@@ -81,7 +84,7 @@ impl Leaving {
         some
     }
 
-    /// The mgr recalls a delegation: whether a close gives it back, which then happens at once.
+    /// Handles a recall; returns whether a close returns the delegation, which then happens at once.
     pub(crate) fn recall(&self, stateid: &stateid4) -> bool {
         let mut queue = self.queue();
         let is_this = |left: &Left| left.delegation.is_some_and(|held| held.other == stateid.other);
@@ -96,12 +99,13 @@ impl Leaving {
         goes_back
     }
 
-    /// A delegation is on its way back, or about to be: an OPEN that is answered with it meanwhile does not have it.
+    /// Records that a delegation is being returned or is about to be: an OPEN whose answer grants it does not have it.
     pub(crate) fn goes_back(&self, stateid: stateid4) {
         self.queue().sent.insert(stateid.other);
     }
 
-    /// A delegation is back, or lost. So many opens were sent by now, and so many before the first that is not answered.
+    /// Records that a delegation is returned or lost. `asked` OPENs were sent by now, and `answered` before the first
+    /// unanswered one.
     pub(crate) fn is_gone(&self, other: [u8; 12], (asked, answered): (u64, u64)) {
         let mut queue = self.queue();
         queue.sent.remove(&other);
@@ -112,9 +116,9 @@ impl Leaving {
         }
     }
 
-    /// The file is open again under this delegation, which stays if it is not on its way back. The caller holds the
-    /// inode's delegation lock until it has stored the delegation: else another task may return it in between, and the file is written under a delegation
-    /// that the mgr has back.
+    /// Takes back the delegation of a file that is open again, unless it is being returned. The caller holds the
+    /// inode's delegation lock until it has stored the delegation. Otherwise another task might return the delegation
+    /// in between, and the file would be written under a returned delegation.
     pub(crate) fn take_back(&self, stateid: stateid4, _locked: &Delegation) -> Queued {
         let mut queue = self.queue();
         let other = &stateid.other;
@@ -128,7 +132,7 @@ impl Leaving {
 }
 
 impl Inner {
-    /// Opens that are to be closed.
+    /// Returns the opens whose CLOSE is deferred.
     pub(crate) fn leaving(&self) -> &Leaving {
         &self.inodes.leaving
     }
@@ -138,7 +142,7 @@ impl Inner {
         {
             let mut queue = self.leaving().queue();
             if let Some(held) = left.delegation {
-                // It waits here now, where an open may take it back.
+                // It is queued from now on, and an open may take it back.
                 queue.sent.remove(&held.other);
             }
             let recalled = left.delegation.is_some_and(|held| queue.recalled.contains(&held.other));
@@ -156,13 +160,13 @@ impl Inner {
                 () = tokio::time::sleep(PATIENCE) => {}
                 () = mount.leaving().hurry.notified() => {}
             }
-            // What comes from now on is for another task.
+            // Later opens are left to another task.
             mount.leaving().queue().expected = false;
             mount.close_left().await;
         });
     }
 
-    /// Returns when everything that was left before is closed, or cannot be.
+    /// Returns when every open that was queued before is closed, or cannot be.
     pub(crate) async fn close_left(&self) {
         let _closing = self.leaving().closing.lock().await;
         loop {
@@ -174,7 +178,7 @@ impl Inner {
             while !some.is_empty() {
                 let Err(error) = self.close_some(&mut some).await else { continue };
                 tracing::debug!(files = some.len(), "closing files: {error}");
-                // It was tried for long already: most likely the mgr is gone, and with it whatever was open.
+                // The session has already retried for long: most likely the mgr is gone, and with it all opens.
                 failures += 1;
                 if failures == TRIES {
                     break;
@@ -186,7 +190,7 @@ impl Inner {
         }
     }
 
-    /// Closes some of these in one round trip, one at least, and takes them off; none if that fails.
+    /// Closes opens in one round trip, at least one, and removes them from `some`; removes none on failure.
     async fn close_some(&self, some: &mut VecDeque<Left>) -> Result<()> {
         let Some(first) = some.front() else { return Ok(()) };
         let mut compound = Compound::new("closing files").by(&first.caller).cached();
@@ -210,10 +214,10 @@ impl Inner {
                     left.delegation = None;
                     self.leaving().is_gone(held.other, self.opens_asked());
                     if let Err(Failed::Nfs(status)) = returned {
-                        // The mgr has forgotten it, or taken it away: the rest was not carried out.
+                        // The mgr has forgotten or revoked it, and did not execute the remaining operations.
                         some.push_front(left);
                         if status == NFS4ERR_DELEG_REVOKED {
-                            // As below: the mgr says so again if it does not hear of it now.
+                            // As below: the mgr reports it again until it is freed.
                             drop(self.session.free_stateid(held).await);
                         }
                         break;
@@ -223,13 +227,13 @@ impl Inner {
             }
             match found.and_then(|_| results.raw::<stateid4>(OP_CLOSE)) {
                 Ok(_) => continue,
-                // Behind others it is not tried again by the session.
+                // After other operations the session does not retry it.
                 Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE)) if done > 0 => some.push_front(left),
-                // Taken away, which the mgr wants to be known; it says so again if it does not hear of it now.
+                // Revoked; FREE_STATEID acknowledges it. If that fails, the mgr reports it again.
                 Err(Failed::Nfs(NFS4ERR_EXPIRED)) => drop(self.session.free_stateid(left.stateid).await),
                 Err(failed) => tracing::debug!(?failed, "an open was gone before it was closed"),
             }
-            // The rest was not carried out.
+            // The mgr did not execute the remaining operations.
             break;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Names: looking them up, walking paths, making, moving and removing them.
+//! Name operations of a mount: lookup, path walks, create, link, rename and remove.
 
 use super::{Mount, Node};
 use crate::compound::{Compound, Failed, Results};
@@ -11,25 +11,26 @@ use wire::nfs4::*;
 
 /// Most LOOKUPs in one COMPOUND.
 const LOOKUPS_MAX: usize = 32;
-/// Most symlinks followed on one path, as Linux has it.
+/// Most symlinks followed on one path, as in Linux.
 const SYMLINKS_MAX: u32 = 40;
 
-/// How often a path is walked again because something on it was removed between two steps.
+/// How often a path is walked again because a file on it was removed between two steps.
 const WALKS_MAX: usize = 8;
 
-/// How a name is shown in messages.
+/// Formats a name for messages.
 pub(crate) fn shown(name: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(name))
 }
 
-/// Checks a name that the mgr sent: no caller may take it for a path that leads elsewhere. A name that no file can have is a protocol error.
+/// Checks a name from the mgr, so that no caller can take it for a path that leads elsewhere. An invalid name is a
+/// protocol error.
 pub(super) fn check_answer(name: &[u8], what: &str) -> Result<()> {
     let refused = |_| Error::protocol(format!("{what}: the mgr sent a name that no file can have: {}", shown(name)));
     types::name::check(name).map_err(refused)
 }
 
-/// The access time of something new: a random time in the second from now on, by which its maker knows it again should the mgr die over
-/// the answer. Not an earlier one: nothing was accessed before it was made.
+/// Returns the access time of a new file: a random time within the next second. Its creator recognizes the file by it
+/// if the mgr stops before it answers. The time is not in the past, because nothing was accessed before the creation.
 fn mark() -> Result<Timestamp> {
     let mut random = [0; 4];
     getrandom::fill(&mut random).map_err(|e| Error::usage(format!("no random numbers: {e}")))?;
@@ -43,22 +44,23 @@ fn node(results: &mut Results) -> Result<(Node, Attrs)> {
     Ok((Node { id: attrs.id, handle }, attrs))
 }
 
-/// The error for what was done, and undone by somebody else before it could be looked at.
+/// Returns the error for an operation that another client undid before its result could be read.
 fn undone(error: Error) -> Error {
     if error.is(Status::Stale) { error.with_doubt() } else { error }
 }
 
-/// Why a walk ended early: at which component, and what happened.
+/// Why a walk ended early: the index of the component, and the error.
 struct Stopped {
     at: usize,
     error: Error,
 }
 
 impl Mount {
-    /// Returns when everything that was made here without waiting for the disk ([`crate::CreateOptions::unsynced`], [`crate::Durable::Fsync`]) is durable.
+    /// Returns when everything that was created here without waiting for the disk ([`crate::CreateOptions::unsynced`],
+    /// [`crate::Durable::Fsync`]) is durable.
     ///
     /// # Errors
-    /// `Stale` or `Io` if anything is gone, for the machine of the mgr lost power.
+    /// `Stale` or `Io` if anything is lost, because the mgr's machine lost power.
     pub async fn sync_names(&self) -> Result<()> {
         if self.inner.session.is_soon() {
             return self.inner.session.settle(&self.inner.losses).await;
@@ -70,7 +72,7 @@ impl Mount {
         outcome
     }
 
-    /// What `name` is in `dir`; symlinks are not followed.
+    /// Looks up `name` in `dir`; does not follow symlinks.
     pub async fn lookup(&self, dir: &Node, name: &[u8]) -> Result<(Node, Attrs)> {
         if let Some(absent) = self.absent(dir, name) {
             return Err(absent);
@@ -82,14 +84,14 @@ impl Mount {
         found
     }
 
-    /// Walks components from the root, in as few round trips as possible. Symlinks on the way are followed (at most 40,
-    /// absolute ones from the root of this file system); one at the end only when `follow` is set.
+    /// Walks components from the root, in as few round trips as possible. Follows symlinks on the way (at most 40,
+    /// absolute ones from the root of this file system). Follows one at the end only if `follow` is set.
     pub async fn resolve(&self, path: &[Vec<u8>], follow: bool) -> Result<(Node, Attrs)> {
         let mut done: Vec<Vec<u8>> = Vec::new();
         let mut todo: VecDeque<Vec<u8>> = path.iter().cloned().collect();
         let mut symlinks = 0;
         loop {
-            // Up to a "..", which takes back what it stands behind once that is known to be no symlink.
+            // Walk up to the next "..", which removes the component before it once that is known to be no symlink.
             let run = todo.iter().take_while(|c| *c != b"..").count();
             let whole: Vec<Vec<u8>> = done.iter().cloned().chain(todo.iter().take(run).cloned()).collect();
             let at_end = run == todo.len();
@@ -133,8 +135,8 @@ impl Mount {
         }
     }
 
-    /// Looks components up one after the other, many in one round trip. One that is gone by the time it is asked what it is
-    /// was removed in between: the name is looked for once more.
+    /// Looks up components one after the other, many in one round trip. If a component is gone when its attributes are
+    /// read, it was removed in between: the walk starts again.
     async fn walk(&self, from: &Node, path: &[Vec<u8>]) -> std::result::Result<(Node, Attrs), Stopped> {
         for _ in 1..WALKS_MAX {
             match self.walk_once(from, path).await {
@@ -204,20 +206,20 @@ impl Mount {
         node(&mut results).map_err(undone)
     }
 
-    /// Makes a directory with these permission bits (no umask is applied).
+    /// Creates a directory with these permission bits (no umask is applied).
     pub async fn mkdir(&self, dir: &Node, name: &[u8], mode: u32) -> Result<(Node, Attrs)> {
         let attrs = SetAttrs { mode: Some(mode), ..SetAttrs::default() };
         self.create_node(dir, name, createtype4::NF4DIR, attrs, "making directory").await
     }
 
-    /// Makes a symbolic link with this target.
+    /// Creates a symbolic link with this target.
     pub async fn symlink(&self, dir: &Node, name: &[u8], target: &[u8]) -> Result<(Node, Attrs)> {
         let kind = createtype4::NF4LNK(Bytes::copy_from_slice(target));
         let attrs = SetAttrs { mode: Some(0o777), ..SetAttrs::default() };
         self.create_node(dir, name, kind, attrs, "making symbolic link").await
     }
 
-    /// Makes a device node, socket or named pipe; `rdev` is (major, minor) of devices, else ignored.
+    /// Creates a device node, socket or named pipe; `rdev` is (major, minor) for devices, otherwise ignored.
     pub async fn mknod(
         &self,
         dir: &Node,
@@ -240,7 +242,7 @@ impl Mount {
         self.create_node(dir, name, kind, attrs, "making special file").await
     }
 
-    /// Gives a file that is no directory one more name, and answers its attributes.
+    /// Adds a hard link to a file that is no directory, and returns its attributes.
     pub async fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<Attrs> {
         let mut compound = self.compound(format!("linking {}", shown(name))).once();
         self.arrive(&mut compound, node).void(OP_SAVEFH);
@@ -259,15 +261,15 @@ impl Mount {
         Ok(self.inner.open_inode(node.id).map_or(attrs, |inode| inode.met(attrs, stamp)))
     }
 
-    /// Moves a name, replacing what `to_name` was, as rename(2) does.
+    /// Renames a file, and replaces the file at `to_name`, as rename(2) does.
     pub async fn rename(&self, from_dir: &Node, from_name: &[u8], to_dir: &Node, to_name: &[u8]) -> Result<()> {
         self.rename_as((from_dir, from_name), (to_dir, to_name), Renaming::Replace).await
     }
 
-    /// Moves a name (each with its directory); `how` says what becomes of a file that has the new one already.
+    /// Renames a file (each name with its directory); `how` says what happens to a file that already has the new name.
     ///
     /// # Errors
-    /// `Exist` and `NoEnt` as `how` says; `AttrNotSupp` from an mgr that knows of nothing but [`Renaming::Replace`].
+    /// `Exist` and `NoEnt` as `how` says; `AttrNotSupp` from an mgr that supports only [`Renaming::Replace`].
     pub async fn rename_as(&self, from: (&Node, &[u8]), to: (&Node, &[u8]), how: Renaming) -> Result<()> {
         let what = match how {
             Renaming::Exchange => format!("exchanging {} and {}", shown(from.1), shown(to.1)),
@@ -291,8 +293,8 @@ impl Mount {
         self.remove_telling(dir, name).await.map(|_| ())
     }
 
-    /// As [`Mount::remove`], in the same round trip with the attributes that the directory has afterwards, if they could be
-    /// had.
+    /// Removes a name like [`Mount::remove`]; returns the directory's attributes after the removal from the same round
+    /// trip, if available.
     pub async fn remove_telling(&self, dir: &Node, name: &[u8]) -> Result<Option<Attrs>> {
         let mut compound = self.compound(format!("removing {}", shown(name))).once();
         let args = REMOVE4args { target: Bytes::copy_from_slice(name) };
@@ -305,7 +307,7 @@ impl Mount {
         Ok(results.attrs().ok())
     }
 
-    /// As [`Mount::remove_telling`], of a directory, and which that was.
+    /// Removes a directory like [`Mount::remove_telling`], and returns its id.
     pub async fn rmdir_telling(&self, dir: &Node, name: &[u8]) -> Result<(FileId, Option<Attrs>)> {
         let mut compound = self.compound(format!("removing {}", shown(name))).once();
         let target = Bytes::copy_from_slice(name);
@@ -323,7 +325,7 @@ impl Mount {
         Ok((id, results.attrs().ok()))
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     pub async fn readlink(&self, node: &Node) -> Result<Bytes> {
         let mut compound = self.compound("reading a symbolic link");
         compound.putfh(&node.handle).void(OP_READLINK);
@@ -335,13 +337,13 @@ impl Mount {
     }
 }
 
-/// Appends a RENAME (of a name to another, each with its directory); the current filehandle is then the directory entered.
+/// Appends a RENAME (each name with its directory); the current filehandle is then the target directory.
 pub(crate) fn append_rename(compound: &mut Compound, from: (&Node, &[u8]), to: (&Node, &[u8]), how: Renaming) {
     compound.putfh(&from.0.handle).void(OP_SAVEFH).putfh(&to.0.handle);
     append_renaming(compound, from.1, to.1, how);
 }
 
-/// Appends a RENAME whose directories are the saved and the current filehandle.
+/// Appends a RENAME from the saved to the current filehandle's directory.
 fn append_renaming(compound: &mut Compound, from: &[u8], to: &[u8], how: Renaming) {
     if how != Renaming::Replace {
         compound.op(OP_VERIFY, &VERIFY4args { obj_attributes: nfs::attrs::encode_renaming(how) });
@@ -350,7 +352,7 @@ fn append_renaming(compound: &mut Compound, from: &[u8], to: &[u8], how: Renamin
     compound.op(OP_RENAME, &RENAME4args { oldname, newname });
 }
 
-/// The results of [`append_rename`].
+/// Checks the results of [`append_rename`].
 pub(crate) fn take_rename(results: &mut Results, how: Renaming) -> Result<()> {
     results.arrived()?;
     results.done(&[OP_SAVEFH])?;

@@ -1,4 +1,4 @@
-//! Asking for the names of directories, and giving them back: see [`crate::negative`].
+//! Requests for the negative-lookup cache: obtains, reads and returns directory delegations, see [`crate::negative`].
 
 use super::names::check_answer;
 use super::{Inner, Mount, Node};
@@ -17,23 +17,23 @@ use types::limits::PAYLOAD_MAX;
 use types::{FileId, Status, Timestamp};
 use wire::nfs4::*;
 
-/// Bytes of names asked for in one READDIR.
+/// Bytes of names requested in one READDIR.
 const PAGE_BYTES: u32 = 512 << 10;
 const _: () = assert!((PAGE_BYTES as usize) < PAYLOAD_MAX);
-/// How often it is tried to give a delegation back.
+/// How often the client tries to return a delegation.
 const TRIES: u32 = 8;
-/// How long a mount that ends waits for that.
+/// How long an ending mount waits for these returns.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// The names that are known not to be there.
+/// The negative-lookup cache of a mount.
 #[derive(Default)]
 pub(crate) struct Names {
     known: Mutex<Negative<Caller>>,
-    /// Who asks.
+    /// The mount that sends the requests.
     mount: OnceLock<Weak<Inner>>,
 }
 
-/// A request that may make a name, until it is dropped.
+/// A request that may create a name, until it is dropped.
 pub(crate) struct Making<'a> {
     mount: &'a Arc<Inner>,
     dir: FileId,
@@ -42,7 +42,7 @@ pub(crate) struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// The mgr has answered: nothing more will come of it.
+    /// Records that the mgr has answered: the request has no later effect.
     pub(crate) fn answered(mut self) {
         self.answered = true;
     }
@@ -64,12 +64,12 @@ impl Names {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who gives back what is asked back.
+    /// Sets the mount that returns recalled delegations.
     pub(super) fn belong_to(&self, mount: &Arc<Inner>) {
         let _ = self.mount.set(Arc::downgrade(mount));
     }
 
-    /// The mgr asks a delegation back; whether there is one, which then happens.
+    /// Handles a recall; returns whether there is such a delegation, which is then returned.
     pub(crate) fn recall(&self, stateid: &stateid4) -> bool {
         let Some(gone) = self.known().lose(stateid, now()) else { return false };
         if let Some(mount) = self.mount.get().and_then(Weak::upgrade) {
@@ -78,37 +78,37 @@ impl Names {
         true
     }
 
-    /// Whether no answer is on its way that may bring a delegation.
+    /// Whether no unanswered OPEN may still bring a delegation.
     pub(crate) fn are_opens_answered(&self) -> bool {
         let counts = self.mount.get().and_then(Weak::upgrade).map(|mount| mount.opens_asked());
         counts.is_some_and(|(asked, answered)| asked == answered)
     }
 
-    /// Gives back a delegation that nobody here knows.
+    /// Returns a delegation to the mgr that this client does not know.
     pub(crate) fn give_back_unknown(&self, handle: &Bytes, stateid: stateid4) {
         if let Some(mount) = self.mount.get().and_then(Weak::upgrade) {
             mount.give_back_names([Gone { handle: handle.clone(), stateid }]);
         }
     }
 
-    /// The mgr has taken a delegation away.
+    /// Handles a delegation that the mgr has revoked.
     pub(crate) fn lose(&self, stateid: &stateid4) {
         self.known().lose(stateid, now());
     }
 
-    /// This mount has changed who may do what with a directory, perhaps.
+    /// Records that this mount may have changed the permissions of a directory.
     pub(super) fn permissions_changed(&self, dir: FileId) {
         self.known().permissions_changed(dir);
     }
 
-    /// All delegations of names.
+    /// Returns the stateids of all directory delegations.
     pub(crate) fn held(&self) -> Vec<stateid4> {
         self.known().held()
     }
 }
 
 impl Mount {
-    /// The error of a name that is not there, if the mgr need not be asked for that.
+    /// Returns the error for a missing name, if the cache shows without a request that it does not exist.
     pub(super) fn absent(&self, dir: &Node, name: &[u8]) -> Option<Error> {
         if self.inner.options.negative == 0 {
             return None;
@@ -121,7 +121,8 @@ impl Mount {
         Some(Error::status(Status::NoEnt, format!("looking up {}", super::names::shown(name))))
     }
 
-    /// The mgr has said that there is no such name in a directory. Where that happens often, its names are asked for, beside everything else.
+    /// Records the mgr's answer that a name does not exist. If that happens often in a directory, starts to read all
+    /// its names in the background.
     pub(super) fn missed(&self, dir: &Node) {
         let wanted = self.inner.options.negative;
         if wanted == 0 {
@@ -146,19 +147,19 @@ impl Mount {
         self.inner.give_back_names(back);
     }
 
-    /// Asks for the delegation, and reads all names; whether they are all known now.
+    /// Requests the delegation and reads all names; returns whether all are known now.
     async fn read_names(&self, dir: &Node, number: u64, epoch: u64) -> Result<bool> {
         let mut compound = self.compound("asking for the names in a directory").cached();
         let gdda_notification_types = Mask::of(&[OWN_CHANGES]).to_bitmap();
         let args = GET_DIR_DELEGATION4args { gdda_notification_types, ..GET_DIR_DELEGATION4args::default() };
         compound.putfh(&dir.handle).op(OP_GET_DIR_DELEGATION, &args);
-        // A recall that comes before the answer is not of something unknown.
+        // Registered, so that a recall which arrives before the answer is not treated as unknown.
         let asking = self.inner.ask();
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
         let given = match results.raw::<GET_DIR_DELEGATION4res_non_fatal>(OP_GET_DIR_DELEGATION) {
             Ok(GET_DIR_DELEGATION4res_non_fatal::GDD4_OK(given)) => given.gddr_stateid,
-            // Others change it, or the mgr is of another kind.
+            // Other clients change the directory, or the mgr does not support this.
             Ok(GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(_)) | Err(Failed::Nfs(_)) => return Ok(false),
             Err(failed) => return Err(results.error(&failed)),
         };
@@ -198,33 +199,33 @@ impl Inner {
         &self.inodes.names
     }
 
-    /// A request is about to be sent that may make a name in a directory.
+    /// Registers a request that may create a name in a directory and is about to be sent.
     pub(crate) fn makes<'a>(self: &'a Arc<Self>, dir: &Node, name: &'a [u8]) -> Making<'a> {
         let back = self.names().known().makes(dir.id, name, now());
         self.give_back_names(back);
         Making { mount: self, dir: dir.id, name, answered: false }
     }
 
-    /// A request is about to be sent that removes a name, or moves it away.
+    /// Registers a request that removes or renames a name and is about to be sent.
     pub(crate) fn removes(&self, dir: &Node, name: &[u8]) -> Option<Removal> {
         self.names().known().removes(dir.id, name)
     }
 
-    /// The mgr has done that.
+    /// Records that the mgr has executed the removal.
     pub(crate) fn removed(&self, removal: Option<Removal>) {
         if let Some(removal) = removal {
             self.names().known().removed(removal);
         }
     }
 
-    /// Gives all delegations of names back, if the mgr answers soon: others would not wait for them for long.
+    /// Returns all directory delegations, if the mgr answers soon. Other clients would not wait long for them.
     pub(super) async fn leave_names(self: &Arc<Self>) {
         let all = self.names().known().leave();
         let given_back = future::join_all(all.iter().map(|gone| self.give_back(&gone.handle, gone.stateid)));
         let _ = tokio::time::timeout(LEAVING, given_back).await;
     }
 
-    /// Gives delegations back of which nothing is known any more.
+    /// Returns delegations to the mgr that the cache has dropped.
     fn give_back_names(self: &Arc<Self>, all: impl IntoIterator<Item = Gone>) {
         for gone in all {
             let mount = self.clone();
@@ -236,7 +237,7 @@ impl Inner {
         for attempt in 0..TRIES {
             let mut compound = Compound::new("giving back the names of a directory").cached();
             compound.putfh(handle).op(OP_DELEGRETURN, &DELEGRETURN4args { deleg_stateid });
-            // Without the directory there is no delegation of it, and what was taken away is gone as well.
+            // If the directory is gone, so is its delegation, and so is a revoked delegation.
             match self.session.call(compound).await {
                 Ok(_) => return,
                 Err(error) => tracing::debug!("giving back the names of a directory: {error}"),

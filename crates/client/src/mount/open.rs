@@ -17,16 +17,16 @@ use std::sync::Arc;
 use types::{Attrs, SetAttrs, Status};
 use wire::nfs4::*;
 
-/// How to open a file.
+/// The mode in which a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenFlags {
     /// Allow reading.
     pub read: bool,
     /// Allow writing.
     pub write: bool,
-    /// Cut to length 0 while opening; needs `write`.
+    /// Truncate to length 0 at open; needs `write`.
     pub truncate: bool,
-    /// It is read to be run: takes the right to execute it instead of that to read it (RFC 8881 §6.2.1.3.1).
+    /// Open the file for execution: checks the execute permission instead of the read permission (RFC 8881 §6.2.1.3.1).
     pub execute: bool,
 }
 
@@ -38,7 +38,7 @@ impl OpenFlags {
     /// For reading and writing.
     pub const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, truncate: false, execute: false };
 
-    /// The ACCESS bits that the mode has to grant.
+    /// Returns the ACCESS bits that the file's mode must grant.
     fn access(self) -> u32 {
         let read = match (self.execute, self.read) {
             (true, _) => ACCESS4_EXECUTE,
@@ -49,7 +49,7 @@ impl OpenFlags {
         read | write
     }
 
-    /// The share bits, with the wish for a delegation of the data if `delegated`.
+    /// Returns the share bits, with the wish for a data delegation if `delegated`.
     fn share_access(self, delegated: bool) -> Result<u32> {
         let access = match (self.read, self.write) {
             (true, true) => OPEN4_SHARE_ACCESS_BOTH,
@@ -65,18 +65,20 @@ impl OpenFlags {
     }
 }
 
-/// How to open a file that is there.
+/// How to open an existing file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenOptions<'a> {
-    /// What for.
+    /// The open mode.
     pub flags: OpenFlags,
-    /// The directory whose policy counts for it: that of the name by which it was found. Without one, none does.
+    /// The directory whose policy applies: that of the name under which the file was found. Without one, no directory
+    /// policy applies.
     pub dir: Option<&'a Node>,
-    /// How it is to be used, over everything that others say: hints, such as [`crate::Access::ODirect`].
+    /// The policy settings of this open, which override all others: hints, such as [`crate::Access::ODirect`].
     pub policy: Settings,
-    /// Have it alone if nobody else has it: for reading and writing. See [`File::is_alone`].
+    /// Request exclusive use for reading and writing, if no other client has the file open. See [`File::is_alone`].
     pub alone: bool,
-    /// It is opened by a name that was found before: fails with `Stale`, and changes nothing, if it has none left.
+    /// The file is opened by a name that was looked up before: fails with `Stale`, and changes nothing, if the file has
+    /// no name left.
     pub named: bool,
 }
 
@@ -85,18 +87,19 @@ pub struct OpenOptions<'a> {
 pub struct CreateOptions {
     /// Permission bits of a new file, at most 0o7777; no umask is applied.
     pub mode: u32,
-    /// Fail with `Exist` when the name is taken. Safe to repeat after a lost answer.
+    /// Fail with `Exist` if the name exists. Safe to repeat after a lost answer.
     pub exclusive: bool,
-    /// How it is opened, and whether one that exists already is cut to length 0.
+    /// The open mode, and whether an existing file is truncated to length 0.
     pub open: OpenFlags,
-    /// User and group of a new file, when not the caller's.
+    /// User and group of a new file, if not the caller's.
     pub owner: Option<(u32, u32)>,
-    /// How it is to be used, over everything that others say.
+    /// The policy settings of this open, which override all others.
     pub policy: Settings,
-    /// Have it alone if nobody else has it: for reading and writing. See [`File::is_alone`].
+    /// Request exclusive use for reading and writing, if no other client has the file open. See [`File::is_alone`].
     pub alone: bool,
-    /// Do not wait until a new file is durable: the first [`File::fsync`], [`File::flush`] or close of it here sees to that, and so does
-    /// [`Mount::sync_names`]. If the mgr's machine loses power before, the file may be gone, and those fail with `Stale`.
+    /// Do not wait until a new file is durable. The first [`File::fsync`], [`File::flush`] or close of it here makes it
+    /// durable, and so does [`Mount::sync_names`]. If the mgr's machine loses power before, the file may be lost, and
+    /// these calls fail with `Stale`.
     pub unsynced: bool,
 }
 
@@ -114,24 +117,24 @@ impl Default for CreateOptions {
     }
 }
 
-/// An open that was sent.
+/// An OPEN that was sent.
 struct Asked {
     origin: Origin,
-    /// What server and directory said about the use of the file.
+    /// The policy settings from the server and the directory.
     said: Option<(Settings, Settings)>,
-    /// The hint of who opens it.
+    /// The caller's hint.
     policy: Settings,
-    /// The ACCESS bits that were asked for before OPEN.
+    /// The ACCESS bits that were requested before OPEN.
     needed: u32,
-    /// Whether a layout was asked for behind it.
+    /// Whether a LAYOUTGET follows the OPEN.
     layout: bool,
     /// Whether the file must have a name.
     named: bool,
-    /// Whether it is to be had alone.
+    /// Whether exclusive use is requested.
     alone: bool,
 }
 
-/// The stateid that stands for the last one in the same COMPOUND (RFC 8881 §16.2.3.1.2).
+/// The special stateid for the last stateid in the same COMPOUND (RFC 8881 §16.2.3.1.2).
 pub(crate) const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
 
 impl Mount {
@@ -140,12 +143,12 @@ impl Mount {
         self.open_with(node, OpenOptions { flags, ..OpenOptions::default() }).await
     }
 
-    /// Opens a regular file by the policy of a directory, and with hints of its own. What the directory says comes in the same
-    /// round trip.
+    /// Opens a regular file under the policy of a directory, with hints of the caller. The directory's settings arrive
+    /// in the same round trip.
     pub async fn open_with(&self, node: &Node, options: OpenOptions<'_>) -> Result<File> {
         match self.try_open(node, options).await? {
             Some(file) => Ok(file),
-            // The directory is gone, or nobody may come near it any more. The file may still be there.
+            // The directory is gone or not accessible any more. The file may still exist.
             None => {
                 let options = OpenOptions { dir: None, ..options };
                 let gone = || Error::protocol("opening a file: the mgr answered for another request");
@@ -154,7 +157,7 @@ impl Mount {
         }
     }
 
-    /// Opens a file, unless it turns out that its directory cannot be asked.
+    /// Opens a file; returns `None` if its directory cannot be asked.
     async fn try_open(&self, node: &Node, options: OpenOptions<'_>) -> Result<Option<File>> {
         let OpenOptions { flags, dir, policy, alone, named } = options;
         let inode = self.inner.open_inode(node.id);
@@ -166,8 +169,8 @@ impl Mount {
         if let Some(dir) = dir {
             compound.putfh(&dir.handle).getattr_of(fattr::POLICY);
         }
-        // OPEN by filehandle lets an owner pass whatever the mode says, as NFS servers do for I/O on files that are open
-        // already; open(2) does not, so the mode is asked for besides.
+        // OPEN by filehandle lets the owner pass whatever the mode is, as NFS servers do for I/O on open files. open(2)
+        // does not, so check the mode with ACCESS too.
         let needed = flags.access();
         self.arrive(&mut compound, node).op(OP_ACCESS, &ACCESS4args { access: needed });
         let openhow = openflag4::Default(OPEN4_NOCREATE);
@@ -198,14 +201,14 @@ impl Mount {
         self.finish_open(results, asking, asked).await.map(|(file, _)| Some(file))
     }
 
-    /// The policy of a file that is about to be opened, as far as that can be known before the mgr tells it.
+    /// Returns the policy of a file that is about to be opened, as far as it is known before the mgr's answer.
     fn guess(&self, dir: Option<&Node>, open: Settings, own: Settings) -> Policy {
         let governor = &self.inner.governor;
         let words = governor.guess(dir.map(|dir| dir.id), open);
         governor.effective(&words, own).policy
     }
 
-    /// What a directory said about the use of its files, in answer to a GETATTR.
+    /// Returns the policy settings of a directory from the answer to a GETATTR.
     fn hear(&self, dir: &Node, results: &mut Results) -> Result<(Settings, Settings)> {
         let told = results.values()?.weir_policy.unwrap_or_default();
         Ok(self.heard(dir, &told))
@@ -218,8 +221,8 @@ impl Mount {
         words
     }
 
-    /// The attributes of a directory in which a file was made, and what it said about the use of its files, as far as they could
-    /// be had at the end.
+    /// Returns the attributes and policy settings of a directory in which a file was created, if the end of the reply
+    /// has them.
     fn hear_last(&self, dir: &Node, results: &mut Results) -> (Option<Attrs>, Option<(Settings, Settings)>) {
         match results.done(&[OP_PUTFH]).and_then(|()| results.attrs_and_policy()) {
             Ok((attrs, told)) => (Some(attrs), told.map(|told| self.heard(dir, &told))),
@@ -227,13 +230,13 @@ impl Mount {
         }
     }
 
-    /// Opens the regular file `name` in `dir`, creating it when it is missing.
+    /// Opens the regular file `name` in `dir`, and creates it if it does not exist.
     pub async fn create(&self, dir: &Node, name: &[u8], options: CreateOptions) -> Result<File> {
         self.create_telling(dir, name, options).await.map(|(file, _)| file)
     }
 
-    /// As [`Mount::create`], in the same round trip with the attributes that the directory has afterwards, if they could be
-    /// had.
+    /// Creates a file like [`Mount::create`]; returns the directory's attributes after the creation from the same round
+    /// trip, if available.
     pub async fn create_telling(
         &self,
         dir: &Node,
@@ -241,7 +244,7 @@ impl Mount {
         options: CreateOptions,
     ) -> Result<(File, Option<Attrs>)> {
         match self.try_create(dir, name, options).await {
-            // An mgr that knows no other way than to wait.
+            // An mgr that always waits for its disk.
             Err(error) if options.unsynced && error.is(Status::AttrNotSupp) => {
                 self.try_create(dir, name, CreateOptions { unsynced: false, ..options }).await
             }
@@ -255,7 +258,7 @@ impl Mount {
         let attrs = nfs::attrs::encode_new(&attrs, options.unsynced);
         let key = self.inner.next_owner();
         let how = if options.exclusive {
-            // An exclusive create is told from another one by its verifier, also after the mgr restarted.
+            // The verifier identifies an exclusive create, also after a restart of the mgr.
             let cva_verf = self.inner.session.verifier().wrapping_add(key).to_be_bytes();
             createhow4::EXCLUSIVE4_1(creatverfattr { cva_verf, cva_attrs: attrs })
         } else {
@@ -270,7 +273,7 @@ impl Mount {
         let layout = self.inner.options.direct && layout_at_open(&guess);
         self.arrive(&mut compound, dir);
         if layout {
-            // Behind a LAYOUTGET that is refused nothing is asked any more.
+            // The mgr executes nothing after a refused LAYOUTGET.
             compound.getattr_of(fattr::POLICY);
         }
         compound.op(OP_OPEN, &args).getfh().getattr_of(fattr::OPENING);
@@ -293,12 +296,12 @@ impl Mount {
     }
 
     fn open_args(key: u64, share_access: u32, openhow: openflag4, claim: open_claim4) -> OPEN4args {
-        // Each open has an owner of its own, so that each has a stateid of its own.
+        // Each open has its own owner, so that each has its own stateid.
         let owner = open_owner4 { clientid: 0, owner: Bytes::copy_from_slice(&key.to_be_bytes()) };
         OPEN4args { seqid: 0, share_access, share_deny: OPEN4_SHARE_DENY_NONE, owner, openhow, claim }
     }
 
-    /// Makes a file of the answer, from PUTFH of what is opened by filehandle, or OPEN of what is opened by name.
+    /// Makes a file from the answer: from PUTFH for an open by filehandle, or from OPEN for an open by name.
     async fn finish_open(
         &self,
         mut results: Results,
@@ -321,7 +324,7 @@ impl Mount {
             return Err(Error::status(Status::Stale, "opening a file: the mgr opened another one"));
         }
         let got: Option<std::result::Result<LAYOUTGET4resok, Failed>> = layout.then(|| results.raw(OP_LAYOUTGET));
-        // Behind a LAYOUTGET that was refused nothing was carried out.
+        // The mgr executed nothing after a refused LAYOUTGET.
         let (dir, heard_last) = match &origin.name {
             Some(name) => self.hear_last(&name.dir, &mut results),
             None => (None, None),
@@ -338,7 +341,7 @@ impl Mount {
         }
         let learnt = inode.learn_delegation(&opened.delegation, &asking);
         if learnt.again {
-            // Without one it would be used past the page cache for as long as it is open. Apart, as it is rare.
+            // Without a delegation the file would bypass the page cache while it is open. Boxed, as it is rare.
             Box::pin(inode.ask_when_returned()).await;
         }
         let mut size = inode.learn_size(attrs.size, learnt.stamp);
@@ -355,7 +358,7 @@ impl Mount {
         let nameless = named && attrs.nlink == 0;
         if nameless || !permitted {
             let status = if nameless { Status::Stale } else { Status::Access };
-            // What closing says matters less than why. Apart, as below: hardly an open gets there, and each would carry room for it.
+            // The open error matters more than one of the close. Boxed, as below: rarely needed, and large.
             let _ = Box::pin(file.close()).await;
             return Err(Error::status(status, "opening a file"));
         }
@@ -365,7 +368,7 @@ impl Mount {
         Ok((file, dir))
     }
 
-    /// Where the bytes of a regular file live.
+    /// Returns where the bytes of a regular file are stored.
     pub async fn placement(&self, node: &Node) -> Result<Placement> {
         let file = self.open(node, OpenFlags::READ).await?;
         let placement = file.placement().await;

@@ -1,4 +1,5 @@
-//! The policy of a mount and of its files: what counts, how it is changed, and what follows from it for the way of bytes.
+//! The policy of a mount: the settings in force, their changes, and the write threshold that follows from measured
+//! service times.
 
 use super::{Inner, Mount, Node};
 use crate::governor::{Words, heard};
@@ -12,18 +13,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::FileKind;
 
-/// Service times, and the requests that are on their way to the mgr.
+/// Service times, and the requests in flight to the mgr.
 #[derive(Default)]
 pub(super) struct Timing {
     auto: Auto,
-    /// When those left that were not answered yet, in that order.
+    /// When the unanswered requests were sent, in that order.
     sent: BTreeMap<u64, Instant>,
     next: u64,
-    /// Moving average of what it takes to report to the mgr what went straight, in nanoseconds.
+    /// Moving average of the time of a report after direct writes, in nanoseconds.
     report: u64,
 }
 
-/// A request to the mgr whose answer is waited for.
+/// A write to the mgr that is being timed.
 pub(crate) struct Timed<'a> {
     mount: &'a Inner,
     number: Option<u64>,
@@ -31,7 +32,7 @@ pub(crate) struct Timed<'a> {
 }
 
 impl Timed<'_> {
-    /// It wrote so many bytes and is answered; so many were sent together.
+    /// Records the answer to a write of `len` bytes; `together` requests were sent at the same time.
     pub(crate) fn done(self, len: u64, together: usize) {
         self.mount.learn_service((Path::Mgr, len, together), self.begun, false);
     }
@@ -46,14 +47,14 @@ impl Drop for Timed<'_> {
 }
 
 impl Mount {
-    /// The policy that counts for files in no particular directory.
+    /// Returns the policy for files in no particular directory.
     pub fn policy(&self) -> Effective {
         let governor = &self.inner.governor;
         governor.effective(&governor.guess(None, Settings::default()), Settings::default())
     }
 
-    /// What it is, and the policy that counts for a file or directory, asked for now; of a file, one that is opened in `dir` if that is given. Files
-    /// that are open may have been told something else.
+    /// Asks the mgr for the kind of a file or directory, and for its policy. For a file the policy is that of an open
+    /// in `dir`, if given. Files that are already open may have another policy.
     pub async fn policy_of(&self, node: &Node, dir: Option<&Node>) -> Result<(FileKind, Effective)> {
         let mut compound = self.compound("asking for the policy");
         compound.putfh(&node.handle).getattr_of(fattr::OPENING);
@@ -75,7 +76,7 @@ impl Mount {
         Ok((attrs.kind, self.inner.governor.effective(&words, own)))
     }
 
-    /// What the extended attributes of a directory set.
+    /// Returns the settings in the extended attributes of a directory.
     async fn settings_of(&self, dir: &Node) -> Result<Settings> {
         let mut compound = self.compound("asking for the policy of a directory");
         compound.putfh(&dir.handle).getattr_of(fattr::POLICY);
@@ -85,16 +86,17 @@ impl Mount {
         Ok(heard(&told, Origin::Directory).1)
     }
 
-    /// What the options of this mount set by now.
+    /// Returns the current settings from the options of this mount.
     pub fn settings(&self) -> Settings {
         self.inner.governor.mount()
     }
 
-    /// Sets a part of the policy as an option of this mount, or no longer, over what server and directories say. It counts for the
-    /// next read or write of every file, open ones too; what has been written before is not affected, and stays in order.
+    /// Sets or removes a part of the policy as an option of this mount, over the settings of the server and
+    /// directories. The change applies from the next read or write of every file, including open ones. Earlier writes
+    /// are not affected, and the order of writes is kept.
     ///
     /// # Errors
-    /// There is no such part, or it has no such value, or is not one of mounts.
+    /// The part does not exist, does not allow this value, or is not an option of mounts.
     pub fn set_policy(&self, name: &[u8], value: Option<&[u8]>) -> Result<()> {
         let usage = |e: layout::PolicyError| Error::usage(e.to_string());
         match value {
@@ -111,7 +113,7 @@ impl Mount {
         Ok(())
     }
 
-    /// The write threshold in force now for files in no particular directory, in bytes.
+    /// Returns the current write threshold for files in no particular directory, in bytes.
     pub fn write_threshold(&self) -> u64 {
         self.inner.present_threshold(self.policy().policy.write_threshold)
     }
@@ -122,7 +124,7 @@ impl Inner {
         self.timing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The write threshold by a rule for bytes of which the longest run is this long.
+    /// Returns the write threshold under a rule, for bytes whose longest run has this length.
     pub(crate) fn threshold(&self, rule: Rule, longest: u64) -> Verdict {
         let Rule::Auto = rule else { return self.present_threshold(rule).into() };
         self.session.load().want();
@@ -132,7 +134,7 @@ impl Inner {
         timing.auto.ask(longest, waiting)
     }
 
-    /// The write threshold as it is, for who only wants to know.
+    /// Returns the current write threshold without influencing it.
     pub(crate) fn present_threshold(&self, rule: Rule) -> u64 {
         match rule {
             Rule::Fixed(t) => t,
@@ -144,7 +146,7 @@ impl Inner {
         }
     }
 
-    /// A write to the mgr is about to leave.
+    /// Starts the timing of a write to the mgr that is about to be sent.
     pub(crate) fn time_mgr(&self) -> Timed<'_> {
         let begun = Instant::now();
         let number = self.session.load().is_wanted().then(|| {
@@ -157,8 +159,8 @@ impl Inner {
         Timed { mount: self, number, begun }
     }
 
-    /// A write that began then is answered: the way it went, its bytes, and how many were sent together. With `unreported` it is durable but for
-    /// the report to the mgr, which somebody waits for next.
+    /// Records the answer to a write that began at `begun`: its path, its bytes, and how many were sent together. With
+    /// `unreported` it is durable, but a caller next waits for the report to the mgr.
     pub(crate) fn learn_service(&self, write: (Path, u64, usize), begun: Instant, unreported: bool) {
         if self.session.load().is_wanted() {
             let mut timing = self.timing();
@@ -167,7 +169,7 @@ impl Inner {
         }
     }
 
-    /// A report to the mgr of what went straight, which began then, is answered.
+    /// Records the answer to a report of direct writes that began at `begun`.
     pub(crate) fn learn_report(&self, begun: Instant) {
         if self.session.load().is_wanted() {
             self.timing().reported(begun.elapsed());
@@ -176,7 +178,8 @@ impl Inner {
 }
 
 impl Timing {
-    /// Through the mgr, what is durable is reported as well. So on the other way the report belongs to what is compared.
+    /// A durable write on the mgr path is also reported. For a fair comparison, the time of a direct write includes the
+    /// report.
     fn learn(&mut self, (way, len, together): (Path, u64, usize), took: Duration, unreported: bool) {
         let report = if unreported { Duration::from_nanos(self.report) } else { Duration::ZERO };
         self.auto.learn(way, len, took.saturating_add(report), together);
@@ -187,7 +190,7 @@ impl Timing {
         self.report = if self.report == 0 { sample } else { self.report - self.report / 8 + sample / 8 };
     }
 
-    /// The mgr said something of its queue, or nothing new.
+    /// Takes over the queue delay that the mgr reported, if there is a new one.
     fn hear(&mut self, news: Option<Duration>) {
         if let Some(delay) = news {
             self.auto.queued(delay);
@@ -195,7 +198,7 @@ impl Timing {
     }
 }
 
-/// The policy of files of which nobody has said anything.
+/// Returns the policy of files without settings of their own.
 pub(crate) fn usual(mount: &Inner) -> Policy {
     let governor = &mount.governor;
     governor.effective(&governor.guess(None, Settings::default()), Settings::default()).policy
@@ -205,7 +208,7 @@ pub(crate) fn usual(mount: &Inner) -> Policy {
 mod tests {
     use super::*;
 
-    /// Writes that are durable at once take 7 ms through the mgr, and straight 4 ms and a report.
+    /// Durable writes take 7 ms on the mgr path, and 4 ms plus a report on the direct path.
     fn after(report: Duration) -> u64 {
         let mut timing = Timing::default();
         for _ in 0..64 {

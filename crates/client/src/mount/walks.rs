@@ -1,7 +1,8 @@
 //! Path expectations: the path by which the caller reached a file, checked by the mgr before an operation on that file.
 //!
-//! A caller that caches names may hold a file that its path no longer leads to. Such a caller sends the path along: the COMPOUND begins with one
-//! LOOKUP per name and a VERIFY of the inode number. If the path leads elsewhere, the mgr stops there and changes nothing.
+//! A caller that caches names may hold a file that its path no longer leads to. Such a caller sends the path along: the
+//! COMPOUND begins with one LOOKUP per name and a VERIFY of the inode number. If the path leads elsewhere, the mgr
+//! stops there and changes nothing.
 
 use super::{Mount, Node};
 use crate::compound::Compound;
@@ -16,10 +17,10 @@ const CHECKS_MAX: usize = 25;
 const BESIDES: usize = 2;
 const _: () = assert!(2 * CHECKS_MAX + 8 <= types::limits::COMPOUND_OPS_MAX as usize);
 
-/// A path that is expected to lead to a file.
+/// A path that the caller expects to lead to a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Walk {
-    /// The file it is expected to lead to.
+    /// The expected file.
     pub to: FileId,
     /// The directory where the path begins.
     pub from: Node,
@@ -28,17 +29,18 @@ pub struct Walk {
 }
 
 impl Mount {
-    /// The same mount, whose operations by name expect these paths: an operation on a file that one of them should lead to is carried out only if
-    /// all paths of that file still lead there. Otherwise the operation changes nothing and fails with
+    /// Returns the same mount, whose operations by name expect these paths. An operation on a file at the end of such
+    /// paths is executed only if all of them still lead there. Otherwise the operation changes nothing and fails with
     /// [`Error::is_moved`](crate::Error::is_moved). A path that is too long for one COMPOUND is not checked.
     ///
-    /// Operations by name are lookups, opens, changes of attributes and extended attributes, changes of names, and the first page of a directory.
+    /// Operations by name are lookups, opens, changes of attributes and extended attributes, changes of names, and the
+    /// first page of a directory.
     pub fn expecting(&self, walks: Vec<Walk>) -> Mount {
         let walks = (!walks.is_empty()).then(|| Arc::from(walks));
         Mount { walks, ..self.clone() }
     }
 
-    /// Appends what makes `node` the current filehandle: PUTFH, or the expected paths to it.
+    /// Appends the operations that make `node` the current filehandle: PUTFH, or the checks of the expected paths.
     pub(crate) fn arrive<'a>(&self, compound: &'a mut Compound, node: &Node) -> &'a mut Compound {
         let walks = self.walks.as_deref().unwrap_or_default();
         let mut left = CHECKS_MAX;

@@ -1,4 +1,5 @@
-//! What is said not to be there is not there, in whatever order requests are sent, carried out and answered.
+//! Tests of the negative-lookup cache: a name reported as missing does not exist, in whatever order requests are sent,
+//! executed and answered.
 
 use super::*;
 use proptest::prelude::*;
@@ -24,12 +25,12 @@ fn gone(number: u8) -> Gone {
     Gone { handle: handle(), stateid: stateid(number) }
 }
 
-/// Looks for a name in vain until somebody is to ask for all of them.
+/// Records failed lookups until a task is to read all names.
 fn miss(negative: &mut Negative<u8>, epoch: u64, now: Timestamp) -> Option<u64> {
     (0..MISSES).find_map(|_| negative.missed((DIR, &handle()), &0, (epoch, now), MISSES).0)
 }
 
-/// Knows that there are these names.
+/// Returns a cache that knows that exactly these names exist.
 fn knowing(names: &[&'static str]) -> Negative<u8> {
     let mut negative = Negative::default();
     let number = miss(&mut negative, 1, at(0)).unwrap();
@@ -52,7 +53,7 @@ fn names_are_asked_for_where_many_are_looked_for_in_vain() {
     assert!(!negative.is_absent(DIR, b"b", &0, 2), "another session");
     assert!(!negative.is_absent(FileId(8), b"b", &0, 1));
     assert!(!negative.is_absent(DIR, b"", &0, 1) && !negative.is_absent(DIR, &[b'x'; 256], &0, 1));
-    // Somebody else may not even look there for all that is known.
+    // Another caller may have no lookup permission, whatever is known.
     assert!(!negative.is_absent(DIR, b"b", &1, 1));
     negative.missed((DIR, &handle()), &1, (1, at(1)), MISSES);
     assert!(negative.is_absent(DIR, b"b", &1, 1));
@@ -71,7 +72,7 @@ fn what_is_made_here_may_be_there_until_it_is_removed() {
     assert!(!negative.is_absent(DIR, b"a", &0, 1));
     negative.removed(removal);
     assert!(negative.is_absent(DIR, b"a", &0, 1));
-    // Made once more while it is removed.
+    // Created again while it is removed.
     negative.makes(DIR, b"a", at(0));
     negative.made(DIR, b"a", true);
     let removal = negative.removes(DIR, b"a").unwrap();
@@ -91,19 +92,19 @@ fn who_is_asked_for_it_gives_it_back_and_stays_away_for_a_while() {
     assert!(!negative.is_absent(DIR, b"b", &0, 1) && negative.held().is_empty() && negative.names == 0);
     assert_eq!(miss(&mut negative, 1, at(34)), None);
     assert!(miss(&mut negative, 1, at(35)).is_some());
-    // Asked back before the answer that gives it: it goes back as soon as that is here.
+    // Recalled before the answer that grants it: returned as soon as the answer arrives.
     let mut negative = Negative::default();
     let number = miss(&mut negative, 1, at(0)).unwrap();
     assert_eq!(negative.finished(DIR, number, false, at(0)), None);
     assert_eq!(negative.granted(DIR, number, gone(3), 1), Err(gone(3)));
-    // What a session had that is over is given back in the next one.
+    // The delegation of an ended session is returned in the next one.
     let mut negative = knowing(&["a"]);
     assert_eq!(negative.missed((DIR, &handle()), &0, (2, at(1)), MISSES), (None, vec![gone(1)]));
 }
 
 #[test]
 fn there_is_an_end_to_what_is_kept() {
-    // Too many names, found and made.
+    // Too many names, read and created.
     let mut negative = Negative::default();
     let number = miss(&mut negative, 1, at(0)).unwrap();
     negative.granted(DIR, number, gone(1), 1).unwrap();
@@ -114,7 +115,7 @@ fn there_is_an_end_to_what_is_kept() {
     let mut negative = knowing(&[]);
     let back = names(0..NAMES_OF_DIR + 1).find_map(|name| negative.makes(DIR, &name, at(0)));
     assert_eq!((back, negative.names), (Some(gone(1)), 0));
-    // Too many directories: the one that was of no use for longest goes.
+    // Too many directories: the least recently used one is dropped.
     let mut negative = knowing(&["a"]);
     let mut back = Vec::new();
     for dir in 0..2 * DIRS as u64 {
@@ -131,7 +132,7 @@ fn there_is_an_end_to_what_is_kept() {
     assert_eq!(miss(&mut negative, 1, at(100)), None);
 }
 
-/// A request of this mount's that is on its way.
+/// A request of this mount in flight.
 #[derive(Clone, Debug)]
 enum Sent {
     Make { name: u8, done: bool, abandoned: bool },
@@ -140,7 +141,7 @@ enum Sent {
     Read { number: u64, page: u8, names: Option<Vec<u8>> },
 }
 
-/// An mgr with one directory, others who change it, and a mount.
+/// A model of an mgr with one directory, other clients that change it, and a mount.
 #[derive(Default)]
 struct World {
     negative: Negative<u8>,
@@ -150,7 +151,7 @@ struct World {
     epoch: u64,
     now: i64,
     sent: Vec<Sent>,
-    /// How often a name was known not to be there.
+    /// How often the cache showed that a name does not exist.
     known: usize,
 }
 
@@ -163,7 +164,7 @@ impl World {
         self.sent.extend(asked.map(|number| Sent::Ask { number, given: None }));
     }
 
-    /// The mgr carries a request out.
+    /// The mgr executes a request.
     fn carry_out(&mut self, which: usize) {
         match &mut self.sent[which] {
             Sent::Make { name, done: done @ false, .. } => {
@@ -187,7 +188,7 @@ impl World {
         }
     }
 
-    /// The mount gets the answer.
+    /// The mount receives the answer.
     fn answer(&mut self, which: usize) {
         let sent = self.sent[which].clone();
         match sent {
@@ -232,10 +233,10 @@ impl World {
         }
     }
 
-    /// Somebody else makes a name, or removes it.
+    /// Another client creates or removes a name.
     fn others_change(&mut self, name: u8) {
         if let Some(id) = self.granted {
-            // An answer that is still on its way: they wait.
+            // The answer that grants it is still on its way: the other client waits.
             let Some(gone) = self.negative.lose(&stateid(id), at(self.now)) else { return };
             self.given_back(&gone);
         }
@@ -244,7 +245,7 @@ impl World {
         }
     }
 
-    /// The mgr has forgotten the session, and whatever was asked of it in that.
+    /// The mgr has forgotten the session and its requests.
     fn new_session(&mut self) {
         self.epoch += 1;
         self.granted = None;
@@ -254,7 +255,7 @@ impl World {
                     if !abandoned {
                         self.negative.made(DIR, &[name], false);
                     }
-                    // What was on its way may still come to the mgr.
+                    // A request in flight may still reach the mgr.
                     self.sent.push(Sent::Make { name, done, abandoned: true });
                 }
                 Sent::Ask { number, .. } | Sent::Read { number, .. } => {

@@ -1,4 +1,4 @@
-//! Callbacks of the mgr: layouts and delegations asked back (RFC 8881 §20.2, §20.3), answered over the connection of the session.
+//! The callback service of the client: handles recalls of layouts and delegations by the mgr (RFC 8881 §20.2, §20.3).
 
 use super::{Epoch, lock};
 use crate::inode::Inode;
@@ -16,7 +16,7 @@ use xdr::{Reader, Segments};
 const CB_NULL: u32 = 0;
 const CB_COMPOUND: u32 = 1;
 
-/// Answers callbacks.
+/// The state of the callback service.
 pub(super) struct Callbacks {
     inodes: Arc<Inodes>,
     table: Arc<Mutex<Epoch>>,
@@ -28,7 +28,7 @@ impl Callbacks {
         Callbacks { inodes, table, channel: Mutex::default() }
     }
 
-    /// Callbacks come in this session from now on.
+    /// Switches to the callback channel of a new session.
     pub(super) fn begin_session(&self, session: &Session) {
         let channel = session.back().map(|back| Channel::new(session.id(), back));
         *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = channel;
@@ -47,7 +47,7 @@ impl Callbacks {
     }
 
     fn decide(&self, pending: &Pending) -> Vec<nfsstat4> {
-        // A layout that we have not been told of yet cannot be given back (§2.10.6.3).
+        // The client cannot return a layout whose grant it has not received yet (§2.10.6.3).
         let outstanding = {
             let table = lock(&self.table);
             let calls = pending.referring.iter().flat_map(|list| &list.rcl_referring_calls);
@@ -75,22 +75,23 @@ impl Callbacks {
                 }
                 NFS4_OK
             }
-            // Nothing is held that could be spared, and addresses are asked for again whenever one fails.
+            // The client holds nothing that it could spare, and asks for addresses again whenever one fails.
             Event::RecallAny(_) | Event::Devices(_) => NFS4_OK,
         }
     }
 
-    /// Begins to give a delegation back. One that this client does not know may have come with an answer that is still on its way: the mgr asks
-    /// again. If no answer is on its way, the program that opened the file was gone when the answer came, and the delegation goes back at once.
+    /// Begins to return a delegation. One that this client does not know may be in an answer that is still on its way:
+    /// the mgr then recalls it again. If no answer is on its way, the opening program was gone when the answer arrived,
+    /// and the delegation is returned at once.
     fn recall_delegation(&self, args: &CB_RECALL4args) -> nfsstat4 {
         let CB_RECALL4args { stateid, fh, .. } = args;
-        // Looked at first: an answer that comes from here on gives nothing that is recalled already, and what came before is found below.
+        // Checked first: a later answer does not grant what is recalled already, and an earlier one is found below.
         let all_answered = self.inodes.names.are_opens_answered();
         let leaves = || self.inodes.leaving.recall(stateid);
         let is_known = self.inodes.names.recall(stateid)
             || leaves()
             || self.inodes.by_handle(fh).is_some_and(|inode| inode.recall_delegation(*stateid))
-            // A close may have taken it there since.
+            // A close may have moved it there since.
             || leaves();
         match is_known {
             false if !all_answered => return NFS4ERR_BAD_STATEID,
@@ -100,7 +101,7 @@ impl Callbacks {
         NFS4_OK
     }
 
-    /// Begins to give layouts back.
+    /// Begins to return layouts.
     fn recall(&self, args: &CB_LAYOUTRECALL4args) -> nfsstat4 {
         if KindId::from_number(args.clora_type).is_none() {
             return NFS4ERR_NOMATCHING_LAYOUT;
@@ -115,7 +116,7 @@ impl Callbacks {
         for inode in wanted {
             net::task::spawn(async move {
                 if let Err(error) = inode.give_back().await {
-                    // Whoever writes to the file has to learn of it.
+                    // Writers of the file must receive the error.
                     inode.fail(error);
                 }
             });

@@ -1,4 +1,5 @@
-//! Making and keeping a session: connection, client id, session, what is reclaimed after the mgr restarted.
+//! Establishing and recovering a session: connection, client id, session, and the reclaim of state after a restart of
+//! the mgr.
 
 use super::{COMPOUND, MINOR, Shared, Slot, lock, now};
 use crate::compound::{Compound, Failed, Results, nfs_error};
@@ -23,49 +24,50 @@ use wire::nfs4::*;
 use wire::rpc::{AUTH_REJECTEDCRED, AUTH_TOOWEAK, Auth, AuthSys};
 use xdr::Xdr;
 
-/// The lease time until the mgr was asked for it.
+/// The lease time that is assumed until the client has asked the mgr for it.
 const LEASE_UNKNOWN: Duration = Duration::from_secs(15);
 
-/// How often it is tried to end a session.
+/// How often the client tries to end a session.
 const GOODBYES: usize = 3;
 
-/// What is there of a session.
+/// The established parts of a session.
 #[derive(Default)]
 pub(super) struct Link {
     connection: Option<Connection>,
-    /// The session, if the mgr knows it as far as we know.
+    /// The session, if the mgr knows it as far as this client knows.
     epoch: Option<u64>,
-    /// Who we are to the mgr, with the number of the next CREATE_SESSION.
+    /// The client id at the mgr, with the number of the next CREATE_SESSION.
     identity: Option<Identity>,
-    /// What the mgr has still to be told of what is open here, in whatever session.
+    /// What the client still has to reclaim from the mgr, in whatever session.
     owed: Owed,
     epochs: u64,
     ever: bool,
 }
 
-/// How far reclaiming has come.
+/// The progress of the reclaim.
 #[derive(Default)]
 enum Owed {
-    /// It is done.
+    /// The reclaim is complete.
     #[default]
     Nothing,
-    /// It has not begun, or did not get far.
+    /// The reclaim has not begun, or was interrupted.
     Everything,
-    /// All is reclaimed save these opens; the mgr was not told that this is the end.
+    /// Everything is reclaimed except these opens; RECLAIM_COMPLETE was not sent yet.
     End(Vec<(Arc<Inode>, Open)>),
 }
 
-/// The credential of all calls.
+/// Returns the credential of the client's own calls.
 pub(super) fn auth(options: &Options) -> Auth {
     auth_of(options, &options.cred)
 }
 
-/// The credential of calls in somebody's name.
+/// Returns the credential of calls in a user's name.
 pub(crate) fn auth_of(options: &Options, cred: &Cred) -> Auth {
     Auth::Sys(AuthSys::new(cred, options.name.split(' ').next().unwrap_or_default()))
 }
 
-/// Who this client is: nobody else, not even an earlier run of the same program, unless that is asked for; the verifier tells those apart.
+/// Returns the owner of this client. By default no other client has the same owner, not even an earlier run of the same
+/// program. With a fixed identity the verifier tells the runs apart.
 pub(super) fn owner(options: &Options) -> Result<client_owner4> {
     let mut random = [0u8; 24];
     getrandom::fill(&mut random).map_err(|e| Error::usage(format!("no random numbers: {e}")))?;
@@ -92,7 +94,7 @@ enum Reopened {
 }
 
 impl Shared {
-    /// A connection, and a session by its epoch, made if they are not there; tried again for `patience`.
+    /// Returns a connection and the epoch of a session, established if necessary; retries for `patience`.
     pub(super) async fn ready(&self, patience: Duration) -> Result<(Connection, u64)> {
         let deadline = Instant::now() + patience;
         let mut link = self.link.lock().await;
@@ -102,10 +104,10 @@ impl Shared {
             {
                 return Ok((connection.clone(), epoch));
             }
-            // Seldom needed, and large: apart, so that each request need not carry room for it.
+            // Boxed: rarely needed and large, so requests need no memory for it.
             let error = match Box::pin(self.establish(&mut link)).await {
                 Ok(()) => continue,
-                // Nobody there at the first try is most likely a wrong address.
+                // A failed first connection most likely means a wrong address.
                 Err(error) if error.kind() == crate::ErrorKind::Connection && link.ever => error,
                 Err(error) if error.is(types::Status::Delay) => error,
                 Err(error) => return Err(error),
@@ -115,7 +117,7 @@ impl Shared {
         unreachable!("the loop ends by its deadline")
     }
 
-    /// The session of this epoch turned out to be gone.
+    /// Forgets the session of this epoch, which is gone.
     pub(super) async fn forget_session(&self, epoch: u64) {
         let mut link = self.link.lock().await;
         if link.epoch == Some(epoch) {
@@ -123,7 +125,8 @@ impl Shared {
         }
     }
 
-    /// As [`Shared::forget_session`]; and what was open is not open any more.
+    /// Forgets the session like [`Shared::forget_session`], and the client id: the mgr has lost the opens of this
+    /// client.
     pub(super) async fn forget_state(&self, epoch: u64) {
         let mut link = self.link.lock().await;
         if link.epoch == Some(epoch) {
@@ -131,19 +134,19 @@ impl Shared {
         }
     }
 
-    /// The next call makes a new connection, and binds it for callbacks.
+    /// Closes the connection. The next call makes a new one and binds it for callbacks.
     pub(super) async fn hang_up(&self) {
         if let Some(connection) = self.link.lock().await.connection.take() {
             connection.close();
         }
     }
 
-    /// The lease time, as far as it is known.
+    /// Returns the lease time, as far as it is known.
     pub(super) fn lease(&self) -> Duration {
         lock(&self.table).lease.unwrap_or(LEASE_UNKNOWN)
     }
 
-    /// The lease time is known.
+    /// Sets the lease time.
     pub(super) fn set_lease(&self, lease: Duration) {
         let mut table = lock(&self.table);
         table.lease = Some(lease);
@@ -152,8 +155,9 @@ impl Shared {
         }
     }
 
-    /// How long to wait for one answer before asking again over another connection. An mgr whose host lost power says
-    /// nothing, and when it is back it takes reclaims for one lease: to wait longer here costs all locks.
+    /// Returns how long to wait for one answer before the client asks again over another connection. An mgr whose host
+    /// lost power does not answer. After its restart it accepts reclaims for one lease, so a longer wait here loses all
+    /// locks.
     pub(super) fn attempt_timeout(&self) -> Duration {
         let usual = self.options.attempt_timeout();
         lock(&self.table).lease.map_or(usual, |lease| usual.min(lease / 3))
@@ -180,15 +184,16 @@ impl Shared {
                 let message = format!("another file system than before answers at {}; mount again", self.address);
                 return Err(Error::protocol(message));
             }
-            // For a client that the mgr knows, the number is the one after our last CREATE_SESSION (§18.36.4).
+            // For a client that the mgr knows, the number is the one after its last CREATE_SESSION (§18.36.4).
             (Continuity::Kept, Some(before)) => identity.sequence = before.sequence,
             _ => {}
         }
-        // A session may be lost before all is reclaimed: the next one goes on with that, although the mgr knows us there.
+        // A session may be lost before the reclaim is complete. The next session continues it, although the mgr then
+        // knows this client.
         if continuity == Continuity::Lost {
             link.owed = Owed::Everything;
         }
-        // The answer may be lost: the same number again then gives the same session.
+        // If the answer is lost, the same number returns the same session.
         link.identity = Some(identity.clone());
         let present = || lock(&self.table).session.as_ref().map(Session::id);
         let replaced = present().filter(|_| continuity == Continuity::Kept);
@@ -208,18 +213,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends a session that another one has taken the place of: it would keep the mgr from forgetting us when we leave.
+    /// Destroys a session that another one has replaced: otherwise the mgr could not forget this client when it
+    /// unmounts.
     async fn let_go(&self, connection: &Connection, old: sessionid4, new: Option<sessionid4>) -> Result<()> {
         if new == Some(old) {
             return Ok(());
         }
         let args = DESTROY_SESSION4args { dsa_sessionid: old };
         let gone = self.lone::<wire::native::Nothing>(connection, OP_DESTROY_SESSION, &args, "replacing a session");
-        // Most often the mgr has ended it before.
+        // Usually the mgr has ended it before.
         gone.await.map(drop)
     }
 
-    /// The connection, made if there is none.
+    /// Returns the connection, and makes one if necessary.
     async fn connected(&self, link: &mut Link) -> Result<Connection> {
         let connection = match link.connection.take().filter(|c| !c.is_closed()) {
             Some(connection) => connection,
@@ -250,8 +256,8 @@ impl Shared {
         Ok(connection)
     }
 
-    /// A connection by the Unix socket of the mgr that `connection` leads to, if it is on this machine and has one for us: that saves
-    /// each message the way through TCP.
+    /// Connects to the Unix socket of the mgr that `connection` leads to, if the mgr is on this machine and has a
+    /// socket for this client. That avoids TCP for each message.
     async fn nearer(&self, connection: &Connection) -> Option<Connection> {
         let from = connection.local()?.to_string();
         let told = self.near(connection, from).await?;
@@ -264,7 +270,7 @@ impl Shared {
         let (net, limits) = (self.net.clone(), Limits::default());
         let connected =
             Connection::connect_sent(&address, self.callbacks.clone(), limits, net, self.options.connect_timeout).await;
-        // The path may lead elsewhere here than where the mgr runs: to a process that could hand on what the mgr says.
+        // On this machine the path may lead to another process than the mgr, which could forward the mgr's answers.
         let near = connected.inspect_err(|e| tracing::debug!("staying with TCP: {e}")).ok()?;
         let run = self.near(&near, String::new()).await?.run;
         (run == told.run).then_some(near)
@@ -273,12 +279,12 @@ impl Shared {
     async fn near(&self, connection: &Connection, from: String) -> Option<NearReply> {
         let (body, timeout) = (NearArgs { from }.to_bytes().into(), self.attempt_timeout());
         let sent = connection.call(admin::PROGRAM, admin::VERSION, admin::NEAR, &self.auth, body, timeout).await;
-        // Whoever does not know the question is asked over TCP.
+        // A server that does not know the request is used over TCP.
         let mut reply = sent.inspect_err(|e| tracing::debug!("no Unix socket is known: {e}")).ok()?;
         NearReply::decode(&mut reply.body).ok()
     }
 
-    /// Sends a COMPOUND of one operation outside any session and gives its result.
+    /// Sends a COMPOUND of one operation outside any session and returns its result.
     async fn lone<T: Xdr>(
         &self,
         connection: &Connection,
@@ -298,7 +304,7 @@ impl Shared {
                 return Err(Error::status(Status::Access, format!("mgr {}: {why}", self.address)));
             }
             Err(net::Error::Refused(Refusal::Auth(AUTH_TOOWEAK))) => {
-                // The next one may come from another port.
+                // The next connection may come from another port.
                 connection.close();
                 if rustix::process::geteuid().is_root() {
                     let why =
@@ -374,7 +380,8 @@ impl Shared {
         Ok(link.epochs)
     }
 
-    /// Makes a new connection carry the session, callbacks included. False when the mgr does not know it any more.
+    /// Binds a new connection to the session, including callbacks. Returns false if the mgr does not know the session
+    /// any more.
     async fn bind(&self, connection: &Connection, session: sessionid4) -> Result<bool> {
         let what = "binding a connection";
         let args = BIND_CONN_TO_SESSION4args {
@@ -390,7 +397,7 @@ impl Shared {
         }
     }
 
-    /// Sends a COMPOUND in a session that nobody else uses yet.
+    /// Sends a COMPOUND in a session that no other task uses yet.
     pub(super) async fn alone(&self, connection: &Connection, epoch: u64, compound: Compound) -> Result<Results> {
         let compound = compound.seal();
         let what = &compound.what;
@@ -410,9 +417,9 @@ impl Shared {
         }
     }
 
-    /// The mgr knows nothing of this client: opens and locks again what is open and locked here (RFC 8881 §8.4.2.1), and
-    /// reports what was written under layouts. Layouts are got anew when they are next needed. Gives the opens that the mgr
-    /// did not give.
+    /// Reclaims opens and locks from an mgr that knows nothing of this client (RFC 8881 §8.4.2.1), and reports what was
+    /// written under layouts. The client asks for new layouts when it next needs them. Returns the opens that the mgr
+    /// did not grant.
     async fn reclaim(&self, connection: &Connection, epoch: u64) -> Result<Vec<(Arc<Inode>, Open)>> {
         let mut left = Vec::new();
         for inode in self.inodes.all() {
@@ -421,7 +428,8 @@ impl Shared {
             let mut delegation = inode.delegation_to_reclaim();
             for open in inode.opens() {
                 if let Some((held, claim)) = delegation.take() {
-                    // Of a file that others may have had meanwhile nothing is written that was kept.
+                    // If the reclaim fails, other clients may have used the file, and a cache's bytes must not be
+                    // written.
                     if self.reopen(connection, epoch, &inode, &open, claim).await? == Reopened::Yes {
                         self.reclaim_locks(connection, epoch, &inode, open.key).await?;
                         continue;
@@ -442,7 +450,7 @@ impl Shared {
                 }
                 left.push((inode.clone(), open));
             }
-            // Nothing is open any more that it goes with.
+            // No open is left that the delegation belongs to.
             delegation.inspect(|(held, _)| inode.share(*held));
             if let Some((end, args)) = report {
                 self.reclaim_report(connection, epoch, &inode, end, &args).await?;
@@ -451,21 +459,22 @@ impl Shared {
         Ok(left)
     }
 
-    /// Nothing more is reclaimed; opens `left` as if for the first time.
+    /// Sends RECLAIM_COMPLETE; then opens the files in `left` as if for the first time.
     async fn end_reclaim(&self, connection: &Connection, epoch: u64, left: &[(Arc<Inode>, Open)]) -> Result<()> {
         let mut compound = Compound::new("ending recovery").cached();
         compound.op(OP_RECLAIM_COMPLETE, &RECLAIM_COMPLETE4args { rca_one_fs: false });
         let mut results = self.alone(connection, epoch, compound).await?;
         match results.raw::<wire::native::Nothing>(OP_RECLAIM_COMPLETE) {
-            // To have said it before is fine (§18.51.4).
+            // A repeated RECLAIM_COMPLETE is allowed (§18.51.4).
             Ok(_) | Err(Failed::Nfs(NFS4ERR_COMPLETE_ALREADY)) => {}
             Err(failed) => return Err(results.error(&failed)),
         }
         self.begin_settling(connection, epoch).await?;
-        // An mgr that let our lease run out without restarting knows no reclaims, and takes new opens only now (§18.51.3).
+        // An mgr that let the lease expire without a restart refuses reclaims, and accepts new opens only now
+        // (§18.51.3).
         for (inode, open) in left {
             match self.reopen(connection, epoch, inode, open, open_claim4::CLAIM_FH).await {
-                // Nothing is held for us any more that could be lost: whoever uses the file next opens it again.
+                // The mgr holds nothing for this client that could be lost: the next use of the file opens it again.
                 Err(error) if error.is(Status::Delay) => {}
                 other => drop(other?),
             }
@@ -473,8 +482,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Tells the mgr what was written under a layout that it gave before it restarted. If it will not have that, it is told
-    /// under a new layout later.
+    /// Reports what was written under a layout that the mgr granted before its restart. If the mgr refuses, the client
+    /// reports later under a new layout.
     async fn reclaim_report(
         &self,
         connection: &Connection,
@@ -493,7 +502,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Locks again what is locked here under an open; locks that the mgr will not give are lost.
+    /// Reclaims the locks under an open; locks that the mgr refuses are lost.
     async fn reclaim_locks(&self, connection: &Connection, epoch: u64, inode: &Inode, key: u64) -> Result<()> {
         let (open, wanted) = inode.locks_to_reclaim(key);
         let Some(open) = open else { return Ok(()) };
@@ -511,8 +520,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Opens a file again that is open here, if the mgr will. That it cannot at the moment is an error, after which
-    /// all is begun again: what it holds for us until then is not lost.
+    /// Opens a file again that is open here, if the mgr grants it. A temporary refusal is an error, after which the
+    /// whole reclaim starts again: what the mgr holds for this client until then is not lost.
     async fn reopen(
         &self,
         connection: &Connection,
@@ -543,8 +552,8 @@ impl Shared {
         }
     }
 
-    /// Ends session and client id: an mgr that is left without a word keeps what was open for a lease, and waits for us as
-    /// long when it restarts.
+    /// Ends the session and the client id. Otherwise the mgr would keep the opens for a lease, and wait as long for
+    /// this client after a restart.
     pub(super) async fn end(&self) -> Result<()> {
         let mut link = self.link.lock().await;
         link.epoch = None;
@@ -552,7 +561,7 @@ impl Shared {
         let mut outcome = Ok(());
         for _ in 0..GOODBYES {
             outcome = self.leave(&mut link, &session).await;
-            // Every part of it may be said twice.
+            // Every step may be repeated.
             if !matches!(&outcome, Err(error) if error.kind() == crate::ErrorKind::Connection) {
                 break;
             }
@@ -573,7 +582,7 @@ impl Shared {
             let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
         }
         if self.forget_me(&connection, session.clientid()).await? == Err(NFS4ERR_STALE_CLIENTID) {
-            // It has restarted: whoever comes back under our name is who it waits for.
+            // The mgr has restarted, and waits for a client with this owner.
             let fresh = self.exchange_id(&connection).await?;
             let _ = self.forget_me(&connection, fresh.clientid).await?;
         }

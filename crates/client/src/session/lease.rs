@@ -1,4 +1,4 @@
-//! Keeping the lease, and heeding what the mgr says about it (RFC 8881 §8.3, §18.46.3).
+//! Lease renewal, and the reaction to the status flags of SEQUENCE (RFC 8881 §8.3, §18.46.3).
 
 use super::{Shared, lock, now};
 use crate::compound::Compound;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The longest and shortest time between two looks at the lease.
+/// The shortest and longest time between two checks of the lease.
 const LOOK: std::ops::RangeInclusive<Duration> = Duration::from_millis(200)..=Duration::from_secs(60);
 
 /// Renews the lease for as long as the session is in use.
@@ -40,7 +40,7 @@ impl Shared {
                     Task::StartOver | Task::Reclaim => shared.forget_state(epoch).await,
                     Task::TestStateids => shared.test_stateids(false).await,
                     Task::DropLayouts => shared.test_stateids(true).await,
-                    // Addresses are asked for again whenever one fails.
+                    // The client asks for addresses again whenever one fails.
                     Task::RefreshDevices => {}
                 }
             });

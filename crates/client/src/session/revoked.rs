@@ -1,4 +1,4 @@
-//! State that the mgr has taken away: which it is, and letting the mgr know that this is known (RFC 8881 §8.5).
+//! Revoked state: finds out what the mgr has revoked, and acknowledges it (RFC 8881 §8.5).
 
 use super::Shared;
 use crate::Result;
@@ -9,14 +9,15 @@ use std::sync::atomic::Ordering::AcqRel;
 use std::time::Duration;
 use wire::nfs4::*;
 
-/// Stateids asked about in one request.
+/// Number of stateids in one TEST_STATEID.
 const AT_ONCE: usize = 256;
-/// The mgr says that something is gone with each reply until it knows that this client knows; so often it is looked for.
+/// Pause between two searches. The mgr reports revoked state with each reply until this client acknowledges it.
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Shared {
-    /// Finds out what the mgr has taken away, deals with the files concerned and acknowledges it. One at a time, and with a pause: the mgr says so in
-    /// each reply until then, and whoever lost its layouts each time would never get on. `recallable` has layouts among it.
+    /// Finds out what the mgr has revoked, updates the affected files and acknowledges the loss. Only one search runs
+    /// at a time, with a pause after it. The mgr reports revoked state in each reply until then, and dropping all
+    /// layouts each time would stop progress. `recallable` says that layouts are among the revoked state.
     pub(super) async fn test_stateids(self: &Arc<Self>, recallable: bool) {
         if self.testing.swap(true, AcqRel) {
             return;
@@ -42,7 +43,7 @@ impl Shared {
             all.extend(inode.stateids().into_iter().map(|stateid| (inode.clone(), stateid)));
         }
         for some in all.chunks(AT_ONCE) {
-            // A sequence number of 0 is the present one.
+            // The sequence number 0 means the current one.
             let ts_stateids = some.iter().map(|(_, stateid)| stateid4 { seqid: 0, ..*stateid }).collect();
             for ((inode, stateid), status) in some.iter().zip(self.test(ts_stateids).await?) {
                 if matches!(
@@ -56,7 +57,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Forgets names that others may have changed.
+    /// Drops cached names that other clients may have changed.
     async fn find_revoked_names(self: &Arc<Self>) -> Result<()> {
         for some in self.inodes.names.held().chunks(AT_ONCE) {
             for (stateid, status) in some.iter().zip(self.test(some.to_vec()).await?) {
@@ -82,7 +83,7 @@ impl Shared {
             self.free_stateid(stateid).await?;
         }
         if inode.delegation().is_some_and(|held| held.other == stateid.other) {
-            // One that is unknown may just have arrived there.
+            // The mgr may not know a delegation because its return has just arrived there.
             if status != NFS4ERR_BAD_STATEID || inode.delegation_of_io().is_some() {
                 match status {
                     NFS4ERR_DELEG_REVOKED => inode.delegation_revoked(stateid),
@@ -95,11 +96,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Lets the mgr know that this client knows that `stateid` stands for nothing any more.
+    /// Acknowledges to the mgr that `stateid` is no longer valid.
     pub(crate) async fn free_stateid(self: &Arc<Self>, stateid: stateid4) -> Result<()> {
         let mut compound = Compound::new("letting go of what the mgr has taken away").cached();
         compound.op(OP_FREE_STATEID, &FREE_STATEID4args { fsa_stateid: stateid4 { seqid: 0, ..stateid } });
-        // Somebody else may have been quicker; then nothing is left to be done.
+        // Another task may have freed it; then nothing is left to do.
         self.call(compound).await.map(|_| ())
     }
 }

@@ -1,8 +1,9 @@
-//! What the mgr has answered for without waiting for its disk, and whether all of it is still there when somebody asks for that.
+//! The durability barrier for changes that the mgr answered without waiting for its disk.
 //!
-//! A mount that waits for nothing but fsync ([`crate::Durable::Fsync`]) is told a number by the mgr that changes when the mgr's machine has been without
-//! power. While it is the same everything that was answered is kept, whatever was killed. So the number is asked for with each new session and each
-//! fsync, and another one means that changes which nobody had settled may be gone.
+//! The mgr reports a boot number to a mount that waits for durability only in fsync ([`crate::Durable::Fsync`]). The
+//! number changes when the mgr's machine loses power. While the number stays the same, every answered change is kept,
+//! whichever process was killed. The client asks for the number with each new session and each fsync. A different
+//! number means that changes may be lost which no barrier has covered.
 
 use super::{Session, Shared, lock};
 use crate::compound::{Compound, Results};
@@ -15,49 +16,49 @@ use tokio::sync::Mutex as AsyncMutex;
 use types::Status;
 use wire::nfs4::*;
 
-/// What is known of a mount's changes.
+/// The barrier state of a mount.
 #[derive(Default)]
 pub(super) struct Settling {
     known: Mutex<Known>,
-    /// Held by who settles: others wait for that, and then look whether anything is left.
+    /// Held during a barrier: later callers wait for it, and then check whether anything is left.
     turn: AsyncMutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The number that the mgr told last.
+    /// The last boot number that the mgr reported.
     boot: Option<u64>,
-    /// Whether anything was changed since it was settled last.
+    /// Whether anything was changed since the last barrier.
     changed: bool,
-    /// Whether what was changed before is being settled.
+    /// Whether a barrier for earlier changes is in progress.
     settling: bool,
     /// How often changes may have been lost.
     losses: u64,
 }
 
 impl Known {
-    /// Something is about to be changed, or has been.
+    /// Records that a change is about to be sent, or was.
     fn change(&mut self) {
         self.changed = true;
     }
 
-    /// Settling begins; whether there is anything to settle.
+    /// Begins a barrier; returns whether there is anything to cover.
     fn begin(&mut self) -> bool {
         self.settling = std::mem::take(&mut self.changed);
         self.settling
     }
 
-    /// The mgr has told its number.
+    /// Processes the boot number that the mgr reported.
     fn told(&mut self, boot: u64) {
         let other = self.boot.replace(boot).is_some_and(|before| before != boot);
         if other && (self.changed || self.settling) {
-            // Of what is still there the next one hears.
+            // Only what changes from here on needs a barrier: the earlier changes count as lost.
             (self.changed, self.settling) = (false, false);
             self.losses += 1;
         }
     }
 
-    /// Settling has ended, and all is durable or gone, or nobody knows.
+    /// Ends a barrier. Unless `done`, nothing is known about the changes, and they need another barrier.
     fn end(&mut self, done: bool) {
         self.changed |= !done && self.settling;
         self.settling = false;
@@ -82,7 +83,7 @@ impl Shared {
         self.options.durable == Durable::Fsync
     }
 
-    /// A request is about to be sent; whether its answer need not wait.
+    /// Records that a request is about to be sent; returns whether its answer need not wait.
     pub(super) fn sends_soon(&self, changes: bool) -> bool {
         let soon = changes && self.is_soon();
         if soon {
@@ -91,12 +92,13 @@ impl Shared {
         soon
     }
 
-    /// Such a request was answered, or will not be. What was settled since it was sent may have been settled before it was carried out.
+    /// Records that such a request was answered, or will not be. A barrier since its sending may have come before its
+    /// execution.
     pub(super) fn answered_soon(&self) {
         lock(&self.settling.known).change();
     }
 
-    /// A session begins: the mgr may have been started on a machine that was without power.
+    /// Checks the boot number at the start of a session, because the mgr's machine may have lost power.
     pub(super) async fn begin_settling(&self, connection: &Connection, epoch: u64) -> Result<()> {
         if self.is_soon() {
             let boot = boot_of(self.alone(connection, epoch, question()).await?)?;
@@ -112,15 +114,15 @@ impl Session {
         self.shared.is_soon()
     }
 
-    /// How often changes may have been lost so far.
+    /// Returns how often changes may have been lost so far.
     pub(crate) fn losses(&self) -> u64 {
         lock(&self.shared.settling.known).losses
     }
 
-    /// Returns when everything is durable that the mgr has answered for.
+    /// Returns when every change that the mgr has answered is durable.
     ///
     /// # Errors
-    /// `Io`: changes may have been lost since `seen` losses, which has all of them afterwards.
+    /// `Io`: changes may have been lost since `seen` losses. `seen` then counts all of them.
     pub(crate) async fn settle(&self, seen: &AtomicU64) -> Result<()> {
         let settling = &self.shared.settling;
         let _turn = settling.turn.lock().await;
@@ -150,14 +152,15 @@ impl Session {
 mod tests {
     use super::*;
 
-    /// Every history of so many steps: a change is known to be lost if the number changed between it and its settling, and only then.
+    /// Tests every history of so many steps: a loss is detected if and only if the number changed between a change and
+    /// its barrier.
     #[test]
     fn what_was_not_settled_is_missed_when_the_number_changes() {
         const STEPS: u32 = 8;
         for history in 0..4u32.pow(STEPS) {
             let (mut known, mut boot) = (Known::default(), 0u64);
             known.told(boot);
-            // By the specification: changes that would be lost, and whether any was.
+            // By the specification: the changes that would be lost, and whether any was.
             let (mut open, mut lost) = (false, false);
             for step in 0..STEPS {
                 match history >> (2 * step) & 3 {
@@ -165,14 +168,14 @@ mod tests {
                         known.change();
                         open = true;
                     }
-                    // A power cut, heard of with the next session.
+                    // A power loss, detected with the next session.
                     1 => {
                         boot += 1;
                         lost |= open;
                         open = false;
                         known.told(boot);
                     }
-                    // Settled, in peace.
+                    // A barrier without a power loss.
                     2 => {
                         if known.begin() {
                             known.told(boot);
@@ -180,7 +183,7 @@ mod tests {
                         }
                         open = false;
                     }
-                    // A power cut while it is settled, heard of with a new session and then with the answer.
+                    // A power loss during a barrier, detected with a new session and then with the answer.
                     _ => {
                         if known.begin() {
                             boot += 1;

@@ -1,4 +1,4 @@
-//! CREATE: making a regular file and opening it.
+//! CREATE: creates a regular file and opens it.
 
 use crate::abi;
 use crate::fs::{Answer, FileSystem, hint, wanted};
@@ -8,7 +8,7 @@ use client::{CreateOptions, OpenFlags};
 use rustix::fs::OFlags;
 use types::Status;
 
-/// See the head of this file. The kernel has applied the umask.
+/// Executes CREATE. The kernel has applied the umask.
 pub(crate) async fn create(
     fs: &FileSystem,
     header: &Header,
@@ -20,7 +20,7 @@ pub(crate) async fn create(
     let how = OFlags::from_bits_retain(flags);
     let wanted = wanted(flags);
     let alone = fs.wants_alone(flags);
-    // The kernel reads what it writes to its page cache; who makes a file may.
+    // The kernel reads pages that it fills up, and the creator of a file may read it.
     let open = OpenFlags { read: alone || wanted.read, ..wanted };
     let options = CreateOptions {
         mode: mode & 0o7777,
@@ -28,20 +28,20 @@ pub(crate) async fn create(
         open,
         policy: hint(flags),
         alone,
-        // Whoever closes it, or syncs it or its directory, waits until it is there to stay.
+        // The next close or fsync of the file, or sync of its directory, waits until the creation is durable.
         unsynced: true,
         ..CreateOptions::default()
     };
     let unseen = fs.nodes.unseen();
     let (file, after) = match mount.create_telling(&dir, name, options).await {
-        // Somebody else has made it meanwhile, and it may not be read.
+        // Another client has created it meanwhile, and this caller may not read it.
         Err(error) if alone && error.is(Status::Access) => {
             let open = OpenFlags { read: false, ..options.open };
             mount.create_telling(&dir, name, CreateOptions { open, alone: false, ..options }).await?
         }
         outcome => outcome?,
     };
-    // One that was there already.
+    // The file existed already.
     if !file.is_unsynced()
         && file.attrs().mode & 0o6000 != 0
         && open_flags & abi::OPEN_KILL_SUIDGID != 0
@@ -50,9 +50,9 @@ pub(crate) async fn create(
         Box::pin(fs.drop_privileges(header, &file.node())).await?;
     }
     fs.changed_in(header, after, unseen);
-    // One that others made in the meantime the kernel may know, with another size.
+    // The kernel may know a file that another client created meanwhile, with another size.
     let new = !fs.nodes.is_known(file.node().id.0);
-    // Before the kernel is told for how long to believe the attributes: others may want the file from here on.
+    // Before the kernel receives the lifetime of the attributes: another client may want the file from here on.
     let (how, writing) = fs.how(&file, flags, (true, new));
     let entry = fs.entry_made(Body::with_capacity(144), header, name, (&file.node(), &file.attrs()));
     fs.nodes.may_have_pages(file.node().id.0, how);

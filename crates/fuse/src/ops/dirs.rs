@@ -1,4 +1,4 @@
-//! OPENDIR, READDIR, READDIRPLUS and RELEASEDIR: reading directories.
+//! OPENDIR, READDIR, READDIRPLUS and RELEASEDIR: list directories.
 
 use crate::Errno;
 use crate::fs::{Answer, FileSystem};
@@ -7,12 +7,12 @@ use crate::reply::{Body, Entries, Reply, opened};
 use crate::request::Header;
 use types::FileKind;
 
-/// Offsets behind `.` and `..`; those of entries begin above (RFC 8881 §18.23.3 keeps cookies 0 to 2 free).
+/// Offsets behind `.` and `..`; those of entries are larger (RFC 8881 §18.23.3 keeps cookies 0 to 2 free).
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTDOT: u64 = 2;
 
-/// Opens a directory. Where the mgr has to be asked whether the path still leads to it, the first page comes along, for a program that reads it
-/// next. Whether the directory may be read is checked when it is.
+/// Opens a directory. If the mgr has to check that the path still leads to it, the same request fetches the first page,
+/// for a program that reads the directory next. The read permission is checked when the program reads.
 pub(crate) async fn open(fs: &FileSystem, header: &Header) -> Answer {
     let mut reading = Reading::default();
     let (mount, node) = (fs.by_name(header), fs.node(header)?);
@@ -38,7 +38,7 @@ pub(crate) fn release(fs: &FileSystem, fh: u64) -> Answer {
     Ok(Reply::Done)
 }
 
-/// Entries from `offset` on, in `size` bytes; with `plus` the kernel learns what they stand for.
+/// Returns entries from `offset` on, in `size` bytes; with `plus`, the kernel receives their attributes too.
 pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, size): (u64, u32), plus: bool) -> Answer {
     let (open, dir) = (fs.opens.dir(fh)?, fs.node(header)?);
     let mut reading = open.reading.lock().await;
@@ -46,7 +46,7 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
     let (asked_for, mut offset) = (offset, offset);
     for (name, after) in [(&b"."[..], AFTER_DOT), (b"..", AFTER_DOTDOT)] {
         if offset < after {
-            // The kernel takes no notice of their attributes.
+            // The kernel ignores their attributes.
             let unknown = plus.then_some(|body: Body| body.zeros(128));
             if !entries.push((name, dir.id.0, FileKind::Directory), after, unknown) {
                 return Ok(entries.reply());
@@ -55,7 +55,7 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
         }
     }
     let cookie = if offset == AFTER_DOTDOT { 0 } else { offset };
-    // The page from when the directory was opened is good for one reading from the beginning, a moment later.
+    // The page from OPENDIR is valid for one reading from the beginning, a moment later.
     let unasked = std::mem::take(&mut reading.unasked);
     let begins = asked_for == 0 && !(unasked && reading.asked.is_some_and(|asked| fs.lately.is_good(asked)));
     if reading.pages.is_none() || reading.at != cookie || begins {
@@ -73,7 +73,7 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
             *at = entry.cookie;
             ahead.pop_front();
         }
-        // What there is may be told before more is asked for.
+        // Entries are returned before the next page is requested.
         if !entries.is_empty() && *at != cookie {
             return Ok(entries.reply());
         }

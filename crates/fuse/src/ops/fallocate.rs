@@ -1,4 +1,4 @@
-//! FALLOCATE: reserving room, and punching holes.
+//! FALLOCATE: reserves space and punches holes.
 
 use crate::Errno;
 use crate::fs::{Answer, FileSystem};
@@ -15,7 +15,8 @@ const PUNCH_HOLE_KEEP_SIZE: u32 = 2 | KEEP_SIZE;
 const ZERO_RANGE: u32 = 0x10;
 const ZERO_RANGE_KEEP_SIZE: u32 = ZERO_RANGE | KEEP_SIZE;
 
-/// See the head of this file. Room behind the end of a file that is to stay as short cannot be reserved: NFS does not know that.
+/// Executes FALLOCATE. Space behind the end of a file cannot be reserved without changing its size, as NFS has no such
+/// operation.
 pub(crate) async fn fallocate(
     fs: &FileSystem,
     header: &Header,
@@ -45,7 +46,7 @@ pub(crate) async fn fallocate(
             if mode == KEEP_SIZE && within != Some(range) {
                 return Err(EOPNOTSUPP);
             }
-            // What is behind the end is zeros, whatever happens.
+            // Bytes behind the end are zeros in any case.
             if let Some(within) = within {
                 if mode != KEEP_SIZE {
                     zero(fs, file, within).await?;

@@ -1,24 +1,24 @@
-//! FLUSH: close(2) of one of a file's descriptors.
+//! FLUSH: close(2) of one descriptor of an open file.
 
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
 use crate::request::Header;
 
-/// See the head of this file. What was written is durable and known to the mgr afterwards, or close(2) fails; the caller's
-/// locks by fcntl(2) go. A failure is not used up by it: any process that inherited the descriptor closes it, and whoever
-/// wrote wants to know.
+/// Executes FLUSH. Afterwards all writes are durable and known to the mgr, or close(2) fails. The caller's fcntl(2)
+/// locks are released. A reported failure is reported again: any process that inherited the descriptor closes it, and
+/// the writer has to see the failure too.
 pub(crate) async fn flush(fs: &FileSystem, header: &Header, fh: u64, lock_owner: u64) -> Answer {
     let open = fs.opens.file(fh)?;
     let mut written = Ok(());
     if let Some(due) = open.due() {
-        // Apart, for most requests need not carry room for it.
+        // Boxed, so that most requests need not reserve memory for it.
         written = Box::pin(open.file.flush()).await;
         match written {
             Ok(()) => open.made_durable(due),
             Err(_) => fs.has_lost_pages(header.node),
         }
     }
-    // Before the answer: what follows it may be the kernel's last word of this open.
+    // Before the answer: the next request of the kernel may be the last one of this open.
     fs.opens.flushed(fh, &open, header.pid);
     fs.opens.unlock_all(&open.file, lock_owner).await?;
     written?;

@@ -1,11 +1,11 @@
-//! FSYNC: everything written before is durable, the size too.
+//! FSYNC: makes all earlier writes of a file durable, and its size too.
 
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
 use crate::request::Header;
 
-/// See the head of this file. Each write of a mount whose writes are synchronous ends so as well: its bytes have been handed on by then, and need
-/// not be durable, unless the program asked for that.
+/// Executes FSYNC. On a mount with synchronous writes, each write also ends with FSYNC. Its bytes are written back by
+/// then, and need not be durable unless the program asked for that.
 pub(crate) async fn fsync(fs: &FileSystem, header: &Header, fh: u64) -> Answer {
     let open = fs.opens.file(fh)?;
     fs.write_back.thread_writes(header.node, header.pid, None);

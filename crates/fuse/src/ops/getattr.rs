@@ -1,4 +1,4 @@
-//! GETATTR: the attributes of a file; and STATX, which is the same with when it was made.
+//! GETATTR returns the attributes of a file; STATX does the same and adds the birth time.
 
 use crate::calls;
 use crate::fs::{Answer, FileSystem};
@@ -8,10 +8,10 @@ use crate::request::Header;
 use std::time::Duration;
 use types::Attrs;
 
-/// How long the kernel's question may have been under way.
+/// How long the kernel's request may have been in flight.
 const UNDER_WAY: Duration = Duration::from_millis(50);
 
-/// See the head of this file.
+/// Executes GETATTR and STATX.
 pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -> Answer {
     if fs.write_back.beliefs.is_expiring(header.pid) {
         let attrs = fs.callers.anybody().getattr(&fs.node(header)?).await?;
@@ -45,7 +45,7 @@ pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -
     let lingers = fs.opens.do_pages_linger(header.node);
     let stale = shared || older || (read || lingers) && fs.is_shared(header.node);
     if stale {
-        // What is read or written next begins with what there is: the kernel asks for attributes before either.
+        // The kernel asks for attributes before each read and write, which then start without old pages.
         Box::pin(fs.forget_pages(header.node)).await;
         if let (Some(open), Some(number)) = (&open, delegation) {
             open.pages_begin_under(number);
@@ -58,10 +58,11 @@ pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -
     };
     let forgot = || fs.is_shared(header.node) && fs.opens.were_pages_forgotten(header.node, UNDER_WAY);
     if !fs.write_back.is_on() && (stale || forgot()) {
-        // It takes no notice of the answer to this question: it asked before it was told to forget pages.
+        // The kernel drops the answer to this request, as it had to forget pages after it asked.
         Box::pin(fs.show_size(header.node)).await;
     }
-    // Whoever has the inode locked cannot wait for who corrects what the kernel believes; who is about to read or write has not.
+    // A caller that has the inode locked cannot wait for the correction of the kernel's attributes. A caller that is
+    // about to read or write has not.
     let by_program = shared && fs.write_back.beliefs.set_by(header.pid).is_none();
     let moves = |call: calls::Call| (call.writes() || call.reads()).then(|| call.written_range());
     if by_program && let Some(range) = Box::pin(calls::look(header.pid, moves)).await {
@@ -74,9 +75,11 @@ pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -
 }
 
 impl FileSystem {
-    /// The answer to a kernel that is about to read an open file from its pages ([`crate::abi::init::AUTO_INVAL_DATA`]), where this mount holds a delegation
-    /// of it and does not write back: then nobody has to be asked, and the pages are good. A time at which this mount has written the kernel is not told here, as it would drop
-    /// them; a program that asks for it is told, for which nothing said here is good for long.
+    /// Returns the answer to a kernel that is about to read an open file from its pages
+    /// ([`crate::abi::init::AUTO_INVAL_DATA`]). This mount holds a delegation of the file and does not write back, so
+    /// the pages are valid and no request to the mgr is necessary. The answer has the modification time that the kernel
+    /// knows, even if this mount has written since: with a new time, the kernel would drop its pages. A program that
+    /// asks for the time receives the new one, because an answer with the old time has no lifetime.
     fn known_for_reading(&self, header: &Header, open: &OpenFile) -> Option<Reply> {
         let attrs = open.file.attrs();
         let told = self.nodes.told_time(header.node)?;

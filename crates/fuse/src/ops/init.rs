@@ -1,4 +1,4 @@
-//! INIT: what kernel and file system agree on.
+//! INIT: negotiates the features that the kernel and the file system use.
 
 use crate::Errno;
 use crate::abi::{self, init as flag};
@@ -10,7 +10,7 @@ use types::limits::PAYLOAD_MAX;
 const EPROTO: Errno = Errno(71);
 const ENODEV: Errno = Errno(19);
 
-/// What is wanted of the kernel, as far as it has it.
+/// Features that the mount uses if the kernel offers them.
 const WANTED: u64 = flag::ASYNC_READ
     | flag::POSIX_LOCKS
     | flag::FLOCK_LOCKS
@@ -26,12 +26,12 @@ const WANTED: u64 = flag::ASYNC_READ
     | flag::INIT_EXT
     | flag::DIRECT_IO_ALLOW_MMAP
     | flag::HANDLE_KILLPRIV_V2;
-/// Requests of the kernel's own, such as read-ahead, that may wait at the same time.
+/// Requests of the kernel's own, such as read-ahead, that may be in flight at the same time.
 const BACKGROUND: u16 = 128;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
-/// See the head of this file.
+/// Executes INIT.
 pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u32, offered: u64) -> Answer {
     if major != abi::MAJOR || minor < abi::MINOR_OLDEST {
         let (ours, least) = (abi::MAJOR, abi::MINOR_OLDEST);
@@ -51,7 +51,7 @@ pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u
     let flags = offered & (WANTED | writeback | transport.wants());
     transport.agreed(flags);
     fs.drops_privileges.store(flags & flag::HANDLE_KILLPRIV_V2 != 0, Relaxed);
-    // More than it offers only root can give it, later.
+    // Only root can set a larger value than the kernel offers, after the mount.
     let wanted = fs.callers.anybody().policy().policy.read_ahead;
     let read_ahead = u32::try_from(wanted).unwrap_or(u32::MAX).min(max_readahead);
     let body = Body::with_capacity(64)
@@ -62,7 +62,7 @@ pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u
         .u16(BACKGROUND)
         .u16(BACKGROUND / 4 * 3)
         .u32(PAYLOAD_MAX as u32)
-        // Times are exact to the nanosecond.
+        // The granularity of times in nanoseconds.
         .u32(1)
         .u16((PAYLOAD_MAX / PAGE) as u16)
         .u16(0)

@@ -1,10 +1,10 @@
-//! LINK: one more name of a file.
+//! LINK: creates another hard link to a file.
 
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Body;
 use crate::request::Header;
 
-/// See the head of this file.
+/// Executes LINK.
 pub(crate) async fn link(fs: &FileSystem, header: &Header, oldnode: u64, name: &[u8]) -> Answer {
     let (mount, dir, node) = (fs.by_names(header, Some(oldnode)), fs.node(header)?, fs.nodes.get(oldnode)?);
     let _changing = fs.nodes.changing(header.node);

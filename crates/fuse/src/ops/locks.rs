@@ -1,4 +1,4 @@
-//! GETLK, SETLK and SETLKW: byte-range locks of fcntl(2), and those of flock(2), which cover the whole file.
+//! GETLK, SETLK and SETLKW: byte-range locks of fcntl(2), and the locks of flock(2), which cover the whole file.
 
 use crate::Errno;
 use crate::fs::{Answer, FileSystem};
@@ -20,7 +20,7 @@ fn range(lock: &Lock) -> Result<ByteRange, Errno> {
     if lock.start > lock.end.min(END) {
         return Err(EINVAL);
     }
-    // What lies behind the last byte that the kernel can name is not the caller's to lock.
+    // A lock does not include bytes behind the last one that the kernel can name.
     Ok(ByteRange { offset: lock.start, len: lock.end.min(END) - lock.start + 1 })
 }
 
@@ -32,7 +32,7 @@ fn kind(lock: &Lock) -> Result<LockKind, Errno> {
     }
 }
 
-/// The lock that is in the way of one like this, if there is one.
+/// Executes GETLK: returns a conflicting lock, if there is one.
 pub(crate) async fn get(fs: &FileSystem, header: &Header, lock: &Lock) -> Answer {
     let open = fs.opens.file(lock.fh)?;
     let (lockers, range, kind) = (fs.opens.lockers(), range(lock)?, kind(lock)?);
@@ -53,16 +53,16 @@ pub(crate) async fn get(fs: &FileSystem, header: &Header, lock: &Lock) -> Answer
         len => held.range.offset.saturating_add(len - 1).min(END),
     };
     let kind = if held.kind == LockKind::Write { WRITE } else { READ };
-    // A process that uses another mount cannot be told.
+    // The process is unknown if it uses another mount.
     let pid = held.owner.and_then(|owner| lockers.process(header.node, owner)).unwrap_or(0);
     Ok(body.u64(held.range.offset.min(END)).u64(end).u32(kind).u32(pid).reply())
 }
 
-/// Locks or unlocks a range; waits if that is wanted and somebody else has it locked.
+/// Executes SETLK and SETLKW: locks or unlocks a range. With `sleep`, waits for conflicting locks.
 pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bool) -> Answer {
     let open = fs.opens.file(lock.fh)?;
-    // What others wrote under their locks before is not in the page cache, and what was written under this one is nowhere else. Whether
-    // there are others may change while a lock is waited for.
+    // The page cache lacks writes that other clients made under their earlier locks, and is the only place of writes
+    // under this lock. While the call waits for a lock, other clients may open or close the file.
     let cached = || open.cached && !open.file.is_alone();
     let range = range(lock)?;
     if lock.kind == UNLOCK {
@@ -75,7 +75,7 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
         return Ok(Reply::Done);
     }
     let kind = kind(lock)?;
-    // Before it is asked for: should the asker go away over it, closing gives it back.
+    // Recorded before the request: if the caller ends meanwhile, the close releases the lock.
     fs.opens.asks_lock(&open, lock.owner, (lock.pid, lock.fh, lock.flock)).await;
     if !take(fs, header, &open, lock, (range, kind), sleep).await? {
         return Err(EAGAIN);
@@ -83,15 +83,16 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
     if cached()
         && let Err(error) = fs.begin_anew(header, &open).await
     {
-        // Who is told that it has no lock does not give it back.
+        // A caller that receives an error would not release the lock.
         open.for_locks.get().unwrap_or(&open.file).unlock(lock.owner, range).await?;
         return Err(error);
     }
     Ok(Reply::Done)
 }
 
-/// Whether the lock is had. Servers want a file open for writing under an exclusive lock, and for reading under a shared one (RFC 8881
-/// §18.10.4, NFS4ERR_OPENMODE), and so does fcntl(2); flock(2) does not, so for that the file is opened once more.
+/// Tries to take the lock, and returns whether it succeeded. Servers require a file open for writing for an exclusive
+/// lock, and for reading for a shared one (RFC 8881 §18.10.4, NFS4ERR_OPENMODE), and so does fcntl(2). As flock(2) does
+/// not, the mount opens the file once more for it.
 async fn take(
     fs: &FileSystem,
     header: &Header,
@@ -105,7 +106,8 @@ async fn take(
         None if open.file.may_lock(what.1) || !lock.flock => &open.file,
         None => {
             let file = open.for_locks.get_or_try_init(|| Box::pin(open_for_locks(fs, header))).await?;
-            // What it has by the other open would be held beside; flock(2) may let others in while it changes the kind.
+            // Locks through the other open would remain. flock(2) may let other callers in while it changes the kind of
+            // lock.
             open.file.unlock(lock.owner, what.0).await?;
             file
         }
@@ -126,7 +128,8 @@ async fn take(
     }
 }
 
-/// Opens a file for reading and writing, if need be in the mount's own name: who has it open may lock it, and nothing else comes of this.
+/// Opens a file for reading and writing, with the mount's own credentials if necessary: a caller that has the file open
+/// may lock it, and this open serves no other purpose.
 async fn open_for_locks(fs: &FileSystem, header: &Header) -> Result<File, Errno> {
     let node = fs.node(header)?;
     let flags = OpenFlags::READ_WRITE;

@@ -1,4 +1,4 @@
-//! LOOKUP: what a name stands for.
+//! LOOKUP: returns the file that a name stands for.
 
 use crate::Errno;
 use crate::fs::{Answer, FileSystem};
@@ -6,7 +6,7 @@ use crate::reply::{Body, no_entry};
 use crate::request::Header;
 use types::Status;
 
-/// See the head of this file.
+/// Executes LOOKUP.
 pub(crate) async fn lookup(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
     let dir = fs.node(header)?;
     fs.vanishing.looks_up(header.pid, header.node, name).await;
@@ -19,7 +19,7 @@ pub(crate) async fn lookup(fs: &FileSystem, header: &Header, name: &[u8]) -> Ans
             Ok(entry.reply())
         }
         Err(error) if error.is(Status::NoEnt) => {
-            // The kernel drops the name if it has known it.
+            // The kernel drops the name if it has it cached.
             fs.nodes.unnamed(header.node, name);
             let absent_valid = fs.config.absent_valid;
             if absent_valid.is_zero() { Err(Errno::from(error)) } else { Ok(no_entry(absent_valid)) }

@@ -1,4 +1,4 @@
-//! LSEEK: the next data or hole.
+//! LSEEK: finds the next data or the next hole.
 
 use crate::Errno;
 use crate::fs::{Answer, FileSystem};
@@ -9,12 +9,12 @@ const EINVAL: Errno = Errno(22);
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
-/// See the head of this file.
+/// Executes LSEEK.
 pub(crate) async fn lseek(fs: &FileSystem, fh: u64, offset: u64, whence: u32) -> Answer {
     let open = fs.opens.file(fh)?;
     let number = open.file.node().id.0;
     if fs.write_back.is_written(number) {
-        // The kernel asks without handing on what it has.
+        // The kernel asks without writing back its pages.
         fs.forget_pages(number).await;
     }
     let size = open.file.size_now().await?;

@@ -1,10 +1,10 @@
-//! MKDIR: making a directory.
+//! MKDIR: creates a directory.
 
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Body;
 use crate::request::Header;
 
-/// See the head of this file. The kernel has applied the umask.
+/// Executes MKDIR. The kernel has applied the umask.
 pub(crate) async fn mkdir(fs: &FileSystem, header: &Header, name: &[u8], mode: u32) -> Answer {
     let (mount, dir) = (fs.by_name(header), fs.node(header)?);
     let _changing = fs.nodes.changing(header.node);

@@ -1,4 +1,4 @@
-//! MKNOD: making a special file, or a regular one that is not opened.
+//! MKNOD: creates a special file, or a regular file without opening it.
 
 use crate::Errno;
 use crate::fs::{Answer, FileSystem};
@@ -9,7 +9,7 @@ use types::FileKind;
 
 const EINVAL: Errno = Errno(22);
 
-/// See the head of this file. `mode` has the type bits of `st_mode`.
+/// Executes MKNOD. `mode` has the type bits of `st_mode`.
 pub(crate) async fn mknod(fs: &FileSystem, header: &Header, name: &[u8], mode: u32, rdev: u32) -> Answer {
     let (mount, dir) = (fs.by_name(header), fs.node(header)?);
     let _changing = fs.nodes.changing(header.node);

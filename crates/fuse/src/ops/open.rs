@@ -1,4 +1,4 @@
-//! OPEN: opening a file that is there.
+//! OPEN: opens an existing file.
 
 use crate::Errno;
 use crate::abi;
@@ -11,8 +11,9 @@ use types::{Attrs, ByteRange, Status};
 const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
 
-/// See the head of this file. What vanishes while it is opened, or has vanished since the kernel was told of its name, the kernel looks up once
-/// more; if it has vanished then again ([`crate::vanishing`]), and there is no such name, that is what is said.
+/// Executes OPEN. If the file is removed during the open, or was removed since the kernel received its name, the kernel
+/// looks the path up once more. If the file is gone again ([`crate::vanishing`]) and the name does not exist, the
+/// answer is ENOENT.
 pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
     let outcome = open_found(fs, header, flags, open_flags).await;
     if matches!(outcome, Err(Errno::MOVED | Errno::UNWALKED)) {
@@ -29,22 +30,22 @@ pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flag
     }
 }
 
-/// The attributes that come with it are news for the kernel: what others did up to their closing
-/// of the file is seen from here on.
+/// Opens the file. The kernel receives the attributes of this open: from here on it sees changes of other clients up to
+/// their close of the file.
 async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
     let node = fs.node(header)?;
     let dir = fs.nodes.dir_of(header.node);
     let named = !fs.vanishing.may_be_nameless(header.pid, header.node);
     let options = OpenOptions { flags: wanted(flags), dir: dir.as_ref(), policy: hint(flags), alone: false, named };
     let file = open_file(fs, header, &node, options, flags).await?;
-    // Not before: who may not cut the file takes nothing from it.
+    // Not before: a caller that may not truncate the file must not clear its bits.
     if file.attrs().mode & 0o6000 != 0 && open_flags & abi::OPEN_KILL_SUIDGID != 0 && options.flags.truncate {
         Box::pin(fs.drop_privileges(header, &node)).await?;
     }
     let attrs = file.attrs();
     fs.renew(header.node, &attrs);
     let changed = !fs.nodes.pages_are_of(header.node, &attrs);
-    // Of a file that is cut the kernel knows the size, and has the inode locked.
+    // The kernel knows the size of a truncated file, and has its inode locked.
     let sure = if options.flags.truncate {
         fs.changed_otherwise(header.node, ByteRange::ALL);
         fs.may_believe_more(header.node);
@@ -59,9 +60,9 @@ async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u3
     let (how, writing) = fs.how(&file, flags, (changed, sure));
     fs.nodes.may_have_pages(header.node, how);
     let handle = fs.opens.add_file(file, flags, (how, writing));
-    // Whoever has written past the pages of the file since it was looked whose they are has not found it open.
+    // A write past the page cache between the check of the pages and here has not found the file open.
     if fs.is_shared(header.node) {
-        // What the kernel was told of it before was to hold for a while.
+        // The kernel received earlier attributes with a lifetime.
         fs.doubt_attributes(header.node);
     }
     let keeps = how & abi::fopen::KEEP_CACHE != 0 && !fs.nodes.is_written_past(header.node);
@@ -69,8 +70,8 @@ async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u3
     Ok(opened(Body::with_capacity(16), handle, how).reply())
 }
 
-/// Opens the file, alone where that is of use. The kernel reads what it writes to its page cache, even for programs that only write: who may not
-/// read the file writes past it.
+/// Opens the file, with a write delegation where that is useful. The kernel reads pages that it fills up, even for
+/// programs that only write. If the caller may not read the file, its writes bypass the page cache.
 async fn open_file(
     fs: &FileSystem,
     header: &Header,

@@ -1,15 +1,15 @@
-//! READ: bytes of an open file.
+//! READ: reads bytes of an open file.
 
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
 use crate::request::Header;
 use types::ByteRange;
 
-/// See the head of this file. Fewer bytes than asked for mean the end of the file.
+/// Executes READ. A result shorter than requested means the end of the file.
 pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, size): (u64, u32), past: bool) -> Answer {
     let open = fs.opens.file(fh)?;
     if !past && fs.is_shared(header.node) {
-        // Before the bytes are read: the kernel reads ahead while it asks for attributes.
+        // Before the read, because the kernel reads ahead while it asks for attributes.
         fs.let_pages_linger(header.node, &open);
     }
     let fills = !past && !open.cached && !fs.write_back.is_written(header.node);
@@ -18,8 +18,8 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
     if let Some(fill) = fill {
         fill.got(&found.segments);
     }
-    // Past the page cache the kernel writes back what it has of these bytes and not what it has behind them, which makes the file longer. What it
-    // reads into that for a mapping it has locked until then.
+    // For a read past the page cache, the kernel writes back its pages of this range, but not pages behind it, which
+    // extend the file. Pages that it reads in that range for a mapping stay locked until then.
     if past && found.len() < u64::from(size) && fs.write_back.is_written(header.node) {
         fs.forget_pages(header.node).await;
         found = open.file.read_at(offset, size as usize).await?;

@@ -1,15 +1,15 @@
-//! RELEASE: nobody has an open file any more.
+//! RELEASE: closes a file after its last descriptor is closed.
 
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
 use std::sync::Arc;
 
-/// See the head of this file. Nobody waits for it: what went wrong was told by FLUSH.
+/// Executes RELEASE. No caller waits for it: FLUSH has reported errors.
 pub(crate) async fn release(fs: &FileSystem, fh: u64) -> Answer {
     let open = fs.opens.take_file(fh)?;
     let written = fs.write_back.sync.is_on();
     fs.opens.unlock_open(fh, &open).await?;
-    // A request that was given up may still hold it, and closes it then.
+    // An abandoned request may still hold it, and closes it then.
     if let Ok(open) = Arc::try_unwrap(open).map_err(drop) {
         open.leave().await?;
     }

@@ -1,11 +1,11 @@
-//! UNLINK and RMDIR: taking a name away. The kernel has looked which of the two it is.
+//! UNLINK and RMDIR: remove a name, after the kernel has checked which of the two applies.
 
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
 use crate::request::Header;
 use types::{Attrs, Status};
 
-/// UNLINK.
+/// Executes UNLINK.
 pub(crate) async fn unlink(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
     let (mount, dir) = (fs.by_name(header), fs.node(header)?);
     let _removal = fs.vanishing.removes(header.pid, header.node, name).await;
@@ -14,7 +14,7 @@ pub(crate) async fn unlink(fs: &FileSystem, header: &Header, name: &[u8]) -> Ans
     ended(fs, header, name, unseen, removed).await
 }
 
-/// RMDIR. Who has the directory open goes on with one that is empty.
+/// Executes RMDIR. Callers that have the directory open see an empty directory afterwards.
 pub(crate) async fn rmdir(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
     let (mount, dir) = (fs.by_name(header), fs.node(header)?);
     let unseen = fs.nodes.unseen();
@@ -26,7 +26,7 @@ pub(crate) async fn rmdir(fs: &FileSystem, header: &Header, name: &[u8]) -> Answ
     ended(fs, header, name, unseen, removed).await
 }
 
-/// How a removal ended, after which the directory has these attributes.
+/// Completes a removal, after which the directory has these attributes.
 async fn ended(
     fs: &FileSystem,
     header: &Header,
@@ -40,7 +40,7 @@ async fn ended(
     fs.changed_in(header, removed.as_ref().ok().copied().flatten(), unseen);
     let (mount, dir) = (fs.acting(header), fs.node(header)?);
     match removed {
-        // The mgr died over the answer: the name tells how it ended.
+        // The mgr crashed before it answered; whether the name exists shows the result.
         Err(error) if error.is_in_doubt() => match mount.lookup(&dir, name).await {
             Err(gone) if gone.is(Status::NoEnt) => Ok(Reply::Done),
             Ok((node, _)) => Ok(client::doubt::remove(&mount, node.id, &dir, name).await.map(|()| Reply::Done)?),

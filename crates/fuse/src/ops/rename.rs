@@ -1,4 +1,4 @@
-//! RENAME: moving a name, or exchanging two.
+//! RENAME: moves a name, or exchanges two names.
 
 use crate::Errno;
 use crate::fs::{Answer, FileSystem};
@@ -8,8 +8,8 @@ use types::{Attrs, FileKind, Renaming, Status};
 
 const EINVAL: Errno = Errno(22);
 
-/// See the head of this file. Of the flags of renameat2(2) there are RENAME_NOREPLACE and RENAME_EXCHANGE; an mgr that is
-/// older than they are answers as the kernel does for file systems without them.
+/// Executes RENAME. Of the flags of renameat2(2), RENAME_NOREPLACE and RENAME_EXCHANGE are supported. With an mgr that
+/// does not support them, the answer is the kernel's for file systems without them (EINVAL).
 pub(crate) async fn rename(
     fs: &FileSystem,
     header: &Header,
@@ -26,11 +26,12 @@ pub(crate) async fn rename(
     };
     let _changing = (fs.nodes.changing(header.node), fs.nodes.changing(newdir));
     let (from, to) = ((&from, name), (&to, newname));
-    // Who has a directory open that is replaced goes on with one that is empty, as after RMDIR.
+    // Callers that have a replaced directory open see an empty directory afterwards, as after RMDIR.
     let replaces = how == Renaming::Replace && fs.opens.are_there_dirs();
     let replaced = if replaces { mount.lookup(to.0, newname).await.ok() } else { None };
     let renamed = match how {
-        // Both names are there before and after: what they stand for tells whether one that is in doubt has happened.
+        // Both names exist before and after. If the result is in doubt, what they stand for shows whether the exchange
+        // happened.
         Renaming::Exchange => {
             let moved = mount.lookup(from.0, name).await?.0.id;
             client::doubt::rename(&mount, moved, from, to, how).await
@@ -38,7 +39,7 @@ pub(crate) async fn rename(
         Renaming::Replace | Renaming::NoReplace => match mount.rename_as(from, to, how).await {
             Err(error) if error.is_in_doubt() => match mount.lookup(from.0, name).await {
                 Ok((node, _)) => client::doubt::rename(&mount, node.id, from, to, how).await,
-                // Nobody else is known to have moved it.
+                // No other caller is known to have moved it.
                 Err(gone) if gone.is(Status::NoEnt) => Ok(()),
                 Err(_) => Err(error),
             },

@@ -1,4 +1,4 @@
-//! SETATTR: changing attributes, the length among them.
+//! SETATTR: changes attributes, including the size.
 
 use crate::Errno;
 use crate::abi::fattr;
@@ -13,7 +13,7 @@ use types::{Attrs, ByteRange, FileKind, SetAttrs, SetTime, Status, Timestamp};
 const EBUSY: Errno = Errno(16);
 const EINVAL: Errno = Errno(22);
 
-/// See the head of this file.
+/// Executes SETATTR.
 pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) -> Answer {
     if let Some(told) = fs.write_back.beliefs.set_by(header.pid) {
         return fs.believe(header, args, &told);
@@ -28,9 +28,9 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
     let _changing = fs.nodes.changing(header.node);
     let open = (args.valid & fattr::FH != 0).then(|| fs.opens.file(args.fh)).transpose()?;
     let attrs = match open {
-        // The kernel hands on when it was told to write.
+        // The kernel writes back because a synchronous write requires it.
         Some(open) if is_times_alone(&changes) && fs.ends_synchronous_write(header).await => {
-            // The servers say when that was.
+            // The servers set the time of the write.
             open.file.attrs()
         }
         Some(open) if is_times_alone(&changes) => {
@@ -38,7 +38,7 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
             fs.has_handed_on(header.node, &attrs, &changes);
             attrs
         }
-        // What an open file was opened for holds, whatever the mode says by now.
+        // The rights of an open file remain those of its open, whatever the mode is by now.
         Some(open) if changes.size.is_some() => open.file.set_attrs(&changes).await?,
         _ => set_named(fs, header, args, &changes).await?,
     };
@@ -55,11 +55,11 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
     Ok(fs.attributes_changed(header, &attrs))
 }
 
-/// Sets attributes of a file in the name of who asks.
+/// Sets attributes of a file with the caller's credentials.
 async fn set_named(fs: &FileSystem, header: &Header, args: &SetAttr, changes: &SetAttrs) -> Result<Attrs, Errno> {
     let (mount, node) = (fs.by_name(header), fs.node(header)?);
     match mount.setattr(&node, changes).await {
-        // Whoever may write to a file may say that it was written now, and nothing else (utimensat(2)).
+        // A user who may write to a file may set its times to now, and to nothing else (utimensat(2)).
         Err(error) if (error.is(Status::Perm) || error.is(Status::Access)) && means_now(args) => {
             Ok(mount.setattr(&node, &SetAttrs { mtime: Some(SetTime::Now), ..*changes }).await?)
         }
@@ -67,28 +67,31 @@ async fn set_named(fs: &FileSystem, header: &Header, args: &SetAttr, changes: &S
     }
 }
 
-/// Whether both times are to be those of now: where the kernel keeps modification times it says which time that is.
+/// Returns whether both times have to be set to now. Where the kernel keeps modification times, it sends its present
+/// time instead.
 fn means_now(args: &SetAttr) -> bool {
     let all = fattr::ATIME_NOW | fattr::MTIME | fattr::CTIME;
     args.valid & (all | fattr::MTIME_NOW) == all && args.mtime == args.ctime
 }
 
-/// Sets when a file was written, as the kernel has it, once all that was written is durable. The kernel asks for this in the middle of an
-/// fsync and of a close, and reports a failure of it there: a write that failed is left for what it asks next, so that it is reported once.
+/// Sets the kernel's time of the last write, once all writes are durable. The kernel sends this request in the middle
+/// of an fsync and of a close, and reports a failure there. A write error is left for the kernel's next request, so
+/// that it is reported once.
 async fn set_written(open: &OpenFile, changes: &SetAttrs) -> Result<Attrs, Errno> {
     match open.file.set_attrs_behind(changes).await {
-        // Only the owner may say when; for others it is when the bytes came.
+        // Only the owner may set the time; for other users, the file keeps the time at which the bytes arrived.
         Err(error) if error.is(Status::Perm) || error.is(Status::Access) => Ok(open.file.refresh().await?),
         outcome => Ok(outcome?),
     }
 }
 
-/// Sets when a file was written, as the kernel has it, that it does not have open. It says so whenever it has changed a name of the file, too, and
-/// whoever has the disks synced at that moment is taken for the one who asks.
+/// Sets the kernel's time of the last write, for a file that the kernel does not have open. The kernel also sends this
+/// whenever it has changed a name of the file. A caller that syncs the disks at that moment appears as the caller of
+/// this request.
 async fn set_closed(fs: &FileSystem, header: &Header, changes: &SetAttrs) -> Result<Attrs, Errno> {
     let node = fs.node(header)?;
     let told = fs.nodes.believed(header.node).map(|(_, mtime)| SetTime::To(mtime));
-    // What the kernel knows from here is no news, and may be older than what others have written.
+    // A time that the kernel received from here is not new, and may be older than writes of other clients.
     let set = match told {
         Some(told) if changes.mtime == Some(told) => None,
         _ => Some(fs.acting(header).setattr(&node, changes).await),
@@ -101,13 +104,13 @@ async fn set_closed(fs: &FileSystem, header: &Header, changes: &SetAttrs) -> Res
         _ => fs.callers.anybody().getattr(&node).await,
     };
     match attrs {
-        // Its last name is gone: nobody will ever know.
+        // The last name of the file is gone, so no program will ever see the time.
         Err(error) if error.is(Status::Stale) => Ok(gone(&node, changes)),
         outcome => Ok(outcome?),
     }
 }
 
-/// Attributes of a file that is gone.
+/// Returns attributes for a file that is gone.
 fn gone(node: &Node, changes: &SetAttrs) -> Attrs {
     let time = match changes.mtime {
         Some(SetTime::To(time)) => time,
@@ -120,14 +123,15 @@ fn gone(node: &Node, changes: &SetAttrs) -> Attrs {
     Attrs { id: node.id, kind, mode, nlink, uid, gid, size, used, holes, atime, mtime, ctime, btime, change, rdev }
 }
 
-/// Whether nothing but the modification time is to be set.
+/// Returns whether only the modification time has to be set.
 fn is_times_alone(changes: &SetAttrs) -> bool {
     matches!(changes.mtime, Some(SetTime::To(_))) && SetAttrs { mtime: None, ..*changes } == SetAttrs::default()
 }
 
 impl FileSystem {
-    /// The kernel has handed on what it has of a file that it writes alone, and said when that was written: it believes in that time and in the size
-    /// that has come of it, until it writes more. Whoever asks for attributes then need not wait for it to be looked at.
+    /// Records that the kernel has written back a file that it alone writes, and has set the time of the last write.
+    /// The kernel has that time and the resulting size cached until it writes more. So requests for attributes need not
+    /// check what the kernel has cached.
     fn has_handed_on(&self, number: u64, attrs: &Attrs, changes: &SetAttrs) {
         if let Some(SetTime::To(mtime)) = changes.mtime
             && self.write_back.is_written(number)
@@ -137,13 +141,13 @@ impl FileSystem {
         }
     }
 
-    /// The answer to this process itself, which sets attributes for the kernel to believe them.
+    /// Answers the request of this process itself, which sets attributes so that the kernel caches them.
     ///
     /// # Errors
-    /// The file is written to the page cache by now, or was: the kernel knows better.
+    /// EBUSY: the file is or was written to the page cache by now, and the kernel's attributes are newer.
     fn believe(&self, header: &Header, args: &SetAttr, told: &Told) -> Answer {
         let (written, shared) = (self.write_back.is_written(header.node), self.write_back.is_shared(header.node));
-        // Nobody writes at this moment: the inode is locked for this request.
+        // No program writes at this moment: the inode is locked for this request.
         let sizes = args.valid & fattr::SIZE != 0;
         if written && !(shared && told.is_of_shared() && (!sizes || told.is_untouched())) {
             return Err(EBUSY);
@@ -167,7 +171,8 @@ fn changes(args: &SetAttr) -> Result<SetAttrs, Errno> {
         gid: is(fattr::GID).then_some(args.gid),
         size: is(fattr::SIZE).then_some(args.size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, args.atime)?,
-        // A cut sets it by itself. Where the kernel keeps times it says its own with that, which only the owner could set.
+        // A truncate sets the time by itself. A kernel that keeps times sends its own time too, which only the owner
+        // could set.
         mtime: if is(fattr::SIZE) { None } else { time(fattr::MTIME, fattr::MTIME_NOW, args.mtime)? },
     })
 }

@@ -1,10 +1,10 @@
-//! SYMLINK: making a symbolic link.
+//! SYMLINK: creates a symbolic link.
 
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Body;
 use crate::request::Header;
 
-/// See the head of this file.
+/// Executes SYMLINK.
 pub(crate) async fn symlink(fs: &FileSystem, header: &Header, name: &[u8], target: &[u8]) -> Answer {
     let (mount, dir) = (fs.by_name(header), fs.node(header)?);
     let _changing = fs.nodes.changing(header.node);

@@ -1,4 +1,4 @@
-//! WRITE: bytes for an open file.
+//! WRITE: writes bytes to an open file.
 
 use crate::Errno;
 use crate::abi;
@@ -14,8 +14,8 @@ use types::{Attrs, ByteRange, SetAttrs};
 
 const EIO: Errno = Errno(5);
 
-/// See the head of this file. Answered when the window has room for the bytes, save for files opened with `O_SYNC` or
-/// `O_DSYNC`, and with `O_APPEND`: where the end of the file is, only the mgr knows.
+/// Executes WRITE. The answer is sent when the bytes fit into the window. Files opened with `O_SYNC`, `O_DSYNC` or
+/// `O_APPEND` wait for the servers: only the mgr knows the end of the file.
 pub(crate) async fn write(
     fs: &FileSystem,
     header: &Header,
@@ -24,10 +24,10 @@ pub(crate) async fn write(
     (write_flags, flags): (u32, u32),
 ) -> Answer {
     let open = fs.opens.file(fh)?;
-    // Of pages that it writes back the kernel says so when it has seen such bits.
+    // For pages that it writes back, the kernel sets the flag only when it has seen such bits.
     let seen = (open.cached && fs.write_back.is_on()) || !open.plain.load(Relaxed);
     if write_flags & abi::WRITE_KILL_SUIDGID != 0 && seen {
-        // As what follows: apart, for most writes need room for none of it.
+        // Boxed, as are the futures below: most writes need no memory for them.
         Box::pin(fs.drop_privileges(header, &open.file.node())).await?;
         open.plain.store(true, Relaxed);
     }
@@ -53,11 +53,11 @@ pub(crate) async fn write(
     let outcome = put(fs, header, &open, (offset, data), (of_pages, flags)).await;
     if let Some(past) = past {
         if fs.write_back.is_on() {
-            // Before it is looked who reads pages: who opens it from here on gets them anew.
+            // Before the check for readers of pages: later opens get the pages again.
             fs.nodes.written_past(header.node);
         }
         if fs.opens.are_pages_read(header.node) {
-            // The kernel has forgotten them before it asked, and may have got some again before these bytes were there.
+            // The kernel has forgotten them before this request, and may have read some again before the bytes arrived.
             Box::pin(fs.forget_pages(header.node)).await;
         } else if let Some((range, mark)) = past.written() {
             Box::pin(fs.forget_pages_of(header.node, range)).await;
@@ -68,7 +68,7 @@ pub(crate) async fn write(
     Ok(Body::with_capacity(8).u32(len).u32(0).reply())
 }
 
-/// Hands the bytes on, of the kernel's pages or a program's own.
+/// Writes bytes of the kernel's pages, or of a program's own.
 async fn put(
     fs: &FileSystem,
     header: &Header,
@@ -85,7 +85,8 @@ async fn put(
         }
         Box::pin(open.file.append(data)).await?;
     } else if of_pages {
-        // The kernel keeps one error of all pages, and takes this page for lost: who wrote is told by fsync or close.
+        // The kernel keeps one error for all pages, and considers this page lost. It reports the error to the writer at
+        // fsync or close.
         open.file.write_behind(offset, data).await?;
     } else {
         open.file.write_at(offset, data).await?;
@@ -93,13 +94,13 @@ async fn put(
     if flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
         Box::pin(open.file.fsync()).await?;
     } else if flags.contains(OFlags::DIRECT) && open.file.policy().access != Access::ODirect {
-        // It became so behind the open, by fcntl(2).
+        // The program set O_DIRECT after the open, with fcntl(2).
         Box::pin(open.file.push()).await?;
     }
     Ok(())
 }
 
-/// Hands on what is written back of pages of which others change bytes, too.
+/// Writes written-back bytes of pages of which other writers change bytes, too.
 async fn put_pages(fs: &FileSystem, header: &Header, open: &OpenFile, offset: u64, data: Bytes) -> Result<(), Errno> {
     if fs.write_back.is_shared(header.node) {
         let (runs, end) = fs.write_back.changed(header.node, offset, &data);
@@ -116,7 +117,8 @@ async fn put_pages(fs: &FileSystem, header: &Header, open: &OpenFile, offset: u6
 }
 
 impl FileSystem {
-    /// Takes these bits away before an open file is changed in a way of which the kernel does not say whether the caller may keep them: root may.
+    /// Clears these bits before a change of an open file for which the kernel does not say whether the caller may keep
+    /// them. Root may.
     pub(crate) async fn drop_privileges_of(&self, header: &Header, open: &OpenFile) -> Result<(), Errno> {
         if self.drops_privileges.load(Relaxed) && header.uid != 0 && !open.plain.load(Relaxed) {
             self.drop_privileges(header, &open.file.node()).await?;
@@ -125,23 +127,23 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Takes the setuid and setgid bits away before somebody writes to a file or cuts it who may not keep them; its
-    /// attributes then.
+    /// Clears the setuid and setgid bits before a caller that may not keep them writes to a file or truncates it.
+    /// Returns the attributes afterwards.
     pub(crate) async fn drop_privileges(&self, header: &Header, node: &Node) -> Result<Attrs, Errno> {
         let attrs = self.callers.anybody().getattr(node).await?;
-        // Without the group's right to execute, setgid means something else (mandatory locks of old) and stays.
+        // Without execute permission for the group, setgid has another meaning (old mandatory locks) and stays.
         let setgid = if attrs.mode & 0o10 != 0 { 0o2000 } else { 0 };
         let mode = attrs.mode & !(0o4000 | setgid);
         if mode == attrs.mode {
             return Ok(attrs);
         }
-        // Its owner may, and whoever writes may not: it is asked in the mount's own name.
+        // The owner may do this, but the writer may not, so the mount uses its own credentials.
         let changes = SetAttrs { mode: Some(mode), ..SetAttrs::default() };
         let attrs = match self.callers.anybody().setattr(node, &changes).await {
             Err(_) => self.acting(header).setattr(node, &changes).await?,
             Ok(attrs) => attrs,
         };
-        // The kernel leaves that to us, and goes on with the mode it knows.
+        // The kernel leaves this to the mount, and would continue with its cached mode.
         self.renew(node.id.0, &attrs);
         Ok(attrs)
     }

@@ -13,12 +13,12 @@ const ENODATA: Errno = Errno(61);
 const EOPNOTSUPP: Errno = Errno(95);
 const PREFIX: &[u8] = b"user.";
 
-/// The name below `user.`; other namespaces there are none.
+/// Returns the name below `user.`; other namespaces are not supported.
 fn below_user(name: &[u8]) -> Option<&[u8]> {
     name.strip_prefix(PREFIX)
 }
 
-/// Sets one; `flags` are `XATTR_CREATE` and `XATTR_REPLACE`.
+/// Executes SETXATTR; `flags` are `XATTR_CREATE` and `XATTR_REPLACE`.
 pub(crate) async fn set(fs: &FileSystem, header: &Header, name: &[u8], value: &[u8], flags: u32) -> Answer {
     let name = below_user(name).ok_or(EOPNOTSUPP)?;
     let mode = match flags {
@@ -34,7 +34,7 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, name: &[u8], value: &[
     Ok(Reply::Done)
 }
 
-/// As much of a value as there is room for, or its length if none was asked for.
+/// Returns a value that fits into `size` bytes, or its length if `size` is 0.
 fn sized(value: Vec<u8>, size: u32) -> Answer {
     match size {
         0 => Ok(Body::with_capacity(8).u32(value.len() as u32).u32(0).reply()),
@@ -43,7 +43,7 @@ fn sized(value: Vec<u8>, size: u32) -> Answer {
     }
 }
 
-/// The value of one.
+/// Executes GETXATTR.
 pub(crate) async fn get(fs: &FileSystem, header: &Header, name: &[u8], size: u32) -> Answer {
     let name = below_user(name).ok_or(ENODATA)?;
     if let Some(control) = Control::of(name) {
@@ -53,7 +53,7 @@ pub(crate) async fn get(fs: &FileSystem, header: &Header, name: &[u8], size: u32
     sized(value.to_vec(), size)
 }
 
-/// All names, each with a zero byte behind it.
+/// Executes LISTXATTR: returns all names, each with a zero byte behind it.
 pub(crate) async fn list(fs: &FileSystem, header: &Header, size: u32) -> Answer {
     let names = fs.by_name(header).listxattr(&fs.node(header)?).await?;
     let mut all = Vec::new();
@@ -65,7 +65,7 @@ pub(crate) async fn list(fs: &FileSystem, header: &Header, size: u32) -> Answer 
     sized(all, size)
 }
 
-/// Removes one.
+/// Executes REMOVEXATTR.
 pub(crate) async fn remove(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
     let name = below_user(name).ok_or(ENODATA)?;
     if let Some(control) = Control::of(name) {

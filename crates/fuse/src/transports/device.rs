@@ -1,4 +1,4 @@
-//! The classic way: requests are read from `/dev/fuse`, replies written to it.
+//! The transport over `/dev/fuse`: reads requests from the device and writes replies to it.
 
 use crate::buffers::Buffers;
 use crate::dispatch::Dispatcher;
@@ -12,9 +12,9 @@ use rustix::io::Errno;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// Bytes of zeros at hand, for holes.
+/// Zeros for the content of holes.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-/// Most parts of one reply; what has more is put together first.
+/// Largest number of parts of one reply; a reply with more is copied together first.
 const PARTS_MAX: usize = 512;
 
 /// The open device.
@@ -25,9 +25,10 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Over an open `/dev/fuse` that is mounted, served by so many threads, for requests with up to `payload` bytes.
+    /// Creates the transport over an open and mounted `/dev/fuse`, with `threads` threads, for requests with up to
+    /// `payload` bytes.
     pub(crate) fn new(fd: OwnedFd, threads: usize, payload: usize) -> Self {
-        // The kernel wants room for a page of header beside the payload.
+        // The kernel requires a page for the header beside the payload.
         Device { fd, threads, buffers: Buffers::new(payload + 4096) }
     }
 
@@ -36,7 +37,7 @@ impl Device {
         loop {
             match rustix::io::read(&self.fd, spare_capacity(&mut buffer)) {
                 Ok(_) => {}
-                // Given up before it was read, or interrupted.
+                // The request was abandoned before it was read, or the read was interrupted.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
                 // Unmounted.
                 Err(Errno::NODEV) => return Ok(()),
@@ -62,7 +63,7 @@ impl Device {
         let mut parts = Vec::with_capacity(1 + body.len());
         parts.push(IoSlice::new(&head));
         parts.extend_from_slice(body);
-        // The device takes a message whole or not at all.
+        // The device takes a message as a whole or not at all.
         rustix::io::writev(&self.fd, &parts)?;
         Ok(())
     }
@@ -114,14 +115,14 @@ impl Transport for Device {
         };
         match sent {
             Ok(()) => {}
-            // Whoever asked was killed, or everything is unmounted.
+            // The caller was killed, or the file system is unmounted.
             Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV)) => {}
             Err(error) => tracing::warn!(unique, "replying to the kernel: {error}"),
         }
     }
 
     fn notify(&self, code: i32, body: &[u8]) -> io::Result<()> {
-        // A message of number 0 is a notification, with its code in the place of the error.
+        // A message with number 0 is a notification, with its code in the place of the error.
         self.send(0, -code, &[IoSlice::new(body)])
     }
 }

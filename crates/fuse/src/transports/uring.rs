@@ -1,9 +1,11 @@
-//! FUSE over io_uring (Linux 6.14 and later): the kernel puts requests of each processor into memory of ours, where a
-//! thread on the same processor works on them, and takes replies from there; fetching the next request and replying to the
-//! last one is one system call.
+//! The transport over io_uring (FUSE over io_uring, Linux 6.14 and later).
 //!
-//! INIT, interrupts and what is forgotten still come by the device, and what the kernel is told without having asked goes
-//! there: so another transport stands behind this one.
+//! The kernel puts the requests of each processor into memory of this process. A thread on the same processor works on
+//! them there, and the kernel takes replies from the same memory. One system call both sends the last reply and fetches
+//! the next request.
+//!
+//! INIT, interrupts and FORGET still arrive through the device, and notifications to the kernel go there. So this
+//! transport uses a device transport as well.
 
 mod affinity;
 mod entry;
@@ -30,27 +32,27 @@ pub(crate) use crate::abi::uring::SWITCH;
 pub use affinity::thread_begins;
 
 const EINVAL: Errno = Errno(22);
-/// In tickets: what came by the device has none of these bits.
+/// The bit that marks tickets of rings; tickets of the device do not have it.
 const RINGS: u64 = 1 << 63;
 
-/// The ticket of what came by an entry of a ring.
+/// Returns the ticket of a request in an entry of a ring.
 fn ticket(ring: u32, entry: u32) -> u64 {
     RINGS | u64::from(ring) << 32 | u64::from(entry)
 }
 
-/// Rings, and the transport behind them.
+/// The rings, and the device transport.
 pub(crate) struct Uring {
     classic: Arc<dyn Transport>,
     rings: Vec<Arc<Ring>>,
     threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
-    /// Whether the kernel is to be told of the rings when it has got its answer to INIT.
+    /// Whether the rings start when the kernel has received the answer to INIT.
     agreed: AtomicBool,
     /// Threads that wait until then.
     waiting: Mutex<Vec<Sender<Arc<Dispatcher>>>>,
     dispatcher: Mutex<Option<Arc<Dispatcher>>>,
 }
 
-/// Why there can be no rings now, for people.
+/// Returns the reason why rings are not available now, as a message for users.
 pub(crate) fn unavailable() -> Option<String> {
     match std::fs::read(SWITCH) {
         Ok(value) if value.starts_with(b"Y") => None,
@@ -59,7 +61,7 @@ pub(crate) fn unavailable() -> Option<String> {
     }
 }
 
-/// How many processors there may ever be: the kernel wants a queue for each. A list such as `0-3,8`.
+/// Returns how many processors are possible, from a list such as `0-3,8`: the kernel requires a queue for each.
 fn processors(possible: &str) -> Option<usize> {
     let count = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -69,13 +71,13 @@ fn processors(possible: &str) -> Option<usize> {
 }
 
 impl Uring {
-    /// Rings for an open device of what is mounted at `place`, for requests with up to `payload` bytes, beside the classic transport over
-    /// it. Fails when the system allows no rings.
+    /// Creates rings for an open device of the mount at `place`, for requests with up to `payload` bytes, beside the
+    /// classic transport over the device. Fails if the system allows no rings.
     pub(crate) fn new(device: RawFd, place: &Path, classic: Arc<dyn Transport>, payload: usize) -> io::Result<Uring> {
         let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
         let queues = processors(&possible).and_then(|count| u16::try_from(count).ok());
         let queues = queues.filter(|count| *count > 0).ok_or_else(|| io::Error::other("too many processors"))?;
-        // Processors that are off now share the threads of the others.
+        // Processors that are offline share the threads of the other processors.
         let count = std::thread::available_parallelism().map_or(1, usize::from).min(queues.into());
         let watch = Watch::new().inspect_err(|error| tracing::debug!("rings give way to nobody: {error}"));
         let watch = watch.ok().map(Arc::new);
@@ -101,11 +103,11 @@ impl Uring {
         })
     }
 
-    /// The kernel has got its answer to INIT: tells it of the rings, or lets them go.
+    /// Called when the kernel has received the answer to INIT: starts the rings, or ends their threads.
     fn begin(&self) {
         let waiting = std::mem::take(&mut *lock(&self.waiting));
         let Some(dispatcher) = lock(&self.dispatcher).take().filter(|_| self.agreed.load(Relaxed)) else { return };
-        // A thread that is not there any more has said why.
+        // A thread that has ended has reported the reason.
         waiting.iter().for_each(|go| drop(go.send(dispatcher.clone())));
     }
 }
@@ -114,7 +116,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps the calling thread on one processor.
+/// Binds the calling thread to one processor.
 fn stay_on(processor: usize) -> io::Result<()> {
     if processor >= CpuSet::MAX_CPU {
         return Err(io::ErrorKind::Unsupported.into());
@@ -124,7 +126,7 @@ fn stay_on(processor: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &own)?)
 }
 
-/// The thread of a ring.
+/// Runs the thread of a ring.
 fn serve(
     ring: Arc<Ring>,
     number: u32,
@@ -134,7 +136,7 @@ fn serve(
     start: &Receiver<Arc<Dispatcher>>,
 ) -> io::Result<()> {
     if let Err(error) = stay_on(number as usize) {
-        // It is slower elsewhere, and right.
+        // On another processor the ring is slower, but correct.
         tracing::debug!(number, "a ring away from its processor: {error}");
     }
     let server = match Server::new(ring, number, queues, over) {
@@ -147,7 +149,7 @@ fn serve(
     let _ = made.send(Ok(()));
     match start.recv() {
         Ok(dispatcher) => server.serve(&dispatcher).inspect_err(|error| tracing::error!(number, "a ring: {error}")),
-        // The kernel wants none.
+        // The kernel did not agree to rings.
         Err(_) => Ok(()),
     }
 }
@@ -174,7 +176,7 @@ impl Transport for Uring {
     fn answer(&self, ticket: u64, unique: u64, reply: Reply) {
         if ticket & RINGS == 0 {
             self.classic.answer(ticket, unique, reply);
-            // The first that comes by the device, and is answered there, is INIT.
+            // The first request that arrives through the device, and is answered there, is INIT.
             return self.begin();
         }
         if let Some(ring) = self.rings.get((ticket >> 32 & 0x7fff_ffff) as usize) {

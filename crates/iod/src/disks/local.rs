@@ -1,4 +1,4 @@
-//! A directory of a local file system.
+//! The disk of a real iod: a directory of a local file system.
 
 mod extents;
 
@@ -15,23 +15,24 @@ use types::limits::OPEN_OBJECTS_MAX;
 
 use super::{Disk, DiskFile, Measure};
 
-/// A store in a directory of the system.
+/// A store directory on a local file system.
 #[derive(Clone, Debug)]
 pub struct Local {
     dir: PathBuf,
 }
 
 impl Local {
-    /// The store in `dir`, which need not exist yet.
+    /// Returns the disk at `dir`, which need not exist yet.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Local { dir: dir.into() }
     }
 
-    /// Leaves the directory and what is in it to their owner; others can walk to the socket that may be in it.
+    /// Restricts the directory and its contents to their owner. Other users may still reach the Unix socket in the
+    /// directory.
     pub(crate) fn narrow(&self) {
         use crate::store::{FORMAT, OBJECTS, STORE};
         use net::files::{DIRECTORY, FILE, WAY};
-        // Nobody else gets past the folder of the objects.
+        // The mode of the objects folder keeps all other users out of it.
         net::files::narrow(&self.dir, &[("", WAY), (OBJECTS, DIRECTORY), (FORMAT, FILE), (STORE, FILE)]);
     }
 
@@ -64,7 +65,7 @@ impl Disk for Local {
     fn prepare(&self) -> io::Result<()> {
         let existed = self.dir.exists();
         folders().create(&self.dir)?;
-        // The directory of something else keeps its mode, and is refused.
+        // A directory with other contents keeps its mode; the store refuses it.
         if self.list("")?.iter().all(|name| name == "lost+found") {
             self.narrow();
         }
@@ -125,7 +126,7 @@ impl Disk for Local {
         fs::metadata(&self.dir).ok().map(|meta| meta.dev())
     }
 
-    /// A part of the files that the process may have open: the rest is for connections and other stores.
+    /// Returns one eighth of the process's limit on open files; connections and other stores need the rest.
     fn open_files(&self) -> usize {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         limit.map_or(OPEN_OBJECTS_MAX, |limit| usize::try_from(limit / 8).unwrap_or(usize::MAX))
@@ -138,8 +139,8 @@ struct LocalFile {
 }
 
 impl Drop for LocalFile {
-    /// Gives the lock back by name: closing would leave it with a child that this process has forked and that has not
-    /// reached its `exec` yet, for such a child shares every descriptor.
+    /// Releases the lock explicitly. A child process between `fork` and `exec` shares every descriptor, so closing the
+    /// file here would leave the lock with the child.
     fn drop(&mut self) {
         if *self.locked.get_mut() {
             let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
@@ -147,7 +148,7 @@ impl Drop for LocalFile {
     }
 }
 
-/// Calls until no signal comes in between.
+/// Repeats a call while it fails with `EINTR`.
 fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> io::Result<T> {
     loop {
         match call() {
@@ -221,7 +222,7 @@ impl DiskFile for LocalFile {
 
     fn is_stored(&self, offset: u64, len: u64) -> io::Result<bool> {
         match extents::cover(&self.file, offset, len) {
-            // A file system that does not tell of extents: as far as the sum tells.
+            // The file system does not support FIEMAP: compare the length with the allocated bytes instead.
             Err(Errno::OPNOTSUPP | Errno::NOTTY) => {
                 let Measure { len: end, allocated } = self.measure()?;
                 Ok(offset.saturating_add(len) <= end && allocated >= end)
@@ -232,7 +233,7 @@ impl DiskFile for LocalFile {
 
     fn forget(&self, offset: u64, len: u64) {
         if let Some(len) = NonZeroU64::new(len) {
-            // Advice: a system without it reads from memory.
+            // This is only advice: a system that ignores it reads from the page cache.
             let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::DontNeed);
         }
     }

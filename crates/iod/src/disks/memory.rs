@@ -1,12 +1,13 @@
-//! A disk in memory that can lose what was not synced, fail, fill up and die: for tests and simulated clusters.
+//! A simulated disk in memory that can lose unsynced data, fail, fill up and die, for tests and simulated clusters.
 //!
-//! It forgets as a file system may: of a file each sector of 512 bytes that was changed since the last sync is afterwards
-//! old, new, or something it was in between; its length likewise; and of the names made and removed in a folder since
-//! that folder's last sync any subset is kept. All of it is decided by the caller, in a fixed order.
+//! A power cut loses what a file system may lose. Each 512-byte sector of a file that changed since the last sync
+//! becomes old, new, or some version in between. The same holds for the length of the file. Of the names made and
+//! removed in a folder since its last sync, any subset survives. The caller makes all these choices, in a fixed order.
 //!
-//! After a failed sync it goes on as Linux does. Of a file, the pages that were to be written are lost unless they are
-//! written again, while the page cache still shows them. Names are in a file system's log: where that cannot be written
-//! the file system gives up, and nothing works until it is mounted anew, which here is a power cut.
+//! After a failed sync the disk behaves as Linux does. The pages of the file that should have been written are lost
+//! unless they are written again, although the page cache still shows them. Names are in the log of the file system. If
+//! that log cannot be written, the file system fails every operation until it is mounted again, which here is a power
+//! cut.
 
 mod node;
 
@@ -22,7 +23,7 @@ use super::{Disk, DiskFile, Measure};
 use crate::lock::lock;
 use node::{Node, PAGE};
 
-/// What a disk is asked to do, for those who want to let it fail.
+/// An operation on a disk, as the argument of fault injection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// Reading bytes.
@@ -33,11 +34,11 @@ pub enum Operation {
     List,
     /// Writing bytes.
     Write,
-    /// Cutting or extending.
+    /// Truncating or extending.
     SetLen,
-    /// Making a hole.
+    /// Punching a hole.
     Punch,
-    /// Taking storage.
+    /// Reserving storage.
     Reserve,
     /// Syncing a file.
     Sync,
@@ -54,16 +55,16 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether it changes the disk, or what survives a power cut.
+    /// Returns whether the operation changes the disk, or what survives a power cut.
     pub fn is_change(self) -> bool {
         !matches!(self, Operation::Read | Operation::Open | Operation::List)
     }
 }
 
-/// Says for an operation on a path with which error it fails, if it does.
+/// Decides whether an operation on a path fails, and with which error.
 pub type Fault = dyn FnMut(Operation, &str) -> Option<io::Error> + Send;
 
-/// A disk in memory. Clones are the same disk.
+/// A disk in memory. Clones share the same disk.
 #[derive(Clone)]
 pub struct Memory {
     path: PathBuf,
@@ -76,7 +77,7 @@ enum Entry {
     File(u64),
 }
 
-/// A change of names that is not durable yet.
+/// A change of a name that is not durable yet.
 #[derive(Clone)]
 struct Pending {
     folder: String,
@@ -91,10 +92,10 @@ enum Change {
 }
 
 struct State {
-    /// Rises with every power cut: files opened before are dead.
+    /// Incremented by every power cut or kill; files opened before return errors.
     life: u64,
     capacity: u64,
-    /// Pages of all files that are there or open.
+    /// Pages of all files that have a name or are open.
     pages: u64,
     now: BTreeMap<String, Entry>,
     durable: BTreeMap<String, Entry>,
@@ -105,12 +106,12 @@ struct State {
     changes: u64,
     dies_at: Option<u64>,
     dead: bool,
-    /// Copies from before every change, when they are wanted.
+    /// Copies of the disk from before every change, if they are requested.
     copies: Option<Vec<State>>,
 }
 
 impl State {
-    /// A disk of the same content, with no errors injected and no file open.
+    /// Returns a disk with the same content, without injected errors and without pending death.
     fn copy(&self) -> State {
         State {
             now: self.now.clone(),
@@ -126,7 +127,7 @@ impl State {
 }
 
 impl Memory {
-    /// An empty disk with room for `capacity` bytes, called `name` in messages.
+    /// Makes an empty disk of `capacity` bytes, called `name` in messages.
     pub fn new(name: impl Into<PathBuf>, capacity: u64) -> Self {
         let state = State {
             life: 0,
@@ -150,58 +151,58 @@ impl Memory {
         lock(&self.state)
     }
 
-    /// Changes asked of it so far, failed ones included.
+    /// Returns the number of changes requested so far, including failed ones.
     pub fn changes(&self) -> u64 {
         self.state().changes
     }
 
-    /// Lets `more` further changes happen and then nothing any more: everything answers `EIO` until the power was cut.
+    /// Lets `more` further changes succeed. Afterwards every operation returns `EIO` until a power cut.
     pub fn die_after(&self, more: u64) {
         let mut state = self.state();
         state.dies_at = Some(state.changes + more);
     }
 
-    /// Whether it has died or given up.
+    /// Returns whether the disk has died or its file system has failed.
     pub fn is_dead(&self) -> bool {
         self.state().dead
     }
 
-    /// Keeps from now on a copy of the disk from before every change, for [`Memory::copies`].
+    /// Starts to keep a copy of the disk from before every change, for [`Memory::copies`].
     pub fn keep_copies(&self) {
         self.state().copies.get_or_insert_default();
     }
 
-    /// A disk of the same content, as if this one had died now. Cut its power before using it.
+    /// Returns a disk with the same content, as if this one had died now. Call [`Memory::power_cut`] on it before use.
     pub fn copy(&self) -> Memory {
         Memory { path: self.path.clone(), state: Arc::new(Mutex::new(self.state().copy())) }
     }
 
-    /// The copies since they were asked for last: disks as if they had died just before a change. Cut their power
-    /// before using them.
+    /// Returns the copies made since the last call: disks that died just before a change. Call [`Memory::power_cut`] on
+    /// them before use.
     pub fn copies(&self) -> Vec<Memory> {
         let copies = self.state().copies.as_mut().map(std::mem::take).unwrap_or_default();
         let disk = |state| Memory { path: self.path.clone(), state: Arc::new(Mutex::new(state)) };
         copies.into_iter().map(disk).collect()
     }
 
-    /// Asks `fault` before every operation from now on.
+    /// Calls `fault` before every operation from now on.
     pub fn inject(&self, fault: impl FnMut(Operation, &str) -> Option<io::Error> + Send + 'static) {
         self.state().fault = Some(Box::new(fault));
     }
 
-    /// No more injected errors. What failed syncs lost stays lost.
+    /// Stops injecting errors. Data that failed syncs lost stay lost.
     pub fn heal(&self) {
         self.state().fault = None;
     }
 
-    /// Gives it room for `capacity` bytes from now on.
+    /// Sets the capacity to `capacity` bytes.
     pub fn set_capacity(&self, capacity: u64) {
         self.state().capacity = capacity;
     }
 
-    /// Cuts the power and turns it on again: what was synced is there, and of the rest whatever `choose` says, which
-    /// answers a number below the one it is given. Files that were open answer `EIO` from now on and their locks are
-    /// gone. Injected errors stay.
+    /// Cuts the power and turns it on again. Synced data survive. For the rest, `choose` decides: it gets a bound and
+    /// returns a number below it. Files that were open return `EIO` from now on, and their locks are released. Injected
+    /// errors remain.
     pub fn power_cut(&self, choose: &mut dyn FnMut(u64) -> u64) {
         let mut state = self.state();
         let state = &mut *state;
@@ -224,8 +225,8 @@ impl Memory {
         (state.dies_at, state.dead) = (None, false);
     }
 
-    /// Ends the process that uses it, as `kill -9` does: what it did stays, synced or not. Files that were open answer `EIO`
-    /// from now on and their locks are gone.
+    /// Ends the process that uses the disk, as `kill -9` does: all its changes survive, synced or not. Files that were
+    /// open return `EIO` from now on, and their locks are released.
     pub fn kill(&self) {
         let mut state = self.state();
         let state = &mut *state;
@@ -235,21 +236,22 @@ impl Memory {
         state.pages = state.nodes.values().filter(|node| node.linked).map(Node::pages).sum();
     }
 
-    /// Damages a byte of a file, durably, as a disk does in silence; answers whether the file has that byte.
+    /// Corrupts a byte of a file durably, without an error, as a failing disk does. Returns whether the file has that
+    /// byte.
     pub fn spoil(&self, path: &str, offset: u64, xor: u8) -> bool {
         let mut state = self.state();
         let Some(Entry::File(id)) = state.now.get(path).copied() else { return false };
         state.nodes.get_mut(&id).is_some_and(|node| node.spoil(offset, xor))
     }
 
-    /// The paths of all files, in order.
+    /// Returns the paths of all files, in order.
     pub fn files(&self) -> Vec<String> {
         let state = self.state();
         state.now.iter().filter(|(_, entry)| **entry != Entry::Folder).map(|(path, _)| path.clone()).collect()
     }
 }
 
-/// The folders above a path, without the directory of the store itself.
+/// Returns the folders above a path, without the root directory of the store.
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(at, _)| &path[..at])
 }
@@ -271,7 +273,7 @@ fn apply(tree: &mut BTreeMap<String, Entry>, change: Change) {
 }
 
 impl State {
-    /// Counts an operation and lets it fail if it has to.
+    /// Counts an operation and fails it if a fault or the death of the disk requires that.
     fn step(&mut self, operation: Operation, path: &str) -> io::Result<()> {
         if operation.is_change() {
             self.dead |= self.dies_at.is_some_and(|at| self.changes >= at);
@@ -314,7 +316,7 @@ impl State {
         self.pending.push(Pending { folder: folder.to_owned(), change });
     }
 
-    /// A file has lost its name; without openings its room is free.
+    /// Marks a file as unnamed; frees its pages if it is not open.
     fn unlink(&mut self, id: u64) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         node.linked = false;
@@ -323,7 +325,7 @@ impl State {
         }
     }
 
-    /// Forgets files that neither a name, nor an opening, nor a change that is not durable can bring back.
+    /// Drops files that have no name, are not open, and cannot return through a durable name or a pending change.
     fn sweep(&mut self) {
         let (durable, pending) = (&self.durable, &self.pending);
         let named = |id: u64| {
@@ -484,7 +486,7 @@ struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// Counts an operation and does it on the file.
+    /// Counts an operation and executes it on the file.
     fn with<T>(
         &self,
         operation: Operation,
@@ -511,7 +513,7 @@ impl MemoryFile {
     }
 }
 
-/// The pages in use and how many there may be.
+/// The pages in use and the largest allowed number.
 struct Budget {
     pages: u64,
     most: u64,
@@ -606,7 +608,7 @@ impl Drop for MemoryFile {
         let Some(node) = state.nodes.get_mut(&self.id).filter(|_| state.life == self.life) else { return };
         node.open -= 1;
         if node.open == 0 {
-            // Only the iod locks, and only one opening of a file.
+            // Only the iod locks files, and through a single handle of each file.
             node.locked = false;
             if !node.linked {
                 state.pages -= node.pages();

@@ -1,4 +1,4 @@
-//! What every disk must do, over all that there are, and what the one in memory forgets.
+//! Tests of the contract of every disk, and of what the simulated disk loses.
 
 use std::io;
 
@@ -132,7 +132,7 @@ fn what_is_reserved_has_room_on_a_full_disk_and_after_a_power_cut() {
     write_all(&*file, &vec![3; 40 << 10], &[], 0).unwrap();
 }
 
-/// All that is open and unsynced can vanish, or stay; what was synced stays.
+/// Unsynced changes may vanish or survive; synced data survive.
 #[test]
 fn a_power_cut_keeps_what_was_synced() {
     for keep in [0, u64::MAX] {
@@ -168,7 +168,7 @@ fn what_a_failed_sync_lost_stays_lost() {
     let copy = disk.copy();
     copy.power_cut(&mut |_| 0);
     assert_eq!(copy.open("f").unwrap().measure().unwrap().len, 0);
-    // Changed once more, the page is dirty again.
+    // Writing to the page again makes it dirty again.
     write_all(&*file, b"LO", &[], 0).unwrap();
     write_all(&*file, b"T", &[], 3).unwrap();
     file.sync().unwrap();

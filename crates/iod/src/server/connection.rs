@@ -1,4 +1,4 @@
-//! One connection: takes records in, hands them to the procedures, sends replies out, in order.
+//! One connection of an iod, which receives records, calls the procedures, and sends the replies in order.
 
 use std::io;
 use std::sync::Arc;
@@ -18,37 +18,37 @@ use super::socket::{Channel, Received};
 use crate::buffers::Permit;
 use crate::store::{ReadPlan, Store};
 
-/// Room for a whole request with a small payload, so that it comes with one call.
+/// Input buffer size: a whole request with a small payload fits, so that one call receives it.
 const INPUT: usize = 32 << 10;
-/// No request has more than this before its payload: RPC header, capability and 1024 extents.
+/// Upper bound of the bytes before a payload: RPC header, capability and 1024 extents.
 const BEFORE_PAYLOAD: usize = 20 << 10;
-/// Longest record before the peer has proven itself.
+/// Longest record that is accepted before the peer has proven its identity.
 const STRANGER_MAX: usize = 4 << 10;
-/// Replies with at most this much data use memory of the connection, larger ones borrow a buffer.
+/// Replies with at most this much data use memory of the connection; larger ones borrow a buffer.
 pub(super) const SMALL: usize = 16 << 10;
 /// Bytes of a record mark.
 pub(super) const MARK: usize = 4;
 
 const _: () = assert!(BEFORE_PAYLOAD + MARK < INPUT && STRANGER_MAX < INPUT);
 
-/// A request as far as it was received.
+/// A request, completely or partly received.
 struct Record {
-    /// Its beginning, all of it unless `rest` says otherwise.
+    /// The beginning of the record; all of it if `rest` is 0.
     head: Bytes,
-    /// Bytes still in the socket.
+    /// Number of bytes still in the socket.
     rest: usize,
-    /// For one that was put together.
+    /// The memory permit of a record assembled from fragments.
     permit: Option<Permit>,
 }
 
-/// A peer and what is kept for it.
+/// The state of one connection.
 pub(super) struct Connection<C> {
     pub(super) shared: Arc<Served>,
     pub(super) socket: C,
-    /// Where the peer is.
+    /// The machine of the peer.
     pub(super) machine: Machine,
     pub(super) session: Option<Session>,
-    /// Between HELLO and PROVE.
+    /// Set between HELLO and PROVE.
     pub(super) greeted: Option<Greeted>,
     input: BytesMut,
     pub(super) output: Vec<u8>,
@@ -56,16 +56,16 @@ pub(super) struct Connection<C> {
     pub(super) plan: ReadPlan,
 }
 
-/// Why a connection is closed by this side.
+/// Reason why the iod closes a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
-    /// What came is not a request.
+    /// The peer sent bytes that are not a request.
     #[error("{0}")]
     Malformed(#[from] Malformed),
-    /// What came is none of the requests that there are.
+    /// The peer sent a request that the protocol does not allow here.
     #[error("{0}")]
     Protocol(&'static str),
-    /// The peer has connected anew.
+    /// The peer has a newer connection.
     #[error("the peer has connected anew")]
     Replaced,
     /// The socket failed or the peer stalled.
@@ -80,7 +80,7 @@ impl From<Replaced> for Broken {
 }
 
 impl<C: Channel> Connection<C> {
-    /// A new connection of a peer on this machine.
+    /// Makes the state of a new connection of a peer on this machine.
     pub(super) fn new(shared: Arc<Served>, socket: C, machine: Machine) -> Self {
         Connection {
             shared,
@@ -95,13 +95,13 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    /// Serves requests until the peer goes.
+    /// Serves requests until the peer disconnects.
     pub(super) fn run(mut self) -> Result<(), Broken> {
         while self.serve_next()? {}
         Ok(())
     }
 
-    /// Serves one request; answers whether there was one before the end of the stream.
+    /// Serves one request; returns whether there was one before the end of the stream.
     pub(super) fn serve_next(&mut self) -> Result<bool, Broken> {
         match self.receive()? {
             Some(record) => self.serve(record).map(|()| true),
@@ -113,7 +113,7 @@ impl<C: Channel> Connection<C> {
         &self.shared.store
     }
 
-    /// Waits for a record; `None` when the peer has ended the connection between two.
+    /// Waits for a record; returns `None` if the peer has closed the connection between two records.
     fn receive(&mut self) -> Result<Option<Record>, Broken> {
         let limit = if self.session.is_some() { RECORD_MAX } else { STRANGER_MAX };
         let mut progress = Progress::new(limit, FRAGMENTS_MAX);
@@ -133,7 +133,7 @@ impl<C: Channel> Connection<C> {
         Ok(Some(Record { rest: mark.len - head.len(), head, permit: None }))
     }
 
-    /// Waits for the next mark, which stays in the input; with patience as long as nothing of it has come.
+    /// Waits for the next mark, which stays in the input. If `patient`, the first byte of the mark has no time limit.
     fn receive_mark(&mut self, progress: &mut Progress, patient: bool) -> Result<Option<Mark>, Broken> {
         while self.input.len() < MARK {
             self.make_room(MARK);
@@ -141,7 +141,7 @@ impl<C: Channel> Connection<C> {
                 Received::Bytes(_) => {}
                 Received::End if self.input.is_empty() => return Ok(None),
                 Received::End => return Err(Malformed::Short.into()),
-                // Between requests a known peer may be silent for as long as it likes.
+                // Between requests an authenticated peer may be silent without limit.
                 Received::Nothing if self.input.is_empty() && patient => self.rest(),
                 Received::Nothing => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
             }
@@ -153,7 +153,7 @@ impl<C: Channel> Connection<C> {
         Ok(Some(mark))
     }
 
-    /// Gives back the memory that busier times have left.
+    /// Frees the memory that earlier requests used.
     fn rest(&mut self) {
         self.input = BytesMut::new();
         self.output = Vec::new();
@@ -161,7 +161,7 @@ impl<C: Channel> Connection<C> {
         self.plan = ReadPlan::default();
     }
 
-    /// Has at least `len` bytes in the input.
+    /// Receives until the input has at least `len` bytes.
     fn fill(&mut self, len: usize) -> Result<(), Broken> {
         if self.input.len() >= len {
             return Ok(());
@@ -179,7 +179,7 @@ impl<C: Channel> Connection<C> {
         Ok(())
     }
 
-    /// Makes the input long enough for `len` bytes, and for much more than a few at a time.
+    /// Gives the input capacity for `len` bytes, and for much more than a few bytes per receive call.
     fn make_room(&mut self, len: usize) {
         if self.input.capacity() < len || self.input.capacity() - self.input.len() < STRANGER_MAX {
             let whole = len.max(INPUT);
@@ -187,7 +187,7 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    /// Puts the fragments of a record together.
+    /// Joins the fragments of a record.
     fn assemble(&mut self, first: Mark, mut progress: Progress) -> Result<Record, Broken> {
         let permit = self.shared.pool.permit(self.machine);
         let mut whole = Vec::new();
@@ -233,7 +233,7 @@ impl<C: Channel> Connection<C> {
             }
             _ if !small => Err(Broken::Protocol("a record too large for its procedure")),
             Ok(procedure) => {
-                // Who holds one buffer must never wait for another.
+                // A thread that holds one buffer must never wait for another.
                 drop(permit);
                 self.shared.store.counters().request(procedure);
                 let _change = if procedure.changes() { self.change()? } else { None };
@@ -243,18 +243,19 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    /// Begins a change, which ends when the answer is dropped. `None` before PROVE, when nothing can be changed.
+    /// Begins a change, which ends when the result is dropped. `None` before PROVE, when no request can change
+    /// anything.
     fn change(&self) -> Result<Option<Change>, Replaced> {
         self.session.as_ref().map(|session| session.membership.change()).transpose()
     }
 
-    /// Answers a call that was not executed.
+    /// Replies to a call that was not executed.
     pub(super) fn refuse(&mut self, xid: u32, stat: AcceptStat) -> Result<(), Broken> {
         let stat = ReplyStat::Accepted { verf: Auth::None, stat };
         self.send_reply(&ReplyHeader { xid, stat }, |_| {})
     }
 
-    /// Answers a call.
+    /// Replies to a call.
     pub(super) fn answer<T: Xdr>(&mut self, xid: u32, result: Result<T, Failure>) -> Result<(), Broken> {
         if let Err(failure) = &result {
             self.shared.store.counters().failed(failure.status);
@@ -267,7 +268,7 @@ impl<C: Channel> Connection<C> {
         self.send_output(&[])
     }
 
-    /// Sends what was encoded and behind it `data`.
+    /// Sends the encoded reply followed by `data`.
     pub(super) fn send_output(&mut self, data: &[u8]) -> Result<(), Broken> {
         self.socket.wait_begins();
         self.socket.send(&self.output, data, false)?;
@@ -275,7 +276,7 @@ impl<C: Channel> Connection<C> {
         Ok(())
     }
 
-    /// Writes the beginning of a reply into `output`, marked as a record that has `behind` more bytes.
+    /// Encodes the beginning of a reply into `output`, with the mark of a record that has `behind` more bytes.
     pub(super) fn encode(&mut self, header: &ReplyHeader, behind: usize, body: impl FnOnce(&mut Writer)) {
         let mut out = Writer::reusing(std::mem::take(&mut self.output));
         out.u32(0);
@@ -287,7 +288,7 @@ impl<C: Channel> Connection<C> {
     }
 }
 
-/// The procedure that a call names.
+/// Returns the procedure that a call names.
 fn procedure(call: &CallHeader) -> Result<Procedure, AcceptStat> {
     if call.program != PROGRAM {
         return Err(AcceptStat::ProgUnavail);

@@ -1,4 +1,4 @@
-//! Whether what is shown to an iod is genuine, for this iod, and still in force.
+//! The check of tickets, capabilities and filehandles: whether they are genuine, for this iod, and still valid.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
 
@@ -6,43 +6,44 @@ use net::clock::unix_now;
 use types::{Fsid, IodId, Status};
 use wire::native::{Capability, DataHandle, HelloArgs, IodKey, Key, MGR_SESSION, Rights, STORE_OBJECT, Ticket};
 
-/// What an iod judges by: its own secret, and what the mgr told when it claimed the iod.
+/// The state of the check: the secret of the iod, and what the mgr sent when it claimed the iod.
 pub(super) struct Judge {
     key: IodKey,
     fsid: Fsid,
-    /// By how many seconds the clock of the mgr is ahead of that of this host.
+    /// Number of seconds by which the mgr's clock is ahead of this host's.
     ahead: AtomicI64,
-    /// The first epoch of the mgr whose sessions count.
+    /// The first epoch of the mgr whose sessions are valid.
     least_epoch: AtomicU32,
 }
 
 impl Judge {
-    /// For the iod of this id and file system, in the cluster with this secret.
+    /// Makes the check of this iod and file system, in the cluster with this secret.
     pub(super) fn new(key: &Key, fsid: Fsid, iod: IodId) -> Self {
         Judge { key: key.of_iod(iod), fsid, ahead: AtomicI64::new(0), least_epoch: AtomicU32::new(0) }
     }
 
-    /// The mgr has claimed the iod at this moment of its clock, and gives rights of sessions since this epoch.
+    /// Notes a claim by the mgr: `now` is its clock, and sessions are valid from `least_epoch` on.
     pub(super) fn claimed(&self, now: u64, least_epoch: u32) {
         self.ahead.store(now.wrapping_sub(unix_now()).cast_signed(), Relaxed);
-        // Two claims may cross.
+        // Two claims may arrive in either order.
         self.least_epoch.fetch_max(least_epoch, Relaxed);
     }
 
-    /// The time of the mgr, who says when rights end.
+    /// Returns the time by the clock of the mgr, which decides when rights expire.
     pub(super) fn now(&self) -> u64 {
         unix_now().saturating_add_signed(self.ahead.load(Relaxed))
     }
 
-    /// Whether rights of this session are of an epoch that counts. The mgr numbers clients by its epoch, in the high half.
+    /// Returns whether the rights of this session are of a valid epoch. The high half of a client's number is the mgr's
+    /// epoch.
     fn is_of_now(&self, session: u64) -> bool {
         session == MGR_SESSION || (session >> 32) as u32 >= self.least_epoch.load(Relaxed)
     }
 
-    /// The ticket that a HELLO names, with its secret. Whether the peer has it, too, its proof tells.
+    /// Returns the ticket that a HELLO names, with its secret. PROVE shows whether the peer has this secret, too.
     ///
     /// # Errors
-    /// `CapRefused` for that of another file system, `CapExpired` for one whose time is over.
+    /// `CapRefused` for a ticket of another file system, `CapExpired` for an expired one.
     pub(super) fn ticket(&self, args: &HelloArgs) -> Result<Ticket, Status> {
         if args.fsid != self.fsid {
             return Err(Status::CapRefused);
@@ -53,10 +54,10 @@ impl Judge {
         Ok(self.key.ticket(self.fsid, args.session, args.expires))
     }
 
-    /// Checks a capability for `needed`, shown in this session, for one object.
+    /// Checks a capability for one object and for `needed`, presented in this session.
     ///
     /// # Errors
-    /// As those of [`Capability::verify`]; `Fenced` for one of an earlier epoch.
+    /// As those of [`Capability::verify`]; `Fenced` for a capability of an earlier epoch.
     pub(super) fn object(&self, cap: &Capability, session: u64, needed: Rights) -> Result<(), Status> {
         self.capability(cap, session, needed)?;
         if cap.object == STORE_OBJECT { Err(Status::CapRefused) } else { Ok(()) }
@@ -79,8 +80,8 @@ impl Judge {
     /// Checks a filehandle of a data server.
     ///
     /// # Errors
-    /// `BadHandle` for one that is not genuine or not for this iod; `Fenced` for one that has ended, or is of an earlier epoch: its client
-    /// asks the mgr for another one.
+    /// `BadHandle` for one that is not genuine or not for this iod. `Fenced` for one that has expired or is of an
+    /// earlier epoch: the client then asks the mgr for a new one.
     pub(super) fn data_handle(&self, handle: &DataHandle) -> Result<(), Status> {
         let in_force = handle.verify(&self.key, self.fsid, self.now());
         in_force.map_err(|e| if e == Status::CapExpired { Status::Fenced } else { e })?;

@@ -1,9 +1,9 @@
-//! What only the mgr knows: how long the file of an object is.
+//! Questions of an iod to the mgr about the length of a file (LENGTHS).
 //!
-//! Where an object ends the file may end, too, or go on with a hole, and a client of the files layout that reads over that place believes
-//! what it is told (RFC 8881 §18.22.3). The mgr asks for such questions and answers them with its next call (LENGTHS). It answers from
-//! what it knows, without asking any iod, so that nobody waits in a circle. Nothing is remembered: an answer is good for those
-//! alone who had asked before it was looked up.
+//! Where an object ends, its file may end as well, or continue with a hole. A client of the files layout that reads
+//! across that point believes the answer of the data server (RFC 8881 §18.22.3). The mgr asks for such questions and
+//! answers them with its next call (LENGTHS). It answers without asking any iod, so that no circular wait arises.
+//! Answers are not cached: an answer is valid only for callers that asked before the mgr looked it up.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use wire::native::{FileLength, LENGTHS_MAX, Length, LengthQuestion};
 
 use crate::lock::lock;
 
-/// Questions and who waits for their answers.
+/// The questions and their waiting callers.
 #[derive(Default)]
 pub(super) struct Lengths {
     state: Mutex<State>,
@@ -24,12 +24,12 @@ pub(super) struct Lengths {
 #[derive(Default)]
 struct State {
     questions: Questions,
-    /// Whether a mgr was heard since one was waited for in vain. Without one nobody waits.
+    /// Whether a mgr has called since a caller last waited in vain. While false, no caller waits.
     heard: bool,
     closing: bool,
 }
 
-/// The questions that somebody waits for, by number.
+/// The questions with waiting callers, by number.
 #[derive(Clone, Default, Debug)]
 struct Questions {
     last: u64,
@@ -39,16 +39,17 @@ struct Questions {
 #[derive(Clone, Debug)]
 struct Question {
     object: FileId,
-    /// Whether the mgr has been told of it.
+    /// Whether the mgr has received the question.
     handed_out: bool,
-    /// How many wait for the answer.
+    /// Number of callers that wait for the answer.
     waiting: usize,
     answer: Option<Option<FileLength>>,
 }
 
 impl Questions {
-    /// Asks; the number of the question. One that the mgr has not seen yet is shared; of one that it has the answer may be older
-    /// than this. None when there are too many.
+    /// Adds a question and returns its number. The caller shares a question that the mgr has not received yet. It does
+    /// not share one that the mgr has, because its answer may be older than this call. Returns `None` if there are too
+    /// many questions.
     fn ask(&mut self, object: FileId) -> Option<u64> {
         let shared = self.open.iter_mut().find(|(_, question)| question.object == object && !question.handed_out);
         if let Some((number, question)) = shared {
@@ -63,7 +64,7 @@ impl Questions {
         Some(self.last)
     }
 
-    /// What the mgr says. An answer to what nobody waits for any more, or to what was never handed out, means nothing.
+    /// Stores the mgr's answers. Ignores answers to questions that have no waiting caller or were never sent.
     fn answer(&mut self, answers: &[Length]) {
         for Length { number, length } in answers {
             if let Some(question) = self.open.get_mut(number).filter(|question| question.handed_out) {
@@ -76,7 +77,7 @@ impl Questions {
         self.open.values().any(|question| question.answer.is_none())
     }
 
-    /// All without an answer, those of a reply that was lost once more.
+    /// Returns all questions without an answer, including those of a lost reply.
     fn hand_out(&mut self) -> Vec<LengthQuestion> {
         let unanswered = self.open.iter_mut().filter(|(_, question)| question.answer.is_none());
         unanswered
@@ -91,7 +92,7 @@ impl Questions {
         self.open.get(&number).and_then(|question| question.answer)
     }
 
-    /// One of those who wait goes, with or without an answer.
+    /// Removes one waiting caller from a question, with or without an answer.
     fn leave(&mut self, number: u64) {
         if let Some(question) = self.open.get_mut(&number) {
             question.waiting -= 1;
@@ -103,7 +104,8 @@ impl Questions {
 }
 
 impl Lengths {
-    /// Asks the mgr how long the file of an object is; none when it does not know, or does not answer in time.
+    /// Asks the mgr for the length of an object's file; returns `None` if the mgr does not know or does not answer in
+    /// time.
     pub(super) fn ask(&self, object: FileId, patience: Duration) -> Option<FileLength> {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
@@ -125,7 +127,7 @@ impl Lengths {
         answer
     }
 
-    /// Takes the mgr's answers, and waits for further questions.
+    /// Takes the mgr's answers and waits for further questions.
     pub(super) fn next(&self, answers: &[Length], patience: Duration) -> Vec<LengthQuestion> {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
@@ -142,7 +144,7 @@ impl Lengths {
         state.questions.hand_out()
     }
 
-    /// Nobody waits any more.
+    /// Ends all waits.
     pub(super) fn close(&self) {
         lock(&self.state).closing = true;
         self.changed.notify_all();
@@ -164,19 +166,19 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Ask(FileId),
-        /// The mgr looks up what it was asked last.
+        /// The mgr looks up the questions of its last reply.
         LookUp,
-        /// It calls with the answers that it has, and gets the reply.
+        /// The mgr calls with the answers that it has, and gets the reply.
         Call,
-        /// It starts again: neither questions nor answers are left.
+        /// The mgr restarts: its questions and answers are lost.
         Forget,
-        /// The first who waits has no patience any more.
+        /// The first waiting caller times out.
         Leave,
-        /// What was answered long ago comes once more.
+        /// An old answer arrives again.
         Repeat,
     }
 
-    /// A mgr that answers with the time, and those who asked, each with the time and the number of the question.
+    /// A mgr that answers with the time of its lookup, and callers with the time and the number of their question.
     #[derive(Clone, Default)]
     struct World {
         questions: Questions,
@@ -214,7 +216,7 @@ mod tests {
             self.check();
         }
 
-        /// Whoever gets an answer had asked before it was looked up, and nothing is kept that nobody waits for.
+        /// Each answer was looked up after its caller asked, and no question without a caller is kept.
         fn check(&self) {
             for (since, number) in &self.waiting {
                 match self.questions.answered(*number) {
@@ -226,7 +228,7 @@ mod tests {
             assert_eq!(kept, self.waiting.len());
         }
 
-        /// The mgr, when it is well, answers everybody.
+        /// A working mgr answers all callers.
         fn settle(mut self) {
             for step in [Step::Forget, Step::Call, Step::LookUp, Step::Call] {
                 self.step(step);
@@ -273,7 +275,7 @@ mod tests {
         let lengths = Lengths::default();
         assert_eq!(lengths.ask(FileId(1), LONG), None);
         assert_eq!(lengths.next(&[], NOW), []);
-        // It was heard once, and is silent.
+        // The mgr has called once and is silent now.
         assert_eq!(lengths.ask(FileId(1), NOW), None);
         assert_eq!(lengths.ask(FileId(1), LONG), None);
         assert_eq!(lengths.next(&[], NOW), []);

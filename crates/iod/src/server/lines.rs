@@ -1,10 +1,10 @@
-//! Connections that replace one another: what came over an older one is never carried out beside or after what comes
-//! over a newer one.
+//! The ordering of an owner's connections: no request of an older connection executes beside or after requests of a
+//! newer one.
 //!
-//! A peer that has lost a connection sends what was not answered again, over another one. What it had sent before may
-//! still wait in a socket, or for a disk; carried out later it would undo what has come since. So PROVE says whose
-//! a connection is ([`Origin`]); the older ones of the same owner are ended, and PROVE is answered when none of them is
-//! in the middle of a change any more.
+//! A client that lost a connection repeats its unanswered requests over a new one. The old requests may still wait in a
+//! socket or for a disk. If they ran later, they would undo newer changes. So PROVE names the owner and the incarnation
+//! of a connection ([`Origin`]). The iod ends the older connections of the same owner, and answers PROVE when none of
+//! them has a change in progress.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,15 +14,15 @@ use wire::native::Origin;
 
 use crate::lock::lock;
 
-/// A newer connection of the same owner has taken the place of this one.
+/// Error: a newer connection of the same owner has replaced this one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Replaced;
 
-/// The connections of all owners that have proven themselves.
+/// The authenticated connections of all owners.
 #[derive(Default)]
 pub(super) struct Lines {
-    /// By owner, in the order they came. An owner without a connection is not kept: a PROVE that is late enough to come
-    /// then is of a connection that nobody uses.
+    /// Connections by owner, in the order of their PROVEs. An owner without connections has no entry: a PROVE that
+    /// arrives after that belongs to a connection that no client uses.
     of_owner: Mutex<HashMap<[u8; 16], Vec<Entry>>>,
 }
 
@@ -31,7 +31,7 @@ struct Entry {
     gate: Arc<Gate>,
 }
 
-/// What each change that comes over a connection passes.
+/// The gate that every change of a connection passes.
 struct Gate {
     replaced: AtomicBool,
     changing: Mutex<bool>,
@@ -39,22 +39,22 @@ struct Gate {
     hang_up: Box<dyn Fn() + Send + Sync>,
 }
 
-/// The place of a connection among those of its owner; given up when dropped.
+/// The entry of a connection among those of its owner; removed when dropped.
 pub(super) struct Membership {
     lines: Arc<Lines>,
     origin: Origin,
     gate: Arc<Gate>,
 }
 
-/// A change under way; it has ended when this is dropped.
+/// A change in progress; dropping it ends the change.
 pub(super) struct Change(Arc<Gate>);
 
 impl Lines {
-    /// Makes a connection one of those of its owner, after all earlier ones have ended and no change of theirs is under
-    /// way. `hang_up` is called when this one is replaced in its turn; it must make the connection end soon.
+    /// Adds a connection to those of its owner, after all older ones are told to end and have no change in progress. A
+    /// newer connection calls `hang_up` when it replaces this one; the function must make the connection end soon.
     ///
     /// # Errors
-    /// When a newer one is there, or comes while this one waits.
+    /// When a newer connection exists, or arrives during the wait.
     pub(super) fn join(
         self: &Arc<Self>,
         origin: Origin,
@@ -72,14 +72,14 @@ impl Lines {
             if line.iter().any(|entry| entry.incarnation > origin.incarnation) {
                 return Err(Replaced);
             }
-            // Those that were told to end before may still be in the middle of something: they are waited for as well.
+            // Connections that an earlier call has ended may still have a change in progress, so wait for them as well.
             let older = line.iter().filter(|entry| entry.incarnation < origin.incarnation);
             let older = older.map(|entry| entry.gate.clone()).collect();
             line.push(Entry { incarnation: origin.incarnation, gate: gate.clone() });
             older
         };
         let membership = Membership { lines: self.clone(), origin, gate };
-        // All are marked before any is woken: one of them may be waiting here for another one.
+        // Mark all before waking any: one of them may be waiting in this function for another.
         for gate in &older {
             gate.replaced.store(true, Ordering::SeqCst);
         }
@@ -109,7 +109,7 @@ impl Gate {
 }
 
 impl Membership {
-    /// Whether the connection was replaced, so that what it still does serves nobody.
+    /// Returns whether the connection was replaced, so that its remaining work has no use.
     pub(super) fn is_replaced(&self) -> bool {
         self.gate.is_replaced()
     }
@@ -117,7 +117,7 @@ impl Membership {
     /// Begins a change.
     ///
     /// # Errors
-    /// When the connection was replaced: nothing that has come over it may change anything any more.
+    /// When the connection was replaced: no request of it may change anything any more.
     pub(super) fn change(&self) -> Result<Change, Replaced> {
         let mut changing = lock(&self.gate.changing);
         if self.gate.is_replaced() {

@@ -1,4 +1,4 @@
-//! Listening: accepts connections and gives each a thread of its own.
+//! The listener of an iod, which accepts connections and starts a thread for each.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -23,10 +23,10 @@ use super::socket::{Socket, coarse_now};
 use crate::counters::Counters;
 use crate::lock::lock;
 
-/// How long to wait when connections cannot be accepted because the process has too many files open.
+/// Pause after a failed accept, for instance when the process has too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A socket that connections come in by.
+/// A listening socket.
 #[derive(Clone)]
 pub(super) enum Listener {
     /// TCP.
@@ -38,7 +38,7 @@ pub(super) enum Listener {
 /// A socket and the machine of its peer.
 type Guest = (Arc<Socket>, Machine);
 
-/// The connections that there are.
+/// The set of open connections.
 #[derive(Default)]
 pub(super) struct Live {
     sockets: Mutex<HashMap<u64, Guest>>,
@@ -46,14 +46,14 @@ pub(super) struct Live {
     stopping: AtomicBool,
 }
 
-/// The place of one connection among them; given up when dropped.
+/// The entry of one connection in [`Live`]; removed when dropped.
 struct Place {
     live: Arc<Live>,
     number: u64,
 }
 
 impl Live {
-    /// Ends all connections and waits until their threads have let go of the store.
+    /// Closes all connections and waits until their threads have released the store.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         let mut sockets = lock(&self.sockets);
@@ -65,15 +65,15 @@ impl Live {
         }
     }
 
-    /// Makes further accepting threads end.
+    /// Makes the accepting threads and the watch thread end.
     pub(super) fn refuse(&self) {
         let _sockets = lock(&self.sockets);
         self.stopping.store(true, Ordering::Release);
         self.changed.notify_all();
     }
 
-    /// Cuts off, in a thread of its own, peers that take too long, until [`Live::refuse`]. Calls on sockets give up by
-    /// themselves only when nothing moves at all; this is for who lets it move byte by byte.
+    /// Starts a thread that disconnects slow peers, until [`Live::refuse`]. The timeouts of socket calls only catch a
+    /// peer that sends nothing at all; this thread catches a peer that sends byte by byte.
     pub(super) fn watch(live: Arc<Live>, shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
         let tick = (shared.stall / 8).clamp(Duration::from_millis(5), Duration::from_millis(500));
         thread::Builder::new().name("iod-watch".into()).spawn(move || {
@@ -96,7 +96,7 @@ impl Live {
                         }
                     }
                     let span = socket.waiting_since().map_or(0, |since| now.saturating_sub(since));
-                    // Until its thread has noticed it is cut off again: that does no harm.
+                    // A slow connection is counted only once, although it stays here until its thread has ended.
                     if u128::from(span) > most.as_millis() && socket.cut_off() {
                         Counters::add(&shared.served.store.counters().connections_stalled, 1);
                         tracing::info!(?peer, pressed, "connection cut off: the peer took too long");
@@ -109,13 +109,13 @@ impl Live {
 }
 
 impl Listener {
-    /// Wakes the thread that waits in `accept`, for good.
+    /// Wakes the thread that waits in `accept`; all later calls of `accept` fail as well.
     pub(super) fn shutdown(&self) {
         let fd = match self {
             Listener::Tcp(listener) => listener.as_fd(),
             Listener::Unix(listener) => listener.as_fd(),
         };
-        // Linux lets `accept` return with EINVAL.
+        // Linux makes `accept` return EINVAL.
         let _ = rustix::net::shutdown(fd, Shutdown::Both);
     }
 
@@ -126,7 +126,7 @@ impl Listener {
         }
     }
 
-    /// Accepts connections in a thread until [`Live::refuse`] and [`Listener::shutdown`].
+    /// Accepts connections in a new thread, until [`Live::refuse`] and [`Listener::shutdown`].
     pub(super) fn serve(self, shared: Arc<Shared>, live: Arc<Live>) -> io::Result<JoinHandle<()>> {
         thread::Builder::new().name("iod-accept".into()).spawn(move || {
             while !live.stopping.load(Ordering::Acquire) {
@@ -143,7 +143,7 @@ impl Listener {
     }
 }
 
-/// Gives a connection its thread, or closes it.
+/// Starts the thread of a new connection, or refuses the connection.
 fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &Arc<Live>) {
     let machine = machine(&fd, peer);
     let counters = shared.served.store.counters();
@@ -159,7 +159,8 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     {
         let mut sockets = lock(&live.sockets);
         let (open, most) = (sockets.len(), shared.max_connections);
-        // Counted when there are many only: with fewer altogether nobody can have too many.
+        // Count per machine only when the total is large enough: with fewer connections, no machine can exceed its
+        // share.
         let own = || sockets.values().filter(|(_, other)| *other == machine).count();
         let may_be_many = open >= shared.max_per_peer || is_share_full(open, open, most);
         let many = may_be_many && {
@@ -196,13 +197,13 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     let (thread_shared, thread_socket) = (shared.clone(), socket);
     let spawned = thread::Builder::new().name(format!("iod-{number}")).spawn(move || {
         let shared = thread_shared;
-        // A mistake in one connection's work ends that connection and nothing else.
+        // A panic in the thread of one connection ends only that connection.
         if panic::catch_unwind(AssertUnwindSafe(|| serve((peer, machine), &shared, thread_socket))).is_err() {
             Counters::add(&shared.served.store.counters().panics, 1);
             tracing::error!(?peer, "the work for a connection panicked");
         }
         shared.served.store.counters().connections_open.fetch_sub(1, Ordering::Relaxed);
-        // Whoever waits for the place to be empty may then open the store again.
+        // A thread that waits in `stop` may open the store again afterwards, so release the store first.
         drop(shared);
         drop(place);
     });
@@ -212,8 +213,10 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     }
 }
 
-/// The number of the stranger that gives way to a newcomer from this machine, if one has to: of the machine's own when it has as many as it may, else of
-/// the machine that has most. `strangers` are (since when, number, machine).
+/// Chooses the unproven connection to close when a connection from `newcomer` arrives, if one must be closed. If that
+/// machine has its maximum of unproven connections, its oldest is chosen; otherwise the oldest of the machine that has
+/// most, once the total maximum is reached. `strangers` are (since when, number, machine) of the connections without a
+/// successful PROVE.
 fn gives_way(strangers: impl Iterator<Item = (u64, u64, Machine)>, newcomer: Machine) -> Option<u64> {
     let strangers: Vec<_> = strangers.collect();
     if strangers.len() < STRANGERS_PER_MACHINE_MAX {
@@ -225,13 +228,14 @@ fn gives_way(strangers: impl Iterator<Item = (u64, u64, Machine)>, newcomer: Mac
         (*many, *oldest) = (*many + 1, (*oldest).min((*since, *number)));
     }
     let own = of.get(&newcomer).filter(|(many, _)| *many >= STRANGERS_PER_MACHINE_MAX);
-    // Of machines with equally many the one whose stranger is the oldest: else each newcomer would be cut off by the next.
+    // Of machines with equally many, choose the one with the oldest connection: else each newcomer would close the one
+    // before it.
     let most = || of.values().max_by_key(|(many, oldest)| (*many, Reverse(*oldest)));
     let most = || most().filter(|_| strangers.len() >= STRANGERS_MAX);
     own.or_else(most).map(|(_, (_, number))| *number)
 }
 
-/// Where a peer is; over a Unix socket, which user of this machine it is.
+/// Returns the machine of a peer; over a Unix socket, the local user of the peer.
 fn machine(fd: &OwnedFd, peer: Option<SocketAddr>) -> Machine {
     let user =
         || rustix::net::sockopt::socket_peercred(fd).map_or(Machine::UNKNOWN, |peer| Machine::Local(peer.uid.as_raw()));
@@ -278,11 +282,11 @@ mod tests {
         assert_eq!(gives_way(of(one, 0..most - 1), one), None);
         assert_eq!(gives_way(of(one, 7..most + 7), one), Some(7));
         assert_eq!(gives_way(of(one, 0..most), two), None, "another machine comes in as if they were not there");
-        // Many machines together: the one with most of them makes place.
+        // The total maximum is reached: a connection of the machine with most of them is closed.
         let all = STRANGERS_MAX as u64;
         let others = (0..all - 3).map(|n| (n, n, Machine::at(std::net::Ipv4Addr::from(0x0b00_0000 + n as u32).into())));
         assert_eq!(gives_way(others.chain(of(two, all..all + 3)), three), Some(all));
-        // Where each has one, the oldest goes.
+        // If each machine has one, the oldest connection is closed.
         let each = (0..all).map(|n| (n, n, Machine::at(std::net::Ipv4Addr::from(0x0b00_0000 + n as u32).into())));
         assert_eq!(gives_way(each, three), Some(0));
     }

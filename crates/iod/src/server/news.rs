@@ -1,8 +1,9 @@
-//! What the mgr must know before a client is told that its bytes and their attributes are durable.
+//! Write reports (NEWS), which tell the mgr about stable writes before their clients get an answer.
 //!
-//! A client of the files layout says nothing to the mgr about bytes that a data server has answered with FILE_SYNC: not
-//! even that the file is longer now (RFC 8881 §18.32.3). So the data server does, and answers the client when the mgr has said
-//! that it knows. The mgr asks for such news and waits for them (NEWS); a thousand writes may be told by one answer.
+//! A client of the files layout sends the mgr nothing about bytes that a data server answered with FILE_SYNC, not even
+//! the new length of the file (RFC 8881 §18.32.3). So the data server reports the write to the mgr. It answers the
+//! client after the mgr has confirmed the report. The mgr asks for reports and waits for them (NEWS); one answer may
+//! carry the reports of a thousand writes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -13,10 +14,10 @@ use wire::native::{NEWS_MAX, NewsReply};
 
 use crate::lock::lock;
 
-/// Objects of which is remembered what the mgr knows. What is forgotten is told again.
+/// Maximum number of objects whose reported state is remembered. Forgotten objects are reported again.
 const REMEMBERED_MAX: usize = 1 << 16;
 
-/// News on their way.
+/// The queue of write reports.
 #[derive(Default)]
 pub(super) struct News {
     state: Mutex<State>,
@@ -25,32 +26,33 @@ pub(super) struct News {
 
 #[derive(Default)]
 struct State {
-    /// Number of the last item.
+    /// Number of the last report.
     last: u64,
-    /// Number of the last item that was handed out.
+    /// Number of the last report that was sent to the mgr.
     told: u64,
-    /// The mgr knows of all items up to this one.
+    /// The mgr has confirmed all reports up to this number.
     known: u64,
-    /// Items that it does not know of.
+    /// Reports that the mgr has not confirmed.
     waiting: BTreeMap<u64, (FileId, Written)>,
-    /// What it knows of objects, and whether they were written since without making news.
+    /// The state of objects that the mgr knows, and whether the object was written since without a new report.
     remembered: HashMap<FileId, (Written, bool)>,
     closing: bool,
 }
 
-/// How an object was written.
+/// A write to report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Written {
-    /// The layout under which it was.
+    /// Number of the layout of the write.
     pub(super) grant: u64,
-    /// The size of the object since.
+    /// Size of the object after the write.
     pub(super) size: u64,
 }
 
 impl News {
-    /// Tells the mgr that an object was written, and waits until it knows; answers whether it does.
+    /// Reports to the mgr that an object was written, and waits for its confirmation; returns whether the mgr has
+    /// confirmed.
     ///
-    /// Under one layout this is news once, and whenever the object has grown.
+    /// Under one layout only the first write and every growth of the object need a report.
     pub(super) fn tell(&self, object: FileId, written: Written, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
@@ -68,7 +70,7 @@ impl News {
         while state.known < number && !state.closing {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                // It stays among the news: it is true all the same.
+                // The report stays in the queue, because it is still true.
                 break;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -76,12 +78,12 @@ impl News {
         state.known >= number
     }
 
-    /// Takes note that the mgr knows all up to `known`, and waits for what it does not.
+    /// Notes that the mgr has confirmed all reports up to `known`, and waits for unconfirmed ones.
     pub(super) fn next(&self, known: u64, patience: Duration) -> NewsReply {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
         if known == 0 {
-            // Another mgr, or one that has lost its memory.
+            // This is another mgr, or one that has restarted.
             state.remembered.clear();
         } else if known <= state.told && known > state.known {
             state.learn(known);
@@ -97,12 +99,12 @@ impl News {
         state.hand_out()
     }
 
-    /// Whether an object was written since the mgr was last told of it; told once.
+    /// Returns whether an object was written without a report since its last one; clears the mark.
     pub(super) fn take_changed(&self, object: FileId) -> bool {
         lock(&self.state).remembered.get_mut(&object).is_some_and(|(_, changed)| std::mem::take(changed))
     }
 
-    /// Nobody waits any more.
+    /// Ends all waits.
     pub(super) fn close(&self) {
         lock(&self.state).closing = true;
         self.changed.notify_all();
@@ -155,16 +157,16 @@ mod tests {
             let writer = scope.spawn(|| news.tell(FileId(7), written(1, 100), LONG));
             let first = news.next(0, LONG);
             assert_eq!(first.written, [FileId(7)]);
-            // An answer that was lost comes again.
+            // If an answer is lost, the next one repeats the reports.
             assert_eq!(news.next(0, LONG), first);
             assert!(!writer.is_finished());
             assert_eq!(news.next(first.number, NOW).written, []);
             assert!(writer.join().unwrap());
         });
-        // What it knows is no news.
+        // What the mgr knows needs no report.
         assert!(news.tell(FileId(7), written(1, 100), NOW) && news.tell(FileId(7), written(1, 50), NOW));
         assert!(news.take_changed(FileId(7)) && !news.take_changed(FileId(7)) && !news.take_changed(FileId(8)));
-        // Another layout, more bytes, or another mgr.
+        // A new layout, more bytes, or a new mgr needs a report.
         assert!(!news.tell(FileId(7), written(2, 100), NOW));
         assert!(!news.tell(FileId(7), written(1, 101), NOW));
         let second = news.next(1, NOW);

@@ -1,4 +1,4 @@
-//! Objects by calls instead of messages, for those who serve them by another protocol in the same process.
+//! The function-call interface to the objects of an iod, for another service in the same process (`ds`).
 
 use std::time::Duration;
 
@@ -11,36 +11,36 @@ use super::news::Written;
 use crate::counters::Counters;
 use crate::store::ReadPlan;
 
-/// How long the mgr may take to know of something.
+/// Time limit for a write report to reach the mgr.
 const TELL_WAIT: Duration = Duration::from_secs(10);
 
-/// How long the mgr may take to say how long a file is: who reads can ask it without us.
+/// Time limit for the mgr to report a file length; the reader can also ask the mgr itself.
 const LENGTH_WAIT: Duration = Duration::from_secs(2);
 
-/// What there is of an object in a range.
+/// The content of a range of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectBytes {
-    /// The bytes up to the end of the range or of the object, holes as zeros.
+    /// The bytes up to the end of the range or of the object; holes are zeros.
     pub data: Bytes,
     /// The size of the object.
     pub size: u64,
 }
 
 impl Served {
-    /// Checks that a filehandle is genuine, for this iod, and in force.
+    /// Checks that a filehandle is genuine, for this iod, and still valid.
     ///
     /// # Errors
-    /// `BadHandle` for one that is not genuine or not for this iod; `Fenced` for one that has ended.
+    /// `BadHandle` if it is not genuine or not for this iod; `Fenced` if it is no longer valid.
     pub fn check_handle(&self, handle: &DataHandle) -> Result<(), Status> {
         self.judge.data_handle(handle)
     }
 
-    /// The write verifier of this run.
+    /// Returns the write verifier of this run.
     pub fn verifier(&self) -> Verifier {
         self.store.verifier()
     }
 
-    /// Reads `len` bytes at `offset` of an object, at most a payload; blocks for the disk.
+    /// Reads `len` bytes, at most one payload, at `offset` of an object; blocks for the disk.
     ///
     /// # Errors
     /// As those of READ: `Fenced`, `Corrupt`, `Io`, `TooBig`.
@@ -80,7 +80,8 @@ impl Served {
         Ok(ObjectBytes { data: data.into(), size: plan.size })
     }
 
-    /// Writes `data` at `offset` of an object, durably if that is wanted; answers the size of the object. Blocks for the disk.
+    /// Writes `data` at `offset` of an object, durably if `stable`; returns the size of the object. Blocks for the
+    /// disk.
     ///
     /// # Errors
     /// As those of WRITE: `Fenced`, `NoSpc`, `FBig`, `Corrupt`, `Io`.
@@ -105,13 +106,13 @@ impl Served {
         Ok(size)
     }
 
-    /// Tells the mgr that an object was written, under the layout with this number, and has this size since; waits until it
-    /// knows, but not for ever, and answers whether it does.
+    /// Reports to the mgr that an object was written under the layout `grant` and now has this size. Waits for the
+    /// answer of the mgr for up to ten seconds; returns whether the mgr has confirmed the report.
     pub fn tell_written(&self, object: FileId, grant: u64, size: u64) -> bool {
         self.news.tell(object, Written { grant, size }, TELL_WAIT)
     }
 
-    /// The size of an object; blocks for the disk.
+    /// Returns the size of an object; blocks for the disk.
     ///
     /// # Errors
     /// As those of SIZE: `Fenced`, `Corrupt`, `Io`.
@@ -120,13 +121,13 @@ impl Served {
         Ok(self.store.object(object).size(&self.store, generation)?.0)
     }
 
-    /// How long the file of an object is, and how long the object must be, at some moment during this call; none when the mgr cannot tell, or does not within two
-    /// seconds. Blocks for the mgr.
+    /// Asks the mgr for the length of the object's file and the length that the object must have, at some moment during
+    /// this call. Returns `None` if the mgr does not know, or does not answer within two seconds. Blocks for the mgr.
     pub fn file_length(&self, object: FileId) -> Option<FileLength> {
         self.lengths.ask(object, LENGTH_WAIT)
     }
 
-    /// Makes everything that was written to an object durable; blocks for the disk.
+    /// Makes all written data of an object durable; blocks for the disk.
     ///
     /// # Errors
     /// As those of COMMIT: `Fenced`, `Corrupt`, `Io`.

@@ -1,4 +1,4 @@
-//! A peer without a socket: whole records in, whole records out, on the caller's thread.
+//! A peer without a socket, which exchanges whole RPC records with the iod on the caller's thread.
 
 use std::fs::File;
 use std::io;
@@ -11,30 +11,30 @@ use super::Served;
 use super::connection::{Broken, Connection, MARK};
 use super::socket::{Channel, Received, SendFile};
 
-/// One connection to what is [`Served`], for those who bring records by themselves: simulated networks and tests.
+/// A connection to a [`Served`] for callers that deliver records themselves: simulated networks and tests.
 ///
-/// It is the very code that serves sockets; only the bytes come from memory.
+/// It runs the same code as a socket connection; only the bytes come from memory.
 pub struct Peer {
     connection: Connection<Memory>,
     broken: bool,
 }
 
 impl Peer {
-    /// A new connection, on which nothing was said yet.
+    /// Makes a new connection, before HELLO.
     pub fn new(served: Arc<Served>) -> Self {
         Peer { connection: Connection::new(served, Memory::default(), Machine::UNKNOWN), broken: false }
     }
 
-    /// Serves one request, a whole RPC record without its mark; answers the record of the reply.
+    /// Serves one request, a whole RPC record without its mark; returns the record of the reply.
     ///
     /// # Errors
-    /// When an iod would close the connection, now or at an earlier request. A last reply may be lost with it.
+    /// When the iod closes the connection, now or at an earlier request. The last reply may be lost with it.
     pub fn record(&mut self, request: Bytes) -> Result<Bytes, Broken> {
         if self.broken {
             return Err(Broken::Protocol("the connection was closed"));
         }
         let channel = &mut self.connection.socket;
-        // A record that is too long for a mark is too long for an iod, whatever its mark says.
+        // A record too long for a mark exceeds the iod's limit anyway, whatever its mark says.
         let mark = (request.len().min(i32::MAX as usize) as u32 | 1 << 31).to_be_bytes();
         channel.input = Bytes::copy_from_slice(&mark).chain(request);
         channel.output.clear();
@@ -80,7 +80,7 @@ impl Channel for Memory {
     }
 
     fn hanger(&self) -> impl Fn() + Send + Sync + 'static {
-        // Whoever brings the records finds out with the next one.
+        // The caller sees the closed connection at its next record.
         || {}
     }
 

@@ -1,4 +1,4 @@
-//! The procedures of the native data program on an open connection.
+//! The procedures of the native data program, for a connection of an iod.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use crate::buffers::Buffer;
 use crate::counters::Counters;
 use crate::store::{HEAD_LEN, Object, Open, ReadPlan};
 
-/// Data of at least this length go out by `sendfile` when no checksum needs to see them.
+/// Data of at least this length are sent by `sendfile` if no checksum is needed.
 const SENDFILE_MIN: u64 = 32 << 10;
 /// Smallest payload limit that a client may ask for.
 const PAYLOAD_MIN: u32 = 512;
-/// How long NEWS waits for some, and LENGTHS for questions.
+/// Time limit of NEWS and LENGTHS without anything to report.
 const NEWS_WAIT: Duration = Duration::from_secs(5);
 
-/// What HELLO agreed on, until the peer proves that the session is its own.
+/// The result of HELLO, until PROVE opens the session.
 pub(super) struct Greeted {
     ticket: Ticket,
     said: Said,
@@ -39,24 +39,24 @@ pub(super) struct Greeted {
     max_payload: u32,
 }
 
-/// What HELLO agreed on with a peer that has proven itself.
+/// The session of an authenticated peer.
 pub(super) struct Session {
     number: u64,
-    /// Its place among the connections of the peer.
+    /// The entry of the connection among those of its owner.
     pub(super) membership: Membership,
     checksums: bool,
     max_payload: u32,
 }
 
 impl Session {
-    /// Whose it is.
+    /// Returns the number of the session.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 }
 
 impl<C: Channel> Connection<C> {
-    /// Carries out any procedure but WRITE.
+    /// Executes any procedure except WRITE.
     pub(super) fn call(&mut self, xid: u32, procedure: Procedure, mut input: Reader) -> Result<(), Broken> {
         let session = self.session.is_some();
         tracing::debug!(session = self.session.as_ref().map_or(0, Session::number), ?procedure, "request");
@@ -69,7 +69,7 @@ impl<C: Channel> Connection<C> {
                 Ok(args) => self.read(xid, &args),
                 Err(error) => self.garbage(xid, error),
             },
-            // WRITE never comes here: its payload may still be in the socket.
+            // `Connection::serve` handles WRITE, whose payload may still be in the socket.
             Procedure::Write => self.refuse(xid, AcceptStat::ProcUnavail),
             Procedure::Commit => self.with(xid, &mut input, Self::commit),
             Procedure::Size => self.with(xid, &mut input, Self::size),
@@ -93,7 +93,7 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    /// Decodes the arguments, calls `procedure` and answers.
+    /// Decodes the arguments, calls `procedure` and sends the reply.
     fn with<A: Xdr, R: Xdr>(
         &mut self,
         xid: u32,
@@ -114,7 +114,8 @@ impl<C: Channel> Connection<C> {
         Err(error.into())
     }
 
-    /// Agrees on how to talk, and proves to be this iod. What it sends says nothing of the peer yet: that is as good as a stranger until PROVE.
+    /// Negotiates the session and proves the identity of this iod. The arguments do not authenticate the peer: it stays
+    /// unproven until PROVE.
     fn hello(&mut self, args: HelloArgs) -> Result<HelloReply, Failure> {
         if self.session.is_some() || self.greeted.is_some() {
             return Err(Failure { status: Status::Inval, detail: Some("HELLO was said before".into()) });
@@ -154,7 +155,7 @@ impl<C: Channel> Connection<C> {
         Ok(reply)
     }
 
-    /// Opens the session that HELLO named, for who has the secret of its ticket.
+    /// Opens the session that HELLO named, if the peer has the secret of its ticket.
     fn prove(&mut self, args: ProveArgs) -> Result<ProveReply, Failure> {
         let Some(Greeted { ticket, said, checksums, max_payload }) = self.greeted.take() else {
             return Err(Failure { status: Status::Inval, detail: Some("PROVE follows HELLO, once".into()) });
@@ -162,7 +163,7 @@ impl<C: Channel> Connection<C> {
         if !ticket.is_proven(&said, &args) {
             return Err(Status::CapRefused.into());
         }
-        // Not after `join`, which waits for what the earlier connections of the owner have begun.
+        // Do this before `join`, which waits for changes in progress on earlier connections of the owner.
         self.socket.is_known_now();
         let membership = self.shared.lines.join(args.origin, self.socket.hanger()).map_err(|Replaced| Failure {
             status: Status::Delay,
@@ -179,7 +180,7 @@ impl<C: Channel> Connection<C> {
         Ok(reply)
     }
 
-    /// Checks a capability for `needed` and for one object.
+    /// Checks a capability for an object and for the rights `needed`.
     fn check(&self, cap: &Capability, needed: Rights) -> Result<(), Failure> {
         let session = self.session.as_ref().ok_or(Status::NoSession)?;
         self.shared.judge.object(cap, session.number, needed)?;
@@ -189,7 +190,7 @@ impl<C: Channel> Connection<C> {
         Ok(())
     }
 
-    /// Checks a capability and finds its object.
+    /// Checks a capability and returns its object.
     pub(super) fn object(&self, cap: &Capability, needed: Rights) -> Result<(Arc<Object>, Generation), Failure> {
         self.check(cap, needed)?;
         Ok((self.store().object(cap.object), cap.generation))
@@ -262,7 +263,7 @@ impl<C: Channel> Connection<C> {
         result
     }
 
-    /// Sends the reply up to the data, and `data`, which are padded, with it.
+    /// Sends the reply head followed by `data`, which include the padding.
     fn send_head(&mut self, xid: u32, plan: &mut ReadPlan, data: &[u8]) -> Result<(), Broken> {
         self.encode_head(xid, plan);
         self.send_output(data)
@@ -288,7 +289,8 @@ impl<C: Channel> Connection<C> {
                 Ok(()) => {}
                 Err(SendFile::Socket(error)) => return Err(error.into()),
                 Err(SendFile::File(error)) => {
-                    // The reply has begun: all that is left is to hang up, and to report properly the next time.
+                    // The reply has begun, so it cannot report the error. Close the connection; the next read goes
+                    // through memory.
                     open.read_by_copy.store(true, Ordering::Relaxed);
                     return Err(error.into());
                 }
@@ -301,7 +303,7 @@ impl<C: Channel> Connection<C> {
         Ok(())
     }
 
-    /// Takes the rest of a WRITE, `rest` bytes, from the socket, and carries it out.
+    /// Receives the remaining `rest` bytes of a WRITE from the socket and executes it.
     pub(super) fn write(&mut self, xid: u32, mut input: Reader, rest: usize) -> Result<(), Broken> {
         if self.session.is_none() {
             return self.answer::<Nothing>(xid, Err(Status::NoSession.into()));
@@ -439,14 +441,14 @@ impl<C: Channel> Connection<C> {
     }
 }
 
-/// All of the input as one value.
+/// Decodes the whole input as one value.
 fn take<A: Xdr>(input: &mut Reader) -> Result<A, Malformed> {
     let args = A::decode(input)?;
     input.finish()?;
     Ok(args)
 }
 
-/// Compares the checksum of every extent with its bytes.
+/// Verifies the checksum of every extent.
 fn verify(extents: &[WriteExtent], data: [&[u8]; 2]) -> Result<(), Failure> {
     let [mut first, mut second] = data;
     for extent in extents {

@@ -1,8 +1,9 @@
-//! PULL: bytes of an object of another iod, or of this one, into an object, without passing whoever asks.
+//! The PULL procedure, which copies bytes of an object of this or another iod into an object without passing them
+//! through the caller.
 //!
-//! Two iods may pull from each other at the same time and never wait for each other in a circle: a pull waits for READs alone,
-//! READs wait for no pull, and pulls have places and memory of their own. A pull is done within a few seconds whatever the other
-//! iod does, for the next request of its connection waits for it.
+//! Pulls of two iods from each other cannot deadlock. A pull waits only for READs, a READ waits for no pull, and pulls
+//! have their own slots and memory. A pull ends within a few seconds whatever the other iod does, because the next
+//! request of its connection waits for it.
 
 mod source;
 
@@ -25,15 +26,15 @@ use crate::counters::Counters;
 use crate::store::{Object, Open, ReadPlan};
 use source::Source;
 
-/// Most pulls at a time. Each has two payloads in memory at most.
+/// Maximum number of concurrent pulls. Each holds at most two payloads in memory.
 const PULLS_MAX: usize = 16;
-/// How long a pull may wait for the other iod in all.
+/// Total time limit of a pull for waiting for the other iod.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// How many pulls are under way, and whether there can be any from other iods.
+/// The number of running pulls, and whether this iod can pull from other iods.
 pub(super) struct Pulls {
     running: AtomicUsize,
-    /// Simulated iods have no sockets.
+    /// Whether the iod can open connections; simulated iods have no sockets.
     pub(super) sockets: bool,
 }
 
@@ -44,19 +45,19 @@ impl Default for Pulls {
 }
 
 impl Pulls {
-    /// Those of an iod that may open connections.
+    /// Returns the pulls of an iod that may open connections.
     pub(super) fn over_sockets() -> Self {
         Pulls { sockets: true, ..Pulls::default() }
     }
 
-    /// A place for one more; `None` when there are enough.
+    /// Takes a slot; `None` if all slots are in use.
     fn begin(&self) -> Option<Place<'_>> {
         let more = |running| (running < PULLS_MAX).then_some(running + 1);
         self.running.try_update(Ordering::AcqRel, Ordering::Relaxed, more).ok().map(|_| Place(self))
     }
 }
 
-/// A pull under way; has ended when dropped.
+/// The slot of a running pull; released when dropped.
 struct Place<'a>(&'a Pulls);
 
 impl Drop for Place<'_> {
@@ -65,11 +66,11 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Why a pull ends early.
+/// Reason why a pull ends early.
 enum Stop {
-    /// The bytes cannot be read: those before them are copied.
+    /// The source cannot be read; earlier bytes are copied.
     Source(String),
-    /// They cannot be written.
+    /// The target cannot be written.
     Target(Failure),
 }
 
@@ -80,9 +81,9 @@ impl From<Failure> for Stop {
 }
 
 impl<C: Channel> Connection<C> {
-    /// Carries out a PULL.
+    /// Executes PULL.
     pub(super) fn pull(&mut self, args: PullArgs) -> Result<PullReply, Failure> {
-        // What is opened to others lets them make this host connect to wherever they like.
+        // Only the mgr may pull: other clients could make this host connect to arbitrary addresses.
         if self.session.as_ref().is_none_or(|session| session.number() != MGR_SESSION) {
             return Err(Status::CapRefused.into());
         }
@@ -91,7 +92,7 @@ impl<C: Channel> Connection<C> {
         let cap = &args.source.cap;
         let here = args.source.iod == store.iod();
         if here {
-            // Another iod judges by itself what is shown to it.
+            // If the source is another iod, that iod checks the capability itself.
             self.shared.judge.object(cap, PULL_SESSION, Rights::READ)?;
         }
         if here && cap.object == args.cap.object {
@@ -132,17 +133,17 @@ impl<C: Channel> Connection<C> {
     }
 }
 
-/// One pull.
+/// The state of one pull.
 struct Work<'a> {
     served: &'a Served,
     args: &'a PullArgs,
     target: Arc<Object>,
-    /// Whether the connection that it came over is to end: then so is this.
+    /// Whether the connection of the pull was replaced; then the pull must end as well.
     replaced: &'a dyn Fn() -> bool,
 }
 
 impl Work<'_> {
-    /// Copies from another iod; `done` counts what is written.
+    /// Copies from another iod; `done` counts the bytes written.
     fn fetch(&self, done: &mut u64) -> Result<(), Stop> {
         let until = Instant::now() + PATIENCE;
         let mut source = None;
@@ -194,7 +195,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Has the file system copy, where it can and nothing is to be verified; answers whether it has.
+    /// Lets the file system copy, if it can and no checksum is involved; returns whether it copied everything.
     fn copy_files(&self, source: &Open, part: &[PullExtent]) -> Result<bool, Failure> {
         for extent in part {
             if !self.target.copy_from(&self.served.store, self.args.cap.generation, source, extent)? {
@@ -204,7 +205,8 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// Writes what was read: data, and zeros where there is nothing, which is not the end of the file as far as is known here.
+    /// Writes the data that were read, and zeros for holes and beyond the source's end: this iod does not know where
+    /// the file ends.
     fn put(
         &self,
         part: &[PullExtent],
@@ -236,7 +238,7 @@ impl Work<'_> {
     }
 }
 
-/// The extents in their order, so many at a time as one READ takes.
+/// Splits the extents, in order, into parts of at most one payload (one READ) each.
 fn parts(extents: &[PullExtent]) -> impl Iterator<Item = Vec<PullExtent>> + use<'_> {
     let mut rest = extents.iter().copied().filter(|extent| extent.len > 0);
     let mut left: Option<PullExtent> = None;

@@ -1,4 +1,4 @@
-//! What a connection runs over: a connected socket, whose calls give up when the peer makes no progress.
+//! The byte stream of a connection: a connected socket with timeouts for a peer that makes no progress.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -15,36 +15,36 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
 use rustix::time::ClockId;
 
-/// Send and receive buffers of Unix sockets, whose default is small for payloads of 1 MiB.
+/// Size of send and receive buffers of Unix sockets; the default is small for payloads of 1 MiB.
 const UNIX_BUFFER: usize = 1 << 20;
 
-/// A stream of bytes to a peer and back.
+/// A bidirectional byte stream to a peer.
 pub(super) trait Channel {
-    /// Receives once, behind what is in `buffer`, as much as it has room for.
+    /// Receives once and appends to `buffer`, as much as its capacity allows.
     fn receive_more(&mut self, buffer: &mut BytesMut) -> io::Result<Received>;
 
-    /// Fills `buffer`; anything else is an error.
+    /// Fills `buffer`; returns an error if it cannot.
     fn receive_exact(&mut self, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// Sends `head` and then `data`; `more` says that further bytes follow soon.
+    /// Sends `head` followed by `data`; `more` announces that further bytes follow soon.
     fn send(&mut self, head: &[u8], data: &[u8], more: bool) -> io::Result<()>;
 
-    /// From now on it is the peer that takes time, until [`Channel::wait_ends`].
+    /// Starts the clock of the peer: the iod waits for it until [`Channel::wait_ends`].
     fn wait_begins(&mut self) {}
 
-    /// The peer has done what was waited for.
+    /// Stops the clock of the peer.
     fn wait_ends(&mut self) {}
 
-    /// What ends both directions for good, from any thread.
+    /// Returns a function that closes both directions permanently, callable from any thread.
     fn hanger(&self) -> impl Fn() + Send + Sync + 'static;
 
-    /// The peer has proven itself.
+    /// Notes that the peer has proven its identity.
     fn is_known_now(&self) {}
 
-    /// Whether [`Channel::send_file`] is of use.
+    /// Returns whether [`Channel::send_file`] is supported.
     fn sends_files(&self) -> bool;
 
-    /// Whether the peer could open the files of the store by itself, and can be sent descriptors of them.
+    /// Returns whether the peer's user could open the store's files itself, and the channel can pass descriptors.
     fn may_have_files(&self) -> bool {
         false
     }
@@ -54,43 +54,43 @@ pub(super) trait Channel {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Sends `len` bytes of `file` from `offset`; zeros for what lies past its end.
+    /// Sends `len` bytes of `file` from `offset`; sends zeros beyond the end of the file.
     fn send_file(&mut self, file: &File, offset: u64, len: u64) -> Result<(), SendFile>;
 }
 
-/// A stream socket of either family.
+/// A TCP or Unix stream socket.
 pub(super) struct Socket {
     fd: OwnedFd,
-    /// How long the peer may stand still.
+    /// Time limit for a peer without any progress.
     stall: Timespec,
-    /// Whether a call that waits to receive is woken as well whenever the peer has received something.
+    /// Set for Unix sockets: a thread blocked in recv also wakes up whenever the peer has received something.
     restless: bool,
-    /// Since when the peer is waited for, by [`coarse_now`]; 0 while it is not.
+    /// Since when the iod waits for the peer, by [`coarse_now`]; 0 while it does not wait.
     waiting: AtomicU64,
-    /// Since when the peer is a stranger, by [`coarse_now`]; 0 once it has proven itself.
+    /// Since when the peer is connected without proof of identity, by [`coarse_now`]; 0 after the proof.
     stranger: AtomicU64,
     cut_off: AtomicBool,
 }
 
-/// Milliseconds of a clock that costs next to nothing, never 0.
+/// Returns the milliseconds of a very cheap clock, never 0.
 pub(super) fn coarse_now() -> u64 {
     let now = rustix::time::clock_gettime(ClockId::MonotonicCoarse);
     (now.tv_sec as u64) * 1000 + now.tv_nsec as u64 / 1_000_000 + 1
 }
 
-/// What a receiving call met.
+/// Result of a receive call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Received {
-    /// This many bytes.
+    /// Number of bytes received.
     Bytes(usize),
-    /// The end: the peer sends no more.
+    /// The peer has closed its direction of the stream.
     End,
-    /// Nothing came for the time that a stall may last.
+    /// Nothing arrived within the stall time limit.
     Nothing,
 }
 
 impl Socket {
-    /// A TCP connection.
+    /// Makes the socket of a TCP connection.
     pub(super) fn tcp(fd: OwnedFd, stall: Duration, congestion: Option<&str>) -> io::Result<Self> {
         sockopt::set_tcp_nodelay(&fd, true)?;
         sockopt::set_socket_keepalive(&fd, true)?;
@@ -102,9 +102,9 @@ impl Socket {
         Self::new(fd, stall, false)
     }
 
-    /// A Unix connection.
+    /// Makes the socket of a Unix connection.
     pub(super) fn unix(fd: OwnedFd, stall: Duration) -> io::Result<Self> {
-        // The kernel cuts them to what the system allows.
+        // The kernel limits these sizes to what the system allows.
         sockopt::set_socket_send_buffer_size(&fd, UNIX_BUFFER)?;
         sockopt::set_socket_recv_buffer_size(&fd, UNIX_BUFFER)?;
         Self::new(fd, stall, true)
@@ -124,36 +124,36 @@ impl Socket {
         })
     }
 
-    /// Since when the peer is waited for, by [`coarse_now`].
+    /// Returns since when the iod waits for the peer, by [`coarse_now`].
     pub(super) fn waiting_since(&self) -> Option<u64> {
         Some(self.waiting.load(Ordering::Relaxed)).filter(|since| *since > 0)
     }
 
-    /// Since when the peer is a stranger, by [`coarse_now`], if it is one and not cut off.
+    /// Returns since when the peer is unproven, by [`coarse_now`]; `None` if it has proven itself or is cut off.
     pub(super) fn stranger_since(&self) -> Option<u64> {
         Some(self.stranger.load(Ordering::Relaxed)).filter(|since| *since > 0 && !self.is_cut_off())
     }
 
-    /// Ends both directions for good; answers whether that is new.
+    /// Closes both directions permanently; returns whether this call was the first.
     pub(super) fn cut_off(&self) -> bool {
         self.shutdown();
         !self.cut_off.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether it was ended by [`Socket::cut_off`].
+    /// Returns whether [`Socket::cut_off`] has closed the connection.
     pub(super) fn is_cut_off(&self) -> bool {
         self.cut_off.load(Ordering::Relaxed)
     }
 
-    /// Ends both directions; calls in progress return.
+    /// Closes both directions; calls in progress return.
     pub(super) fn shutdown(&self) {
-        // A socket that the peer has already reset is as shut as it can be.
+        // A socket that the peer has already reset needs no shutdown.
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// Waits until there is something to receive, or the peer is gone; false if there was nothing for the time that a stall
-    /// may last. Who waits inside recv(2) on a Unix socket is woken twice for each exchange: the socket says so when the
-    /// peer has received the reply. poll(2) only wakes those who asked to hear that.
+    /// Waits until data arrive or the peer is gone; returns false if the stall time limit passes first. A thread that
+    /// blocks in recv(2) on a Unix socket wakes up twice for each exchange, because the kernel also signals that the
+    /// peer has received the reply. poll(2) wakes a thread only for the events that it asked for.
     fn wait(&self) -> io::Result<bool> {
         loop {
             match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&self.stall)) {
@@ -180,7 +180,7 @@ impl Socket {
         }
     }
 
-    /// Sends `head` and then `data`, in one call if the socket takes them.
+    /// Sends `head` followed by `data`, in one call if the socket accepts them.
     fn send_all(&self, mut head: &[u8], mut data: &[u8], more: bool) -> io::Result<()> {
         let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
         while !head.is_empty() || !data.is_empty() {
@@ -264,7 +264,7 @@ impl Channel for Arc<Socket> {
     }
 
     fn may_have_files(&self) -> bool {
-        // Those of the peer when it connected, as the system knows them.
+        // SO_PEERCRED gives the credentials of the peer at the time of connect.
         let peer = || sockopt::socket_peercred(&self.fd).map(|peer| peer.uid);
         self.restless && peer().is_ok_and(|uid| uid.is_root() || uid == rustix::process::geteuid())
     }
@@ -289,7 +289,7 @@ impl Channel for Arc<Socket> {
         while offset < end {
             let left = (end - offset) as usize;
             match rustix::fs::sendfile(&self.fd, file, Some(&mut offset), left) {
-                // Cut off meanwhile.
+                // The file was truncated meanwhile.
                 Ok(0) => return self.send_zeros(end - offset).map_err(SendFile::Socket),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Err(SendFile::Socket(io::ErrorKind::TimedOut.into())),
@@ -303,10 +303,11 @@ impl Channel for Arc<Socket> {
     }
 }
 
-/// Why a file did not go out.
+/// Reason why sending a file failed.
 pub(super) enum SendFile {
-    /// The socket: the connection is over.
+    /// The socket failed: the connection is over.
     Socket(io::Error),
-    /// The file, in the middle of a reply: the connection is over too, but the next attempt should go another way.
+    /// Reading the file failed in the middle of a reply. The connection is over as well; the next attempt should not
+    /// use `sendfile`.
     File(io::Error),
 }

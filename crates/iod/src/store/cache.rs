@@ -1,4 +1,4 @@
-//! The objects in memory: a bounded table that forgets what was not used lately.
+//! The cache of objects in memory: a bounded table with clock (second-chance) eviction.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -10,42 +10,42 @@ use crate::lock::lock;
 
 const SHARDS: usize = 16;
 
-/// All objects that are known at the moment; there is never more than one [`Object`] for an id.
+/// All cached objects; there is never more than one [`Object`] for an id.
 pub(crate) struct Cache {
     shards: Vec<Mutex<Shard>>,
-    /// Objects for each shard.
+    /// Maximum number of objects of each shard.
     room: usize,
 }
 
 #[derive(Default)]
 struct Shard {
     slots: HashMap<u64, Slot>,
-    /// Every key of `slots` once, in the order in which they are looked at for removal.
+    /// Every key of `slots` once, in eviction order.
     clock: VecDeque<u64>,
 }
 
 struct Slot {
     object: Arc<Object>,
-    /// Asked for again since it was last considered for removal.
+    /// Used since the last eviction check.
     used: bool,
 }
 
-/// What a look-up answers.
+/// Result of a lookup.
 pub(crate) enum Lookup {
-    /// The object; the flag says whether another one was dropped for it.
+    /// The object; the flag says whether another one was evicted for it.
     Found(Arc<Object>, bool),
-    /// There is no room. This one must be synced before it can be dropped; then ask again.
+    /// The cache is full. The caller must sync this object, so that it can be evicted, and look up again.
     SyncFirst(Arc<Object>),
 }
 
 impl Cache {
-    /// Room for about `capacity` objects.
+    /// Makes a cache for about `capacity` objects.
     pub(crate) fn new(capacity: usize) -> Self {
         Cache { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), room: capacity.div_ceil(SHARDS).max(1) }
     }
 
-    /// The object with this id, new and unopened if it was not known. With `beyond` it is made whether there is room or
-    /// not: for when what is in the way cannot be synced now.
+    /// Returns the object with this id, new and unopened if it was not cached. With `beyond` the object is added even
+    /// if the cache is full, for the case that the object to evict cannot be synced now.
     pub(crate) fn get(&self, id: FileId, beyond: bool) -> Lookup {
         let mut shard = lock(&self.shards[id.0 as usize % SHARDS]);
         if let Some(slot) = shard.slots.get_mut(&id.0) {
@@ -57,7 +57,7 @@ impl Cache {
             match shard.make_room() {
                 Room::Made => dropped = true,
                 Room::SyncFirst(object) => return Lookup::SyncFirst(object),
-                // All are being used this very moment: as many as there are connections, at most.
+                // All objects are in use at this moment: at most as many as there are connections.
                 Room::AllBusy => {}
             }
         }
@@ -67,7 +67,7 @@ impl Cache {
         Lookup::Found(object, dropped)
     }
 
-    /// How many objects are known.
+    /// Returns the number of cached objects.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|s| lock(s).slots.len()).sum()
     }
@@ -80,13 +80,13 @@ enum Room {
 }
 
 impl Shard {
-    /// Drops one object that nobody uses and that has nothing to sync, preferring those not used lately.
+    /// Evicts one object that is not in use and has nothing to sync; prefers those not used recently.
     fn make_room(&mut self) -> Room {
         let mut dirty = None;
         for _ in 0..2 * self.clock.len() {
             let Some(id) = self.clock.pop_front() else { break };
             let Some(slot) = self.slots.get_mut(&id) else { continue };
-            // Nobody can take a new reference while the shard is locked.
+            // No thread can take a new reference while the shard is locked.
             let busy = Arc::strong_count(&slot.object) > 1;
             if busy || std::mem::take(&mut slot.used) {
                 self.clock.push_back(id);

@@ -1,4 +1,5 @@
-//! The `STORE` file: which metadata store uses the objects, so that no other one and no older copy of it does.
+//! The `STORE` file: the claim of the metadata store that uses the objects, which keeps out other stores and older
+//! copies.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -19,22 +20,22 @@ const CHECKED: usize = 48;
 pub(crate) const STORE: &str = "STORE";
 const STORE_NEW: &str = "STORE.new";
 
-/// What the iod remembers of metadata stores.
+/// The remembered claim of a metadata store.
 #[derive(Default)]
 pub(super) struct Claimed {
     remembered: Option<Claim>,
-    /// The highest number of an object, once all names were looked at for a store without a claim. Clients of an mgr that
-    /// makes no claims could make objects meanwhile; they use the store that is about to claim.
+    /// The highest object number, determined once for a store without a claim. Clients of an mgr that makes no claims
+    /// could create objects meanwhile; they use the metadata store that is about to claim.
     highest: Option<u64>,
 }
 
 impl Claimed {
-    /// Whether it remembers nothing.
+    /// Returns whether no claim is remembered.
     pub(super) fn is_empty(&self) -> bool {
         self.remembered.is_none()
     }
 
-    /// What the store on a disk remembers.
+    /// Reads the claim of the store on a disk.
     pub(super) fn read(disk: &dyn Disk) -> Result<Self, StoreError> {
         let fail = |doing| move |e| error(disk.path(), doing, e);
         let file = match disk.open(STORE) {
@@ -82,11 +83,12 @@ fn decode(bytes: &[u8]) -> Result<Claim, &'static str> {
     Ok(Claim { store: StoreId(store), epoch, mark: be(&bytes[32..40]), numbers: be(&bytes[40..48]) })
 }
 
-/// Stores the claim by rename: after a crash the old or the new one is there, whole.
+/// Writes the claim by rename: after a crash either the old or the new one exists, whole.
 fn write(disk: &dyn Disk, claim: &Claim) -> io::Result<()> {
     match disk.remove(STORE_NEW) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        // Before the name is used again: a power cut could keep the rename that follows, and the file of an attempt that failed.
+        // Sync the removal before the name is used again. Otherwise a power cut could keep the rename below together
+        // with the file of a failed attempt.
         removed => removed.and_then(|()| disk.sync_folder(""))?,
     }
     let file = disk.create_new(STORE_NEW)?;
@@ -96,7 +98,7 @@ fn write(disk: &dyn Disk, claim: &Claim) -> io::Result<()> {
     disk.sync_folder("")
 }
 
-/// Whether a claim may be taken by a store that remembers this one, and has objects up to `highest` if it remembers none.
+/// Returns whether a claim may be accepted, given the remembered claim, or the highest object number if there is none.
 fn may_take(claiming: &Claiming, remembered: Option<&Claim>, highest: Option<u64>) -> bool {
     match remembered {
         Some(old) => old.store == claiming.claim.store && old.mark == claiming.expected,
@@ -105,9 +107,9 @@ fn may_take(claiming: &Claiming, remembered: Option<&Claim>, highest: Option<u64
 }
 
 impl Store {
-    /// Tells which metadata store is remembered, and remembers the one that claims if it may.
+    /// Returns the remembered claim, and accepts the given one if allowed.
     pub(crate) fn claim(&self, claiming: Option<&Claiming>, want_highest: bool) -> Result<ClaimReply, Failure> {
-        // One at a time: a second one sees what the first one has done.
+        // One call at a time, so that a second call sees the result of the first.
         let mut claimed = lock(&self.claimed);
         if claimed.remembered.is_none() && claimed.highest.is_none() {
             claimed.highest = Some(self.highest()?);
@@ -134,8 +136,8 @@ impl Store {
         Ok(ClaimReply { taken, remembered: claimed.remembered, highest })
     }
 
-    /// Whether what it has may be given to clients: no metadata store has claimed it yet, or one has since it was opened. An older copy of a disk, which no
-    /// store claims, answers nobody.
+    /// Checks that the iod may serve clients: no metadata store has ever claimed it, or one has claimed it since its
+    /// start. So an outdated copy of a disk, which no mgr claims, serves no client.
     pub(crate) fn check_confirmed(&self) -> Result<(), Failure> {
         match self.confirmed.load(Ordering::Acquire) {
             true => Ok(()),
@@ -146,7 +148,7 @@ impl Store {
         }
     }
 
-    /// The highest number of an object, 0 when there is none.
+    /// Returns the highest object number, 0 if there is no object.
     fn highest(&self) -> Result<u64, Failure> {
         let mut highest = 0;
         self.walk(None, |FileId(number)| {

@@ -1,4 +1,4 @@
-//! The `FORMAT` file: whose store a directory is, and the lock that keeps a second iod out.
+//! The `FORMAT` file of a store: its identity, and the lock that keeps a second iod out.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,41 +9,41 @@ use wire::native::crc32c;
 use crate::disks::{Disk, DiskFile, read_full, write_all};
 
 const MAGIC: [u8; 8] = *b"WEIRIOD\0";
-/// The newest store format that this build knows: that of stores with block checksums. Others have version 1.
+/// The newest store format of this build: stores with block checksums. Stores without them have version 1.
 const VERSION: u32 = 2;
 const LEN: usize = 56;
 const CHECKED: usize = 52;
 
 pub(crate) const FORMAT: &str = "FORMAT";
 const FORMAT_NEW: &str = "FORMAT.new";
-/// Folder of all objects.
+/// The folder of all objects.
 pub(crate) const OBJECTS: &str = "objects";
 
-/// Why a store cannot be made or used, and what to do about it.
+/// Reason why a store cannot be created or used, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The directory is not there.
+    /// The directory does not exist.
     #[error("{}: no such directory; make it and format it with `weir mkfs`, or check the path", .0.display())]
     Missing(PathBuf),
-    /// Something that is not a directory is in its place.
+    /// The path is not a directory.
     #[error("{}: not a directory", .0.display())]
     NotADirectory(PathBuf),
     /// The directory holds no store.
     #[error("{}: no object store here; format it with `weir mkfs`, or check the path", .0.display())]
     NotFormatted(PathBuf),
-    /// The directory holds a store already.
+    /// The directory already holds a store.
     #[error("{}: holds an object store already; nothing was changed. To start afresh, empty the directory first", .0.display())]
     AlreadyFormatted(PathBuf),
-    /// The directory holds other things.
+    /// The directory holds other files.
     #[error("{}: not empty (it has {found:?}); give an empty directory", .dir.display())]
     NotEmpty {
         /// The directory.
         dir: PathBuf,
-        /// One of the things.
+        /// The name of one of them.
         found: String,
     },
-    /// Another process has the store.
+    /// Another process has locked the store.
     #[error("{}: another iod is using this store; stop it first, or give this one a directory of its own", .0.display())]
     InUse(PathBuf),
     /// A later version of Weir wrote the store.
@@ -81,7 +81,7 @@ pub enum StoreError {
         /// The file system of the cluster file.
         wanted: Fsid,
     },
-    /// The process may not write there.
+    /// The process lacks write permission.
     #[error("{}: cannot write ({source}); check owner, mode and mount options of the directory", .dir.display())]
     NotWritable {
         /// The directory.
@@ -89,7 +89,7 @@ pub enum StoreError {
         /// The system's reason.
         source: io::Error,
     },
-    /// No room.
+    /// The disk is full.
     #[error("{}: no space left; free some or use another disk", .0.display())]
     Full(PathBuf),
     /// Any other error of the system.
@@ -97,7 +97,7 @@ pub enum StoreError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that failed.
         doing: &'static str,
         /// The system's reason.
         source: io::Error,
@@ -114,7 +114,7 @@ pub(super) fn error(dir: &Path, doing: &'static str, source: io::Error) -> Store
     }
 }
 
-/// What `FORMAT` says.
+/// The content of `FORMAT`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Format {
     pub(crate) fsid: Fsid,
@@ -158,13 +158,13 @@ impl Format {
     }
 }
 
-/// The big-endian number in `bytes`.
+/// Returns the big-endian number in `bytes`.
 pub(super) fn be(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// Makes a store of an empty or missing directory. The `FORMAT` file comes last and whole, so an interrupted attempt
-/// can be repeated.
+/// Creates a store in an empty or missing directory. The `FORMAT` file appears last and atomically, so an interrupted
+/// attempt can be repeated.
 pub(crate) fn format(disk: &dyn Disk, format: &Format) -> Result<(), StoreError> {
     let dir = disk.path();
     let fail = |doing| move |source| error(dir, doing, source);
@@ -191,7 +191,7 @@ pub(crate) fn format(disk: &dyn Disk, format: &Format) -> Result<(), StoreError>
     disk.sync_folder("").map_err(fail("sync the directory"))
 }
 
-/// Reads `FORMAT` and locks the store; the lock holds as long as the file is open.
+/// Reads `FORMAT` and locks the store; the lock lasts as long as the file is open.
 pub(crate) fn open(disk: &dyn Disk) -> Result<(Format, Box<dyn DiskFile>), StoreError> {
     let dir = disk.path();
     let file = match disk.open(FORMAT) {

@@ -1,6 +1,7 @@
-//! Files that are gone: a write that comes late must not bring an object back.
+//! Tombstones of deleted objects, so that a late write does not create an object again.
 //!
-//! It is a help and no promise: the memory is bounded and ends with the iod. What slips through is collected by the mgr.
+//! This is best effort: the list is bounded and lost when the iod ends. The mgr collects objects that late writes
+//! created.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Mutex;
@@ -10,19 +11,19 @@ use types::limits::IOD_GONE_MAX;
 
 use crate::lock::lock;
 
-/// The last files that were removed for good.
+/// The most recently deleted objects.
 #[derive(Default)]
 pub(super) struct Gone(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
     ids: HashSet<FileId>,
-    /// The same, the oldest first.
+    /// The same ids, oldest first.
     order: VecDeque<FileId>,
 }
 
 impl Gone {
-    /// Remembers a file, and forgets the one that is gone for the longest if there are too many.
+    /// Adds a tombstone; drops the oldest one if there are too many.
     pub(super) fn remember(&self, id: FileId) {
         let mut inner = lock(&self.0);
         if !inner.ids.insert(id) {
@@ -36,7 +37,7 @@ impl Gone {
         }
     }
 
-    /// Whether a file is known to be gone.
+    /// Returns whether there is a tombstone for a file.
     pub(super) fn is(&self, id: FileId) -> bool {
         lock(&self.0).ids.contains(&id)
     }

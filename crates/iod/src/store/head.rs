@@ -1,20 +1,20 @@
-//! The head of an object file: who the object is, in the first sector of the file, under a checksum.
+//! The head of an object file: the identity of the object, with a checksum, in the first sector.
 
 use types::{FileId, Fsid, Generation};
 use wire::native::crc32c;
 
-/// Bytes before the object's own bytes: a page, so that data pages stay aligned.
+/// Bytes before the object's own bytes: one page, so that data pages stay aligned.
 pub(crate) const HEAD_LEN: u64 = 4096;
-/// Everything with a meaning lies in the first sector, which disks write whole or not at all.
+/// All fields are in the first sector, which disks write atomically.
 pub(crate) const SECTOR: usize = 512;
 
 const MAGIC: [u8; 8] = *b"WEIROBJ\0";
-/// Without and with a nonce.
+/// Version without and with a nonce.
 const VERSIONS: [u32; 2] = [1, 2];
-/// Bytes under the checksum, by version.
+/// Bytes covered by the checksum, by version.
 const CHECKED: [usize; 2] = [48, 56];
 
-/// What the head says.
+/// The fields of the head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Head {
     pub(crate) fsid: Fsid,
@@ -22,12 +22,12 @@ pub(crate) struct Head {
     pub(crate) generation: Generation,
     /// Unix time in seconds.
     pub(crate) created: u64,
-    /// Of objects with checksums: tells their sum file from that of an earlier object with the number.
+    /// For objects with checksums: distinguishes their sum file from that of an earlier object with the same number.
     pub(crate) nonce: Option<u64>,
 }
 
 impl Head {
-    /// The whole head; integers are big-endian.
+    /// Encodes the whole head; integers are big-endian.
     pub(crate) fn encode(&self) -> [u8; HEAD_LEN as usize] {
         let mut out = [0; HEAD_LEN as usize];
         out[..8].copy_from_slice(&MAGIC);
@@ -46,16 +46,17 @@ impl Head {
         out
     }
 
-    /// The bytes in which anything is said, from the first on: other ones mean another object or another generation.
+    /// Returns the used bytes from the beginning of the head: different bytes mean another object or another
+    /// generation.
     pub(crate) fn mark(&self) -> Vec<u8> {
         let checked = CHECKED[usize::from(self.nonce.is_some())];
         self.encode()[..checked + 4].to_vec()
     }
 
-    /// Reads the beginning of an object file, which may be shorter than a head.
+    /// Decodes the beginning of an object file, which may be shorter than a head.
     ///
-    /// `Ok(None)`: nothing but zeros, the trace of an object that was never committed before a power cut.
-    /// `Err`: why it is not an object of `fsid` called `object` that this version understands.
+    /// `Ok(None)`: only zeros, the remains of an object that was never committed before a power cut.
+    /// `Err`: the reason why this is not an object of `fsid` called `object` that this version understands.
     pub(crate) fn decode(bytes: &[u8], fsid: Fsid, object: FileId) -> Result<Option<Head>, String> {
         if bytes.iter().all(|b| *b == 0) {
             return Ok(None);

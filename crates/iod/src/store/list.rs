@@ -1,4 +1,4 @@
-//! Walking over all objects of a store.
+//! Listing of all objects of a store.
 
 use std::io;
 
@@ -12,15 +12,15 @@ use super::{Store, failure};
 use crate::disks::{Disk, read_full};
 
 impl Store {
-    /// The objects behind `after` (0: from the start) in the order of folders, at most `max`.
+    /// Returns at most `max` objects after `after` (0: from the start), in folder order.
     ///
-    /// Damaged files are listed as such. Objects that come and go during a walk may or may not be met.
+    /// Damaged files are included and marked. Objects created or removed during the walk may or may not be listed.
     pub(crate) fn list(&self, after: u64, max: u32) -> Result<ListReply, Failure> {
         let max = (max as usize).clamp(1, LIST_MAX);
         let start = (after != 0).then_some(FileId(after));
         let mut reply = ListReply { entries: Vec::new(), eof: true };
         self.walk(start, |object| {
-            // The one it stopped at last time.
+            // The last object of the previous call.
             if start == Some(object) {
                 return Ok(true);
             }
@@ -34,8 +34,8 @@ impl Store {
         Ok(reply)
     }
 
-    /// Calls `visit` with every object that has a file, damaged or not, from `start` on in the order of folders, until it
-    /// answers that this is enough.
+    /// Calls `visit` with every object that has a file, damaged or not, from `start` on in folder order, until it
+    /// returns false.
     pub(super) fn walk(
         &self,
         start: Option<FileId>,
@@ -66,7 +66,7 @@ impl Store {
         Ok(())
     }
 
-    /// The entry of one object, `None` when it is gone or was never committed.
+    /// Returns the entry of one object; `None` if it is gone or was never committed.
     fn entry(&self, object: FileId) -> Result<Option<ListEntry>, Failure> {
         let read = || -> io::Result<_> {
             let file = self.open_object(object)?;
@@ -95,7 +95,7 @@ impl Store {
     }
 }
 
-/// The names in a folder; none when it is not there.
+/// Returns the names in a folder; an empty list if it does not exist.
 fn names(disk: &dyn Disk, path: &str) -> Result<Vec<String>, Failure> {
     match disk.list(path) {
         Ok(names) => Ok(names),
@@ -104,7 +104,7 @@ fn names(disk: &dyn Disk, path: &str) -> Result<Vec<String>, Failure> {
     }
 }
 
-/// The numbers of the folders below `path`, in order.
+/// Returns the numbers of the folders below `path`, in order.
 fn folders(disk: &dyn Disk, path: &str) -> Result<Vec<u16>, Failure> {
     let mut numbers: Vec<u16> = names(disk, path)?
         .iter()
@@ -115,7 +115,7 @@ fn folders(disk: &dyn Disk, path: &str) -> Result<Vec<u16>, Failure> {
     Ok(numbers)
 }
 
-/// The objects with a file in folder `number`.
+/// Returns the objects with a file in folder `number`.
 fn files(disk: &dyn Disk, path: &str, number: u16) -> Result<Vec<FileId>, Failure> {
     Ok(names(disk, path)?.iter().filter_map(|name| Shards::object_of(number, name)).collect())
 }

@@ -1,4 +1,4 @@
-//! One object: its file, what is known about it in memory, and the operations on it.
+//! One object of an iod: its file, its state in memory, and the operations on it.
 
 mod lend;
 mod open;
@@ -21,40 +21,41 @@ use crate::lock::{read, write};
 pub(crate) use lend::Lent;
 pub(crate) use open::{Open, ReadPlan};
 
-/// An object that exists or not. Reads, writes and syncs share it; what changes its identity has it alone.
+/// An object that may or may not exist. Reads, writes and syncs share its lock; changes of its identity or size hold it
+/// exclusively.
 pub(crate) struct Object {
     id: FileId,
     state: RwLock<State>,
 }
 
 enum State {
-    /// Nobody looked yet.
+    /// The file was not looked up yet.
     Unopened,
-    /// There is no such object.
+    /// The object does not exist.
     Absent,
     /// Its file is open.
     Open(Arc<Open>),
-    /// There is a file, but not one to be touched.
+    /// There is a file that must not be used, for this reason.
     Damaged(String),
 }
 
-/// What there is of an object, for who looks after the store.
+/// The state of an object, for maintenance of the store.
 pub(crate) enum Presence {
-    /// Nothing.
+    /// The object does not exist.
     Absent,
-    /// Its file.
+    /// The open file.
     Open(Arc<Open>),
-    /// A file that is not to be touched.
+    /// There is a file that must not be used.
     Damaged,
 }
 
 impl Object {
-    /// An object that nobody looked at yet.
+    /// Makes an object whose file was not looked up yet.
     pub(crate) fn new(id: FileId) -> Self {
         Object { id, state: RwLock::new(State::Unopened) }
     }
 
-    /// Whether it has changes that are neither durable nor given up.
+    /// Returns whether the object has changes that are not durable and can still be synced.
     pub(crate) fn is_dirty(&self) -> bool {
         match &*read(&self.state) {
             State::Open(open) => open.is_dirty(),
@@ -62,7 +63,7 @@ impl Object {
         }
     }
 
-    /// Locks it for sharing, after looking for its file.
+    /// Takes the shared lock, after looking up the file.
     fn shared(&self, store: &Store) -> Result<RwLockReadGuard<'_, State>, Failure> {
         loop {
             let state = read(&self.state);
@@ -74,7 +75,7 @@ impl Object {
         }
     }
 
-    /// Locks it for one alone, after looking for its file.
+    /// Takes the exclusive lock, after looking up the file.
     fn exclusive(&self, store: &Store) -> Result<RwLockWriteGuard<'_, State>, Failure> {
         let mut state = write(&self.state);
         if matches!(*state, State::Unopened) {
@@ -102,7 +103,7 @@ impl Object {
         }
     }
 
-    /// The object whose file is there, with this head and `size` bytes behind it.
+    /// Opens the object of an existing file with this head and `size` bytes after it.
     fn found(&self, store: &Store, file: Box<dyn DiskFile>, head: Head, size: u64) -> Result<State, Failure> {
         let leaf = store.leaf(self.id);
         let mut entry = Leaf::FOUND;
@@ -113,7 +114,7 @@ impl Object {
             if made {
                 entry = leaf.changed();
             }
-            // What has a checksum was durable before it: a shorter file has lost some of it.
+            // Bytes become durable before their checksum does. So a file shorter than its checksums has lost bytes.
             let end = opened.end().map_err(|e| failure(&e, "read the checksums"))?;
             if let Some(end) = end.filter(|end| *end > size) {
                 let reason = format!("the object has {size} bytes, {end} were committed");
@@ -128,7 +129,7 @@ impl Object {
         Ok(State::Open(Arc::new(open)))
     }
 
-    /// Makes the file of an absent object.
+    /// Creates the file of an absent object.
     fn create(&self, store: &Store, generation: Generation) -> Result<Arc<Open>, Failure> {
         if store.gone.is(self.id) {
             return Err(Status::Fenced.into());
@@ -139,7 +140,7 @@ impl Object {
         let (file, leaf) = store.create_object(self.id, &head).map_err(fail)?;
         let sums = nonce.map(|nonce| store.open_sums(self.id, nonce, true)).transpose();
         let sums = sums.map_err(|error| {
-            // Without them it is not the object that was wanted.
+            // Without its checksums the object is incomplete, so remove it.
             drop(store.remove_object(self.id));
             fail(error)
         })?;
@@ -151,7 +152,7 @@ impl Object {
         Ok(Arc::new(open))
     }
 
-    /// Finds what lies at `extents` and puts it into `plan`; answers the file when there are data to read.
+    /// Adds the pieces of `extents` to `plan`; returns the file if there are data to read.
     pub(crate) fn plan_read(
         &self,
         store: &Store,
@@ -166,7 +167,7 @@ impl Object {
             let end = extent.offset.checked_add(u64::from(extent.len)).ok_or(Status::Inval)?;
             let inside = end.min(plan.size).max(extent.offset);
             if let Some(open) = open {
-                // Each extent behind this one needs two pieces at least.
+                // Each later extent needs at least two pieces.
                 let spare = PIECES_MAX - 2 * (extents.len() - index - 1);
                 open.plan(plan, extent.offset, inside, spare, store.counters())?;
             }
@@ -175,9 +176,9 @@ impl Object {
         Ok(open.filter(|_| plan.data_len > 0).cloned())
     }
 
-    /// Writes the extents, whose bytes are the slices of `data` back to back; answers the size afterwards.
+    /// Writes the extents, whose bytes are the concatenated slices of `data`; returns the size afterwards.
     ///
-    /// Overlapping extents are written in their order. After an error any part may have been written.
+    /// Overlapping extents are written in order. After an error any part may have been written.
     pub(crate) fn write(
         &self,
         store: &Store,
@@ -209,7 +210,7 @@ impl Object {
         }
     }
 
-    /// Makes it, unless somebody has by now.
+    /// Creates the object, unless another thread has created it meanwhile.
     fn make(&self, store: &Store, generation: Generation) -> Result<(), Failure> {
         let mut state = self.exclusive(store)?;
         if state.checked(generation)?.is_none() {
@@ -219,17 +220,17 @@ impl Object {
         Ok(())
     }
 
-    /// Makes everything that was written durable; answers the size, as far as it is durable.
+    /// Makes all earlier writes durable; returns the durable size.
     pub(crate) fn commit(&self, store: &Store, generation: Generation) -> Result<u64, Failure> {
         let open = self.shared(store)?.checked(generation)?.cloned();
         let Some(open) = open else { return Ok(0) };
-        // What others write meanwhile may not be on disk.
+        // Concurrent writes may not be on disk.
         let size = open.size();
         open.sync(store)?;
         Ok(size.min(open.size()))
     }
 
-    /// As [`Object::commit`], on behalf of the iod itself.
+    /// Syncs as [`Object::commit`] does, for the iod itself.
     pub(crate) fn sync(&self, store: &Store) -> Result<(), Failure> {
         let open = match &*self.shared(store)? {
             State::Open(open) => open.clone(),
@@ -238,7 +239,7 @@ impl Object {
         open.sync(store)
     }
 
-    /// What there is of it.
+    /// Returns the state of the object.
     pub(crate) fn presence(&self, store: &Store) -> Result<Presence, Failure> {
         Ok(match &*self.shared(store)? {
             State::Unopened | State::Absent => Presence::Absent,
@@ -247,7 +248,7 @@ impl Object {
         })
     }
 
-    /// Size and bytes on disk.
+    /// Returns the size and the bytes allocated on disk.
     pub(crate) fn size(&self, store: &Store, generation: Generation) -> Result<(u64, u64), Failure> {
         let state = self.shared(store)?;
         let Some(open) = state.checked(generation)? else { return Ok((0, 0)) };
@@ -256,10 +257,10 @@ impl Object {
         Ok((open.size(), measure.allocated + sums.map_err(|e| failure(&e, "look at the checksums of the object"))?))
     }
 
-    /// Truncates or extends the object to `size`, durably; answers its size afterwards.
+    /// Truncates or extends the object to `size`, durably; returns its size afterwards.
     ///
-    /// A shorter object is made as long, so that it can be told later from one that lost bytes. Where the local file system has no files of that size it
-    /// stays as it is: the file has a hole there.
+    /// A shorter object is extended, so that a later check can distinguish it from an object that lost bytes. If the
+    /// local file system does not support that size, the object keeps its size; the file then has a hole there.
     pub(crate) fn truncate(&self, store: &Store, generation: Generation, size: u64) -> Result<u64, Failure> {
         if size > FILE_SIZE_MAX {
             return Err(Status::FBig.into());
@@ -290,12 +291,12 @@ impl Object {
         }
         let size = open.size();
         drop(state);
-        // An earlier attempt may have changed the size and failed to sync it.
+        // An earlier attempt may have changed the size and failed to sync.
         open.sync(store)?;
         Ok(size)
     }
 
-    /// Deletes it, durably, damaged or not.
+    /// Removes the object durably, damaged or not.
     pub(crate) fn remove(&self, store: &Store, generation: Generation) -> Result<(), Failure> {
         let mut state = self.exclusive(store)?;
         if !matches!(*state, State::Damaged(_)) {
@@ -313,14 +314,14 @@ impl Object {
             Counters::add(&store.counters().objects_removed, 1);
             store.sync_leaf(&leaf, leaf.changed())
         } else if store.disk().is_folder(leaf.path()) {
-            // An earlier attempt may have removed it and stopped before its sync.
+            // An earlier attempt may have removed the file and stopped before its sync.
             store.sync_leaf(&leaf, Leaf::FOUND)
         } else {
             Ok(())
         }
     }
 
-    /// Makes a hole, durably; the size stays.
+    /// Punches a hole, durably; the size does not change.
     pub(crate) fn punch(&self, store: &Store, generation: Generation, offset: u64, len: u64) -> Result<(), Failure> {
         let end = offset.checked_add(len).ok_or(Status::Inval)?;
         let state = self.exclusive(store)?;
@@ -348,9 +349,10 @@ impl Object {
         open.sync(store)
     }
 
-    /// Takes room for a range, durably, so that what is written there later finds some; the object reaches to its end then.
+    /// Reserves storage for a range, durably, so that later writes do not fail with `NoSpc`. Extends the object to the
+    /// end of the range.
     ///
-    /// After an error any part may have room, and the object may be longer.
+    /// After an error any part may be reserved, and the object may be longer.
     pub(crate) fn reserve(&self, store: &Store, generation: Generation, offset: u64, len: u64) -> Result<(), Failure> {
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Status::FBig)?;
         let open = loop {
@@ -371,8 +373,8 @@ impl Object {
         open.sync(store)
     }
 
-    /// Has the file system copy bytes that another object has, as a write of them; answers whether it could. Not where there
-    /// are checksums, which somebody has to look at and make.
+    /// Lets the file system copy bytes of another object as a write; returns whether it could. Returns false if there
+    /// are checksums, which the iod must verify and compute.
     pub(crate) fn copy_from(
         &self,
         store: &Store,
@@ -395,7 +397,7 @@ impl Object {
         }
     }
 
-    /// Finds the next data or hole.
+    /// Returns the offset of the next data or hole.
     pub(crate) fn seek(
         &self,
         store: &Store,
@@ -422,14 +424,14 @@ impl Object {
         let mut state = self.exclusive(store)?;
         let open = match state.checked(generation)? {
             Some(open) => open.clone(),
-            // No capability of any generation makes it again.
+            // No capability can create the object again.
             None if store.gone.is(self.id) => return Ok(()),
             None => self.create(store, fence)?,
         };
         *state = State::Open(open.clone());
         open.check_failed()?;
-        // A head that cannot be proved durable is written once more: a sync that failed before a restart has lost it, and the
-        // next one would not write it.
+        // Write the head again if it may not be durable: a sync that failed before a restart may have lost it, and the
+        // next sync would not write it.
         if open.generation() < fence || open.is_unproven() {
             let fence = fence.max(open.generation());
             let bytes = Head { generation: fence, ..open.head() }.encode();
@@ -444,7 +446,8 @@ impl Object {
 }
 
 impl State {
-    /// The open object, `None` when there is none; refuses damaged ones and capabilities of an older generation.
+    /// Returns the open object, or `None` if there is none; refuses damaged objects and capabilities of an older
+    /// generation.
     fn checked(&self, generation: Generation) -> Result<Option<&Arc<Open>>, Failure> {
         match self {
             State::Open(open) if generation < open.generation() => Err(Status::Fenced.into()),
@@ -455,7 +458,7 @@ impl State {
     }
 }
 
-/// Refuses to write an object that has lost bytes: a write would hide that, as what is missing before it would read as zeros.
+/// Refuses writes to an object that has lost bytes: a write beyond the loss would turn the missing bytes into zeros.
 fn is_long_enough(size: u64, least: u64) -> Result<(), Failure> {
     if size >= least {
         return Ok(());

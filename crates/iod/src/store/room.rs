@@ -1,36 +1,37 @@
-//! The room left on the disk: writers stop before it is full, so that names can still be removed.
+//! Accounting of the free disk space: writes stop before the disk is full, so that names can still be removed.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use types::limits::{IOD_RESERVE_BYTES, IOD_ROOM_BYTES, META_RESERVE_BYTES, iod_reserve};
 
-/// What may still be written before the disk has to be looked at again.
+/// The bytes that may be written before the free space must be checked again.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     left: AtomicU64,
 }
 
-/// What is still to be had of a disk, of whose bytes (all, free) a reserve is left alone.
+/// Returns the usable space of a disk with these bytes (total, free), without the reserve.
 pub(super) fn spare((total, free): (u64, u64)) -> u64 {
     free.saturating_sub(iod_reserve(total))
 }
 
-/// How much may be reserved at once where so much is spare. Other stores of the disk may have looked at the same moment and found the same, and
-/// may take all the rest while this one still takes its piece: a dozen of them leave what the mgr needs of the reserve.
+/// Returns the largest reservation at once, for this usable space. Other stores of the disk may have seen the same free
+/// space at the same time and use it meanwhile. Even with a dozen such stores, the part of the reserve that the mgr
+/// needs remains.
 pub(super) fn piece(spare: u64) -> u64 {
     (spare / 16).clamp(PIECE_MIN, PIECE_MAX)
 }
 
-/// Least bytes that are reserved at once.
+/// Minimum bytes of one reservation.
 const PIECE_MIN: u64 = 1 << 20;
-/// Most bytes that are reserved at once.
+/// Maximum bytes of one reservation.
 const PIECE_MAX: u64 = 8 << 20;
 const _: () = assert!(12 * PIECE_MAX <= IOD_RESERVE_BYTES - META_RESERVE_BYTES / 4);
 
 impl Room {
-    /// Takes `len` bytes of room, or says that there is none. `capacity` answers the size of the disk and what is free
-    /// of it, in bytes; it is asked only when the last answer is used up.
+    /// Claims `len` bytes, or fails with `ENOSPC`. `capacity` returns the total and the free bytes of the disk; it is
+    /// called only when the result of the last call is used up.
     pub(super) fn take(&self, len: u64, capacity: impl FnOnce() -> io::Result<(u64, u64)>) -> io::Result<()> {
         if self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(len)).is_ok() {
             return Ok(());
@@ -39,7 +40,7 @@ impl Room {
         if spare < len {
             return Err(rustix::io::Errno::NOSPC.into());
         }
-        // A part of it only: other stores of the disk take theirs, and files need more than their bytes.
+        // Only a part of it: other stores of the disk use the same space, and files need more than their bytes.
         self.left.store(((spare - len) / 8).min(IOD_ROOM_BYTES), Ordering::Relaxed);
         Ok(())
     }
@@ -73,7 +74,7 @@ mod tests {
     fn stores_that_reserve_at_the_same_moment_leave_the_reserve() {
         let total = 100 << 30;
         let mut free = 19 << 30;
-        // Eleven that looked at the beginning are slow.
+        // Eleven stores that checked at the beginning are slow.
         let slow = 11 * piece(spare((total, free)));
         loop {
             let found = spare((total, free));

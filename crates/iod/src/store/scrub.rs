@@ -1,4 +1,4 @@
-//! Looking for damage: heads, checksums and whether the disk gives back what it has, a part of the store at a time.
+//! Scrubbing, which checks a part of the store at a time: heads, checksums, and whether the disk can be read.
 
 use types::limits::PAYLOAD_MAX;
 use types::{FileId, Status};
@@ -11,16 +11,16 @@ use crate::counters::Counters;
 use crate::disks::read_full;
 use crate::store::head::HEAD_LEN;
 
-/// Most bytes that one call reads; bounds how long it takes.
+/// Maximum number of bytes that one call reads; bounds its duration.
 const BUDGET_MAX: u64 = 16 << 20;
-/// What an object costs of the budget beside its bytes.
+/// Budget that each object costs in addition to its bytes.
 const OBJECT_COST: u64 = 4096;
 /// Bytes read at a time.
 const CHUNK: u64 = PAYLOAD_MAX as u64 / 2;
-/// Findings from which on a call ends: a chunk has room for this many fewer than an answer.
+/// Number of findings after which a call ends, so that the findings of one more chunk still fit into the reply.
 const FINDINGS_ENOUGH: usize = SCRUB_FINDINGS_MAX - (CHUNK / BLOCK) as usize / 2 - 1;
 
-/// A scrub under way.
+/// The state of one scrub call.
 struct Scrub<'a> {
     store: &'a Store,
     buffer: &'a mut [u8],
@@ -29,9 +29,10 @@ struct Scrub<'a> {
 }
 
 impl Store {
-    /// Checks the store from `from` on until about `budget` bytes are read; `buffer` has room for a payload.
+    /// Checks the store from `from` on until about `budget` bytes are read; `buffer` must hold a payload.
     ///
-    /// Objects that come and go meanwhile may or may not be met. What is being written is checked as far as it is known.
+    /// Objects created or removed meanwhile may or may not be checked. Blocks being written are checked as far as their
+    /// checksums are known.
     pub(crate) fn scrub(
         &self,
         from: Option<ScrubCursor>,
@@ -47,7 +48,7 @@ impl Store {
                 return Ok(false);
             }
             let next = scrub.object(object, offset)?;
-            // Afterwards, so that every call gets on.
+            // Subtract the cost after the work, so that every call makes progress.
             scrub.budget = scrub.budget.saturating_sub(OBJECT_COST);
             scrub.reply.next = next.map(|offset| ScrubCursor { object, offset });
             scrub.reply.objects += u64::from(next.is_none());
@@ -68,7 +69,7 @@ impl Scrub<'_> {
         self.budget == 0 || self.reply.findings.len() >= FINDINGS_ENOUGH
     }
 
-    /// Checks one object from `offset` on; answers where to go on in it, `None` when it is finished.
+    /// Checks one object from `offset` on; returns where to continue, or `None` if the object is finished.
     fn object(&mut self, id: FileId, offset: u64) -> Result<Option<u64>, Failure> {
         let open = match self.store.object(id).presence(self.store) {
             Ok(Presence::Absent) => return Ok(None),
@@ -100,7 +101,7 @@ impl Scrub<'_> {
                 return Ok(Some(at));
             }
             let size = open.size();
-            // Where the disk does not even say what is a hole, reading finds out more.
+            // If the disk cannot report holes, continue with reading, which finds the cause.
             let data = open.next_data(at, counters).unwrap_or(Some(at)).unwrap_or(size).min(size);
             if at < data {
                 self.hole(id, open, at, data);
@@ -108,7 +109,7 @@ impl Scrub<'_> {
                 continue;
             }
             let hole = open.next_hole(at, counters).unwrap_or(size).clamp(at + 1, size);
-            // Chunks end between blocks.
+            // Chunks end at block boundaries.
             let until = hole.min((at / BLOCK) * BLOCK + CHUNK.min(self.budget.next_multiple_of(BLOCK)));
             if self.chunk(id, open, at, until)?
                 && let Some(sums) = &open.sums
@@ -127,9 +128,9 @@ impl Scrub<'_> {
         Ok(None)
     }
 
-    /// Reads a chunk; when something is wrong with it, block by block. Answers whether all was well.
+    /// Reads a chunk, and on an error each of its blocks. Returns whether all blocks are good.
     fn chunk(&mut self, id: FileId, open: &Open, start: u64, end: u64) -> Result<bool, Failure> {
-        // What is in memory says nothing about the disk.
+        // Drop the cached pages: a read from the page cache does not check the disk.
         open.file.forget(HEAD_LEN + start, end - start);
         if self.read(open, start, end).is_ok() {
             return Ok(true);
@@ -175,7 +176,7 @@ impl Scrub<'_> {
         }
     }
 
-    /// Notes damage, together with that before it when they are neighbours.
+    /// Adds a finding; merges it with the previous one if they are adjacent.
     fn find(&mut self, found: Finding) {
         let findings = &mut self.reply.findings;
         let continues = |last: &&mut Finding| {
@@ -190,7 +191,7 @@ impl Scrub<'_> {
     }
 }
 
-/// Whether a failure is one of the disk, and not one that passes.
+/// Returns whether a failure is a permanent one of the disk.
 fn is_damage(failure: &Failure) -> bool {
     matches!(failure.status, Status::Io | Status::Corrupt)
 }

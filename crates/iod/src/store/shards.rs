@@ -1,7 +1,7 @@
-//! The folders that objects are spread over, and who still has to be synced.
+//! The folders of the object files, and the syncs that they still need.
 //!
-//! Neighbouring object ids share a folder, because files created together are committed together and then share the
-//! folder's sync.
+//! Objects with neighbouring ids share a folder: files created together are often committed together, and then share
+//! the sync of the folder.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,36 +15,36 @@ use crate::counters::Counters;
 use crate::disks::Disk;
 use crate::lock::lock;
 
-/// Behind the name of an object's file in that of its sum file.
+/// Suffix of the sum file of an object.
 const SUMS_SUFFIX: &str = ".sum";
 
-/// One folder with up to 256 neighbouring objects for each multiple of 2^24.
+/// One folder, with up to 256 neighbouring objects for each multiple of 2^24.
 pub(crate) struct Leaf {
     path: String,
-    /// Entries made or removed so far. Starts at 1: what an earlier run left may not be durable either.
+    /// Number of entries created or removed. Starts at 1: the remains of an earlier run may not be durable either.
     changes: AtomicU64,
-    /// How many of them are durable.
+    /// Number of changes that are durable.
     durable: AtomicU64,
-    /// Held while syncing, so that waiting syncs share the next one.
+    /// Held during a sync, so that waiting threads share the next sync.
     syncing: Mutex<()>,
     failed: AtomicBool,
 }
 
 impl Leaf {
-    /// The number of the newest change when this was called first: what a sync must cover for entries found there.
+    /// The change number of the entries that existed before this run.
     pub(crate) const FOUND: u64 = 1;
 
-    /// Its path on the disk.
+    /// Returns the path of the folder on the disk.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    /// Notes that an entry was made or removed; the answer is for [`Leaf::sync`].
+    /// Counts a created or removed entry; returns the change number for [`Leaf::sync`].
     pub(crate) fn changed(&self) -> u64 {
         self.changes.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Returns when change number `change` is durable.
+    /// Makes change number `change` durable.
     pub(crate) fn sync(&self, change: u64, disk: &dyn Disk, counters: &Counters) -> io::Result<()> {
         if self.durable.load(Ordering::Acquire) >= change {
             return Ok(());
@@ -61,7 +61,7 @@ impl Leaf {
         let result = self.sync_chain(disk, counters);
         match result {
             Ok(()) => self.durable.store(covered, Ordering::Release),
-            // After a failed sync the kernel forgets what was lost: a later success would prove nothing.
+            // After a failed sync the kernel drops what it could not write, so a later success proves nothing.
             Err(_) => {
                 self.failed.store(true, Ordering::Release);
                 Counters::add(&counters.syncs_failed, 1);
@@ -70,7 +70,7 @@ impl Leaf {
         result
     }
 
-    /// Syncs the folder and, the first time in this run, the two above that hold its entry.
+    /// Syncs the folder. The first sync of this run also syncs the two folders above it, which hold its entry.
     fn sync_chain(&self, disk: &dyn Disk, counters: &Counters) -> io::Result<()> {
         let mut folder = self.path.as_str();
         disk.sync_folder(folder)?;
@@ -89,40 +89,40 @@ impl Leaf {
 /// All folders of a store.
 #[derive(Default)]
 pub(crate) struct Shards {
-    /// At most 65536.
+    /// At most 65536 folders.
     leaves: Mutex<HashMap<u16, Arc<Leaf>>>,
 }
 
 impl Shards {
-    /// The number of the folder for an object.
+    /// Returns the folder number of an object.
     fn number(object: FileId) -> u16 {
         (object.0 >> 8) as u16
     }
 
-    /// The path of an object's file.
+    /// Returns the path of an object's file.
     pub(crate) fn path(object: FileId) -> String {
         let number = Self::number(object);
         format!("{OBJECTS}/{:02x}/{:02x}/{:016x}", number >> 8, number & 0xff, object.0)
     }
 
-    /// The path of the file with an object's block checksums.
+    /// Returns the path of the file with an object's block checksums.
     pub(crate) fn sums_path(object: FileId) -> String {
         Self::path(object) + SUMS_SUFFIX
     }
 
-    /// The object whose file has this name in folder `folder` (its number), `None` for names that are not ours.
+    /// Returns the object whose file has this name in folder `folder` (its number); `None` for foreign names.
     pub(crate) fn object_of(folder: u16, name: &str) -> Option<FileId> {
         let ours = name.len() == 16 && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         let object = FileId(u64::from_str_radix(name, 16).ok().filter(|_| ours)?);
         (Self::number(object) == folder).then_some(object)
     }
 
-    /// The position of an object in the order of folders.
+    /// Returns the position of an object in folder order.
     pub(crate) fn order(object: FileId) -> (u16, u64) {
         (Self::number(object), object.0)
     }
 
-    /// The folder of an object, which may not exist yet.
+    /// Returns the folder of an object, which may not exist yet.
     pub(crate) fn leaf(&self, object: FileId) -> Arc<Leaf> {
         let number = Self::number(object);
         let mut leaves = lock(&self.leaves);

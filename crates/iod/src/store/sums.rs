@@ -1,9 +1,9 @@
-//! Checksums of the blocks of an object, in a sum file beside it (`docs/FORMATS.md`, "Sum file").
+//! Block checksums of an object, kept in a sum file beside its file (`docs/FORMATS.md`, "Sum file").
 //!
-//! The one rule: a checksum that a power cut may find on the disk is always true of the bytes it may find there. So
-//! checksums are written after the sync of the bytes that they cover, and before bytes that have one are overwritten, that it
-//! is forgotten is made durable. What has no checksum is not verified. A failed check therefore never is the trace of a
-//! crash, and bytes that were committed never lose their checksum but by being changed.
+//! Invariant: a checksum that is on disk after a power cut always matches the bytes on disk. So a checksum is written
+//! only after its bytes are synced. Before bytes with a checksum are overwritten, the removal of that checksum is made
+//! durable. Blocks without a checksum are not verified. Therefore a failed check is never the result of a crash, and
+//! committed bytes lose their checksum only by being changed.
 
 mod record;
 
@@ -23,26 +23,27 @@ use crate::lock::{read, write};
 pub(crate) use record::BLOCK;
 use record::{BLOCKS, RECORD, REGION, Record};
 
-/// Regions with changes of one object before it is synced on the iod's own account: bounds the memory for them.
+/// Number of changed regions of one object after which the iod syncs it on its own account; bounds their memory.
 pub(crate) const CHANGED_MAX: usize = 4096;
 
-/// The checksums of one open object. Reads share them, writes have them alone: bytes and checksums change together.
+/// The checksums of one open object. Reads share the lock and writes hold it exclusively, so that bytes and checksums
+/// change together.
 pub(crate) struct Sums {
     file: Box<dyn DiskFile>,
     nonce: u64,
     table: RwLock<Table>,
-    /// A sync failed: what the file holds after a power cut is not known any more.
+    /// A sync failed: the content of the sum file after a power cut is unknown.
     failed: AtomicBool,
 }
 
 #[derive(Default)]
 struct Table {
-    /// Records in the sum file.
+    /// Number of records in the sum file.
     regions: u64,
-    /// Whether they are durable. Those that were found may have been written by a run that died before it synced them: where
-    /// they say that bytes have no checksum, the disk may say otherwise.
+    /// Whether the records are durable. A previous run may have written them and died before its sync. Then a record in
+    /// memory may lack a checksum that the disk still has.
     proven: bool,
-    /// Blocks changed since the last sync began, by region.
+    /// Blocks changed since the begin of the last sync, by region.
     changed: BTreeMap<u64, Changed>,
     /// Blocks whose sync is in progress, with their new checksums.
     sealing: BTreeMap<u64, Record>,
@@ -51,9 +52,9 @@ struct Table {
 /// The changed blocks of a region.
 #[derive(Clone)]
 struct Changed {
-    /// Those whose checksum has to be made from the file.
+    /// Blocks whose checksum must be computed from the file.
     stale: u64,
-    /// Those that were written whole: the checksum is at hand.
+    /// Blocks that were written whole, so that their checksum is known.
     fresh: u64,
     sums: [u32; BLOCKS],
 }
@@ -62,22 +63,22 @@ impl Changed {
     const NONE: Changed = Changed { stale: 0, fresh: 0, sums: [0; BLOCKS] };
 }
 
-/// Bytes that are not what was written.
+/// A range that does not match its checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mismatch {
     pub(crate) offset: u64,
     pub(crate) len: u64,
 }
 
-/// What checking met.
+/// Result of a failed verification.
 pub(crate) enum Unverified {
-    /// Damage.
+    /// The bytes do not match.
     Mismatch(Mismatch),
-    /// An error of the disk.
+    /// The disk returned an error.
     Failed(Failure),
 }
 
-/// A part of a range within one block: number of the block, offset within it, offset within the range, length.
+/// The part of a range in one block: number of the block, offset in the block, offset in the range, length.
 struct Part {
     block: u64,
     within: usize,
@@ -96,7 +97,7 @@ fn parts(offset: u64, len: usize) -> impl Iterator<Item = Part> {
     })
 }
 
-/// Region and index within it of a block.
+/// Returns the region of a block and its index there.
 fn place(block: u64) -> (u64, usize) {
     (block / BLOCKS as u64, (block % BLOCKS as u64) as usize)
 }
@@ -104,12 +105,12 @@ fn place(block: u64) -> (u64, usize) {
 /// The records of a range of regions.
 struct Records {
     first: u64,
-    /// `None`: damaged.
+    /// One record for each region; `None` if it is damaged.
     list: Vec<Option<Record>>,
 }
 
 impl Records {
-    /// Length and checksum of a block; `None` when its record is damaged.
+    /// Returns length and checksum of a block; `None` if its record is damaged.
     fn of(&self, block: u64) -> Option<(u16, u32)> {
         let (region, index) = place(block);
         let record = self.list.get((region - self.first) as usize)?.as_ref()?;
@@ -132,7 +133,7 @@ impl Table {
         Ok(Records { first, list })
     }
 
-    /// The records of the blocks that a range of bytes touches.
+    /// Loads the records of the blocks that a byte range touches.
     fn load_range(&self, sums: &Sums, offset: u64, end: u64) -> io::Result<Records> {
         self.load(sums, offset / REGION, end.max(offset + 1).div_ceil(REGION) - 1)
     }
@@ -164,7 +165,7 @@ impl Table {
         changed || self.sealing.get(&region).is_some_and(|s| s.lens[index] > 0)
     }
 
-    /// Forgets that the blocks from `first` up to `end` were changed.
+    /// Drops the pending changes of the blocks from `first` up to `end`.
     fn forget(&mut self, first: u64, end: u64) {
         let within = |region: u64| {
             let start = region * BLOCKS as u64;
@@ -183,7 +184,7 @@ impl Table {
         self.changed.retain(|_, changed| changed.stale | changed.fresh != 0);
     }
 
-    /// The checksum that holds for a block now, with the length that it covers: 0 when there is none.
+    /// Returns the current checksum of a block and the length that it covers, 0 if there is none.
     fn current(&self, records: &Records, block: u64) -> Option<(u16, u32)> {
         let (region, index) = place(block);
         match self.changed.get(&region) {
@@ -194,7 +195,7 @@ impl Table {
 }
 
 impl Sums {
-    /// The checksums in `file`, those of the object that was made with this nonce; `new` if there can be none yet.
+    /// Opens the checksums in `file` of the object with this nonce; `new` if the file cannot have any yet.
     pub(crate) fn open(file: Box<dyn DiskFile>, nonce: u64, new: bool) -> io::Result<Self> {
         let regions = file.measure()?.len / RECORD as u64;
         Ok(Sums {
@@ -205,7 +206,7 @@ impl Sums {
         })
     }
 
-    /// One past the last byte that has a checksum on disk; `None` when the record that would tell is damaged.
+    /// Returns the end of the last byte with a checksum on disk; `None` if the record that shows it is damaged.
     pub(crate) fn end(&self) -> io::Result<Option<u64>> {
         let table = read(&self.table);
         for region in (0..table.regions).rev() {
@@ -222,17 +223,17 @@ impl Sums {
         Ok(Some(0))
     }
 
-    /// Bytes of the sum file on the disk.
+    /// Returns the bytes of the sum file on disk.
     pub(crate) fn allocated(&self) -> io::Result<u64> {
         self.file.measure().map(|measure| measure.allocated)
     }
 
-    /// Regions with changes that no sync has covered.
+    /// Returns the number of regions with changes that no sync has covered.
     pub(crate) fn changed(&self) -> usize {
         read(&self.table).changed.len()
     }
 
-    /// Whether a sync failed.
+    /// Returns whether a sync failed.
     pub(crate) fn failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
@@ -243,7 +244,7 @@ impl Sums {
         self.file.sync().inspect_err(|_| self.failed.store(true, Ordering::Release))
     }
 
-    /// Before bytes change: what is not said to have a checksum must not have one on the disk either.
+    /// Syncs the records before bytes change: a block without a checksum in memory must not have one on disk.
     fn prove(&self, table: &mut Table, counters: &Counters) -> Result<(), Failure> {
         if !table.proven {
             self.sync(counters).map_err(|e| failure(&e, "sync the checksums of the object"))?;
@@ -252,7 +253,7 @@ impl Sums {
         Ok(())
     }
 
-    /// Lets `act` write `a` and behind it `b` at `offset` of `data`, and takes their checksums.
+    /// Calls `act` to write `a` followed by `b` at `offset` of `data`, and notes their checksums.
     pub(crate) fn write(
         &self,
         data: &dyn DiskFile,
@@ -281,8 +282,9 @@ impl Sums {
         Ok(())
     }
 
-    /// Before bytes change: makes durable that blocks with a checksum over them have none. Blocks that keep a part of such
-    /// bytes are verified first, so that no damage gets a checksum. Where all bytes of a region change, a damaged record is replaced by an empty one.
+    /// Removes, durably, the checksums of blocks before their bytes change. Verifies blocks that keep some of their
+    /// bytes, so that damage never gets a valid checksum. Replaces a damaged record by an empty one if all bytes of its
+    /// region change.
     fn release(
         &self,
         table: &mut Table,
@@ -304,7 +306,7 @@ impl Sums {
             let mut touched = false;
             let record = match record {
                 Some(record) => record,
-                // None of the bytes that it covered stays.
+                // All bytes that the damaged record covered are overwritten.
                 None if offset <= start && end >= self.end_in(data, start).map_err(fail)? => {
                     touched = true;
                     record.insert(Record::EMPTY)
@@ -321,7 +323,7 @@ impl Sums {
                     self.check(data, from, record.lens[index], record.sums[index]).map_err(|e| e.failure(counters))?;
                 }
                 (record.lens[index], record.sums[index], touched) = (0, 0, true);
-                // Should nothing become of the change, it gets its checksum back.
+                // If the write fails, the next sync computes the checksum again.
                 table.make_stale(from / BLOCK);
             }
             if touched {
@@ -332,13 +334,13 @@ impl Sums {
         if synced { self.sync(counters).map_err(fail) } else { Ok(()) }
     }
 
-    /// One past the last byte that the object has in the region that begins at `start`.
+    /// Returns the end of the object's bytes in the region that begins at `start`.
     fn end_in(&self, data: &dyn DiskFile, start: u64) -> io::Result<u64> {
         let size = data.measure()?.len.saturating_sub(HEAD_LEN);
         Ok(size.clamp(start, start + REGION))
     }
 
-    /// Compares one block, which begins at `from`, with its checksum.
+    /// Compares the block at `from` with its checksum.
     fn check(&self, data: &dyn DiskFile, from: u64, len: u16, sum: u32) -> Result<(), Unverified> {
         let mut block = [0; BLOCK as usize];
         let block = &mut block[..len.into()];
@@ -351,8 +353,8 @@ impl Sums {
         }
     }
 
-    /// Reads `buffer.len()` bytes at `offset` and verifies every block they lie in, which for the first and the last
-    /// means reading all of it. Bytes behind the end of the file are zeros.
+    /// Reads `buffer.len()` bytes at `offset` and verifies every block that they touch. The first and the last block
+    /// are read completely for that. Bytes beyond the end of the file read as zeros.
     pub(crate) fn read(&self, data: &dyn DiskFile, offset: u64, buffer: &mut [u8]) -> Result<(), Unverified> {
         if buffer.is_empty() {
             return Ok(());
@@ -380,7 +382,7 @@ impl Sums {
         Ok(())
     }
 
-    /// Verifies that nothing was ever committed to the blocks of a range that reads as a hole, or that it was zeros.
+    /// Verifies that the blocks of a range that reads as a hole have no checksum, or match one of zeros.
     pub(crate) fn check_hole(&self, data: &dyn DiskFile, offset: u64, end: u64) -> Result<(), Unverified> {
         let table = read(&self.table);
         let fail = |e: io::Error| Unverified::Failed(failure(&e, "read the checksums of the object"));
@@ -400,7 +402,7 @@ impl Sums {
         Ok(())
     }
 
-    /// Before a sync of `data`, the object having `size` bytes: the checksums of all that was changed so far.
+    /// Computes the checksums of all changes so far, before a sync of `data`; `size` returns the object's size.
     pub(crate) fn begin_seal(&self, data: &dyn DiskFile, size: impl Fn() -> u64) -> Result<(), Failure> {
         let mut table = write(&self.table);
         let size = size();
@@ -428,7 +430,8 @@ impl Sums {
         Ok(())
     }
 
-    /// The checksum of a block as it is; `None` when the part that has one is damaged: then that one stays.
+    /// Returns the checksum of a block's current bytes; `None` if its covered part is damaged, so that the old checksum
+    /// stays.
     fn sum_again(&self, data: &dyn DiskFile, from: u64, len: u16, old: u16, sum: u32) -> Result<Option<u32>, Failure> {
         let mut block = [0; BLOCK as usize];
         let block = &mut block[..len.into()];
@@ -437,7 +440,7 @@ impl Sums {
         Ok(covered.then(|| crc32c(block)))
     }
 
-    /// After the sync: stores the checksums of what has not been changed again, durably.
+    /// Stores, durably, the checksums of blocks that have not changed again. Call this after the sync of the data.
     pub(crate) fn finish_seal(&self, counters: &Counters) -> io::Result<()> {
         let mut table = write(&self.table);
         if table.sealing.is_empty() {
@@ -447,7 +450,7 @@ impl Sums {
         while let Some((region, new)) = table.sealing.pop_first() {
             stored = stored.and_then(|()| self.seal(&mut table, region, &new));
             if stored.is_err() {
-                // Another attempt shall make them again.
+                // Mark the blocks as changed, so that the next sync computes them again.
                 let blocks = (0..BLOCKS as u64).filter(|index| new.lens[*index as usize] > 0);
                 blocks.for_each(|index| table.make_stale(region * BLOCKS as u64 + index));
             }
@@ -458,7 +461,7 @@ impl Sums {
     }
 
     fn seal(&self, table: &mut Table, region: u64, new: &Record) -> io::Result<()> {
-        // A damaged record stays: there may be checksums in it that are needed.
+        // Keep a damaged record: it may hold checksums that are needed.
         let Some(mut record) = table.load(self, region, region)?.list.remove(0) else { return Ok(()) };
         let again = table.changed.get(&region).map_or(0, |changed| changed.stale | changed.fresh);
         for index in (0..BLOCKS).filter(|index| new.lens[*index] > 0 && again >> index & 1 == 0) {
@@ -467,7 +470,7 @@ impl Sums {
         table.store(self, region, &record)
     }
 
-    /// Before the object is cut to `size`: forgets the checksums behind it, durably.
+    /// Removes, durably, the checksums beyond `size`, before the object is truncated.
     pub(crate) fn cut(&self, data: &dyn DiskFile, size: u64, counters: &Counters) -> Result<(), Failure> {
         let fail = |e: io::Error| failure(&e, "forget checksums of the object");
         let mut table = write(&self.table);
@@ -491,7 +494,7 @@ impl Sums {
         Ok(())
     }
 
-    /// Before a hole is made from `offset` to `end`: forgets the checksums of what changes, durably.
+    /// Removes, durably, the checksums of blocks that a hole from `offset` to `end` changes, before it is punched.
     pub(crate) fn punch(&self, data: &dyn DiskFile, offset: u64, end: u64, counters: &Counters) -> Result<(), Failure> {
         let mut table = write(&self.table);
         self.prove(&mut table, counters)?;
@@ -508,8 +511,8 @@ impl Sums {
         Ok(())
     }
 
-    /// Has the blocks of a range of data that have no checksum, and are not being changed, get one with the next sync;
-    /// answers how many. Damaged records stay.
+    /// Marks unchanged data blocks without a checksum, so that the next sync computes one; returns their number.
+    /// Damaged records stay as they are.
     pub(crate) fn adopt(&self, offset: u64, end: u64) -> io::Result<u64> {
         let mut table = write(&self.table);
         let records = table.load_range(self, offset, end)?;
@@ -525,7 +528,7 @@ impl Sums {
 }
 
 impl Unverified {
-    /// What to answer; damage is counted.
+    /// Converts the error to a failure; counts damage.
     pub(crate) fn failure(self, counters: &Counters) -> Failure {
         match self {
             Unverified::Failed(failure) => failure,
@@ -545,7 +548,7 @@ fn damaged(mismatch: Mismatch, why: &str) -> Failure {
     }
 }
 
-/// CRC-32C of `len` bytes at `at` of `a` and `b` back to back.
+/// Returns the CRC-32C of `len` bytes at `at` of the concatenation of `a` and `b`.
 fn sum_of(a: &[u8], b: &[u8], at: usize, len: usize) -> u32 {
     if at + len <= a.len() {
         return crc32c(&a[at..at + len]);

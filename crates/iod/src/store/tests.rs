@@ -1,4 +1,4 @@
-//! The store without sockets: disks that lie and tables that overflow.
+//! Tests of the store without sockets: disks whose syncs fail, and cache eviction.
 
 mod crash;
 mod scrub;
@@ -14,7 +14,7 @@ use crate::disks::{Memory, Operation};
 const FSID: Fsid = Fsid([1; 16]);
 const ONE: Generation = Generation(1);
 
-/// A disk that counts its syncs, and fails those of objects when told to.
+/// A disk that counts its syncs, and fails those of objects on request.
 #[derive(Clone)]
 struct Lying {
     memory: Memory,
@@ -60,18 +60,18 @@ fn a_failed_sync_is_never_followed_by_success() {
     disk.broken.store(true, Ordering::SeqCst);
     assert_eq!(commit(&store, 1), Err(Status::Io));
     disk.broken.store(false, Ordering::SeqCst);
-    // The kernel would now say that all is well.
+    // The kernel would now report success.
     assert_eq!(commit(&store, 1), Err(Status::Io));
     assert_eq!(write(&store, 1, 0, b"again"), Err(Status::Io));
     assert_eq!(store.object(FileId(1)).truncate(&store, ONE, 9).unwrap_err().status, Status::Io);
-    // The failure outlives the open file.
+    // The failure stays after the file is closed.
     for id in 100..400 {
         write(&store, id, 0, b"x").unwrap();
         commit(&store, id).unwrap();
     }
     assert_eq!(commit(&store, 1), Err(Status::Io));
     commit(&store, 2).unwrap();
-    // A removed object takes its failure with it.
+    // Removing an object also removes its failure.
     store.object(FileId(1)).remove(&store, ONE).unwrap();
     write(&store, 1, 0, b"anew").unwrap();
     commit(&store, 1).unwrap();
@@ -149,7 +149,7 @@ fn a_folder_left_by_an_earlier_run_is_synced_once() {
     assert_eq!(disk.syncs.load(Ordering::SeqCst), 4, "the object and the way to it may not be durable");
     commit(&store, 1).unwrap();
     assert_eq!(disk.syncs.load(Ordering::SeqCst), 4);
-    // What is only looked at is not synced, not even to make room for others.
+    // Objects that were only read are not synced, not even to evict them.
     drop(store);
     let store = disk.open(16);
     for id in 1..200 {
@@ -163,7 +163,7 @@ fn what_an_earlier_run_did_and_did_not_sync_is_durable_when_it_is_asked_for_agai
     let cut = |store: &Store| store.object(FileId(1)).truncate(store, ONE, 100).map_err(|f| f.status);
     let fence =
         |store: &Store| store.object(FileId(2)).fence(store, Generation(9), Generation(9)).map_err(|f| f.status);
-    // What a power cut keeps of it is as chance has it.
+    // A power cut keeps a random part of it.
     for kept in 0..16 {
         let disk = Lying::new();
         let store = disk.open(16);
@@ -226,7 +226,7 @@ fn reserve(store: &Store, id: u64, offset: u64, len: u64) -> Result<(), Status> 
     store.object(FileId(id)).reserve(store, ONE, offset, len).map_err(|f| f.status)
 }
 
-/// The disk is as full as an iod lets it get; what was reserved is written all the same, over a restart too.
+/// The disk is down to its reserve, yet reserved storage can be written, also after a restart.
 #[test]
 fn reserved_room_is_there_when_the_disk_is_full() {
     for features in [Features::default(), Features { block_checksums: true }] {

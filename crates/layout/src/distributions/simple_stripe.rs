@@ -1,8 +1,9 @@
-//! Round robin by stripe unit, dense: file unit `u` is unit `u / count` of object `u % count`.
+//! The simple stripe distribution, round robin by stripe unit and dense: file unit `u` is unit `u / count` of object `u
+//! % count`.
 
 use super::{Mapping, Place};
 
-/// The numbers of a simple stripe; both are at least 1 and their product is below 2^39.
+/// Parameters of a simple stripe; both are at least 1 and their product is below 2^39.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SimpleStripe {
     unit: u64,
@@ -10,7 +11,7 @@ pub(super) struct SimpleStripe {
 }
 
 impl SimpleStripe {
-    /// A stripe of checked numbers.
+    /// Returns a stripe with parameters that the caller has checked.
     pub(super) fn new(unit: u64, count: usize) -> Self {
         SimpleStripe { unit, count: count as u64 }
     }

@@ -1,6 +1,6 @@
 //! The files layout kind (LAYOUT4_NFSV4_1_FILES, RFC 8881 §13): the layout body and the device address body.
 //!
-//! The packing is sparse: a client sends a data server the offsets of the file. A layout is for the whole file.
+//! The packing is sparse: a client sends file offsets to a data server. A layout covers the whole file.
 
 use crate::NetAddress;
 use bytes::Bytes;
@@ -10,13 +10,13 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 /// `layouttype4` of the files kind (RFC 8881 §3.3.13).
 pub const KIND: u32 = 1;
 
-/// Flag of `nfl_util`: objects hold the stripe units of their data server back to back (§13.3).
+/// Flag of `nfl_util`: each data server holds its stripe units without gaps (dense packing, §13.3).
 const DENSE: u32 = 1;
 /// Flag of `nfl_util`: COMMIT goes to the metadata server.
 const COMMIT_THROUGH_MDS: u32 = 2;
-/// The bits of `nfl_util` that are no part of the stripe unit.
+/// The bits of `nfl_util` that are not part of the stripe unit.
 const FLAGS: u32 = 0x3f;
-/// Most addresses of one data server.
+/// Maximum number of addresses of one data server.
 pub const ADDRESSES_MAX: usize = 16;
 
 /// The body of a layout (`nfsv4_1_file_layout4`).
@@ -26,20 +26,20 @@ pub struct Body {
     pub device: [u8; 16],
     /// Bytes per stripe unit: a multiple of 64.
     pub stripe_unit: u32,
-    /// Which of the device's stripe indices the first stripe unit of the file has.
+    /// The stripe index of the device at which the first stripe unit of the file is.
     pub first_stripe_index: u32,
-    /// A filehandle for each data server in the order of the device, or one for all of them (§13.3).
+    /// A filehandle for each data server in the order of the device, or one filehandle for all of them (§13.3).
     ///
-    /// Where there is but one, Linux (from 6.8 or so) takes the file for one that lies on a single data server, and sends it
-    /// requests that reach over the ends of stripe units.
+    /// If there is only one filehandle, Linux (from about 6.8) assumes that the file is on a single data server. It
+    /// then sends requests that cross the ends of stripe units.
     pub handles: Vec<Bytes>,
 }
 
-/// Bytes of a body beside its filehandles.
+/// Bytes of a body besides its filehandles.
 const BODY_LEN: usize = 16 + 4 + 4 + 8 + 4;
 
 impl Body {
-    /// Whether a body has room for so many filehandles of this length.
+    /// Returns whether a body of at most `max` bytes has space for so many filehandles of this length.
     pub fn has_room(max: usize, handles: usize, len: usize) -> bool {
         max.saturating_sub(BODY_LEN) / (4 + len.next_multiple_of(4)) >= handles
     }
@@ -50,7 +50,7 @@ impl Xdr for Body {
         out.fixed(&self.device);
         out.u32(self.stripe_unit);
         out.u32(self.first_stripe_index);
-        // nfl_pattern_offset: Linux takes no other.
+        // nfl_pattern_offset: Linux accepts no other value.
         out.u64(0);
         out.array(&self.handles, |out, handle| out.opaque(handle));
     }
@@ -73,10 +73,10 @@ impl Xdr for Body {
     }
 }
 
-/// The address of a device (`nfsv4_1_file_layout_ds_addr4`): data servers in the order in which stripe units are dealt out.
+/// The address of a device (`nfsv4_1_file_layout_ds_addr4`): its data servers in the order of their stripe units.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Device {
-    /// For each data server the addresses that lead to it.
+    /// The addresses of each data server.
     pub servers: Vec<Vec<NetAddress>>,
 }
 

@@ -1,7 +1,7 @@
-//! The flexible files layout kind (LAYOUT4_FLEX_FILES, RFC 8435): layout body, device address body, and what clients tell when
-//! they return one.
+//! The flexible files layout kind (LAYOUT4_FLEX_FILES, RFC 8435): layout body, device address body, and the errors that
+//! clients report in LAYOUTRETURN.
 //!
-//! Data servers speak NFSv4.1 and know what the filehandle allows, which is what the standard calls tightly coupled (§2.3).
+//! Data servers speak NFSv4.1 and know what the filehandle permits, which the standard calls tightly coupled (§2.3).
 
 use crate::NetAddress;
 use bytes::Bytes;
@@ -11,47 +11,48 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 /// `layouttype4` of the flexible files kind (RFC 8435 §12).
 pub const KIND: u32 = 4;
 
-/// Most addresses of one data server.
+/// Maximum number of addresses of one data server.
 pub const ADDRESSES_MAX: usize = 16;
-/// Most mirrors of one layout.
+/// Maximum number of mirrors of one layout.
 pub const MIRRORS_MAX: usize = 16;
 /// Longest name of a user or group.
 const NAME_MAX: usize = 64;
-/// Most versions of one device.
+/// Maximum number of versions of one device.
 const VERSIONS_MAX: usize = 8;
-/// Most errors that one return tells.
+/// Maximum number of errors in one LAYOUTRETURN.
 const ERRORS_MAX: usize = 1024;
 
-/// A `stateid4`, opaque here.
+/// A `stateid4`, opaque in this module.
 pub type StateId = [u8; 16];
 
 /// The part of a file that one data server has (`ff_data_server4`, §5.1).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DataServer {
-    /// Its device.
+    /// Device of the data server.
     pub device: [u8; 16],
-    /// How gladly it is read from, in comparison to those of other mirrors.
+    /// Preference of this data server for reads, compared with those of other mirrors.
     pub efficiency: u32,
-    /// The stateid to use there.
+    /// The stateid to use at the data server.
     pub stateid: StateId,
-    /// The filehandle to use there.
+    /// The filehandle to use at the data server.
     pub handle: Bytes,
-    /// Who owns the file there, where clients must pretend to be that one; a number in digits, as Linux takes no other.
+    /// Owner of the file at the data server, whose identity clients use if not tightly coupled. It is encoded in
+    /// decimal digits, because Linux accepts no other form.
     pub user: u32,
-    /// Its group.
+    /// Group of the file at the data server.
     pub group: u32,
 }
 
 /// The body of a layout (`ff_layout4`, §5.1).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Body {
-    /// Bytes per stripe unit; 0 where a mirror is one data server.
+    /// Bytes per stripe unit; 0 if each mirror is a single data server.
     pub stripe_unit: u64,
-    /// For each mirror its data servers, in the order in which stripe units are dealt out.
+    /// The data servers of each mirror, in the order of their stripe units.
     pub mirrors: Vec<Vec<DataServer>>,
     /// `ff_flags4`.
     pub flags: u32,
-    /// After how many seconds to send LAYOUTSTATS again; 0: as the client likes.
+    /// Interval in seconds after which clients send LAYOUTSTATS again; 0 leaves it to the client.
     pub stats_hint: u32,
 }
 
@@ -114,16 +115,16 @@ pub struct Version {
     pub read_size: u32,
     /// Largest WRITE in bytes.
     pub write_size: u32,
-    /// Whether clients come with their own credentials and the layout's stateid.
+    /// Whether clients use their own credentials and the layout's stateid.
     pub tightly_coupled: bool,
 }
 
 /// The address of a device, which is one data server (`ff_device_addr4`, §4.1).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Device {
-    /// The addresses that lead to it.
+    /// The addresses of the data server.
     pub addresses: Vec<NetAddress>,
-    /// What it speaks, best first.
+    /// The versions that the data server speaks, best first.
     pub versions: Vec<Version>,
 }
 
@@ -154,7 +155,7 @@ impl Xdr for Device {
     }
 }
 
-/// An operation at a data server that failed (`ff_ioerr4` with one of its `device_error4`, §9.1.1).
+/// A failed operation at a data server (`ff_ioerr4` with one of its `device_error4`, §9.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
     /// The device.
@@ -165,8 +166,8 @@ pub struct Fault {
     pub operation: u32,
 }
 
-/// The errors that a client tells when it returns a layout (`ff_layoutreturn4`, §9.3). Statistics behind them are not looked at: a
-/// mistake in those must not make LAYOUTRETURN fail, and with it the CLOSE behind it.
+/// Returns the errors that a client reports when it returns a layout (`ff_layoutreturn4`, §9.3). The statistics after
+/// them are not decoded: an error in them must not make LAYOUTRETURN fail, and with it the CLOSE after it.
 ///
 /// # Errors
 /// The errors cannot be read.

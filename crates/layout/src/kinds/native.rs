@@ -14,10 +14,10 @@ pub const KIND: u32 = 0x8000_5745;
 pub const VERSION: u32 = 1;
 /// Version of the body of a layout.
 pub const BODY_VERSION: u32 = 3;
-/// Version of records of files with several copies, whose number follows.
+/// Version of records of files with several copies; the number of copies follows it.
 pub const MIRRORED_VERSION: u32 = 2;
 
-/// Most TCP addresses of one device.
+/// Maximum number of TCP addresses of one device.
 pub const ADDRESSES_MAX: usize = 16;
 /// Longest address in bytes.
 pub const ADDRESS_MAX: usize = 255;
@@ -32,30 +32,31 @@ pub const SOCKET_PATH_MAX: usize = 107;
 /// Longest boot id in bytes.
 pub const BOOT_ID_MAX: usize = 64;
 
-/// What the namespace keeps for a file: how it is striped, and over which iods.
+/// The layout record that the namespace stores for a file: its striping, and its iods.
 ///
-/// The order of `iods` is the order of object indices; it starts at another iod for each file, so that the first stripe
-/// units of many files spread evenly.
+/// The order of `iods` is the order of object indices. It starts at a different iod for each file, so that the first
+/// stripe units of many files spread evenly.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Record {
-    /// How bytes are dealt out.
+    /// The distribution.
     pub distribution: DistributionId,
     /// Bytes per stripe unit.
     pub stripe_unit: u64,
     /// Number of copies.
     pub mirrors: u32,
-    /// Cluster numbers of the iods in index order: those of the first copy, then those of the next.
+    /// Cluster numbers of the iods in index order: first the iods of the first copy, then those of the next.
     pub iods: Vec<u16>,
 }
 
 impl Record {
-    /// The distribution that this record describes.
+    /// Returns the distribution of this record.
     pub fn distribution(&self) -> Result<Distribution, BadGeometry> {
         Distribution::new(self.distribution, self.stripe_unit, self.iods.len() / (self.mirrors as usize).max(1))
     }
 
-    /// A record of so many copies over all of `iods`, beginning with the one at `first` (taken modulo their number), each over
-    /// at most `count` of them (0: all). No iod has two objects of a file: there must be as many as copies.
+    /// Returns a record with `mirrors` copies over `iods`, beginning with the iod at `first` (modulo their number).
+    /// Each copy is on at most `count` iods (0: as many as possible). No iod has two objects of a file, so there must
+    /// be at least as many iods as copies.
     pub fn rotated(
         distribution: DistributionId,
         stripe_unit: u64,
@@ -73,7 +74,7 @@ impl Record {
     }
 }
 
-/// The version of a record and, behind it, the number of copies.
+/// Decodes the version of a record and, after it, the number of copies.
 pub(crate) fn mirrors(input: &mut Reader, what: &'static str) -> Result<u32, Malformed> {
     match input.u32()? {
         VERSION => Ok(1),
@@ -141,32 +142,32 @@ impl Xdr for Record {
     }
 }
 
-/// The body of a native layout, as LAYOUTGET answers it.
+/// The body of a native layout, as LAYOUTGET returns it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Body {
-    /// How bytes are dealt out.
+    /// The distribution.
     pub distribution: DistributionId,
     /// Bytes per stripe unit.
     pub stripe_unit: u64,
     /// The devices in index order; a device id is the id of its iod.
     pub devices: Vec<IodId>,
-    /// The object on each of them.
+    /// Number of the object on each device.
     pub object: FileId,
-    /// The fencing epoch the capability was made for.
+    /// The fencing generation of the capability.
     pub generation: Generation,
-    /// Up to here each byte of the file was written and is on the disk of an iod: an object that ends before has lost bytes, and the mgr knows
-    /// what to do. 0 where that is not known.
+    /// Every byte of the file below this offset was written and is on the disk of an iod. An object that ends before
+    /// this has lost bytes, and the mgr handles the loss. 0 if this is unknown.
     pub whole: u64,
-    /// What to show the first iod with each request.
+    /// The capability that requests to the first iod carry.
     pub capability: Bytes,
-    /// What stands in the place of its authenticator at each of the devices, in index order.
+    /// The authenticators that replace the one of the capability at each device, in index order.
     pub authenticators: Vec<[u8; AUTHENTICATOR_LEN]>,
-    /// How long that is good for, in seconds.
+    /// Lifetime of the capability, in seconds.
     pub secs: u32,
 }
 
 impl Body {
-    /// The distribution that this body describes.
+    /// Returns the distribution of this body.
     pub fn distribution(&self) -> Result<Distribution, BadGeometry> {
         Distribution::new(self.distribution, self.stripe_unit, self.devices.len())
     }
@@ -206,21 +207,21 @@ impl Xdr for Body {
     }
 }
 
-/// What LAYOUTCOMMIT says beyond its own fields (`lou_body`); an empty body says nothing.
+/// The additional fields of a LAYOUTCOMMIT (`lou_body`); an empty body has none set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Update {
-    /// Whether every byte that the client wrote is on the disk of an iod, the last one that it names among them. Without
-    /// that some may still be lost with an iod, and be sent again.
+    /// Whether every byte that the client wrote, up to the last one that LAYOUTCOMMIT names, is on the disk of an iod.
+    /// Otherwise an iod may still lose some of the bytes, and the client may send them again.
     pub durable: bool,
-    /// Whether the mgr shall ask the iods how long the file is instead of believing what is said here: the layout under
-    /// which it was written was lost since, and others may have cut the file.
+    /// Whether the mgr must ask the iods for the size of the file instead of using the size in this request. The client
+    /// has lost the layout under which it wrote, so other clients may have truncated the file since.
     pub measure: bool,
-    /// Whether what the layouts of this file allowed so far shall be worth nothing: the client gave up requests that may
-    /// still reach an iod.
+    /// Whether the mgr must revoke everything that layouts of this file have allowed so far, because the client gave up
+    /// requests that may still reach an iod.
     pub fence: bool,
-    /// Whether the file may have holes: what was written began behind the end, or a range was forgotten.
+    /// Whether the file may have holes: the written bytes began after the end of the file, or a range was deallocated.
     pub holes: bool,
-    /// Whether every object is as long as a file demands that ends where the update says. Means something with `durable` alone.
+    /// Whether every object is as long as a file with the end in this update requires. Meaningful only with `durable`.
     pub whole: bool,
 }
 
@@ -256,22 +257,22 @@ impl Xdr for Update {
 /// A Unix socket that reaches the iod from its own host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Local {
-    /// `/proc/sys/kernel/random/boot_id` of the host, which no other running host shares.
+    /// `/proc/sys/kernel/random/boot_id` of the host, which no other running host has.
     pub boot_id: String,
     /// Path of the socket; any bytes but NUL.
     pub path: Bytes,
 }
 
-/// The address of an iod, as GETDEVICEINFO answers it.
+/// The address of an iod, as GETDEVICEINFO returns it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Device {
-    /// The iod; also the device id.
+    /// Id of the iod, which is also the device id.
     pub iod: IodId,
     /// `host:port` of each TCP address, in order of preference.
     pub tcp: Vec<String>,
-    /// The way for clients on the same host.
+    /// The Unix socket for clients on the same host.
     pub local: Option<Local>,
-    /// What to say HELLO with; opaque to the client.
+    /// The ticket for HELLO, which proves that the client may connect; opaque to the client.
     pub ticket: Bytes,
 }
 

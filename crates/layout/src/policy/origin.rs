@@ -1,28 +1,28 @@
-//! Where the values of a policy come from, and which of them count.
+//! The places where policies are set, and which of them take effect.
 
 use super::{Part, Policy, Settings};
 
-/// A place where parts of a policy are set; of several the last in this order counts.
+/// A place where parts of a policy are set; later places in this order override earlier ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Origin {
-    /// What the driver of a layout does without any policy.
+    /// The defaults of the layout driver.
     Driver,
-    /// The configuration of the mgr, for all of the file system or for an export.
+    /// The configuration of the mgr, for the whole file system or for an export.
     Server,
-    /// The extended attributes of the directory, its own or those that it took from its parent when it was made.
+    /// The extended attributes of the directory, either set there or inherited from its parent when it was created.
     Directory,
-    /// The options of a mount.
+    /// The mount options.
     Mount,
-    /// The environment of the process that mounts (`WEIR_POLICY`).
+    /// The environment of the mounting process (`WEIR_POLICY`).
     Environment,
     /// The extended attributes of the file itself.
     File,
-    /// Who opens the file: a hint of the program, or `O_DIRECT`.
+    /// The open itself: a hint of the program, or `O_DIRECT`.
     Open,
 }
 
 impl Origin {
-    /// All of them, in the order in which they count.
+    /// All places, in the order of precedence.
     pub const ALL: [Origin; 7] = [
         Origin::Driver,
         Origin::Server,
@@ -33,7 +33,7 @@ impl Origin {
         Origin::Open,
     ];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Origin::Driver => "driver",
@@ -46,7 +46,7 @@ impl Origin {
         }
     }
 
-    /// Where that is, behind "set".
+    /// Returns the phrase that follows "set" in messages.
     pub(super) fn place(self) -> &'static str {
         match self {
             Origin::Driver => "in a driver",
@@ -60,25 +60,25 @@ impl Origin {
     }
 }
 
-/// What every place but the driver sets.
+/// The settings of every place except the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Layers {
-    /// Of [`Origin::Server`].
+    /// Settings of [`Origin::Server`].
     pub server: Settings,
-    /// Of [`Origin::Directory`].
+    /// Settings of [`Origin::Directory`].
     pub directory: Settings,
-    /// Of [`Origin::Mount`].
+    /// Settings of [`Origin::Mount`].
     pub mount: Settings,
-    /// Of [`Origin::Environment`].
+    /// Settings of [`Origin::Environment`].
     pub environment: Settings,
-    /// Of [`Origin::File`].
+    /// Settings of [`Origin::File`].
     pub file: Settings,
-    /// Of [`Origin::Open`].
+    /// Settings of [`Origin::Open`].
     pub open: Settings,
 }
 
 impl Layers {
-    /// What an origin sets; the driver sets nothing, it has everything.
+    /// Returns the settings of a place; `None` for the driver, whose policy is complete.
     fn of(&self, origin: Origin) -> Option<&Settings> {
         match origin {
             Origin::Driver => None,
@@ -92,27 +92,27 @@ impl Layers {
     }
 }
 
-/// A policy in force, and where each part of it comes from.
+/// The effective policy, with the origin of each part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effective {
-    /// What holds.
+    /// The policy in effect.
     pub policy: Policy,
     origins: [Origin; Part::ALL.len()],
 }
 
 impl Effective {
-    /// Where a part comes from.
+    /// Returns the origin of a part.
     pub fn origin(&self, part: Part) -> Origin {
         self.origins[part as usize]
     }
 
-    /// Every part with its text and where that comes from, in the order to show them.
+    /// Returns every part with its text and its origin, in display order.
     pub fn rows(&self) -> impl Iterator<Item = (Part, String, Origin)> + '_ {
         Part::ALL.iter().map(|part| (*part, self.policy.get(*part), self.origin(*part)))
     }
 }
 
-/// The policy in force: of each part the value of the last place that sets it and may.
+/// Returns the effective policy: each part has the value of the last place that sets it and may set it.
 pub fn merge(driver: &Policy, layers: &Layers) -> Effective {
     let mut effective = Effective { policy: *driver, origins: [Origin::Driver; Part::ALL.len()] };
     for origin in Origin::ALL {

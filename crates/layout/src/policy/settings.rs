@@ -1,13 +1,13 @@
-//! What one place sets: read from text, checked, and written again.
+//! The settings of one place: parsed from text, validated, and formatted again.
 
 use super::{Origin, Part, PolicyError, Settings, TEXT_MAX, is_policy_name, shown};
 
 impl Settings {
-    /// Sets the part called `name`, with or without the prefixes of an xattr, from its text. The one door for all places; a
-    /// failure changes nothing.
+    /// Sets the part called `name`, with or without the prefixes of an extended attribute, from its text. All places
+    /// use this function. A failure changes nothing.
     ///
     /// # Errors
-    /// There is no such part, the text is no value of it, or it is not set there.
+    /// No part has this name, the text is no value of the part, or this place cannot set the part.
     pub fn set(&mut self, origin: Origin, name: &[u8], value: &[u8]) -> Result<Part, PolicyError> {
         let part = Part::named(name)?;
         if !part.is_set_by(origin) {
@@ -17,7 +17,8 @@ impl Settings {
         if self.read(part, text) { Ok(part) } else { Err(PolicyError::Value { part, value: shown(value) }) }
     }
 
-    /// Reads `name=value,name=value`, as it stands in options and in the environment; blanks around the elements do not count.
+    /// Parses `name=value,name=value`, the form of options and of the environment. White space around the elements is
+    /// ignored.
     pub fn parse(origin: Origin, text: &str) -> Result<Settings, PolicyError> {
         let mut settings = Settings::default();
         for element in text.split(',').map(str::trim).filter(|element| !element.is_empty()) {
@@ -27,7 +28,8 @@ impl Settings {
         Ok(settings)
     }
 
-    /// As [`Settings::parse`], of a peer, which may know more parts and values: what cannot be used is passed over.
+    /// As [`Settings::parse`], for text from a peer, which may know more parts and values: unusable elements are
+    /// skipped.
     pub fn of_peer(origin: Origin, text: &[u8]) -> Settings {
         let mut settings = Settings::default();
         for element in text[..text.len().min(TEXT_MAX)].split(|b| *b == b',') {
@@ -38,8 +40,8 @@ impl Settings {
         settings
     }
 
-    /// What the xattrs of a directory or file set. Those that are no part of a policy are passed over, and those that are no
-    /// good, which can only have been written by another version: `refused` is told of them.
+    /// Returns the settings in the extended attributes of a directory or file. Attributes that are not policy are
+    /// skipped. Invalid settings are skipped too and passed to `refused`; only another version can have written them.
     pub fn of_xattrs<'a>(
         origin: Origin,
         xattrs: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
@@ -56,22 +58,22 @@ impl Settings {
         settings
     }
 
-    /// The parts that are set.
+    /// Returns the parts that are set.
     pub fn parts(&self) -> impl Iterator<Item = Part> + '_ {
         Part::ALL.iter().copied().filter(|part| self.has(*part))
     }
 
-    /// Whether no part is set.
+    /// Returns whether no part is set.
     pub fn is_empty(&self) -> bool {
         self.parts().next().is_none()
     }
 
-    /// Sets a part no longer.
+    /// Unsets a part.
     pub fn unset(&mut self, part: Part) {
         self.retain(|other| other != part);
     }
 
-    /// The same as text, as [`Settings::parse`] reads it.
+    /// Returns the settings as text that [`Settings::parse`] reads.
     pub fn text(&self) -> String {
         let one = |part: Part| self.get(part).map(|value| format!("{}={value}", part.name()));
         self.parts().filter_map(one).collect::<Vec<_>>().join(",")

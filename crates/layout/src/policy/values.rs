@@ -1,4 +1,4 @@
-//! The values of the parts of a policy, and how people write them.
+//! The values of the parts of a policy, and their text form.
 
 use crate::distributions::{DistributionId, check_stripe_unit};
 use crate::policy::MIRRORS_MAX;
@@ -6,31 +6,31 @@ use crate::threshold::{ALWAYS_MGR, Rule};
 use std::time::Duration;
 use types::limits::{FILE_SIZE_MAX, STRIPE_COUNT_MAX};
 
-/// As many bytes as requests to all iods of a file carry.
+/// Value of `gather_size` that means a whole request for each iod of a file.
 pub const FULL: u64 = u64::MAX;
-/// As long as it takes.
+/// A delay without end, written "max".
 pub const NEVER: Duration = Duration::MAX;
 
-/// The farthest that is read ahead.
+/// Maximum of `read_ahead`.
 const READ_AHEAD_MAX: u64 = 64 << 20;
-/// The longest time that can be written, but for "max".
+/// The longest time that can be written, except "max".
 const TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Which caches stand between a program and the servers.
+/// The access method: which caches are between a program and the servers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
-    /// The kernel's page cache, on mounts; elsewhere as [`Access::Direct`].
+    /// The kernel's page cache on mounts; elsewhere the same as [`Access::Direct`].
     Page,
-    /// No page cache; writes gather in the client and leave behind the program's back.
+    /// No page cache; the client gathers writes and sends them after the write call has returned.
     Direct,
-    /// None, and nothing gathers: each write is sent, and answered by a server, before it returns.
+    /// No page cache and no gathering: each write is sent to a server, which answers before the write call returns.
     ODirect,
 }
 
 impl Access {
     const ALL: [Access; 3] = [Access::Page, Access::Direct, Access::ODirect];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Access::Page => "page",
@@ -39,25 +39,26 @@ impl Access {
         }
     }
 
-    /// The one of this name.
+    /// Returns the access method with this name.
     pub fn from_name(name: &str) -> Option<Access> {
         Access::ALL.into_iter().find(|access| access.name() == name)
     }
 }
 
-/// What several clients that use one file at the same time promise one another.
+/// The coherence between clients that use one file at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Sharing {
-    /// Every read, size and truncation meets all writes that returned before it, through whichever client.
+    /// Every read, size and truncate sees all writes that returned before it, on any client.
     Coherent,
-    /// A client that opens a file sees what others wrote before they closed it, and no more.
+    /// A client that opens a file sees the writes that other clients made before they closed the file, and nothing more
+    /// is guaranteed.
     CloseToOpen,
 }
 
 impl Sharing {
     const ALL: [Sharing; 2] = [Sharing::Coherent, Sharing::CloseToOpen];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Sharing::Coherent => "coherent",
@@ -65,7 +66,7 @@ impl Sharing {
         }
     }
 
-    /// The one of this name.
+    /// Returns the sharing with this name.
     pub fn from_name(name: &str) -> Option<Sharing> {
         Sharing::ALL.into_iter().find(|sharing| sharing.name() == name)
     }
@@ -74,14 +75,14 @@ impl Sharing {
 /// When a client asks for the layout of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LayoutWhen {
-    /// When the file is opened if everything goes straight to the iods, else at the first I/O that does.
+    /// When the file is opened if all requests take the direct path, else at the first I/O on the direct path.
     Auto,
     /// When the file is opened.
     Open,
-    /// At the first I/O that goes straight to the iods.
+    /// At the first I/O on the direct path.
     FirstIo,
-    /// At the first such I/O once the file is so long; everything goes through the mgr before. (By size of file, as
-    /// `mdsthreshold` has it too: RFC 8881 §5.12.6.)
+    /// At the first such I/O once the file is this long; until then all requests take the mgr path. (`mdsthreshold` has
+    /// a limit by file size too: RFC 8881 §5.12.6.)
     Size(u64),
 }
 
@@ -170,15 +171,15 @@ pub(super) fn read_ahead(text: &str) -> Option<u64> {
     size(text).filter(|size| *size <= READ_AHEAD_MAX)
 }
 
-/// A size that a file can have.
+/// Parses a size that a file can have.
 fn size(text: &str) -> Option<u64> {
     parse_size(text).filter(|size| *size <= FILE_SIZE_MAX)
 }
 
 const SUFFIXES: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
 
-/// A size in bytes: decimal digits, optionally followed by K, M, G or T (powers of 1024; any case; `iB` or `B` may
-/// follow the letter). `None` for anything else and for sizes over 64 bits.
+/// Parses a size in bytes: decimal digits, optionally followed by K, M, G or T (powers of 1024; any case; `iB` or `B`
+/// may follow the letter). `None` for other texts and for sizes over 64 bits.
 pub fn parse_size(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..end].parse().ok()?;
@@ -191,7 +192,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
-/// The shortest text that [`parse_size`] reads back to exactly `size`.
+/// Returns the shortest text that [`parse_size`] reads as exactly `size`.
 pub fn format_size(size: u64) -> String {
     let fits = SUFFIXES.iter().rev().find(|(_, shift)| size > 0 && size.is_multiple_of(1 << shift));
     match fits {
@@ -202,7 +203,7 @@ pub fn format_size(size: u64) -> String {
 
 const TIMES: [(&str, u64); 3] = [("ms", 1_000), ("us", 1), ("s", 1_000_000)];
 
-/// A time of at most a day: decimal digits and us, ms or s; "0", and "max" for [`NEVER`].
+/// Parses a time of at most a day: decimal digits and us, ms or s; "0", and "max" for [`NEVER`].
 pub fn parse_time(text: &str) -> Option<Duration> {
     match text {
         "max" => return Some(NEVER),
@@ -215,7 +216,7 @@ pub fn parse_time(text: &str) -> Option<Duration> {
     number.checked_mul(*micros).map(Duration::from_micros).filter(|time| *time <= TIME_MAX)
 }
 
-/// The shortest text that [`parse_time`] reads back to `time`, to the microsecond.
+/// Returns the shortest text that [`parse_time`] reads as `time`, to the microsecond.
 pub fn format_time(time: Duration) -> String {
     let Some(micros) = u64::try_from(time.as_micros()).ok().filter(|_| time != NEVER) else { return "max".to_owned() };
     match micros {

@@ -1,82 +1,86 @@
-//! T that follows what is faster: service times by size on both ways, and how long requests wait at the mgr.
+//! The adaptive write threshold, which follows the faster path: service times by size on both paths, and the queue
+//! delay of the mgr.
 
 use super::{ALWAYS_MGR, Path, Verdict, path};
 use std::time::Duration;
 
-/// Size classes: up to 64 bytes, up to 128, and so on; the last has all above 512 KiB, of which no more than 1 MiB goes in one request.
+/// Number of size classes: up to 64 bytes, up to 128, and so on. The last class has all sizes above 512 KiB; one
+/// request carries at most 1 MiB of them.
 const CLASSES: usize = 15;
-/// The largest length of the first class, as a power of two.
+/// The largest length in the first class, as a power of two.
 const FIRST_LOG: u32 = 6;
-/// T before anything was measured.
+/// T before the first measurement.
 const T_FIRST: u64 = 64 << 10;
 /// A new sample moves an average by one part in this many.
 const WEIGHT: u64 = 8;
-/// Another T has to be better by one part in this many of the time that the requests it moves take.
+/// T changes only if that saves more than one part in this many of the time of the requests that change their path.
 const MARGIN: u64 = 8;
-/// One request in this many takes the other way where that was not measured lately.
+/// One request in this many probes the other path if its measurements are old.
 const PROBE: u32 = 64;
-/// And one in this many where it was not measured often enough to be known,
+/// One short request in this many probes the other path while that path has too few samples.
 const PROBE_FIRST: u32 = 8;
-/// or this, if it is long, and dear where that way is the worse one.
+/// One long request in this many does so, because a long request is expensive on the slower path.
 const PROBE_LONG: u32 = 32;
-/// Samples after which a way is known for short requests: one alone says little.
+/// Number of samples after which a path counts as known for short requests: a single sample says little.
 const KNOWN: u32 = 2;
-/// What goes straight with a short request costs more than its sender can see: the iods write it by itself, and the mgr would have joined it with what others
-/// write. It is taken for this part of its time longer. Else all are drawn there, each by a little, and all lose: with ten clients that write
-/// 10 KiB at a time and all go straight, each takes a seventh longer than if none did, while each is a fifth quicker there than those that do not.
+/// A short request on the direct path costs more than its sender can measure. The iods write it alone, while the mgr
+/// would have joined it with writes of other clients. So its time is increased by one part in this many. Without this,
+/// every client chooses the direct path for a small gain, and all clients lose. Measured with ten clients that write 10
+/// KiB at a time: if all use the direct path, each takes a seventh longer than if none does. Yet each is a fifth faster
+/// there than clients on the mgr path.
 const SPARED: u64 = 3;
-/// What is short for this.
+/// Maximum length of a short request in this sense.
 const SHORT_MAX: u64 = 64 << 10;
-/// Samples after which it is looked whether another T is better.
+/// Number of samples after which T is reconsidered.
 const SETTLE: u32 = 4;
-/// Samples of the one way after which what is known of the other counts as old.
+/// Number of samples of one path after which the measurements of the other path count as old.
 const OLD: u32 = 1024;
-/// The mgr is loaded while its queue delay is more than one part in this many of what requests take straight,
+/// The mgr counts as loaded once its queue delay exceeds one part in this many of the time on the direct path.
 const LOADED: u64 = 4;
-/// until it is less than one part in this many.
+/// A loaded mgr counts as calm again once its queue delay is at most one part in this many of that time.
 const CALM: u64 = 8;
-/// How much more slowly what is known of calm times goes up.
+/// A larger sample raises the average for calm times by one part in this many of the difference.
 const RELUCTANCE: u64 = 64;
-/// The mgr is overloaded until its queue delay is one part in this many of what began it.
+/// An overload ends once the queue delay is at most one part in this many of the time on the direct path.
 const RECOVERED: u64 = 2;
 
-/// What is known of one way for one class.
+/// Measurements of one path for one class.
 #[derive(Clone, Copy, Default, Debug)]
 struct Service {
-    /// Moving average of the time, in nanoseconds; 0: nothing was measured. Without the wait at the mgr.
+    /// Moving average of the service time in nanoseconds, without the wait at the mgr; 0: not measured.
     nanos: u64,
-    /// The same as it was before the mgr was loaded: then requests wait more often than once, for locks and threads, and take
-    /// longer than the wait that is told explains.
+    /// The same average as of before the mgr was loaded. On a loaded mgr, requests also wait for locks and threads, and
+    /// take longer than the reported queue delay explains.
     calm: u64,
-    /// How often it was measured, as far as that counts.
+    /// Number of samples.
     samples: u32,
-    /// Samples of the other way since the last one of this.
+    /// Number of samples of the other path since the last sample of this path.
     age: u32,
 }
 
-/// T that follows measured service times: the crossing of the two curves of time by size, with hysteresis.
+/// An adaptive T that follows measured service times: the crossing of the two curves of time by size, with hysteresis.
 ///
-/// Each request tells how long it took on its way, and the mgr how long requests wait there before they are worked on. That
-/// wait is the same for all sizes, so that it is taken off what was measured and put back on as it is now: when the mgr
-/// becomes busy the whole curve of that way moves up at once, and T goes down. Of all thresholds between two size classes the
-/// one is taken under which one request of each class takes the least time in all. While requests wait longer at the mgr than
-/// they take straight, it is overloaded and T is 0. Now and then a request near T takes the other way, so that its curve is
-/// known there.
+/// Each request reports its time on its path, and the mgr reports its queue delay: how long requests wait before it
+/// processes them. The delay is the same for all sizes. So it is subtracted from measured times, and the present delay
+/// is added again. When the mgr becomes busy, the whole curve of the mgr path moves up at once, and T decreases. Among
+/// all thresholds between two size classes, the one is chosen that minimizes the total time of one request of each
+/// class. While the queue delay exceeds the time on the direct path, the mgr is overloaded and T is 0. Now and then a
+/// request probes the other path, so that its curve is known there.
 #[derive(Clone, Debug)]
 pub struct Auto {
-    /// By class: through the mgr, straight.
+    /// Measurements by class: mgr path, direct path.
     services: [[Service; 2]; CLASSES],
     t: u64,
-    /// By class: requests that asked.
+    /// Number of calls of [`Self::ask`] by class.
     asked: [u32; CLASSES],
     learnt: u32,
-    /// How long requests wait at the mgr as it says, in nanoseconds.
+    /// The queue delay that the mgr reports, in nanoseconds.
     told: u64,
-    /// How long one waits by what is seen from here.
+    /// The queue delay that the client observes, in nanoseconds.
     seen: u64,
-    /// Whether that is a large part of what they would take straight.
+    /// Whether the queue delay is a large part of the time on the direct path.
     loaded: bool,
-    /// Whether that is longer than they would take straight.
+    /// Whether the queue delay exceeds the time on the direct path.
     overloaded: bool,
 }
 
@@ -95,14 +99,14 @@ impl Default for Auto {
     }
 }
 
-/// The class of a length.
+/// Returns the class of a length.
 fn class(len: u64) -> usize {
-    // The least power of two that is not below it.
+    // The least power of two that is not below the length.
     let log = u64::BITS - len.saturating_sub(1).leading_zeros();
     (log.saturating_sub(FIRST_LOG) as usize).min(CLASSES - 1)
 }
 
-/// The threshold below which the first `classes` classes lie.
+/// Returns the threshold that is just above the first `classes` classes.
 fn boundary(classes: usize) -> u64 {
     match classes {
         0 => 0,
@@ -111,20 +115,20 @@ fn boundary(classes: usize) -> u64 {
     }
 }
 
-/// Whether all requests of a class are short.
+/// Returns whether all requests of a class are short.
 fn is_short(class: usize) -> bool {
     boundary(class + 1) <= SHORT_MAX + 1
 }
 
 impl Service {
-    /// Whether it was measured often enough, for this class.
+    /// Returns whether this class has enough samples.
     fn is_known(&self, class: usize) -> bool {
         self.samples >= if is_short(class) { KNOWN } else { 1 }
     }
 }
 
-/// What a request takes while the mgr is not loaded, after one that took this long. Upwards it goes slowly: the mgr tells of a load
-/// only after the first requests have felt it.
+/// Updates the average for calm times with a sample. It rises slowly, because the mgr reports a load only after the
+/// first requests have met it.
 fn calmer(calm: u64, sample: u64) -> u64 {
     match calm {
         0 => sample,
@@ -133,21 +137,21 @@ fn calmer(calm: u64, sample: u64) -> u64 {
     }
 }
 
-/// A time in nanoseconds, small enough to be added to others.
+/// Returns a time in nanoseconds, bounded so that sums do not overflow.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX / (4 * WEIGHT))
 }
 
 impl Auto {
-    /// T now.
+    /// Returns the present T.
     pub fn threshold(&self) -> u64 {
         if self.overloaded { 0 } else { self.t }
     }
 
-    /// T for a request of `len` bytes; now and then the other way is tried with it, to learn. `waiting` is for how long the
-    /// oldest request to the mgr has waited for its answer; zero without one.
+    /// Returns T for a request of `len` bytes; now and then also the other path as a probe. `waiting` is how long the
+    /// oldest request to the mgr has waited for its answer; zero if no request waits.
     pub fn ask(&mut self, len: u64, waiting: Duration) -> Verdict {
-        // What takes longer than any request took there waits for at least the difference.
+        // The time beyond the longest service time there is a lower bound of the queue delay.
         let longest = self.services.iter().map(|[mgr, _]| mgr.nanos).max().unwrap_or(0);
         let seen = nanos(waiting).saturating_sub(longest);
         if seen != self.seen {
@@ -166,7 +170,7 @@ impl Auto {
             true => PROBE_LONG,
             false => PROBE,
         };
-        // One that does not answer is not asked for the sake of knowledge.
+        // An unresponsive mgr is not probed.
         let silent = now == Path::Direct && seen > 0 && self.overloaded;
         if !(unknown || other.age > OLD) || silent || !asked.is_multiple_of(every) {
             return t.into();
@@ -174,8 +178,9 @@ impl Auto {
         Verdict { t, tries: Some(if now == Path::Mgr { Path::Direct } else { Path::Mgr }) }
     }
 
-    /// A request of `len` bytes took so long on its way, on which so many were sent together. What counts is how long all of them took, so
-    /// each is taken for its part of that: servers work side by side, and one of them on several requests one after the other.
+    /// Takes the time `took` of a request of `len` bytes on its path, on which `together` requests were sent at the
+    /// same time. Each request counts with its share of the time. Reason: servers work in parallel, and a server
+    /// handles several requests one after the other.
     pub fn learn(&mut self, way: Path, len: u64, took: Duration, together: usize) {
         let class = class(len);
         let [mine, other] = match way {
@@ -187,7 +192,7 @@ impl Auto {
         let service = &mut self.services[class][mine];
         service.nanos = match service.nanos {
             0 => sample,
-            // What was known is old.
+            // The old average is outdated.
             nanos if service.age > OLD => nanos / 2 + sample / 2 + 1,
             nanos => {
                 let weight = WEIGHT.min(u64::from(service.samples) + 1);
@@ -207,9 +212,9 @@ impl Auto {
         }
     }
 
-    /// The mgr says how long requests wait there before they are worked on.
+    /// Takes the queue delay that the mgr reports.
     pub fn queued(&mut self, delay: Duration) {
-        // It is an average already.
+        // The reported delay is already an average.
         self.told = nanos(delay);
         self.weigh();
         self.settle();
@@ -219,17 +224,17 @@ impl Auto {
         self.told.max(self.seen)
     }
 
-    /// Sees whether the mgr is overloaded.
+    /// Determines whether the mgr is loaded or overloaded.
     fn weigh(&mut self) {
         let queue = self.queue();
-        // What the shortest requests take straight; those below it take no longer.
+        // The time of the shortest measured class on the direct path; still shorter requests take no longer.
         let Some(straight) = self.services.iter().map(|[_, direct]| direct.nanos).find(|nanos| *nanos > 0) else {
             return;
         };
         let was = self.loaded;
         self.loaded = queue > straight / if was { CALM } else { LOADED };
         if was && !self.loaded {
-            // What was measured meanwhile is no more so.
+            // Measurements under load do not apply any more.
             for [mgr, _] in &mut self.services {
                 *mgr = if mgr.calm == 0 { Service::default() } else { Service { nanos: mgr.calm, ..*mgr } };
             }
@@ -240,8 +245,9 @@ impl Auto {
         };
     }
 
-    /// How long a request of a class takes through the mgr and straight, as that counts, if it is known which is shorter. Where one of them is not
-    /// known, a shorter time than that of the other tells enough: no request takes longer than a larger one.
+    /// Returns the weighted times of a request of a class on the mgr path and on the direct path, if it is known which
+    /// is less. If one is not known, the known time of a larger class bounds it, because no request takes longer than a
+    /// larger one. The bound suffices if it is below the time of the other path.
     fn times(&self, class: usize) -> Option<[u64; 2]> {
         let known = |class: usize, way: usize| {
             let service = &self.services[class][way];
@@ -264,13 +270,13 @@ impl Auto {
 
     fn settle(&mut self) {
         let times: [Option<[u64; 2]>; CLASSES] = std::array::from_fn(|class| self.times(class));
-        // What one request of each class of which that is known takes when the first `classes` go through the mgr.
+        // Total time of one request of each class with known times, when the first `classes` classes take the mgr path.
         let time = |classes: usize| -> u64 {
             let of = |(class, times): (usize, [u64; 2])| times[usize::from(class >= classes)] / CLASSES as u64;
             times.iter().enumerate().filter_map(|(class, times)| Some(of((class, (*times)?)))).sum()
         };
         let now = (0..=CLASSES).find(|classes| boundary(*classes) >= self.t).unwrap_or(CLASSES);
-        // Of equals the nearest.
+        // Among equals, the nearest to the present one.
         let Some(best) = (0..=CLASSES).min_by_key(|classes| (time(*classes), classes.abs_diff(now))) else {
             return;
         };
@@ -286,22 +292,22 @@ impl Auto {
 mod tests {
     use super::*;
 
-    /// A mgr and iods whose times are made up: a fixed part and one for each byte, and a wait at the mgr, in nanoseconds.
+    /// Simulated mgr and iods: a fixed time and a time for each byte, and a queue delay at the mgr, in nanoseconds.
     #[derive(Clone, Copy)]
     struct Servers {
         mgr: (u64, u64),
         direct: (u64, u64),
         queue: u64,
-        /// Whether the mgr tells of the wait.
+        /// Whether the mgr reports its queue delay.
         tells: bool,
     }
 
-    /// They cross where 100 us + 10 ns a byte is 300 us + 2 ns a byte: at 25,000 bytes.
+    /// The curves cross where 100 us + 10 ns a byte is 300 us + 2 ns a byte: at 25,000 bytes.
     const QUIET: Servers = Servers { mgr: (100_000, 10), direct: (300_000, 2), queue: 0, tells: true };
-    /// T where they cross, give or take a class.
+    /// T at the crossing, plus or minus a class.
     const CROSSING: std::ops::RangeInclusive<u64> = 16 << 10..=(64 << 10) + 1;
 
-    /// The way of a request.
+    /// Returns the path of a request.
     fn way(auto: &mut Auto, len: u64) -> Path {
         let verdict = auto.ask(len, Duration::ZERO);
         verdict.tries.unwrap_or(path(len, verdict.t))
@@ -316,7 +322,7 @@ mod tests {
         }
     }
 
-    /// Requests of sizes from 16 bytes to 2 MiB.
+    /// Runs requests of sizes from 16 bytes to 2 MiB.
     fn run(auto: &mut Auto, servers: Servers, requests: u64) {
         (0..requests).for_each(|n| request(auto, servers, 1 << (4 + n * 7 % 18)));
     }
@@ -326,14 +332,14 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         assert!(CROSSING.contains(&auto.threshold()), "{}", auto.threshold());
-        // A slow mgr: by their own time all would be quicker straight. With what they cost others it is those of more than some bytes, and up to 8192
-        // the difference is less than the margin.
+        // A slow mgr: by their own times, all requests would be faster on the direct path. With the surcharge for short
+        // requests, only those of more than some bytes are. Up to 8192 bytes the difference is below the margin.
         run(&mut auto, Servers { mgr: (400_000, 10), ..QUIET }, 200_000);
         assert!((1 << 10..=8193).contains(&auto.threshold()), "{}", auto.threshold());
-        // A very slow one.
+        // A very slow mgr.
         run(&mut auto, Servers { mgr: (5_000_000, 10), ..QUIET }, 200_000);
         assert_eq!(auto.threshold(), 0);
-        // It recovers.
+        // The mgr recovers.
         run(&mut auto, QUIET, 400_000);
         assert!(CROSSING.contains(&auto.threshold()), "{}", auto.threshold());
     }
@@ -347,10 +353,10 @@ mod tests {
             let len = 1 << (4 + n * 7 % 18);
             let way = way(&mut auto, len);
             let (fixed, each) = if way == Path::Mgr { QUIET.mgr } else { QUIET.direct };
-            // A twentieth more or less.
+            // Noise of plus or minus a twentieth.
             let noise = 95 + n * 2_654_435_761 % 11;
             auto.learn(way, len, Duration::from_nanos((fixed + each * len) * noise / 100), 1);
-            // A wait that is small beside what requests take.
+            // A queue delay that is small compared with the times of requests.
             auto.queued(Duration::from_nanos(n * 7919 % 5000));
             assert_eq!(auto.threshold(), before);
         }
@@ -361,7 +367,7 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
-        // Ever longer waits, as the mgr tells of them with its next answers: T never rises, and is 0 at the end.
+        // Increasing queue delays, which the mgr reports in its next answers: T never rises, and is 0 at the end.
         let mut before = quiet;
         for step in 1..=20 {
             let queue = step * 20_000;
@@ -374,7 +380,7 @@ mod tests {
             }
         }
         assert_eq!(before, 0, "requests wait longer there than they take straight");
-        // And back, at the same steps or later.
+        // On the way back, T rises at the same steps or later.
         for step in (0..20).rev() {
             run(&mut auto, Servers { queue: step * 20_000, ..QUIET }, 2000);
             auto.queued(Duration::from_nanos(step * 20_000));
@@ -389,15 +395,15 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
-        // Requests wait there four times as long as they do to begin with.
+        // Requests wait four times as long in all as in the queue of the mgr.
         let busy = Servers { mgr: (100_000 + 3 * 200_000, 10), queue: 200_000, ..QUIET };
-        // The first ones before it says so.
+        // The first requests, before the mgr reports the load.
         run(&mut auto, Servers { tells: false, ..busy }, 20);
         run(&mut auto, busy, 500);
         assert!(auto.threshold() < quiet, "{}", auto.threshold());
         auto.queued(Duration::ZERO);
         assert_eq!(auto.threshold(), quiet);
-        // What was never measured otherwise is not known.
+        // A path that was measured only under load is unknown afterwards.
         let mut auto = Auto::default();
         auto.learn(Path::Direct, 100, Duration::from_micros(300), 1);
         auto.queued(Duration::from_micros(200));
@@ -406,7 +412,7 @@ mod tests {
         assert_eq!(auto.services[class(100)][0].nanos, 0);
     }
 
-    /// A mount that begins beside others, whose load ends.
+    /// A mount that starts while other mounts load the mgr, and their load ends.
     #[test]
     fn a_mgr_that_was_met_loaded_is_not_taken_for_infinitely_quick() {
         let mut auto = Auto::default();
@@ -417,7 +423,7 @@ mod tests {
         let before = auto.threshold();
         auto.queued(Duration::ZERO);
         assert!(auto.threshold() <= before, "{} after {before}", auto.threshold());
-        // What is asked from then on tells how it is.
+        // Requests from then on measure the real times.
         for n in 0..4000 {
             request(&mut auto, QUIET, [16 << 10, 100_000][n % 2]);
         }
@@ -431,7 +437,7 @@ mod tests {
         let quiet = auto.threshold();
         auto.queued(Duration::from_millis(5));
         assert_eq!(auto.threshold(), 0);
-        // Around the border it stays as it is.
+        // Near the limit the state does not change.
         for wait in [290, 310, 200, 310, 160] {
             auto.queued(Duration::from_micros(wait));
             assert_eq!(auto.threshold(), 0, "{wait} us");
@@ -448,7 +454,7 @@ mod tests {
         assert_eq!(auto.ask(16, Duration::from_millis(1)), quiet.into(), "a long request may take as long");
         assert_eq!(auto.ask(16, Duration::from_secs(2)), 0.into());
         assert!((0..1000).all(|_| auto.ask(16, Duration::from_secs(2)) == 0.into()), "nobody is sent there to try");
-        // It answers again.
+        // The mgr answers again.
         assert_eq!(auto.ask(16, Duration::ZERO), quiet.into());
     }
 
@@ -480,7 +486,7 @@ mod tests {
             auto.learn(Path::Mgr, 100 << (n % 6), Duration::from_millis(200), 1);
         }
         assert!(auto.threshold() <= 65, "{}", auto.threshold());
-        // One that is quick with long requests is quick with short ones.
+        // A mgr that is fast with long requests is also fast with short ones.
         let mut auto = Auto { t: 0, ..Auto::default() };
         for n in 0..6 * u64::from(KNOWN) {
             auto.learn(Path::Direct, 100 << (n % 6), Duration::from_millis(20), 1);
@@ -498,7 +504,8 @@ mod tests {
         assert!((0..100).all(|_| way(&mut auto, 1000) == Path::Mgr), "now it is known");
     }
 
-    /// Ten clients that take 10 KiB each to servers that are the slower the more of them come: alone, each is quicker straight; together all lose.
+    /// Ten clients that send 10 KiB each to servers that slow down with the number of clients: a single client is
+    /// faster on the direct path, but together all lose.
     #[test]
     fn what_is_quicker_for_one_and_slower_for_all_is_left_alone() {
         let mut clients = vec![Auto::default(); 10];
@@ -508,7 +515,8 @@ mod tests {
             let many = ways.iter().filter(|way| **way == Path::Direct).count() as u64;
             straight += many;
             for (auto, way) in clients.iter_mut().zip(ways) {
-                // All through the mgr: 7.1 ms each, one of them straight 5.6; all straight: 8.2 ms each.
+                // All on the mgr path: 7.1 ms each. One of them on the direct path: 5.6 ms for it. All on the direct
+                // path: 8.2 ms each.
                 let micros = match way {
                     Path::Mgr => 7100 + 150 * many,
                     Path::Direct => 5600 + 290 * (many - 1),
@@ -517,7 +525,7 @@ mod tests {
             }
         }
         assert!(straight <= 10 * u64::from(KNOWN), "{straight} of 2000");
-        // A mgr that is slower by more than that is left by all.
+        // If the mgr is slower by more than that, all clients leave it.
         for _ in 0..200 {
             for auto in &mut clients {
                 let way = way(auto, 10_000);
@@ -527,17 +535,17 @@ mod tests {
         assert!(clients.iter().all(|auto| auto.threshold() <= 10_000));
     }
 
-    /// Eight iods that take a request each, and a mgr that takes them one after the other.
+    /// Eight iods that each handle one request, and a mgr that handles requests one after the other.
     #[test]
     fn servers_that_work_side_by_side_count_together() {
         let mut auto = Auto::default();
         for _ in 0..10 {
             (0..8).for_each(|_| auto.learn(Path::Direct, 1 << 20, Duration::from_millis(90), 8));
-            // A try.
+            // A probe.
             auto.learn(Path::Mgr, 1 << 20, Duration::from_millis(42), 1);
             assert_eq!(path(1 << 20, auto.threshold()), Path::Direct);
         }
-        // Many at once, which wait for each other.
+        // Many requests at once, which wait for one another.
         for n in 1..=160 {
             auto.learn(Path::Mgr, 1 << 20, Duration::from_millis(6 * (n % 8 + 1)), 8);
         }

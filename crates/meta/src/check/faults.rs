@@ -1,4 +1,4 @@
-//! What can be wrong in a store, each with its code, and what would mend it.
+//! The faults that a store can have, each with its code and its repair.
 
 use crate::engine::{Key, Value};
 use crate::schema::XattrTally;
@@ -6,198 +6,198 @@ use bytes::Bytes;
 use std::fmt;
 use types::{FileId, FileKind};
 
-/// Something that is wrong in a store.
+/// A fault of a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// A record cannot be read.
     Record {
-        /// Its key.
+        /// Key of the record.
         key: Key,
     },
-    /// A key is none that this version knows.
+    /// A key is unknown to this version.
     Key {
         /// The key.
         key: Key,
     },
-    /// The root directory is not there or is no directory.
+    /// The root directory does not exist or is no directory.
     Root,
-    /// An inode has no often changing half.
+    /// An inode has no tail.
     NoTail {
         /// The inode.
         id: FileId,
     },
-    /// The often changing half of an inode that is not there.
+    /// A tail exists for an inode without a core.
     NoCore {
-        /// Its number.
+        /// Number of the inode.
         id: FileId,
     },
-    /// A name stands for nothing.
+    /// A name stands for no file.
     Dangling {
         /// The name.
         at: At,
     },
-    /// A name tells another kind than its file has.
+    /// The kind in a directory entry differs from the kind of its file.
     Kind {
         /// The name.
         at: At,
         /// The kind of the file.
         kind: FileKind,
     },
-    /// A name is not at a place that its hash allows, or is none that anybody may give.
+    /// A name has a cookie that its hash does not allow, or is not a valid name.
     Cookie {
         /// The name.
         at: At,
     },
-    /// A name is in its directory for the second time.
+    /// A name occurs a second time in its directory.
     Twice {
-        /// The second one.
+        /// The second entry.
         at: At,
     },
-    /// Names in a directory that is not there, or is none.
+    /// Names exist in a directory that is missing or no directory.
     NoDirectory {
-        /// Its number.
+        /// Number of the directory.
         dir: FileId,
-        /// How many names.
+        /// Number of names.
         names: u64,
     },
-    /// A directory takes another one for its parent than the one that has its name.
+    /// The recorded parent of a directory is not the directory that has its name.
     Parent {
-        /// Its name.
+        /// Name of the directory.
         at: At,
-        /// What it takes for its parent.
+        /// The recorded parent.
         parent: FileId,
     },
-    /// A directory has a second name: this one, which is not in its parent or comes after another that is.
+    /// A directory has a second name: this one is not in its parent, or follows another one in its parent.
     Second {
         /// The name.
         at: At,
     },
-    /// A directory is in a circle of directories: no way leads there from the root.
+    /// A directory is in a loop of directories, which cannot be reached from the root.
     Circle {
-        /// The one of the lowest number in the circle.
+        /// The directory with the lowest number in the loop.
         id: FileId,
     },
-    /// A file or directory has no name, and is no orphan.
+    /// A file or directory has no name and is no orphan.
     Nameless {
         /// The inode.
         id: FileId,
-        /// The half of it that counts its names.
+        /// Its core, which has the link count.
         core: Value,
     },
-    /// A file has other names than it counts.
+    /// The link count of a file is wrong.
     Links {
         /// The inode.
         id: FileId,
-        /// How many names it counts.
+        /// The recorded number of names.
         told: u32,
-        /// How many there are.
+        /// The number of names found.
         found: u32,
-        /// The half of it that counts them.
+        /// Its core, which has the link count.
         core: Value,
     },
-    /// A directory counts other names than there are in it.
+    /// The recorded number of names of a directory is wrong.
     Entries {
         /// The directory.
         dir: FileId,
-        /// What it counts.
+        /// The recorded number.
         told: u64,
-        /// How many there are.
+        /// The number found.
         found: u64,
     },
-    /// A directory counts other directories than there are in it.
+    /// The recorded number of subdirectories of a directory is wrong.
     Subdirs {
         /// The directory.
         dir: FileId,
-        /// What it counts.
+        /// The recorded number.
         told: u32,
-        /// How many there are.
+        /// The number found.
         found: u64,
     },
-    /// A file counts other extended attributes than it has.
+    /// The recorded totals of a file's extended attributes are wrong.
     Xattrs {
         /// The file.
         id: FileId,
-        /// What it counts.
+        /// The recorded totals.
         told: XattrTally,
-        /// What it has; changes are as told.
+        /// The totals found, with the recorded number of changes.
         found: XattrTally,
     },
-    /// Extended attributes of an inode that is not there.
+    /// Extended attributes exist for a missing inode.
     StrayXattrs {
-        /// Its number.
+        /// Number of the inode.
         id: FileId,
     },
-    /// Bytes are kept of a file that is not there, is no regular file, or has objects.
+    /// Inline bytes exist for a file that is missing, is no regular file, or has objects.
     StrayBytes {
-        /// Its number.
+        /// Number of the file.
         id: FileId,
     },
-    /// The store counts other inodes than there are.
+    /// The recorded number of inodes is wrong.
     Files {
-        /// What it counts.
+        /// The recorded number.
         told: u64,
-        /// How many there are.
+        /// The number found.
         found: u64,
     },
-    /// A number is in use that the store would give out again.
+    /// An inode number is in use that the store would allocate again.
     NextId {
-        /// The first that it would give out.
+        /// The next number that the store would allocate.
         next: u64,
-        /// The highest in use.
+        /// The highest number in use.
         used: FileId,
     },
-    /// A regular file without names that is not on the list of orphans.
+    /// A regular file without names is not on the list of orphans.
     LostOrphan {
         /// The inode.
         id: FileId,
     },
-    /// On the list of orphans, but it has names, is no regular file, or is not there.
+    /// An inode on the list of orphans has names, is no regular file, or is missing.
     StrayOrphan {
-        /// Its number.
+        /// Number of the inode.
         id: FileId,
     },
-    /// On the list of files whose objects are to be deleted, but it lives.
+    /// A file on the list of files whose objects are to be deleted still exists.
     DoomedAlive {
         /// The inode.
         id: FileId,
     },
-    /// A note of something to be done about a file that is not there, or is no regular file.
+    /// An intent exists for a file that is missing or no regular file.
     StrayIntent {
         /// The file.
         id: FileId,
-        /// The kind of the note.
+        /// The kind of the intent.
         kind: u8,
     },
 }
 
-/// A name where it stands.
+/// A directory entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct At {
     /// The directory.
     pub dir: FileId,
-    /// Its place there.
+    /// Its cookie.
     pub cookie: u64,
     /// The name.
     pub name: Bytes,
-    /// What it stands for.
+    /// The file that it stands for.
     pub child: FileId,
-    /// The kind that it tells.
+    /// The kind in the entry.
     pub kind: FileKind,
 }
 
-/// What became of a fault that was to be mended.
+/// The result of a repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mended {
-    /// It is mended.
+    /// The fault is repaired.
     Yes,
-    /// It is not there (any more).
+    /// The fault does not exist (any more).
     Gone,
-    /// It needs a person.
+    /// The fault needs a person.
     No,
 }
 
 impl Fault {
-    /// Its code: a word that stays the same for ever.
+    /// Returns the code of the fault: a word that never changes.
     pub fn code(&self) -> &'static str {
         match self {
             Fault::Record { .. } => "record-damaged",
@@ -229,7 +229,7 @@ impl Fault {
         }
     }
 
-    /// The file or directory that it is about.
+    /// Returns the file or directory that the fault concerns.
     pub fn file(&self) -> Option<FileId> {
         match self {
             Fault::Record { key } | Fault::Key { key } => match key.first() {
@@ -263,7 +263,7 @@ impl Fault {
         }
     }
 
-    /// The name that it is about: its directory, and itself.
+    /// Returns the name that the fault concerns, with its directory.
     pub fn name(&self) -> Option<(FileId, &Bytes)> {
         match self {
             Fault::Dangling { at }
@@ -276,7 +276,7 @@ impl Fault {
         }
     }
 
-    /// What mending does about it.
+    /// Returns what a repair does about the fault.
     pub fn remedy(&self) -> &'static str {
         match self {
             Fault::Record { key } => match (key.first(), key.last()) {
@@ -311,7 +311,7 @@ impl Fault {
     }
 }
 
-/// A key as people can read it: its tag, and the rest in hexadecimal digits.
+/// A key in readable form: its tag, then the rest in hexadecimal digits.
 struct Shown<'a>(&'a [u8]);
 
 impl fmt::Display for Shown<'_> {

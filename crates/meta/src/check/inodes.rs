@@ -1,4 +1,4 @@
-//! Inodes: both halves, what they count, the way up from directories; and how many names stand for each.
+//! The check of inodes: both halves, their counts, the way up from directories, and the number of names of each inode.
 
 use super::{Check, Checked, Fault, Seen, inode_in};
 use crate::engine::Value;
@@ -6,7 +6,7 @@ use crate::schema::{self, Body, Core, Counts, NextId, Record, Tail, XattrTally};
 use bytes::Bytes;
 use types::{FileId, FileKind};
 
-/// Some inodes in the order of their numbers, and how many names were found for each.
+/// Some inodes in the order of their numbers, with the number of names found for each.
 #[derive(Default)]
 pub(super) struct Part {
     inodes: Vec<Counted>,
@@ -14,13 +14,13 @@ pub(super) struct Part {
 
 struct Counted {
     id: FileId,
-    /// Names that it counts, `None` for an inode that cannot be read.
+    /// The recorded number of names; `None` for an unreadable inode.
     told: Option<u32>,
     found: u32,
 }
 
 impl Part {
-    /// Counts a name that stands for `id`, if that is one of these.
+    /// Counts a name of `id` if the inode is in this part. Returns the number of names found so far.
     pub(super) fn name(&mut self, id: FileId) -> u32 {
         match self.inodes.binary_search_by_key(&id, |counted| counted.id) {
             Ok(index) => {
@@ -33,7 +33,7 @@ impl Part {
     }
 }
 
-/// What is known of the inode at which a walk stands.
+/// Which halves of the current inode a walk has met.
 struct Half {
     id: FileId,
     core: bool,
@@ -47,12 +47,12 @@ impl Half {
 }
 
 impl Check<'_> {
-    /// Looks at the inodes from `from` on, as many as fit a part; where the next part begins.
+    /// Checks the inodes from `from` on, as many as fit in a part. Returns where the next part begins.
     pub(super) fn inodes(&mut self, from: Option<Vec<u8>>, part: &mut Part) -> Checked<Option<Vec<u8>>> {
         let start = from.unwrap_or_else(|| schema::core_key(FileId(0)));
         let end = schema::past_all(&start);
         let mut half = Half::of(FileId(0));
-        // Two records for each inode, so that a part ends between two of them.
+        // Each inode has two records, so that a part ends between two inodes.
         let limit = self.memory.inodes.max(1) * 2;
         let next = self.walk(&start, &end, limit, &mut |check, key, value| {
             let (Some(which @ (0 | 1)), 10) = (key.get(9).copied(), key.len()) else {
@@ -78,7 +78,7 @@ impl Check<'_> {
                 None => check.found(Fault::Record { key: key.to_vec() }),
             }
         })?;
-        // The part may end between the halves of an inode: the other one is looked for, and passed over next time.
+        // The part may end between the two halves of an inode: the tail is read here, and the next part skips it.
         if let Some(next) = &next
             && next.len() == 10
             && next[9] == 1
@@ -115,7 +115,7 @@ impl Check<'_> {
         }
     }
 
-    /// Compares the extended attributes of a file with what it counts.
+    /// Compares the extended attributes of a file with its recorded totals.
     pub(super) fn xattrs(&mut self, id: FileId, core: &Core) -> Checked {
         let (from, to) = (schema::xattr_key(id, b""), schema::xattrs_end(id));
         let mut found = XattrTally { changes: core.xattrs.changes, ..XattrTally::default() };
@@ -131,7 +131,8 @@ impl Check<'_> {
         }
     }
 
-    /// Looks whether the root is reached from a directory. What is in between and missing, or none, is found elsewhere.
+    /// Checks that the way up from a directory reaches the root. Other checks find directories on the way that are
+    /// missing or no directory.
     fn way_up(&mut self, id: FileId, parent: FileId) -> Checked {
         let mut way = vec![id];
         let mut at = parent;
@@ -162,7 +163,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Compares the names found with those that the inodes of a part count.
+    /// Compares the number of names found with the recorded one, for all inodes of a part.
     pub(super) fn count(&mut self, part: &Part) -> Checked {
         for Counted { id, told, found } in &part.inodes {
             let (id, found) = (*id, *found);
@@ -173,7 +174,7 @@ impl Check<'_> {
             let Some(value) = self.read(&schema::core_key(id))? else { continue };
             let Some(core) = Core::look(&value) else { continue };
             match (core.kind(), found) {
-                // Orphans were looked at by themselves.
+                // The check of orphans has covered these.
                 (FileKind::Regular, 0) if told == 0 => {}
                 (_, 0) => self.found(Fault::Nameless { id, core: value })?,
                 (FileKind::Directory, _) if told == 1 => self.second_names(id, &core)?,
@@ -183,7 +184,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The counters of the whole store.
+    /// Checks the counters of the whole store.
     pub(super) fn counters(&mut self) -> Checked {
         let (mut files, mut used) = (0, FileId(0));
         let from = schema::core_key(FileId(0));
@@ -206,7 +207,7 @@ impl Check<'_> {
         }
     }
 
-    /// A record that there is one of.
+    /// Reads a record that exists only once; reports a fault if it is missing or damaged.
     fn single<R: Record>(&mut self, key: &[u8]) -> Checked<Option<R>> {
         let record = self.read(key)?.and_then(|value: Value| R::look(&Bytes::clone(&value)));
         if record.is_none() {

@@ -1,4 +1,5 @@
-//! The lists of orphans, doomed files and notes, extended attributes without a file, and keys that nobody knows.
+//! The check of the lists of orphans, doomed files and intents, of extended attributes without a file, and of unknown
+//! keys.
 
 use super::{Check, Checked, Fault, Seen};
 use crate::Doomed;
@@ -10,7 +11,7 @@ use types::{FileId, FileKind};
 const TAGS: &[u8] = b"bdfginorswx";
 
 impl Check<'_> {
-    /// Everything but inodes and names.
+    /// Checks everything except inodes and names.
     pub(super) fn lists(&mut self) -> Checked {
         self.unknown()?;
         self.opaque()?;
@@ -27,7 +28,7 @@ impl Check<'_> {
         self.stray_xattrs()
     }
 
-    /// Bytes that are kept of files: of those that have no objects, as many as the file is long at most.
+    /// Checks inline bytes: they may exist only for regular files that have no objects.
     fn bytes(&mut self) -> Checked {
         let from = schema::bytes_key(FileId(0));
         let each = &mut |check: &mut Self, key: &[u8], _: &[u8]| {
@@ -43,7 +44,7 @@ impl Check<'_> {
         self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
     }
 
-    /// Keys between those that are known, and longer ones where there is one of a kind.
+    /// Finds keys with unknown tags, and longer keys with the tags of single records.
     fn unknown(&mut self) -> Checked {
         let mut from = Vec::new();
         for tag in TAGS {
@@ -56,7 +57,7 @@ impl Check<'_> {
         self.no_keys(&from, &[0xff; 16])
     }
 
-    /// Records of which any value may be right: only their checksums tell.
+    /// Checks records of which any value may be valid: only their checksums reveal damage.
     fn opaque(&mut self) -> Checked {
         for tag in b"borx" {
             let mut damaged = Vec::new();
@@ -125,7 +126,7 @@ impl Check<'_> {
         self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
     }
 
-    /// Extended attributes whose file is not there, or counts none: the others are counted with their files.
+    /// Finds extended attributes whose file is missing or counts none; the check of inodes covers the other files.
     fn stray_xattrs(&mut self) -> Checked {
         let from = schema::xattr_key(FileId(0), b"");
         let mut last = None;

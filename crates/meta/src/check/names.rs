@@ -1,4 +1,4 @@
-//! Names: what they stand for, where they stand, and what their directories count.
+//! The check of names: the files that they stand for, their cookies, and the counts of their directories.
 
 use super::inodes::Part;
 use super::{At, Check, Checked, Fault, Seen, inode_in};
@@ -7,20 +7,20 @@ use crate::schema::{self, Body, CookieKey, Core, Dentry, Record, Tail};
 use bytes::Bytes;
 use types::{FileId, FileKind};
 
-/// The directory in which a walk over names is.
+/// The directory that a walk over names is in.
 #[derive(Default)]
 struct Inside {
     dir: Option<FileId>,
     names: u64,
     subdirs: u64,
-    /// Names with the hash of the last one: few, and next to one another.
+    /// Names with the hash of the last one: few names, next to one another.
     alike: Vec<Bytes>,
     bucket: u64,
 }
 
 impl Check<'_> {
-    /// Looks through all names and counts those of a part. With `cookies` everything about them is checked, which is
-    /// done once, with the first part.
+    /// Reads all names and counts those of a part. With `cookies` it also checks the names, which happens once, with
+    /// the first part.
     pub(super) fn names(&mut self, cookies: Option<&CookieKey>, part: &mut Part) -> Checked {
         let from = schema::dentry_key(FileId(0), 0);
         let mut inside = Inside::default();
@@ -52,7 +52,7 @@ impl Check<'_> {
         self.empty()
     }
 
-    /// Whether a name is where it is looked for, and is there once.
+    /// Checks that a name has a cookie that its hash allows, and occurs only once.
     fn place(&mut self, cookies: &CookieKey, inside: &mut Inside, at: &At) -> Checked {
         let bucket = schema::bucket(cookies, &at.name);
         if !bucket.contains(&at.cookie) || types::name::check(&at.name).is_err() {
@@ -69,7 +69,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// What a name stands for.
+    /// Checks the file that a name stands for.
     fn target(&mut self, at: At) -> Checked {
         let core = match self.inode(at.child)? {
             Seen::Absent => return self.found(Fault::Dangling { at }),
@@ -84,17 +84,18 @@ impl Check<'_> {
             return self.found(Fault::Second { at });
         }
         if parent != at.dir {
-            // If its parent has its name, this one is too many; else it is the parent that is wrong.
+            // If the recorded parent has a name for the directory, this name is a second one; otherwise the recorded
+            // parent is wrong.
             return match self.named_in(parent, at.child)?.is_empty() {
                 false => self.found(Fault::Second { at }),
                 true => self.found(Fault::Parent { at, parent }),
             };
         }
-        // A second name beside this one shows when names are counted.
+        // The count of names reveals a second name in the same directory.
         Ok(())
     }
 
-    /// The names of `child` in `dir`. Costs as much as there are names in `dir`.
+    /// Returns the names of `child` in `dir`. The cost is linear in the number of names in `dir`.
     fn named_in(&mut self, dir: FileId, child: FileId) -> Checked<Vec<At>> {
         let (from, to) = (schema::dentry_key(dir, 0), schema::dentries_end(dir));
         let mut found = Vec::new();
@@ -109,8 +110,8 @@ impl Check<'_> {
         Ok(found)
     }
 
-    /// A directory that more than one name stands for: those in its parent behind the first one are too many. Of those
-    /// elsewhere each was told of when it was met.
+    /// Reports the second names of a directory that more than one name stands for: those in its parent after the first
+    /// one. The check of names reported names in other directories.
     pub(super) fn second_names(&mut self, id: FileId, core: &Core) -> Checked {
         let Body::Directory { parent } = core.body else { return Ok(()) };
         for at in self.named_in(parent, id)?.into_iter().skip(1) {
@@ -119,7 +120,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// A walk has seen all names of a directory.
+    /// Checks the counts of a directory after a walk has passed all its names.
     fn leave(&mut self, inside: &Inside) -> Checked {
         let Some(dir) = inside.dir else { return Ok(()) };
         match self.inode(dir)? {
@@ -139,7 +140,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Directories that count names but have none: no walk over names meets them.
+    /// Finds directories that count names but have none, because a walk over names does not meet them.
     fn empty(&mut self) -> Checked {
         let from = schema::core_key(FileId(0));
         self.walk(&from, &schema::past_all(&from), usize::MAX, &mut |check, key, value| {

@@ -1,4 +1,4 @@
-//! The answer to a batch that is on its way: a future, or a wait for those without an executor.
+//! The pending answer to a submitted batch: a future, or a blocking wait for callers without an executor.
 
 use super::{Broken, Job, Outcome, Queue};
 use futures_channel::oneshot;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-/// The outcome of a submitted batch, once it is known.
+/// The outcome of a submitted batch, once the store has answered.
 ///
-/// Dropping it does not take the batch back unless the batch is still waiting for room in the queue.
+/// Dropping it does not withdraw the batch, unless the batch still waits for space in the queue.
 #[derive(Debug)]
 #[must_use = "a batch that found the queue full is handed over only when this is polled"]
 pub struct Pending(State);
@@ -23,13 +23,13 @@ enum State {
 }
 
 impl Pending {
-    /// An outcome that is known at once.
+    /// Returns a pending answer whose outcome is already known.
     pub fn known(outcome: Outcome) -> Self {
         Pending(State::Known(Some(outcome)))
     }
 
-    /// Puts `job` into `queue`, now or as soon as there is room. In the first case it is the caller's to see to it that somebody takes
-    /// it from there.
+    /// Puts `job` into `queue`, now or as soon as the queue has space. If it does so now, the caller must make sure
+    /// that the writer takes the job.
     pub(crate) fn queued(job: Job, answer: oneshot::Receiver<Outcome>, queue: &Arc<Queue>) -> Self {
         match queue.push(job, None) {
             Ok(()) => Pending(State::Sent(answer)),
@@ -37,7 +37,7 @@ impl Pending {
         }
     }
 
-    /// Waits for the outcome by blocking the thread.
+    /// Blocks the thread until the outcome is known.
     pub fn wait(mut self) -> Outcome {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut context = Context::from_waker(&waker);

@@ -1,4 +1,4 @@
-//! The bounded queue before a store's writer: takes batches until it is full, gives them out in windows.
+//! The bounded queue before a store's writer, which takes batches until it is full and hands them out in windows.
 
 use super::{Batch, Outcome};
 use futures_channel::oneshot;
@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 use types::limits;
 
-/// A batch and whom to tell.
+/// A batch and the channel for its answer.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) batch: Batch,
@@ -28,15 +28,16 @@ struct Inner {
     jobs: VecDeque<(usize, Job)>,
     bytes: usize,
     waiting: Vec<Waker>,
-    /// Whoever takes jobs without waiting for them, and wants to know when there are some.
+    /// Waker of the task that takes jobs without blocking, called when there are jobs.
     watching: Option<Waker>,
-    /// Whether the writer's thread has been called and has not come yet.
+    /// Whether the writer's thread was called and has not answered the call yet.
     called: bool,
     closed: bool,
 }
 
 impl Inner {
-    /// As many jobs as one window holds; the second of the pair are those to wake, as there is room now.
+    /// Takes as many jobs as one window holds. The second of the pair are the wakers to call, because the queue now has
+    /// space.
     fn take(&mut self) -> (Vec<Job>, Vec<Waker>) {
         let mut window = Vec::new();
         let mut bytes = 0;
@@ -56,10 +57,10 @@ impl Queue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a job, or gives it back when the queue is full; `waker` is then called once there is room.
+    /// Adds a job, or returns it when the queue is full; `waker` is then called once there is space.
     ///
-    /// A closed queue drops the job, by which its sender learns that nobody will answer. The writer's thread does not know of
-    /// the job before it is called.
+    /// A closed queue drops the job, which tells its sender that no answer will come. The writer's thread does not
+    /// notice the job until [`Self::call`].
     pub(crate) fn push(&self, job: Job, waker: Option<&Waker>) -> Result<(), Box<Job>> {
         let mut inner = self.lock();
         if inner.closed {
@@ -80,7 +81,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Tells the writer's thread to look what there is.
+    /// Wakes the writer's thread so that it looks at the queue.
     pub(crate) fn call(&self) {
         let mut inner = self.lock();
         let first = !std::mem::replace(&mut inner.called, true);
@@ -90,7 +91,7 @@ impl Queue {
         }
     }
 
-    /// Waits until the thread is called or the queue is closed, about `longest` at most.
+    /// Blocks until the thread is called or the queue is closed, for about `longest` at most.
     pub(crate) fn called(&self, longest: Option<Duration>) {
         let mut inner = self.lock();
         while !inner.called && !inner.closed {
@@ -104,12 +105,12 @@ impl Queue {
         inner.called = false;
     }
 
-    /// Whether there are no jobs.
+    /// Returns whether there are no jobs.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().jobs.is_empty()
     }
 
-    /// Takes as many jobs as one window holds, none if there are none; `None` when the queue is closed and empty.
+    /// Takes as many jobs as one window holds, possibly none; `None` when the queue is closed and empty.
     pub(crate) fn take(&self) -> Option<Vec<Job>> {
         let mut inner = self.lock();
         if inner.jobs.is_empty() && inner.closed {
@@ -121,7 +122,7 @@ impl Queue {
         Some(window)
     }
 
-    /// Completes when there are jobs, or the queue is closed. One may wait so.
+    /// Completes when there are jobs or the queue is closed. Only one task may wait at a time.
     pub(crate) async fn ready(&self) {
         let poll = |context: &mut std::task::Context<'_>| {
             let mut inner = self.lock();
@@ -134,7 +135,7 @@ impl Queue {
         poll_fn(poll).await;
     }
 
-    /// Takes no more jobs; those inside are still given out.
+    /// Accepts no more jobs; jobs in the queue are still handed out.
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
@@ -145,7 +146,7 @@ impl Queue {
         self.called.notify_all();
     }
 
-    /// Closes the queue and drops the jobs inside, as nobody will take them.
+    /// Closes the queue and drops its jobs, because no writer will take them.
     pub(crate) fn abandon(&self) {
         self.close();
         let mut inner = self.lock();
@@ -176,7 +177,7 @@ mod tests {
         let mut next = 0;
         let mut last = None;
         while last != Some(1_000_000) {
-            // Calls are not counted: who has taken everything looks again when it is called again.
+            // Calls are not counted: a thread that has emptied the queue looks again only after the next call.
             if queue.is_empty() {
                 queue.called(None);
             }

@@ -1,20 +1,21 @@
-//! A window of batches over a view: each sees what the ones before it wrote, and none is applied by halves.
+//! A window of batches over a view: each batch sees the writes of earlier batches, and is applied as a whole or not at
+//! all.
 
 use super::{Batch, Broken, Expect, Key, MergeFn, Merged, Unreadable, Value, View, Walk, Write};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// What the window decided about one batch.
+/// The decision about one batch.
 pub(crate) enum Verdict {
     /// Its writes are in the window.
     Applied(Vec<Merged>),
-    /// It left no trace.
+    /// Not applied: this expectation did not hold, or this write did not merge.
     Conflict(usize),
-    /// It left no trace, as the record of this key is damaged.
+    /// Not applied: the record of this key is damaged.
     Corrupt(Key),
 }
 
-/// Changes gathered over a view that has none of them yet.
+/// Changes collected over a view that does not contain them yet.
 pub(crate) struct Window<'a> {
     base: &'a dyn View,
     merge: MergeFn,
@@ -22,12 +23,12 @@ pub(crate) struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// An empty window.
+    /// Returns an empty window.
     pub(crate) fn new(base: &'a dyn View, merge: MergeFn) -> Self {
         Window { base, merge, changes: BTreeMap::new() }
     }
 
-    /// Every changed key with its value, `None` where it goes, in key order.
+    /// Returns every changed key with its value in key order; `None` deletes the key.
     pub(crate) fn into_changes(self) -> BTreeMap<Key, Option<Value>> {
         self.changes
     }
@@ -49,7 +50,7 @@ impl<'a> Window<'a> {
         }
         let mut clear = true;
         self.base.survey(from..to, usize::MAX, &mut |key, _| {
-            // Whatever the window changed in this range, it deleted.
+            // Every key of this range that the window changed, the window deleted.
             clear = self.changes.contains_key(key);
             if clear { Walk::On } else { Walk::Stop }
         })?;
@@ -64,7 +65,7 @@ impl<'a> Window<'a> {
         })
     }
 
-    /// Takes the batch in if all that it expects is so.
+    /// Applies the batch if all its expectations hold.
     pub(crate) fn apply(&mut self, batch: &Batch) -> Result<Verdict, Broken> {
         match self.try_apply(batch) {
             Ok(verdict) => Ok(verdict),

@@ -1,4 +1,5 @@
-//! The embedded store: a redb file below a batch log, with one writer, by whom everything queued shares one flush.
+//! The embedded store: a redb file below a batch log, with one writer that flushes all queued batches together (group
+//! commit).
 
 mod desk;
 mod error;
@@ -34,34 +35,34 @@ use types::limits;
 use writer::Writer;
 
 type Table = TableDefinition<'static, &'static [u8], &'static [u8]>;
-/// The records, each with its checksum.
+/// The table of the records, each with its checksum.
 const TABLE: Table = TableDefinition::new("weir");
-/// Under [`ANCHOR`]: how far the log's changes are in the other table.
+/// The table that holds, under [`ANCHOR`], which of the log's changes the other table has.
 const LOG: Table = TableDefinition::new("log");
 const ANCHOR: &[u8] = b"anchor";
 
-/// A store in one redb file and one of its batch log, locked against a second opener for as long as this lives.
+/// A store in one redb file and one batch log file, locked against a second opener while this value lives.
 ///
-/// After an input/output error nothing works any more: the daemon has to be started again, and finds everything that
-/// was reported committed.
+/// After an I/O error no operation works any more: the daemon must be restarted. The restarted daemon finds all batches
+/// that were reported as committed.
 #[derive(Debug)]
 pub struct Embedded {
     shared: Arc<Shared>,
-    /// Where the writer works; none if somebody steps it.
+    /// The commit path with the writer; `None` if a [`Stepper`] drives the writer.
     desk: Option<Arc<Desk>>,
     thread: Option<JoinHandle<()>>,
-    /// Whether those who hand over batches may sit down at the desk.
+    /// Whether callers that submit batches may run the writer themselves.
     led: bool,
 }
 
 struct Shared {
-    /// Above the database, whose snapshots it holds: it has to go first.
+    /// Declared before the database because it holds snapshots of it, so it must be dropped first.
     recent: Recent,
     database: Guarded,
     queue: Arc<Queue>,
     merge: MergeFn,
     state: Mutex<State>,
-    /// Damaged records met.
+    /// Number of reads that met a damaged record.
     corrupt: AtomicU64,
     free: Box<Free>,
     path: PathBuf,
@@ -69,7 +70,7 @@ struct Shared {
     id: [u8; 16],
 }
 
-/// The space of the disk below a store.
+/// The space on the disk of a store.
 #[derive(Clone, Copy, Debug)]
 struct Space {
     /// Free bytes.
@@ -78,7 +79,7 @@ struct Space {
     reserve: u64,
 }
 
-/// Asks for the space of the disk below a store; `None` if the system does not say.
+/// Returns the space on the disk of a store; `None` if the system does not report it.
 type Free = dyn Fn() -> Option<Space> + Send + Sync;
 
 impl std::fmt::Debug for Shared {
@@ -92,7 +93,7 @@ struct State {
     counters: Counters,
     point: u64,
     broken: Option<Broken>,
-    /// Those who want to know of the failure.
+    /// Wakers of the tasks that wait for a failure.
     watching: Vec<Waker>,
 }
 
@@ -101,7 +102,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing works from now on; the first cause counts.
+    /// Marks the store as failed; the first cause counts.
     fn fail(&self, broken: &Broken) {
         let mut state = self.state();
         state.broken.get_or_insert_with(|| broken.clone());
@@ -120,19 +121,19 @@ fn disk_free(path: &Path) -> Box<Free> {
     })
 }
 
-/// The file of the batch log of the store at `path`.
+/// Returns the path of the batch log of the store at `path`.
 fn log_path(path: &Path) -> PathBuf {
     path.with_extension("log")
 }
 
 impl Embedded {
-    /// Makes a new, empty store at `path`, which must not exist, and its batch log beside it, with the extension `log`. Only their owner can
-    /// open them, whatever the umask.
+    /// Creates an empty store at `path`, which must not exist, and its batch log next to it with the extension `log`.
+    /// Only the owner can open these files, whatever the umask.
     ///
-    /// `id` tells the store from every other one: random bytes.
+    /// `id` is the identity of the store: random bytes.
     pub fn create(path: &Path, id: [u8; 16], merge: MergeFn) -> Result<Self, StoreError> {
         let io = |cause| match cause {
-            // The file is made here: what is missing is its directory.
+            // This call creates the file, so "not found" means that the directory is missing.
             cause if std::io::Error::kind(&cause) == std::io::ErrorKind::NotFound => {
                 StoreError::Unusable { path: path.to_owned(), cause: cause.to_string() }
             }
@@ -154,7 +155,7 @@ impl Embedded {
         match make() {
             Ok(writer) => Self::start(writer),
             Err(error) => {
-                // What was begun here would only be in the way of the next attempt.
+                // Unfinished files would only block the next attempt.
                 let _ = (std::fs::remove_file(path), std::fs::remove_file(log_path(path)));
                 Err(error)
             }
@@ -175,8 +176,8 @@ impl Embedded {
         Self::start(attach(base, None, log)?)
     }
 
-    /// Opens a store, or makes it with this `id` if it is empty, on storage and a log of the caller's, with `free`
-    /// telling the room left there.
+    /// Opens a store on storage and a log of the caller, or creates it with this `id` if the storage is empty. `free`
+    /// returns the free bytes there.
     pub fn on(
         storage: impl StorageBackend,
         log: impl LogDisk,
@@ -187,7 +188,8 @@ impl Embedded {
         Self::start(Self::attach_on(storage, log, id, merge, free)?)
     }
 
-    /// As [`Self::on`] without a thread: the store works when the stepper is stepped, and nobody else's time counts.
+    /// As [`Self::on`], without a thread: the store works only when the caller steps the stepper, and takes the time
+    /// from that call.
     pub fn stepped(
         storage: impl StorageBackend,
         log: impl LogDisk,
@@ -200,8 +202,8 @@ impl Embedded {
         Ok((Embedded { shared, desk: None, thread: None, led: false }, Stepper::new(writer)))
     }
 
-    /// The same store, whose callers write and flush what they hand over themselves, inside [`Engine::submit`], when nobody else does
-    /// and flushes are quick. Else the writer's thread does it, as always for a store that this was not asked of.
+    /// Lets callers write and flush their batches themselves, inside [`Engine::submit`], when the writer is free and
+    /// flushes are fast. Otherwise the writer's thread does this, as it always does without this setting.
     pub fn led_by_callers(mut self) -> Self {
         self.led = true;
         self
@@ -248,11 +250,11 @@ impl Embedded {
 }
 
 impl Drop for Embedded {
-    /// Finishes what was submitted, then closes the files.
+    /// Completes all submitted batches, then closes the files.
     fn drop(&mut self) {
         self.shared.queue.close();
         if let Some(thread) = self.thread.take() {
-            // A writer that panicked has nothing more to tell: its callers got `Unknown`.
+            // After a panic of the writer there is nothing to report: its callers got `Unknown`.
             let _ = thread.join();
         }
     }

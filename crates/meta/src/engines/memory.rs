@@ -1,4 +1,4 @@
-//! A store in memory, for tests and simulations: applies each batch at once, keeps nothing.
+//! A store in memory for tests and simulations, which applies each batch at once and persists nothing.
 
 use crate::engine::{
     Batch, Broken, Counters, Engine, Key, MergeFn, Outcome, Pending, Point, Standing, Survey, Unreadable, Value,
@@ -21,7 +21,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// An empty store whose merges are done by `merge`.
+    /// Returns an empty store that merges with `merge`.
     pub fn new(merge: MergeFn) -> Self {
         Memory { map: RwLock::default(), counters: Mutex::default(), merge }
     }

@@ -1,21 +1,22 @@
-//! What a store keeps about its log: up to where it has the log's changes, and what the next record must look like.
+//! The anchor of a batch log, which the store keeps: the last record whose changes the store has, and what the next
+//! record must look like.
 
 use xdr::{Malformed, Reader, Writer};
 
-/// The state of a log as of one state of the store, in which it is kept together with the changes themselves.
+/// The state of a log as of one state of the store. The store keeps the anchor together with the changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Anchor {
-    /// Identity of the store, in the head of the log and in every record.
+    /// Identity of the store, which is in the head of the log and in every record.
     pub store: [u8; 16],
-    /// How often the store was opened: records of another run never continue this one's.
+    /// How often the store was opened: records of another run never continue this run's history.
     pub run: u64,
-    /// Number of the last record whose changes the store has; records are counted for ever.
+    /// Number of the last record whose changes the store has. The number increases forever.
     pub index: u64,
     /// Checksum of that record.
     pub chain: u32,
-    /// Where the next record begins, in bytes from the beginning of the ring.
+    /// Start of the next record, in bytes from the beginning of the ring.
     pub position: u64,
-    /// Bytes of the ring, a multiple of [`BLOCK`](super::BLOCK).
+    /// Size of the ring in bytes, a multiple of [`BLOCK`](super::BLOCK).
     pub size: u64,
 }
 
@@ -23,12 +24,12 @@ pub struct Anchor {
 const VERSION: u32 = 1;
 
 impl Anchor {
-    /// The anchor of a store that has never had a log.
+    /// Returns the anchor of a store that never had a log.
     pub fn new(store: [u8; 16], size: u64) -> Self {
         Anchor { store, run: 1, index: 0, chain: 0, position: 0, size }
     }
 
-    /// The form in which the store keeps it.
+    /// Returns the encoding that the store keeps.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::new();
         out.u32(VERSION);
@@ -41,7 +42,7 @@ impl Anchor {
         out.finish().to_bytes().to_vec()
     }
 
-    /// The anchor in `bytes`.
+    /// Decodes the anchor in `bytes`.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut input = Reader::new(bytes::Bytes::copy_from_slice(bytes));
         match input.u32()? {
@@ -62,7 +63,7 @@ impl Anchor {
         if !aligned || !inside {
             return Err(Malformed::Invalid("a place outside of the batch log"));
         }
-        // Nobody counts that far.
+        // No store counts that far.
         if [anchor.run, anchor.index, anchor.size].into_iter().any(|count| count > u64::MAX / 4) {
             return Err(Malformed::Invalid("a number out of range"));
         }

@@ -1,4 +1,4 @@
-//! One record of the batch log: the changes of a window under a checksum, bound to its place in the store's history.
+//! A record of the batch log: the changes of a window under a checksum, bound to their place in the store's history.
 
 use super::{blocks, crc32c};
 use crate::engine::{Key, Value};
@@ -6,36 +6,36 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use xdr::Malformed;
 
-/// The changed keys of a window with their values, `None` where a key goes.
+/// The changed keys of a window with their values; `None` deletes the key.
 pub type Changes = BTreeMap<Key, Option<Value>>;
 
 const MAGIC: [u8; 8] = *b"WEIRLOGR";
-/// Length of a value that is none: the key goes.
+/// Stored length that means "no value": the key is deleted.
 const ABSENT: u32 = u32::MAX;
 
-/// Which record it is, and of what.
+/// Identity of a record: its store, its run and its place in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     /// Identity of the store.
     pub store: [u8; 16],
     /// The run of the store in which the record was written.
     pub run: u64,
-    /// Its number.
+    /// Number of the record.
     pub index: u64,
-    /// All records up to this number were flushed when it was written.
+    /// All records up to this number were flushed when this record was written.
     pub flushed: u64,
-    /// Checksum of the record before it.
+    /// Checksum of the previous record.
     pub chain: u32,
 }
 
 /// The head of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// Checksum of everything behind the checksum itself, to the end of the record.
+    /// Checksum of everything after this field, to the end of the record.
     pub crc: u32,
-    /// Bytes of the record, head included, padding not.
+    /// Length of the record in bytes, with head, without padding.
     pub len: u32,
-    /// Which record.
+    /// Identity of the record.
     pub stamp: Stamp,
     /// Number of changes.
     pub count: u32,
@@ -44,11 +44,11 @@ pub struct Head {
 impl Head {
     /// Bytes of a head.
     pub const LEN: usize = 64;
-    /// Where the checked part begins.
+    /// Offset where the part under the checksum begins.
     const CHECKED: usize = 12;
 
-    /// The head in the first [`Self::LEN`] of `bytes`, `None` if there is none. Nothing is checked yet but what it must
-    /// have to be one.
+    /// Reads the head in the first [`Self::LEN`] of `bytes`; `None` if there is no head. Checks only the magic number
+    /// and the least length.
     pub fn read(bytes: &[u8]) -> Option<Head> {
         let mut bytes = bytes.get(..Self::LEN)?;
         if take::<8>(&mut bytes)? != MAGIC {
@@ -67,12 +67,12 @@ impl Head {
         (len as usize >= Self::LEN).then_some(Head { crc, len, stamp, count })
     }
 
-    /// Whether `record`, of which this is the head, is whole.
+    /// Returns whether `record`, which has this head, is whole.
     pub fn matches(&self, record: &[u8]) -> bool {
         record.get(Self::CHECKED..self.len as usize).is_some_and(|checked| crc32c(checked) == self.crc)
     }
 
-    /// The changes in `record`, of which this is the head and which is whole.
+    /// Decodes the changes in `record`, which has this head and is whole.
     pub fn changes(&self, record: &Bytes) -> Result<Changes, Malformed> {
         let cut = || Malformed::Invalid("a record of the batch log that is cut off");
         let end = (self.len as usize).min(record.len());
@@ -99,16 +99,16 @@ impl Head {
     }
 }
 
-/// Bytes of `bytes` from the front.
+/// Takes `N` bytes from the front of `bytes`.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (taken, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
     Some(*taken)
 }
 
-/// Makes `out` the record with these changes, padded with zeros to whole blocks; returns its checksum.
+/// Encodes a record with these changes into `out`, padded with zeros to whole blocks. Returns its checksum.
 ///
-/// `None`: it is longer than a record can say. Keys have at most [`types::limits::KEY_MAX`] bytes.
+/// `None` if the record is longer than its length field can say. Keys have at most [`types::limits::KEY_MAX`] bytes.
 pub(super) fn encode(stamp: &Stamp, changes: &Changes, out: &mut Vec<u8>) -> Option<u32> {
     let len = |(key, value): (&Key, &Option<Value>)| 6 + key.len() + value.as_ref().map_or(0, Value::len);
     let len = Head::LEN + changes.iter().map(len).sum::<usize>();
@@ -126,7 +126,7 @@ pub(super) fn encode(stamp: &Stamp, changes: &Changes, out: &mut Vec<u8>) -> Opt
     out.extend_from_slice(&count.to_be_bytes());
     for (key, value) in changes {
         out.extend_from_slice(&u16::try_from(key.len()).ok()?.to_be_bytes());
-        // The length of all bounds that of one.
+        // The length of the record fits, so the length of each value fits too.
         let value_len = value.as_ref().map_or(ABSENT, |value| value.len() as u32);
         out.extend_from_slice(&value_len.to_be_bytes());
         out.extend_from_slice(key);

@@ -1,4 +1,5 @@
-//! Records on a disk: where they go, and which of those found there continue the store's history.
+//! The ring of log records on a disk: where records are written, and which records found there continue the store's
+//! history.
 
 use super::record::encode;
 use super::{Anchor, BLOCK, Changes, Head, LogDisk, Stamp, blocks, crc32c};
@@ -8,9 +9,9 @@ use types::limits;
 
 const MAGIC: [u8; 8] = *b"WEIRLOG\0";
 const VERSION: u32 = 1;
-/// Bytes of the first block that mean something.
+/// Bytes of the first block that have a meaning.
 const HEAD: usize = 32;
-/// Bytes written or read at once where it is many.
+/// Bytes written or read in one call when there are many.
 const CHUNK: u64 = 1 << 20;
 
 /// Why a log cannot be used.
@@ -34,14 +35,14 @@ pub enum LogError {
     Io(#[from] io::Error),
 }
 
-/// A log on its disk, and where it stands.
+/// A log on its disk, with its current position.
 pub struct Log {
     disk: Box<dyn LogDisk>,
-    /// As of the last record written.
+    /// Anchor as of the last record written.
     now: Anchor,
-    /// Bytes of records behind the anchor that is on stable storage in the store.
+    /// Bytes of records after the anchor that is on stable storage in the store.
     held: u64,
-    /// Number of the last record that is flushed.
+    /// Number of the last flushed record.
     flushed: u64,
     record: Vec<u8>,
     crc: u32,
@@ -55,7 +56,8 @@ impl std::fmt::Debug for Log {
 }
 
 impl Log {
-    /// Makes a new, empty log, whatever is on the disk; the store must take [`Self::anchor`] in before it is used.
+    /// Creates a new, empty log and overwrites the disk. The store must save [`Self::anchor`] before the log is
+    /// used.
     pub fn format(disk: Box<dyn LogDisk>, store: [u8; 16]) -> io::Result<Self> {
         let size = disk.room().min(limits::META_LOG_BYTES) / BLOCK * BLOCK;
         let mut head = Vec::with_capacity(BLOCK as usize);
@@ -73,8 +75,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Opens the log that belongs to this anchor. Everything behind it is to be replayed ([`Self::read_on`]), then the
-    /// store must take the new [`Self::anchor`] in, after [`Self::begin`].
+    /// Opens the log that belongs to this anchor. The caller replays all records after the anchor ([`Self::read_on`])
+    /// and calls [`Self::begin`]. Then the store must save the new [`Self::anchor`].
     pub fn open(disk: Box<dyn LogDisk>, anchor: Anchor) -> Result<Self, LogError> {
         let mut head = [0; HEAD];
         let (found, wanted) = (disk.len()?, BLOCK + anchor.size);
@@ -103,17 +105,17 @@ impl Log {
         Log { disk, now, held: 0, flushed: now.index, record: Vec::new(), crc: 0 }
     }
 
-    /// What the store has to keep together with the changes of the last record.
+    /// Returns the anchor, which the store has to keep together with the changes of the last record.
     pub fn anchor(&self) -> Anchor {
         self.now
     }
 
-    /// Whether everything written is flushed.
+    /// Returns whether all written records are flushed.
     pub fn is_flushed(&self) -> bool {
         self.flushed == self.now.index
     }
 
-    /// The changes of the next record, `None` where the history ends: behind the last whole record.
+    /// Returns the changes of the next record; `None` where the history ends, after the last whole record.
     pub fn read_on(&mut self) -> Result<Option<Changes>, LogError> {
         let Some((head, record)) = self.read(self.now.position, self.now.size - self.held)? else {
             return self.end().map(|()| None);
@@ -128,7 +130,7 @@ impl Log {
         Ok(Some(changes))
     }
 
-    /// Where the history ends, a record that was flushed may be missing only if nothing was written behind it.
+    /// Checks the end of the history: a flushed record may be missing only if no record was written after it.
     fn end(&self) -> Result<(), LogError> {
         let missing = self.now.index.saturating_add(1);
         let rest = self.now.size - self.held;
@@ -136,7 +138,8 @@ impl Log {
         for offset in (BLOCK..rest).step_by(BLOCK as usize) {
             let position = (self.now.position + offset) % self.now.size;
             self.disk.read_at(BLOCK + position, &mut block)?;
-            // Records of this run with a higher number are no older ones: they were written after the missing one.
+            // Records of this run with a higher number are not left from earlier laps: they were written after the
+            // missing one.
             let later = |head: &Head| {
                 let Stamp { store, run, index, flushed, .. } = head.stamp;
                 (store, run) == (self.now.store, self.now.run) && index > missing && flushed >= missing
@@ -148,7 +151,7 @@ impl Log {
         Ok(())
     }
 
-    /// The record that begins at `position` and has at most `most` bytes, if it is whole.
+    /// Reads the record that begins at `position` and has at most `most` bytes; `None` if it is not whole.
     fn read(&self, position: u64, most: u64) -> io::Result<Option<(Head, Bytes)>> {
         if most < BLOCK {
             return Ok(None);
@@ -174,18 +177,18 @@ impl Log {
         self.held += blocks(len);
     }
 
-    /// Begins a new run, in which nothing that is found behind the last record counts any more.
+    /// Begins a new run, in which no record found after the last one counts any more.
     pub fn begin(&mut self) {
         self.now.run += 1;
         self.flushed = self.now.index;
     }
 
-    /// Whether all but an eighth of the ring is taken, or there is none.
+    /// Returns whether at most an eighth of the ring is free, or there is no ring.
     pub fn is_nearly_full(&self) -> bool {
         self.now.size.saturating_sub(self.held) <= self.now.size / 8
     }
 
-    /// Prepares the record with these changes; whether the ring has room for it.
+    /// Prepares the record with these changes. Returns whether the ring has space for it.
     pub fn prepare(&mut self, changes: &Changes) -> bool {
         let Anchor { store, run, index, chain, size, .. } = self.now;
         if size == 0 {
@@ -211,15 +214,15 @@ impl Log {
         Ok(())
     }
 
-    /// Flushes what was written.
+    /// Flushes the written records.
     pub fn flush(&mut self) -> io::Result<()> {
         self.disk.sync()?;
         self.flushed = self.now.index;
         Ok(())
     }
 
-    /// Lets the ring become twice as large, if it may, and there is something to be doubled; whether it did. The store
-    /// must take in the new [`Self::anchor`] with its next flush, before which nothing may be written.
+    /// Doubles the ring if the disk allows it and there is a ring. Returns whether it did. The store must save the new
+    /// [`Self::anchor`] with its next flush. No record may be written before that flush.
     pub fn grow(&mut self) -> io::Result<bool> {
         let size = self.now.size;
         if size == 0 || size * 2 > self.disk.room() {
@@ -236,7 +239,7 @@ impl Log {
         Ok(true)
     }
 
-    /// The store has everything up to [`Self::anchor`] on stable storage: the ring is free.
+    /// Frees the ring, after the store has put everything up to [`Self::anchor`] on stable storage.
     pub fn applied(&mut self) {
         self.held = 0;
         self.flushed = self.now.index;

@@ -1,4 +1,4 @@
-//! Inode numbers: how operations get new ones, and from which one on they are free.
+//! Inode numbers: how operations allocate them, and from which number on they are free.
 
 use super::Namespace;
 use crate::engine::{Batch, Engine, Expect, RequestId, Write};
@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use types::{Cred, FileId, Status, Timestamp};
 
 impl<E: Engine> Namespace<E> {
-    /// As [`Self::change`], with an inode number; `made` says which file an answer is about.
+    /// As [`Self::change`], with a new inode number; `made` returns the file of an answer.
     pub(super) async fn make<T>(
         &self,
         cred: &Cred,
@@ -21,9 +21,9 @@ impl<E: Engine> Namespace<E> {
         let id = self.new_id().await?;
         let result = self.change(cred, now, |tx| op(tx, id)).await;
         let free = match &result {
-            // Another number is that of a file that was there.
+            // A different number means that the file existed already.
             Ok(answer) => made(answer) != id,
-            // The store may have made the file all the same.
+            // The store may have created the file despite the error.
             Err(Status::Io | Status::ServerFault | Status::Corrupt) => false,
             Err(_) => true,
         };
@@ -54,7 +54,8 @@ impl<E: Engine> Namespace<E> {
         }
     }
 
-    /// The first inode number that no file has had yet: all below have been taken, by files or for files to come.
+    /// Returns the lowest inode number that was never allocated: all numbers below belong to files, or to files to be
+    /// created.
     pub fn next_id(&self) -> Result<FileId, Status> {
         self.read(&Cred::root(), |tx| {
             let value = tx.get(schema::NEXT_ID)?.ok_or(Status::Corrupt)?;
@@ -62,14 +63,15 @@ impl<E: Engine> Namespace<E> {
         })
     }
 
-    /// Has every operation that needs a new inode number answer `Delay`, or not any more.
+    /// Makes every operation that needs a new inode number answer `Delay`, or ends that.
     ///
-    /// A copy of a store must not give out numbers before it is known that no later state of the store has given them out.
+    /// A copy of a store must not allocate numbers until it is known that no later state of the store has allocated
+    /// them.
     pub fn hold_numbers(&self, held: bool) {
         self.shared.held.store(held, Ordering::Relaxed);
     }
 
-    /// Gives out no number below `first` from now on, durably; numbers that were taken before and not used are forgotten.
+    /// Durably skips all numbers below `first`: they are never allocated from now on. Cached numbers are dropped.
     pub async fn skip_numbers(&self, now: Timestamp, first: FileId) -> Result<(), Status> {
         self.shared.ids.clear();
         self.change(&Cred::root(), now, |tx| {

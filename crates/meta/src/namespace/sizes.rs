@@ -1,4 +1,4 @@
-//! Sizes of regular files, and how far their bytes are on the disks of iods.
+//! Sizes of regular files, and how many of their bytes are on the disks of iods.
 
 use super::Namespace;
 use crate::Changed;
@@ -9,9 +9,11 @@ use crate::tx::Tx;
 use types::{Cred, FileId, Status, Timestamp};
 
 impl<E: Engine> Namespace<E> {
-    /// The file was written as far as `to` says, and iods have it on disk: its size grows to that, its times change (`mtime` if given, else `now`).
+    /// Records that a file was written up to `to` and that iods have these bytes on disk. The size grows to `to`, and
+    /// the times change (`mtime` if given, else `now`).
     ///
-    /// Durable when it completes (LAYOUTCOMMIT, stable writes). Calls for one file never conflict with one another.
+    /// The change is durable when it completes (LAYOUTCOMMIT, stable writes). Calls for one file never conflict with
+    /// one another.
     pub async fn set_size(
         &self,
         cred: &Cred,
@@ -24,7 +26,7 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::set_size::plan(tx, id, to, mtime, true)).await
     }
 
-    /// As [`Self::set_size`], but of bytes that iods may still lose.
+    /// As [`Self::set_size`], but for bytes that iods may still lose.
     pub async fn grow(
         &self,
         cred: &Cred,
@@ -40,7 +42,7 @@ impl<E: Engine> Namespace<E> {
     /// As [`Self::set_size`] for an unstable write: visible when it completes, but durable only by a later
     /// [`Self::settle`] or durable change.
     ///
-    /// Notes that arrive together share one commit, and one that arrives with durable changes shares their flush.
+    /// Calls that arrive together share one commit, and a call that arrives with durable changes shares their flush.
     pub async fn note_write(
         &self,
         cred: &Cred,
@@ -56,14 +58,14 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, op).await
     }
 
-    /// As [`Self::note_write`], for what iods hold and no writer has told: nothing is changed where the file reaches as far
-    /// already, its times included.
+    /// As [`Self::note_write`], for bytes that iods hold and no writer has reported. If the file already reaches to
+    /// `end`, nothing changes, the times included.
     pub async fn learn_size(&self, now: Timestamp, id: FileId, end: u64) -> Result<Changed, Status> {
         self.change(&Cred::root(), now, |tx| ops::set_size::learn(tx, id, end)).await
     }
 
-    /// The objects of a file are on their disks as long as `known` says. No attribute that clients see changes, and what a crash loses of
-    /// this is nothing but the knowledge.
+    /// Records that the objects of a file are as long on their disks as `known` says. No attribute that clients see
+    /// changes. A crash can lose only this knowledge.
     pub async fn note_whole(&self, now: Timestamp, id: FileId, known: Whole) -> Result<(), Status> {
         self.change(&Cred::root(), now, |tx| ops::set_size::whole(tx, id, known)).await
     }

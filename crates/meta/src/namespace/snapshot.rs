@@ -1,11 +1,11 @@
-//! The store as a whole: its identity, and a picture of all its records for a dump.
+//! The identity of the store, and a snapshot of all its records for a dump.
 
 use super::Namespace;
 use crate::dump::{DumpHead, Encoder};
 use crate::engine::{Broken, Engine, Key, Unreadable, Walk};
 use types::StoreId;
 
-/// Why a dump has ended before its end.
+/// Why a dump failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[allow(missing_docs)] // each variant's message says it
 pub enum DumpError {
@@ -26,12 +26,12 @@ impl From<Unreadable> for DumpError {
     }
 }
 
-/// What a dump tells while it runs.
+/// What a dump passes to its caller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DumpPart {
-    /// The picture is taken: no later change is in it.
+    /// The snapshot is taken: no later change is in the dump.
     Begun,
-    /// The next bytes of the dump, with so many records.
+    /// The next bytes of the dump, and the number of records in them.
     Bytes {
         /// The bytes.
         bytes: Vec<u8>,
@@ -41,14 +41,14 @@ pub enum DumpPart {
 }
 
 impl<E: Engine> Namespace<E> {
-    /// The identity that the store was made with; zeros for a store in memory.
+    /// Returns the identity that the store got when it was created; zeros for a store in memory.
     pub fn identity(&self) -> StoreId {
         StoreId(self.shared.engine.identity())
     }
 
-    /// Dumps every record as of one moment, telling `sink` the bytes of the dump in their order.
+    /// Dumps every record as of one moment, and passes the bytes of the dump to `sink` in order.
     ///
-    /// `store` is the identity that the dump names, `created` its time in Unix seconds.
+    /// `store` is the store identity that the dump names; `created` is its time in Unix seconds.
     pub fn dump_into(
         &self,
         store: StoreId,

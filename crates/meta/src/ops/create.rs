@@ -1,4 +1,4 @@
-//! Making regular files: the creating half of OPEN (RFC 8881 §18.16).
+//! Creation of regular files: the creating half of OPEN (RFC 8881 §18.16).
 
 use super::Plan;
 use crate::life::begin;
@@ -9,8 +9,8 @@ use crate::{ChangeInfo, Created, FileInfo, How, Layout};
 use bytes::Bytes;
 use types::{FileId, FileKind, Generation, Status, limits};
 
-/// Makes the file `id` under `name`, or finds the one that is there as far as `how` allows. Unless it is to be `durable` the
-/// answer does not wait for the disk.
+/// Creates the file `id` under `name`, or finds the existing file if `how` allows that. Unless `durable`, the answer
+/// does not wait for the disk.
 pub(crate) fn plan(
     tx: &mut Tx<'_>,
     dir: FileId,
@@ -41,7 +41,7 @@ pub(crate) fn plan(
     let body = Body::Regular { generation, layout: layout.cloned(), verifier };
     let (core, tail) = begin(tx.cred, tx.now, &parent, set, body)?;
     tx.put_inode(id, &core, &tail);
-    // Most files are made to be written: noted here, that costs no flush of its own.
+    // Most files are created to be written. Storing the intent here needs no flush of its own.
     tx.put(schema::intent_key(id, Intent::Written.kind()), Intent::Written.to_value());
     let entry = Dentry { child: id, kind: FileKind::Regular, name: Bytes::copy_from_slice(name) };
     tx.add_name(dir, &place, &entry)?;

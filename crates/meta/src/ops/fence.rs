@@ -1,11 +1,12 @@
-//! Fences a file: capabilities given out before are refused from now on, once the iods know.
+//! Fencing of a file: iods refuse capabilities that were granted before, once they know the new generation.
 
 use super::Plan;
 use crate::schema::{self, Body, Intent, Record};
 use crate::tx::Tx;
 use types::{FileId, Generation, Status};
 
-/// Raises the generation of a regular file's objects; answers with the new one. A note stays until every iod was told.
+/// Raises the generation of a regular file's objects and returns it. The intent remains until the caller has informed
+/// every iod.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Generation> {
     let mut core = tx.rely_on(id)?;
     let Body::Regular { generation, .. } = &mut core.body else { return Err(Status::WrongType) };

@@ -1,4 +1,4 @@
-//! Regular files in the order of their numbers, with what a check compares with their objects.
+//! The list of regular files in the order of their numbers, with the state that a check compares with their objects.
 
 use crate::engine::Walk;
 use crate::schema::{self, Body, Core, Record, Tail};
@@ -6,15 +6,15 @@ use crate::tx::Tx;
 use crate::{FileState, Layout};
 use types::{FileId, Generation, Status};
 
-/// The regular files among up to `max` inodes behind `after`, and where to go on (`None` at the end). Inodes that cannot
-/// be read are passed over.
+/// Returns the regular files among the next `max` inodes after `after`, and where to continue (`None` at the end).
+/// Unreadable inodes are skipped.
 pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<(Vec<FileState>, Option<FileId>), Status> {
     let mut files = Vec::new();
     let Some(next) = after.0.checked_add(1) else { return Ok((files, None)) };
     let from = schema::core_key(FileId(next));
     let mut core: Option<(FileId, Core)> = None;
     let mut last = after;
-    // Two records for each inode.
+    // Each inode has two records.
     let ended = tx.survey(&from, &schema::past_all(&from), max.max(1) * 2, &mut |key, value| {
         let Ok(id) = schema::id_of(key.get(..9).unwrap_or_default()) else { return Walk::On };
         let value = value.unwrap_or_default();
@@ -31,12 +31,13 @@ pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<(Vec<FileSt
         }
         Walk::On
     })?;
-    // A page of broken records may have no whole inode: the next begins behind what it showed.
+    // A page of damaged records may have no complete inode: the next page then begins after the first number of this
+    // one.
     let last = if last == after { FileId(next) } else { last };
     Ok((files, (!ended).then_some(last)))
 }
 
-/// One regular file as it is now; `None` if it is gone, is none or cannot be read.
+/// Returns the current state of one regular file; `None` if it is gone, is no regular file, or cannot be read.
 pub(crate) fn one(tx: &Tx<'_>, id: FileId) -> Result<Option<FileState>, Status> {
     let core = match tx.core(id) {
         Ok(core) => core,

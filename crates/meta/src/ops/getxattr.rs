@@ -6,11 +6,11 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, Status, limits};
 
-/// The value; the name comes without `user.`. `NoXattr` if there is none.
+/// Returns the value; `NoXattr` if there is none. The name has no `user.` prefix.
 pub(crate) fn read(tx: &Tx<'_>, id: FileId, name: &[u8]) -> Result<Bytes, Status> {
     let core = tx.core(id)?;
     if !matches!(core.kind(), FileKind::Regular | FileKind::Directory) {
-        // Other kinds cannot have any.
+        // Other kinds of files have no extended attributes.
         return Err(Status::NoXattr);
     }
     may_read(tx.cred, &core)?;

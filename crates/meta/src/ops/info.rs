@@ -1,11 +1,11 @@
-//! GETATTR and all else that is known of one file (RFC 8881 §18.7).
+//! GETATTR, and everything else known about one file (RFC 8881 §18.7).
 
 use crate::FileInfo;
 use crate::schema::Body;
 use crate::tx::Tx;
 use types::{FileId, Generation, Status};
 
-/// Everything about a file but names and extended attributes; `Stale` if it is gone.
+/// Returns everything about a file except names and extended attributes; `Stale` if the file is gone.
 pub(crate) fn read(tx: &Tx<'_>, id: FileId) -> Result<FileInfo, Status> {
     let core = tx.core(id)?;
     let tail = tx.tail(id)?;

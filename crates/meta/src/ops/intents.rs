@@ -1,4 +1,4 @@
-//! Notes of what is still to be done about files: making, listing and forgetting them.
+//! The intents of files: storing, listing and forgetting them.
 
 use super::Plan;
 use crate::engine::{Expect, Walk};
@@ -6,7 +6,8 @@ use crate::schema::{self, Body, Intent, Noted, Record};
 use crate::tx::Tx;
 use types::{FileId, Status};
 
-/// Up to `max` notes behind `after` (file and kind), in order. Damaged ones are passed over: a check finds them.
+/// Returns up to `max` intents after `after` (file and kind), in order. Damaged records are skipped: a check finds
+/// them.
 pub(crate) fn read(tx: &Tx<'_>, after: Option<Noted>, max: usize) -> Result<Vec<Noted>, Status> {
     let mut from = schema::intent_key(FileId(0), 0);
     if let Some(after) = after {
@@ -24,7 +25,7 @@ pub(crate) fn read(tx: &Tx<'_>, after: Option<Noted>, max: usize) -> Result<Vec<
     Ok(noted)
 }
 
-/// Everything that is noted about one file.
+/// Returns all intents of one file.
 pub(crate) fn of(tx: &Tx<'_>, file: FileId) -> Result<Vec<Intent>, Status> {
     let mut intents = Vec::new();
     let (from, to) = (schema::intent_key(file, 0), schema::intents_end(file));
@@ -35,17 +36,17 @@ pub(crate) fn of(tx: &Tx<'_>, file: FileId) -> Result<Vec<Intent>, Status> {
     Ok(intents)
 }
 
-/// Notes something about a regular file; `Stale` if that is gone.
+/// Stores an intent of a regular file; `Stale` if the file is gone.
 pub(crate) fn plan(tx: &mut Tx<'_>, noted: Noted) -> Plan<()> {
-    // An inode that goes takes its notes along, and must not do so between this look and the commit.
+    // Deleting an inode deletes its intents too. This must not happen between this read and the commit.
     let core = tx.rely_on(noted.file)?;
     let Body::Regular { .. } = core.body else { return Err(Status::WrongType) };
-    // Also if it is there: it may be about to be forgotten.
+    // An equal intent is written again, because another request may be about to forget it.
     tx.put(schema::intent_key(noted.file, noted.intent.kind()), noted.intent.to_value());
     super::known(())
 }
 
-/// Forgets these notes where they still read so; `durable` if doing it twice does harm.
+/// Forgets these intents if they still have these values; `durable` if a second execution would do harm.
 pub(crate) fn forget(tx: &mut Tx<'_>, done: &[Noted], durable: bool) -> Plan<()> {
     tx.frees();
     if !durable {

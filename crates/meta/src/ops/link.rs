@@ -1,4 +1,4 @@
-//! LINK: one more name for a file (RFC 8881 §18.9).
+//! LINK: adds a name to a file (RFC 8881 §18.9).
 
 use super::Plan;
 use crate::Made;
@@ -8,7 +8,8 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, Status, limits};
 
-/// Names `id` also `name` in `dir`. `IsDir` for directories, `NoEnt` for a file that has no name any more.
+/// Adds the name `name` in `dir` to the file `id`. `IsDir` for directories, `NoEnt` for a file that has no name any
+/// more.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, dir: FileId, name: &[u8]) -> Plan<Made> {
     types::name::check(name)?;
     let parent = tx.rely_on_dir(dir)?;

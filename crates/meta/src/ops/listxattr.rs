@@ -1,4 +1,4 @@
-//! LISTXATTRS: the names of the extended attributes (RFC 8276 §8.4.3).
+//! LISTXATTRS: the names of the extended attributes of a file (RFC 8276 §8.4.3).
 
 use crate::engine::Walk;
 use crate::schema;
@@ -6,7 +6,7 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, Status, limits};
 
-/// All names in order, without `user.`; everybody may read them, as on Linux.
+/// Returns all names in order, without `user.`. No permission is needed, as on Linux.
 pub(crate) fn read(tx: &Tx<'_>, id: FileId) -> Result<Vec<Bytes>, Status> {
     let core = tx.core(id)?;
     let mut names = Vec::new();

@@ -1,10 +1,10 @@
-//! LOOKUPP: from a directory to the one it is in (RFC 8881 §18.14).
+//! LOOKUPP: finds the parent of a directory (RFC 8881 §18.14).
 
 use crate::permission::may_search;
 use crate::tx::Tx;
 use types::{Attrs, FileId, FileKind, Status};
 
-/// The attributes of the parent; `NoEnt` for the root.
+/// Returns the attributes of the parent; `NoEnt` for the root.
 pub(crate) fn read(tx: &Tx<'_>, dir: FileId) -> Result<Attrs, Status> {
     let core = tx.core(dir)?;
     if core.kind() == FileKind::Symlink {

@@ -1,7 +1,8 @@
-//! Mending faults that a check found: each one a batch of its own, so that an interrupted repair has done some of them
-//! whole and others not at all.
+//! Repairs of faults that a check found, each as its own batch, so that an interrupted repair leaves each fault either
+//! repaired or untouched.
 //!
-//! A fault was found in a view that is old by now: every mending looks again first, and relies on what it saw.
+//! The fault was found in a view that is old by now. So every repair reads the records again, and its batch relies on
+//! what it read.
 
 mod counts;
 mod names;
@@ -12,10 +13,11 @@ use crate::check::{Fault, Mended};
 use crate::tx::Tx;
 use types::FileId;
 
-/// Name in the root of the directory that gets what has no other name.
+/// Name of the directory in the root that receives files without a name.
 pub(crate) const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// Mends a fault. `lost` is the directory for what has no name; without it such faults stay.
+/// Repairs a fault. `lost` is the directory for files without a name; without it, faults that need the directory
+/// remain.
 pub(crate) fn plan(tx: &mut Tx<'_>, fault: &Fault, lost: Option<FileId>) -> Plan<Mended> {
     let mended = match fault {
         Fault::Record { key } => records::damaged(tx, key),

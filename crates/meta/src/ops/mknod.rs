@@ -1,4 +1,4 @@
-//! Making device nodes, sockets and pipes (CREATE, RFC 8881 §18.4).
+//! Creation of device nodes, sockets and named pipes (CREATE, RFC 8881 §18.4).
 
 use super::Plan;
 use crate::Made;
@@ -9,7 +9,7 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, SetAttrs, Status};
 
-/// Makes the special file `id` under `name`; device nodes are the superuser's to make.
+/// Creates the special file `id` under `name`; only the superuser may create device nodes.
 pub(crate) fn plan(
     tx: &mut Tx<'_>,
     dir: FileId,

@@ -1,4 +1,4 @@
-//! From inode numbers back to names: for messages, repairs and nothing that has to be quick.
+//! A search from inode numbers to names, used for messages, repairs, and other work that need not be fast.
 
 use crate::engine::Walk;
 use crate::schema::{self, Dentry, Record};
@@ -8,9 +8,10 @@ use bytes::Bytes;
 use std::collections::HashSet;
 use types::{FileId, Status};
 
-/// Looks at up to `max` names behind `after` (directory and cookie), of `within` only if given, for those of `ids`.
+/// Looks at up to `max` names after `after` (directory and cookie) and returns those of `ids`. With `within`, only the
+/// names of this directory.
 ///
-/// Damaged names are passed over: whoever asks wants what can still be said.
+/// Damaged names are skipped: callers want the names that can still be found.
 pub(crate) fn read(
     tx: &Tx<'_>,
     ids: &HashSet<FileId>,
@@ -35,7 +36,7 @@ pub(crate) fn read(
         }
         Walk::On
     })?;
-    // A page without one proper key gets no further.
+    // A page without a valid key ends the search.
     names.next = (!ended && last != start).then_some(last);
     Ok(names)
 }

@@ -1,4 +1,5 @@
-//! The policy that holds in a directory: its own extended attributes of that prefix, inherited when it was made.
+//! The effective policy of a directory: its own extended attributes with a prefix, which it inherited when it was
+//! created.
 
 use crate::engine::Walk;
 use crate::schema;
@@ -6,7 +7,8 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, Status, limits};
 
-/// Names and values of the extended attributes of `id` whose names begin with `prefix`; no permission is needed.
+/// Returns names and values of the extended attributes of `id` whose names begin with `prefix`; no permission is
+/// needed.
 pub(crate) fn read(tx: &Tx<'_>, id: FileId, prefix: &[u8]) -> Result<Vec<(Bytes, Bytes)>, Status> {
     let core = tx.core(id)?;
     let mut found = Vec::new();

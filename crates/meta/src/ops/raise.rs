@@ -1,11 +1,11 @@
-//! Raises the generation of a file to one that an iod already has.
+//! Raising the generation of a file to one that an iod already has.
 
 use super::Plan;
 use crate::schema::Body;
 use crate::tx::Tx;
 use types::{FileId, Generation, Status};
 
-/// Raises the generation of a regular file to `least`, unless it is that high; whether it did.
+/// Raises the generation of a regular file to `least`, unless it is already that high. Returns whether it changed.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, least: Generation) -> Plan<bool> {
     let mut core = tx.rely_on(id)?;
     let Body::Regular { generation, .. } = &mut core.body else { return Err(Status::WrongType) };

@@ -1,11 +1,12 @@
-//! The bytes of a small file that has no objects.
+//! Reading the bytes of an inline file, which has no objects.
 
 use crate::schema::{self, Body};
 use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, Status};
 
-/// All of them with the size of the file, whose rest is zeros; `None` if it has objects that count.
+/// Returns the stored bytes and the size of the file, whose remaining bytes are zeros; `None` if its objects have the
+/// bytes.
 pub(crate) fn read(tx: &Tx<'_>, id: FileId) -> Result<Option<(Bytes, u64)>, Status> {
     let core = tx.core(id)?;
     let Body::Regular { layout, .. } = &core.body else { return Err(Status::WrongType) };

@@ -1,4 +1,4 @@
-//! READDIR: the names of a directory in the order of their cookies (RFC 8881 §18.23).
+//! READDIR: the entries of a directory in the order of their cookies (RFC 8881 §18.23).
 
 use crate::ReadDir;
 use crate::engine::Walk;
@@ -8,7 +8,7 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{DirEntry, FileId, FileKind, Status, limits};
 
-/// Up to `max` entries (at most [`limits::READDIR_MAX`]) behind the cookie `after`, 0 for the start.
+/// Returns up to `max` entries (at most [`limits::READDIR_MAX`]) after the cookie `after`, which is 0 at the start.
 pub(crate) fn read(tx: &Tx<'_>, dir: FileId, after: u64, max: usize) -> Result<ReadDir, Status> {
     let core = tx.core(dir)?;
     if core.kind() != FileKind::Directory {

@@ -5,7 +5,7 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, Status};
 
-/// The target; `WrongType` for anything but a symlink. Everybody may read it.
+/// Returns the target; `WrongType` for other kinds of files. No permission is needed.
 pub(crate) fn read(tx: &Tx<'_>, id: FileId) -> Result<Bytes, Status> {
     match tx.core(id)?.body {
         Body::Symlink { target } => Ok(target),

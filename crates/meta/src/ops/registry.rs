@@ -1,4 +1,4 @@
-//! Small records of the daemon's own, such as the iods that registered.
+//! The registry: small records of the daemon, such as registered iods.
 
 use super::Plan;
 use crate::engine::{Value, Walk};
@@ -11,13 +11,13 @@ fn check(key: &[u8]) -> Result<(), Status> {
     if key.is_empty() || key.len() > limits::REGISTRY_KEY_MAX { Err(Status::Inval) } else { Ok(()) }
 }
 
-/// The record under `key`.
+/// Returns the record under `key`.
 pub(crate) fn read(tx: &Tx<'_>, key: &[u8]) -> Result<Option<Value>, Status> {
     check(key)?;
     tx.get(&schema::registry_key(key))
 }
 
-/// Up to `max` records whose keys begin with `prefix`, in order.
+/// Returns up to `max` records whose keys begin with `prefix`, in order.
 pub(crate) fn list(tx: &Tx<'_>, prefix: &[u8], max: usize) -> Result<Vec<(Bytes, Value)>, Status> {
     let mut records = Vec::new();
     let from = schema::registry_key(prefix);
@@ -33,7 +33,7 @@ pub(crate) fn list(tx: &Tx<'_>, prefix: &[u8], max: usize) -> Result<Vec<(Bytes,
     Ok(records)
 }
 
-/// As [`list`], with damaged records shown without their values.
+/// As [`list`], but also returns damaged records, without their values.
 pub(crate) fn survey(tx: &Tx<'_>, prefix: &[u8], max: usize) -> Result<Vec<(Bytes, Option<Value>)>, Status> {
     let mut records = Vec::new();
     let from = schema::registry_key(prefix);
@@ -50,7 +50,7 @@ pub(crate) fn survey(tx: &Tx<'_>, prefix: &[u8], max: usize) -> Result<Vec<(Byte
 /// Sets the record under `key`, or removes it.
 pub(crate) fn plan(tx: &mut Tx<'_>, key: &[u8], value: Option<&Bytes>) -> Plan<()> {
     check(key)?;
-    // They are few and bounded, and without them no client could come to remove anything from a full disk.
+    // The records are few and bounded. Without them no client could connect to remove files from a full disk.
     tx.frees();
     match value {
         Some(value) if value.len() > limits::VALUE_MAX => return Err(Status::TooBig),

@@ -1,4 +1,4 @@
-//! REMOVE: takes a name away, of a file or of an empty directory (RFC 8881 §18.25).
+//! REMOVE: removes the name of a file or of an empty directory (RFC 8881 §18.25).
 
 use super::Plan;
 use crate::Removed;
@@ -7,7 +7,7 @@ use crate::permission::{may_change_names, may_search, may_take_away};
 use crate::tx::Tx;
 use types::{FileId, FileKind, Status};
 
-/// Removes `name` from `dir`. A regular file that loses its last name, and of which `ends` says so, ends with it.
+/// Removes `name` from `dir`. A regular file that loses its last name also ends if `ends` returns true for it.
 pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8], ends: &impl Fn(FileId) -> bool) -> Plan<Removed> {
     types::name::check(name)?;
     let parent = tx.rely_on_dir(dir)?;
@@ -18,7 +18,8 @@ pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8], ends: &impl Fn(Fil
     may_change_names(tx.cred, &parent)?;
     may_take_away(tx.cred, &parent, &core)?;
     tx.frees();
-    // Asked last: whoever says yes keeps others away from the file until this is over.
+    // This is called last: if it returns true, the caller keeps other clients from opening the file until the removal
+    // is over.
     let ends = || ends(child);
     let file = lose_name(tx, child, &core, ends)?;
     tx.delete(found.key);

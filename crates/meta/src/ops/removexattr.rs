@@ -7,7 +7,8 @@ use crate::schema;
 use crate::tx::{Touch, Tx};
 use types::{FileId, Status, limits};
 
-/// Removes the attribute `name` (without `user.`), `NoXattr` if there is none; answers with the file's change attribute.
+/// Removes the attribute `name` (without `user.`); `NoXattr` if there is none. Answers with the file's change
+/// attribute.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, name: &[u8]) -> Plan<ChangeInfo> {
     let mut core = tx.rely_on(id)?;
     may_change_xattrs(tx.cred, &core)?;

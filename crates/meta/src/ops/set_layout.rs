@@ -1,4 +1,4 @@
-//! Gives a file the record of where its bytes live, and takes them out of its metadata.
+//! The layout of a file: sets it, and removes inline bytes that were moved to objects.
 
 use super::Plan;
 use crate::engine::Expect;
@@ -8,11 +8,12 @@ use crate::{FileInfo, Layout};
 use bytes::Bytes;
 use types::{FileId, Status, limits};
 
-/// Sets the layout of a regular file that has no objects, else leaves it; answers with the one it has then.
+/// Sets the layout of a regular file that has no objects; otherwise keeps the present layout. Answers with the layout
+/// that the file then has.
 ///
-/// If bytes are kept with its metadata they are on their way from then on: the answer has them, and they count until
-/// [`arrived`]. No attribute changes: a layout is not something that the file's users see. Those in the answer are as they
-/// were when the operation began.
+/// If the file is inline, its bytes are in transit to objects from now on. The answer has the bytes, and the inline
+/// copy is valid until [`arrived`]. No attribute changes, because programs do not see layouts. The attributes in the
+/// answer are those from before the operation.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, layout: &Layout) -> Plan<(FileInfo, Option<Bytes>)> {
     if layout.body.len() > limits::LAYOUT_RECORD_MAX {
         return Err(Status::TooBig);
@@ -44,7 +45,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, layout: &Layout) -> Plan<(FileIn
     super::known((info(&next), bytes))
 }
 
-/// The bytes that were on their way are durable where the layout says.
+/// Removes the inline bytes, which are now durable in the objects of the layout.
 pub(crate) fn arrived(tx: &mut Tx<'_>, id: FileId) -> Plan<FileInfo> {
     let mut core = tx.rely_on(id)?;
     let tail = tx.tail(id)?;

@@ -1,4 +1,5 @@
-//! What a write does to a file's attributes: the size grows, the times change (LAYOUTCOMMIT, RFC 8881 §18.42).
+//! The effect of a write on the attributes of a file: the size grows, and the times change (LAYOUTCOMMIT, RFC 8881
+//! §18.42).
 
 use super::Plan;
 use crate::Changed;
@@ -7,11 +8,11 @@ use crate::schema::{Reach, SizeDelta, TailDelta, Whole};
 use crate::tx::Tx;
 use types::{FileId, FileKind, Status, Timestamp, limits};
 
-/// Iods hold bytes up to `end` of which no writer has told: as a write that is not durable. Nothing is changed where the
-/// file reaches so far already.
+/// Grows the file to `end`, for bytes that iods hold and no writer has reported; as for a write that is not durable.
+/// Changes nothing if the file already reaches to `end`.
 ///
-/// The batch conflicts with every other change of size and times. So a report of the writer that comes first, and a time
-/// that is set after the report, stay.
+/// The batch conflicts with every other change of size and times. So a report of the writer that comes first stays, and
+/// so does a time that is set after the report.
 pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
     let core = tx.rely_on(id)?;
     let tail = tx.rely_on_tail(id)?;
@@ -23,10 +24,10 @@ pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
     plan(tx, id, end.into(), None, false)
 }
 
-/// The objects are on their disks as long as `known` says.
+/// Records that the objects are as long on their disks as `known` says.
 pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
     tx.rely_on(id)?;
-    // A sync must not fail for want of space for this.
+    // A sync must not fail because there is no space for this record.
     tx.frees();
     tx.not_durable();
     let tail = tx.tail(id)?;
@@ -36,14 +37,14 @@ pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
     super::known(())
 }
 
-/// The file was written as far as `to` says, at `mtime` if the writer says so; `stable` if the bytes are on the disks of iods. It
-/// never shrinks.
+/// Records that the file was written up to `to`, at `mtime` if the writer reports the time. `stable` says that the
+/// bytes are on the disks of iods. The size never shrinks.
 ///
-/// Whoever wrote had the file open or a layout of it, so nothing is checked; but like any write by somebody other than
-/// the superuser it takes the set-user-id and set-group-id bits.
+/// The writer had the file open or held a layout, so no permission is checked. As any write by a user other than the
+/// superuser, it clears the set-user-id and set-group-id bits.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, to: Reach, mtime: Option<Timestamp>, stable: bool) -> Plan<Changed> {
     let Reach { end, holes, whole } = to;
-    // A record changes in place. The end of a file waits for it, and so do those who look at the file.
+    // A record changes in place. The end of the file waits for this change, and so do clients that read the attributes.
     tx.frees();
     let before = tx.rely_on(id)?;
     match before.kind() {

@@ -9,17 +9,17 @@ use crate::schema::{self, Body, Core, Intent, Record, SizeDelta, TailDelta};
 use crate::tx::Tx;
 use types::{FileId, FileKind, SetAttrs, SetTime, Status, limits};
 
-/// Changes what `set` names: owner and group first, then size, then mode, then times.
+/// Changes the attributes in `set`: owner and group first, then size, then mode, then times.
 ///
-/// `writable`: the caller has the file open for writing, so that a size needs no permission. `cuts`: objects may reach
-/// beyond a new size, so that a note stays until they have been cut.
+/// `writable` says that the caller has the file open for writing, so that a size needs no permission. `cuts` says that
+/// objects may reach beyond a new size, so that an intent remains until the objects are truncated.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, set: &SetAttrs, writable: bool, cuts: bool) -> Plan<Changed> {
     let before = tx.rely_on(id)?;
     if set.is_empty() {
         let attrs = before.attrs(id, &tx.tail(id)?);
         return super::known(Changed { before: attrs, after: attrs });
     }
-    // Records change in place, and a truncation frees space.
+    // Records change in place, and a truncate frees space.
     tx.frees();
     let mut after = before.clone();
     let mut delta = TailDelta { ctime: Some(tx.now), ..TailDelta::default() };
@@ -90,19 +90,19 @@ fn change_size(tx: &Tx<'_>, before: &Core, file: &mut Core, size: u64, writable:
     Ok(())
 }
 
-/// What is kept of a file beyond its new size is forgotten: zeros are there should it grow again.
+/// Removes the inline bytes beyond the new size, so that they read as zeros if the file grows again.
 fn trim(tx: &mut Tx<'_>, id: FileId, before: &Core, size: u64) -> Result<(), Status> {
     let Body::Regular { layout: Some(layout), .. } = &before.body else { return Ok(()) };
     if layout.is_final() {
         return Ok(());
     }
     if layout.is_moving() {
-        // Objects may have more already, which nobody would cut: they have to arrive first.
+        // Objects may already have some of the bytes, and nothing would truncate them. The bytes must arrive first.
         return Err(Status::Delay);
     }
     let key = schema::bytes_key(id);
     match tx.get(&key)? {
-        // Somebody may be writing there.
+        // A client may be writing inline bytes concurrently.
         None => tx.expect(Expect::Absent(key)),
         Some(bytes) => {
             tx.expect(Expect::Reads(key.clone(), bytes.clone()));
@@ -116,8 +116,9 @@ fn trim(tx: &mut Tx<'_>, id: FileId, before: &Core, size: u64) -> Result<(), Sta
     Ok(())
 }
 
-/// A chosen time is the owner's to set, and so is one of the two alone; both to the present, of whoever may write. What a
-/// new size brings with it needs no more than the size.
+/// Checks the permission to set times. Only the owner may set a chosen time, or only one of the two times. A caller
+/// that may write the file may set both to the present. Times that accompany a new size need no more permission than
+/// the size.
 fn may_set_times(tx: &Tx<'_>, file: &Core, set: &SetAttrs, writable: bool) -> Result<(), Status> {
     let times = [set.atime, set.mtime];
     if times == [None; 2] || owns(tx.cred, file) {

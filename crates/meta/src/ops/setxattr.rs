@@ -40,7 +40,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, name: &[u8], value: &[u8], how: 
     if tally.count as usize > limits::XATTRS_MAX || tally.bytes as usize > limits::XATTRS_BYTES_MAX {
         return Err(Status::NoSpc);
     }
-    // Whoever changes one conflicts with all who change or copy any of this file.
+    // A change conflicts with every operation that changes or copies an attribute of this file.
     tally.changes = tally.changes.wrapping_add(1);
     tx.put_core(id, &core);
     tx.put(key, Bytes::copy_from_slice(value));

@@ -1,10 +1,10 @@
-//! How many files there are.
+//! The number of files in the file system.
 
 use crate::schema::{self, Counts, Record};
 use crate::tx::Tx;
 use types::Status;
 
-/// The number of inodes, the root and orphans included.
+/// Returns the number of inodes, the root and orphans included.
 pub(crate) fn read(tx: &Tx<'_>) -> Result<u64, Status> {
     let value = tx.get(schema::COUNTS)?.ok_or(Status::Corrupt)?;
     Ok(Counts::from_value(value)?.files)

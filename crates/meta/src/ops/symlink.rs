@@ -1,4 +1,4 @@
-//! Making symbolic links (CREATE of NF4LNK, RFC 8881 §18.4).
+//! Creation of symbolic links (CREATE of NF4LNK, RFC 8881 §18.4).
 
 use super::Plan;
 use crate::Made;
@@ -9,11 +9,11 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, SetAttrs, Status, limits};
 
-/// Makes the symlink `id` under `name`; its mode is 0777 whatever `set` says, as on Linux.
+/// Creates the symlink `id` under `name`. The mode is 0777 whatever `set` has, as on Linux.
 pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8], target: &[u8], set: &SetAttrs, id: FileId) -> Plan<Made> {
     types::name::check(name)?;
     match target {
-        // Linux's symlink(2) refuses an empty target with ENOENT; NFS says so with INVAL.
+        // symlink(2) of Linux refuses an empty target with ENOENT; NFS uses INVAL.
         [] => return Err(Status::Inval),
         _ if target.len() > limits::PATH_MAX => return Err(Status::NameTooLong),
         _ if target.contains(&0) => return Err(Status::Inval),

@@ -1,4 +1,4 @@
-//! A write of few bytes into a small file that has no objects: they are kept with its metadata.
+//! Small writes into a file that has no objects, whose bytes are stored with its metadata (inline file).
 
 use super::Plan;
 use crate::permission::without_set_ids;
@@ -8,9 +8,10 @@ use crate::{Changed, engine::Expect};
 use bytes::{Bytes, BytesMut};
 use types::{FileId, Status};
 
-/// Writes `data` at `offset`, unless the file would have more than `most` bytes then, or has objects: then `None`.
+/// Writes `data` at `offset`. Answers `None` if the file has objects or would then have more than `most` bytes.
 ///
-/// Whoever writes has the file open, so nothing is checked; but as in [`super::set_size`] it takes the set-user-id bits.
+/// The writer has the file open, so no permission is checked. As in [`super::set_size`], the write clears the
+/// set-user-id and set-group-id bits.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, offset: u64, data: &[u8], most: u64) -> Plan<Option<Changed>> {
     let before = tx.rely_on(id)?;
     let Body::Regular { layout: Some(layout), .. } = &before.body else { return super::known(None) };
@@ -41,7 +42,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, offset: u64, data: &[u8], most: 
     }))
 }
 
-/// Some bytes with others over or behind them, zeros in between.
+/// Returns `old` with `data` written at `offset`, and zeros in a gap between them.
 fn joined(old: &[u8], offset: u64, data: &[u8]) -> Result<Bytes, Status> {
     let offset = usize::try_from(offset).map_err(|_| Status::FBig)?;
     let mut all = BytesMut::from(old);

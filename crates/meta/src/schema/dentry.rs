@@ -1,4 +1,4 @@
-//! Directory entries: the record behind a name, and the cookie that is its place in the directory.
+//! Directory entries: the record of a name, and the cookie that is its position in the directory.
 
 use super::Record;
 use bytes::Bytes;
@@ -7,12 +7,12 @@ use std::ops::Range;
 use types::{FileId, FileKind, limits};
 use xdr::{Malformed, Reader, Writer};
 
-/// Bits of a cookie that tell names of one hash apart.
+/// Low bits of a cookie, which distinguish names with the same hash.
 const INDEX_BITS: u32 = 8;
-/// Bits of a cookie in all; the top one stays clear, as cookies become signed offsets.
+/// Bits of a whole cookie; the top bit stays clear, because cookies become signed offsets.
 const COOKIE_BITS: u32 = 63;
 
-/// The key of the hash from names to cookies; secret, so that nobody can choose names that collide.
+/// The key of the hash from names to cookies. It is secret, so that users cannot choose names that collide.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CookieKey(pub [u8; 16]);
 
@@ -22,22 +22,22 @@ impl std::fmt::Debug for CookieKey {
     }
 }
 
-/// The cookies that `name` may have: its hash with every index behind it.
+/// Returns the cookies that `name` may have: its hash, followed by each index.
 ///
-/// Depends on nothing but the name and the key, so a cookie stays where it is while other names come and go. None is
-/// below 256: 0, 1 and 2 are taken by the protocol (RFC 8881 §18.23).
+/// The range depends only on the name and the key, so a cookie does not move when other names are added or removed. No
+/// cookie is below 256: the protocol reserves 0, 1 and 2 (RFC 8881 §18.23).
 pub fn bucket(key: &CookieKey, name: &[u8]) -> Range<u64> {
     let hash = SipHasher24::new_with_key(&key.0).hash(name) >> (64 - COOKIE_BITS + INDEX_BITS);
     let first = hash.max(1) << INDEX_BITS;
     first..first + (1 << INDEX_BITS)
 }
 
-/// What a name stands for.
+/// The file that a name stands for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dentry {
-    /// The file.
+    /// Number of the file.
     pub child: FileId,
-    /// What it is.
+    /// Kind of the file.
     pub kind: FileKind,
     /// The name.
     pub name: Bytes,

@@ -1,4 +1,5 @@
-//! The format record: what this store is, who made it, and the secret of its directory cookies.
+//! The format record of a store: its version, its file system, its creation time, and the secret key of its directory
+//! cookies.
 
 use super::{CookieKey, Record, get_time, put_time};
 use types::{Fsid, Timestamp};
@@ -6,19 +7,19 @@ use xdr::{Malformed, Reader, Writer};
 
 const MAGIC: [u8; 8] = *b"weirmeta";
 
-/// Written once, when the store is formatted.
+/// The format record, written once when the store is formatted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FormatRecord {
-    /// The file system.
+    /// Identity of the file system.
     pub fsid: Fsid,
-    /// When it was made.
+    /// Creation time of the file system.
     pub created: Timestamp,
-    /// Hashes names to cookies.
+    /// Key of the hash from names to cookies.
     pub cookies: CookieKey,
 }
 
 impl FormatRecord {
-    /// The version in a format record, of whatever version it is; `None` if this is no format record.
+    /// Returns the version in a format record of any version; `None` if the value is no format record.
     pub fn version_of(value: &[u8]) -> Option<u32> {
         let (version, rest) = value.split_first_chunk::<4>()?;
         rest.starts_with(&MAGIC).then_some(u32::from_be_bytes(*version))
@@ -26,7 +27,7 @@ impl FormatRecord {
 }
 
 impl Record for FormatRecord {
-    /// That of the whole store; 2 since every record has a checksum.
+    /// Version of the whole store; 2 since every record has a checksum.
     const VERSION: u32 = 2;
 
     fn encode(&self, out: &mut Writer) {

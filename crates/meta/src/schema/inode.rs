@@ -1,4 +1,5 @@
-//! The two halves of an inode: what seldom changes and is expected by value, and what changes all the time and merges.
+//! The two records of an inode: the core, which seldom changes and is expected by value, and the tail, which changes
+//! often and by merges.
 
 use super::{Record, get_option, get_time, put_option, put_time};
 use crate::Layout;
@@ -8,7 +9,8 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// The half of an inode that seldom changes.
 ///
-/// Whoever relies on it expects it to read as it did; so it must differ after every change somebody may rely on.
+/// An operation that relies on the core expects it to have the same value at the commit. So the value must differ after
+/// every change that an operation may rely on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Core {
     /// Permission bits with setuid, setgid and sticky.
@@ -17,47 +19,47 @@ pub struct Core {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Number of names; of a directory 1, its other links are in the [`Tail`].
+    /// Number of names; 1 for a directory, whose other links are counted in the [`Tail`].
     pub names: u32,
-    /// Creation.
+    /// Creation time.
     pub btime: Timestamp,
-    /// Its extended attributes, in sum.
+    /// Totals of its extended attributes.
     pub xattrs: XattrTally,
-    /// What it is, with what only that kind has.
+    /// Kind of the file, with the fields of that kind.
     pub body: Body,
 }
 
-/// How many extended attributes a file has.
+/// Totals of the extended attributes of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct XattrTally {
-    /// Their number.
+    /// Number of attributes.
     pub count: u32,
     /// Bytes of names and values.
     pub bytes: u32,
-    /// How often they were changed.
+    /// How often the attributes were changed.
     pub changes: u64,
 }
 
-/// What belongs to one kind of file.
+/// The fields that only one kind of file has.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Body {
     /// Regular file.
     Regular {
-        /// Fencing epoch of its objects.
+        /// Fencing generation of its objects.
         generation: Generation,
-        /// Where its bytes live.
+        /// Layout, which says where its bytes are.
         layout: Option<Layout>,
-        /// Verifier of the exclusive create that made it.
+        /// Verifier of the exclusive create that created the file.
         verifier: Option<[u8; 8]>,
     },
     /// Directory.
     Directory {
-        /// The directory that it is in; the root's is the root.
+        /// Parent directory; the root is its own parent.
         parent: FileId,
     },
     /// Symbolic link.
     Symlink {
-        /// Its target, never interpreted.
+        /// Target path, never interpreted.
         target: Bytes,
     },
     /// Block device node.
@@ -70,33 +72,33 @@ pub enum Body {
     Fifo,
 }
 
-/// The half of an inode that changes with every write or name, by merging.
+/// The half of an inode that every write or added name changes, by merging.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tail {
     /// Change attribute.
     pub change: u64,
     /// Length in bytes; of a directory, its number of entries.
     pub size: u64,
-    /// Of a regular file: the byte before this one was written and is on the disk of an iod; 0 while nothing is known.
-    /// So the object that holds it must be there.
+    /// Regular files: the byte before this offset was written and is on an iod's disk; 0 while nothing is known. So the
+    /// object that holds this byte must exist.
     pub written: u64,
-    /// Of a regular file: every object is on its disk as long as a file of so many bytes demands, so that a shorter one has lost some; 0 while nothing
-    /// is known.
+    /// Regular files: every object is as long on its disk as a file of this length requires. A shorter object has lost
+    /// bytes. 0 while nothing is known.
     pub whole: u64,
-    /// Subdirectories.
+    /// Number of subdirectories.
     pub subdirs: u32,
-    /// Of a regular file: whether it may have holes, so that the iods have to be asked how much room it takes.
+    /// Regular files: whether the file may have holes, so that the mgr must ask the iods how much space it takes.
     pub holes: bool,
-    /// Last access.
+    /// Time of the last access.
     pub atime: Timestamp,
-    /// Last change of content.
+    /// Time of the last change of content.
     pub mtime: Timestamp,
-    /// Last change of content or attributes.
+    /// Time of the last change of content or attributes.
     pub ctime: Timestamp,
 }
 
 impl Core {
-    /// What it is.
+    /// Returns the kind of the file.
     pub fn kind(&self) -> FileKind {
         match self.body {
             Body::Regular { .. } => FileKind::Regular,
@@ -109,7 +111,7 @@ impl Core {
         }
     }
 
-    /// The attributes of the file whose other half is `tail`.
+    /// Returns the attributes of the file whose tail is `tail`.
     pub fn attrs(&self, id: FileId, tail: &Tail) -> Attrs {
         let kind = self.kind();
         Attrs {
@@ -136,10 +138,10 @@ impl Core {
 }
 
 impl Tail {
-    /// In the number of subdirectories, which is below it: there may be holes.
+    /// Flag in the stored number of subdirectories, which is smaller: the file may have holes.
     const HOLES: u32 = 1 << 31;
 
-    /// The half of a file made at `now` with this length.
+    /// Returns the tail of a file created at `now` with this length.
     pub fn new(now: Timestamp, size: u64) -> Self {
         Tail {
             change: 1,
@@ -156,10 +158,11 @@ impl Tail {
 }
 
 impl Tail {
-    /// As it is told to clients: its change attribute is above every one that an earlier start told.
+    /// Returns the tail as clients see it: its change attribute is above every one reported by an earlier start of the
+    /// mgr.
     ///
-    /// What was changed without waiting for the disk is gone after a power cut, and what is counted from there comes to the same
-    /// numbers once more: they must not be taken for what they were told for before.
+    /// A power failure loses changes that did not wait for the disk. Later changes then count up to the same numbers
+    /// again. Clients must not take the new numbers for those that they saw before.
     pub(crate) fn told(self, since: u64) -> Self {
         Tail { change: self.change.wrapping_add(since), ..self }
     }
@@ -224,12 +227,12 @@ impl Record for Tail {
         out.u64(self.change);
         out.u64(self.size);
         out.u64(self.written);
-        // What cannot be told apart is as many as there can be.
+        // Larger numbers do not fit and are stored as the largest one.
         out.u32(self.subdirs.min(Self::HOLES - 1) | if self.holes { Self::HOLES } else { 0 });
         put_time(out, self.atime);
         put_time(out, self.mtime);
         put_time(out, self.ctime);
-        // Older stores have it nowhere, directories never.
+        // Records of older stores end before this field, and records of directories too.
         if self.whole > 0 {
             out.u64(self.whole);
         }

@@ -1,23 +1,25 @@
-//! Intents: durable notes of what is still to be done about a file whose operation has several steps.
+//! Intents: durable notes of the remaining steps of an operation that has begun on the iods of a file.
 
 use super::Record;
 use types::{FileId, Generation, limits};
 use xdr::{Malformed, Reader, Writer};
 
-/// What is still to be done about a regular file. A file has at most one note of each kind.
+/// A remaining step of an operation on a regular file. A file has at most one intent of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Intent {
-    /// Somebody may be writing, or was when a daemon died: its objects may reach beyond its size. To do: take over
-    /// what the iods know, once nobody writes any more.
+    /// A client may be writing, or was writing when a daemon died, so the objects may reach beyond the file's size. To
+    /// do: take the size over from the iods, once no client writes any more.
     Written,
-    /// It was cut to this size: its objects may still reach further. To do: cut them, before anything makes it grow.
+    /// The file was truncated to this size, but its objects may still be longer. To do: truncate the objects before the
+    /// file grows.
     Cut(u64),
-    /// It was fenced: iods may still take capabilities of generations before this one. To do: tell them all.
+    /// The file was fenced, but iods may still accept capabilities of generations before this one. To do: inform all
+    /// iods.
     Fence(Generation),
 }
 
 impl Intent {
-    /// The number of its kind, which ends its key.
+    /// Returns the number of the kind, which is the last byte of the key.
     pub fn kind(self) -> u8 {
         match self {
             Intent::Written => 0,
@@ -26,7 +28,7 @@ impl Intent {
         }
     }
 
-    /// The name of its kind in messages and counters.
+    /// Returns the name of the kind in messages and counters.
     pub fn name(self) -> &'static str {
         match self {
             Intent::Written => "written",
@@ -36,12 +38,12 @@ impl Intent {
     }
 }
 
-/// A note with the file that it is about.
+/// An intent with its file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Noted {
     /// The file.
     pub file: FileId,
-    /// What is to be done.
+    /// The intent.
     pub intent: Intent,
 }
 

@@ -1,4 +1,4 @@
-//! Deltas that commute, and the one function that merges them into records.
+//! Deltas that commute, and the merge function that applies them to records.
 
 use super::{Record, Tail, get_option, get_time, put_option, put_time};
 use crate::engine::Value;
@@ -6,27 +6,28 @@ use bytes::Bytes;
 use types::{ByteRange, Timestamp, leaves_hole, limits};
 use xdr::{Malformed, Reader, Writer};
 
-/// A change that a store merges into the record that is there.
+/// A change that a store merges into the existing record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delta {
-    /// To a [`Tail`].
+    /// Changes a [`Tail`].
     Tail(TailDelta),
-    /// To [`Counts`]: files made, or gone if negative.
+    /// Changes [`Counts`]: files created, or deleted if negative.
     Files(i64),
-    /// To [`NextId`]: inode numbers taken.
+    /// Changes [`NextId`]: inode numbers allocated.
     Ids(u64),
 }
 
-/// A change of the often changing half of an inode; the change attribute always rises.
+/// A change of a [`Tail`]. The change attribute always increases, except where [`Self::whole`] is the only change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TailDelta {
-    /// What becomes of the size.
+    /// Change of the size.
     pub size: SizeDelta,
-    /// What becomes known of holes, besides what a size that is set says.
+    /// What the change says of holes, besides what a size that is set implies.
     pub holes: Holes,
-    /// What becomes known of the lengths of objects. Alone it is no change that anybody sees: the change attribute stays.
+    /// What the change says of the lengths of objects. Clients do not see this, so alone it leaves the change attribute
+    /// as it is.
     pub whole: Option<Whole>,
-    /// Subdirectories gained, lost if negative.
+    /// Subdirectories gained, or lost if negative.
     pub subdirs: i32,
     /// New access time.
     pub atime: Option<Timestamp>,
@@ -36,19 +37,19 @@ pub struct TailDelta {
     pub ctime: Option<Timestamp>,
 }
 
-/// What becomes of a size.
+/// A change of a size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SizeDelta {
-    /// Nothing.
+    /// No change.
     #[default]
     Keep,
-    /// It takes this value; if it had another one, the modification time becomes this.
+    /// Sets the size to this value; if that changes the size, the modification time becomes this time.
     Set(u64, Timestamp),
-    /// It takes this value if it is smaller.
+    /// Raises the size to this value if it is smaller.
     Grow(u64),
     /// As [`Self::Grow`], and the bytes up to there are on the disks of iods.
     Wrote(u64),
-    /// A directory gains so many entries, loses them if negative.
+    /// Adds so many entries to a directory, or removes them if negative.
     Entries(i32),
 }
 
@@ -58,29 +59,30 @@ pub enum Holes {
     /// Nothing.
     #[default]
     Keep,
-    /// What was written begins here: a file that ended before has a hole now.
+    /// The written bytes begin here: a file that ended before this offset now has a hole.
     Before(u64),
-    /// There may be some.
+    /// The file may have holes.
     Made,
 }
 
-/// That objects are on their disks as long as a file demands which ends at `end`, if they are as long as one demands which ends at `from`.
+/// A statement about the lengths of objects. If they are as long on their disks as a file that ends at `from` requires,
+/// they are also as long as one that ends at `end` requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Whole {
-    /// Where the bytes begin that were written.
+    /// Offset of the first written byte.
     pub from: u64,
-    /// One past the last of them.
+    /// End of the written bytes.
     pub end: u64,
 }
 
-/// How far a file was written, and what that says of holes; a number alone says nothing of them.
+/// How far a file was written, and what that says of holes. A bare number says nothing of holes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reach {
-    /// One past the last byte.
+    /// End of the written bytes.
     pub end: u64,
     /// What is known of holes.
     pub holes: Holes,
-    /// What is known of the lengths of objects, once what was written is on disk.
+    /// What is known of the lengths of objects, once the written bytes are on disk.
     pub whole: Option<Whole>,
 }
 
@@ -91,21 +93,21 @@ impl From<u64> for Reach {
 }
 
 impl From<ByteRange> for Reach {
-    /// Written as a whole.
+    /// The whole range was written.
     fn from(range: ByteRange) -> Self {
         let whole = Some(Whole { from: range.offset, end: range.end() });
         Reach { end: range.end(), holes: Holes::Before(range.offset), whole }
     }
 }
 
-/// How many files there are.
+/// The number of files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counts {
-    /// Inodes, the root and orphans included.
+    /// Number of inodes, the root and orphans included.
     pub files: u64,
 }
 
-/// The first inode number not yet given out.
+/// The first inode number that is not yet allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NextId(pub u64);
 
@@ -128,7 +130,7 @@ impl Record for NextId {
 }
 
 impl TailDelta {
-    /// `tail` after this change; `None` if it cannot be made.
+    /// Returns `tail` after this change; `None` if a value would leave its bounds.
     pub fn apply(&self, mut tail: Tail) -> Option<Tail> {
         if *self != (TailDelta { whole: self.whole, ..TailDelta::default() }) || self.whole.is_none() {
             tail.change = tail.change.checked_add(1)?;
@@ -168,7 +170,7 @@ impl TailDelta {
 }
 
 impl Delta {
-    /// The form in which a batch carries it.
+    /// Returns the encoding that a batch carries.
     pub fn to_bytes(self) -> Bytes {
         let mut out = Writer::new();
         match self {
@@ -223,7 +225,7 @@ impl Delta {
         out.finish().to_bytes()
     }
 
-    /// The delta in `bytes`.
+    /// Decodes the delta in `bytes`.
     pub fn from_bytes(bytes: Bytes) -> Result<Self, Malformed> {
         let mut input = Reader::new(bytes);
         let delta = match input.u32()? {
@@ -259,7 +261,7 @@ impl Delta {
 
 /// The merge function of this schema, for [`crate::Embedded`] and [`crate::Memory`].
 ///
-/// `None` if there is no record, if it is damaged, or if the change would carry it out of its bounds.
+/// `None` if the record does not exist or is damaged, or if a value would leave its bounds.
 pub fn merge(old: Option<&[u8]>, delta: &[u8]) -> Option<Value> {
     let old = Bytes::copy_from_slice(old?);
     Some(match Delta::from_bytes(Bytes::copy_from_slice(delta)).ok()? {

@@ -1,7 +1,9 @@
-//! Every regular file: its layout, and that its objects are as long as they are known to have been on disk, in each copy.
+//! The check of every regular file: its layout, and that each copy of its objects has the length that is known to be on
+//! disk.
 //!
-//! A file may have holes, and where it has one no object need be. So what is asked for is what the mgr has been told: how long all objects were when the file
-//! was written and synced ([`FileState::whole`]), and the last byte ([`FileState::written`]).
+//! A file may have holes, and a hole needs no object. So the check requires what clients reported to the mgr: the
+//! length of all objects when the file was written and synced ([`FileState::whole`]), and the last byte
+//! ([`FileState::written`]).
 
 use super::finding::Kind;
 use super::run::{Check, Checked};
@@ -15,20 +17,20 @@ use types::{ByteRange, FileId, IodId, Status};
 use wire::admin::Finding;
 use wire::native::SizeReply;
 
-/// Inodes looked at in one go.
+/// Number of inodes that one read of the namespace returns at most.
 const PAGE: usize = 512;
-/// Files whose iods are asked at a time.
+/// Number of files whose iods are asked at a time.
 const AT_ONCE: usize = 32;
-/// How often a file that changes under the check is looked at.
+/// How often a file that changes during the check is checked again.
 const TRIES: usize = 4;
-/// Ranges of bytes that a finding names one by one.
+/// Number of byte ranges that a finding lists.
 const RANGES_TOLD: usize = 4;
 
-/// What one file is like.
+/// The result for one file.
 enum Look {
     Fine,
     Found(Finding),
-    /// The iod that must hold its last byte cannot be asked.
+    /// The iod that must hold bytes of the file cannot be asked.
     Unasked(u16, IodId),
 }
 
@@ -60,7 +62,7 @@ impl Check {
         Ok(())
     }
 
-    /// Makes the copies of a file whole, if it has copies.
+    /// Repairs the copies of a file, if it has copies.
     async fn repair_file(&mut self, finding: Finding) -> Checked {
         let outcome = match finding.inode {
             Some(file) if Kind::is_of_a_copy(&finding.code) => self.room.rebuild(FileId(file), &[]).await.map(|_| true),
@@ -70,7 +72,7 @@ impl Check {
         self.mended(finding, outcome).await
     }
 
-    /// Looks at a file until it stays the same meanwhile.
+    /// Checks a file until it stays the same during the check.
     async fn file(&self, mut file: FileState) -> Result<Look, Status> {
         for _ in 0..TRIES {
             let look = self.look(&file).await?;
@@ -79,7 +81,7 @@ impl Check {
             }
             match self.room.namespace.file_state(file.id)? {
                 None => return Ok(Look::Fine),
-                // Its bytes go when its last open ends.
+                // Its objects are deleted when its last open ends.
                 Some(_) if self.room.namespace.info(file.id).is_ok_and(|info| info.attrs.nlink == 0) => {
                     return Ok(Look::Fine);
                 }
@@ -87,7 +89,7 @@ impl Check {
                 Some(now) => file = now,
             }
         }
-        // Whoever changes it all the time would notice.
+        // A file that changes all the time is in use: its users would notice the damage.
         Ok(Look::Fine)
     }
 
@@ -144,7 +146,7 @@ impl Check {
         Ok(Look::Fine)
     }
 
-    /// What the answer about one object means, which must have so many bytes.
+    /// Judges the answer about one object, which must have at least `least` bytes.
     fn judge(
         &self,
         file: &FileState,
@@ -171,19 +173,19 @@ impl Check {
             }
             Err(Asked::Away) => Look::Unasked(number, iod),
             Err(Asked::Refused(Status::Corrupt, detail)) => there(Kind::ObjectDamaged, 0, &detail),
-            // A newer generation or a scrubbed object are looked at with the objects.
+            // The check of objects covers a newer generation or a scrubbed object.
             Err(Asked::Refused(..)) => Look::Fine,
         })
     }
 }
 
-/// The bytes of a file that a part of an object holds, for people.
+/// The bytes of a file that a part of an object holds, for display.
 pub(super) struct Lost {
-    /// The first ones, in order.
+    /// The first ranges, in order.
     first: Vec<ByteRange>,
-    /// How many bytes there are in all.
+    /// The total number of bytes.
     bytes: u64,
-    /// The end of the last.
+    /// The end of the last range.
     end: u64,
 }
 

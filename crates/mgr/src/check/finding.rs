@@ -1,10 +1,10 @@
-//! Findings: what is told of each kind of damage.
+//! The findings of a check: code, severity and remedy of each kind of damage.
 
 use meta::Fault;
 use types::{FileId, IodId};
 use wire::admin::{Finding, Mended, Severity};
 
-/// A kind of damage that the iods or the mgr's own records have, with its code and what repairing does about it.
+/// A kind of damage on the iods or in the mgr's own records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     IodUnreachable,
@@ -28,11 +28,11 @@ pub(crate) enum Kind {
     CutRefused,
 }
 
-/// What repairing does about a copy.
+/// The remedy for a copy.
 const COPY: &str = "copy it from the other copy, if that has the bytes";
 
 impl Kind {
-    /// The same, of one of several copies.
+    /// Returns the same kind for one of several copies.
     pub(super) fn of_a_copy(self) -> Self {
         match self {
             Kind::ObjectMissing => Kind::CopyMissing,
@@ -42,7 +42,7 @@ impl Kind {
         }
     }
 
-    /// Whether a finding with this code is about one of several copies.
+    /// Returns whether a finding with this code is about one of several copies.
     pub(super) fn is_of_a_copy(code: &str) -> bool {
         [Kind::CopyMissing, Kind::CopyShort, Kind::CopyDamaged].iter().any(|kind| kind.row().0 == code)
     }
@@ -86,7 +86,7 @@ impl Kind {
         }
     }
 
-    /// Something of this kind.
+    /// Returns a finding of this kind.
     pub(crate) fn found(self, inode: Option<FileId>, iod: Option<IodId>, text: String) -> Finding {
         let (code, severity, remedy) = self.row();
         Finding {
@@ -103,7 +103,7 @@ impl Kind {
     }
 }
 
-/// What is told of a fault in the namespace.
+/// Returns the finding for a fault in the namespace.
 pub(crate) fn of(fault: &Fault) -> Finding {
     let severity = match fault {
         Fault::Record { .. } | Fault::Root | Fault::NoDirectory { .. } | Fault::Dangling { .. } => Severity::Loss,

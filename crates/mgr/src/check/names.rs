@@ -1,4 +1,4 @@
-//! The namespace, and the records that the mgr keeps beside it.
+//! The check of the namespace, and of the mgr's records in the registry.
 
 use super::finding::{self, Kind};
 use super::run::{Check, Checked, Stop};
@@ -10,15 +10,15 @@ use meta::{CheckMemory, Event, Fault, Mended};
 use tokio::sync::mpsc;
 use types::{FileId, Status};
 
-/// Files up to which the namespace is looked through on the spot; more take a thread that may wait for the disk.
+/// Largest number of files for which the check runs in place; larger namespaces are checked on a blocking thread.
 const ON_THE_SPOT: u64 = 20_000;
-/// Events that wait to be worked on.
+/// Number of events that wait in the channel.
 const WAITING: usize = 256;
-/// Records of the registry looked at.
+/// Largest number of registry records checked.
 const REGISTRY_MAX: usize = 1 << 17;
 
 impl Check {
-    /// Everything that must hold among names, inodes and lists.
+    /// Checks everything that must hold among names, inodes and lists.
     pub(super) async fn names(&mut self) -> Checked {
         let files = self.room.namespace.files().unwrap_or(0);
         self.begin("names and inodes", 0).await?;
@@ -36,7 +36,7 @@ impl Check {
         let (tell, mut events) = mpsc::channel(WAITING);
         let namespace = self.room.namespace.clone();
         let looking = tokio::task::spawn_blocking(move || {
-            // Nobody hears any more when the check was ended.
+            // The receiver is gone when the check was ended.
             namespace.check_into(CheckMemory::default(), &mut |event| match tell.blocking_send(event) {
                 Ok(()) => Walk::On,
                 Err(_) => Walk::Stop,
@@ -59,7 +59,7 @@ impl Check {
     }
 
     async fn fault(&mut self, fault: &Fault) -> Checked {
-        // It was there in one view of the store; it may have been mended since, also by this check.
+        // The fault was in one view of the store; it may have been repaired since, also by this check.
         match self.room.namespace.would_mend(fault) {
             Ok(Mended::Gone) => return Ok(()),
             Ok(Mended::Yes | Mended::No) | Err(Status::Corrupt) => {}
@@ -90,7 +90,7 @@ impl Check {
         }
     }
 
-    /// What follows from something mended.
+    /// Updates the state of the mgr after a repair.
     async fn follow(&mut self, fault: &Fault, file: FileId) -> Checked {
         match fault {
             Fault::NoTail { .. } | Fault::Record { .. } => self.room.notes.look_again(file)?,
@@ -101,14 +101,14 @@ impl Check {
         Ok(())
     }
 
-    /// The records of iods, clients and starts.
+    /// Checks the records of iods, clients and starts.
     pub(super) async fn registry(&mut self) -> Checked {
         self.begin("records of iods and clients", 0).await?;
         let records = self.room.namespace.registry_survey(b"", REGISTRY_MAX)?;
         self.looked(records.len() as u64).await?;
         let mut numbers = std::collections::HashMap::new();
         for (key, value) in records {
-            // One whose checksum does not match was told of with the names.
+            // The check of names reports a record with a wrong checksum.
             let Some(value) = value else { continue };
             let (client, why) = match iods::record(&key, &value) {
                 Some(Ok(number)) => match numbers.insert(number, key.clone()) {

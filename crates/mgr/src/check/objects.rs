@@ -1,4 +1,5 @@
-//! Every object of every iod: that its file exists and lives there, and that size and generation agree.
+//! The check of every object of every iod: that its file exists and has an object there, and that size and generation
+//! agree.
 
 use super::finding::Kind;
 use super::run::{Check, Checked};
@@ -11,16 +12,16 @@ use meta::{FileState, Layout};
 use types::{FileId, FileKind, Status};
 use wire::native::{LIST_MAX, ListEntry};
 
-/// Objects asked for at a time.
+/// Number of objects listed per request.
 const PAGE: u32 = 256;
-/// How often an object whose file changes under the check is looked at.
+/// How often an object is checked again if its file changes during the check.
 const TRIES: usize = 4;
 
-/// What is wrong with an object.
+/// The problem of an object.
 enum Wrong {
-    /// Nothing.
+    /// No problem.
     No,
-    /// The size, generation or place of it, as told.
+    /// A wrong size, generation or place, with a description.
     Is(Kind, String),
 }
 
@@ -85,7 +86,7 @@ impl Check {
         }
     }
 
-    /// An object without a file; it may be gone since it was listed.
+    /// Handles an object without a file; it may be gone since it was listed.
     async fn stray(&mut self, iod: &Registered, link: &Link, from: u64, entry: &ListEntry) -> Checked {
         let text = format!("{} bytes of a file that does not exist", entry.size);
         let finding = Kind::ObjectStray.found(Some(entry.object), Some(iod.id), text);
@@ -99,7 +100,7 @@ impl Check {
         self.mended(finding, removed.map(|()| true)).await
     }
 
-    /// Something that repairing does not touch.
+    /// Reports a problem that a repair does not touch.
     async fn left(&mut self, kind: Kind, iod: &Registered, entry: &ListEntry, text: String) -> Checked {
         let finding = kind.found(Some(entry.object), Some(iod.id), text);
         if self.repair { self.mended(finding, Ok(false)).await } else { self.found(finding).await }
@@ -127,7 +128,7 @@ impl Check {
         self.mended(finding, outcome).await
     }
 
-    /// Compares an object with its file until neither changes meanwhile.
+    /// Compares an object with its file until neither changes during the comparison.
     async fn compare(&self, iod: &Registered, link: &Link, from: u64, listed: &ListEntry) -> Result<Wrong, Status> {
         let mut entry = *listed;
         for _ in 0..TRIES {
@@ -141,7 +142,7 @@ impl Check {
             if matches!(wrong, Wrong::No) {
                 return Ok(wrong);
             }
-            // As it is now: what was listed may be older than the file that it was compared with.
+            // Lists the object again: the first listing may be older than the state of the file.
             let Some(now) = self.again(link, from, &entry).await? else { return Ok(Wrong::No) };
             let same = self.room.namespace.file_state(entry.object)?.as_ref() == Some(&file);
             if same && now == entry {
@@ -152,7 +153,7 @@ impl Check {
         Ok(Wrong::No)
     }
 
-    /// An object as it is now, given where the list began that showed it.
+    /// Returns the current state of an object; `from` is the start of the listing that contained it.
     async fn again(&self, link: &Link, from: u64, entry: &ListEntry) -> Result<Option<ListEntry>, Status> {
         let page = collector::list(link, from, LIST_MAX as u32).await?;
         Ok(page.entries.into_iter().find(|now| now.object == entry.object))
@@ -162,14 +163,14 @@ impl Check {
         if entry.damaged {
             return Ok(Wrong::Is(Kind::ObjectDamaged, "the head of its object cannot be read".to_owned()));
         }
-        // Where the bytes of a small file are on their way to objects may be.
+        // An inline file's bytes may be moving to objects: then its layout is decided.
         let layout = file.layout.as_ref().filter(|layout| !layout.is_inline());
         let objects = layout.and_then(Layout::decided).map(|layout| {
             let layout = layout.map_err(|_| Status::Corrupt)?;
             Objects::new(&self.room.iods, file.id, file.generation, &layout)
         });
         let Some(Ok(objects)) = objects else {
-            // A layout that cannot be read was told of with the files.
+            // The check of files reports a layout that cannot be read.
             return Ok(match layout {
                 Some(_) => Wrong::No,
                 None => Wrong::Is(Kind::ObjectForeign, "its file lies on no iod".to_owned()),

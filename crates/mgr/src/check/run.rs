@@ -1,4 +1,4 @@
-//! One check from its beginning to its end.
+//! One run of the online check, from its start to its end.
 
 use super::finding::Kind;
 use crate::gateway::NfsServer;
@@ -9,35 +9,35 @@ use tokio::sync::mpsc;
 use types::{FileId, IodId, Status};
 use wire::admin::{Finding, Mended};
 
-/// Something that a check tells.
+/// A message of a running check.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Something is wrong.
+    /// The check found a problem.
     Found(Box<Finding>),
-    /// How far it is.
+    /// The progress of the check.
     At {
-        /// What it looks at.
+        /// What the check looks at.
         phase: &'static str,
-        /// How much of that it has seen.
+        /// How many items of this phase it has seen.
         done: u64,
-        /// How much there is, 0 if unknown.
+        /// How many items there are, 0 if unknown.
         total: u64,
     },
-    /// It is over.
+    /// The end of the check.
     End {
-        /// Why before its end.
+        /// Why the check stopped early.
         broken_off: Option<String>,
-        /// What was counted.
+        /// The final counts.
         counts: Vec<(&'static str, u64)>,
     },
 }
 
-/// Why a check stops before its end.
+/// Why a check stops early.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// Nobody asks any more.
+    /// The receiver of its messages is gone.
     Alone,
-    /// It cannot go on.
+    /// The check cannot continue.
     Failed(Status),
 }
 
@@ -49,13 +49,13 @@ impl From<Status> for Stop {
 
 pub(crate) type Checked<T = ()> = Result<T, Stop>;
 
-/// A check at work.
+/// A running check.
 pub(crate) struct Check {
     pub(crate) server: Arc<NfsServer>,
     pub(crate) room: Arc<Room>,
     pub(crate) repair: bool,
     tell: mpsc::Sender<Step>,
-    /// Records, files and objects seen, files left out, and why.
+    /// Counts of records, files and objects seen, and of files left out with the reason.
     pub(crate) counts: Counts,
     phase: (&'static str, u64, u64),
 }
@@ -65,15 +65,15 @@ pub(crate) struct Counts {
     pub(crate) records: u64,
     pub(crate) files: u64,
     pub(crate) objects: u64,
-    /// Files whose sizes are not settled, as somebody writes them or did before a crash.
+    /// Files whose sizes are not settled, because a client writes them or wrote them before a crash.
     pub(crate) unsettled: u64,
-    /// Files of which an iod that should hold bytes could not be asked.
+    /// Files with an iod that should hold bytes and could not be asked.
     pub(crate) unasked: u64,
-    /// Numbers of iods that were not reached, or were lost on the way.
+    /// Numbers of iods that could not be reached, or were lost during the check.
     pub(crate) unreached: BTreeSet<u16>,
 }
 
-/// Checks everything, telling `tell`.
+/// Runs all checks and sends their messages to `tell`.
 pub(crate) async fn run(server: Arc<NfsServer>, repair: bool, tell: mpsc::Sender<Step>) {
     let room = server.fs().0.clone();
     let mut check = Check { server, room, repair, tell, counts: Counts::default(), phase: ("", 0, 0) };
@@ -91,7 +91,7 @@ pub(crate) async fn run(server: Arc<NfsServer>, repair: bool, tell: mpsc::Sender
         ("files_unasked", counts.unasked),
         ("iods_unreached", counts.unreached.len() as u64),
     ];
-    // Nobody may be left to hear it.
+    // The receiver may be gone.
     let _ = check.tell.send(Step::End { broken_off, counts }).await;
 }
 
@@ -105,12 +105,12 @@ impl Check {
         self.objects().await
     }
 
-    /// Tells of something that is wrong.
+    /// Reports a problem.
     pub(crate) async fn found(&mut self, finding: Finding) -> Checked {
         self.tell.send(Step::Found(Box::new(finding))).await.map_err(|_| Stop::Alone)
     }
 
-    /// Tells of something that was repaired, or not.
+    /// Reports a problem with the outcome of its repair.
     pub(crate) async fn mended(&mut self, mut finding: Finding, outcome: Result<bool, Status>) -> Checked {
         finding.mended = match outcome {
             Ok(true) => Mended::Yes,
@@ -123,20 +123,20 @@ impl Check {
         self.found(finding).await
     }
 
-    /// Begins to look at something of which there is about so much.
+    /// Begins a phase of about `total` items.
     pub(crate) async fn begin(&mut self, phase: &'static str, total: u64) -> Checked {
         self.phase = (phase, 0, total);
         self.looked(0).await
     }
 
-    /// So much more was looked at.
+    /// Reports that `more` further items were checked.
     pub(crate) async fn looked(&mut self, more: u64) -> Checked {
         self.phase.1 += more;
         let (phase, done, total) = self.phase;
         self.tell.send(Step::At { phase, done, total }).await.map_err(|_| Stop::Alone)
     }
 
-    /// Tells once of an iod that cannot be asked.
+    /// Reports an iod that cannot be asked, once per iod.
     pub(crate) async fn unreached(&mut self, number: u16, id: IodId) -> Checked {
         if !self.counts.unreached.insert(number) {
             return Ok(());
@@ -144,7 +144,7 @@ impl Check {
         self.found(Kind::IodUnreachable.found(None, Some(id), "the iod cannot be asked".to_owned())).await
     }
 
-    /// Whether the size of a file is being worked on, so that its objects may disagree with it.
+    /// Returns whether the size of a file is being worked on, so that its objects may disagree with it.
     pub(crate) fn unsettled(&self, file: FileId) -> Result<bool, Status> {
         Ok(crate::settler::in_use(&self.server, file) || !self.room.namespace.intents_of(file)?.is_empty())
     }

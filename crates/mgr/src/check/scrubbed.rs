@@ -1,4 +1,5 @@
-//! What the last scrub found inside of objects, as far as it is still so: of a file with copies it is written again from the other copy.
+//! The check of damage that the last scrub found inside of objects and that still exists; a repair writes it again from
+//! another copy.
 
 use super::finding::Kind;
 use super::run::{Check, Checked};
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 use types::{ByteRange, FileId, Status};
 use wire::admin::Finding;
 
-/// The damage of one file: numbers of iods, and ranges of its objects there.
+/// The damage of one file: numbers of iods, and ranges of its objects on them.
 type Damage = Vec<(u16, ByteRange)>;
 
 impl Check {
@@ -24,7 +25,7 @@ impl Check {
                         self.told(file, suspect, finding).await?;
                     }
                 }
-                // Its iods are told of with the files.
+                // The check of files reports its unreachable iods.
                 Err(Status::Stale | Status::Delay) => {}
                 Err(status) => return Err(status.into()),
             }
@@ -45,7 +46,7 @@ impl Check {
         self.mended(finding, outcome).await
     }
 
-    /// What is damaged yet.
+    /// Returns the damage that still exists.
     async fn still_damaged(&self, file: FileId, damage: &Damage) -> Result<Vec<(Suspect, Finding)>, Status> {
         let info = self.room.namespace.info(file)?;
         let Some(layout) = info.layout.as_ref().filter(|layout| layout.is_final()) else { return Ok(Vec::new()) };

@@ -1,4 +1,4 @@
-//! What clients may mount: the `[[export]]` tables of a mgr's configuration.
+//! The `[[export]]` tables of a mgr's configuration: which clients may mount which directories, and on what terms.
 
 use super::{Config, KernelLayout};
 use crate::error::Error;
@@ -13,58 +13,59 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// User and group that squashed callers become where none are named: the system's `nobody`.
+/// Default user and group of squashed callers: the system's `nobody`.
 const NOBODY: u32 = 65534;
 
-/// What may be done in an export.
+/// The operations that an export allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 pub enum Access {
-    /// Everything.
+    /// Reads and changes.
     #[default]
     #[serde(rename = "rw")]
     ReadWrite,
-    /// Nothing that changes anything.
+    /// No changes.
     #[serde(rename = "ro")]
     ReadOnly,
 }
 
-/// Whose word about who they are is not taken.
+/// Which callers are squashed, that is, replaced by the anonymous user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SquashWhom {
-    /// Nobody's: everybody is who they say.
+    /// No callers.
     #[default]
     None,
-    /// The superuser's.
+    /// The superuser.
     Root,
-    /// Everybody's.
+    /// All callers.
     All,
 }
 
-/// A directory that clients may mount, and on what terms. A directory may be exported several times, to different clients: the first
-/// that names a client counts.
+/// A directory that clients may mount, and on what terms. A directory may be exported several times, to different
+/// clients: the first export that names a client counts.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Export {
     /// The directory, from the root of the file system.
     #[serde(default = "root")]
     pub path: String,
-    /// Addresses and networks of the clients, as `10.1.0.0/16` or `fd00::7`; everybody where none is named.
+    /// Addresses and networks of the clients, as `10.1.0.0/16` or `fd00::7`; by default all clients.
     #[serde(default)]
     pub clients: Vec<String>,
-    /// Whether requests from other machines are taken from ports below 1024 alone. Then only root of a client machine can act for other users.
+    /// Whether requests from other hosts must use a source port below 1024. Then only root of a client host can act for
+    /// other users.
     #[serde(default = "yes")]
     pub privileged_ports: bool,
-    /// What may be done.
+    /// The operations that the export allows.
     #[serde(default)]
     pub access: Access,
-    /// Whose word about who they are is not taken.
+    /// Which callers are squashed.
     #[serde(default)]
     pub squash: SquashWhom,
-    /// The user that they become instead.
+    /// The user of squashed callers.
     #[serde(default = "nobody")]
     pub anon_uid: u32,
-    /// The group that they become instead.
+    /// The group of squashed callers.
     #[serde(default = "nobody")]
     pub anon_gid: u32,
     /// As the mgr's `layout`, for this export.
@@ -77,7 +78,7 @@ pub struct Export {
     pub mirrors: Option<u32>,
     /// As the mgr's `mds_threshold`, for this export.
     pub mds_threshold: Option<String>,
-    /// As the mgr's `policy`, for this export, in addition to it.
+    /// As the mgr's `policy`, for this export; added to the mgr's.
     pub policy: Option<String>,
 }
 
@@ -94,7 +95,7 @@ fn nobody() -> u32 {
 }
 
 impl Default for Export {
-    /// Everything to everybody.
+    /// The root, with all operations, for all clients.
     fn default() -> Self {
         Export {
             path: root(),
@@ -114,7 +115,8 @@ impl Default for Export {
     }
 }
 
-/// `PATH` and, behind commas, `key=value` with the keys of the table; several clients, and several parts of a policy, are joined by `+`.
+/// Parses `PATH` and, after commas, `key=value` with the keys of the table; `+` joins several clients, and several
+/// settings of a policy.
 impl FromStr for Export {
     type Err = String;
 
@@ -149,7 +151,7 @@ fn bad<T>(name: &'static str, reason: String) -> Result<T, Error> {
 }
 
 impl Export {
-    /// Checks it, with the mgr's own settings for what it does not say.
+    /// Checks the export, with the mgr's own settings as defaults.
     pub(super) fn check(&self, config: &Config) -> Result<Rule, Error> {
         if !self.path.starts_with('/') {
             return bad(
@@ -193,7 +195,7 @@ impl Export {
         })
     }
 
-    /// How files are laid out and used in it where no directory says otherwise, as far as that is not so by itself.
+    /// Returns the policy settings of the export that differ from the defaults.
     fn policy(&self, config: &Config) -> Result<Settings, Error> {
         let mut told = Settings::default();
         let mut set = |part: Part, value: &str| {
@@ -201,7 +203,7 @@ impl Export {
             set.map_err(|e| Error::BadConfig { name: part.name(), reason: e.to_string() })
         };
         let count = self.stripe_count.unwrap_or(config.stripe_count);
-        // With a file on all iods most clients of this kind could do nothing but come to the mgr.
+        // With a file on all iods, most clients of this kind could only use the mgr path.
         let one = count == 0 && self.layout.unwrap_or(config.layout) == KernelLayout::Flexfiles;
         let count = if one { 1 } else { count }.to_string();
         set(Part::StripeUnit, self.stripe_unit.as_ref().unwrap_or(&config.stripe_unit))?;

@@ -1,4 +1,5 @@
-//! Which directories were exported before, and since when: handles of files from before an export began are not good for what is in it now.
+//! The durable record of exports: which directories were exported at earlier starts, and from which epoch on their
+//! handles are valid.
 
 use super::{EXPORTS_MAX, Exports};
 use crate::handle::EPOCH_MAX;
@@ -13,19 +14,20 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// The key of the record in the registry.
 const KEY: &[u8] = b"mgr/exports";
-/// How often it is looked whether an export's directory was made meanwhile.
+/// Interval of the checks whether an export's directory has been created.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// An export that is there: the names from the root down to it, and its directory.
+/// An export whose directory exists: the names on its path from the root, and the directory.
 pub(super) type Rooted<'a> = (&'a [Bytes], FileId);
 
-/// The exports as the metadata store knows them.
+/// The exports as recorded in the metadata store.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Recorded {
-    /// Rises with each start of an mgr that finds exports which were none at the start before.
+    /// Rises with each start of the mgr that finds exports which did not exist at the start before.
     epoch: u32,
-    /// By directory of an export: the epoch that its handles have. Handles of files other than directories with a lower one are refused, as the file may have
-    /// come into another export since. It rises when the export begins and when one below it does, and never falls: no handle changes whose old form is good.
+    /// By directory of an export: the epoch of its handles. Handles of files (not directories) with a lower epoch are
+    /// refused, because the file may belong to another export since. The epoch rises when the export begins and when an
+    /// export below it begins. It never falls: no handle that is still valid changes its form.
     good_from: BTreeMap<FileId, u32>,
 }
 
@@ -47,8 +49,9 @@ impl Xdr for Recorded {
 }
 
 impl Recorded {
-    /// What holds for these exports after what was on record before. A store that has none is a new one, or was served by a version that gave out handles of
-    /// closed exports: then those of files are refused wherever an export is inside another one.
+    /// Returns the record for these exports, from the record of the start before. A store without a record is new, or
+    /// was served by a version that gave out handles of closed exports. In the second case, handles of files are
+    /// refused wherever one export contains another.
     pub(super) fn at_start(
         namespace: &Namespace<Embedded>,
         exports: &[Rooted<'_>],
@@ -67,7 +70,7 @@ impl Recorded {
         })
     }
 
-    /// After a start with these exports: those that are new begin an epoch, those that are gone are forgotten.
+    /// Returns the record after a start with these exports: new exports begin an epoch, removed ones are forgotten.
     fn followed_by(&self, exports: &[Rooted<'_>]) -> Self {
         let is_new = |(_, root): &Rooted<'_>| !self.good_from.contains_key(root);
         let new: Vec<_> = exports.iter().filter(|export| is_new(export)).collect();
@@ -82,25 +85,26 @@ impl Recorded {
         next
     }
 
-    /// These exports alone. One that is not known was made after it was configured: there is no older handle of what is in it.
+    /// Returns the record for these exports only. An unknown export was created after it was configured: no older
+    /// handle of its files exists.
     fn with(&self, exports: &[Rooted<'_>]) -> Self {
         let good_from = exports.iter().map(|(_, root)| (*root, self.good_from(*root))).collect();
         Recorded { epoch: self.epoch, good_from }
     }
 
-    /// The epoch of the handles of an export, and the lowest that is good for files.
+    /// Returns the epoch of the handles of an export, which is also the lowest valid one for files.
     pub(super) fn good_from(&self, root: FileId) -> u32 {
         self.good_from.get(&root).copied().unwrap_or(0)
     }
 }
 
-/// Whether an export is inside another one.
+/// Returns whether an export is inside another one.
 fn is_below((inner, _): &Rooted<'_>, (outer, _): &Rooted<'_>) -> bool {
     inner.len() > outer.len() && inner.starts_with(outer)
 }
 
 impl Exports {
-    /// Has the exports on record as they are now.
+    /// Records the current exports.
     pub(super) async fn record(&self) -> Result<(), Status> {
         let now = self.recorded.with(&self.rooted(&self.read())).to_bytes();
         if self.namespace.registry(KEY)?.is_some_and(|record| record[..] == now[..]) {
@@ -110,7 +114,8 @@ impl Exports {
     }
 }
 
-/// Keeps the record true, for ever: a directory that was made after it was to be exported is no new export at the next start.
+/// Keeps the record up to date, for ever: a directory that is created after it was configured as an export is no new
+/// export at the next start.
 pub(crate) async fn keep(room: Arc<Room>) {
     loop {
         tokio::time::sleep(EVERY).await;
@@ -140,12 +145,13 @@ mod tests {
         let first = Recorded::default().with(&[a]);
         assert_eq!((first.epoch, of(&first)), (0, [0, 0, 0]));
         assert_eq!(first.followed_by(&[a]), first);
-        // Beside it: the handles of the other one stay as they are.
+        // Beside another export: the handles of that export stay as they are.
         let second = first.followed_by(&[b, a]);
         assert_eq!((second.epoch, of(&second)), (1, [0, 0, 1]));
         let third = second.followed_by(&[top, a, b]);
         assert_eq!((third.epoch, of(&third)), (2, [2, 0, 1]));
-        // One that is gone changes nothing; when it comes back it is a new one, and what is around it has other handles.
+        // A removed export changes nothing; when it comes back it is new, and the handles of the export around it
+        // change.
         let fourth = third.followed_by(&[top, a]);
         assert_eq!((fourth.epoch, of(&fourth)), (2, [2, 0, 0]));
         let fifth = fourth.followed_by(&[top, a, b]);

@@ -1,4 +1,5 @@
-//! Whether exports let others in than at the start before, or on other terms: what clients were given then is worth nothing any more.
+//! The durable record of the exports' terms: if they have changed since the last start, the rights that clients got
+//! before are ended.
 
 use super::Exports;
 use std::fmt::Write;
@@ -9,7 +10,7 @@ use wire::native::Key;
 const KEY: &[u8] = b"mgr/export-terms";
 
 impl Exports {
-    /// A number for who may do what in these exports; other ones have another number.
+    /// Returns a number derived from the clients and terms of all exports; different terms give a different number.
     fn terms(&self, key: &Key) -> [u8; 16] {
         let mut text = String::from("exports");
         for rule in &self.rules {
@@ -19,19 +20,19 @@ impl Exports {
         key.derived_id(text.as_bytes())
     }
 
-    /// Whether they are other ones than those on record.
+    /// Returns whether the terms differ from the recorded ones.
     ///
     /// # Errors
-    /// The store cannot be read.
+    /// The store could not be read.
     pub(crate) fn have_changed(&self, key: &Key) -> Result<bool, Status> {
         let recorded = self.namespace.registry(KEY)?;
         Ok(recorded.is_none_or(|recorded| recorded[..] != self.terms(key)))
     }
 
-    /// Has them on record as they are.
+    /// Records the current terms.
     ///
     /// # Errors
-    /// The store cannot be written.
+    /// The store could not be written.
     pub(crate) async fn record_terms(&self, key: &Key) -> Result<(), Status> {
         let terms = self.terms(key).to_vec().into();
         self.namespace.registry_put(net::clock::now().into(), KEY, Some(&terms)).await

@@ -1,4 +1,4 @@
-//! CLAIM asked of iods: when one comes up, and of all of them when the mgr leaves a new mark.
+//! The CLAIM exchange with iods: when an iod connects, and with all iods when the mgr leaves a new mark.
 
 use super::claims::Refusal;
 use super::link::{Asked, Link};
@@ -12,26 +12,28 @@ use tokio::time::Instant;
 use types::{Generation, Status};
 use wire::native::{Claim, ClaimArgs, ClaimReply, Claiming, Procedure, Rights, STORE_OBJECT};
 
-/// How long the first iods that answer wait for the others, so that none is claimed by a store that another one refuses.
+/// How long the first iods that answer wait for the others, so that a store claims no iod while another iod refuses the
+/// store.
 const OTHERS: Duration = Duration::from_secs(2);
-/// How long an iod may be silent that is asked what it remembers: it may have died since it said HELLO, and others wait for it.
+/// Time limit for the question what an iod remembers: the iod may have died since HELLO, and others wait for it.
 const SILENT: Duration = Duration::from_secs(5);
-/// How long it may take to find its highest object.
+/// Time limit for an iod to find its highest object.
 const LISTED: Duration = Duration::from_secs(60);
-/// How often a claim is tried while another one changes what the iod remembers.
+/// How often a claim is tried while another mgr changes what the iod remembers.
 const TRIES: usize = 4;
-/// How often it is looked whether a new mark is due.
+/// Interval of the checks whether a new mark is due.
 const LOOK: Duration = Duration::from_secs(10);
-/// By how many seconds the clock may go off before iods are told the time again: far less than rights last.
+/// Clock step of this host, in seconds, after which iods get the time again: far less than the lifetime of rights.
 const CLOCK_OFF: u64 = 10;
-/// How often a new mark is left while files change: a copy of the store that is older than this is known for one.
+/// Number of [`LOOK`] intervals between new marks while files change: an older copy of the store than this can be
+/// detected.
 const EVERY: u32 = 60;
 
-/// What is said of an iod that is not used because it has lost what it took.
+/// The message about an iod that is not used because it has lost a mark that it took.
 const BEHIND: &str = "its disk is an older copy: the iod was given a later mark than it remembers, and files would have the bytes of that time; nothing was \
                       changed: start the iod on its newest disk; if that is lost, docs/replacing-a-disk.md says what to do";
 
-/// The mark that an iod remembers, or 0.
+/// Returns the mark that an iod remembers, or 0.
 fn mark_of(answer: &ClaimReply) -> u64 {
     answer.remembered.map_or(0, |claim| claim.mark)
 }
@@ -56,7 +58,7 @@ impl Iods {
         })
     }
 
-    /// What an iod remembers, and the highest number of its objects.
+    /// Asks an iod for its claim and the highest number of its objects.
     pub(super) async fn remembered(&self, link: &Link) -> Result<ClaimReply, String> {
         self.ask_claim(link, None, true).await
     }
@@ -70,7 +72,8 @@ impl Iods {
         }
     }
 
-    /// Whether the iod of a slot that has just been connected may be claimed. Until it is, it takes nothing from clients.
+    /// Checks whether the iod of a newly connected slot may be claimed. Until it is claimed, it accepts nothing from
+    /// clients.
     pub(super) async fn may_claim(&self, slot: usize, link: &Link) -> Result<(), Unclaimed> {
         let answer = self.ask_claim(link, None, false).await.map_err(Unclaimed::Failed)?;
         self.judge(link, &answer)?;
@@ -78,18 +81,19 @@ impl Iods {
         let all = self.slots.len();
         let others = self.asked.subscribe();
         let wait = async { drop(others.clone().wait_for(|asked| *asked >= all).await) };
-        // One that is silent must not keep the mgr from the others.
+        // A silent iod must not keep the mgr from the others.
         let _ = tokio::time::timeout(OTHERS, wait).await;
         self.check_not_refused()
     }
 
-    /// No iod is claimed by a store that another one has refused.
+    /// Fails if an iod has refused this store: then no other iod is claimed.
     pub(super) fn check_not_refused(&self) -> Result<(), Unclaimed> {
         let why = |refused: Refused| format!("the iod at {} has refused the metadata store", refused.address);
         self.refused().map_or(Ok(()), |refused| Err(Unclaimed::Failed(why(refused))))
     }
 
-    /// Claims an iod, also one that remembers the newest mark: it serves nobody before it was claimed since its start.
+    /// Claims an iod, even if it remembers the newest mark: after each start an iod serves clients only once it is
+    /// claimed.
     pub(super) async fn claim_now(&self, link: &Link) -> Result<Claim, Unclaimed> {
         let failed = |e: Status| Unclaimed::Failed(format!("the claim cannot be recorded: {e}"));
         let iod = link.hello.iod;
@@ -113,7 +117,7 @@ impl Iods {
         Err(Unclaimed::Failed("another mgr claims it at the same time".to_owned()))
     }
 
-    /// Claims a member of which it is not known that it remembers the newest mark.
+    /// Claims a member that may not have the newest mark.
     pub(super) async fn claim_again(&self, number: u16, link: &Arc<Link>) -> Result<(), Unclaimed> {
         let claim = self.claim_now(link).await?;
         if let Some(member) = self.state().members.get_mut(&number) {
@@ -122,18 +126,18 @@ impl Iods {
         Ok(())
     }
 
-    /// Leaves a new mark with all iods that are up; the others get it when they come. From now on every copy of the store that
-    /// was made before is known for an older one.
+    /// Leaves a new mark with all iods that are up; the others get it when they connect. From then on every earlier
+    /// copy of the store is detected as an older one.
     pub(crate) async fn leave_mark(&self) -> Result<(), Status> {
         let newest = self.claims.renew().await?;
         let up = self.up();
-        // All at once: one that is silent must not hold up the others.
+        // All at once: a silent iod must not delay the others.
         join_all(up.iter().map(|(number, link)| self.leave_with(*number, link))).await;
         let all_have = self.state().members.values().all(|member| member.claimed == Some(newest.mark));
         if all_have { self.claims.forget_oldest().await } else { Ok(()) }
     }
 
-    /// Claims a member again; one that cannot be claimed is connected, and claimed, again.
+    /// Claims a member again; if that fails, closes its link, so that it is connected and claimed again.
     pub(super) async fn leave_with(&self, number: u16, link: &Arc<Link>) {
         match self.claim_again(number, link).await {
             Ok(()) => return,
@@ -145,8 +149,8 @@ impl Iods {
         link.close();
     }
 
-    /// The iod at this address cannot be used with this store. If the store is an older copy, or no iod has taken a claim
-    /// since the start, the mgr must not go on.
+    /// Records that the iod at this address cannot be used with this store. If the store is an older copy, or no iod
+    /// has accepted a claim since the start, the mgr must stop.
     pub(super) fn refuse(&self, address: String, refusal: Refusal) {
         let began = self.state().members.values().any(|member| member.claimed.is_some());
         if began && matches!(refusal, Refusal::Foreign { .. }) {
@@ -160,12 +164,12 @@ impl Iods {
         });
     }
 
-    /// The first iod that has refused the metadata store so that the mgr must not go on.
+    /// Returns the first refusal of an iod because of which the mgr must stop.
     pub(crate) fn refused(&self) -> Option<Refused> {
         self.refused.borrow().clone()
     }
 
-    /// Completes when an iod has refused the metadata store so that the mgr must not go on.
+    /// Completes when an iod has refused the metadata store so that the mgr must stop.
     pub(crate) async fn until_refused(&self) -> Refused {
         let mut refused = self.refused.subscribe();
         loop {
@@ -178,7 +182,7 @@ impl Iods {
         }
     }
 
-    /// The slot has been tried: nobody waits for its iod any more.
+    /// Records that the slot has been tried: no other slot waits for its iod any more.
     pub(super) fn asked(&self, slot: usize) {
         if !self.slots[slot].asked.swap(true, std::sync::atomic::Ordering::Relaxed) {
             self.asked.send_modify(|asked| *asked += 1);
@@ -186,11 +190,11 @@ impl Iods {
     }
 }
 
-/// Leaves a new mark with the iods, for ever: every ten minutes while files change, and when somebody has set the clock of this host. Iods go by that
-/// clock when they look whether a right has ended.
+/// Leaves a new mark with the iods, for ever: every ten minutes while files change, and after the clock of this host
+/// was set. Iods use that clock to check whether a right has expired.
 pub(crate) async fn mark(iods: Arc<Iods>) {
     let begun = Instant::now();
-    // The time at which it began, by the clock of now: the same for ever, unless that is set.
+    // The start time by the current clock: constant unless the clock is set.
     let beginning = || unix_now().saturating_sub(begun.elapsed().as_secs());
     let mut batches = None;
     let (mut looks, mut told) = (0, beginning());

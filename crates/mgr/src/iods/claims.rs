@@ -1,8 +1,8 @@
-//! Claims: how iods know the metadata store that uses them, so that neither another store nor an older copy changes anything.
+//! Claims: they bind an iod to one metadata store, so that neither another store nor an older copy can use it.
 //!
-//! The mgr leaves a mark, a random number, with every iod: at each start, after each dump, and from time to time while files
-//! change. The store records its marks before any iod gets them. An iod whose mark the store does not know was used by another
-//! store or by a later state of this one.
+//! The mgr leaves a mark, a random number, with every iod: at each start, after each dump, and from time to time while
+//! files change. The store records each mark before any iod gets it. If the store does not know the mark of an iod,
+//! another store or a later state of this one has used that iod.
 
 use super::given::Turns;
 use meta::{Embedded, Namespace};
@@ -13,12 +13,12 @@ use wire::native::{Claim, ClaimReply};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 const PREFIX: &[u8] = b"mgr/mark/";
-/// How many inode numbers a claim covers that are not taken yet. Far more than are taken between two looks at them.
+/// Number of unused inode numbers that a claim covers. Far more than are allocated between two checks.
 const AHEAD: u64 = 1 << 24;
-/// Marks from which on the oldest ones are forgotten, and how many are kept then.
+/// If there are more marks than this, the oldest are forgotten, and [`MARKS_KEPT`] are kept.
 const MARKS_MAX: usize = 512;
 const MARKS_KEPT: usize = 256;
-/// Most marks read at a time.
+/// Number of marks that one read returns at most.
 const MARKS_READ: usize = 1 << 16;
 
 /// Why an iod must not be used with this metadata store.
@@ -44,21 +44,21 @@ pub enum Refusal {
         /// The epoch of the later state.
         epoch: u32,
     },
-    /// The iod remembers no store, and has objects that this one cannot have made.
+    /// The iod remembers no store, and has objects that this store cannot have made.
     #[error(
         "it has object {highest}, and this metadata store has given out numbers below {next} only: the store is an older copy or \
          not the one of this iod; nothing was changed: start the mgr on the store that made these objects, or, if only this copy \
          of it is left, start it once with --recover-old-store"
     )]
     Above {
-        /// The highest number of an object.
+        /// The highest number of an object on the iod.
         highest: u64,
-        /// The first number that the store has not given out.
+        /// The first number that the store has not allocated.
         next: u64,
     },
 }
 
-/// Whether a store may use an iod that answers so. `knows` tells whether it is a mark of the store.
+/// Returns whether a store may use an iod that gave this answer. `knows` returns whether a mark belongs to the store.
 pub(super) fn judge(
     own: StoreId,
     next: u64,
@@ -73,12 +73,12 @@ pub(super) fn judge(
         },
         (None, Some(highest)) if highest < next => Ok(()),
         (None, Some(highest)) => Err(Refusal::Above { highest, next }),
-        // An iod that remembers nothing says what it has.
+        // An iod without a claim must report its highest object.
         (None, None) => return Err(Status::Io),
     })
 }
 
-/// A mark as the store records it: when it was left.
+/// A mark as the store records it: the epoch, and when the mark was left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Mark {
     epoch: u32,
@@ -101,13 +101,13 @@ fn mark_key(mark: u64) -> Vec<u8> {
     [PREFIX, &mark.to_be_bytes()].concat()
 }
 
-/// The claims of one start of an mgr.
+/// The claims of one start of the mgr.
 #[derive(Debug)]
 pub(super) struct Claims {
     pub(super) namespace: Arc<Namespace<Embedded>>,
     pub(super) store: StoreId,
     epoch: u32,
-    /// The newest one, none before the first.
+    /// The newest claim, none before the first.
     current: Mutex<Option<Claim>>,
     /// See [`Turns`].
     pub(super) turns: Turns,
@@ -118,12 +118,12 @@ impl Claims {
         Claims { namespace, store, epoch, current: Mutex::new(None), turns: Turns::default() }
     }
 
-    /// The first number that the store has not given out.
+    /// Returns the first number that the store has not allocated.
     pub(super) fn next(&self) -> Result<u64, Status> {
         self.namespace.next_id().map(|next| next.0)
     }
 
-    /// Whether the iod that answers so may be used.
+    /// Returns whether the iod that gave this answer may be used.
     pub(super) fn judge(&self, answer: &ClaimReply) -> Result<Result<(), Refusal>, Status> {
         judge(self.store, self.next()?, answer, |mark| self.knows(mark))
     }
@@ -132,7 +132,7 @@ impl Claims {
         Ok(self.namespace.registry(&mark_key(mark))?.is_some())
     }
 
-    /// Takes a mark for one of the store's own, durably.
+    /// Records a mark durably as one of the store's own.
     pub(super) async fn adopt(&self, mark: u64, epoch: u32) -> Result<(), Status> {
         let now = net::clock::now();
         let record = Mark { epoch, left: Timestamp::from(now).secs.max(0) as u64 };
@@ -141,13 +141,13 @@ impl Claims {
 
     async fn make(&self) -> Result<Claim, Status> {
         let mark = getrandom::u64().map_err(|_| Status::ServerFault)?.max(1);
-        // Before any iod gets it: a store that does not know the mark of its own iod would take itself for an old copy.
+        // Before any iod gets it: a store that does not know the mark of its own iod would be taken for an older copy.
         self.adopt(mark, self.epoch).await?;
         let numbers = self.next()?.checked_add(AHEAD).ok_or(Status::Corrupt)?;
         Ok(Claim { store: self.store, epoch: self.epoch, mark, numbers })
     }
 
-    /// The newest claim of this start.
+    /// Returns the newest claim of this start.
     pub(super) async fn current(&self) -> Result<Claim, Status> {
         let mut current = self.current.lock().await;
         match *current {
@@ -156,25 +156,26 @@ impl Claims {
         }
     }
 
-    /// A claim with a new mark, which is the newest from now on.
+    /// Makes a claim with a new mark, which is the newest from now on.
     pub(super) async fn renew(&self) -> Result<Claim, Status> {
         let mut current = self.current.lock().await;
         Ok(*current.insert(self.make().await?))
     }
 
-    /// Whether so many numbers were taken that a new claim is needed.
+    /// Returns whether so many numbers were allocated that a new claim is needed.
     pub(super) async fn is_short_of_numbers(&self) -> Result<bool, Status> {
         let next = self.next()?;
         Ok(self.current.lock().await.is_some_and(|claim| next.saturating_add(AHEAD / 2) > claim.numbers))
     }
 
-    /// Forgets the oldest marks if there are many. Every iod must have the newest one: then none needs the others.
+    /// Forgets the oldest marks if there are many. Every iod must have the newest mark: then no iod needs the older
+    /// ones.
     pub(super) async fn forget_oldest(&self) -> Result<(), Status> {
         let marks = self.namespace.registry_list(PREFIX, MARKS_READ)?;
         if marks.len() <= MARKS_MAX {
             return Ok(());
         }
-        // One that cannot be read counts as the oldest.
+        // A mark that cannot be read counts as the oldest.
         let left = |value| Mark::from_bytes(value).map_or(0, |mark| mark.left);
         let mut marks: Vec<_> = marks.iter().map(|(key, value)| (left(value), key)).collect();
         marks.sort_unstable();

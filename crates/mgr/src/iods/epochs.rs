@@ -1,4 +1,4 @@
-//! Ending all rights to use objects that earlier starts of the mgr have given.
+//! The end of all rights to objects that earlier starts of the mgr granted to clients.
 
 use super::Iods;
 use futures_util::future::join_all;
@@ -6,23 +6,24 @@ use meta::{Embedded, Namespace};
 use std::sync::atomic::Ordering::SeqCst;
 use types::Status;
 
-/// The key of the record: the least epoch whose rights count.
+/// The registry key of the least epoch whose rights are valid.
 const KEY: &[u8] = b"mgr/least-epoch";
 
-/// What is on record.
+/// Returns the recorded least epoch.
 pub(super) fn recorded(namespace: &Namespace<Embedded>) -> Result<u32, Status> {
     let Some(record) = namespace.registry(KEY)? else { return Ok(0) };
     Ok(u32::from_be_bytes(record[..].try_into().map_err(|_| Status::Corrupt)?))
 }
 
 impl Iods {
-    /// Has iods refuse what earlier starts of the mgr have given to clients: each one that is up before this returns, each other one before it
-    /// serves any client. Clients of those starts get new rights when they ask, if they still may.
+    /// Makes iods refuse the rights that earlier starts of the mgr granted to clients: iods that are up before this
+    /// returns, the others before they serve any client. Clients of those starts get new rights on request, if their
+    /// permissions still allow it.
     pub(crate) async fn end_earlier_rights(&self) -> Result<(), Status> {
         if self.least_epoch.load(SeqCst) == self.epoch {
             return Ok(());
         }
-        // The store records it before the mgr tells any iod: the next start of the mgr tells iods that have forgotten it.
+        // Recorded before any iod learns of it: the next start of the mgr repeats it to iods that have forgotten it.
         let record = self.epoch.to_be_bytes().to_vec().into();
         self.namespace.registry_put(net::clock::now().into(), KEY, Some(&record)).await?;
         self.least_epoch.store(self.epoch, SeqCst);

@@ -1,7 +1,8 @@
-//! Which mark each iod has: an iod that comes with an earlier one has an older copy of its disk, and would answer with bytes of that time.
+//! The marks given to each iod: an iod that returns with an earlier mark has an older copy of its disk, and is not
+//! used.
 //!
-//! A mark is recorded for an iod before the iod gets it, and once more when it has taken it. So whatever dies or fails in between, the iod has one
-//! of those that were recorded since it took one.
+//! The mgr records a mark for an iod before the iod gets it, and again when the iod has accepted it. So after any crash
+//! or failure the iod has one of the marks recorded since its last acceptance.
 
 use super::claims::Claims;
 use std::collections::HashMap;
@@ -12,15 +13,17 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 const PREFIX: &[u8] = b"mgr/given/";
 
-/// Most marks that an iod may have taken without saying so; more only of one that fails at each start of the mgr.
+/// Number of marks that an iod may have accepted without a confirmation; only an iod that fails at each start of the
+/// mgr reaches it.
 const GIVING_MAX: usize = 256;
 
 /// The marks of which an iod has one; 0 is none.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Given {
-    /// The one that it took last.
+    /// The mark that the iod accepted last.
     taken: u64,
-    /// Those that the mgr gave since. A CLAIM that failed may have reached the disk: the iod remembers that mark once it is started anew.
+    /// The marks that the mgr gave since. A CLAIM that failed may have reached the disk: then the iod remembers that
+    /// mark after its next start.
     giving: Vec<u64>,
 }
 
@@ -36,12 +39,12 @@ impl Xdr for Given {
 }
 
 impl Given {
-    /// Whether an iod that remembers this mark has lost a later one.
+    /// Returns whether an iod that remembers this mark has lost a later one.
     fn is_behind(&self, remembered: u64) -> bool {
         remembered != 0 && self.taken != remembered && !self.giving.contains(&remembered)
     }
 
-    /// It may take another one.
+    /// Records that the iod may accept another mark.
     fn gives(&mut self, mark: u64) {
         if !self.giving.contains(&mark) {
             self.giving.truncate(GIVING_MAX - 1);
@@ -59,7 +62,7 @@ fn key(iod: IodId) -> Vec<u8> {
 pub(super) struct Turns(Mutex<HashMap<IodId, Arc<AsyncMutex<()>>>>);
 
 impl Turns {
-    /// Nobody else claims this iod as long as the guard lives.
+    /// Locks an iod against other claims as long as the guard lives.
     pub(super) async fn of(&self, iod: IodId) -> OwnedMutexGuard<()> {
         let turn = self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(iod).or_default().clone();
         turn.lock_owned().await
@@ -77,7 +80,7 @@ impl Claims {
         self.namespace.registry_put(net::clock::now().into(), &key(iod), record.as_ref()).await
     }
 
-    /// Whether an iod that remembers this mark was given a later one; 0: it remembers none.
+    /// Returns whether an iod that remembers this mark was given a later one; 0: the iod remembers none.
     pub(super) fn is_behind(&self, iod: IodId, remembered: u64) -> Result<bool, Status> {
         Ok(self.given(iod)?.is_some_and(|given| given.is_behind(remembered)))
     }
@@ -86,19 +89,20 @@ impl Claims {
         if self.given(iod)?.as_ref() == Some(&given) { Ok(()) } else { self.put(iod, Some(given)).await }
     }
 
-    /// An iod that remembers a mark, or none (0), is about to get another one; durable when it returns.
+    /// Records durably that an iod which remembers a mark, or none (0), is about to get another one.
     pub(super) async fn gives(&self, iod: IodId, remembered: u64, mark: u64) -> Result<(), Status> {
         let mut given = self.given(iod)?.unwrap_or(Given { taken: remembered, giving: Vec::new() });
         given.gives(mark);
         self.change(iod, given).await
     }
 
-    /// An iod has taken a mark.
+    /// Records that an iod has accepted a mark.
     pub(super) async fn took(&self, iod: IodId, taken: u64) -> Result<(), Status> {
         self.change(iod, Given { taken, giving: Vec::new() }).await
     }
 
-    /// Takes an iod as it is from now on: what it was given is not known, as the store is an older copy.
+    /// Forgets the marks of an iod, so that it is accepted in its current state: an older copy of the store does not
+    /// know its marks.
     pub(super) async fn forget_given(&self, iod: IodId) -> Result<(), Status> {
         self.put(iod, None).await
     }

@@ -1,4 +1,5 @@
-//! One task for each configured iod: reaches it, registers it, watches it, and begins again.
+//! The task of one configured iod: it connects the iod, registers it, watches it, and connects it again after a
+//! failure.
 
 use super::claiming::Unclaimed;
 use super::link::Link;
@@ -14,22 +15,23 @@ use types::{FileId, Status};
 use wire::native::{FenceArgs, Nothing, Procedure, Rights, StatsReply};
 use xdr::Xdr;
 
-/// Pause after the first failure; doubles with every further one.
+/// Pause after the first failure; each further failure doubles it.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// Longest pause between two tries.
+/// Longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
-/// Notes of files looked at in one go.
+/// Number of notes that one read of the namespace returns at most.
 const FENCES: usize = 1024;
-/// Fences told at a time.
+/// Number of fences in flight at a time.
 const AT_ONCE: usize = 16;
-/// How often capacity and counters are asked for.
+/// Interval of the requests for capacity and counters.
 const STATS_EVERY: Duration = Duration::from_secs(2);
 
-/// How long an iod may be silent before whoever waits for it is told that it is down. Its own work on one request takes less,
-/// unless its disk hangs.
+/// How long an iod may be silent before it counts as down. Its own work on one request takes less, unless its disk
+/// hangs.
 const SILENT: Duration = Duration::from_secs(20);
 
-/// As [`SILENT`] for an iod that has just said HELLO and has nothing else to do for this mgr: it may have died right after.
+/// As [`SILENT`], for an iod that has just answered HELLO and has no other requests of this mgr: it may have died
+/// since.
 const SILENT_AT_FIRST: Duration = Duration::from_secs(5);
 
 /// Keeps the iod at `slot` connected, for ever.
@@ -77,13 +79,13 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     let known = iods.state().numbers.get(&link.hello.iod).copied();
     if let Some(number) = known {
         tell_fences(iods, number, &link).await?;
-        // That may have taken a while.
+        // The fences may have taken a while.
         iods.check_not_refused().map_err(|why| unclaimed(iods, address, why))?;
     }
     let claim = iods.claim_now(&link).await.map_err(|why| unclaimed(iods, address, why))?;
     let registered = register(iods, address, &link).await.map_err(|e| format!("cannot be registered: {e}"))?;
     let number = registered.number;
-    // Those that were noted since.
+    // The fences that were noted since.
     tell_fences(iods, number, &link).await?;
     {
         let mut state = iods.state();
@@ -96,7 +98,7 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
             Member { registered, link: Some(link.clone()), since: Instant::now(), stats, claimed: Some(claim.mark) };
         state.members.insert(number, member);
     }
-    // A mark that was left meanwhile has gone to the members alone, and this one was none yet.
+    // A mark that was left in the meantime has gone to the members only, and this iod was not one yet.
     if let Err(why) = iods.claim_again(number, &link).await {
         leave(iods, number, &link);
         return Err(unclaimed(iods, address, why));
@@ -106,7 +108,7 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     Ok((number, link))
 }
 
-/// Why an iod that did not take a claim is not used; one that refuses an older copy of the store ends the mgr.
+/// Returns why an iod that was not claimed is not used; an iod that refuses an older copy of the store stops the mgr.
 fn unclaimed(iods: &Iods, address: &Address, why: Unclaimed) -> String {
     match why {
         Unclaimed::Failed(problem) => problem,
@@ -117,7 +119,7 @@ fn unclaimed(iods: &Iods, address: &Address, why: Unclaimed) -> String {
     }
 }
 
-/// What an iod answers; `Delay` when it is silent for so long.
+/// Returns the answer of an iod; `Delay` when the iod is silent for longer than `limit`.
 async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
     tokio::time::timeout(limit, answer).await.unwrap_or(Err(Status::Delay))
 }
@@ -126,7 +128,8 @@ async fn tell_fences(iods: &Iods, number: u16, link: &Link) -> Result<(), String
     fence(iods, number, link).await.map_err(|e| format!("cannot be told which layouts were taken away: {e}"))
 }
 
-/// Tells an iod, before it is used, which capabilities it may no longer take: those that were revoked while it was away.
+/// Sends an iod, before it is used, all fences that are still noted: capabilities may have been revoked while it was
+/// down.
 async fn fence(iods: &Iods, number: u16, link: &Link) -> Result<(), Status> {
     let mut after = None;
     loop {
@@ -135,7 +138,7 @@ async fn fence(iods: &Iods, number: u16, link: &Link) -> Result<(), Status> {
         after = Some(*last);
         let fences = page.iter().filter(|noted| matches!(noted.intent, Intent::Fence(_))).map(|noted| noted.file);
         let fences: Vec<FileId> = fences.collect();
-        // Each takes a flush, and others wait for the iod: several at a time.
+        // Each fence takes a flush, and other requests wait for the iod: so several run at a time.
         let mut told = stream::iter(fences).map(|file| fence_one(iods, number, link, file)).buffer_unordered(AT_ONCE);
         while let Some(outcome) = told.next().await {
             outcome?;
@@ -165,7 +168,7 @@ async fn fence_one(iods: &Iods, number: u16, link: &Link, file: FileId) -> Resul
     }
 }
 
-/// The registry record of the iod, made or brought up to date.
+/// Creates or updates the registry record of the iod, and returns it.
 async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registered, Status> {
     let id = link.hello.iod;
     let local = link.proven.local.as_ref().filter(|l| l.host.len() <= BOOT_ID_MAX && l.path.len() <= SOCKET_PATH_MAX);
@@ -178,7 +181,7 @@ async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registe
         let mut state = iods.state();
         let number = match state.numbers.get(&id) {
             Some(number) => *number,
-            // Taken at once, so that no other iod that registers now gets it too.
+            // Allocated at once, so that no other iod that registers now gets the same number.
             None => {
                 let free = (0..=u16::MAX).find(|n| !state.numbers.values().any(|taken| taken == n));
                 let number = free.ok_or(Status::NoSpc)?;
@@ -190,13 +193,13 @@ async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registe
         (known, Registered { number, id, tcp, local })
     };
     if known.as_ref() != Some(&registered) {
-        // The number stays taken when this fails: the record may have been stored all the same.
+        // The number stays allocated if this fails: the record may have been stored all the same.
         register::put(&iods.namespace, &registered).await?;
     }
     Ok(registered)
 }
 
-/// Asks for capacity and counters until the iod is gone; tells why it is.
+/// Asks for capacity and counters until the iod is gone; returns the reason.
 async fn watch(iods: &Iods, number: u16, link: &Link) -> String {
     let stats = async {
         loop {
@@ -222,7 +225,7 @@ async fn watch(iods: &Iods, number: u16, link: &Link) -> String {
     }
 }
 
-/// The iod is gone: nobody gets this link any more.
+/// Records that the iod is gone: no request gets this link any more.
 fn leave(iods: &Iods, number: u16, link: &Arc<Link>) {
     if let Some(member) = iods.state().members.get_mut(&number)
         && member.link.as_ref().is_some_and(|l| Arc::ptr_eq(l, link))

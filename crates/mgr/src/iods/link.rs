@@ -1,4 +1,4 @@
-//! The connections to one iod, and the native procedures called over them.
+//! Links: the connections to one iod, and the calls of native procedures over them.
 
 use net::clock::unix_now;
 use net::rpc::{Connection, Limits, NoService};
@@ -18,50 +18,51 @@ use wire::native::{
 use wire::rpc::Auth;
 use xdr::{Writer, Xdr};
 
-/// Connections to one iod: it works on one request of each at a time.
+/// Number of connections to one iod, which works on one request of each connection at a time.
 const CONNECTIONS: usize = 4;
-/// How long connecting and HELLO may take.
+/// Time limit for connecting and HELLO.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a request may take: a stable write of a full payload on a slow disk, with others before it.
+/// Time limit of a request: a stable write of a full payload on a slow disk, behind other requests.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long an iod that could not read from another one is not asked to again: each try may take some seconds.
+/// How long the mgr does not ask an iod to copy again after the iod could not read from another one: each try may take
+/// some seconds.
 const PULL_REST: Duration = Duration::from_secs(30);
-/// How many copies from others an iod is asked for at a time. Each may take some seconds while the other is silent, and requests behind
-/// it must not wait so long that the iod is taken for silent itself.
+/// Number of PULL requests to one iod at a time. Each may take some seconds while the other iod is silent. Requests
+/// behind a PULL must not wait so long that the mgr takes this iod for silent.
 const PULLS: usize = 2;
-/// How long looking up the address of an iod may take.
+/// Time limit for the lookup of an iod's address.
 const LOOKUP: Duration = Duration::from_secs(1);
-/// How long tickets and capabilities that the mgr makes for itself are good for, in seconds: far longer than any request takes, and than clocks of
-/// hosts differ.
+/// Lifetime of the tickets and capabilities that the mgr signs for itself, in seconds: far longer than any request
+/// takes, and than the clocks of hosts differ.
 const RIGHT_SECS: u64 = 3600;
 
-/// An iod being reached.
+/// The connections to an iod that is up.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) hello: HelloReply,
     pub(crate) proven: ProveReply,
     fsid: Fsid,
-    /// What is signed for this iod.
+    /// The key that signs tickets and capabilities for this iod.
     key: IodKey,
     connections: Vec<Connection>,
     turn: AtomicUsize,
-    /// For NEWS, when the iod has any.
+    /// The connection for NEWS, if the iod serves NFS.
     news: Option<Connection>,
-    /// For LENGTHS, likewise: its answers must not wait for what NEWS are dealt with.
+    /// The connection for LENGTHS, if the iod serves NFS: its answers must not wait behind the processing of NEWS.
     lengths: Option<Connection>,
-    /// What it is configured as.
+    /// The configured address of the iod.
     address: Address,
-    /// That, as numbers; looked up when it is needed first.
+    /// The configured address in numeric form, looked up at first use.
     numeric: OnceCell<Vec<String>>,
-    /// The right to ask it to copy from others.
+    /// Permits for PULL requests to this iod.
     pulls: Semaphore,
-    /// Until when it is not asked to copy from others.
+    /// Until when the mgr sends no PULL requests to this iod.
     rests_until: Mutex<Option<Instant>>,
-    /// Its address in the network, when the configured one is not a name that only some can resolve.
+    /// The IP address of the iod, looked up if its data server listens on all addresses of its host.
     reached: Option<IpAddr>,
 }
 
-/// Why an iod was not reached.
+/// Why the mgr could not connect to an iod.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
     #[error(transparent)]
@@ -88,8 +89,8 @@ pub(super) enum LinkError {
 impl Link {
     /// Connects to the iod at `address`, over its Unix socket if it is on this host.
     ///
-    /// `incarnation` is larger than that of all earlier links to this address, those of earlier mgrs included: what they
-    /// have sent is not carried out any more when this returns.
+    /// `incarnation` is larger than those of all earlier links to this address, including the links of earlier mgrs.
+    /// When this function returns, the iod no longer executes requests of earlier links.
     pub(super) async fn connect(
         address: &Address,
         fsid: Fsid,
@@ -97,14 +98,16 @@ impl Link {
         incarnation: u64,
         counters: &Counters,
     ) -> Result<Self, LinkError> {
-        // An iod that is configured under two addresses by mistake keeps the connections of both.
+        // The owner includes the address: an iod that is configured under two addresses by mistake keeps the
+        // connections of both.
         let origin = Origin { owner: key.derived_id(format!("mgr {address}").as_bytes()), incarnation };
         let greet = async |way: &Address| greet(way, way != address, fsid, key, origin, counters).await;
         let (mut connection, mut hello, mut proven) = greet(address).await?;
         let mut way = address.clone();
         if let (Address::Tcp { .. }, Some(path)) = (address, local_path(&proven)) {
             let local = Address::Unix(path.into());
-            // Another mount namespace, a stale path, or the socket of a user who is not trusted with one: TCP is as good.
+            // The path may be in another mount namespace, stale, or the socket of a user who is not trusted: then TCP
+            // is used.
             if let Ok((over_unix, answer, more)) = greet(&local).await
                 && answer.iod == hello.iod
             {
@@ -119,13 +122,14 @@ impl Link {
             }
             connections.push(connection);
         }
-        // It waits for most of its time, and an iod answers a connection's requests in their order.
+        // NEWS and LENGTHS wait most of the time, and an iod answers the requests of a connection in order: so each has
+        // its own.
         let (mut news, mut lengths) = (None, None);
         if !proven.data_server.is_empty() {
             news = Some(greet(&way).await?.0);
             lengths = Some(greet(&way).await?.0);
         }
-        // Looked up only where it is needed: a data server that listens on all addresses of its host.
+        // The lookup is needed only for a data server that listens on all addresses of its host.
         let anywhere = |text: &String| text.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_unspecified());
         let reached = match address {
             Address::Tcp { host, port } if proven.data_server.iter().any(anywhere) => {
@@ -151,7 +155,8 @@ impl Link {
         })
     }
 
-    /// What the mgr shows the iod to use an object; [`wire::native::STORE_OBJECT`] for the whole store.
+    /// Returns the capability with which the mgr uses an object; [`wire::native::STORE_OBJECT`] stands for the whole
+    /// store.
     pub(crate) fn capability(&self, object: FileId, generation: Generation, rights: Rights) -> Capability {
         self.sign(object, generation, rights, MGR_SESSION)
     }
@@ -160,7 +165,7 @@ impl Link {
         self.key.sign_capability(self.fsid, object, generation, rights, unix_now() + RIGHT_SECS, session)
     }
 
-    /// What another iod shows this one to copy from an object.
+    /// Returns what another iod needs to copy an object from this iod.
     pub(crate) async fn to_pull(&self, object: FileId, generation: Generation) -> PullSource {
         PullSource {
             cap: self.sign(object, generation, Rights::READ, PULL_SESSION),
@@ -170,7 +175,7 @@ impl Link {
         }
     }
 
-    /// Whether any of the connections has ended: the iod may have restarted, so none is used any more.
+    /// Returns whether any connection has ended: the iod may have restarted, so none of them is used any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.all().any(Connection::is_closed)
     }
@@ -179,26 +184,26 @@ impl Link {
         self.connections.iter().chain(&self.news).chain(&self.lengths)
     }
 
-    /// Whether the iod has news of what clients write.
+    /// Returns whether the iod reports the writes of NFS clients.
     pub(crate) fn has_news(&self) -> bool {
         self.news.is_some()
     }
 
-    /// Waits for news; `Delay` when the iod is gone.
+    /// Waits for the next reports of writes; `Delay` when the iod is gone.
     pub(crate) async fn news(&self, arguments: &NewsArgs) -> Result<NewsReply, Status> {
         let connection = self.news.as_ref().ok_or(Status::NotSupp)?;
         let result = call(connection, Procedure::News, arguments, CALL_TIMEOUT).await;
         result.map_err(|e| self.status(Procedure::News, e))
     }
 
-    /// Answers how long files are, and waits for what is asked next; `Delay` when the iod is gone.
+    /// Sends the lengths of files and waits for the next question of the iod; `Delay` when the iod is gone.
     pub(crate) async fn lengths(&self, arguments: &LengthsArgs) -> Result<LengthsReply, Status> {
         let connection = self.lengths.as_ref().ok_or(Status::NotSupp)?;
         let result = call(connection, Procedure::Lengths, arguments, CALL_TIMEOUT).await;
         result.map_err(|e| self.status(Procedure::Lengths, e))
     }
 
-    /// Waits until one of the connections has ended, closes the others and tells why.
+    /// Waits until one of the connections has ended, closes the others and returns the reason.
     pub(super) async fn closed(&self) -> Error {
         let ends = self.all().map(|c| Box::pin(c.closed()));
         let (why, ..) = futures_util::future::select_all(ends).await;
@@ -211,7 +216,8 @@ impl Link {
         self.all().for_each(Connection::close);
     }
 
-    /// Where the iod serves NFS. A host that stands for all of its own becomes the one that it is reached at.
+    /// Returns where the iod serves NFS. A wildcard address is replaced by the IP address at which the mgr reaches the
+    /// iod.
     pub(crate) fn data_server(&self) -> Vec<SocketAddr> {
         let known = self.proven.data_server.iter().filter_map(|text| text.parse::<SocketAddr>().ok());
         let reached = self.reached;
@@ -223,19 +229,20 @@ impl Link {
             .collect()
     }
 
-    /// Where it is connected to.
+    /// Returns the address that the mgr is connected to.
     pub(crate) fn path(&self) -> Address {
         self.connections[0].peer().clone()
     }
 
     /// Calls a procedure and waits for its result.
     ///
-    /// `Delay` when the iod is gone or too slow, or when the file was fenced meanwhile; what the iod answered when it refused.
+    /// Returns `Delay` when the iod is gone or too slow, or when the file was fenced in the meantime; otherwise the
+    /// status with which the iod refused.
     pub(crate) async fn call<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Status> {
         self.attempt(procedure, arguments).await.map_err(|e| if e == Status::Fenced { Status::Delay } else { e })
     }
 
-    /// As [`Self::call`], but `Fenced` when the capability is of an older generation than the iod knows.
+    /// As [`Self::call`], but returns `Fenced` when the capability is of an older generation than the iod knows.
     pub(crate) async fn attempt<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Status> {
         let turn = self.turn.fetch_add(1, Relaxed);
         let connection = &self.connections[turn % self.connections.len()];
@@ -243,7 +250,7 @@ impl Link {
         result.map_err(|e| self.status(procedure, e))
     }
 
-    /// As [`Self::call`] for whoever wants to know what exactly an iod has against it.
+    /// As [`Self::call`], for callers that need the exact reason of a refusal.
     pub(crate) async fn ask<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Asked> {
         let turn = self.turn.fetch_add(1, Relaxed);
         let connection = &self.connections[turn % self.connections.len()];
@@ -256,7 +263,7 @@ impl Link {
         })
     }
 
-    /// Where other iods reach it, `address:port`; nowhere when it is known by a Unix socket alone.
+    /// Returns the addresses where other iods reach this iod, as `address:port`; none when it has only a Unix socket.
     async fn numeric_addresses(&self) -> Vec<String> {
         let look_up = async {
             let Address::Tcp { host, port } = &self.address else { return Vec::new() };
@@ -269,10 +276,11 @@ impl Link {
         self.numeric.get_or_init(|| look_up).await.clone()
     }
 
-    /// Has the iod copy from another one, as a write. `None` when it does not know how, or could not read all of it: then the bytes
-    /// have to go another way, and so do others for a while.
+    /// Asks the iod to copy from another iod, as a write. Returns `None` when it does not support this or could not
+    /// read everything: then the caller must move the bytes another way. After such a failure all copies to this iod
+    /// take another way for a while.
     pub(crate) async fn pull(&self, arguments: &PullArgs) -> Result<Option<PullReply>, Status> {
-        // Never closed.
+        // The semaphore is never closed.
         let _turn = self.pulls.acquire().await.map_err(|_| Status::Delay)?;
         let resting = || self.rests_until.lock().unwrap_or_else(PoisonError::into_inner);
         if resting().is_some_and(|until| Instant::now() < until) {
@@ -285,7 +293,7 @@ impl Link {
                 tracing::info!(iod = %self.hello.iod, source = %arguments.source.iod, "could not copy from there: {why}");
             }
             Err(Asked::Refused(status @ (Status::NoSpc | Status::DQuot | Status::FBig), _)) => return Err(status),
-            // It is at that of others; or whoever asked has lost the right to write.
+            // The object is busy on the iod, or the caller has lost the right to write.
             Err(Asked::Refused(Status::Delay | Status::Fenced, _)) => return Ok(None),
             Err(Asked::Refused(status, why)) => {
                 tracing::info!(iod = %self.hello.iod, %status, "does not copy from other iods: {why}");
@@ -296,7 +304,7 @@ impl Link {
         Ok(None)
     }
 
-    /// What a failed call means to whoever asked the mgr.
+    /// Translates the failure of a call to the status for the caller of the mgr.
     fn status(&self, procedure: Procedure, error: CallError) -> Status {
         let iod = self.hello.iod;
         match error {
@@ -309,7 +317,7 @@ impl Link {
                 Status::Io
             }
             CallError::Failed(failure) => match failure.status {
-                // Damaged on the way: another try sees other bits.
+                // The bytes were damaged in transit: the client tries again.
                 Status::BadChecksum => Status::Delay,
                 Status::Fenced
                 | Status::Delay
@@ -327,12 +335,12 @@ impl Link {
     }
 }
 
-/// Why an iod did not answer what it was asked.
+/// Why an iod did not answer a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Asked {
-    /// It is down, or was lost on the way.
+    /// The iod is down, or the connection to it was lost.
     Away,
-    /// It refused, with this explanation.
+    /// The iod refused, with this explanation.
     Refused(Status, String),
 }
 
@@ -364,7 +372,7 @@ async fn call<R: Xdr>(
     arguments.encode(&mut out);
     let reply = connection.call(PROGRAM, VERSION, procedure as u32, &Auth::None, out.finish(), timeout).await;
     if let Err(Error::Timeout(_)) = &reply {
-        // It may still be carried out: another try must come over connections that replace this one.
+        // The iod may still execute the request: the next try must use connections that replace this one.
         connection.close();
     }
     let mut body = reply.map_err(CallError::Net)?.body;
@@ -372,7 +380,7 @@ async fn call<R: Xdr>(
     result.map_err(CallError::Failed)
 }
 
-/// Connects and says HELLO.
+/// Connects, sends HELLO and proves that both sides know the key of the iod.
 async fn greet(
     address: &Address,
     is_sent: bool,
@@ -390,7 +398,8 @@ async fn greet(
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce).map_err(|_| LinkError::Failed(Status::ServerFault.into()))?;
     let expires = unix_now() + RIGHT_SECS;
-    // Nothing in it is secret: which iod answers, and whether it is one, is not known before it does.
+    // HELLO carries nothing secret: before the reply the mgr does not know which iod answers, or whether the peer is an
+    // iod.
     let hello = HelloArgs::new(&key.of_iod(IodId([0; 16])).ticket(fsid, MGR_SESSION, expires), nonce, true);
     let reply: HelloReply = call(&connection, Procedure::Hello, &hello, CONNECT_TIMEOUT).await?;
     if reply.fsid != fsid {
@@ -403,7 +412,7 @@ async fn greet(
     Ok((connection, reply, proven))
 }
 
-/// The path of the iod's Unix socket if it is on this host.
+/// Returns the path of the iod's Unix socket if the iod is on this host.
 fn local_path(proven: &ProveReply) -> Option<String> {
     let local = proven.local.as_ref()?;
     let host: Fsid = local.host.trim().parse().ok()?;

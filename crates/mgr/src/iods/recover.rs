@@ -1,7 +1,8 @@
-//! Taking up an older copy of the metadata store (`weir mgr --recover-old-store`): past everything that iods know of a later state.
+//! Recovery of an older copy of the metadata store (`weir mgr --recover-old-store`), past every later state that the
+//! iods know of.
 //!
-//! No number that the later state may have given out is given out again, and no object without a file is removed that may
-//! be one of its files: `weir fsck` lists these.
+//! No inode number that the later state may have allocated is allocated again. No object without a file is removed that
+//! may belong to a file of the later state: `weir fsck` lists these objects.
 
 use super::Iods;
 use super::claims::{Refusal, judge};
@@ -13,10 +14,10 @@ use std::collections::BTreeMap;
 use types::{FileId, IodId, StoreId};
 use wire::native::ClaimReply;
 
-/// What the store must take over from its iods.
+/// The state that the store must adopt from its iods.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Plan {
-    /// The first inode number that no later state has given out.
+    /// The first inode number that no later state has allocated.
     first: u64,
     /// The largest epoch that an iod remembers.
     epoch: u32,
@@ -24,7 +25,8 @@ struct Plan {
     marks: Vec<(u64, u32)>,
 }
 
-/// The numbers, epoch and marks that recovery takes from the answers of the iods; `None` when the store is not older than what they know.
+/// Computes the numbers, epoch and marks that recovery adopts from the answers of the iods; `None` if the store is not
+/// older than what they know.
 fn plan(
     own: StoreId,
     (next, epoch): (u64, u32),
@@ -55,7 +57,7 @@ fn plan(
 }
 
 impl Iods {
-    /// Makes the store usable with its iods though they know a later state of it. All registered iods must answer.
+    /// Makes the store usable with its iods although they know a later state of it. All registered iods must answer.
     pub(crate) async fn recover_old_store(&self, epoch: u32) -> Result<(), Error> {
         let mut answers = Vec::new();
         let mut seen: BTreeMap<IodId, &Address> = BTreeMap::new();
@@ -91,7 +93,7 @@ impl Iods {
         Ok(())
     }
 
-    /// What one iod remembers.
+    /// Asks one iod what it remembers.
     async fn look_at(&self, address: &Address) -> Result<(IodId, ClaimReply), String> {
         let (cluster, incarnation) = (self.cluster(), self.next_incarnation());
         let link = Link::connect(address, cluster.fsid, &cluster.key, incarnation, &self.counters).await;
@@ -99,7 +101,7 @@ impl Iods {
         Ok((link.hello.iod, self.remembered(&link).await?))
     }
 
-    /// The marks come last: as long as one is missing the store is still known for an older copy.
+    /// Adopts the plan. The marks come last: while one is missing, the store is still detected as an older copy.
     async fn take_over(&self, plan: &Plan) -> Result<(), types::Status> {
         let first = FileId(plan.first);
         store::keep_unknown_below(&self.namespace, first).await?;

@@ -1,4 +1,4 @@
-//! The registry of iods in the metadata store: number, identity and last known addresses.
+//! The registry of iods in the metadata store: number, identity and last known addresses of each.
 
 use bytes::Bytes;
 use layout::kinds::native::{ADDRESS_MAX, ADDRESSES_MAX, BOOT_ID_MAX, Local, SOCKET_PATH_MAX};
@@ -9,16 +9,16 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 const PREFIX: &[u8] = b"iod/";
 const VERSION: u32 = 1;
 
-/// An iod that has a number.
+/// The record of an iod that has a number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Registered {
-    /// Its number, never given to another one.
+    /// Its number, never given to another iod.
     pub(crate) number: u16,
     /// Its identity.
     pub(crate) id: IodId,
-    /// Where it was last reached, `host:port`.
+    /// The addresses where it was last reached, `host:port`.
     pub(crate) tcp: Vec<String>,
-    /// The way for those on its host, as it last told.
+    /// Its Unix socket for processes on its host, as it last reported.
     pub(crate) local: Option<Local>,
 }
 
@@ -58,7 +58,7 @@ impl Xdr for Registered {
     }
 }
 
-/// Every iod that was ever registered.
+/// Returns every iod that was ever registered.
 pub(super) fn all(namespace: &Namespace<Embedded>) -> Result<Vec<Registered>, Status> {
     let records = namespace.registry_list(PREFIX, usize::from(u16::MAX) + 1)?;
     let decode = |(_, value): (_, Bytes)| {
@@ -70,7 +70,7 @@ pub(super) fn all(namespace: &Namespace<Embedded>) -> Result<Vec<Registered>, St
     records.into_iter().map(decode).collect()
 }
 
-/// The number in a registry record, or why it cannot be read; `None` for a record of something else.
+/// Returns the number in the record of an iod, or why it cannot be read; `None` for a record of another kind.
 pub(crate) fn record(key: &[u8], value: &Bytes) -> Option<Result<u16, String>> {
     let id = key.strip_prefix(PREFIX)?;
     Some(match Registered::from_bytes(value) {
@@ -80,7 +80,7 @@ pub(crate) fn record(key: &[u8], value: &Bytes) -> Option<Result<u16, String>> {
     })
 }
 
-/// Stores the record, durably.
+/// Stores the record durably.
 pub(super) async fn put(namespace: &Namespace<Embedded>, iod: &Registered) -> Result<(), Status> {
     let key = [PREFIX, &iod.id.0].concat();
     let now = Timestamp::from(net::clock::now());

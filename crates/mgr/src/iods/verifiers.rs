@@ -1,4 +1,4 @@
-//! The write verifier of the mgr: changes whenever it or any iod may have lost unstable bytes.
+//! The write verifier of the mgr: it changes whenever the mgr or any iod may have lost unstable bytes.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,40 +6,40 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::Verifier;
 
-/// The verifiers of the iods, as last seen, and what makes this start of the mgr different from all others.
+/// The last known verifiers of the iods, and a number that distinguishes this start of the mgr from all others.
 ///
-/// A client compares the verifier of a COMMIT with those of the WRITEs before it. Each of these answers is made of what
-/// the iods said in that very exchange, and of what is known of the others. So two answers are equal only if no iod
-/// that kept bytes of either has restarted between them; that some other iod restarted may make them differ, and costs
-/// no more than a needless resend.
+/// A client compares the verifier of a COMMIT with those of the WRITEs before it. Each verifier combines the answers of
+/// the iods in this exchange with the known verifiers of the other iods. So two verifiers are equal only if no iod with
+/// bytes of either exchange has restarted between them. If another iod restarts, they may differ too; that costs only a
+/// needless resend.
 #[derive(Debug)]
 pub(crate) struct Verifiers {
     nonce: u64,
-    /// How often bytes that the mgr had taken could not be written.
+    /// How often the mgr could not write bytes that it had accepted.
     losses: AtomicU64,
     known: Mutex<BTreeMap<u16, Known>>,
 }
 
-/// What is known of an iod.
+/// The state of an iod.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Known {
-    /// It is there, and keeps unstable bytes as long as it answers with this.
+    /// The iod is up, and keeps unstable bytes as long as it answers with this verifier.
     Here(Verifier),
-    /// It is away: what it kept may be lost, and nobody can ask.
+    /// The iod is down: its unstable bytes may be lost, and it cannot be asked.
     Away,
 }
 
 impl Verifiers {
-    /// No iod seen yet; `nonce` is random.
+    /// Creates an empty table; `nonce` is random.
     pub(crate) fn new(nonce: u64) -> Self {
         Verifiers { nonce, losses: AtomicU64::new(0), known: Mutex::default() }
     }
 
-    /// Takes the verifiers that iods answered with, and gives the one that the mgr answers with.
+    /// Records the verifiers that iods answered with, and returns the verifier of the mgr.
     pub(crate) fn combine(&self, seen: &[(u16, Verifier)]) -> Verifier {
         let mut known = self.known();
         for (number, verifier) in seen {
-            // What one answered before it went is no sign that it is back.
+            // An answer from before the iod went down does not mean that it is back.
             let entry = known.entry(*number).or_insert(Known::Here(*verifier));
             if *entry != Known::Away {
                 *entry = Known::Here(*verifier);
@@ -47,8 +47,8 @@ impl Verifiers {
         }
         let mut hash = DefaultHasher::new();
         (self.nonce, self.losses.load(SeqCst)).hash(&mut hash);
-        // An iod that answered twice with different verifiers must not pass for one that kept its bytes, and neither must
-        // one that has gone since.
+        // An iod that answered with two different verifiers must not look like one that kept its bytes. Neither must an
+        // iod that has gone down since.
         let same = |(number, verifier): &&(u16, Verifier)| known.get(number) == Some(&Known::Here(*verifier));
         seen.iter().filter(|one| !same(one)).for_each(|s| s.hash(&mut hash));
         for entry in known.iter() {
@@ -57,17 +57,17 @@ impl Verifiers {
         Verifier(hash.finish().to_be_bytes())
     }
 
-    /// Bytes that were answered for are given up here: nobody's COMMIT may look like one that has them.
+    /// Records that the mgr gives up accepted bytes: no later COMMIT may look as if these bytes were written.
     pub(crate) fn lost(&self) {
         self.losses.fetch_add(1, SeqCst);
     }
 
-    /// An iod has come up, and answers with this.
+    /// Records that an iod has come up with this verifier.
     pub(super) fn came(&self, number: u16, verifier: Verifier) {
         self.known().insert(number, Known::Here(verifier));
     }
 
-    /// An iod has gone: no COMMIT that leaves it out may look like one that asked it.
+    /// Records that an iod has gone down: a COMMIT without it must not look like one that asked it.
     pub(super) fn left(&self, number: u16) {
         self.known().insert(number, Known::Away);
     }

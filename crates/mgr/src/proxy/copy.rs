@@ -1,4 +1,4 @@
-//! Bytes of one file into another, from iod to iod.
+//! Server-side copy: the iods copy bytes of one file into another, without the mgr.
 
 use super::{Objects, Written};
 use crate::iods::Link;
@@ -10,30 +10,30 @@ use types::limits::EXTENTS_MAX;
 use types::{ByteRange, Status};
 use wire::native::{PULL_MAX, PullArgs, PullExtent, PullReply, Rights};
 
-/// Most bytes copied in one go.
+/// Largest number of bytes of one copy.
 const COPIED_MAX: u64 = 32 << 20;
-/// Most stripe units copied in one go, which bounds how many requests that takes.
+/// Largest number of stripe units of one copy, which limits its number of requests.
 const UNITS_MAX: u64 = 16 << 10;
 
-/// What one object gets from one other.
+/// The ranges that one object gets from one other object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Job {
-    /// The object that is written, of the first copy.
+    /// Index of the target object, in the first copy.
     to: usize,
-    /// The object that is read, of the first copy.
+    /// Index of the source object, in the first copy.
     from: usize,
     extents: Vec<PullExtent>,
 }
 
 impl Objects<'_> {
-    /// How much of a range is copied from `source` in one go.
+    /// Returns how much of a range is copied from `source` by one call.
     pub(crate) fn copied_at_once(&self, source: &Objects<'_>, len: u64) -> u64 {
         let unit = self.distribution.stripe_unit().min(source.distribution.stripe_unit());
         len.min(COPIED_MAX).min(UNITS_MAX * unit)
     }
 
-    /// Has the iods copy a range of another file to `target`, in all copies, as unstable writes. `None` when one of them cannot for now;
-    /// then, and after a failure, any part may be written.
+    /// Asks the iods to copy a range of another file to `target`, in all copies, as unstable writes. Returns `None`
+    /// when one of them cannot for now. Then, and after a failure, any part may be written already.
     pub(crate) async fn copy(
         &self,
         source: &Objects<'_>,
@@ -46,7 +46,7 @@ impl Objects<'_> {
             let pulled = self.pull(source, job, index).await?;
             Ok(pulled.map(|reply| (self.iod(index), reply.verifier)))
         });
-        // All of them end before the answer: none may still be writing when the caller goes on.
+        // All of them end before this returns: none may still be writing when the caller goes on.
         let seen = future::join_all(pulls).await.into_iter().collect::<Result<Option<Vec<_>>, Status>>()?;
         Ok(seen.map(|seen| Written { stable: false, verifier: self.iods.verifiers.combine(&seen) }))
     }
@@ -56,8 +56,8 @@ impl Objects<'_> {
         self.pull_from((source, &from), &link, &job.extents, false).await
     }
 
-    /// The connection to the first copy of an object that is reachable and has the bytes of the job. `None` when no copy has: the caller then reads them through
-    /// the mgr, and receives the error.
+    /// Returns the link to the first copy of an object that is reachable and has the bytes of the job. Returns `None`
+    /// when no copy has them: the caller then reads them through the mgr, and receives the error.
     async fn copy_with(&self, job: &Job) -> Option<Arc<Link>> {
         let end = job.extents.iter().map(|extent| extent.from + u64::from(extent.len)).max().unwrap_or(0);
         for index in self.copies(job.from) {
@@ -69,7 +69,8 @@ impl Objects<'_> {
         None
     }
 
-    /// Has the iod behind `link` copy extents of an object of `source` at `from`. `None` when it cannot for now.
+    /// Asks the iod behind `link` to copy extents of an object of `source` at `from`. Returns `None` when it cannot for
+    /// now.
     pub(super) async fn pull_from(
         &self,
         (source, from): (&Objects<'_>, &Link),
@@ -87,15 +88,15 @@ impl Objects<'_> {
     }
 }
 
-/// Which object gets which bytes of which other, in requests that are not too large.
+/// Returns which object gets which bytes of which other object, in requests of limited size.
 fn jobs((from, range): (&Distribution, ByteRange), (to, target): (&Distribution, u64)) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
-    // The job between two objects that has room, and its bytes.
+    // The current job between two objects, and its bytes.
     let mut open: BTreeMap<(usize, usize), (usize, u64)> = BTreeMap::new();
     let mut done = 0;
     while done < range.len {
         let (at, place) = (from.place(range.offset + done), to.place(target + done));
-        // Shorter than stripe units, which are shorter than 4 GiB.
+        // Shorter than a stripe unit, which is shorter than 4 GiB.
         let len = at.run.min(place.run).min(range.len - done).min(PULL_MAX);
         done += len;
         let next = PullExtent { from: at.offset, to: place.offset, len: len as u32 };
@@ -136,7 +137,7 @@ mod tests {
     }
 
     proptest! {
-        /// Carried out on plain vectors, the jobs are a copy.
+        /// Executed on plain vectors, the jobs copy the range.
         #[test]
         fn jobs_are_a_copy(
             units in (1u64..40, 1u64..40),

@@ -1,4 +1,4 @@
-//! Pieces of data from several objects, put together in the order of the file.
+//! Assembly of data from several objects in file order.
 
 use bytes::{Bytes, BytesMut};
 use types::ByteRange;
@@ -9,14 +9,14 @@ const SEGMENT_MIN: usize = 4096;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Bytes at a place of a file; what no stretch covers is zeros.
+/// Bytes at an offset of a file; a range without stretches is zeros.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Stretch {
     pub(super) offset: u64,
     pub(super) data: Bytes,
 }
 
-/// The bytes of `range`, made of stretches that lie within it and do not overlap.
+/// Returns the bytes of `range` from stretches that lie within it and do not overlap.
 pub(super) fn assemble(range: ByteRange, mut stretches: Vec<Stretch>) -> Segments {
     let total: usize = stretches.iter().map(|s| s.data.len()).sum();
     if stretches.len() > 1 && total / stretches.len() < SEGMENT_MIN {
@@ -69,7 +69,7 @@ mod tests {
                 flat.extend_from_slice(&data);
             }
             flat.resize(flat.len() + tail as usize, 0);
-            // Answers come in any order.
+            // The answers come in any order.
             if !stretches.is_empty() {
                 let n = stretches.len();
                 stretches.rotate_left(seed % n);

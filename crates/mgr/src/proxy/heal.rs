@@ -1,29 +1,30 @@
-//! Bytes of a copy that its iod cannot read, or knows not to be what was written: they are written again from another copy.
+//! Repair of damaged blocks: bytes of a copy that its iod cannot read, or whose checksum is wrong, are written again
+//! from another copy.
 
 use super::Objects;
 use layout::list_io::Request;
 use std::sync::PoisonError;
 use types::{ByteRange, Status};
 
-/// Bytes of an object that an iod verifies, and writes without looking at what they were.
+/// Unit of the iod's checksums, which a write can replace without a read of the old bytes.
 const BLOCK: u64 = 4096;
-/// Bytes of an object whose checksums are damaged together, if they are.
+/// Bytes of an object whose checksums are stored, and so damaged, together.
 const REGION: u64 = 64 * BLOCK;
-/// Bytes looked at in one go.
+/// Bytes verified per request.
 const STEP: u64 = 1 << 20;
-/// Most that are remembered of a file.
+/// Largest number of suspects remembered per file.
 const MOST: usize = 256;
 
-/// Bytes of an object that were met damaged.
+/// A range of an object in which damage was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Suspect {
-    /// Which object of the file.
+    /// Index of the object in the file.
     pub(crate) index: usize,
-    /// Where in the object.
+    /// The range in the object.
     pub(crate) range: ByteRange,
 }
 
-/// Adds more, as far as they are remembered.
+/// Adds more suspects, up to the limit.
 pub(crate) fn remember(suspects: &mut Vec<Suspect>, more: &[Suspect]) {
     for suspect in more {
         if suspects.len() < MOST && !suspects.contains(suspect) {
@@ -32,12 +33,12 @@ pub(crate) fn remember(suspects: &mut Vec<Suspect>, more: &[Suspect]) {
     }
 }
 
-/// A request for one range of one object.
+/// Returns a request for one range of one object.
 fn request(index: usize, range: ByteRange) -> Request {
     Request { index, extents: vec![range], parts: vec![range], bytes: range.len }
 }
 
-/// The whole blocks that a range lies in, as far as the object reaches, in pieces to be looked at.
+/// Returns the whole blocks that contain a range, within the object, in pieces to be verified.
 fn pieces(range: ByteRange, size: u64) -> Vec<ByteRange> {
     let end = range.end().min(size);
     let end = end.checked_next_multiple_of(BLOCK).unwrap_or(end).min(size);
@@ -51,7 +52,7 @@ fn pieces(range: ByteRange, size: u64) -> Vec<ByteRange> {
     pieces
 }
 
-/// Both halves of a piece, of whole blocks as far as it has more than one.
+/// Returns both halves of a piece, in whole blocks; `None` for a single block.
 fn halves(piece: ByteRange) -> Option<[ByteRange; 2]> {
     let len = (piece.len / 2).next_multiple_of(BLOCK);
     let rest = piece.len.checked_sub(len).filter(|rest| *rest > 0)?;
@@ -59,21 +60,23 @@ fn halves(piece: ByteRange) -> Option<[ByteRange; 2]> {
 }
 
 impl Objects<'_> {
-    /// A request to a copy failed as bytes are damaged.
+    /// Records that a request to a copy failed because of damaged bytes.
     pub(super) fn suspect(&self, request: &Request, index: usize) {
         let suspects: Vec<_> = request.extents.iter().map(|range| Suspect { index, range: *range }).collect();
         remember(&mut self.suspects.lock().unwrap_or_else(PoisonError::into_inner), &suspects);
     }
 
-    /// What was met damaged.
+    /// Returns the damage found.
     pub(crate) fn suspects(&self) -> Vec<Suspect> {
         self.suspects.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes again from another copy what is damaged of these; how many blocks. Nobody may write the file meanwhile.
+    /// Writes damaged blocks of these ranges again from another copy; returns the number of blocks. No client may write
+    /// the file meanwhile.
     ///
     /// # Errors
-    /// `Delay` while an iod of the file is away; `Lost` when bytes are damaged in every copy: the others have been written again then.
+    /// `Delay` while an iod of the file is down; `Lost` when bytes are damaged in every copy: the other blocks have
+    /// been written by then.
     pub(crate) async fn heal(&self, suspects: &[Suspect]) -> Result<u64, Status> {
         self.all_up()?;
         let (mut healed, mut lost) = (0, false);
@@ -97,7 +100,7 @@ impl Objects<'_> {
         if lost { Err(Status::Lost) } else { Ok(healed) }
     }
 
-    /// Writes a block again; all of its region where the checksums of that are damaged.
+    /// Writes a block again; its whole region if the checksums of the region are damaged.
     async fn write_again(&self, from: usize, to: usize, block: ByteRange, size: u64) -> Result<(), Status> {
         let region = block.offset - block.offset % REGION;
         let region = ByteRange { offset: region, len: REGION.min(size - region) };
@@ -111,7 +114,7 @@ impl Objects<'_> {
         Err(Status::Io)
     }
 
-    /// Whether any of these bytes are damaged.
+    /// Returns whether any of these bytes are damaged.
     pub(crate) async fn is_damaged_in(&self, Suspect { index, range }: Suspect) -> Result<bool, Status> {
         let copy = self.look(index).await?;
         for piece in pieces(range, copy.size) {
@@ -122,7 +125,7 @@ impl Objects<'_> {
         Ok(false)
     }
 
-    /// Whether an iod can read bytes of an object, and finds them to be what was written.
+    /// Returns whether an iod can read bytes of an object with correct checksums.
     async fn is_right(&self, index: usize, range: ByteRange) -> Result<bool, Status> {
         match self.read_copy(&request(index, range), &*self.link(index)?).await {
             Ok(_) => Ok(true),
@@ -131,7 +134,7 @@ impl Objects<'_> {
         }
     }
 
-    /// Another copy of an object that has these bytes.
+    /// Returns another copy of an object that has these bytes undamaged.
     async fn right_copy(&self, index: usize, range: ByteRange) -> Result<Option<usize>, Status> {
         for other in self.copies(self.column(index)).filter(|other| *other != index) {
             match self.read_copy(&request(other, range), &*self.link(other)?).await {

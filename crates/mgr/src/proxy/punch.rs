@@ -1,14 +1,14 @@
-//! Forgetting a range of a file.
+//! DEALLOCATE on the mgr path: a hole in a range of a file.
 
 use super::Objects;
 use types::{ByteRange, Status};
 use wire::native::{Nothing, Procedure, PunchArgs, Rights};
 
 impl Objects<'_> {
-    /// Turns a range of the file into a hole, durably; sizes stay.
+    /// Turns a range of the file into a hole, durably; sizes do not change.
     pub(crate) async fn punch(&self, range: ByteRange) -> Result<(), Status> {
         let punch = |index| async move {
-            // Bytes of an object keep the order of the file: a range of the file is one range of each object.
+            // An object keeps its bytes in file order: a range of the file is one range of each object.
             let column = self.column(index);
             let offset = self.distribution.object_size(range.offset, column);
             let len = self.distribution.object_size(range.end(), column) - offset;

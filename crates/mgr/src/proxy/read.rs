@@ -1,4 +1,4 @@
-//! READ through the mgr.
+//! READ on the mgr path.
 
 use super::Objects;
 use super::data::{Stretch, assemble};
@@ -10,18 +10,19 @@ use wire::native::{Extent, PieceKind, Procedure, ReadArgs, ReadReply, Rights, cr
 use xdr::Segments;
 
 impl Objects<'_> {
-    /// The bytes of `range`, all below the size of the file: what an object does not hold is zeros.
+    /// Returns the bytes of `range`, all below the size of the file; bytes that no object holds are zeros.
     ///
     /// # Errors
-    /// `Lost`: an object does not hold what was on its disk, and there is no other copy of it. The file may also have been truncated meanwhile.
+    /// `Lost`: an object lacks bytes that were on its disk, and no other copy has them. The file may also have been
+    /// truncated in the meantime.
     pub(crate) async fn read(&self, range: ByteRange) -> Result<Segments, Status> {
         let requests = plan(&self.distribution, &[range], RequestLimits::default());
         let stretches = future::try_join_all(requests.iter().map(|request| self.read_one(request))).await?;
         Ok(assemble(range, stretches.into_iter().flatten().collect()))
     }
 
-    /// Reads the first copy that has all bytes, else the one whose object reaches furthest: bytes that nobody was told are durable may be in one copy
-    /// alone.
+    /// Reads the first copy that has all bytes, or else the copy with the longest object: bytes that no client knows to
+    /// be durable may be in one copy only.
     async fn read_one(&self, request: &Request) -> Result<Vec<Stretch>, Status> {
         let end = request.extents.iter().map(|extent| extent.end()).max().unwrap_or(0);
         let (mut longest, mut failed): (Option<(u64, Vec<Stretch>)>, Option<Status>) = (None, None);
@@ -57,7 +58,7 @@ impl Objects<'_> {
         }
     }
 
-    /// Reads one copy: how long its object is, and its bytes.
+    /// Reads one copy; returns the length of its object, and its bytes.
     pub(super) async fn read_copy(&self, request: &Request, link: &Link) -> Result<(u64, Vec<Stretch>), Status> {
         let extents: Vec<_> = request.extents.iter().map(|e| Extent { offset: e.offset, len: e.len as u32 }).collect();
         let arguments = |cap| ReadArgs { cap, extents: extents.clone() };
@@ -70,7 +71,7 @@ impl Objects<'_> {
     }
 }
 
-/// Lays the data of a reply over the parts of the file that were asked for.
+/// Maps the data of a reply to the requested parts of the file.
 fn scatter(request: &Request, reply: &ReadReply, checksums: bool) -> Result<Vec<Stretch>, &'static str> {
     let told: u64 = reply.head.pieces.iter().map(|p| u64::from(p.len)).sum();
     if told != request.bytes {

@@ -1,4 +1,4 @@
-//! Making a copy of an object whole again from another copy.
+//! Rebuild of a copy of an object that has lost bytes, from another copy.
 
 use super::Objects;
 use super::data::assemble;
@@ -12,35 +12,37 @@ use wire::native::{
     TruncateReply, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c,
 };
 
-/// A copy of an object that was made whole.
+/// A copy of an object that was rebuilt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Rebuilt {
-    /// Which object of the file.
+    /// Index of the object in the file.
     pub(crate) index: usize,
-    /// How many bytes it has.
+    /// Its number of bytes.
     pub(crate) bytes: u64,
 }
 
-/// What one copy is like.
+/// The state of one copy.
 pub(super) struct Copy {
     index: usize,
     pub(super) link: Arc<Link>,
     pub(super) size: u64,
     absent: bool,
-    /// Its head cannot be read.
+    /// Whether its header cannot be read.
     damaged: bool,
 }
 
-/// The copy that reaches furthest, of those that can be read.
+/// Returns the longest of the copies that can be read.
 fn best(copies: &[Copy]) -> Option<&Copy> {
     copies.iter().filter(|copy| !copy.damaged).max_by_key(|copy| copy.size)
 }
 
 impl Objects<'_> {
-    /// Makes every copy whole that has lost bytes another one has. Nobody may write the file meanwhile. What was read of a copy to be replaced is lost.
+    /// Rebuilds every copy that has lost bytes that another copy has. No client may write the file meanwhile. Bytes of
+    /// a replaced copy may be lost, even if a client has read them.
     ///
     /// # Errors
-    /// `Delay` while an iod of the file is away; `Lost` when bytes that were on disk are in no copy: the others have been made whole then.
+    /// `Delay` while an iod of the file is down; `Lost` when bytes that were on disk are in no copy: the other copies
+    /// have been rebuilt by then.
     pub(crate) async fn rebuild(&self) -> Result<Vec<Rebuilt>, Status> {
         self.all_up()?;
         let mut rebuilt = Vec::new();
@@ -60,7 +62,7 @@ impl Objects<'_> {
         if lost { Err(Status::Lost) } else { Ok(rebuilt) }
     }
 
-    /// Whether a copy has lost bytes that another one has; for a file that nobody writes.
+    /// Returns whether a copy has lost bytes that another copy has; for a file that no client writes.
     pub(crate) async fn has_lost_copy(&self) -> Result<bool, Status> {
         for column in 0..self.distribution.count() {
             let copies = self.look_at_all(column).await?;
@@ -97,7 +99,7 @@ impl Objects<'_> {
         })
     }
 
-    /// Fills a copy with what another one has, durably; holes stay holes.
+    /// Fills a copy with the bytes of another copy, durably; holes stay holes.
     async fn replace(&self, copy: &Copy, best: &Copy) -> Result<(), Status> {
         if copy.damaged {
             let arguments = ObjectArgs { cap: self.capability(&copy.link, Rights::ADMIN) };
@@ -117,7 +119,7 @@ impl Objects<'_> {
             let mut len = range.len.min(PULL_MAX);
             let extents = [PullExtent { from: range.offset, to: range.offset, len: len as u32 }];
             if self.pull_from((self, &best.link), &copy.link, &extents, true).await?.is_none() {
-                // One iod does not reach the other.
+                // One iod cannot copy from the other.
                 len = len.min(PAYLOAD_MAX as u64);
                 self.carry(best.index, copy.index, ByteRange { offset: range.offset, len }).await?;
             }
@@ -139,7 +141,7 @@ impl Objects<'_> {
         if reply.stable { Ok(()) } else { Err(Status::Io) }
     }
 
-    /// The next data of an object.
+    /// Returns the next data of an object.
     async fn next_data(&self, best: &Copy, at: u64) -> Result<Option<ByteRange>, Status> {
         let seek = async |offset, what| {
             let arguments = |cap| SeekArgs { cap, offset, what };

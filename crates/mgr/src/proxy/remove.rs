@@ -1,12 +1,12 @@
-//! The end of a file's objects, and fencing them.
+//! Deletion and fencing of a file's objects.
 
 use super::Objects;
 use types::{Generation, Status};
 use wire::native::{FenceArgs, GENERATION_GONE, Nothing, ObjectArgs, Procedure, Rights};
 
 impl Objects<'_> {
-    /// Deletes every object of a file that is gone; one that is not there is as good. Fails with `Delay` while an iod is down, after all others
-    /// have deleted theirs.
+    /// Deletes every object of a deleted file; a missing object counts as deleted. Fails with `Delay` while an iod is
+    /// down, after all others have deleted theirs.
     pub(crate) async fn remove(&self) -> Result<(), Status> {
         let remove = |index| async move {
             let link = self.link(index)?;
@@ -16,8 +16,8 @@ impl Objects<'_> {
         self.each(remove).await.map(drop)
     }
 
-    /// Makes the iods refuse capabilities older than `generation`, durably; `Delay` while one is down, after all others
-    /// do so.
+    /// Makes the iods refuse capabilities older than `generation`, durably. Fails with `Delay` while an iod is down,
+    /// after all others refuse them.
     pub(crate) async fn fence(&self, generation: Generation) -> Result<(), Status> {
         let fence = |index| async move {
             let link = self.link(index)?;

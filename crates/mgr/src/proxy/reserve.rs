@@ -1,18 +1,18 @@
-//! Room for a range of a file.
+//! ALLOCATE on the mgr path: space for a range of a file.
 
 use super::Objects;
 use types::{ByteRange, Status};
 use wire::native::{Nothing, Procedure, ReserveArgs, Rights};
 
 impl Objects<'_> {
-    /// Has every object, those of all copies, take room for its part of a range, durably; the objects become as long as that.
+    /// Reserves space for a range in every object of all copies, durably; the objects grow to the end of their part.
     ///
-    /// Nothing is done when an iod is down (`Delay`). When one has no room (`NoSpc`) or cannot reserve any (`NotSupp`), others may
-    /// have done it.
+    /// Does nothing when an iod is down (`Delay`). When one has no space (`NoSpc`) or does not support reservations
+    /// (`NotSupp`), other iods may have reserved theirs.
     pub(crate) async fn reserve(&self, range: ByteRange) -> Result<(), Status> {
         self.all_up()?;
         let reserve = |index| async move {
-            // Bytes of an object keep the order of the file: a range of the file is one range of each object.
+            // An object keeps its bytes in file order: a range of the file is one range of each object.
             let column = self.column(index);
             let offset = self.distribution.object_size(range.offset, column);
             let len = self.distribution.object_size(range.end(), column) - offset;

@@ -1,4 +1,4 @@
-//! Looking for data and holes: every object is asked, the nearest answer counts.
+//! SEEK on the mgr path: every column is asked, and the nearest answer counts.
 
 use super::Objects;
 use futures_util::future;
@@ -7,10 +7,11 @@ use types::Status;
 use wire::native::{Procedure, Rights, SeekArgs, SeekReply, SeekWhat};
 
 impl Objects<'_> {
-    /// The first position of the file at or behind `offset` with this content, however large the file; `None` when no
-    /// data follow. What no object holds is a hole.
+    /// Returns the first position of the file at or after `offset` with this content, whatever the size of the file;
+    /// `None` when no data follow. Bytes that no object holds are a hole.
     pub(crate) async fn seek(&self, offset: u64, content: Content) -> Result<Option<u64>, Status> {
-        // What is known to be written is data, also where an object has lost it: programs that copy data alone are to read it, and to be told.
+        // Known written bytes are data, even if an object has lost them: programs that copy only data must read them
+        // and get the error.
         let what = match content {
             Content::Data if offset < self.whole => return Ok(Some(offset)),
             Content::Data => SeekWhat::Data,
@@ -22,9 +23,9 @@ impl Objects<'_> {
         Ok(found.into_iter().flatten().min())
     }
 
-    /// The first position of the file in one object of a copy.
+    /// Returns the first such position in one object of a copy.
     async fn seek_in(&self, column: usize, offset: u64, what: SeekWhat) -> Result<Option<u64>, Status> {
-        // The first byte of the object that does not lie before `offset`.
+        // The first byte of the object that is not before `offset`.
         let start = self.distribution.object_size(offset, column);
         let reply = self.any_copy(column, |link| async move {
             let arguments = |cap| SeekArgs { cap, offset: start, what };
@@ -33,7 +34,7 @@ impl Objects<'_> {
         let reply = reply.await?;
         let found = match what {
             SeekWhat::Data => reply.offset,
-            // At and behind its end everything is a hole.
+            // At and after the end of the object everything is a hole.
             SeekWhat::Hole => Some(reply.offset.unwrap_or(start)),
         };
         Ok(found.and_then(|at| self.distribution.file_offset(column, at)))

@@ -1,4 +1,4 @@
-//! Cutting the objects of a file.
+//! Truncation of the objects of a file.
 
 use super::Objects;
 use super::rebuild::Copy;
@@ -7,13 +7,14 @@ use types::{Status, limits};
 use wire::native::{Procedure, Rights, SeekArgs, SeekReply, SeekWhat, TruncateArgs, TruncateReply};
 
 impl Objects<'_> {
-    /// Whether every iod of the file is up: `Delay` otherwise.
+    /// Returns `Delay` unless every iod of the file is up.
     pub(crate) fn all_up(&self) -> Result<(), Status> {
         (0..self.count()).try_for_each(|index| self.link(index).map(drop))
     }
 
-    /// Whether every iod would truncate its object so that the file has `size` bytes: `Delay` while one is down, its own status if it refuses to touch
-    /// the object, `Lost` if it has lost bytes that the file is to keep: they would read as zeros.
+    /// Checks whether every iod would truncate its object so that the file has `size` bytes. Fails with `Delay` while
+    /// an iod is down, and with an iod's own status if it refuses to touch the object. Fails with `Lost` if an object
+    /// has lost bytes that the file is to keep, because they would read as zeros.
     pub(crate) async fn may_be_cut(&self, size: u64) -> Result<(), Status> {
         self.all_up()?;
         let seek = |index| async move {
@@ -23,17 +24,17 @@ impl Objects<'_> {
         self.each(seek).await.map(drop)
     }
 
-    /// Whether the object on an iod has so many bytes. Changes nothing and reads nothing.
+    /// Returns whether the object on an iod has at least `size` bytes; changes nothing and reads no data.
     pub(super) async fn reaches(&self, link: &Link, size: u64) -> Result<bool, Status> {
-        // Behind its last byte an object ends with a hole, and there is nothing to find at its end or behind it.
+        // An object ends with a hole after its last byte: a search for a hole at or behind its end finds nothing.
         let offset = size.checked_sub(1).unwrap_or(limits::FILE_SIZE_MAX);
         let arguments = |cap| SeekArgs { cap, offset, what: SeekWhat::Hole };
         let reply: SeekReply = self.ask(link, Procedure::Seek, Rights::READ, arguments).await?;
         Ok(size == 0 || reply.offset.is_some())
     }
 
-    /// Cuts the copies of objects that have more than a file of `size` bytes has there, where another copy has not; whether there were any. Nobody may
-    /// write the file meanwhile.
+    /// Truncates the copies of objects that are longer than a file of `size` bytes requires, if another copy is not;
+    /// returns whether there were any. No client may write the file meanwhile.
     pub(crate) async fn cut_copies(&self, size: u64) -> Result<bool, Status> {
         self.all_up()?;
         let mut cut = false;
@@ -53,9 +54,10 @@ impl Objects<'_> {
         Ok(cut)
     }
 
-    /// Cuts every object so that nothing of the file at and behind `size` is left, durably.
+    /// Truncates every object so that nothing of the file remains at or after `size`, durably.
     ///
-    /// Nothing is cut when an iod is down (`Delay`). When one fails on the way, others may have been cut.
+    /// Truncates nothing when an iod is down (`Delay`). When an iod fails midway, other objects may have been
+    /// truncated.
     pub(crate) async fn truncate(&self, size: u64) -> Result<(), Status> {
         self.all_up()?;
         let cut = |index| async move {

@@ -1,4 +1,4 @@
-//! WRITE and COMMIT through the mgr.
+//! WRITE and COMMIT on the mgr path.
 
 use super::Objects;
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use types::{ByteRange, Status, Verifier};
 use wire::native::{CommitReply, Crc32c, ObjectArgs, Procedure, Rights, WriteArgs, WriteExtent, WriteHead, WriteReply};
 use xdr::Segments;
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Written {
     /// Whether all bytes are durable.
@@ -19,13 +19,13 @@ pub(crate) struct Written {
 }
 
 impl Objects<'_> {
-    /// Writes runs, which are in the order of the file and end below the largest file size. After a failure any part may be written.
+    /// Writes runs that are in file order and end below the largest file size. After a failure any part may be written.
     pub(crate) async fn write(&self, runs: &[Run], stable: bool) -> Result<Written, Status> {
         let requests = plan(&self.distribution, &ranges(runs), RequestLimits::default());
         let each: Vec<(&Request, usize)> =
             requests.iter().flat_map(|request| self.copies(request.index).map(move |index| (request, index))).collect();
         let replies = each.iter().map(|(request, index)| self.write_one(request, *index, runs, stable));
-        // All of them end before the answer: none may still be writing when the caller goes on.
+        // All of them end before this returns: none may still be writing when the caller goes on.
         let replies = future::join_all(replies).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         let seen: Vec<_> =
             each.iter().zip(&replies).map(|((_, index), reply)| (self.iod(*index), reply.verifier)).collect();
@@ -49,13 +49,14 @@ impl Objects<'_> {
         link.call(Procedure::Write, &WriteArgs { head, data: payload }).await
     }
 
-    /// Makes everything durable that was written to the file before; the verifier tells whether nothing was lost. Also whether all objects are as long as
-    /// a file of `size` bytes demands.
+    /// Makes all earlier writes to the file durable; the verifier shows whether any were lost. Also returns whether all
+    /// objects are as long as a file of `size` bytes requires.
     pub(crate) async fn commit(&self, size: u64) -> Result<(Verifier, bool), Status> {
         let commit = |index| async move {
             let number = self.iod(index);
             let link = match self.link(index) {
-                // The verifier tells those who wrote there before it went; nobody has since.
+                // The verifier informs clients that wrote there before the iod went down; no client has written there
+                // since.
                 Err(Status::Delay) if self.iods.is_lost(number) => return Ok(None),
                 link => link?,
             };
@@ -71,7 +72,7 @@ impl Objects<'_> {
     }
 }
 
-/// The extents of a request, whose bytes are `parts` one after the other, with their checksums if wanted.
+/// Returns the extents of a request, with their checksums if wanted; `parts` are their bytes, one after the other.
 fn extents(ranges: &[ByteRange], parts: &[Bytes], checksums: bool) -> Vec<WriteExtent> {
     let mut parts = parts.iter();
     let mut rest: &[u8] = &[];
@@ -80,7 +81,7 @@ fn extents(ranges: &[ByteRange], parts: &[Bytes], checksums: bool) -> Vec<WriteE
         let mut left = if checksums { range.len as usize } else { 0 };
         while left > 0 {
             if rest.is_empty() {
-                // Parts and extents have the same length in all.
+                // Parts and extents have the same total length.
                 let Some(part) = parts.next() else { break };
                 rest = part;
             }

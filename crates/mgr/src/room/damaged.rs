@@ -1,4 +1,4 @@
-//! Files that have lost bytes: those with copies are made whole again, of others it is logged once.
+//! Files with lost or damaged bytes: repair from another copy, or one log message if there is none.
 
 use super::Room;
 use crate::counters::add;
@@ -9,29 +9,29 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::{FileId, Status};
 
-/// Most files remembered: the others are found by `weir fsck`, or when they are read next.
+/// Largest number of files remembered: `weir fsck` finds the others, and so does the next read of them.
 const MOST: usize = 4096;
 
-/// Files to be made whole, with what was met damaged inside of objects.
+/// Files to be repaired, with the damaged ranges found inside of their objects.
 pub(crate) type Suspects = BTreeMap<FileId, Vec<Suspect>>;
 
-/// Files that were met with lost or damaged bytes.
+/// Files in which lost or damaged bytes were found.
 #[derive(Debug, Default)]
 pub(crate) struct Damaged {
     state: Mutex<State>,
-    /// Told when there is a file to be made whole.
+    /// Notified when there is a file to repair.
     pub(crate) met: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// To be made whole from another copy.
+    /// Files to be repaired from another copy.
     waiting: Suspects,
-    /// Logged already.
+    /// Files whose loss is already logged.
     told: BTreeSet<FileId>,
-    /// How many more wait for an iod or for who writes them.
+    /// Number of further files that wait for an iod or for their writers.
     left: usize,
-    /// Up to which file all were looked at, while that is being done.
+    /// The last file that the running check of all files has reached.
     looked: Option<FileId>,
 }
 
@@ -40,7 +40,7 @@ impl Damaged {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A copy of this file has lost bytes, or these are damaged.
+    /// Records that a copy of this file has lost bytes, or that these ranges are damaged.
     pub(crate) fn found(&self, file: FileId, suspects: &[Suspect]) {
         let waiting = &mut self.state().waiting;
         if waiting.len() < MOST || waiting.contains_key(&file) {
@@ -49,24 +49,26 @@ impl Damaged {
         }
     }
 
-    /// The files that were met since the last call.
+    /// Returns the files that were found since the last call.
     pub(crate) fn take(&self) -> Suspects {
         std::mem::take(&mut self.state().waiting)
     }
 
-    /// So many files wait for an iod or for who writes them, and all up to this one were looked at, while that is being done.
+    /// Sets how many files wait for an iod or for their writers, and the last file that the running check of all files
+    /// has reached.
     pub(crate) fn set_left(&self, left: usize, looked: Option<FileId>) {
         let mut state = self.state();
         (state.left, state.looked) = (left, looked);
     }
 
-    /// How many files are to be made whole, as far as that is known, and up to which all were looked at, while that is being done.
+    /// Returns how many files are known to need repair, and the last file that the running check of all files has
+    /// reached.
     pub(crate) fn standing(&self) -> (usize, Option<FileId>) {
         let state = self.state();
         (state.left + state.waiting.len(), state.looked)
     }
 
-    /// Whether this is the first time that it is asked about a file.
+    /// Returns whether a file's loss is reported for the first time.
     fn is_new(&self, file: FileId) -> bool {
         let mut state = self.state();
         if state.told.len() >= MOST {
@@ -77,7 +79,7 @@ impl Damaged {
 }
 
 impl Room {
-    /// Logs once of a file that it has lost bytes, if that is what failed.
+    /// Logs once for each file that bytes are lost, if that is the error.
     pub(crate) fn tell_lost(&self, file: FileId, error: Status) {
         if error == Status::Lost && self.damaged.is_new(file) {
             add(&self.counters.files_lost, 1);
@@ -85,16 +87,16 @@ impl Room {
         }
     }
 
-    /// Whether a copy on one of these iods has lost bytes; not of a file whose iods are not all there.
+    /// Returns whether a copy on one of these iods has lost bytes; `false` while some iod of the file is down.
     ///
     /// # Errors
-    /// `Delay` while somebody may write the copies.
+    /// `Delay` while a client may write the copies.
     pub(crate) async fn has_lost_copy(&self, file: &FileState, iods: &BTreeSet<u16>) -> Result<bool, Status> {
         let layout = file.layout.as_ref().filter(|layout| layout.is_final());
         let objects = layout.map(|layout| Objects::new(&self.iods, file.id, file.generation, layout));
         let Some(Ok(objects)) = objects else { return Ok(false) };
         let concerned = objects.record.mirrors > 1 && objects.record.iods.iter().any(|iod| iods.contains(iod));
-        // The iod that is not there has them looked at when it comes up.
+        // When the missing iod returns, its copies are checked.
         if !concerned || objects.all_up().is_err() {
             return Ok(false);
         }
@@ -102,7 +104,7 @@ impl Room {
         objects.knowing(file.size, file.whole, file.written).has_lost_copy().await
     }
 
-    /// Cuts what one copy of a file has behind its size, and the other has not; whether there was any.
+    /// Truncates the bytes behind the size that only one copy of a file has; returns whether there were any.
     ///
     /// # Errors
     /// As those of [`Self::rebuild`].
@@ -114,19 +116,20 @@ impl Room {
         objects.cut_copies(info.attrs.size).await
     }
 
-    /// `Delay` while somebody may write the copies of a file: clients of the kernel write both themselves, and those from before a restart of the
-    /// mgr may still be doing it.
+    /// Returns `Delay` while a client may write the copies of a file: kernel clients write both copies themselves.
+    /// Clients from before a restart of the mgr may still write.
     fn check_unwritten(&self, file: FileId) -> Result<(), Status> {
         let written = self.notes.cut(file).is_some() || self.grants.written(file) || self.notes.is_exposed(file);
         if written { Err(Status::Delay) } else { Ok(()) }
     }
 
-    /// Makes the copies of a file whole that have lost bytes, and those of these bytes that are damaged; how many copies and blocks there were.
+    /// Repairs the copies of a file that have lost bytes, and these ranges if they are damaged; returns the number of
+    /// repaired copies and blocks.
     ///
     /// # Errors
-    /// `Lost` when bytes are in no copy; `Delay` while an iod is away, or a client writes the copies itself.
+    /// `Lost` when no copy has the bytes; `Delay` while an iod is down, or while a client writes the copies itself.
     pub(crate) async fn rebuild(&self, file: FileId, suspects: &[Suspect]) -> Result<usize, Status> {
-        // What writes through the mgr waits meanwhile, and so do new layouts to write.
+        // Writes through the mgr and new layouts to write wait meanwhile.
         let _alone = self.locks.alone(file).await;
         self.check_unwritten(file)?;
         let info = self.regular(file)?;

@@ -1,4 +1,4 @@
-//! READ, WRITE, COMMIT, SEEK, ALLOCATE and DEALLOCATE through the mgr.
+//! READ, WRITE, COMMIT, SEEK, ALLOCATE, DEALLOCATE and server-side copy on the mgr path.
 
 use super::Room;
 use super::gathering::Why;
@@ -10,13 +10,14 @@ use meta::schema::{Holes, Reach, Whole};
 use nfs::fs::{Content, Ctx, ReadOut, SeekOut, Stability, WriteOut};
 use types::{ByteRange, FileId, Status, Verifier, limits};
 
-/// How often a read that meets lost bytes is tried again: the file may have been truncated meanwhile, and written again.
+/// How often a read that meets lost bytes is tried again: the file may have been truncated and written again in the
+/// meantime.
 const LOST_TRIES: usize = 3;
-/// What kernels read files in.
+/// The unit in which kernel clients read files.
 const PAGE: u64 = 4096;
 
 impl Room {
-    /// Reads a range; what a truncation takes away meanwhile is not read as zeros.
+    /// Reads a range; bytes that a concurrent truncation removes are not returned as zeros.
     pub(crate) async fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<ReadOut, Status> {
         let mut tries = LOST_TRIES;
         loop {
@@ -27,14 +28,14 @@ impl Room {
                 }
                 read => read.inspect_err(|e| self.tell_lost(file, *e))?,
             };
-            // A truncation says so before it reaches the objects.
+            // A truncation changes the size before it reaches the objects.
             if self.regular(file)?.attrs.size >= reached {
                 return Ok(out);
             }
         }
     }
 
-    /// As [`Self::read`]; also one past the last byte, as far as the file was found to reach there.
+    /// As [`Self::read`]; also returns one past the last byte that the read assumed in the file.
     async fn read_once(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<(ReadOut, u64), Status> {
         let mut info = self.regular(file)?;
         let wanted = u64::from(len).min(limits::PAYLOAD_MAX as u64);
@@ -54,7 +55,7 @@ impl Room {
             return Ok((ReadOut { data, eof }, 0));
         }
         self.settled(file, Part::Meeting(range), Why::Read).await?;
-        // It may have got them meanwhile.
+        // The file may have got objects in the meantime.
         let data = match self.objects(&self.regular(file)?)? {
             Some(objects) => {
                 let read = objects.read(range).await;
@@ -70,8 +71,8 @@ impl Room {
         Ok((ReadOut { data, eof }, range.end()))
     }
 
-    /// Writes bytes. A file with copies one of which has lost bytes is made whole first; where there is no other copy, the write is refused, for what is
-    /// lost would read as zeros then.
+    /// Writes bytes. If a copy has lost bytes, the file is first repaired from its other copy. If there is no other
+    /// copy, the write is refused, because the lost bytes would then read as zeros.
     pub(crate) async fn write(
         &self,
         ctx: &Ctx,
@@ -109,7 +110,8 @@ impl Room {
             return Ok(self.counted(out));
         }
         let objects = self.objects_now(ctx.now, &info).await?;
-        // With an iod lost, what the others have got is durable at once: a COMMIT of the file could not tell of them alone.
+        // With an iod lost, the other iods write stably: a later COMMIT of the file could not confirm their bytes
+        // alone.
         let stable = wanted > Stability::Unstable || objects.lost_in(None);
         if !stable && let Some(out) = self.gather(ctx, &objects, offset, &data).await? {
             return Ok(self.counted(out));
@@ -128,7 +130,7 @@ impl Room {
             self.namespace.note_write(&ctx.cred, ctx.now, file, run.range()).await?;
         }
         writing.done();
-        // The namespace is as durable as was asked for, and no more.
+        // The namespace is as durable as the client asked, and no more.
         let stable = if stable { Stability::FileSync } else { Stability::Unstable };
         Ok(self.counted(WriteOut { count: run.data.len() as u32, stable, verifier: written.verifier }))
     }
@@ -142,12 +144,12 @@ impl Room {
     pub(crate) async fn commit(&self, ctx: &Ctx, file: FileId) -> Result<Verifier, Status> {
         let info = self.regular(file)?;
         let gone = self.let_go(file, Part::All, Why::Commit).await;
-        // Told once: by what this one could not write, or what was tried before it.
+        // Reported once: a failure of this flush or of an earlier one.
         let failed = if gone == Err(Status::Delay) { None } else { self.gathered.tell(file, ctx.client) };
         gone.and(failed.map_or(Ok(()), Err))?;
         let verifier = match self.objects(&info)? {
             Some(objects) if !self.notes.is_untouched(file) => {
-                // Not truncated meanwhile.
+                // The shared lock excludes truncations.
                 let _shared = self.locks.shared(file).await;
                 let (size, known) = self.regular(file).map(|info| (info.attrs.size, info.whole))?;
                 let (verifier, whole) = objects.commit(size).await?;
@@ -187,8 +189,8 @@ impl Room {
         }
     }
 
-    /// Has the iods copy the front of a range of one file to `target` of another, as an unstable write. `None` when they cannot:
-    /// then the bytes have to be read and written, and any part may be written already.
+    /// Asks the iods to copy the beginning of a range of one file to `target` in another, as an unstable write. Returns
+    /// `None` if they cannot: then the bytes have to be read and written, and any part may be written already.
     pub(crate) async fn copy(
         &self,
         ctx: &Ctx,
@@ -197,7 +199,8 @@ impl Room {
     ) -> Result<Option<WriteOut>, Status> {
         self.settled(from, Part::Meeting(range), Why::Read).await?;
         self.settled(to, Part::Meeting(ByteRange { offset: target, len: range.len }), Why::Write).await?;
-        // Neither is cut meanwhile. Both are taken in one order, so that nobody who takes two waits for another who does.
+        // The shared locks exclude truncations. They are taken in one order, so that no two tasks with two locks wait
+        // for each other.
         let _first = self.shared(from.min(to)).await?;
         let _second = self.shared(from.max(to)).await?;
         let (source, info) = (self.regular(from)?, self.regular(to)?);
@@ -212,7 +215,7 @@ impl Room {
         let writing = self.notes.writing(to).await?;
         let range = ByteRange { offset: range.offset, len };
         let Some(written) = objects.copy(&from, range, target).await? else { return Ok(None) };
-        // What is a hole there may be one here.
+        // A hole of the source may be a hole of the target.
         let holes = if source.attrs.holes { Holes::Made } else { Holes::Before(target) };
         self.namespace.note_write(&ctx.cred, ctx.now, to, Reach { end, holes, whole: None }).await?;
         writing.done();
@@ -220,10 +223,10 @@ impl Room {
         Ok(Some(WriteOut { count: len as u32, stable: Stability::Unstable, verifier: written.verifier }))
     }
 
-    /// Takes room for a range on all iods that hold a part of it, and then lets the file reach to its end.
+    /// Reserves space for a range on all iods that hold a part of it, and then extends the file to its end.
     ///
-    /// The objects become longer first, as they do by a write: who dies in between, or finds no room on one of the iods,
-    /// leaves a file whose size is to be learnt from them.
+    /// The objects grow first, as with a write. If the mgr ends in between, or an iod has no space, the objects report
+    /// the size of the file.
     pub(crate) async fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
         self.settled(file, Part::Meeting(range), Why::Write).await?;
         let _shared = self.shared(file).await?;
@@ -233,7 +236,8 @@ impl Room {
         }
         let objects = self.objects_now(ctx.now, &info).await?;
         let writing = self.notes.writing(file).await?;
-        // Where an object ends within a page its data server has to ask how long the file is. Within the file it does not end there.
+        // If an object ends within a page, its data server has to ask the mgr for the length of the file. Within the
+        // file, the object does not end there.
         let end = range.end().next_multiple_of(PAGE).min(info.attrs.size).max(range.end());
         objects.reserve(ByteRange { offset: range.offset, len: end - range.offset }).await?;
         self.namespace.set_size(&ctx.cred, ctx.now, file, range, None).await?;
@@ -242,7 +246,7 @@ impl Room {
         Ok(())
     }
 
-    /// Lets a file reach to `end`, unless it does already. Others may make it longer at the same time.
+    /// Extends a file to `end`, unless it is as long already. Other clients may extend it at the same time.
     pub(crate) async fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> Result<(), Status> {
         let _shared = self.shared(file).await?;
         self.regular(file)?;
@@ -259,7 +263,7 @@ impl Room {
         self.settled(file, Part::Meeting(range), Why::Write).await?;
         let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
-        // Behind the end there is nothing to forget; objects that others are writing may reach further.
+        // Behind the end there is nothing to deallocate; but objects that other clients write may reach further.
         let end = if self.grants.written(file) { limits::FILE_SIZE_MAX } else { info.attrs.size };
         let len = range.end().min(end).saturating_sub(range.offset);
         if len == 0 {
@@ -271,7 +275,7 @@ impl Room {
         }
         let Some(objects) = self.objects(&self.regular(file)?)? else { return Err(Status::ServerFault) };
         objects.punch(range).await?;
-        // Times and change attribute move, the size stays.
+        // Times and the change attribute change, the size does not.
         let punched = Reach { end: 0, holes: Holes::Made, whole: None };
         self.namespace.set_size(&ctx.cred, ctx.now, file, punched, None).await.map(drop)
     }

@@ -1,7 +1,8 @@
-//! Joining small writes: what is held in memory first, and who lets it go to the iods.
+//! Write gathering: which small writes are held in memory, and which requests flush them to the iods.
 //!
-//! Held bytes are on the iods before anybody can look for them there: whoever reads, copies, cuts, or gets a layout lets them go
-//! first, and while others may go to the iods by themselves nothing is held. So nobody meets older bytes than without it.
+//! Held bytes reach the iods before any other request can look for them there. A read, a copy, a truncation and a
+//! layout grant flush them first. While another client may use the direct path, nothing is held. So no client sees
+//! older bytes than without gathering.
 
 use super::Room;
 use crate::counters::add;
@@ -16,32 +17,32 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use types::{ByteRange, FileId, Status};
 
-/// Files let go at a time because they have waited for long enough.
+/// Largest number of files that are flushed at a time because their delay has passed.
 const AT_ONCE: usize = 256;
 
-/// Why held bytes go.
+/// Why held bytes are flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Why {
-    /// There are enough of them.
+    /// A window is full.
     Full,
-    /// They have waited for long enough.
+    /// The delay has passed.
     Delay,
-    /// Their writer wants them to be durable.
+    /// Their writer sent a COMMIT.
     Commit,
-    /// Somebody reads them, copies them or looks for holes.
+    /// A client reads or copies them, or looks for holes.
     Read,
-    /// A write over them that is not held, or a cut or hole.
+    /// An overlapping write that is not held, a truncation or a hole.
     Write,
-    /// Somebody is to go to the iods by itself.
+    /// A client gets a layout for the direct path.
     Layout,
-    /// Their writer closes the file, or gives something back.
+    /// Their writer closes the file, or returns a layout, a delegation or a lock.
     Close,
     /// The mgr stops.
     Stop,
 }
 
 impl Room {
-    /// Holds an unstable write, if it is small and may be held. Called by who shares the file.
+    /// Holds an unstable write if it is small and nothing forbids it. The caller holds the file's lock shared.
     pub(super) async fn gather(
         &self,
         ctx: &Ctx,
@@ -50,14 +51,14 @@ impl Room {
         data: &Bytes,
     ) -> Result<Option<WriteOut>, Status> {
         let (file, window) = (objects.file, Gather::window_of(&objects.distribution));
-        // What goes to an iod that is away is to fail now, as long as its writer is there to try again.
+        // A write to an iod that is down must fail now, while its writer can still retry it.
         if !self.gathered.is_for(data.len(), window) || objects.all_up().is_err() {
             return Ok(None);
         }
-        // From before it is held: whatever happens to it later makes that of a COMMIT another one.
+        // The verifier is from before the write is held: a later loss changes the verifier of every COMMIT.
         let verifier = self.iods.verifiers.combine(&[]);
         let writing = self.notes.writing(file).await?;
-        // Somebody of an earlier start may write past the mgr and know of nothing.
+        // A client of an earlier start may use the direct path without a layout that this start knows.
         let may = || !self.notes.is_exposed(file) && self.grants.all_come_here(file, ctx.client);
         let small = Small { client: ctx.client, offset, data, window };
         let Some(taken) = self.gathered.take(file, small, may) else {
@@ -71,15 +72,15 @@ impl Room {
         add(&self.counters.gathered_bytes, data.len() as u64);
         add(&self.counters.gathered_joined, u64::from(taken.joined));
         if taken.full {
-            // Whoever fills a window waits for it, so that there is never more than the iods can take. What fails is no
-            // more this writer's than that of others: it is told by COMMIT.
+            // The writer that fills a window waits for the flush, so that there is never more than the iods can take. A
+            // failure concerns all writers of the window, so COMMIT reports it.
             let _ = self.let_go_held(file, Part::Full, Why::Full).await;
         }
         Ok(Some(WriteOut { count: data.len() as u32, stable: Stability::Unstable, verifier }))
     }
 
-    /// Has a part of what is held of a file on the iods before others work on them. `Delay` while it cannot be written; what can never
-    /// be is given up, and no reason not to go on.
+    /// Flushes a part of a file's held bytes to the iods before another operation uses the objects. Returns `Delay`
+    /// while the bytes cannot be written; bytes that can never be written are given up, which does not stop the caller.
     pub(crate) async fn settled(&self, file: FileId, part: Part, why: Why) -> Result<(), Status> {
         match self.let_go(file, part, why).await {
             Err(Status::Delay) => Err(Status::Delay),
@@ -87,7 +88,7 @@ impl Room {
         }
     }
 
-    /// As [`Self::settled`], for who shares the file or has it alone.
+    /// As [`Self::settled`], for callers that hold the file's lock, shared or exclusive.
     pub(crate) async fn settled_held(&self, file: FileId, part: Part, why: Why) -> Result<(), Status> {
         match self.let_go_held(file, part, why).await {
             Err(Status::Delay) => Err(Status::Delay),
@@ -95,7 +96,7 @@ impl Room {
         }
     }
 
-    /// Writes a part of what is held of a file. `Delay`: it is held on. Any other failure: it is given up.
+    /// Writes a part of a file's held bytes. On `Delay` they stay held; on any other error they are given up.
     pub(crate) async fn let_go(&self, file: FileId, part: Part, why: Why) -> Result<(), Status> {
         if !self.gathered.meets(file, part) {
             return Ok(());
@@ -111,7 +112,7 @@ impl Room {
         match outcome {
             Ok(()) => leaving.end(Ok(())),
             Err(Status::Delay) => drop(leaving),
-            // Nobody can ask for it any more.
+            // The file is gone, so no client can read the bytes.
             Err(Status::Stale) => leaving.end(Ok(())),
             Err(error) => {
                 tracing::warn!(file = file.0, "bytes that were answered for could not be written: {error}");
@@ -122,7 +123,8 @@ impl Room {
         outcome
     }
 
-    /// What is on its way is given up. Called before that is over, so that no COMMIT that finds nothing has the verifier from before.
+    /// Counts a loss and changes the verifier. Called before the bytes in flight are dropped, so that no COMMIT that
+    /// finds nothing held returns the old verifier.
     fn give_up(&self) {
         add(&self.counters.gather_losses, 1);
         self.iods.verifiers.lost();
@@ -134,11 +136,12 @@ impl Room {
         let writing = self.notes.writing(file).await?;
         match objects.write(runs, false).await {
             Ok(_) => {
-                // Its size is known since it is held.
+                // The namespace has known the size since the bytes were held.
                 writing.done();
                 Ok(())
             }
-            // As nobody waits for such an iod, nothing waits for it here: who sends it again is told which of it can be written.
+            // No request waits for a lost iod, and neither does this flush. When the writer sends the bytes again, it
+            // learns which of them can be written.
             Err(Status::Delay) if objects.lost_in(None) => {
                 self.give_up();
                 Ok(())
@@ -160,7 +163,7 @@ impl Room {
         }
     }
 
-    /// Lets everything go, as far as the iods are there.
+    /// Flushes all held bytes, as far as the iods are up.
     pub(crate) async fn let_all_go(&self) {
         let files = self.gathered.files();
         let gone = future::join_all(files.iter().map(|file| self.let_go(*file, Part::All, Why::Stop))).await;
@@ -170,7 +173,7 @@ impl Room {
     }
 }
 
-/// Lets go what has waited for long enough, for ever.
+/// Flushes files whose delay has passed, for ever.
 pub(crate) async fn watch(room: Arc<Room>) {
     let mut going = FuturesUnordered::new();
     loop {

@@ -1,8 +1,10 @@
-//! Small files: their bytes are kept with the metadata until there are too many, or somebody wants a layout to write them.
+//! Inline files: the mgr keeps the bytes of a small file with its metadata until it grows, or a client gets a layout to
+//! write it.
 //!
-//! While a file is short no iod knows of it: making, writing, reading and removing it are the mgr's own. Then its bytes move: the namespace
-//! says where they are going, and from then on nothing changes those that are kept; they are written to the objects, durably;
-//! and then the namespace forgets them. Until it has, they are what counts. So a mgr that dies in between begins anew.
+//! No iod knows of an inline file: the mgr alone creates, writes, reads and removes it. When its bytes move, the
+//! namespace first records their destination, and from then on no write changes the inline bytes. Then the mgr writes
+//! them to the objects, durably, and the namespace forgets the inline bytes. Until then the inline bytes count, so a
+//! mgr that dies in between starts the move again.
 
 use super::Room;
 use crate::counters::add;
@@ -16,7 +18,7 @@ use types::{ByteRange, FileId, Status, Timestamp};
 use xdr::{Segments, Xdr};
 
 impl Room {
-    /// Writes into a file that has no objects and stays short. `None` for any other.
+    /// Writes to an inline file that stays short enough. Returns `None` for any other file.
     pub(super) async fn write_inline(
         &self,
         ctx: &Ctx,
@@ -26,7 +28,7 @@ impl Room {
         wanted: Stability,
     ) -> Result<Option<WriteOut>, Status> {
         let (file, most) = (info.attrs.id, self.inline_max);
-        // Before the bytes are looked at, so that this does not look like a COMMIT which some of them missed.
+        // Taken before the write, so that a loss meanwhile changes the verifier of a COMMIT.
         let verifier = self.iods.verifiers.combine(&[]);
         if !info.layout.as_ref().is_some_and(Layout::is_inline) || offset.saturating_add(data.len() as u64) > most {
             return Ok(None);
@@ -42,7 +44,7 @@ impl Room {
         Ok(Some(WriteOut { count: data.len() as u32, stable, verifier }))
     }
 
-    /// A range of a file that has no objects, which ends within it; `None` if it has.
+    /// Returns a range within the size of an inline file; `None` if the file has objects.
     pub(super) fn read_inline(&self, file: FileId, range: ByteRange) -> Result<Option<Segments>, Status> {
         let Some((bytes, _)) = self.namespace.read_inline(file)? else { return Ok(None) };
         add(&self.counters.inline_reads, 1);
@@ -58,8 +60,8 @@ impl Room {
         Ok(Some(all))
     }
 
-    /// Where the next data or hole of a file without objects is: what is kept is data, what follows is a hole. `None` if it has
-    /// objects.
+    /// Returns the next data or hole of an inline file: the inline bytes are data, the rest is a hole. `None` if the
+    /// file has objects.
     pub(super) fn seek_inline(&self, file: FileId, offset: u64, what: Content) -> Result<Option<Option<u64>>, Status> {
         let Some((bytes, _)) = self.namespace.read_inline(file)? else { return Ok(None) };
         let end = bytes.len() as u64;
@@ -69,7 +71,8 @@ impl Room {
         }))
     }
 
-    /// Fills a range of a file without objects with zeros, as far as anything is kept there; whether it has none.
+    /// Fills a range of an inline file with zeros, as far as it has bytes there; returns `false` if the file has
+    /// objects.
     pub(super) async fn punch_inline(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<bool, Status> {
         loop {
             let Some((bytes, _)) = self.namespace.read_inline(file)? else { return Ok(false) };
@@ -83,14 +86,14 @@ impl Room {
             if written.await?.is_some() {
                 return Ok(true);
             }
-            // It has become longer, or has got objects.
+            // The file has grown, or has got objects.
             self.objects_now(ctx.now, &self.regular(file)?).await?;
         }
     }
 
-    /// The objects of a file that has them not yet, or whose bytes have not arrived there.
+    /// Returns the objects of a file; creates them first, or moves the inline bytes there.
     pub(super) async fn move_out(&self, now: Timestamp, file: FileId) -> Result<Objects<'_>, Status> {
-        // One at a time: what is written to the objects after the bytes have arrived must not come before them.
+        // One move at a time: later writes to the objects must not arrive before the moved bytes.
         let _turn = self.moving.alone(file).await;
         let info = self.regular(file)?;
         if let Some(objects) = self.objects(&info)? {
@@ -98,7 +101,7 @@ impl Room {
         }
         let layout = self.decided(&info)?.map_or_else(|| self.decide(&info), Ok)?;
         let new = Objects::new(&self.iods, file, info.generation, &layout)?;
-        // Bytes that cannot arrive stay where they are.
+        // Checked first: the bytes do not move while an iod is down.
         let has_bytes = self.namespace.read_inline(file)?.is_some_and(|(bytes, _)| !bytes.is_empty());
         if has_bytes {
             new.all_up()?;
@@ -120,7 +123,7 @@ impl Room {
         self.objects(&info)?.ok_or(Status::ServerFault)
     }
 
-    /// The layout that a file has or is to have, if that is decided.
+    /// Returns the layout that a file has or will have, if it is decided.
     pub(super) fn decided(&self, info: &FileInfo) -> Result<Option<Layout>, Status> {
         let decided = info.layout.as_ref().and_then(Layout::decided).transpose();
         decided.map_err(|e| {

@@ -1,4 +1,4 @@
-//! Layouts of both kinds: granting them, telling device addresses, and what follows when they are committed or gone.
+//! Layouts, native and for kernel clients: grants, device addresses, commits, and returned or revoked layouts.
 
 use super::Room;
 use super::gathering::Why;
@@ -27,22 +27,23 @@ impl Room {
         if ask.kind == native::KIND {
             self.native.seen(ctx.client);
         } else if self.leads_nowhere(ask.file)? {
-            // Before anything waits for an iod that is away: a kernel comes to the mgr meanwhile.
+            // Checked before anything waits for an iod that is down: kernel clients use the mgr path meanwhile.
             return Err(Status::NoLayout);
         }
         let write = ask.iomode == Iomode::ReadWrite;
-        // Before anything is looked at: who takes rights away looks for those that were given before.
+        // Recorded before anything else is read: a revocation searches for the rights given before it.
         let expires = self.expires(ask.kind);
         self.rights.give(ask.file, ctx.cred.uid, unix_now(), expires);
         let info = self.regular(ask.file)?;
         if !write && !self.is_in_objects(&info) && info.attrs.size <= self.inline_max {
-            // Whoever only reads finds it here.
+            // The mgr serves reads of this inline file itself.
             return Err(Status::NoLayout);
         }
-        // What small writers have written is to be found where the layout leads; until it is on record nothing is held.
+        // Data that small writes gathered must be in the objects that the layout names. No write is held until the
+        // layout is on record.
         let _bar = self.gathered.bar(ask.file);
         self.settled(ask.file, Part::All, Why::Layout).await?;
-        // Held until the grant is known: a cut asks who was granted what.
+        // Held until the grant is recorded: a truncation asks which clients hold layouts.
         let _shared = if write { Some(self.shared(ask.file).await?) } else { None };
         let info = self.regular(ask.file)?;
         let objects = self.objects_now(ctx.now, &info).await?;
@@ -57,7 +58,8 @@ impl Room {
             _ => self.native_body(ctx, &objects, info.generation, rights)?,
         };
         if body.len() > ask.max_body {
-            // Linux never has more room, and makes the write fail for which there was too little: it is to come here.
+            // Linux never offers a larger reply, and fails the write on `TooSmall`. After `NoLayout` it writes through
+            // the mgr.
             return Err(if ask.kind == native::KIND { Status::TooSmall } else { Status::NoLayout });
         }
         if write {
@@ -79,7 +81,7 @@ impl Room {
         rights: Rights,
     ) -> Result<Bytes, Status> {
         if objects.record.mirrors > 1 {
-            // A kind without copies.
+            // The native layout has no copies.
             return Err(Status::NoLayout);
         }
         let devices = self.devices_of(objects)?;
@@ -104,18 +106,18 @@ impl Room {
         Ok(body.to_bytes())
     }
 
-    /// When rights of a layout of this kind end that is given now, in Unix seconds.
+    /// Returns when the rights of a layout of this kind end if it is granted now, in Unix seconds.
     fn expires(&self, kind: u32) -> u64 {
         let secs = if kind == native::KIND { self.capability_secs } else { self.data_handle_secs };
         unix_now() + u64::from(secs)
     }
 
-    /// The iods of the objects of a file, by their index.
+    /// Returns the iods of a file's objects, by object index.
     fn devices_of(&self, objects: &Objects<'_>) -> Result<Vec<IodId>, Status> {
         objects.record.iods.iter().map(|number| Ok(self.iods.registered(*number)?.id)).collect()
     }
 
-    /// Whether a data server that a layout of this file would name is away.
+    /// Returns whether a data server that a layout of this file would name is down.
     fn leads_nowhere(&self, file: FileId) -> Result<bool, Status> {
         let info = self.regular(file)?;
         match self.objects_to_be(&info)? {
@@ -124,12 +126,14 @@ impl Room {
         }
     }
 
-    /// The data servers of a file. `NoLayout` while one of the iods is down or serves no NFS: clients come to the mgr then.
+    /// Returns the data servers of a file. `NoLayout` while one of its iods is down or serves no NFS: clients then use
+    /// the mgr path.
     fn data_servers(&self, objects: &Objects<'_>) -> Result<Vec<DataServer>, Status> {
         self.iods.data_servers(&objects.record.iods).ok_or(Status::NoLayout)
     }
 
-    /// What makes the filehandles of a file at its data servers, by the index of the object, which counts through all copies; and the number of the layout.
+    /// Returns a function that signs the filehandle of an object at its data server, and the number of the layout. The
+    /// function takes the index of the object, which counts through all copies.
     fn data_handles(
         &self,
         ctx: &Ctx,
@@ -141,7 +145,7 @@ impl Room {
         let iods = self.devices_of(objects)?;
         let unit = u32::try_from(objects.record.stripe_unit).map_err(|_| Status::NoLayout)?;
         let count = objects.distribution.count();
-        // Random, so that no mgr has given it out before.
+        // Random, so that no mgr has used the number before.
         let grant = getrandom::u64().map_err(|_| Status::ServerFault)?;
         let holder = Holder { grant, session: ctx.client, expires: self.expires(files::KIND) };
         let handle = move |index: usize| {
@@ -160,22 +164,23 @@ impl Room {
         max: usize,
     ) -> Result<Bytes, Status> {
         let count = objects.record.iods.len();
-        // Each data server takes its own filehandle alone: a file over more of them than a body has room for goes through the mgr.
+        // Each data server accepts only its own filehandle. A file with more data servers than a body has space for
+        // takes the mgr path.
         if objects.record.mirrors > 1 || !files::Body::has_room(max, count, DATA_HANDLE_LEN) {
             return Err(Status::NoLayout);
         }
         let servers = self.data_servers(objects)?;
         let (device, first_stripe_index) = self.devices.name(&objects.record.iods, servers, &self.iods.cluster().key);
         let (handle, _) = self.data_handles(ctx, objects, generation, rights)?;
-        // In the order of the device, in which the file does not begin with the first.
+        // In the order of the device, which need not begin with the file's first object.
         let first = first_stripe_index as usize;
         let handles = (0..count).map(|at| handle((at + count - first) % count)).collect();
         let stripe_unit = objects.record.stripe_unit as u32;
         Ok(files::Body { device, stripe_unit, first_stripe_index, handles }.to_bytes())
     }
 
-    /// A mirror for each copy. Where copies are on several iods each, only if the export says that its clients know striping:
-    /// the others would fail.
+    /// Returns a flexible files layout with a mirror for each copy. Copies with several iods each are offered only if
+    /// the export says that its clients support striping: other clients would fail.
     fn flexfiles_body(
         &self,
         ctx: &Ctx,
@@ -190,7 +195,8 @@ impl Room {
             return Err(Status::NoLayout);
         }
         let (handle, grant) = self.data_handles(ctx, objects, generation, rights)?;
-        // Not one of the special ones, which data servers refuse; of no age, as it never changes (RFC 8881 §8.2.2).
+        // Not one of the special stateids, which data servers refuse. The seqid is 0, because the stateid never changes
+        // (RFC 8881 §8.2.2).
         let mut stateid = [0; 16];
         stateid[4..8].copy_from_slice(b"weir");
         stateid[8..].copy_from_slice(&grant.to_be_bytes());
@@ -202,8 +208,8 @@ impl Room {
             user: ctx.cred.uid,
             group: ctx.cred.gid,
         };
-        // All clients read the first copy as long as they can, as the mgr does: what nobody was told is durable may be in one
-        // copy only.
+        // All clients read the first copy while it is available, as the mgr does: bytes that no client knows to be
+        // durable may be in one copy only.
         let copies = servers.chunks(width).enumerate().zip((1..=objects.record.mirrors).rev());
         let mirror = |((copy, servers), efficiency): ((usize, &[DataServer]), u32)| {
             (copy * width..).zip(servers).map(|(index, at)| server(index, at, efficiency)).collect()
@@ -213,13 +219,13 @@ impl Room {
         Ok(flexfiles::Body { stripe_unit, mirrors, flags: 0, stats_hint: 0 }.to_bytes())
     }
 
-    /// Below which lengths a kernel reads and writes a file here.
+    /// Returns the lengths below which a kernel client reads and writes a file through the mgr.
     ///
-    /// Linux compares `write_size` with the length of the file and `write_iosize` with all the bytes written since it has
-    /// the layout, and comes here only while both are below. The second is there for the first request of a large file
-    /// written without a cache: the file is empty then.
+    /// Linux compares `write_size` with the length of the file, and `write_iosize` with all bytes written since it got
+    /// the layout. It writes through the mgr only while both are below. The second covers the first request of a large
+    /// file that is written without a cache: the file is empty then.
     ///
-    /// A policy of the server, the directory or the file goes before the length that all have in common.
+    /// A policy of the server, the directory or the file overrides the common length of the export.
     pub(crate) fn threshold(&self, ctx: &Ctx, file: FileId, dir: Option<FileId>) -> Result<Option<Threshold>, Status> {
         let rule = self.exports.rule(ctx.place);
         let Some(kind) = rule.layout.kind() else { return Ok(None) };
@@ -270,8 +276,8 @@ impl Room {
             self.outdate(ctx, file).await?;
         }
         if update.measure || (end > 0 && self.grants.is_cut(file, ctx.client)) {
-            // What the client says may have been cut off since. It waits for iods that are down: once this is answered,
-            // the bytes that it synced have to be seen.
+            // The range that the client reports may have been truncated since. The measurement waits for iods that are
+            // down: after the reply, other clients must see the bytes that this client synced.
             self.measure(file).await?;
             end = 0;
         }
@@ -288,8 +294,8 @@ impl Room {
             true => self.namespace.set_size(&ctx.cred, ctx.now, file, to, mtime).await?,
             false => self.namespace.grow(&ctx.cred, ctx.now, file, to, mtime).await?,
         };
-        // Only now: a report that found no room has told nothing. And one of a client that may have failed to write
-        // something does not tell how far that has come.
+        // Only now: a report that failed for lack of space does not count. A report of a client that may have failed to
+        // write something does not say how far its writes reached.
         if update.durable {
             self.grants.committed(file, ctx.client);
         }
@@ -312,7 +318,7 @@ impl Room {
         }
         let mut untold = write && (revoked || self.grants.is_untold(file, client));
         if untold {
-            // First of all: once the grant is gone, the next report of another client counts as the last one.
+            // This must come first: once the grant is gone, the next report of another client counts as the last one.
             self.notes.abandoned(file, revoked);
         }
         if write {
@@ -324,7 +330,7 @@ impl Room {
             self.given_back(file).await;
             let fenced = if revoked { self.fence(ctx, file).await } else { Ok(()) };
             if untold {
-                // Whoever lost its layout may have written since it last told how far.
+                // A client that lost its layout may have written after its last report.
                 self.measure_or_later(file).await?;
             } else if write {
                 self.all_told(file);
@@ -332,13 +338,14 @@ impl Room {
             fenced
         };
         match result.await {
-            // Nothing is left to protect or to measure.
+            // The file is gone: nothing is left to protect or to measure.
             Err(Status::Stale) => Ok(()),
             other => other,
         }
     }
 
-    /// What a client says went wrong at data servers. It changes nothing here: what is true of an iod the mgr knows itself.
+    /// Logs the failures at data servers that a client reports. The report changes nothing: the mgr itself knows the
+    /// state of its iods.
     fn note_faults(&self, client: u64, file: FileId, body: &Bytes) {
         if body.is_empty() {
             return;
@@ -357,7 +364,7 @@ impl Room {
         }
     }
 
-    /// A client says that so many operations failed at data servers, the first one so.
+    /// Counts and logs the client's report of `count` failed operations at data servers, of which `first` is the first.
     pub(crate) fn note_failures(&self, client: u64, file: FileId, first: &dyn Debug, count: usize) {
         add(&self.counters.layout_faults, count as u64);
         if let Some(left_out) = net::seldom("a client failed at a data server", Machine::UNKNOWN) {
@@ -365,15 +372,16 @@ impl Room {
         }
     }
 
-    /// A client gives something of a file back: who comes after it is to find what it wrote. What cannot be written for now is held on, and
-    /// whoever looks for it at the mgr waits for it.
+    /// Writes held bytes to the iods when a client returns a layout, a delegation or a lock, so that later readers find
+    /// them. Bytes that cannot be written now stay held, and readers at the mgr wait for them.
     pub(crate) async fn given_back(&self, file: FileId) {
         if let Err(error) = self.let_go(file, Part::All, Why::Close).await {
             tracing::debug!(file = file.0, "what is held is not written yet: {error}");
         }
     }
 
-    /// A client closed a file that it could write: if it never told how far it wrote, the iods do.
+    /// Handles the close of a file that the client could write: if the client never reported its writes, the mgr asks
+    /// the iods for the size.
     pub(crate) async fn closed(&self, ctx: &Ctx, file: FileId, wrote: bool) -> Result<(), Status> {
         self.given_back(file).await;
         if wrote && self.grants.is_untold(file, ctx.client) {

@@ -1,8 +1,8 @@
-//! What clients are told of bytes whose iod does not come back.
+//! Errors for kernel clients when an iod counts as lost: EIO instead of an endless wait.
 //!
-//! Clients of ours are told to come again, and decide themselves how often. A kernel would do so for ever, and the
-//! program that reads with it: it is told that the bytes cannot be reached (`Io`), once the iod is away for long enough to be
-//! taken for lost, and of no other bytes than those.
+//! Weir's own clients get `Delay`, and decide themselves how often they retry. A kernel client would retry for ever,
+//! and the program that reads would hang. So it gets `Io` once the iod has been down long enough to count as lost, and
+//! only for the bytes on that iod.
 
 use super::Room;
 use nfs::fs::Ctx;
@@ -10,15 +10,15 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use types::{ByteRange, FileId, Status, limits};
 
-/// Clients that were seen to use the native layouts, by client id.
+/// Clients that have used native layouts, by client id.
 #[derive(Debug, Default)]
 pub(crate) struct NativeClients(Mutex<HashSet<u64>>);
 
 impl NativeClients {
-    /// A client asks for what only ours know.
+    /// Records that a client requests something that only Weir's clients know.
     pub(super) fn seen(&self, client: u64) {
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that are gone are in it as well. One that is forgotten is seen again with its next file.
+        // The set may hold clients that are gone. A forgotten client is recorded again with its next file.
         if clients.len() >= limits::CLIENTS_MAX {
             clients.clear();
         }
@@ -31,7 +31,8 @@ impl NativeClients {
 }
 
 impl Room {
-    /// The outcome of a request for these bytes of a file, or for all of it: `Io` instead of `Delay` where waiting is in vain.
+    /// Returns the outcome of a request for these bytes of a file, or for all of it, with `Io` instead of `Delay` if an
+    /// iod with these bytes is lost.
     pub(crate) fn unless_lost<T>(
         &self,
         ctx: &Ctx,
@@ -47,8 +48,8 @@ impl Room {
         }
     }
 
-    /// How many bytes at the beginning of a range can be reached where not all of them can. A kernel asks for more at a time
-    /// than a program does; it is told what there is, and asks again for the rest alone.
+    /// Returns how many bytes at the beginning of a range can be reached, if not all can. A kernel requests more at a
+    /// time than a program; it gets the reachable bytes, and asks for the rest separately.
     pub(crate) fn before_lost(&self, ctx: &Ctx, file: FileId, range: Option<ByteRange>) -> Option<u64> {
         let range = range.filter(|_| !self.native.has(ctx.client))?;
         let info = self.namespace.info(file).ok()?;
@@ -57,13 +58,13 @@ impl Room {
     }
 
     fn is_lost(&self, file: FileId, range: Option<ByteRange>) -> bool {
-        // What has to reach all objects first keeps everybody from the others too.
+        // A truncation or fence that must first reach all objects blocks access to the other objects too.
         let range = range.filter(|_| self.notes.cut(file).is_none() && !self.notes.is_fencing(file));
         let Ok(info) = self.namespace.info(file) else { return false };
         let Ok(objects) = self.objects(&info) else { return false };
         match objects {
             Some(objects) => objects.lost_in(range),
-            // It has no place yet, and nobody is there to take it.
+            // The file has no iods yet, and none is up to be chosen.
             None => self.iods.up().is_empty() && !self.iods.lost().is_empty(),
         }
     }

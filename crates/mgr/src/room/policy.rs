@@ -1,4 +1,4 @@
-//! What clients are told about how files are to be used: the settings of the server, and those of directories and files.
+//! The policy that clients receive: the settings of the server, and those of directories and files.
 
 use super::Room;
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use nfs::fs::{Ctx, Told};
 use types::{FileId, FileKind, Status};
 
 impl Room {
-    /// The settings of a directory or file, by its extended attributes.
+    /// Returns the settings of a directory or file, from its extended attributes.
     fn own_settings(&self, file: FileId) -> Result<Settings, Status> {
         let xattrs = self.namespace.effective_xattrs(file, layout::policy::PREFIX.as_bytes())?;
         if xattrs.is_empty() {
@@ -16,17 +16,17 @@ impl Room {
         }
         let origin = self.origin(file)?;
         let xattrs = xattrs.iter().map(|(name, value)| (&name[..], &value[..]));
-        // Which of them mean nothing for a file is known since they were set.
+        // Settings without effect on a file were reported when they were set.
         Ok(Settings::of_xattrs(origin, xattrs, |e| tracing::debug!(file = file.0, "passed over: {e}")))
     }
 
-    /// What extended attributes of this file are the settings of.
+    /// Returns the origin of this inode's settings: directory or file.
     fn origin(&self, file: FileId) -> Result<Origin, Status> {
         let directory = self.namespace.getattr(file)?.kind == FileKind::Directory;
         Ok(if directory { Origin::Directory } else { Origin::File })
     }
 
-    /// Whether an xattr of the policy may be set so.
+    /// Checks whether an extended attribute of the policy may have this value.
     pub(crate) fn check_policy(&self, file: FileId, name: &[u8], value: &[u8]) -> Result<(), Status> {
         let origin = self.origin(file)?;
         match Settings::default().set(origin, name, value) {
@@ -38,15 +38,15 @@ impl Room {
         }
     }
 
-    /// The policy as the private attribute tells it.
+    /// Returns the policy for the private attribute of Weir's clients.
     pub(crate) fn told(&self, ctx: &Ctx, file: FileId) -> Result<Told, Status> {
         let own = if ctx.place.is_outside() { Settings::default() } else { self.own_settings(file)? };
         let server = self.exports.rule(ctx.place).told;
         Ok(Told { server: Bytes::from(server.text()), own: Bytes::from(own.text()) })
     }
 
-    /// The thresholds that kernels are told of a file, opened in `dir` if that is known, where a policy says some: for reads and
-    /// for writes, in bytes. `auto` is nothing that they know.
+    /// Returns the thresholds that a policy sets for a file, opened in `dir` if that is known: for kernel clients'
+    /// reads and writes, in bytes. `auto` gives none, because kernels do not know it.
     pub(super) fn thresholds_of(
         &self,
         ctx: &Ctx,

@@ -1,4 +1,4 @@
-//! How long requests wait at this mgr: measured as they come, told in its answers.
+//! The measurement of this mgr's queue delay, which its answers report.
 
 use super::Room;
 use crate::queue::Queue;
@@ -7,18 +7,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Waits cannot leave it half changed.
+/// A panic cannot leave the averages half changed, so a poisoned lock is used.
 fn locked(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Room {
-    /// A request that was read then is about to be worked on.
+    /// Records that a request that arrived at this time is about to be executed.
     pub(crate) fn waited(&self, arrived: Instant) {
         let (begun, now) = (self.begun, Instant::now());
         let due = locked(&self.queue).waited(now - begun, now - arrived);
         if due {
-            // Behind all who want to be worked on by now, as is whoever reads requests.
+            // The probe task waits behind all runnable tasks, as the tasks that read requests do.
             let queue = self.queue.clone();
             task::spawn(async move {
                 tokio::task::yield_now().await;
@@ -28,7 +28,7 @@ impl Room {
         }
     }
 
-    /// How long requests wait at present.
+    /// Returns how long requests wait at present.
     pub(crate) fn queue_delay(&self) -> Duration {
         locked(&self.queue).delay(self.begun.elapsed())
     }

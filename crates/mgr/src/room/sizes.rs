@@ -1,8 +1,8 @@
-//! How long a file is: what the namespace knows, what the iods know better, and cutting.
+//! File sizes: the size in the namespace, larger sizes that the iods know of, and truncation.
 //!
-//! The namespace is told of growth by LAYOUTCOMMIT and by writes through the mgr. A client that writes past the mgr may
-//! be ahead of that, or may end without a word; then the iods are asked: one past the last byte that any object holds
-//! is written data, as nothing grows before every cut has reached the objects.
+//! LAYOUTCOMMIT and writes through the mgr report growth to the namespace. A client on the direct path may have written
+//! further than it has reported, or may end without a report. Then the mgr asks the iods: one past the last byte that
+//! any object holds is written data, because no file grows before every truncation has reached its objects.
 
 use super::Room;
 use super::gathering::Why;
@@ -19,14 +19,14 @@ use std::sync::atomic::Ordering::SeqCst;
 use types::{Attrs, Cred, FileId, SetAttrs, Status, Timestamp, limits};
 
 impl Room {
-    /// The attributes as they are now; the iods are asked only while others than the asking client may be writing.
+    /// Returns the current attributes; asks the iods only while clients other than the caller may be writing.
     pub(crate) async fn attrs(&self, ctx: &Ctx, file: FileId) -> Result<Attrs, Status> {
         if self.is_untold(ctx, file) {
-            // Boxed, for it is large and rare.
+            // Boxed, because the future is large and this branch is rare.
             return match Box::pin(self.learn_size(ctx.now, file)).await {
                 Ok((attrs, _)) => Ok(attrs),
-                // Until its objects are cut nothing makes it grow: it is as long as was asked for. An iod that is down, or
-                // refuses to cut its object, keeps nobody from looking at the file.
+                // Until its objects are truncated nothing makes the file grow: its size is the requested one. An iod
+                // that is down, or refuses to truncate its object, prevents no client from reading the attributes.
                 Err(_) if self.notes.cut(file).is_some() => self.namespace.getattr(file),
                 Err(e) => Err(e),
             };
@@ -34,13 +34,14 @@ impl Room {
         self.namespace.getattr(file)
     }
 
-    /// Whether iods may know of more than the namespace has been told by others than the asking client.
+    /// Returns whether the iods may know of bytes that clients other than the caller have not reported to the
+    /// namespace.
     pub(crate) fn is_untold(&self, ctx: &Ctx, file: FileId) -> bool {
         let by_others = self.grants.written_by_others(file, ctx.client) || self.grants.is_silent(file, ctx.client);
         by_others || self.notes.is_left(file)
     }
 
-    /// Takes over the size that the iods know of; also tells whether all of them were asked.
+    /// Stores the size that the iods know of; also returns whether all of them were asked.
     pub(crate) async fn learn_size(&self, now: Timestamp, file: FileId) -> Result<(Attrs, bool), Status> {
         let _shared = self.shared(file).await?;
         let info = self.namespace.info(file)?;
@@ -50,16 +51,16 @@ impl Room {
         if end.reached <= info.attrs.size && !end.changed {
             return Ok((info.attrs, end.complete));
         }
-        // Not on behalf of anybody: the writer's permissions were checked when it got its layout.
+        // With root's credentials: the writer's permissions were checked when it got its layout.
         let changed = match end.changed {
             true => self.namespace.note_write(&Cred::root(), now, file, end.reached).await?,
-            // The writer may have reported meanwhile, and set a time after that, which stays.
+            // The writer may have reported and set a later time in the meantime; that time stays.
             false => self.namespace.learn_size(now, file, end.reached).await?,
         };
         Ok((changed.after, end.complete))
     }
 
-    /// Learns the size of a file that nobody writes any more, from all of its iods.
+    /// Learns the size of a file that no client writes any more, from all of its iods.
     pub(crate) async fn measure(&self, file: FileId) -> Result<(), Status> {
         let failure = self.notes.last_failure(file);
         let outcome = match self.learn_size(now(), file).await {
@@ -75,14 +76,15 @@ impl Room {
             Err(e) => Err(e),
         };
         if outcome.is_err() {
-            // Whoever might tell has gone: tried again until it is known.
+            // No client is left that could report the size: tried again until the size is known.
             self.notes.unknown(file);
         }
         outcome
     }
 
-    /// As [`Self::measure`], of a file that nobody has open who may have written it. What others sent, who cannot be asked
-    /// any more, is refused from then on: it must not come behind the end that was found. `Delay` until every iod refuses it.
+    /// As [`Self::measure`], for a file that no possible writer has open. Writes in flight from clients that can no
+    /// longer be asked are fenced first: they must not extend the file after it was measured. Returns `Delay` until
+    /// every iod refuses them.
     pub(crate) async fn measure_for_good(&self, file: FileId) -> Result<(), Status> {
         if self.notes.is_exposed(file) {
             match self.shut_out(file).await {
@@ -96,10 +98,10 @@ impl Room {
         self.measure(file).await
     }
 
-    /// Fences a file whose writers cannot be asked any more.
+    /// Fences a file whose writers can no longer be asked.
     ///
-    /// The generation rises while nobody else works on the file, so that no write through the mgr and no layout for writing
-    /// is of the one before. A mgr that dies in between finds both notes, and fences once more.
+    /// The generation rises under the exclusive lock of the file, so that no write through the mgr and no layout for
+    /// writing has the previous generation. A mgr that dies in between finds both notes, and fences again.
     async fn shut_out(&self, file: FileId) -> Result<(), Status> {
         {
             let _alone = self.locks.alone(file).await;
@@ -109,7 +111,7 @@ impl Room {
     }
 
     async fn shut_out_alone(&self, file: FileId) -> Result<(), Status> {
-        // Without objects nobody was ever told where to write.
+        // Without objects no client ever got a layout to write.
         if self.objects(&self.namespace.info(file)?)?.is_some() {
             let generation = self.namespace.fence(now(), file).await?;
             self.notes.fence_noted(file, generation);
@@ -118,22 +120,22 @@ impl Room {
         Ok(())
     }
 
-    /// As [`Self::measure`], but what cannot be learnt or stored now is tried again later.
+    /// As [`Self::measure`], but a size that cannot be learnt or stored now is left for a later attempt.
     pub(crate) async fn measure_or_later(&self, file: FileId) -> Result<(), Status> {
         match self.measure(file).await {
             Err(Status::Delay | Status::NoSpc) => Ok(()),
-            // Nobody has written since: a cut that an iod refuses keeps every write away.
+            // No client has written since: an iod that refuses a truncation blocks every write.
             Err(_) if self.notes.cut(file).is_some() => Ok(()),
             other => other,
         }
     }
 
-    /// What was written is known: forgets that somebody might write, unless somebody still might.
+    /// Records that everything written so far is reported, and drops the note unless a client may still write.
     pub(crate) fn all_told(&self, file: FileId) {
         self.notes.told(file, || self.grants.written(file));
     }
 
-    /// Shares a file whose objects have all been cut as its size says.
+    /// Locks a file shared, once all its objects are truncated to its size.
     pub(crate) async fn shared(&self, file: FileId) -> Result<FileGuard<'_>, Status> {
         loop {
             let shared = self.locks.shared(file).await;
@@ -145,7 +147,7 @@ impl Room {
         }
     }
 
-    /// Cuts the objects of a file whose cut was not done to its end; `Delay` while that cannot be.
+    /// Truncates the objects of a file whose truncation is unfinished; `Delay` while that is impossible.
     pub(crate) async fn finish_cut(&self, file: FileId) -> Result<(), Status> {
         let _alone = self.locks.alone(file).await;
         self.finish_cut_alone(file).await
@@ -156,7 +158,7 @@ impl Room {
             None => return Ok(()),
             Some(Cut::To(size)) => size,
             Some(Cut::Perhaps) => {
-                // What was handed over before is in the view after this.
+                // After this the view contains every change handed over before.
                 self.namespace.settle().await?;
                 let noted = self.namespace.intents_of(file)?;
                 let size = noted.iter().find_map(|intent| match intent {
@@ -182,15 +184,16 @@ impl Room {
         self.notes.cut_done(file, size).await
     }
 
-    /// Gives up a cut that an iod refuses for good, after everything else that it asks for; answers whether there was one.
+    /// Gives up a truncation that an iod refuses permanently, after one more attempt, which truncates the other
+    /// objects; returns whether there was one.
     ///
-    /// What the object on that iod holds behind the size counts as written from then on. Only a person decides that:
-    /// until then nothing makes the file grow.
+    /// From then on the bytes of the object behind the size count as written. Only an administrator decides this: until
+    /// then nothing makes the file grow.
     pub(crate) async fn give_up_cut(&self, file: FileId) -> Result<bool, Status> {
         let _alone = self.locks.alone(file).await;
         match self.finish_cut_alone(file).await {
             Ok(()) => return Ok(false),
-            // It waits for an iod that is down.
+            // The truncation waits for an iod that is down.
             Err(Status::Delay) => return Err(Status::Delay),
             Err(_) => {}
         }
@@ -199,11 +202,11 @@ impl Room {
         Ok(true)
     }
 
-    /// Changes attributes, a size among them: first the namespace, with a note that the objects are to be cut, then the
-    /// objects.
+    /// Changes attributes including the size: first in the namespace, with a note that the objects are to be truncated,
+    /// then in the objects.
     ///
-    /// A mgr that dies before the namespace says so has changed nothing. One that dies later finds the note, and cuts
-    /// the objects before anything can make the file grow over what they still hold.
+    /// A mgr that dies before the namespace confirms the change has changed nothing. A mgr that dies later finds the
+    /// note, and truncates the objects before any file growth can expose the bytes that they still hold.
     pub(crate) async fn set_size(
         &self,
         ctx: &Ctx,
@@ -220,7 +223,7 @@ impl Room {
             return Err(Status::FBig);
         }
         let _alone = self.locks.alone(file).await;
-        // A note of a larger size is replaced: its cut may be one that an iod refuses.
+        // A note of a larger size is replaced: an iod may refuse that truncation.
         let replaces = matches!(self.notes.cut(file), Some(Cut::To(noted)) if size <= noted);
         if !replaces {
             self.finish_cut_alone(file).await?;
@@ -228,13 +231,13 @@ impl Room {
         self.settled_held(file, Part::All, Why::Write).await?;
         let mut info = self.namespace.info(file)?;
         if info.layout.as_ref().is_some_and(meta::Layout::is_moving) {
-            // Objects may have what is to be cut.
+            // Objects may already hold bytes that are to be truncated.
             self.objects_now(ctx.now, &info).await?;
             info = self.namespace.info(file)?;
         }
         if self.notes.is_exposed(file) {
-            // Who is away, or back and not yet writing again, was not asked to give its layout back: what it wrote under
-            // that must not come behind the cut.
+            // Clients that are gone, or have returned and not written again, received no layout recall. Their writes
+            // under the old layout must not arrive after the truncation.
             self.objects(&info)?.map_or(Ok(()), |objects| objects.all_up())?;
             self.shut_out_alone(file).await?;
             self.finish_fence(file).await?;
@@ -245,7 +248,7 @@ impl Room {
         let Some(objects) = objects else {
             return Ok(self.namespace.setattr(&ctx.cred, ctx.now, file, &set, opened).await?.after);
         };
-        // A cut that cannot be done shall change nothing.
+        // An impossible truncation must change nothing.
         objects.may_be_cut(size).await?;
         let noted = self.notes.cut(file);
         self.notes.cutting(file);
@@ -262,7 +265,7 @@ impl Room {
         Ok(changed.after)
     }
 
-    /// Makes every capability given out so far worthless; whoever still has a layout has to ask for a new one.
+    /// Invalidates every capability granted so far; a client that still holds a layout has to request a new one.
     pub(crate) async fn fence(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         add(&self.counters.layouts_revoked, 1);
         let failure = self.notes.last_failure(file);
@@ -272,8 +275,8 @@ impl Room {
         self.finish_fence(file).await
     }
 
-    /// As [`Self::fence`], for a client that keeps its layout and gave up what it had sent under it. An iod that is down is
-    /// fenced before it is used for anything, so that this does not wait for it.
+    /// As [`Self::fence`], for a client that keeps its layout and has abandoned requests that it sent under it. This
+    /// does not wait for an iod that is down: that iod is fenced before it is used again.
     pub(crate) async fn outdate(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         let generation = self.namespace.fence(ctx.now, file).await?;
         self.notes.fence_noted(file, generation);
@@ -283,8 +286,8 @@ impl Room {
         }
     }
 
-    /// Tells all iods of a file that older capabilities are worth nothing. One that is down is told when it comes back,
-    /// before it is used for anything.
+    /// Announces the current generation to all iods of a file, which then refuse older capabilities. An iod that is
+    /// down learns of it when it returns, before it is used for anything.
     pub(crate) async fn finish_fence(&self, file: FileId) -> Result<(), Status> {
         let info = match self.namespace.info(file) {
             Err(Status::Stale) => {
@@ -300,7 +303,7 @@ impl Room {
         Ok(())
     }
 
-    /// Tells all iods of a file once more which capabilities are worth nothing.
+    /// Announces the current generation to all iods of a file again.
     pub(crate) async fn fence_again(&self, file: FileId) -> Result<(), Status> {
         let generation = self.namespace.info(file)?.generation;
         self.namespace.note(now(), Noted { file, intent: Intent::Fence(generation) }).await?;
@@ -308,7 +311,7 @@ impl Room {
         self.finish_fence(file).await
     }
 
-    /// As whoever acts when nobody asked: ends an orphan that nobody has open.
+    /// Deletes an orphan that no client has open, on the mgr's own behalf.
     pub(crate) async fn reap(&self, file: FileId) -> Result<(), Status> {
         let reaped = self.namespace.reap(own_ctx().now, file).await;
         if reaped.is_err() {
@@ -318,7 +321,7 @@ impl Room {
         Ok(())
     }
 
-    /// A file is gone.
+    /// Drops the state of a deleted file, and wakes the deletion of its objects if it had any.
     pub(crate) fn ended(&self, file: FileId, ending: Ending) {
         if ending == Ending::Doomed {
             self.doomed.notify_one();

@@ -1,4 +1,4 @@
-//! How much room files with holes take: their iods are asked, for what they say is nowhere stored.
+//! The space that files with holes use (`st_blocks`), as their iods report it, because it is stored nowhere.
 
 use super::Room;
 use crate::counters::add;
@@ -10,15 +10,15 @@ use std::pin::pin;
 use std::sync::Arc;
 use types::{Attrs, Cred, FileId, Status};
 
-/// Files that are asked for at once, on behalf of one request.
+/// Number of files asked for at a time, per request.
 const AT_ONCE: usize = 32;
 
-/// The least that a file takes that is not empty. Programs look no further for the bytes of a file that takes nothing; and some may
-/// not have arrived.
+/// The least space reported for a file that is not empty. Programs take a file without allocated space for one hole,
+/// and do not read it; and some data may not have arrived.
 const LEAST: u64 = 512;
 
 impl Room {
-    /// Corrects how much room files with holes take, as far as that can be learnt soon.
+    /// Corrects the space of files with holes, as far as the iods answer soon.
     pub(crate) async fn correct_space(self: &Arc<Self>, files: &mut [&mut Attrs]) {
         let with_holes = files.iter_mut().filter(|attrs| attrs.holes);
         stream::iter(with_holes)
@@ -31,20 +31,20 @@ impl Room {
     async fn space_of(self: &Arc<Self>, attrs: &Attrs) -> u64 {
         let known = loop {
             let mut answered = pin!(self.space.answered.notified());
-            // Before it is looked what there is: an answer in between is not missed.
+            // Enabled before the state is read, so that an answer in between is not missed.
             answered.as_mut().enable();
             match self.space.next(attrs.id, attrs.change) {
                 Next::Tell(used) => break used,
                 Next::Ask => self.ask_space(attrs.id, attrs.change),
-                // What there is then is looked at in either case.
+                // After the answer or the timeout the state is read again.
                 Next::Wait(most) => drop(tokio::time::timeout(most, answered).await),
             }
         };
-        // Iods count what they keep besides, and whole blocks of their disks.
+        // Iods also count their own overhead, and whole disk blocks.
         known.map_or(attrs.used, |known| known.max(LEAST).min(attrs.used))
     }
 
-    /// Asks, whoever goes on waiting: what iods tell once must not get lost.
+    /// Asks the iods in a task of its own, even if the caller gives up: an iod reports a change only once.
     fn ask_space(self: &Arc<Self>, file: FileId, change: u64) {
         let room = self.clone();
         task::spawn(async move {
@@ -66,7 +66,7 @@ impl Room {
         add(&self.counters.space_queries, 1);
         let end = objects.end().await;
         if end.changed {
-            // As whoever asks for the size does: it is said only once.
+            // As for a request of the size: the iod reports the change only once.
             self.namespace.note_write(&Cred::root(), now(), file, end.reached).await?;
         }
         end.allocated.ok_or(Status::Delay)

@@ -1,4 +1,4 @@
-//! The durable record of the last scrub: how far it is and what it found.
+//! The durable record of the last scrub: its progress and its findings.
 
 use types::FileId;
 use wire::admin::ScrubState;
@@ -6,14 +6,14 @@ use wire::native::{Damage, Finding, ScrubCursor, ScrubReply};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 const VERSION: u32 = 1;
-/// Most iods: as many as there are numbers.
+/// Largest number of iods: there are as many numbers.
 const IODS_MAX: usize = 1 << 16;
-/// Most findings kept; beyond them only their number is known.
+/// Largest number of findings kept; of further ones only the count is kept.
 pub(super) const FINDINGS_MAX: usize = 1000;
-/// Longest text of a problem in bytes.
+/// Longest text of a problem, in bytes.
 const PROBLEM_MAX: usize = 512;
 
-/// Damage on an iod.
+/// Damage found on an iod.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Found {
     /// Number of the iod.
@@ -21,17 +21,17 @@ pub(super) struct Found {
     pub(super) finding: Finding,
 }
 
-/// A scrub.
+/// The state of a scrub.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Job {
-    /// Tells it from earlier ones.
+    /// Distinguishes the scrub from earlier ones.
     pub(super) serial: u64,
     pub(super) state: ScrubState,
     pub(super) problem: String,
     /// Unix seconds.
     pub(super) started: u64,
     pub(super) rate: u64,
-    /// The iods that are not finished; the first one is being scrubbed.
+    /// The iods that are not finished; the scrub works on the first one.
     pub(super) left: Vec<u16>,
     pub(super) cursor: Option<ScrubCursor>,
     /// Whether the totals are known.
@@ -47,7 +47,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Takes what the first iod answered.
+    /// Adds the answer of the first iod.
     pub(super) fn take(&mut self, reply: &ScrubReply) {
         self.objects += reply.objects;
         self.bytes += reply.bytes;

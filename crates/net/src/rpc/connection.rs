@@ -1,4 +1,4 @@
-//! One connection: calls in flight in both directions, matched by xid.
+//! An RPC connection, with calls in progress in both directions, matched by xid.
 
 use super::inside::Inside;
 use super::memory::{Account, Holder, Memory};
@@ -23,24 +23,23 @@ use types::limits::{CALL_BYTES, REPLY_SMALL};
 use wire::rpc::{Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message, record};
 use xdr::{Reader, Segments, Writer};
 
-/// For ever, as far as waiting for an answer goes.
+/// A timeout that never expires in practice.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// Answers the calls that come over connections: a server's procedures, or a client's callbacks.
+/// A service that executes calls from connections: the procedures of a server, or the callbacks of a client.
 pub trait Service: Send + Sync + 'static {
     /// Executes one call. `body` holds the arguments; the results are returned encoded.
     ///
-    /// Runs as a task of its own, so calls of one connection overlap. It runs to its end even when the connection
-    /// breaks meanwhile; the answer is dropped then.
+    /// Each call runs in its own task, so calls of one connection overlap. A call completes even if the connection
+    /// breaks meanwhile; its reply is then dropped.
     fn call(&self, context: CallContext, body: Reader) -> impl Future<Output = Result<Segments, Refusal>> + Send;
 
-    /// The most bytes that the results of a call may have, as far as its arguments tell: so much memory is set aside
-    /// before it is executed.
+    /// Returns an upper bound of the result bytes, derived from the arguments; this memory is reserved before the call.
     fn reply_bound(&self, _header: &CallHeader, _body: &Reader) -> usize {
         REPLY_SMALL
     }
 
-    /// The connection is gone: no further call comes from it, those in progress still finish.
+    /// Reports that a connection has ended: no further call comes from it; calls in progress still finish.
     fn disconnected(&self, _connection: u64) {}
 }
 
@@ -54,27 +53,27 @@ impl Service for NoService {
     }
 }
 
-/// Where a call came from and what it asks for.
+/// Origin and header of a call.
 #[derive(Clone, Debug)]
 pub struct CallContext {
-    /// The connection that it came over; calls can be sent back on it.
+    /// The connection of the call; the service can send calls back over it.
     pub peer: Connection,
     /// The head of the call.
     pub header: CallHeader,
     /// Length of the whole message in bytes, head and arguments, without record marks.
     pub message_len: usize,
-    /// When all of it was here; what it waited since was for its turn.
+    /// When the message was complete; afterwards it may have waited for a slot or for memory.
     pub arrived: Instant,
 }
 
-/// The answer to a call.
+/// The reply to a call.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// The results, not yet decoded; opaque data taken from it share the receive buffer.
+    /// The encoded results; opaque data taken from it share the receive buffer.
     pub body: Reader,
 }
 
-/// A connection to a peer; clones share it.
+/// A connection to a peer; clones refer to the same connection.
 ///
 /// A connection made by [`Connection::connect`] is closed when its last clone is dropped.
 #[derive(Clone, Debug)]
@@ -83,7 +82,7 @@ pub struct Connection {
     _closer: Option<Arc<Closer>>,
 }
 
-/// One end of a connection.
+/// The state of one end of a connection.
 #[derive(Debug)]
 pub(super) struct Link {
     id: u64,
@@ -94,9 +93,9 @@ pub(super) struct Link {
     way: Way,
     xid: AtomicU32,
     pending: Mutex<Pending>,
-    /// Places for calls that go out.
+    /// Slots for outgoing calls.
     outgoing: Arc<Semaphore>,
-    /// Places for calls that came in, held until their replies have left.
+    /// Slots for incoming calls, held until their replies are sent.
     pub(super) incoming: Arc<Semaphore>,
     pub(super) account: Arc<Account>,
     begun: Begun,
@@ -104,7 +103,7 @@ pub(super) struct Link {
     pub(super) counters: Counters,
 }
 
-/// How messages get to the other end.
+/// The path of messages to the other end.
 #[derive(Debug)]
 enum Way {
     Stream(Outbox),
@@ -112,7 +111,7 @@ enum Way {
 }
 
 impl Way {
-    /// Sends a message; `hold` is let go of when it has left. Never waits.
+    /// Sends a message without waiting; drops `hold` when the message is sent.
     fn send(&self, message: Segments, hold: Hold) -> Result<(), Error> {
         match self {
             Way::Stream(outbox) => outbox.send(record::mark(message), Some(hold)),
@@ -141,7 +140,7 @@ impl Way {
         }
     }
 
-    /// Writes what could not be written at once, as long as the connection lasts.
+    /// Writes data that could not be sent at once, for the lifetime of the connection.
     async fn run(&self) {
         if let Way::Stream(outbox) = self {
             outbox.run().await;
@@ -173,13 +172,13 @@ impl Drop for Closer {
     }
 }
 
-/// The error of an address with which no connection can be begun.
+/// Returns the error for an address to which no connection can be opened.
 fn unusable(address: &Address, error: &io::Error) -> Error {
     Error::Connect { address: address.to_string().into(), reason: error.to_string().into() }
 }
 
 impl Connection {
-    /// Connects to `address` within `timeout`; calls that the peer sends are answered by `service`.
+    /// Connects to `address` within `timeout`; `service` executes the calls of the peer.
     pub async fn connect<S: Service>(
         address: &Address,
         service: Arc<S>,
@@ -191,8 +190,8 @@ impl Connection {
         Self::begin(address, stream, service, limits, counters)
     }
 
-    /// As [`Connection::connect`] to an address that a peer sent. A Unix socket is used only when it belongs to root or to the user of
-    /// this process, and a process of one of these listens there: see [`crate::local`].
+    /// Connects as [`Connection::connect`] does, to an address that a peer sent. A Unix socket, and the process that
+    /// listens there, must belong to root or to the user of this process: see [`crate::local`].
     ///
     /// # Errors
     /// [`Error::Connect`] for any other socket, before anything is sent there.
@@ -240,12 +239,12 @@ impl Connection {
         Ok(Connection::closing(connection.link))
     }
 
-    /// A handle on a connection that others close.
+    /// Returns a handle that does not close the connection when dropped.
     pub(super) fn of(link: Arc<Link>) -> Self {
         Connection { link, _closer: None }
     }
 
-    /// A handle on a connection that is closed when its last clone is dropped.
+    /// Returns a handle that closes the connection when its last clone is dropped.
     pub(super) fn closing(link: Arc<Link>) -> Self {
         Connection { _closer: Some(Arc::new(Closer(link.clone()))), link }
     }
@@ -292,9 +291,9 @@ impl Connection {
         Connection::over(stream, limits, memory, Some(Instant::now() + limits.first_request), counters)
     }
 
-    /// Calls `procedure` of the peer with the encoded arguments `body` and waits at most `timeout` for the results.
+    /// Calls `procedure` of the peer with the encoded arguments `body`; waits for the results for at most `timeout`.
     ///
-    /// Waits, within `timeout`, while as many calls as the limits allow are in progress.
+    /// If the limit of calls in progress is reached, waits for a slot, within `timeout`.
     pub async fn call(
         &self,
         program: u32,
@@ -332,63 +331,63 @@ impl Connection {
         Ok(Reply { body })
     }
 
-    /// A number that no other connection of this process ever has.
+    /// Returns a number that is unique among the connections of this process.
     pub fn id(&self) -> u64 {
         self.link.id
     }
 
-    /// The peer's address; empty for a client that came over a Unix socket.
+    /// Returns the peer's address; empty for a client on a Unix socket.
     pub fn peer(&self) -> &Address {
         &self.link.peer
     }
 
-    /// The address of this end; `None` unless it is one of TCP.
+    /// Returns the address of this end; `None` unless it is a TCP address.
     pub fn local(&self) -> Option<&Address> {
         self.link.local.as_ref()
     }
 
-    /// The user that the other end of a Unix socket ran as when it connected or began to listen; `None` of anything else.
+    /// Returns the user of the peer of a Unix socket when it connected or began to listen; `None` for TCP.
     pub fn peer_user(&self) -> Option<u32> {
         self.peer_identity().map(|user| user.uid)
     }
 
-    /// As [`Connection::peer_user`], with its groups.
+    /// Returns the user as [`Connection::peer_user`] does, with its groups.
     pub fn peer_identity(&self) -> Option<&User> {
         self.link.peer_user.as_ref()
     }
 
-    /// The machine at the other end.
+    /// Returns the machine of the peer.
     pub fn machine(&self) -> Machine {
         machine(&self.link.peer, self.peer_user())
     }
 
-    /// Whether the connection has ended.
+    /// Returns whether the connection has ended.
     pub fn is_closed(&self) -> bool {
         self.link.way.closed().is_some()
     }
 
-    /// Waits until the connection has ended and tells why.
+    /// Waits until the connection has ended; returns the reason.
     pub async fn closed(&self) -> Error {
         self.link.ended().await
     }
 
-    /// Ends the connection: calls in progress end with [`Error::Broken`].
+    /// Closes the connection: calls in progress fail with [`Error::Broken`].
     pub fn close(&self) {
         self.link.close(Error::broken("closed here"));
     }
 
-    /// Takes no further calls and waits until those in progress are answered and their replies have left, or the
-    /// connection ended.
+    /// Accepts no further calls. Waits until calls in progress are answered and their replies sent, or the connection
+    /// ends.
     pub(super) async fn drained(&self) {
         let all = u32::try_from(self.link.limits.in_flight).unwrap_or(u32::MAX);
-        // An error means that the connection was closed: drained as well.
+        // An error means that the connection is closed, so there is nothing to wait for.
         if let Ok(places) = self.link.incoming.acquire_many(all).await {
             places.forget();
         }
     }
 }
 
-/// A call that waits for its answer; its place in the table is freed when the caller stops waiting.
+/// The guard of a waiting call: removes the call from the table when the caller stops waiting.
 struct Waiting<'a> {
     link: &'a Link,
     xid: u32,
@@ -418,7 +417,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Ends calls that have waited for too long, from a time on, as long as there are any.
+/// Fails calls whose deadline has passed, from `at` on, as long as there are waiting calls.
 async fn watch(link: Weak<Link>, mut at: Instant) {
     loop {
         tokio::time::sleep_until(at).await;
@@ -435,7 +434,7 @@ async fn watch(link: Weak<Link>, mut at: Instant) {
     }
 }
 
-/// The machine that a peer is on; by a Unix socket, its user on this one.
+/// Returns the machine of a peer; over a Unix socket, its local user.
 pub(super) fn machine(peer: &Address, user: Option<u32>) -> Machine {
     match (user, peer) {
         (Some(user), _) => Machine::Local(user),
@@ -470,7 +469,7 @@ impl Link {
         }
     }
 
-    /// One end of a connection within this process, whose other one is still to be told of.
+    /// Makes one end of an in-process connection; the caller sets the other end afterwards.
     pub(super) fn inside(
         id: u64,
         peer: &Address,
@@ -489,7 +488,7 @@ impl Link {
         machine(&self.peer, self.peer_user.as_ref().map(|user| user.uid))
     }
 
-    /// What it knows of the other end, if that is in this process.
+    /// Returns the state of an in-process connection; `None` for a socket.
     pub(super) fn as_inside(&self) -> Option<&Inside> {
         match &self.way {
             Way::Inside(inside) => Some(inside),
@@ -497,7 +496,7 @@ impl Link {
         }
     }
 
-    /// Waits until the connection has ended and tells why.
+    /// Waits until the connection has ended; returns the reason.
     async fn ended(&self) -> Error {
         loop {
             let mut notified = std::pin::pin!(self.closed.notified());
@@ -509,7 +508,7 @@ impl Link {
         }
     }
 
-    /// The answer to a call has come.
+    /// Passes the reply of a call to its caller.
     pub(super) fn answered(&self, xid: u32, message: Bytes) {
         let waiting = self.pending().take(xid);
         if let Some(call) = waiting {
@@ -522,13 +521,14 @@ impl Link {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a call that goes out, waited for no longer than until then; none in it when the connection is closed.
+    /// Waits until `until` for a slot of an outgoing call. The outer `None` is a timeout, the inner `None` a closed
+    /// connection.
     async fn place(&self, until: Instant) -> Option<Option<OwnedSemaphorePermit>> {
         match self.outgoing.clone().try_acquire_owned() {
             Ok(permit) => Some(Some(permit)),
             Err(TryAcquireError::Closed) => Some(None),
             Err(TryAcquireError::NoPermits) => {
-                // Apart, so that calls for which there is room need not carry the wait.
+                // Boxed, so that calls that get a slot at once do not carry the state of the wait.
                 let permit = Box::pin(timeout_at(until, self.outgoing.clone().acquire_owned())).await;
                 Some(permit.ok()?.ok())
             }
@@ -539,9 +539,9 @@ impl Link {
         self.way.closed().unwrap_or_else(|| Error::broken("closed here"))
     }
 
-    /// Ends the connection; whoever waits for an answer gets `error`.
+    /// Closes the connection; all waiting callers get `error`.
     ///
-    /// The way out is closed first: a call that enters the table afterwards fails to send and removes itself.
+    /// The send side is closed first: a call that is added to the table afterwards fails to send and removes itself.
     pub(super) fn close(&self, error: Error) {
         self.way.close(error);
         let error = self.why_closed();
@@ -575,15 +575,15 @@ impl Link {
             Err(refusal) => encode(refusal.to_stat()),
         };
         if let Some(charge) = &hold.charge {
-            // The request and the work on it are gone, the reply is what it is.
+            // The request and its work memory are freed; only the reply is left.
             charge.resize(message.len());
         }
-        // An error means that the connection is gone: nobody is left to be told.
+        // An error means that the connection is gone, so there is no one to answer.
         let _ = self.way.send(message, hold);
     }
 }
 
-/// Closes the link and tells the service when it is dropped, even if that is with the runtime.
+/// Closes the link and notifies the service when dropped, even when the runtime drops it.
 pub(super) struct Attended<S: Service> {
     link: Arc<Link>,
     service: Arc<S>,
@@ -604,12 +604,12 @@ impl<S: Service> Drop for Attended<S> {
     }
 }
 
-/// Waits for the end of a connection from which nothing has to be received.
+/// Waits for the end of an in-process connection, which has nothing to receive.
 pub(super) async fn attend<S: Service>(mut end: Attended<S>) {
     end.reason = end.link.ended().await;
 }
 
-/// Receives until the connection ends: replies go to those who wait, calls to the service.
+/// Receives until the connection ends: passes replies to their callers and calls to the service.
 async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: Arc<S>) {
     let mut end = Attended::new(link.clone(), service.clone());
     end.reason = loop {
@@ -643,7 +643,7 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
                 break Error::broken(format_args!("not an RPC message: {e}"));
             }
         };
-        // While all places or all memory are taken nothing is read: the peer's further calls wait in its socket.
+        // While all slots or all memory are in use, read nothing more: further calls of the peer wait in its socket.
         let Ok(permit) = link.incoming.clone().acquire_owned().await else { break link.why_closed() };
         let reply = call.as_ref().map_or(REPLY_SMALL, |header| service.reply_bound(header, &body));
         let bytes = record.bytes.len() + CALL_BYTES + reply.min(link.limits.record_max);
@@ -668,7 +668,7 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
     drop(end);
 }
 
-/// Executes a call in a task of its own.
+/// Executes a call in a new task.
 fn execute<S: Service>(
     link: &Arc<Link>,
     service: &Arc<S>,
@@ -680,7 +680,7 @@ fn execute<S: Service>(
     task::spawn(async move { carry_out(&link, &*service, call, body, hold).await });
 }
 
-/// Executes a call, with the length of its message and the time when it came, and answers it.
+/// Executes a call and sends the reply; takes the length of the message and its arrival time.
 pub(super) async fn carry_out<S: Service>(
     link: &Arc<Link>,
     service: &S,
@@ -691,7 +691,7 @@ pub(super) async fn carry_out<S: Service>(
     let xid = header.xid;
     let peer = Connection::of(link.clone());
     let work = service.call(CallContext { peer, header, message_len, arrived }, body);
-    // A caller must not wait for ever because of a mistake in the service; nothing of the call is used again.
+    // After a panic of the service the caller must still get a reply; the state of the call is not used again.
     let result = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
         tracing::error!(peer = %link.peer, "a call ended in a panic");
         link.counters.panicked();

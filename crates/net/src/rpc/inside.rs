@@ -1,8 +1,8 @@
-//! Connections whose two ends are in one process: what one end sends is handed to the other one, without a socket.
+//! In-process connections: each end passes its messages directly to the other end, without a socket.
 //!
-//! A call that comes from the end that connected is begun in the thread that makes it, so that one which has nothing to wait
-//! for is answered before that thread has let go of the processor: no other thread is woken. What the other end calls, as
-//! callbacks, begins in a task of its own, as the thread that calls may be what it has to wait for.
+//! A call from the connecting end starts on the caller's thread. If it has nothing to wait for, it is answered without
+//! a switch to another thread. A call from the serving end (a callback) starts in its own task, because the calling
+//! thread may be what the callback has to wait for.
 
 use super::connection::{Attended, CallContext, Connection, Link, Service, attend, carry_out};
 use super::memory::Memory;
@@ -21,9 +21,9 @@ use types::limits::CALL_BYTES;
 use wire::rpc::{CallHeader, Message, decode_message};
 use xdr::{Reader, Segments};
 
-/// A way for clients into a server of their own process; see [`super::Server::door`].
+/// An entry for clients into a server of the same process; see [`super::Server::door`].
 ///
-/// It keeps nothing alive: when the server is gone it leads nowhere.
+/// It holds only weak references: after the server has stopped, connecting fails.
 #[derive(Clone, Debug)]
 pub struct Door {
     address: Address,
@@ -31,7 +31,7 @@ pub struct Door {
     service: Weak<dyn Erased>,
 }
 
-/// A [`Service`] of whatever type.
+/// A [`Service`] with its type erased.
 pub(super) trait Erased: Send + Sync {
     fn call_boxed(self: Arc<Self>, context: CallContext, body: Reader)
     -> BoxFuture<'static, Result<Segments, Refusal>>;
@@ -63,7 +63,7 @@ impl std::fmt::Debug for dyn Erased {
     }
 }
 
-/// An [`Erased`] service as one like any other.
+/// An [`Erased`] service as a [`Service`].
 #[derive(Debug)]
 struct Any(Arc<dyn Erased>);
 
@@ -81,25 +81,25 @@ impl Service for Any {
     }
 }
 
-/// What an end knows of the other one.
+/// What one end knows about the other.
 #[derive(Debug, Default)]
 pub(super) struct Inside(Mutex<State>);
 
 #[derive(Debug, Default)]
 enum State {
-    /// It is being made.
+    /// The connection is being set up.
     #[default]
     New,
     Open(Arc<End>),
     Closed(Error),
 }
 
-/// One end as the other one sees it. The two hold each other until one of them is closed.
+/// One end as seen from the other. The two ends refer to each other until one of them is closed.
 #[derive(Debug)]
 struct End {
     link: Arc<Link>,
     service: Arc<Any>,
-    /// Whether calls begin in the thread of who makes them.
+    /// Whether calls start on the caller's thread.
     at_once: bool,
     runtime: Handle,
 }
@@ -109,7 +109,7 @@ impl Inside {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a message over. The answer to a call may have come when this returns.
+    /// Passes a message to the other end. The reply to a call may have arrived when this returns.
     pub(super) fn send(&self, message: &Segments) -> Result<(), Error> {
         let end = match &*self.state() {
             State::Open(end) => end.clone(),
@@ -120,7 +120,7 @@ impl Inside {
         Ok(())
     }
 
-    /// Why the connection has ended, if it has.
+    /// Returns the reason why the connection has ended, if it has.
     pub(super) fn closed(&self) -> Option<Error> {
         match &*self.state() {
             State::Closed(error) => Some(error.clone()),
@@ -128,7 +128,7 @@ impl Inside {
         }
     }
 
-    /// Ends the connection for both; the first reason counts.
+    /// Closes both ends; only the first reason counts.
     pub(super) fn close(&self, error: Error) {
         let mut state = self.state();
         if matches!(*state, State::Closed(_)) {
@@ -143,7 +143,7 @@ impl Inside {
 }
 
 impl End {
-    /// A message from the other end has come.
+    /// Handles a message from the other end.
     fn take(self: Arc<Self>, message: Bytes) {
         let (arrived, len) = (Instant::now(), message.len());
         let mut body = Reader::new(message.clone());
@@ -159,12 +159,12 @@ impl End {
                     false => drop(task::spawn_on(&runtime, work)),
                 }
             }
-            // Both ends are of this program.
+            // Both ends are parts of the same program.
             Ok(Message::WrongVersion { .. }) | Err(_) => self.link.close(Error::broken("not an RPC message")),
         }
     }
 
-    /// Executes a call once there is room for it. It has its end even when nobody waits for it any more.
+    /// Executes a call once it has a slot and memory. The call completes even if its caller has stopped waiting.
     async fn work_on(self: Arc<Self>, (header, len, arrived): (CallHeader, usize, Instant), body: Reader) {
         let link = &self.link;
         let Ok(permit) = link.incoming.clone().acquire_owned().await else { return };
@@ -181,7 +181,8 @@ impl Door {
         Door { address, shared: Arc::downgrade(shared), service: Arc::downgrade(&service) }
     }
 
-    /// As [`Connection::connect`] to the server that it leads to. To that the client is at the server's own address.
+    /// Connects to the server as [`Connection::connect`] does. For the server, the client's address is the server's
+    /// own.
     ///
     /// # Errors
     /// When the server is gone or has too many connections.

@@ -1,8 +1,8 @@
-//! The memory that peers take up: counted before it is used, waited for while it is short, taken back from who stalls.
+//! Memory accounting for peers: reserve before use, wait while memory is short, and disconnect peers that stall.
 //!
-//! Every call that came in has a [`Charge`] for its record, its work and the largest reply that it may get. A connection
-//! that would go beyond its share is not read from, so its peer waits in its own socket. When memory stays short, whoever
-//! has made no progress for longest inside a record or a reply loses its connection.
+//! Every incoming call has a [`Charge`] for its record, its work and its largest possible reply. The server does not
+//! read from a connection that would exceed its share, so the peer's data wait in the socket. While memory stays short,
+//! connections whose peer makes no progress inside a record or a reply for too long are closed.
 
 use super::Limits;
 use crate::Counters;
@@ -14,26 +14,26 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use types::Machine;
 
-/// Charges up to this many bytes are small: they are let in a little beyond the limit, so that what ends a wait (a layout
-/// that comes back, the answer to a callback) is not itself held up by those that wait.
+/// Charges up to this many bytes are small. They may exceed the limit a little, so that calls which end a wait (a
+/// LAYOUTRETURN, the reply to a callback) do not wait behind the calls that they unblock.
 const SMALL: usize = 64 << 10;
-/// The part of the whole by which small charges may go beyond it.
+/// Small charges may exceed the total by one part in this many.
 const HEADROOM: usize = 8;
-/// A connection that holds something may take this part of what is free.
+/// A connection that already holds memory may use one part in this many of the free memory.
 const SHARE: usize = 8;
-/// How often whoever waits looks for a connection to cut off.
+/// Interval at which a waiting call looks for stalled connections.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// A connection as far as memory is concerned.
+/// A connection, as seen by the memory accounting.
 pub(crate) trait Holder: Send + Sync {
-    /// For how long the peer has made no progress inside a record or a reply, if it is inside one; `None` once the
-    /// connection has ended.
+    /// Returns for how long the peer has made no progress inside a record or a reply; `None` if it is in neither, or
+    /// the connection has ended.
     fn stalled(&self) -> Option<Duration>;
-    /// Ends the connection.
+    /// Closes the connection.
     fn cut(&self);
 }
 
-/// What all connections of a server may hold together.
+/// The memory limits and usage of all connections of a server.
 pub(crate) struct Memory {
     total: usize,
     each: usize,
@@ -42,23 +42,23 @@ pub(crate) struct Memory {
     waiting: AtomicUsize,
     freed: Notify,
     holders: Mutex<HashMap<u64, Weak<dyn Holder>>>,
-    /// What the connections of each machine hold.
+    /// Bytes held by the connections of each machine.
     machines: Mutex<HashMap<Machine, Weak<AtomicUsize>>>,
     counters: Counters,
-    /// When somebody looked for connections that stall.
+    /// When stalled connections were last looked for.
     looked: Mutex<Option<Instant>>,
 }
 
-/// The part of one connection.
+/// The memory account of one connection.
 pub(crate) struct Account {
     memory: Arc<Memory>,
     held: AtomicUsize,
-    /// What all connections of its machine hold.
+    /// Bytes held by all connections of the same machine.
     of_machine: Arc<AtomicUsize>,
     closed: AtomicBool,
 }
 
-/// Bytes counted for a connection until this is dropped.
+/// Bytes counted for a connection; dropping it releases them.
 #[derive(Debug)]
 pub(crate) struct Charge {
     account: Arc<Account>,
@@ -81,7 +81,7 @@ impl Memory {
         })
     }
 
-    /// The account of a new connection of this machine.
+    /// Makes the account of a new connection of this machine.
     pub(crate) fn account(self: &Arc<Self>, machine: Machine) -> Arc<Account> {
         let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
         let known = machines.get(&machine).and_then(Weak::upgrade);
@@ -100,12 +100,12 @@ impl Memory {
         })
     }
 
-    /// Names the connection that is to be cut off when it stalls while memory is short.
+    /// Registers a connection, to be closed if it stalls while memory is short.
     pub(crate) fn watch(&self, connection: u64, holder: Weak<dyn Holder>) {
         self.holders().insert(connection, holder);
     }
 
-    /// Forgets a connection that has ended.
+    /// Removes a connection that has ended.
     pub(crate) fn forget(&self, connection: u64) {
         self.holders().remove(&connection);
     }
@@ -114,7 +114,7 @@ impl Memory {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes `bytes` if all may hold `limit` together.
+    /// Reserves `bytes` if the total does not exceed `limit`.
     fn take(&self, bytes: usize, limit: usize) -> bool {
         let more = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
         let taken = self.used.fetch_update(SeqCst, SeqCst, more).is_ok();
@@ -124,7 +124,8 @@ impl Memory {
         taken
     }
 
-    /// Cuts off every connection that stalls for long enough, if memory is short. Of all who wait one looks at a time.
+    /// Closes every connection that stalls for too long, if memory is short. Only one waiting call does this per
+    /// interval.
     fn relieve(&self) {
         let now = Instant::now();
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,8 +145,8 @@ impl Memory {
 }
 
 impl Account {
-    /// Counts `bytes`, waiting while the connection or all together would hold too much; `None` once the connection
-    /// is closed.
+    /// Reserves `bytes`; waits while the connection or the total would exceed its limit. Returns `None` once the
+    /// connection is closed.
     pub(crate) async fn admit(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
         if let Some(charge) = self.try_admit(bytes) {
             return Some(charge);
@@ -153,7 +154,7 @@ impl Account {
         self.memory.counters.waited();
         let memory = self.memory.clone();
         let _waiting = Waiting::new(&memory);
-        // However often others give something back meanwhile.
+        // Set outside the loop, so that frequent releases by other calls do not postpone the look.
         let mut look = Instant::now() + LOOK;
         loop {
             let mut freed = std::pin::pin!(memory.freed.notified());
@@ -176,11 +177,12 @@ impl Account {
         let held = self.held.load(SeqCst);
         let small = bytes <= SMALL;
         let free = memory.total.saturating_sub(memory.used.load(SeqCst));
-        // No machine has more than it leaves to the others.
+        // No machine may hold more than it leaves to the others.
         if !small && self.of_machine.load(SeqCst) + bytes > free {
             return None;
         }
-        // A connection with nothing in hand is only held up by all together and those of its machine, so that each gets on.
+        // A connection that holds nothing waits only for the total and for its machine, so that every connection makes
+        // progress.
         if held > 0 {
             let share = if small { memory.each } else { memory.each.min(free / SHARE) };
             if held + bytes > share {
@@ -196,7 +198,7 @@ impl Account {
         Some(Charge { account: self.clone(), bytes: AtomicUsize::new(bytes) })
     }
 
-    /// Lets whoever waits for this connection's memory give up.
+    /// Ends all waits for memory of this connection.
     pub(crate) fn close(&self) {
         self.closed.store(true, SeqCst);
         self.memory.freed.notify_waiters();
@@ -209,7 +211,8 @@ impl Account {
             self.memory.used.fetch_add(to - from, SeqCst);
             return self.memory.counters.hold(to - from);
         }
-        // In this order, or what another thread takes as soon as it can would be counted beside what is given back.
+        // In this order: else memory that another thread reserves at once would be counted in addition to the released
+        // bytes.
         self.memory.counters.release(from - to);
         self.memory.used.fetch_sub(from - to, SeqCst);
         self.held.fetch_sub(from - to, SeqCst);
@@ -221,7 +224,7 @@ impl Account {
 }
 
 impl Charge {
-    /// Corrects the number of bytes to what is really held; never waits.
+    /// Changes the charge to the bytes really held; never waits.
     pub(crate) fn resize(&self, bytes: usize) {
         let before = self.bytes.swap(bytes, SeqCst);
         self.account.change(before, bytes);
@@ -234,7 +237,7 @@ impl Drop for Charge {
     }
 }
 
-/// Counts somebody who waits for memory.
+/// Counts a waiting call, until dropped.
 struct Waiting<'a>(&'a Memory);
 
 impl<'a> Waiting<'a> {
@@ -286,7 +289,7 @@ mod tests {
         assert!(now(&one, 200 * K).is_none(), "beyond its own limit");
         let more = now(&one, 100 * K).expect("up to its limit");
         let large = now(&other, 7000 * K).expect("one of any size for who holds nothing");
-        // 500 KiB are free: an eighth of them is less than `one` holds already.
+        // 500 KiB are free: an eighth of them is less than `one` already holds.
         drop(more);
         assert!(now(&one, 80 * K).is_none());
         drop(large);

@@ -1,7 +1,7 @@
-//! The send queue of a connection: written on the spot while the socket takes it, by a task of its own when not.
+//! The send queue of a connection: callers write directly while the socket accepts data; otherwise a task writes.
 //!
-//! Exactly one writer is active at a time (`writing`). Whoever queues a message while nobody writes becomes the
-//! writer; messages queued meanwhile are gathered into its next vectored write.
+//! Exactly one writer is active at a time (`writing`). A caller that queues a message while there is no writer becomes
+//! the writer. Messages queued meanwhile are part of its next vectored write.
 
 use super::memory::Charge;
 use crate::Error;
@@ -16,33 +16,33 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 use xdr::Segments;
 
-/// Most segments of one vectored write.
+/// Maximum number of segments of one vectored write.
 const SLICES_MAX: usize = 64;
-/// Writes that a caller does for others before it hands over to the task.
+/// Number of writes that one caller makes before it passes the queue to the task.
 const TURNS_MAX: usize = 16;
 
-/// A call's place among those in progress, and the memory counted for it.
+/// The slot of a call in progress, and the memory counted for it.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) _permit: OwnedSemaphorePermit,
     pub(crate) charge: Option<Charge>,
 }
 
-/// Holds a call's place until its bytes have left.
+/// Keeps the slot of a call until the bytes of its message are sent.
 pub(crate) type Hold = Arc<Place>;
 
 #[derive(Debug)]
 pub(crate) struct Outbox {
     half: WriteHalf,
     queue: Mutex<Queue>,
-    /// What the active writer took from the queue; only the active writer locks it.
+    /// The parts that the active writer took from the queue; only the active writer locks this.
     taken: Mutex<VecDeque<Part>>,
     wake: Notify,
-    /// How long a part may stay first in line while the peer takes nothing of it, or too little.
+    /// Time limit for the first part in the queue, if the peer takes none or too little of it.
     stall: Duration,
-    /// Parts that have left.
+    /// Number of parts that are sent completely.
     left: AtomicU64,
-    /// Since when the part that is first in line waits for the socket.
+    /// Since when the first part waits for the socket.
     blocked: Mutex<Option<Instant>>,
     counters: crate::Counters,
 }
@@ -57,16 +57,16 @@ struct Queue {
 #[derive(Debug)]
 struct Part {
     bytes: Bytes,
-    /// On the last part of a message.
+    /// The hold of a message, on its last part.
     _hold: Option<Hold>,
 }
 
 enum Turn {
-    /// Nothing is left, nobody is the writer any more.
+    /// The queue is empty; there is no writer any more.
     Idle,
-    /// More is left; the caller is still the writer.
+    /// More parts are left; the caller is still the writer.
     More,
-    /// The socket takes nothing now; the caller is still the writer.
+    /// The socket accepts no data now; the caller is still the writer.
     Blocked,
 }
 
@@ -84,14 +84,14 @@ impl Outbox {
         }
     }
 
-    /// Since when the peer has not taken what is first in line; `None` while nothing waits for it.
+    /// Returns since when the peer has not taken the first part; `None` while no part waits for the socket.
     pub(crate) fn blocked(&self) -> Option<Instant> {
         *self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a whole record and writes as much as the socket takes at once.
+    /// Queues a whole record and writes as much as the socket accepts at once.
     ///
-    /// Never waits: the number of messages is bounded by the holds that callers have to get first.
+    /// Never waits: callers must get a hold first, which bounds the number of messages.
     pub(crate) fn send(&self, record: Segments, hold: Option<Hold>) -> Result<(), Error> {
         {
             let mut queue = self.lock();
@@ -125,21 +125,22 @@ impl Outbox {
         Ok(())
     }
 
-    /// Writes what callers could not; ends when the connection is closed, by the peer's slowness too.
+    /// Writes the data that callers could not write. Returns when the connection is closed, also because the peer was
+    /// too slow.
     pub(crate) async fn run(&self) {
         loop {
             self.wake.notified().await;
             self.drain().await;
             *self.blocked.lock().unwrap_or_else(PoisonError::into_inner) = None;
             if self.lock().closed.is_some() {
-                // Nobody else is left who would write or drop them.
+                // No other writer is left to send or drop these parts.
                 let dropped = std::mem::take(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner));
                 return drop(dropped);
             }
         }
     }
 
-    /// Writes until nothing is left or the connection is closed.
+    /// Writes until the queue is empty or the connection is closed.
     async fn drain(&self) {
         let mut first = None;
         while self.lock().closed.is_none() {
@@ -155,7 +156,7 @@ impl Outbox {
         }
     }
 
-    /// Waits for room in the socket; `first` is the part that is first in line, by number, and since when it waits.
+    /// Waits until the socket accepts data; `first` is the number of the first part, and since when it waits.
     async fn room(&self, first: &mut Option<(u64, Instant)>) -> io::Result<()> {
         let left = self.left.load(Relaxed);
         let since = match *first {
@@ -176,7 +177,7 @@ impl Outbox {
         }
     }
 
-    /// One vectored write by the active writer.
+    /// Makes one vectored write; only the active writer calls this.
     fn turn(&self) -> io::Result<Turn> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if taken.is_empty() {
@@ -212,7 +213,7 @@ impl Outbox {
         Ok(Turn::More)
     }
 
-    /// Refuses further messages with `error`, drops the queued ones and ends both directions of the socket.
+    /// Closes the queue with `error`: refuses further messages, drops queued ones, and shuts down both directions.
     ///
     /// Only the first call has an effect.
     pub(crate) fn close(&self, error: Error) {
@@ -229,7 +230,7 @@ impl Outbox {
         self.wake.notify_one();
     }
 
-    /// Why the connection is closed, `None` while it is open.
+    /// Returns the reason why the connection is closed; `None` while it is open.
     pub(crate) fn closed(&self) -> Option<Error> {
         self.lock().closed.clone()
     }

@@ -1,8 +1,8 @@
-//! Calls that wait for their answers, and for how long: one alarm for all of them instead of a timer for each.
+//! The table of calls that wait for replies, with one timer for all of them.
 //!
-//! A timer that is set for earlier than anything else has to wake the thread that looks after timers, and nearly every
-//! call is answered long before its own. So there is an alarm for the call whose time is over first; when it goes off it
-//! is set again for whoever is the first then. A peer that always answers costs one alarm in the time that a call may take.
+//! A timer that is earlier than all others must wake the timer thread, and nearly every call is answered long before
+//! its timeout. So there is one alarm, for the call with the earliest deadline. When it fires, it is set again for the
+//! earliest deadline then. With a peer that always answers, this costs one alarm per timeout period.
 
 use crate::Error;
 use bytes::Bytes;
@@ -11,29 +11,29 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Whom an answer is given to.
+/// The sender that passes the reply to the caller.
 pub(crate) type Tell = oneshot::Sender<Result<Bytes, Error>>;
 
-/// A call that waits.
+/// A waiting call.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) tell: Tell,
-    /// When it has waited for too long.
+    /// The deadline.
     pub(crate) until: Instant,
-    /// How long that was, for the error.
+    /// The timeout, for the error message.
     pub(crate) timeout: Duration,
 }
 
-/// Those of one connection, by xid.
+/// The waiting calls of one connection, by xid.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     calls: HashMap<u32, Call>,
-    /// The earliest time that an alarm is set for; not later than any call's.
+    /// The earliest time for which an alarm is set; not later than any call's deadline.
     alarm: Option<Instant>,
 }
 
 impl Pending {
-    /// Enters a call. Answers when an alarm has to be set, if none that is set is early enough.
+    /// Adds a call. Returns the time of a new alarm, if no existing alarm is early enough.
     pub(crate) fn add(&mut self, xid: u32, call: Call) -> Option<Instant> {
         let until = call.until;
         self.calls.insert(xid, call);
@@ -44,18 +44,18 @@ impl Pending {
         self.alarm
     }
 
-    /// Takes a call out, if it still waits.
+    /// Removes and returns a call, if it still waits.
     pub(crate) fn take(&mut self, xid: u32) -> Option<Call> {
         self.calls.remove(&xid)
     }
 
-    /// Takes all out.
+    /// Removes and returns all calls.
     pub(crate) fn take_all(&mut self) -> Vec<Call> {
         self.calls.drain().map(|(_, call)| call).collect()
     }
 
-    /// The alarm that was set for `at` has gone off: takes out who has waited for too long by now, and tells for when that alarm is
-    /// to be set again. One that an earlier one has taken the place of is not.
+    /// Handles the alarm that was set for `at`. Removes and returns the calls whose deadline has passed, and the time
+    /// for which this alarm must be set again. An alarm that an earlier one has replaced is not set again.
     pub(crate) fn ring(&mut self, at: Instant, now: Instant) -> (Vec<Call>, Option<Instant>) {
         let late = self.calls.extract_if(|_, call| call.until <= now).map(|(_, call)| call).collect();
         if self.alarm != Some(at) {
@@ -71,23 +71,23 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// What may happen next.
+    /// The next event of the test.
     #[derive(Clone, Copy, Debug)]
     enum Event {
-        /// A call that may take so long.
+        /// A call with this timeout is made.
         Call(u64),
-        /// The call that came first of those that wait is answered.
+        /// The oldest waiting call is answered.
         Answer,
-        /// So much time passes.
+        /// This much time passes.
         Pass(u64),
     }
 
     const EVENTS: [Event; 5] = [Event::Call(1), Event::Call(3), Event::Answer, Event::Pass(1), Event::Pass(2)];
 
-    /// What a caller waits for.
+    /// The receiver of a caller.
     type Told = oneshot::Receiver<Result<Bytes, Error>>;
 
-    /// Calls by number with the time that they may wait until, and alarms by the time they are set for.
+    /// The waiting calls by number with their deadlines, and the alarms by time.
     struct World {
         start: Instant,
         now: u64,
@@ -123,7 +123,7 @@ mod tests {
             }
         }
 
-        /// A second passes, and what is set for it goes off.
+        /// Advances the clock by one second and fires the alarms that are due.
         fn tick(&mut self) {
             self.now += 1;
             while let Some((time, name)) = self.alarms.first().copied().filter(|(time, _)| *time <= self.now) {
@@ -136,7 +136,7 @@ mod tests {
                     self.alarms.insert(((again - self.start).as_secs(), name));
                 }
             }
-            // Whose time is over has been told by now, nobody else.
+            // Exactly the calls whose deadline has passed have timed out by now.
             let now = self.now;
             self.waiting.retain_mut(|(_, until, told)| match told.try_recv() {
                 Ok(Err(Error::Timeout(_))) => {

@@ -1,4 +1,5 @@
-//! Records from a socket: small ones are slices of a shared read buffer, large ones get one buffer of their own.
+//! The record receiver of a connection: small records are slices of a shared read buffer, large ones get a buffer of
+//! their own.
 
 use super::Limits;
 use super::memory::{Account, Charge};
@@ -12,13 +13,13 @@ use tokio::time::{Instant, timeout_at};
 use types::limits;
 use wire::rpc::record::{Mark, Progress};
 
-/// Read at once while records are small; also the most that is copied when a large record begins.
+/// Size of one read while records are small; also the most bytes that are copied when a large record begins.
 const INBOX: usize = 8 << 10;
 
-/// Room for a payload of 4 KiB and what is around it: with less a small record would come in two calls.
+/// Minimum free space for a read: a payload of 4 KiB with its headers fits, so that one call receives a small record.
 const ROOM: usize = 4608;
 
-/// What ends a connection.
+/// Reason why receiving from a connection ends.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReceiveError {
     #[error("{0}")]
@@ -31,7 +32,7 @@ pub(crate) enum ReceiveError {
     Malformed(#[from] xdr::Malformed),
 }
 
-/// Since when a large record is being received.
+/// The time when the large record in progress began; `None` while there is none.
 pub(crate) type Begun = Arc<Mutex<Option<Instant>>>;
 
 #[derive(Debug)]
@@ -42,9 +43,9 @@ pub(crate) struct Receiver {
     stall: Duration,
     account: Arc<Account>,
     begun: Begun,
-    /// When the first record must have begun; `None` once one has come.
+    /// The deadline for the begin of the first record; `None` after the first record.
     first: Option<Instant>,
-    /// When the record that has begun must be here.
+    /// The deadline for the rest of the record in progress.
     deadline: Option<Instant>,
     counters: crate::Counters,
 }
@@ -52,12 +53,12 @@ pub(crate) struct Receiver {
 /// A record without its marks.
 pub(crate) struct Record {
     pub(crate) bytes: Bytes,
-    /// The memory counted for it and the largest reply to it, when it is a large one.
+    /// The memory counted for a large record and its largest reply; `None` for a small record.
     pub(crate) charge: Option<Charge>,
 }
 
 impl Receiver {
-    /// `first` is when the first record must have come, if there is such a time.
+    /// Makes a receiver; `first` is the deadline for the first record, if there is one.
     pub(crate) fn new(
         half: ReadHalf,
         limits: &Limits,
@@ -70,7 +71,7 @@ impl Receiver {
         Receiver { half, inbox: BytesMut::new(), record_max, stall, account, begun, first, deadline: None, counters }
     }
 
-    /// The next record; `None` when the peer closed the connection between two.
+    /// Receives the next record; returns `None` if the peer closed the connection between two records.
     pub(crate) async fn record(&mut self) -> Result<Option<Record>, ReceiveError> {
         let received = self.receive().await;
         (self.first, self.deadline) = (None, None);
@@ -89,11 +90,11 @@ impl Receiver {
             return Ok(Some(Record { bytes: self.inbox.split_to(mark.len).freeze(), charge: None }));
         }
         let expected = if mark.last { mark.len } else { self.record_max };
-        // Room for the largest reply as well: who has begun to hold memory never waits for more.
+        // Charge for the largest reply as well, so that a call that holds memory never waits for more.
         let charge = self.account.admit(expected + self.record_max).await;
         let shared = self.begun.clone();
         let begun = Begin::new(&shared);
-        // The wait was ours, not the peer's.
+        // Start the deadline here: the server caused the wait for memory, not the peer.
         self.deadline = Some(begun.at + self.stall);
         let mut buffer = Buffer::with_room(mark.len);
         loop {
@@ -111,7 +112,7 @@ impl Receiver {
         }
     }
 
-    /// The next mark; `None` at the end of the stream.
+    /// Receives the next mark; returns `None` at the end of the stream.
     async fn mark(&mut self) -> Result<Option<Mark>, ReceiveError> {
         match self.fill(4, !self.inbox.is_empty()).await {
             Err(ReceiveError::Cut) if self.inbox.is_empty() => return Ok(None),
@@ -122,10 +123,10 @@ impl Receiver {
         Ok(Some(Mark::from_bytes(bytes)))
     }
 
-    /// Reads until the inbox holds `len` bytes, at most [`INBOX`]; `inside` a record or before it.
+    /// Reads until the inbox holds `len` bytes, at most [`INBOX`]; `inside` says whether a record has begun.
     async fn fill(&mut self, len: usize, mut inside: bool) -> Result<(), ReceiveError> {
         while self.inbox.len() < len {
-            // Between records a peer may be silent for ever, inside one it may not.
+            // Between records a peer may be silent without limit; inside a record it may not.
             if inside && self.deadline.is_none() {
                 self.deadline = Some(Instant::now() + self.stall);
             }
@@ -142,7 +143,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Appends to `data` until it holds `len` bytes.
+    /// Appends received bytes to `data` until it holds `len` bytes.
     async fn fragment(&mut self, data: &mut Vec<u8>, len: usize) -> Result<(), ReceiveError> {
         let have = self.inbox.len().min(len - data.len());
         data.extend_from_slice(&self.inbox[..have]);
@@ -159,7 +160,7 @@ impl Receiver {
     }
 }
 
-/// What `read` gives, if it does before the deadline.
+/// Awaits `read`, up to the deadline.
 async fn in_time(
     deadline: Option<Instant>,
     read: impl Future<Output = io::Result<usize>>,
@@ -170,7 +171,7 @@ async fn in_time(
     }
 }
 
-/// Says that a large record is being received until dropped.
+/// Marks that a large record is being received, until dropped.
 struct Begin<'a> {
     begun: &'a Begun,
     at: Instant,

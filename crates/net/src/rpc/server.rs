@@ -1,4 +1,4 @@
-//! Accepting connections and serving them until told to stop.
+//! The RPC server, which accepts connections and serves them until it is stopped.
 
 use super::Limits;
 use super::connection::{Connection, Service, machine};
@@ -13,10 +13,10 @@ use tokio::task::JoinSet;
 use types::Machine;
 use types::machine::is_share_full;
 
-/// How long accepting pauses when the process has no descriptor left.
+/// Pause after a failed accept, for instance when the process has no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A running server; dropping it stops it at once.
+/// A running server; dropping it stops it immediately.
 #[derive(Debug)]
 pub struct Server {
     addresses: Vec<Address>,
@@ -25,7 +25,7 @@ pub struct Server {
     acceptors: JoinSet<()>,
 }
 
-/// What all connections of a server have in common.
+/// State that all connections of a server share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) limits: Limits,
@@ -35,7 +35,7 @@ pub(super) struct Shared {
     connections: Mutex<Connections>,
 }
 
-/// The connections that there are, and how many of each peer.
+/// The open connections, and their number for each machine.
 #[derive(Debug, Default)]
 struct Connections {
     by_id: HashMap<u64, Connection>,
@@ -61,7 +61,7 @@ impl Connections {
         }
     }
 
-    /// Why there is no place for another connection of this machine.
+    /// Returns the reason why another connection of this machine is refused, if it is.
     fn full(&self, machine: Machine, limits: &Limits) -> Option<&'static str> {
         if self.by_id.len() >= limits.connections_max {
             return Some("too many connections");
@@ -87,17 +87,19 @@ pub fn serve<S: Service>(listeners: Vec<Listener>, service: Arc<S>, limits: Limi
 }
 
 impl Server {
-    /// Where it listens, in the order of the listeners.
+    /// Returns the addresses of the listeners, in their order.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// A way in for clients of this process, who then are at the address of the first listener; `None` if there is none.
+    /// Returns an entry for clients in this process, whose connections have the address of the first listener; `None`
+    /// without listeners.
     pub fn door(&self) -> Option<Door> {
         self.door.clone()
     }
 
-    /// Stops accepting, lets calls in progress finish within the grace of the limits, then closes every connection.
+    /// Stops accepting, lets calls in progress finish within the grace period of the limits, then closes all
+    /// connections.
     pub async fn shutdown(mut self) {
         self.shared.stop.send_replace(true);
         while self.acceptors.join_next().await.is_some() {}
@@ -122,7 +124,7 @@ impl Drop for Server {
 }
 
 impl Shared {
-    /// Why there is no place for another connection of this peer.
+    /// Returns the reason why another connection of this peer is refused, if it is; logs and counts the refusal.
     pub(super) fn refuses(&self, peer: &Address, user: Option<u32>) -> Option<&'static str> {
         if *self.stop.borrow() {
             return Some("the server stops");
@@ -137,12 +139,12 @@ impl Shared {
         })
     }
 
-    /// Enters a new connection.
+    /// Adds a new connection.
     pub(super) fn admit(&self, connection: &Connection) {
         self.connections().add(connection);
     }
 
-    /// Forgets a connection that has ended.
+    /// Removes a connection that has ended.
     pub(super) fn ended(&self, connection: &Connection) {
         self.memory.forget(connection.id());
         self.connections().remove(connection);

@@ -1,4 +1,4 @@
-//! TCP sockets.
+//! The TCP transport.
 
 use crate::Address;
 use std::io;
@@ -7,16 +7,16 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// The congestion control asked for: over loopback and in one rack it beats the machine's default by far when that is
-/// a delay-based one.
+/// The requested congestion control. Over loopback and in one rack it is much faster than a delay-based system default.
 const CONGESTION: &str = "cubic";
 /// How long unacknowledged data or keepalive probes may stay unanswered before the connection counts as dead.
 const DEAD_PEER_MS: u32 = 60_000;
 
-/// The ports below 1024 that are tried, from the highest down, as the NFS client of Linux does.
+/// The ports below 1024 to try, from the highest down, as the Linux NFS client does.
 const RESERVED: std::ops::RangeInclusive<u16> = 665..=1023;
 
-/// Connects; a host name's addresses are tried in turn. `reserved`: from a port of the superuser's, if the other end is another machine and there is one to be had.
+/// Connects; tries the addresses of a host name in turn. With `reserved`, uses a port below 1024 for another machine,
+/// if one is available.
 pub(super) async fn connect(host: &str, port: u16, reserved: bool) -> io::Result<TcpStream> {
     if reserved && rustix::process::geteuid().is_root() {
         let mut last = None;
@@ -25,7 +25,8 @@ pub(super) async fn connect(host: &str, port: u16, reserved: bool) -> io::Result
         for address in elsewhere {
             match connect_reserved(address).await {
                 Ok(stream) => return Ok(prepared(stream)),
-                // All are taken, or this is root of a container alone. From another port the other end may refuse what this one would have been given.
+                // All ports are in use, or this is only root in a container. With another port the server may refuse
+                // what it would grant to a reserved port.
                 Err(e) if is_of_the_port(&e) => tracing::warn!(%address, "no port below 1024 can be used: {e}"),
                 Err(e) => last = Some(e),
             }
@@ -47,7 +48,7 @@ async fn connect_reserved(to: SocketAddr) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
     for port in RESERVED.rev() {
         let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        // One port may serve several connections, if they do not lead to the same place.
+        // Several connections may share a port if their destinations differ.
         socket.set_reuseaddr(true)?;
         let connected = match socket.bind(SocketAddr::new(from, port)) {
             Ok(()) => socket.connect(to).await,
@@ -57,7 +58,8 @@ async fn connect_reserved(to: SocketAddr) -> io::Result<TcpStream> {
             Err(e) if is_of_the_port(&e) => last = e,
             connected => {
                 let stream = connected?;
-                // It is closed once everything was answered. Otherwise the port could not be used again for a minute, and there are few.
+                // The connection is closed only after all calls are answered. Without this, TIME_WAIT would block one
+                // of the few ports for a minute.
                 rustix::net::sockopt::set_socket_linger(stream.as_fd(), Some(Duration::ZERO))?;
                 return Ok(stream);
             }
@@ -66,26 +68,26 @@ async fn connect_reserved(to: SocketAddr) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Listens, and tells where with the port really taken.
+/// Listens; returns the address with the actual port.
 pub(super) async fn bind(host: &str, port: u16) -> io::Result<(TcpListener, Address)> {
     let listener = TcpListener::bind((host, port)).await?;
     let address = listener.local_addr()?.into();
     Ok((listener, address))
 }
 
-/// Waits for a peer.
+/// Waits for a connection.
 pub(super) async fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
     Ok(prepared(listener.accept().await?.0))
 }
 
-/// The peer's address.
+/// Returns the peer's address.
 pub(super) fn peer(stream: &TcpStream) -> Address {
     let unknown = |_| Address::Tcp { host: "unknown".into(), port: 0 };
     stream.peer_addr().map_or_else(unknown, Address::from)
 }
 
 fn prepared(stream: TcpStream) -> TcpStream {
-    // None of these settings is needed for correctness, so a kernel without them is no reason to fail.
+    // These settings are optional: a kernel without them is no reason to fail.
     let _ = stream.set_nodelay(true);
     let fd = stream.as_fd();
     if rustix::net::sockopt::set_tcp_congestion(fd, CONGESTION).is_err() {

@@ -1,4 +1,4 @@
-//! Unix sockets, for peers on one host.
+//! The Unix socket transport, for peers on one host.
 
 use crate::Address;
 use bytes::BufMut;
@@ -13,15 +13,15 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{UnixListener, UnixStream};
 
-/// Send buffer asked for, in bytes; the system may give less.
+/// Requested send buffer size in bytes; the system may grant less.
 const SEND_BUFFER: usize = 2 << 20;
 
-/// Connects.
+/// Connects to a socket path.
 pub(super) async fn connect(path: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(path).await.map(prepared)
 }
 
-/// Listens. A socket path left behind by a dead process is replaced, one that somebody still answers on is an error.
+/// Listens. Replaces a socket path that a dead process left behind; fails if a process still listens on it.
 pub(super) async fn bind(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_stale(path).await => {
@@ -32,41 +32,41 @@ pub(super) async fn bind(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-/// Waits for a peer.
+/// Waits for a connection.
 pub(super) async fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
     Ok(prepared(listener.accept().await?.0))
 }
 
-/// The peer's address; that of a client is empty.
+/// Returns the peer's address; empty for a client.
 pub(super) fn peer(stream: &UnixStream) -> Address {
     let path = stream.peer_addr().ok().and_then(|a| a.as_pathname().map(Into::into));
     Address::Unix(path.unwrap_or_default())
 }
 
-/// The receiving half. It is told of what there is to receive and of nothing else: a Unix socket says that there is room again
-/// whenever its peer has received something, which would wake its reader twice for every exchange.
+/// The receiving half, registered for readability only. A Unix socket also signals writability whenever its peer has
+/// received data, which would wake the reader twice for each exchange.
 #[derive(Debug)]
 pub(crate) struct Receiving(AsyncFd<Arc<OwnedFd>>);
 
-/// The sending half. It asks to be told of room only while there is none.
+/// The sending half, registered for writability only while the socket is full.
 #[derive(Debug)]
 pub(crate) struct Sending(Arc<OwnedFd>);
 
-/// Both halves of a connection.
+/// Splits a connection into both halves.
 pub(super) fn into_split(stream: UnixStream) -> io::Result<(Receiving, Sending)> {
     let socket = Arc::new(OwnedFd::from(stream.into_std()?));
-    // SAFETY: an owned descriptor behind an `Arc` is the same and open for as long as there is a clone.
+    // SAFETY: an owned descriptor in an `Arc` stays the same and open for as long as a clone exists.
     let receiving = unsafe { AsyncFd::register_with_interest(socket.clone(), Interest::READABLE) }?;
     Ok((Receiving(receiving), Sending(socket)))
 }
 
 impl Receiving {
-    /// Appends what has arrived to `buf`, at most what it takes; 0 at the end of the stream.
+    /// Appends arrived bytes to `buf`, up to its remaining space; returns 0 at the end of the stream.
     pub(crate) async fn read(&mut self, buf: &mut impl BufMut) -> io::Result<usize> {
         loop {
-            // The way that has long streams yield to other tasks now and then.
+            // `poll_read_ready` makes long streams yield to other tasks now and then.
             let mut ready = poll_fn(|cx| self.0.poll_read_ready(cx)).await?;
-            // SAFETY: nothing is written to the room but what was received.
+            // SAFETY: only received bytes are written to the buffer space.
             let room = unsafe { buf.chunk_mut().as_uninit_slice_mut() };
             let len = room.len();
             let received = ready.try_io(|socket| {
@@ -79,10 +79,10 @@ impl Receiving {
                 Ok(Err(e)) => return Err(e),
                 Ok(Ok(n)) => {
                     if n > 0 && n < len {
-                        // That was all: the next look can wait until there is news.
+                        // The socket is empty now, so wait for the next readiness event.
                         ready.clear_ready();
                     }
-                    // SAFETY: so many bytes of the room were just received into.
+                    // SAFETY: recv has just initialized this many bytes of the space.
                     unsafe { buf.advance_mut(n) };
                     return Ok(n);
                 }
@@ -92,17 +92,17 @@ impl Receiving {
 }
 
 impl Sending {
-    /// Sends what the socket takes now.
+    /// Sends as much as the socket accepts now.
     pub(crate) fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         Ok(rustix::net::sendmsg(&self.0, parts, &mut SendAncillaryBuffer::default(), flags)?)
     }
 
-    /// Waits until the socket takes something, or is broken.
+    /// Waits until the socket accepts data or is broken.
     pub(crate) async fn writable(&self) -> io::Result<()> {
-        // The receiving half has the descriptor itself watched already, for something else.
+        // The receiving half has registered the descriptor itself, for readability, so register a duplicate.
         let again = self.0.try_clone()?;
-        // SAFETY: an owned descriptor is the same and open until it is dropped.
+        // SAFETY: an owned descriptor stays the same and open until it is dropped.
         let again = unsafe { AsyncFd::register_with_interest(again, Interest::WRITABLE) }?;
         again.writable().await?.retain_ready();
         Ok(())
@@ -116,12 +116,12 @@ impl AsFd for Sending {
 }
 
 fn prepared(stream: UnixStream) -> UnixStream {
-    // A buffer below the payload size makes sender and receiver wake each other several times for each.
+    // With a buffer smaller than a payload, sender and receiver would wake each other several times per payload.
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(stream.as_fd(), SEND_BUFFER);
     stream
 }
 
-/// Whether `path` is a socket on which nobody listens.
+/// Returns whether `path` is a socket without a listener.
 async fn is_stale(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     let refused = |e: io::Error| e.kind() == io::ErrorKind::ConnectionRefused;

@@ -1,4 +1,4 @@
-//! Attributes of the object itself.
+//! Attributes of a single file, directory or other object.
 
 use super::form::{put_name, put_time, put_u32, put_u64, take_name, take_time};
 use super::{Row, row};
@@ -17,7 +17,7 @@ fn take_kind(input: &mut Reader) -> Result<FileKind, Malformed> {
     FileKind::from_number(value).ok_or(Malformed::BadValue { what: "nfs_ftype4", value })
 }
 
-/// Servers that know no number for a user send a name: such an owner is shown as nobody (RFC 8881 §5.9).
+/// Reads an owner. A server that knows no number for a user sends a name, which becomes "nobody" (RFC 8881 §5.9).
 fn take_owner(input: &mut Reader) -> Result<u32, Malformed> {
     const NOBODY: u32 = 65534;
     take_name(input).map(|id| id.unwrap_or(NOBODY))

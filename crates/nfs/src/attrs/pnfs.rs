@@ -1,4 +1,4 @@
-//! Attributes about layouts: which types there are and when to use them.
+//! Attributes of layouts: the layout types that the server offers, and when to use them.
 
 use super::form::put_u32;
 use super::{Row, row};
@@ -6,7 +6,7 @@ use crate::fs::Threshold;
 use types::limits::BITMAP_WORDS_MAX;
 use xdr::{Malformed, Reader, Writer};
 
-/// Most layout types or thresholds read from a peer: more than there are types.
+/// Largest number of layout types or thresholds read from a peer, which exceeds the number of existing types.
 const TYPES_MAX: usize = 64;
 
 fn put_types(out: &mut Writer, types: &[u32]) {
@@ -17,7 +17,7 @@ fn take_types(input: &mut Reader) -> Result<Vec<u32>, Malformed> {
     input.array(TYPES_MAX, Reader::u32)
 }
 
-/// `mdsthreshold4` (RFC 8881 §3.3.22): the hints follow one another in the order of their bits.
+/// Writes `mdsthreshold4` (RFC 8881 §3.3.22): the hints follow one another in the order of their bits.
 fn put_thresholds(out: &mut Writer, items: &[Threshold]) {
     out.array(items, |out, item| {
         let hints = [item.read_size, item.write_size, item.read_iosize, item.write_iosize];

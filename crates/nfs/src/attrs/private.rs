@@ -1,12 +1,12 @@
-//! Attributes between our own server and client, which the standard does not know: they are not among the supported ones, and
-//! only who asks for them by their numbers is told. See `docs/native-protocol.md`.
+//! Weir's own attributes, in no standard: the server does not list them as supported, and sends them only to clients
+//! that request them by number (`docs/native-protocol.md`).
 
 use super::form::{put_bool, put_u64};
 use super::{Row, row};
 use crate::fs::Told;
 use xdr::{Malformed, Reader, Writer};
 
-/// Longest text of a policy.
+/// Longest text of a policy in bytes.
 const POLICY_MAX: usize = 4096;
 
 fn put_policy(out: &mut Writer, told: &Told) {

@@ -1,4 +1,4 @@
-//! Attributes of capacity: bytes and files of the whole file system.
+//! Capacity attributes: bytes and files of the whole file system.
 
 use super::form::put_u64;
 use super::{Row, row};

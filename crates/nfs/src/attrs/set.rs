@@ -8,7 +8,7 @@ use types::{SetAttrs, SetTime};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Writer};
 
-/// Writes what is to be set, ascending, and tells which.
+/// Writes the attributes to set in ascending order, and returns their mask.
 pub(super) fn put(attrs: &SetAttrs, out: &mut Writer) -> Mask {
     let mut numbers = Vec::new();
     if let Some(size) = attrs.size {
@@ -40,7 +40,7 @@ pub(super) fn put(attrs: &SetAttrs, out: &mut Writer) -> Mask {
     Mask::of(&numbers)
 }
 
-/// Reads the values of `mask`, which holds settable attributes only.
+/// Reads the values of `mask`, which contains only settable attributes.
 pub(super) fn take(mask: Mask, values: &Bytes) -> Result<SetAttrs, nfsstat4> {
     let bad = |_: Malformed| NFS4ERR_BADXDR;
     let mut input = Reader::new(values.clone());
@@ -69,7 +69,7 @@ pub(super) fn take(mask: Mask, values: &Bytes) -> Result<SetAttrs, nfsstat4> {
     Ok(set)
 }
 
-/// A time to set; more than a second of nanoseconds is `INVAL`, not a fault of the encoding (RFC 8881 §18.30.3).
+/// Reads a time to set. Nanoseconds of a second or more are `INVAL`, not an encoding error (RFC 8881 §18.30.3).
 fn take_set_time(input: &mut Reader) -> Result<SetTime, nfsstat4> {
     let how = input.u32().map_err(|_| NFS4ERR_BADXDR)?;
     match how {

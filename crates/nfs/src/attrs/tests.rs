@@ -1,4 +1,4 @@
-//! The attribute table against golden bytes, its own rules and random values.
+//! Tests of the attribute table with golden bytes, with its own rules, and with random values.
 
 use super::*;
 use crate::fs::Told;
@@ -21,7 +21,7 @@ fn info() -> FsInfo {
     }
 }
 
-/// A value for every attribute.
+/// Returns a value for every attribute.
 fn full() -> Values {
     let time = Timestamp { secs: -3, nanos: 999_999_999 };
     let mut values = Values {

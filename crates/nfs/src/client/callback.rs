@@ -1,5 +1,5 @@
-//! The client's side of the backchannel: CB_COMPOUND read, CB_SEQUENCE obeyed, the rest handed on as events
-//! (RFC 8881 §2.10.6, §20).
+//! The client's side of the backchannel: parses CB_COMPOUND, executes CB_SEQUENCE, and passes the other operations on
+//! as events (RFC 8881 §2.10.6, §20).
 
 use crate::client::slots::Ticket;
 use crate::state::Principal;
@@ -9,58 +9,58 @@ use wire::nfs4::compound::{CbArgsHeader, Ops, OpsWriter, cb_opnum};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Segments, Xdr};
 
-/// Most events in one callback; servers send one.
+/// The largest number of events in one callback; servers send one.
 const EVENTS_MAX: usize = 64;
 
-/// What a server wants of us.
+/// A request of the server to the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// CB_LAYOUTRECALL (§20.3). Answer NFS4_OK when a LAYOUTRETURN will follow, NFS4ERR_NOMATCHING_LAYOUT when nothing
-    /// of it is held, NFS4ERR_DELAY when a reply that it refers to has not come yet.
+    /// CB_LAYOUTRECALL (§20.3). Answer NFS4_OK if a LAYOUTRETURN will follow, NFS4ERR_NOMATCHING_LAYOUT if the client
+    /// holds no such layout, NFS4ERR_DELAY if a reply that the callback refers to has not arrived yet.
     LayoutRecall(CB_LAYOUTRECALL4args),
-    /// CB_RECALL (§20.2): a delegation is asked back. Answer NFS4_OK when a DELEGRETURN will follow, NFS4ERR_BAD_STATEID when none such
-    /// is held.
+    /// CB_RECALL (§20.2): recalls a delegation. Answer NFS4_OK if a DELEGRETURN will follow, NFS4ERR_BAD_STATEID if the
+    /// client holds no such delegation.
     Recall(CB_RECALL4args),
-    /// CB_RECALL_ANY (§20.6): give back what can be spared. Answer NFS4_OK.
+    /// CB_RECALL_ANY (§20.6): asks the client to return state that it can spare. Answer NFS4_OK.
     RecallAny(CB_RECALL_ANY4args),
-    /// CB_RECALL_SLOT (§20.8): give `rsa_target_highest_slotid` to `Session::recall_slots`. Answer NFS4_OK.
+    /// CB_RECALL_SLOT (§20.8): pass `rsa_target_highest_slotid` to `Session::recall_slots`. Answer NFS4_OK.
     RecallSlot(slotid4),
-    /// CB_NOTIFY_LOCK (§20.11): a lock that was refused may be had now. Answer NFS4_OK.
+    /// CB_NOTIFY_LOCK (§20.11): a lock that was denied may be free now. Answer NFS4_OK.
     LockFree(CB_NOTIFY_LOCK4args),
     /// CB_NOTIFY_DEVICEID (§20.12). Answer NFS4_OK.
     Devices(Vec<DeviceChange>),
 }
 
-/// A device of which the server speaks in CB_NOTIFY_DEVICEID.
+/// A change of a device, reported in CB_NOTIFY_DEVICEID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceChange {
     /// The layout type that it belongs to.
     pub kind: layouttype4,
-    /// Which.
+    /// The device.
     pub device: deviceid4,
-    /// What happened.
+    /// The change.
     pub how: DeviceChangeKind,
 }
 
-/// What happened to a device.
+/// The kind of change of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceChangeKind {
-    /// It has another address; `immediate` forbids I/O to the old one from now on.
+    /// The device has another address; `immediate` forbids further I/O to the old one.
     Changed {
         /// `ndc_immediate`.
         immediate: bool,
     },
-    /// It is gone; no layout refers to it.
+    /// The device is deleted; no layout refers to it.
     Deleted,
 }
 
-/// A callback that waits for its events to be answered.
+/// A callback whose events wait for their answers.
 #[derive(Debug)]
 pub struct Pending {
-    /// What the server wants, in order; [`Callbacks::answer`] takes one status for each.
+    /// The events in order; [`Callbacks::answer`] takes one status for each.
     pub events: Vec<Event>,
-    /// Requests of ours whose replies the events presuppose (§2.10.6.3): answer NFS4ERR_DELAY to all, or wait, while
-    /// one of them is outstanding.
+    /// The client's requests whose replies the events presuppose (§2.10.6.3). While one of them is outstanding, wait or
+    /// answer NFS4ERR_DELAY to all events.
     pub referring: Vec<referring_call_list4>,
     ticket: Ticket,
     tag: Bytes,
@@ -70,12 +70,12 @@ pub struct Pending {
     end: Option<(nfs_cb_opnum4, nfsstat4)>,
 }
 
-/// What is to be done with a CB_COMPOUND.
+/// The action for a CB_COMPOUND.
 #[derive(Debug)]
 pub enum Incoming {
     /// Send this `CB_COMPOUND4res`.
     Reply(Segments),
-    /// Decide on the events, then send what [`Callbacks::answer`] makes of the decisions.
+    /// Decide on the events, then send the result of [`Callbacks::answer`].
     Pending(Pending),
 }
 
@@ -88,16 +88,16 @@ pub struct Callbacks {
 }
 
 impl Callbacks {
-    /// For a session and what was agreed for its backchannel.
+    /// Creates the backchannel of a session with its negotiated attributes.
     pub fn new(session: sessionid4, back: &channel_attrs4) -> Self {
         let slots = SlotTable::new(back.ca_maxrequests, back.ca_maxresponsesize_cached);
         Callbacks { session, slots, operations: back.ca_maxoperations }
     }
 
-    /// Takes in the arguments of CB_COMPOUND.
+    /// Processes the arguments of CB_COMPOUND.
     ///
     /// # Errors
-    /// They do not even begin like a CB_COMPOUND (GARBAGE_ARGS of RPC).
+    /// The bytes do not begin like a CB_COMPOUND (GARBAGE_ARGS of RPC).
     pub fn receive(&mut self, args: Bytes) -> Result<Incoming, Malformed> {
         let mut input = Reader::new(args);
         let header = CbArgsHeader::decode(&mut input)?;
@@ -109,7 +109,7 @@ impl Callbacks {
         Ok(self.sequence(header, input).unwrap_or_else(|(op, status)| Incoming::Reply(failure(op, status, tag))))
     }
 
-    /// Handles CB_SEQUENCE; the error is the whole reply.
+    /// Executes CB_SEQUENCE; an error is the whole reply.
     fn sequence(&mut self, header: CbArgsHeader, input: Reader) -> Result<Incoming, (nfs_cb_opnum4, nfsstat4)> {
         let of_sequence = |status| (OP_CB_SEQUENCE, status);
         let mut ops = Ops::new(header.numops, input);
@@ -164,8 +164,8 @@ impl Callbacks {
         Ok(Incoming::Pending(pending))
     }
 
-    /// The reply (`CB_COMPOUND4res`) to a callback, with a status for each of its events; those that are missing count
-    /// as NFS4ERR_SERVERFAULT. Nothing behind the first that is not NFS4_OK is answered.
+    /// Returns the reply (`CB_COMPOUND4res`) to a callback, with one status for each event; a missing status counts as
+    /// NFS4ERR_SERVERFAULT. The reply ends after the first status other than NFS4_OK.
     pub fn answer(&mut self, pending: Pending, statuses: &[nfsstat4]) -> Segments {
         let mut out = OpsWriter::new();
         out.op(OP_CB_SEQUENCE, &CB_SEQUENCE4res::NFS4_OK(pending.sequence));
@@ -185,14 +185,14 @@ impl Callbacks {
     }
 }
 
-/// A reply that is nothing but one failure.
+/// Returns a reply with a single failure.
 fn failure(op: nfs_cb_opnum4, status: nfsstat4, tag: Bytes) -> Segments {
     let mut out = OpsWriter::new();
     out.op(op, &status);
     out.into_res(status, tag)
 }
 
-/// The reply to a retry whose first reply was not kept (§2.10.6.1.3).
+/// Returns the reply to a retry whose first reply was not kept (§2.10.6.1.3).
 fn uncached(sequence: CB_SEQUENCE4resok, mut ops: Ops, tag: Bytes) -> Segments {
     let mut out = OpsWriter::new();
     out.op(OP_CB_SEQUENCE, &CB_SEQUENCE4res::NFS4_OK(sequence));
@@ -202,13 +202,13 @@ fn uncached(sequence: CB_SEQUENCE4resok, mut ops: Ops, tag: Bytes) -> Segments {
 }
 
 impl Pending {
-    /// Reads operations up to the first that cannot be carried out.
+    /// Reads operations up to the first that the client cannot execute.
     fn read(&mut self, ops: &mut Ops) {
         while self.end.is_none() {
             let number = match ops.next_number() {
                 Ok(Some(number)) => number,
                 Ok(None) => return,
-                // The announced operation is not there.
+                // The announced operation is missing.
                 Err(_) => {
                     self.end = Some((OP_CB_ILLEGAL, NFS4ERR_BADXDR));
                     return;
@@ -252,7 +252,7 @@ fn event(op: nfs_cb_opnum4, ops: &mut Ops) -> Result<Event, nfsstat4> {
     }
 }
 
-/// The values of one `notify4`: one for each bit of its mask, in their order (§20.12).
+/// Reads the values of one `notify4`: one for each bit of its mask, in order (§20.12).
 fn device_changes(notify: &notify4, changes: &mut Vec<DeviceChange>) -> Result<(), Malformed> {
     let mut input = Reader::new(notify.notify_vals.clone());
     let has = |kind: notify_deviceid_type4| notify.notify_mask.first().is_some_and(|w| w & 1 << kind as u32 != 0);

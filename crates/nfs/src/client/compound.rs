@@ -1,4 +1,4 @@
-//! COMPOUND from the client's side: operations gathered behind a SEQUENCE, results taken one by one with typed errors.
+//! COMPOUND requests of the client: operations collected after a SEQUENCE, results read one by one with typed errors.
 
 use crate::fs::SOON;
 use bytes::Bytes;
@@ -6,13 +6,13 @@ use wire::nfs4::compound::{ArgsHeader, OpNumber, Ops};
 use wire::nfs4::*;
 use xdr::{Malformed, Segments, Writer, Xdr};
 
-/// Bytes of operations, and how many of them, that most requests stay below: those need not move while they grow.
+/// Bytes and number of operations that most requests stay below, so that their buffers need not grow.
 const ROOM: usize = 256;
 const OPERATIONS: usize = 8;
 
-/// The operations of one request, without the SEQUENCE in front, so that they can be sent again in another session.
+/// The operations of one request without its SEQUENCE, so that the client can send them again in another session.
 ///
-/// Payloads are kept as they are and never copied.
+/// Payloads are not copied.
 #[derive(Debug, Default)]
 pub struct Compound {
     out: Writer,
@@ -22,18 +22,18 @@ pub struct Compound {
 }
 
 impl Compound {
-    /// No operation yet.
+    /// Creates a request without operations.
     pub fn new() -> Self {
         Compound { out: Writer::with_capacity(ROOM), numbers: Vec::with_capacity(OPERATIONS), ..Self::default() }
     }
 
-    /// Asks for the reply to be kept, because to do this twice is not the same as once.
+    /// Asks the server to keep the reply, because executing the request twice differs from executing it once.
     pub fn once(mut self) -> Self {
         self.once = true;
         self
     }
 
-    /// Says that an OPEN in it may make a file.
+    /// Notes that an OPEN of this request may create a file.
     pub fn makes(mut self) -> Self {
         self.makes = true;
         self
@@ -59,17 +59,17 @@ impl Compound {
         self.op(OP_PUTFH, &PUTFH4args { object: handle.clone() })
     }
 
-    /// How many operations there are.
+    /// Returns the number of operations.
     pub fn len(&self) -> usize {
         self.numbers.len()
     }
 
-    /// Whether there is none yet.
+    /// Whether there are no operations yet.
     pub fn is_empty(&self) -> bool {
         self.numbers.is_empty()
     }
 
-    /// What is sent: may be encoded as often as needed.
+    /// Returns the finished request, which can be encoded any number of times.
     pub fn build(self) -> Request {
         Request { operations: self.out.finish(), numbers: self.numbers, once: self.once, makes: self.makes }
     }
@@ -85,24 +85,25 @@ pub struct Request {
 }
 
 impl Request {
-    /// Whether the reply is to be kept (`sa_cachethis`).
+    /// Whether the server must keep the reply (`sa_cachethis`).
     pub fn is_once(&self) -> bool {
         self.once
     }
 
-    /// The operations behind SEQUENCE.
+    /// Returns the operations after SEQUENCE.
     pub fn numbers(&self) -> &[nfs_opnum4] {
         &self.numbers
     }
 
-    /// Whether anything may be changed by it that [`SOON`] is about.
+    /// Whether the request may change something that [`SOON`] applies to.
     pub fn changes(&self) -> bool {
         const CHANGES: [nfs_opnum4; 8] =
             [OP_CREATE, OP_REMOVE, OP_RENAME, OP_LINK, OP_SETATTR, OP_SETXATTR, OP_REMOVEXATTR, OP_WRITE];
         self.makes || self.numbers.iter().any(|op| CHANGES.contains(op))
     }
 
-    /// The arguments of the call (`COMPOUND4args`) behind `sequence`, whose answer need not wait for stable storage if `soon`.
+    /// Returns the arguments of the call (`COMPOUND4args`) after `sequence`; with `soon` the server need not wait for
+    /// stable storage.
     pub fn encode(&self, sequence: &SEQUENCE4args, minor: u32, soon: bool) -> Segments {
         let numops = self.numbers.len() as u32 + 1;
         let mut out = Writer::new();
@@ -116,25 +117,25 @@ impl Request {
     }
 }
 
-/// Why a result is not there.
+/// Why a result is missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Failed {
-    /// An operation failed; those behind it were not executed.
+    /// An operation failed; the operations after it were not executed.
     #[error("{op:?} (operation {index}) failed with {status:?}")]
     Op {
-        /// Which.
+        /// The operation.
         op: nfs_opnum4,
-        /// Its place behind SEQUENCE, from 0.
+        /// Its index after SEQUENCE, from 0.
         index: u32,
         /// Its status.
         status: nfsstat4,
     },
-    /// The reply is not that of the request.
+    /// The reply does not match the request.
     #[error("malformed reply: {0}")]
     Malformed(#[from] Malformed),
 }
 
-/// The results of a request, taken in order.
+/// The results of a request, read in order.
 #[derive(Clone, Debug)]
 pub struct Results {
     ops: Ops,
@@ -142,17 +143,17 @@ pub struct Results {
 }
 
 impl Results {
-    /// The results behind SEQUENCE, as [`Outcome::Done`](crate::client::session::Outcome::Done) has them.
+    /// The results after SEQUENCE, from [`Outcome::Done`](crate::client::session::Outcome::Done).
     pub fn new(ops: Ops) -> Self {
         Results { ops, taken: 0 }
     }
 
-    /// Checks that the next result is that of `op` and a success, and leaves its body.
+    /// Checks that the next result belongs to `op` and is a success; the body remains unread.
     fn enter(&mut self, op: nfs_opnum4) -> Result<(), Failed> {
         self.enter_any(&[op])
     }
 
-    /// As [`Results::enter`], of one of several operations.
+    /// Does the same as [`Results::enter`] for one of several operations.
     fn enter_any(&mut self, ops: &[nfs_opnum4]) -> Result<(), Failed> {
         let number = self.ops.next_number()?;
         let Some(op) = ops.iter().copied().find(|op| number == Some(op.number())) else {
@@ -166,17 +167,17 @@ impl Results {
         }
     }
 
-    /// The next result, which has a body (`...resok`) when it is a success.
+    /// Reads the next result, which has a body (`...resok`) on success.
     ///
     /// # Errors
-    /// The operation failed, or the reply is malformed. What stands behind the status of a failed operation can still
-    /// be read from [`Results::rest`].
+    /// The operation failed, or the reply is malformed. The bytes after the status of a failed operation can still be
+    /// read from [`Results::rest`].
     pub fn take<T: Xdr>(&mut self, op: nfs_opnum4) -> Result<T, Failed> {
         self.enter(op)?;
         Ok(self.ops.body()?)
     }
 
-    /// The next result, which has nothing but its status.
+    /// Reads the next result, which consists of its status only.
     ///
     /// # Errors
     /// The operation failed, or the reply is malformed.
@@ -184,28 +185,28 @@ impl Results {
         self.enter(op)
     }
 
-    /// As [`Results::done`], of one of several operations.
+    /// Does the same as [`Results::done`] for one of several operations.
     ///
     /// # Errors
-    /// As those of [`Results::done`].
+    /// Those of [`Results::done`].
     pub fn done_any(&mut self, ops: &[nfs_opnum4]) -> Result<(), Failed> {
         self.enter_any(ops)
     }
 
-    /// How many results were taken.
+    /// Returns the number of results read.
     pub fn taken(&self) -> usize {
         self.taken as usize
     }
 
-    /// The results not taken yet.
+    /// Returns the results that are not read yet.
     pub fn rest(&mut self) -> &mut Ops {
         &mut self.ops
     }
 
-    /// Ends reading.
+    /// Checks that all results were read.
     ///
     /// # Errors
-    /// Results are left.
+    /// There are unread results.
     pub fn finish(&self) -> Result<(), Failed> {
         Ok(self.ops.finish()?)
     }

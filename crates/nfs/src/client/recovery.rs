@@ -1,29 +1,30 @@
-//! What a client does when the server forgets, refuses or warns: decisions without their execution.
+//! Recovery decisions of the client: what to do when the server lost state, refuses a request, or sets a status flag.
 
 use crate::client::session::Identity;
 use std::time::Duration;
 use wire::nfs4::*;
 
-/// What a status flag of SEQUENCE asks the client to do (RFC 8881 §18.46.3), in the order in which to do it.
+/// An action that a status flag of SEQUENCE asks for (RFC 8881 §18.46.3), in the order in which the client carries them
+/// out.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Task {
-    /// Destroy the session and make another one, when its requests are done.
+    /// Destroy the session and create another one when its requests are done.
     ReplaceSession,
     /// Bind a connection to the backchannel (BIND_CONN_TO_SESSION).
     BindBackchannel,
-    /// All state is lost: begin anew with EXCHANGE_ID.
+    /// All state is lost: start again with EXCHANGE_ID.
     StartOver,
     /// The server restarted: reclaim, then RECLAIM_COMPLETE.
     Reclaim,
-    /// Some state is lost: TEST_STATEID what is held, FREE_STATEID what is gone.
+    /// Some state is lost: send TEST_STATEID for all state held, and FREE_STATEID for state that is lost.
     TestStateids,
-    /// Layouts were taken away: drop all of them.
+    /// The server revoked layouts: drop all of them.
     DropLayouts,
-    /// Device addresses have changed: ask for those in use again.
+    /// Device addresses have changed: request those in use again.
     RefreshDevices,
 }
 
-/// What the flags of a SEQUENCE reply ask for; nothing in the usual case.
+/// Returns the actions that the flags of a SEQUENCE reply ask for; usually none.
 pub fn tasks(flags: u32) -> Vec<Task> {
     let table = [
         (SEQ4_STATUS_BACKCHANNEL_FAULT, Task::ReplaceSession),
@@ -37,14 +38,14 @@ pub fn tasks(flags: u32) -> Vec<Task> {
     table.into_iter().filter(|(bits, _)| flags & bits != 0).map(|(_, task)| task).collect()
 }
 
-/// What is left of our state at a server that was asked again who we are.
+/// What is left of the client's state at a server after another EXCHANGE_ID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Continuity {
-    /// It still knows us: only the session is gone; opens and layouts are as they were.
+    /// The server still knows the client: only the session is gone; opens and layouts are unchanged.
     Kept,
-    /// It is the same server (or its successor) but our state is gone: reclaim it within the grace period.
+    /// It is the same server (or its successor), but the client's state is gone: reclaim it within the grace period.
     Lost,
-    /// It is another server: handles and stateids mean nothing there.
+    /// It is another server, where the client's handles and stateids are invalid.
     Elsewhere,
 }
 
@@ -59,18 +60,19 @@ pub fn continuity(before: &Identity, after: &Identity) -> Continuity {
     }
 }
 
-/// What to do after EXCHANGE_ID or CREATE_SESSION failed.
+/// What to do after a failure of EXCHANGE_ID or CREATE_SESSION.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// The same again, after a pause.
+    /// Send the same request again after a pause.
     Wait,
-    /// EXCHANGE_ID again.
+    /// Send EXCHANGE_ID again.
     StartOver,
-    /// Nothing helps.
+    /// Give up.
     GiveUp,
 }
 
-/// After EXCHANGE_ID failed. CLID_INUSE means that another principal owns our name: only its lease can end that.
+/// Decides after a failure of EXCHANGE_ID. CLID_INUSE means that another principal owns the client's owner name until
+/// its lease expires.
 pub fn exchange_id_failed(status: nfsstat4) -> Next {
     match status {
         NFS4ERR_DELAY | NFS4ERR_SERVERFAULT => Next::Wait,
@@ -78,7 +80,7 @@ pub fn exchange_id_failed(status: nfsstat4) -> Next {
     }
 }
 
-/// After CREATE_SESSION failed. The client id, or our idea of its sequence number, may be out of date.
+/// Decides after a failure of CREATE_SESSION. The client id, or the client's sequence number, may be out of date.
 pub fn create_session_failed(status: nfsstat4) -> Next {
     match status {
         NFS4ERR_DELAY => Next::Wait,
@@ -92,17 +94,18 @@ pub fn create_session_failed(status: nfsstat4) -> Next {
 pub enum Redo {
     /// Send it in the new session.
     Send,
-    /// It may have been executed, and doing it twice is not the same as once: tell the caller that nobody knows.
+    /// The server may have executed it, and executing it twice differs from once: report the unknown outcome to the
+    /// caller.
     Unknown,
 }
 
-/// Decides on a request of a lost session. `answered` is whether the server refused it for want of the session on its
-/// first sending, so that it cannot have been executed; `once` is whether it must not happen twice.
+/// Decides on a request of a lost session. `answered` means that the server refused its first sending for lack of the
+/// session, so that it cannot have executed it. `once` means that the request must not execute twice.
 pub fn after_session_lost(answered: bool, once: bool) -> Redo {
     if answered || !once { Redo::Send } else { Redo::Unknown }
 }
 
-/// How long to wait before try number `attempt` (0 is the first repetition): 20 ms, doubling up to 5 s.
+/// Returns the pause before try number `attempt` (0 is the first repetition): 20 ms, doubling up to 5 s.
 pub fn pause(attempt: u32) -> Duration {
     Duration::from_millis(20 << attempt.min(8)).min(Duration::from_secs(5))
 }

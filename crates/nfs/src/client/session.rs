@@ -1,5 +1,5 @@
-//! A client's session: how it is asked for, which slot a request takes, what the answer to SEQUENCE means
-//! (RFC 8881 §2.10, §18.35, §18.36, §18.46).
+//! A client's session: its creation, the slots of its requests, and the results of SEQUENCE (RFC 8881 §2.10, §18.35,
+//! §18.36, §18.46).
 
 use crate::client::slots::{Slots, Ticket};
 use bytes::Bytes;
@@ -9,28 +9,28 @@ use wire::nfs4::compound::{Ops, ResHeader};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Xdr};
 
-/// The least size of messages that a client can work with, in bytes: the largest payload of a READ or WRITE, and headers,
-/// credential, SEQUENCE, PUTFH and what else rides along.
+/// The smallest message size that a client can work with, in bytes: the largest payload of a READ or WRITE, plus
+/// headers, credential, SEQUENCE, PUTFH and the other operations of the request.
 const MESSAGE_MIN: u32 = limits::PAYLOAD_MAX as u32 + 2048;
-/// The fewest operations per request that a client can work with: OPEN with all that goes along.
+/// The smallest number of operations per request that a client can work with: OPEN with its accompanying operations.
 const OPERATIONS_MIN: u32 = 8;
 
-/// Who the server says it is, and who we are to it: what EXCHANGE_ID returned.
+/// The result of EXCHANGE_ID: the identity of the server, and the client's id there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// Our client id.
+    /// The client id.
     pub clientid: clientid4,
-    /// What the next CREATE_SESSION has to carry.
+    /// The sequence number of the next CREATE_SESSION.
     pub sequence: sequenceid4,
-    /// Whether the server knew us already: state of ours may still be there (`EXCHGID4_FLAG_CONFIRMED_R`).
+    /// Whether the server already knew this client, so that its state may still exist (`EXCHGID4_FLAG_CONFIRMED_R`).
     pub confirmed: bool,
-    /// What the server is: `EXCHGID4_FLAG_USE_*` bits.
+    /// The roles of the server: `EXCHGID4_FLAG_USE_*` bits.
     pub roles: u32,
     /// `so_major_id`: servers with different ones share nothing (§2.10.5).
     pub major: Bytes,
-    /// `so_minor_id`: sessions can only be shared among equal ones.
+    /// `so_minor_id`: only servers with equal values can share sessions.
     pub minor: u64,
-    /// `eir_server_scope`: handles and stateids mean the same inside one (§2.10.4).
+    /// `eir_server_scope`: handles and stateids are valid within one scope (§2.10.4).
     pub scope: Bytes,
 }
 
@@ -48,10 +48,10 @@ impl From<&EXCHANGE_ID4resok> for Identity {
     }
 }
 
-/// The domain of the implementation id by which Weir's own clients are known to its servers.
+/// The domain of the implementation id by which Weir's servers recognise Weir's clients.
 pub(crate) const DOMAIN: &[u8] = b"weir";
 
-/// The arguments of EXCHANGE_ID. `owner` names this client for as long as it lives; `verifier` is new at each start.
+/// Returns the arguments of EXCHANGE_ID. `owner` names this client for its whole life; `verifier` is new at each start.
 pub fn exchange_id_args(owner: Bytes, verifier: verifier4, flags: u32) -> EXCHANGE_ID4args {
     EXCHANGE_ID4args {
         eia_clientowner: client_owner4 { co_verifier: verifier, co_ownerid: owner },
@@ -65,19 +65,19 @@ pub fn exchange_id_args(owner: Bytes, verifier: verifier4, flags: u32) -> EXCHAN
     }
 }
 
-/// What a client wants of a session.
+/// The session attributes that a client asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wishes {
-    /// For requests.
+    /// The attributes of the fore channel.
     pub fore: channel_attrs4,
-    /// For callbacks; `None` for a session without them.
+    /// The attributes of the backchannel; `None` for a session without callbacks.
     pub back: Option<channel_attrs4>,
     /// RPC program of callbacks.
     pub program: u32,
 }
 
 impl Wishes {
-    /// As many requests in flight as `slots`, the largest messages, and callbacks.
+    /// Asks for `slots` requests in flight, the largest messages, and callbacks.
     pub fn new(slots: u32) -> Self {
         let fore = channel_attrs4 {
             ca_headerpadsize: 0,
@@ -99,7 +99,7 @@ impl Wishes {
         Wishes { fore, back: Some(back), program: 0x4000_0000 }
     }
 
-    /// The arguments of CREATE_SESSION for `identity`.
+    /// Returns the arguments of CREATE_SESSION for `identity`.
     pub fn args(&self, identity: &Identity) -> CREATE_SESSION4args {
         let empty = || channel_attrs4 { ca_maxrequests: 0, ..self.fore.clone() };
         CREATE_SESSION4args {
@@ -114,50 +114,51 @@ impl Wishes {
     }
 }
 
-/// Why a session offered by a server is of no use.
+/// Why the client cannot use a session that a server offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unusable {
-    /// A channel was given larger messages or more slots than asked for.
+    /// The server granted larger messages or more slots than requested.
     #[error("the server granted more than was asked for ({0})")]
     Grown(&'static str),
-    /// Too few operations per request, no slot, or messages too small for anything.
+    /// Too few operations per request, no slot, or too small messages.
     #[error("the server granted too little ({0})")]
     TooSmall(&'static str),
-    /// The answer is to another CREATE_SESSION.
+    /// The answer belongs to another CREATE_SESSION.
     #[error("the server answered another CREATE_SESSION")]
     WrongSequence,
 }
 
-/// What became of a request, by the answer to its SEQUENCE.
+/// The outcome of a request, determined by the result of its SEQUENCE.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// It was executed. The slot is free again.
+    /// The server executed the request. The slot is free again.
     Done {
-        /// The results behind SEQUENCE, up to the first that failed.
+        /// The results after SEQUENCE, up to the first failure.
         results: Ops,
-        /// Status of the last of them.
+        /// Status of the last result.
         status: nfsstat4,
         /// `sr_status_flags`, for [`tasks`](crate::client::recovery::tasks).
         flags: u32,
     },
-    /// It is being executed: after a pause send the same bytes again, with the same ticket.
+    /// The server is executing the request: after a pause send the same bytes again, with the same ticket.
     Wait,
-    /// It was not executed and the slot is free: take another ticket and send it anew.
+    /// The server did not execute the request and the slot is free: take another ticket and send the request again.
     Again,
-    /// It was not executed: bind the connection (BIND_CONN_TO_SESSION), then send the same bytes again.
+    /// The server did not execute the request: bind the connection (BIND_CONN_TO_SESSION), then send the same bytes
+    /// again.
     Bind,
-    /// It was executed, but its reply has not been kept. The slot is free again. Only requests that did not ask for
-    /// caching can meet this.
+    /// The server executed the request, but did not keep the reply. The slot is free again. This happens only to
+    /// requests that did not ask for caching.
     Executed,
-    /// It does not fit the session: not executed, the slot is free.
+    /// The request exceeds the limits of the session: not executed, and the slot is free.
     Refused(nfsstat4),
-    /// The session does not exist any more. If the request was sent before, it may have been executed.
+    /// The session no longer exists. If the request was sent before, it may have been executed.
     SessionLost,
-    /// The reply makes no sense; the session cannot be trusted.
+    /// The reply is malformed; the session cannot be trusted.
     Malformed(Malformed),
 }
 
-/// One session, seen from the client.
+/// One session, as the client keeps it.
 #[derive(Clone, Debug)]
 pub struct Session {
     id: sessionid4,
@@ -165,16 +166,17 @@ pub struct Session {
     back: Option<channel_attrs4>,
     limit: u32,
     slots: Slots,
-    /// When the last request was sent that renewed the lease.
+    /// When the last request that renewed the lease was sent.
     renewed: Timestamp,
     lease: Duration,
 }
 
 impl Session {
-    /// The session that CREATE_SESSION made. `sent` is when that was sent; `lease` the lease time, if known already.
+    /// Creates a session from the reply to CREATE_SESSION. `sent` is when CREATE_SESSION was sent; `lease` is the lease
+    /// time, if already known.
     ///
     /// # Errors
-    /// The server did not keep to the rules, or granted too little to work with.
+    /// The server violated the protocol, or granted too little.
     pub fn new(
         identity: &Identity,
         wishes: &Wishes,
@@ -218,33 +220,33 @@ impl Session {
         })
     }
 
-    /// Its id.
+    /// Returns the session id.
     pub fn id(&self) -> sessionid4 {
         self.id
     }
 
-    /// The client id that it belongs to.
+    /// Returns the client id that the session belongs to.
     pub fn clientid(&self) -> clientid4 {
         self.clientid
     }
 
-    /// What was agreed for callbacks; `None` if there are none.
+    /// Returns the negotiated attributes of the backchannel; `None` if there is none.
     pub fn back(&self) -> Option<&channel_attrs4> {
         self.back.as_ref()
     }
 
-    /// Takes a slot for a request; `None` when as many requests as the server allows are in flight.
+    /// Takes a slot for a request; `None` if as many requests as the server allows are in flight.
     pub fn acquire(&mut self) -> Option<Ticket> {
         self.slots.acquire()
     }
 
-    /// The slots, for counting.
+    /// Returns the slots, for counting.
     pub fn slots(&self) -> &Slots {
         &self.slots
     }
 
-    /// The SEQUENCE to put in front of a request. `cached` asks the server to keep the reply: for whatever must not
-    /// happen twice.
+    /// Returns the SEQUENCE for a request. `cached` asks the server to keep the reply, for requests that must not
+    /// execute twice.
     pub fn sequence(&self, ticket: Ticket, cached: bool) -> SEQUENCE4args {
         SEQUENCE4args {
             sa_sessionid: self.id,
@@ -255,7 +257,7 @@ impl Session {
         }
     }
 
-    /// Takes in a reply (`COMPOUND4res`) to the request with this ticket; `sent` is when that was last sent.
+    /// Processes the reply (`COMPOUND4res`) to the request with this ticket; `sent` is when the request was last sent.
     pub fn replied(&mut self, ticket: Ticket, reply: Bytes, sent: Timestamp) -> Outcome {
         match self.read(ticket, reply, sent) {
             Ok(outcome) => outcome,
@@ -296,7 +298,7 @@ impl Session {
         }
     }
 
-    /// What an error of SEQUENCE means for the slot and the request (§15.1.11).
+    /// Applies an error of SEQUENCE to the slot, and returns the outcome of the request (§15.1.11).
     fn refused(&mut self, ticket: Ticket, status: nfsstat4) -> Outcome {
         match status {
             NFS4ERR_DELAY => Outcome::Wait,
@@ -309,12 +311,13 @@ impl Session {
                 self.slots.misordered(ticket);
                 if self.slots.is_dead() { Outcome::SessionLost } else { Outcome::Again }
             }
-            // The server has executed another request under this number: ours has not been, and its number is spent.
+            // The server has executed another request with this sequence number: this request was not executed, and its
+            // number is used up.
             NFS4ERR_SEQ_FALSE_RETRY => {
                 self.slots.done(ticket);
                 Outcome::Again
             }
-            // Our idea of the slots is ahead of the server's: use fewer until it grants more.
+            // The client assumes more slots than the server has: use fewer until the server grants more.
             NFS4ERR_BADSLOT | NFS4ERR_BAD_HIGH_SLOT => {
                 self.slots.refused(ticket);
                 let lower = ticket.slot.saturating_sub(1);
@@ -328,8 +331,8 @@ impl Session {
         }
     }
 
-    /// Gives up a request without its reply. If it was sent, nobody knows whether it was executed; to find out, send it
-    /// again with the same ticket instead.
+    /// Abandons a request without its reply. If it was sent, it is unknown whether the server executed it; to find out,
+    /// the caller can send it again with the same ticket instead.
     pub fn give_up(&mut self, ticket: Ticket, sent: bool) {
         if sent {
             self.slots.lost(ticket);
@@ -338,12 +341,12 @@ impl Session {
         }
     }
 
-    /// Obeys CB_RECALL_SLOT (§20.8).
+    /// Complies with CB_RECALL_SLOT (§20.8).
     pub fn recall_slots(&mut self, target: slotid4) {
         self.slots.aim(target);
     }
 
-    /// Whether the reply to this request has not come yet, for the referring calls of callbacks (§2.10.6.3).
+    /// Whether this request still waits for its reply, for the referring calls of callbacks (§2.10.6.3).
     pub fn is_outstanding(&self, call: &referring_call4) -> bool {
         self.slots.is_busy(Ticket { slot: call.rc_slotid, sequence: call.rc_sequenceid })
     }
@@ -353,18 +356,18 @@ impl Session {
         self.lease = lease;
     }
 
-    /// Whether the server may have given away what is held here: nothing was heard of us for a lease. Bytes may not be
-    /// moved under a layout then before the lease is renewed (RFC 8881 §12.7.2).
+    /// Whether the client's state may be lost, because no request has renewed the lease for a lease period. The client
+    /// must then renew the lease before it does I/O under a layout (RFC 8881 §12.7.2).
     pub fn lease_over(&self, now: Timestamp) -> bool {
         now.since(self.renewed) >= self.lease
     }
 
-    /// Whether the server has heard of us within this time: it has answered a request that was sent since. Not if the clock was set back.
+    /// Whether the server has answered a request that was sent within this time. False if the clock was set back.
     pub fn is_heard_of(&self, within: Duration, now: Timestamp) -> bool {
         now >= self.renewed && now.since(self.renewed) < within
     }
 
-    /// When to send a lone SEQUENCE unless something else is sent before: after two thirds of the lease.
+    /// Returns when to send a lone SEQUENCE unless another request is sent before: after two thirds of the lease.
     pub fn renewal_due(&self) -> Timestamp {
         self.renewed.after(self.lease * 2 / 3)
     }
@@ -378,7 +381,7 @@ fn not_grown(asked: &channel_attrs4, got: &channel_attrs4) -> Result<(), Unusabl
         ("ca_maxoperations", asked.ca_maxoperations, got.ca_maxoperations),
         ("ca_maxrequests", asked.ca_maxrequests, got.ca_maxrequests),
     ];
-    // More slots than asked for are harmless: they are not used.
+    // More slots than requested are harmless: the client does not use them.
     match pairs.iter().find(|(name, asked, got)| got > asked && *name != "ca_maxrequests") {
         Some((name, ..)) => Err(Unusable::Grown(name)),
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! The requester's side of a slot table: which slot and sequence number the next request takes (RFC 8881 §2.10.6.1).
+//! The requester's slot table: the slot and the sequence number of the next request (RFC 8881 §2.10.6.1).
 
 /// A slot taken for one request, with the sequence number to send.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -13,7 +13,7 @@ pub struct Ticket {
 enum Use {
     Free,
     Busy,
-    /// Nobody knows its sequence number any more; never used again.
+    /// The sequence number is unknown; the slot is never used again.
     Dead,
 }
 
@@ -22,12 +22,12 @@ struct Entry {
     /// Sequence number of the next request.
     next: u32,
     state: Use,
-    /// Whether the peer may not have seen the request before `next`, because its reply never came.
+    /// Whether the peer may not have received the request before `next`, because its reply never arrived.
     unsure: bool,
 }
 
 impl Entry {
-    /// The first request on a slot carries 1 (§2.10.6.1).
+    /// The first request on a slot has sequence number 1 (§2.10.6.1).
     const FRESH: Entry = Entry { next: 1, state: Use::Free, unsure: false };
 
     fn free(next: u32) -> Self {
@@ -35,25 +35,25 @@ impl Entry {
     }
 }
 
-/// The requester's slots of one channel: used by the client for requests and by the server for callbacks.
+/// The requester's slots of one channel: the client uses them for requests, the server for callbacks.
 #[derive(Clone, Debug)]
 pub struct Slots {
-    /// One per slot that the peer accepts, and above them those still in use.
+    /// One entry for each slot that the peer accepts, and entries above for slots still in use.
     entries: Vec<Entry>,
     /// The highest slot that the peer accepts.
     highest: u32,
-    /// Slots up to this one are used; at most `highest`.
+    /// Only slots up to this one are used; at most `highest`.
     target: u32,
 }
 
 impl Slots {
-    /// `count` slots, at least one, none of them used.
+    /// Creates `count` slots, at least one, all free.
     pub fn new(count: u32) -> Self {
         let count = count.max(1);
         Slots { entries: vec![Entry::FRESH; count as usize], highest: count - 1, target: count - 1 }
     }
 
-    /// The lowest free slot that the peer wants to be used; `None` when all are taken.
+    /// Takes the lowest free slot up to the target; `None` if all are taken.
     pub fn acquire(&mut self) -> Option<Ticket> {
         let slot = self.entries.iter().take(self.target as usize + 1).position(|e| e.state == Use::Free)?;
         let entry = &mut self.entries[slot];
@@ -61,7 +61,7 @@ impl Slots {
         Some(Ticket { slot: slot as u32, sequence: entry.next })
     }
 
-    /// The highest slot in use (`sa_highest_slotid`).
+    /// Returns the highest slot in use (`sa_highest_slotid`).
     pub fn highest_used(&self) -> Option<u32> {
         self.entries.iter().rposition(|e| e.state == Use::Busy).map(|slot| slot as u32)
     }
@@ -86,7 +86,7 @@ impl Slots {
         self.entries.get_mut(ticket.slot as usize).filter(|e| e.state == Use::Busy && e.next == ticket.sequence)
     }
 
-    /// The peer executed the request: the slot moves on.
+    /// Ends a request that the peer executed: the slot's sequence number advances.
     pub fn done(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
             *entry = Entry::free(ticket.sequence.wrapping_add(1));
@@ -94,7 +94,8 @@ impl Slots {
         self.shrink();
     }
 
-    /// The request was not sent, or the peer's SEQUENCE failed with anything but SEQ_MISORDERED: the slot is as before.
+    /// Ends a request that was not sent, or whose SEQUENCE failed with an error other than SEQ_MISORDERED: the slot is
+    /// unchanged.
     pub fn refused(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
             entry.state = Use::Free;
@@ -102,8 +103,8 @@ impl Slots {
         self.shrink();
     }
 
-    /// The peer's SEQUENCE failed with SEQ_MISORDERED. If it was unknown whether the peer had seen the request before,
-    /// now it is known that it had not, and its number is free; otherwise the slot is of no use any more.
+    /// Handles SEQ_MISORDERED. If it was unknown whether the peer had received the previous request, it is now known
+    /// that it had not, and its number is free. Otherwise the slot is unusable.
     pub fn misordered(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
             if entry.unsure {
@@ -115,11 +116,11 @@ impl Slots {
         self.shrink();
     }
 
-    /// The request was given up without a reply, so nobody knows whether the peer has seen it.
+    /// Ends a request that was abandoned without a reply, so that it is unknown whether the peer received it.
     ///
-    /// The next request takes the next number; should the peer find that misordered, [`Slots::misordered`] goes back.
-    /// Only for requests that need not happen exactly once; others are sent again with the same ticket. A slot that
-    /// loses two replies in a row is given up.
+    /// The next request uses the next number; if the peer reports it as misordered, [`Slots::misordered`] steps back.
+    /// Only for requests that need not execute exactly once; other requests are sent again with the same ticket. A slot
+    /// that loses two replies in a row is given up.
     pub fn lost(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
             if entry.unsure {
@@ -136,10 +137,11 @@ impl Slots {
         self.entries.iter().take(self.usable()).all(|e| e.state == Use::Dead)
     }
 
-    /// Obeys what the peer grants: `highest` is the highest slot it accepts, `target` the highest it wants used.
+    /// Applies the peer's grant: `highest` is the highest slot that it accepts, `target` the highest that it wants
+    /// used.
     ///
-    /// Neither is taken beyond `limit` slots. Slots that the peer does not accept any more begin again at 1 when they
-    /// come back; those it only does not want used keep their numbers.
+    /// Uses at most `limit` slots. Slots that the peer no longer accepts start again at 1 when they come back; slots
+    /// above the target that it still accepts keep their numbers.
     pub fn grant(&mut self, highest: u32, target: u32, limit: u32) {
         self.highest = highest.min(limit.max(1) - 1);
         self.target = target.min(self.highest);
@@ -149,12 +151,12 @@ impl Slots {
         self.shrink();
     }
 
-    /// Asks for fewer slots to be used, without a word on how many the peer accepts.
+    /// Lowers or raises the target without changing how many slots the peer accepts.
     pub fn aim(&mut self, target: u32) {
         self.target = target.min(self.highest);
     }
 
-    /// Forgets slots that the peer does not accept, once they are free.
+    /// Drops free slots that the peer does not accept.
     fn shrink(&mut self) {
         let busy = self.highest_used().unwrap_or(0);
         self.entries.truncate(self.highest.max(busy) as usize + 1);

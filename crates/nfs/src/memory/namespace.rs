@@ -1,4 +1,4 @@
-//! Names of the file system in memory.
+//! Names of the in-memory file system.
 
 use super::{Content, Inner, access};
 use crate::fs::*;
@@ -26,7 +26,7 @@ impl Inner {
         Ok(by_name.get(name).and_then(|cookie| by_cookie.get(cookie)).map(|(_, id)| *id))
     }
 
-    /// Finds a name that is about to be changed.
+    /// Finds a name before a change of the directory, and checks the permission to change it.
     fn find_to_change(&self, ctx: &Ctx, dir: FileId, name: &Bytes) -> Result<Option<FileId>> {
         let found = self.find(dir, name)?;
         self.allowed(ctx, dir, access::MODIFY | access::LOOKUP)?;
@@ -59,7 +59,7 @@ impl Inner {
         self.touch(dir, ctx.now, true)
     }
 
-    /// A name of `file` is gone; whether it was the last.
+    /// Removes a link of `file`; returns whether it was the last.
     fn unlinked(&mut self, ctx: &Ctx, file: FileId) -> Result<bool> {
         let inode = self.get_mut(file)?;
         inode.attrs.nlink -= if inode.attrs.kind == FileKind::Directory { 2 } else { 1 };
@@ -208,7 +208,7 @@ impl Inner {
         Ok(Renamed { from: left, to: entered, replaced })
     }
 
-    /// Lets two names change what they stand for.
+    /// Exchanges the files of two names.
     fn exchange(
         &mut self,
         ctx: &Ctx,
@@ -228,7 +228,7 @@ impl Inner {
         Ok(Renamed { from: since(from.0, before.0)?, to: since(to.0, before.1)?, replaced: None })
     }
 
-    /// `Inval` if `dir` is `moved` or below it.
+    /// Returns `Inval` if `dir` is `moved` or below it.
     fn keep_out_of_itself(&self, moved: FileId, dir: FileId) -> Result<()> {
         let mut above = dir;
         while above != FileId::ROOT {

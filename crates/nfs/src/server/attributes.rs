@@ -1,4 +1,4 @@
-//! Attribute values of files as GETATTR, READDIR and VERIFY need them.
+//! Attribute values of files for GETATTR, READDIR and VERIFY.
 
 use super::callbacks::Callbacks;
 use super::compound::{Answer, Compound};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use types::{Attrs, FileId, Fsid, SetAttrs, Timestamp};
 use wire::nfs4::*;
 
-/// What OPEN understands (`open_arguments`, RFC 9754 §3).
+/// The arguments of OPEN that the server supports (`open_arguments`, RFC 9754 §3).
 const OPEN_ARGUMENTS: [Mask; 5] = [
     Mask::of(&[OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_ACCESS_WRITE, OPEN4_SHARE_ACCESS_BOTH]),
     Mask::of(&[OPEN4_SHARE_DENY_NONE, OPEN4_SHARE_DENY_READ, OPEN4_SHARE_DENY_WRITE, OPEN4_SHARE_DENY_BOTH]),
@@ -30,14 +30,14 @@ const OPEN_ARGUMENTS: [Mask; 5] = [
     ]),
 ];
 
-/// The `fsid4` of a file system.
+/// Encodes the `fsid4` of a file system.
 pub(super) fn fsid(fsid: Fsid) -> fsid4 {
     let number = u128::from_be_bytes(fsid.0);
     fsid4 { major: (number >> 64) as u64, minor: number as u64 }
 }
 
 impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
-    /// The attributes asked for that there are. Asking for one that can only be set is an error (RFC 8881 §18.7.3).
+    /// Returns the requested attributes that exist. Requesting one that can only be set is an error (RFC 8881 §18.7.3).
     pub(super) fn asked(&self, bitmap: &[u32]) -> Answer<Mask> {
         let (mask, _) = Mask::from_bitmap(bitmap);
         if !mask.and(attrs::WRITE_ONLY).is_empty() {
@@ -46,7 +46,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(mask.and(attrs::supported(&self.info(), self.ctx.minor).or(attrs::PRIVATE)))
     }
 
-    /// The values that do not depend on the file, as far as `mask` needs them.
+    /// Returns the values that do not depend on the file, as far as `mask` needs them.
     pub(super) async fn common_values(&self, mask: Mask) -> Answer<Values> {
         let info = self.info();
         let mut values = Values {
@@ -81,7 +81,8 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
     /// Adds the values that depend on the file.
     ///
     /// # Errors
-    /// An entry of a directory may be where another export begins: `NFS4ERR_ACCESS` if the caller does not see that. Nothing is told of it then.
+    /// Another export may begin at an entry of a directory: `NFS4ERR_ACCESS` if the caller does not see it. No value is
+    /// added then.
     pub(super) fn add_values(&self, values: &mut Values, mask: Mask, attrs: &Attrs) -> Answer<()> {
         let place = self.fs().descend(&self.ctx, attrs.id)?;
         values.set_attrs(attrs);
@@ -92,7 +93,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(())
     }
 
-    /// All values of `mask` for one file.
+    /// Returns all values of `mask` for one file.
     pub(super) async fn values(&self, mask: Mask, attrs: &Attrs) -> Answer<Values> {
         let mut values = self.common_values(mask).await?;
         self.add_values(&mut values, mask, attrs)?;
@@ -104,7 +105,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(values)
     }
 
-    /// Adds the values of no standard. They ask nobody for the attributes of the file.
+    /// Adds the values of Weir's own attributes. They need no attributes of the file.
     pub(super) async fn add_private_values(&self, values: &mut Values, mask: Mask, file: FileId) -> Answer<()> {
         if mask.has(attrs::FATTR4_WEIR_POLICY) {
             values.weir_policy = self.fs().policy(&self.ctx, file)?;
@@ -119,18 +120,18 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(())
     }
 
-    /// Reads the attributes that SETATTR, CREATE and OPEN are to set.
+    /// Decodes the attributes that SETATTR, CREATE and OPEN set.
     pub(super) fn to_set(&self, attrs: &fattr4) -> Answer<SetAttrs> {
         Ok(attrs::decode_set(attrs, &self.info(), self.ctx.minor)?)
     }
 
-    /// Reads the attributes that OPEN gives a new file, and whether the answer may come before that is durable.
+    /// Decodes the attributes of a new file in OPEN, and whether the server may answer before the file is durable.
     pub(super) fn to_make(&self, attrs: &fattr4) -> Answer<(SetAttrs, bool)> {
         Ok(attrs::decode_new(attrs, &self.info(), self.ctx.minor)?)
     }
 
-    /// Whether the current file has these very attributes. Those that cannot be compared are refused: not offered,
-    /// only to be set, or about errors (RFC 8881 §18.31.3).
+    /// Whether the current file has exactly these attributes. Refuses attributes that cannot be compared: unsupported,
+    /// write-only, or about errors (RFC 8881 §18.31.3).
     pub(super) async fn same_attributes(&self, believed: &fattr4) -> Answer<bool> {
         let (mask, beyond) = Mask::from_bitmap(&believed.attrmask);
         if beyond || !mask.without(attrs::supported(&self.info(), self.ctx.minor)).is_empty() {

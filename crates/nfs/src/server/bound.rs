@@ -1,23 +1,23 @@
-//! How large the reply to a COMPOUND may become, told before it is worked on.
+//! An upper bound of the size of the reply to a COMPOUND, computed before the request is executed.
 
 use types::limits;
 use wire::nfs4::*;
 
-/// Requests longer than this are not looked at word by word: their replies may have any size.
+/// Longer requests are not scanned: their replies may have any size.
 const LOOKED_AT: usize = 16 << 10;
-/// Results of operations that are not bulky, each with all attributes that there are.
+/// The size of a result without bulk data but with all attributes.
 const PLAIN: usize = 2 << 10;
 
-/// What any other operation answers at most.
+/// The largest result of any other operation.
 const OTHER: usize = 192;
 const GETATTR: u32 = OP_GETATTR as u32;
 const LOCK: u32 = OP_LOCK as u32;
 const LOCKT: u32 = OP_LOCKT as u32;
 
-/// The most bytes that the results of this COMPOUND may have, up to the largest record.
+/// Returns the largest number of bytes that the results of this COMPOUND may have, up to the largest record.
 ///
-/// Operations begin at multiples of four bytes, so an operation with a large result shows as a word with its number. A word
-/// that is something else and looks like one makes the answer too large, never too small.
+/// Operations begin at multiples of four bytes, so an operation with a large result shows as a word with its number.
+/// Another word with the same value makes the bound too large, never too small.
 pub fn reply_bound(body: &[u8]) -> usize {
     if body.len() > LOOKED_AT {
         return limits::RECORD_MAX;
@@ -33,7 +33,7 @@ pub fn reply_bound(body: &[u8]) -> usize {
             // Stateid and offset come before the count.
             PLAIN + (word(at + 7) as usize).min(limits::PAYLOAD_MAX)
         } else if number == OP_READDIR as u32 {
-            // Cookie, verifier and the limit of names come before that of the whole.
+            // Cookie, verifier and the limit of names come before the limit of the whole reply.
             PLAIN + (word(at + 6) as usize).min(limits::RECORD_MAX)
         } else if number == OP_GETXATTR as u32 || number == OP_LISTXATTRS as u32 {
             PLAIN + limits::XATTRS_BYTES_MAX.max(limits::XATTR_VALUE_MAX)

@@ -1,4 +1,4 @@
-//! One callback: an operation behind CB_SEQUENCE on whatever backchannel of the client is alive (RFC 8881 §20).
+//! Sends one callback to a client: an operation after CB_SEQUENCE on any live backchannel of the client (RFC 8881 §20).
 
 use super::callbacks::{CallbackPath, Callbacks};
 use super::{Server, lock};
@@ -13,15 +13,16 @@ use wire::nfs4::compound::{Ops, OpsWriter, ResHeader};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Xdr};
 
-/// What a client answered to an operation.
+/// A client's answer to an operation.
 pub(super) struct Answered {
     pub(super) status: nfsstat4,
-    /// What follows the status.
+    /// The bytes after the status.
     pub(super) body: Reader,
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// Sends one operation to a client and waits for its answer; `None` if there is no way to the client, or none came.
+    /// Sends one operation to a client and waits for its answer; `None` if the client has no usable backchannel, or
+    /// does not answer.
     pub(super) async fn call_back(
         &self,
         client: ClientId,
@@ -37,7 +38,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let gone = pin!(self.session_gone(back.session, back.slot.slot));
         let reply = match future::select(call, gone).await {
             Either::Left((reply, _)) => reply.ok(),
-            // The client will not answer on a session that it has destroyed.
+            // The client does not answer on a session that it has destroyed.
             Either::Right(_) => None,
         };
         self.not_calling(back.session, back.slot.slot);
@@ -53,10 +54,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         answered
     }
 
-    /// Waits until a session is gone, on behalf of a callback on this slot of it.
+    /// Waits until a session is gone, for a callback on this slot of it.
     async fn session_gone(&self, session: sessionid4, slot: u32) {
         future::poll_fn(|task| {
-            // Registered before looking, so that an end in between is not missed.
+            // Registered before the check, so that an end in between is not missed.
             lock(&self.calling).entry(session).or_default().insert(slot, task.waker().clone());
             if lock(&self.state).session(session).is_some() { Poll::Pending } else { Poll::Ready(()) }
         })
@@ -65,7 +66,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// A callback is over.
+    /// Removes the entry of a callback that has ended.
     fn not_calling(&self, session: sessionid4, slot: u32) {
         let mut calling = lock(&self.calling);
         if let Some(slots) = calling.get_mut(&session) {
@@ -77,7 +78,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 }
 
-/// How CB_SEQUENCE ended, and the result of the operation behind it.
+/// Returns how CB_SEQUENCE ended, and the result of the operation after it.
 fn read(reply: Bytes) -> Result<(CallbackEnd, Option<Answered>), Malformed> {
     let mut input = Reader::new(reply);
     let header = ResHeader::decode(&mut input)?;
@@ -119,7 +120,7 @@ mod tests {
     }
 
     proptest! {
-        /// Clients answer what they like.
+        /// Clients may send any bytes.
         #[test]
         fn damaged_answers_are_refused_or_read(at in 0..100usize, with in any::<u8>(), cut in 0..100usize) {
             let mut bytes = good();

@@ -1,4 +1,4 @@
-//! The door to the backchannel: calls to clients, and waiting.
+//! The trait [`Callbacks`]: how the server calls clients on the backchannel and waits.
 
 use crate::state::ConnectionId;
 use bytes::Bytes;
@@ -7,27 +7,27 @@ use std::time::Duration;
 use wire::nfs4::callback_sec_parms4;
 use xdr::Segments;
 
-/// The callback was not answered: the connection is gone, or took too long.
+/// The callback got no answer: the connection was lost, or the answer took too long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the client did not answer the callback")]
 pub struct Lost;
 
-/// Where a callback goes and under which name.
+/// The connection, program and authentication of a callback.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallbackPath {
     /// The connection to send it on.
     pub connection: ConnectionId,
     /// RPC program; its version is 1 and the procedure `CB_COMPOUND`.
     pub program: u32,
-    /// How the client wants it authenticated; AUTH_NONE without a wish that can be met.
+    /// The authentication that the client wants; AUTH_NONE if the server supports none of the client's list.
     pub security: Option<callback_sec_parms4>,
 }
 
-/// The way to clients, and the passing of time while the server waits for them.
+/// Calls to clients, and pauses while the server waits for them.
 pub trait Callbacks: Send + Sync + 'static {
-    /// Sends the arguments of CB_COMPOUND and waits for its results, without RPC headers both, for a bounded time.
+    /// Sends the arguments of CB_COMPOUND and waits for its results for a bounded time; both are without RPC headers.
     fn call(&self, path: CallbackPath, arguments: Segments) -> impl Future<Output = Result<Bytes, Lost>> + Send;
 
-    /// Waits for about so long.
+    /// Waits for about this time.
     fn pause(&self, time: Duration) -> impl Future<Output = ()> + Send;
 }

@@ -1,4 +1,4 @@
-//! COMPOUND: one request with its operations, worked on one after another (RFC 8881 §2.10.6, §16.2).
+//! COMPOUND: one request with its operations, executed one after another (RFC 8881 §2.10.6, §16.2).
 
 use super::callbacks::Callbacks;
 use super::delegations::Frozen;
@@ -19,23 +19,23 @@ use xdr::{Malformed, Reader, Segments, Writer, Xdr};
 
 /// The header of an accepted RPC reply with an empty verifier, which counts towards the limits of a session.
 const RPC_REPLY_HEADER: usize = 24;
-/// Room that an operation which changes something needs for its result: the largest is OPEN's.
+/// Bytes that an operation which changes something needs for its result; OPEN has the largest.
 const RESULT_ROOM: usize = 160;
 /// User and group of callers without credentials.
 const NOBODY: u32 = 65534;
 
-/// One COMPOUND as it came in.
+/// One COMPOUND as received.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// The connection that it came on.
+    /// The connection that it arrived on.
     pub connection: ConnectionId,
-    /// Who sent it, as far as client records are concerned.
+    /// The sender, for the checks of client records.
     pub principal: Principal,
-    /// From where.
+    /// The machine of the sender.
     pub origin: Machine,
-    /// Who asks.
+    /// The credentials of the caller.
     pub cred: Cred,
-    /// Which exports they see.
+    /// The exports that the caller sees.
     pub view: View,
     /// `COMPOUND4args`.
     pub body: Bytes,
@@ -43,12 +43,12 @@ pub struct Call {
     pub message_len: usize,
     /// The server's clock.
     pub now: Timestamp,
-    /// A random number: ids of sessions and of clients are made of it.
+    /// A random number, from which ids of sessions and clients are made.
     pub random: u64,
 }
 
 impl Call {
-    /// Who stands behind the credentials of a call; `None` for a flavor that is not offered (AUTH_TOOWEAK).
+    /// Returns principal and credentials of a call; `None` for an unsupported flavor (AUTH_TOOWEAK).
     pub fn identity(auth: &Auth) -> Option<(Principal, Cred)> {
         match auth {
             Auth::None => Some((Principal::None, Cred { uid: NOBODY, gid: NOBODY, groups: Vec::new() })),
@@ -62,7 +62,7 @@ impl Call {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Refusal {
     pub(super) status: nfsstat4,
-    /// What follows the status, for the few errors that carry something.
+    /// The bytes after the status, for the few errors that carry some.
     pub(super) body: Bytes,
 }
 
@@ -78,12 +78,12 @@ impl From<Status> for Refusal {
     }
 }
 
-/// What an operation answers: the body behind `NFS4_OK`, or why not.
+/// The answer of an operation: the body after `NFS4_OK`, or the refusal.
 pub(super) type Answer<T> = Result<T, Refusal>;
 
-/// The result of an operation, behind its status.
+/// The result of an operation after its status.
 pub(super) trait Body {
-    /// Appends it.
+    /// Appends the result.
     fn put(&self, out: &mut Writer);
 }
 
@@ -93,7 +93,7 @@ impl<T: Xdr> Body for T {
     }
 }
 
-/// Arguments or results that are not there.
+/// Empty arguments or results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Void;
 
@@ -110,38 +110,38 @@ impl Xdr for Void {
 pub(super) struct Handle {
     pub(super) file: FileId,
     pub(super) stateid: stateid4,
-    /// The export that the file was reached by.
+    /// The export through which the client reached the file.
     pub(super) place: Place,
 }
 
-/// A COMPOUND being worked on: what its operations see and change.
+/// A COMPOUND in execution: the state that its operations read and change.
 pub(super) struct Compound<'a, F: FileSystem, C: Callbacks> {
     pub(super) server: &'a Server<F, C>,
-    /// What the file system is told: `cred` and `place` follow the current filehandle.
+    /// The context for the file system: `cred` and `place` follow the current filehandle.
     pub(super) ctx: Ctx,
-    /// Who sent it, before the terms of an export make somebody else of them.
+    /// The credentials of the sender, before an export squashes them.
     pub(super) caller: Cred,
-    /// What holds for the current filehandle.
+    /// The terms of the export of the current filehandle.
     pub(super) terms: Terms,
     pub(super) connection: ConnectionId,
     pub(super) principal: Principal,
     pub(super) origin: Machine,
     pub(super) random: u64,
-    /// The session it belongs to, once SEQUENCE has succeeded.
+    /// The session, once SEQUENCE has succeeded.
     pub(super) session: Option<sessionid4>,
     /// Current filehandle and stateid.
     pub(super) current: Option<Handle>,
     /// Saved filehandle and stateid.
     pub(super) saved: Option<Handle>,
-    /// Files that nobody is given a delegation of until this is over.
+    /// Files for which the server grants no delegations until the COMPOUND is over.
     pub(super) frozen: Vec<Frozen<'a, F, C>>,
-    /// The file that was opened last by its name, and the directory of that name.
+    /// The file last opened by name, and the directory of the name.
     pub(super) opened_in: Option<(FileId, FileId)>,
-    /// How the next RENAME treats what has the new name.
+    /// How the next RENAME treats an existing target name.
     pub(super) renaming: Renaming,
-    /// Operations that follow the one being worked on.
+    /// Number of operations after the current one.
     pub(super) left: u32,
-    /// Bytes that the body of the next result may take, and what to answer beyond.
+    /// Bytes that the body of the next result may take, and the error for a larger one.
     pub(super) room: usize,
     pub(super) beyond: nfsstat4,
 }
@@ -151,38 +151,38 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         &self.server.fs
     }
 
-    /// The client of the session.
+    /// Returns the client of the session.
     pub(super) fn client(&self) -> ClientId {
         ClientId(self.ctx.client)
     }
 
-    /// Who introduces itself, or takes its leave.
+    /// Returns the sender of EXCHANGE_ID or DESTROY_CLIENTID.
     pub(super) fn introduced(&self) -> Caller {
         Caller { principal: self.principal, origin: self.origin, random: (self.random >> 32) as u32 }
     }
 
-    /// The current filehandle.
+    /// Returns the current filehandle.
     pub(super) fn file(&self) -> Answer<FileId> {
         self.current.map(|h| h.file).ok_or(NFS4ERR_NOFILEHANDLE.into())
     }
 
-    /// The saved filehandle.
+    /// Returns the saved filehandle.
     pub(super) fn saved_file(&self) -> Answer<FileId> {
         self.saved.map(|h| h.file).ok_or(NFS4ERR_NOFILEHANDLE.into())
     }
 
-    /// What holds for every file of the current export.
+    /// Returns the values that hold for every file of the current export.
     pub(super) fn info(&self) -> FsInfo {
         self.fs().info(self.ctx.place)
     }
 
-    /// Changes the current filehandle and, with it, whose permissions count; the stateid that went with the old one is gone.
+    /// Changes the current filehandle and with it the effective credentials; resets the current stateid.
     pub(super) fn set_place(&mut self, file: FileId, place: Place) {
         self.enter(place);
         self.current = Some(Handle { file, stateid: ANONYMOUS, place });
     }
 
-    /// Brings back the saved filehandle and stateid.
+    /// Restores the saved filehandle and stateid.
     pub(super) fn restore(&mut self) {
         self.current = self.saved;
         if let Some(saved) = self.saved {
@@ -202,34 +202,35 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         self.terms = terms;
     }
 
-    /// Refuses what would join the saved and the current filehandle across the border of an export (XDEV).
+    /// Refuses operations that use a saved and a current filehandle of different exports (XDEV).
     pub(super) fn check_same_export(&self) -> Answer<()> {
         let places = (self.saved.map(|h| h.place.root), self.current.map(|h| h.place.root));
         if places.0 == places.1 { Ok(()) } else { Err(NFS4ERR_XDEV.into()) }
     }
 
-    /// Refuses a change where nothing may be changed.
+    /// Refuses a change in a read-only export.
     pub(super) fn check_writable(&self) -> Answer<()> {
         if self.terms.read_only { Err(NFS4ERR_ROFS.into()) } else { Ok(()) }
     }
 
-    /// Notes the stateid that an operation returned.
+    /// Stores the stateid that an operation returned as the current one.
     pub(super) fn set_stateid(&mut self, stateid: stateid4) {
         if let Some(current) = &mut self.current {
             current.stateid = stateid;
         }
     }
 
-    /// The stateid meant by an argument: the current one may be asked for, but not if it is a special one (§16.2.3.1.2). It
-    /// stands for its state whatever happened to that meanwhile (§8.2.3).
+    /// Returns the stateid that an argument denotes. An argument may denote the current stateid, but not if that is a
+    /// special one (§16.2.3.1.2). The current stateid denotes its state whatever its sequence number is now (§8.2.3).
     pub(super) fn stateid(&self, asked: stateid4) -> Answer<stateid4> {
         let stateid = self.exact_stateid(asked)?;
-        // A layout's sequence number tells what the client has seen, and is never 0 (§12.5.3).
+        // A layout's sequence number says what the client has seen, and is never 0 (§12.5.3).
         let any_age = asked == CURRENT && !stateids::is_of_layout(&stateid);
         Ok(if any_age { stateid4 { seqid: 0, ..stateid } } else { stateid })
     }
 
-    /// As [`Compound::stateid`], where the current one means that of the saved filehandle (RFC 7862 §15.2.3).
+    /// Does the same as [`Compound::stateid`], but the current stateid means that of the saved filehandle (RFC 7862
+    /// §15.2.3).
     pub(super) fn saved_stateid(&self, asked: stateid4) -> Answer<stateid4> {
         if asked != CURRENT {
             return Ok(asked);
@@ -238,7 +239,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         saved.map(|s| stateid4 { seqid: 0, ..s }).ok_or(NFS4ERR_BAD_STATEID.into())
     }
 
-    /// As [`Compound::stateid`], with the sequence number that was returned: for CLOSE and OPEN_DOWNGRADE.
+    /// Does the same as [`Compound::stateid`], but keeps the returned sequence number: for CLOSE and OPEN_DOWNGRADE.
     pub(super) fn exact_stateid(&self, asked: stateid4) -> Answer<stateid4> {
         if asked != CURRENT {
             return Ok(asked);
@@ -247,30 +248,30 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         current.ok_or(NFS4ERR_BAD_STATEID.into())
     }
 
-    /// Looks at the state tables.
+    /// Reads the state tables.
     pub(super) fn state<R>(&self, look: impl FnOnce(&State) -> R) -> R {
         look(&lock(&self.server.state))
     }
 
-    /// Changes the state tables and carries out what follows.
+    /// Changes the state tables and carries out the effects.
     pub(super) async fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> Answer<R> {
         let (result, effects) = self.server.change(change);
         self.server.settle(&self.ctx, effects).await?;
         Ok(result)
     }
 
-    /// The client has written to a file, or made durable what it wrote.
+    /// Records that the client has written to a file, or has committed its writes.
     pub(super) fn flushes(&self, file: FileId) {
         lock(&self.server.state).flushes(self.client(), file, self.ctx.now);
     }
 
-    /// Refuses what could conflict with a reclaim while the grace period lasts (§8.4.2.1).
+    /// Refuses operations that could conflict with a reclaim during the grace period (§8.4.2.1).
     pub(super) fn check_grace(&self) -> Answer<()> {
         if self.state(State::in_grace) { Err(NFS4ERR_GRACE.into()) } else { Ok(()) }
     }
 }
 
-/// Ends a request for the reply cache, also when it is given up halfway.
+/// Ends a request for the reply cache, even if the request is dropped halfway.
 struct Slot<'a, F: FileSystem, C: Callbacks> {
     server: &'a Server<F, C>,
     token: Option<SlotToken>,
@@ -294,23 +295,23 @@ impl<F: FileSystem, C: Callbacks> Drop for Slot<'_, F, C> {
     }
 }
 
-/// How the first operation went.
+/// The outcome of the first operation.
 enum Opening {
-    /// A session's request: its results follow.
+    /// A request of a session; its results follow.
     Session(Sequenced),
-    /// An operation that stands alone.
+    /// An operation that is sent without SEQUENCE.
     Alone,
-    /// The reply is there already.
+    /// The reply is complete.
     Done(Segments),
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// Works on one COMPOUND and returns `COMPOUND4res`, both without RPC headers.
+    /// Executes one COMPOUND and returns `COMPOUND4res`, both without RPC headers.
     ///
-    /// To be run to its end even if the connection is lost meanwhile: the reply is kept for the retry.
+    /// The caller must run it to its end even if the connection is lost: the reply is kept for the retry.
     ///
     /// # Errors
-    /// The message is not a COMPOUND at all: GARBAGE_ARGS (RFC 5531 §9).
+    /// The message is not a COMPOUND: GARBAGE_ARGS (RFC 5531 §9).
     pub async fn compound(&self, call: Call) -> Result<Segments, Malformed> {
         counters::add(&self.counters.compounds, 1);
         let mut input = Reader::new(call.body.clone());
@@ -330,7 +331,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             Opening::Session(sequenced) => Some(sequenced),
         };
         let slot = Slot { server: self, token: sequenced.as_ref().map(|s| s.token) };
-        // A client that was away has a record again before it gets anything new. Without one it could only not reclaim.
+        // A client that was away gets its record back before it gets new state. If this fails, it only cannot reclaim.
         let _ = self.settle(&Ctx { now: call.now, ..Ctx::default() }, effects).await;
         let terms = self.fs.terms(Place::default());
         let ctx = Ctx {
@@ -376,7 +377,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         Ok(reply)
     }
 
-    /// Deals with the first operation: SEQUENCE, or one of the few that stand alone (§2.10.6).
+    /// Handles the first operation: SEQUENCE, or one of the few that are sent without it (§2.10.6).
     fn open(
         &self,
         call: &Call,
@@ -431,7 +432,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 }
 
-/// The answer to a retry whose reply was not kept.
+/// Returns the answer to a retry whose reply was not kept.
 fn uncached(mut results: OpsWriter, input: &mut Ops, tag: Bytes) -> Segments {
     let Ok(Some(number)) = input.next_number() else {
         return results.into_res(NFS4_OK, tag);
@@ -453,7 +454,7 @@ fn refuse(results: &mut OpsWriter, op: nfs_opnum4, refusal: &Refusal) {
     });
 }
 
-/// How long the reply may become (§2.10.6.4).
+/// The limits on the length of the reply (§2.10.6.4).
 struct Budget {
     whole: usize,
     cached: Option<usize>,
@@ -471,7 +472,7 @@ impl Budget {
         }
     }
 
-    /// Bytes left behind `used` ones, and what to answer beyond.
+    /// Returns the bytes left after `used` bytes, and the error for a longer reply.
     fn left(&self, used: usize) -> (usize, nfsstat4) {
         match self.cached {
             Some(cached) if cached < self.whole => (cached.saturating_sub(used), NFS4ERR_REP_TOO_BIG_TO_CACHE),
@@ -481,7 +482,7 @@ impl Budget {
 }
 
 impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
-    /// Works on one operation and appends its result.
+    /// Executes one operation and appends its result.
     async fn operation(
         &mut self,
         number: Result<u32, Malformed>,

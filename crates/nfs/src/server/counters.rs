@@ -1,4 +1,4 @@
-//! Counters: what benchmarks and operators judge the server by.
+//! Counters of the NFS server, for benchmarks and operators.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use wire::nfs4::compound::opnum;
@@ -7,40 +7,40 @@ use wire::nfs4::nfsstat4;
 /// Operation numbers from here on share one counter (OP_ILLEGAL).
 const NUMBERS: usize = 76;
 
-/// How often one operation was asked for.
+/// The number of answers to one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpCount {
-    /// Its number (`nfs_opnum4`).
+    /// The operation number (`nfs_opnum4`).
     pub number: u32,
     /// Answers with NFS4_OK.
     pub ok: u64,
-    /// Answers with anything else.
+    /// Answers with any other status.
     pub failed: u64,
 }
 
-/// All counters at one moment; they only rise.
+/// All counters at one moment; they only grow.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// COMPOUNDs begun, retries included.
     pub compounds: u64,
     /// Retries answered from the reply cache.
     pub replays: u64,
-    /// Per operation, those that occurred.
+    /// Counts of each operation that occurred.
     pub ops: Vec<OpCount>,
-    /// Payload bytes that READ gave out: reads that did not use a layout.
+    /// Payload bytes returned by READ: reads that did not use a layout.
     pub read_bytes: u64,
-    /// Payload bytes that WRITE took: writes that did not use a layout.
+    /// Payload bytes accepted by WRITE: writes that did not use a layout.
     pub write_bytes: u64,
-    /// Payload bytes that COPY moved, through this server or past it.
+    /// Payload bytes moved by COPY, through this server or directly between data servers.
     pub copied_bytes: u64,
     /// CB_LAYOUTRECALLs and CB_RECALLs sent, repetitions included.
     pub recalls: u64,
-    /// Layouts given.
+    /// Layouts granted.
     pub layouts: u64,
 }
 
 impl Counters {
-    /// The count of one operation.
+    /// Returns the count of one operation.
     pub fn op(&self, number: u32) -> OpCount {
         let found = self.ops.iter().find(|c| c.number == number).copied();
         found.unwrap_or(OpCount { number, ok: 0, failed: 0 })
@@ -103,7 +103,7 @@ impl Counting {
 }
 
 impl OpCount {
-    /// The name of the operation, for display.
+    /// Returns the name of the operation, for display.
     pub fn name(&self) -> String {
         opnum(self.number).map_or_else(|| "OP_ILLEGAL".into(), |op| format!("{op:?}"))
     }

@@ -1,4 +1,5 @@
-//! Delegations at work: making way for whoever comes, and asking the client that has a file alone (RFC 8881 §10.4).
+//! Delegations in the NFS server: recalls before conflicting operations, and CB_GETATTR to write delegation holders
+//! (RFC 8881 §10.4).
 
 use super::callbacks::Callbacks;
 use super::compound::{Answer, Compound};
@@ -16,14 +17,14 @@ use types::{Attrs, FileId, SetAttrs, SetTime};
 use wire::nfs4::*;
 use xdr::Xdr;
 
-/// How long a request waits for delegations to come back, or clients to be fenced, before its client is told to ask again: long enough for a client
-/// that only has to answer, short enough to keep no slot of the session busy.
+/// How long a request waits for returned delegations, or for the fencing of clients, before the server answers DELAY.
+/// The time suffices for a client that only has to answer, and does not occupy a slot of the session for long.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
-/// Attributes that only the client knows which has the file alone.
+/// Attributes that only the holder of a write delegation knows.
 const OF_WRITER: Mask =
     Mask::of(&[FATTR4_CHANGE, FATTR4_SIZE, FATTR4_SPACE_USED, FATTR4_TIME_METADATA, FATTR4_TIME_MODIFY]);
 
-/// Keeps a file from being delegated until dropped.
+/// Stops grants of delegations of a file until dropped.
 pub(super) struct Frozen<'a, F: FileSystem, C: Callbacks>(&'a Server<F, C>, FileId);
 
 impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {
@@ -33,10 +34,11 @@ impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// Sees to it that no delegation of others than `except` stands in the way of a use, as long as what is returned lives.
+    /// Makes sure that no delegation of a client other than `except` conflicts with a use, for as long as the result
+    /// lives.
     ///
     /// # Errors
-    /// DELAY: one does, and is being recalled; it is revoked when a lease is over.
+    /// DELAY: a conflicting delegation is being recalled; the server revokes it after a lease period.
     pub(super) async fn make_way(
         &self,
         ctx: &Ctx,
@@ -65,10 +67,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Waits until no delegation stands in the way.
+    /// Waits until no delegation conflicts.
     async fn undelegated(&self, file: FileId, what: Use, except: Option<ClientId>) {
         future::poll_fn(|task| {
-            // Registered before looking, so that a return in between is not missed.
+            // Registered before the check, so that a return in between is not missed.
             lock(&self.waiters).entry(file).or_default().push(task.waker().clone());
             if lock(&self.state).is_delegated(file, what, except) { Poll::Pending } else { Poll::Ready(()) }
         })
@@ -76,7 +78,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.wake(file);
     }
 
-    /// Has delegations of a file recalled without waiting for them.
+    /// Recalls delegations of a file without waiting for their return.
     pub(super) async fn recall_late(&self, ctx: &Ctx, file: FileId, except: Option<ClientId>) {
         let recall = |state: &mut State| state.recall_delegations(file, Use::Describe, except, ctx.now);
         let (recalls, effects) = self.change(recall);
@@ -86,7 +88,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Asks the client that has a file alone for its change attribute and size (CB_GETATTR, §20.1).
+    /// Asks the holder of a write delegation for change attribute and size of the file (CB_GETATTR, §20.1).
     async fn ask_writer(&self, file: FileId, writer: Writer) -> Option<(u64, u64)> {
         let asked = Mask::of(&[FATTR4_CHANGE, FATTR4_SIZE]);
         let arguments = CB_GETATTR4args { fh: self.handle_for(writer.client.0, file), attr_request: asked.to_bitmap() };
@@ -102,7 +104,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
 }
 
 impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
-    /// Sees to it that nobody else has a delegation that stands in the way of this use until the COMPOUND is over.
+    /// Makes sure that no delegation of another client conflicts with this use until the COMPOUND is over.
     pub(super) async fn make_way(&mut self, file: FileId, what: Use) -> Answer<()> {
         let server: &'a Server<F, C> = self.server;
         let frozen = server.make_way(&self.ctx, file, what, Some(self.client())).await?;
@@ -110,7 +112,7 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
         Ok(())
     }
 
-    /// As [`Compound::make_way`], for who is about to change names in a directory.
+    /// Does the same as [`Compound::make_way`] before a change of names in a directory.
     pub(super) async fn make_way_in(&mut self, dir: FileId) -> Answer<()> {
         let now = self.ctx.now;
         if self.state(|state| state.may_rely_on_names(now)) {
@@ -119,8 +121,8 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
         self.make_way(dir, Use::Change).await
     }
 
-    /// As [`Compound::make_way`], for what has this name in a directory and is about to be changed by it. Without the right
-    /// to look, or anything there, the operation itself will say so.
+    /// Does the same as [`Compound::make_way`] for the file with this name, which the operation changes by name. If the
+    /// caller may not look up the name, or it does not exist, the operation itself fails with the right error.
     pub(super) async fn make_way_by_name(&mut self, dir: FileId, name: &component4) -> Answer<Option<FileId>> {
         if !self.state(State::any_whole_delegation) {
             return Ok(None);
@@ -130,9 +132,10 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
         Ok(Some(found.id))
     }
 
-    /// A name of a file was taken away, where `expected` was looked up before. What nobody waited for is recalled now: of a file
-    /// that had another name then, and of one without any name from the client itself, as a delegation would keep it for as
-    /// long as the client does not think of it.
+    /// Recalls delegations after a name of `file` was removed; `expected` is the file that an earlier lookup found. It
+    /// recalls delegations that no request waited for: if the lookup found another file, those of other clients. If the
+    /// file has no name left, it recalls the caller's own too, as a delegation would keep the file for as long as the
+    /// client keeps it.
     pub(super) async fn recall_late(&self, file: FileId, orphaned: bool, expected: Option<FileId>) {
         // A directory has no other name.
         let ((), effects) = self.server.change(|state| state.forget_names(file));
@@ -145,14 +148,15 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
         }
     }
 
-    /// The attributes of a file, those of `mask` as its only writer knows them if somebody else has it alone.
+    /// Returns the attributes of a file. If another client has a write delegation, those of `mask` come from that
+    /// client.
     ///
-    /// A writer that has changed the file says so every time, so that the change attribute moves every time it is asked
-    /// (§10.4.3): nobody else has the file open, and can be disturbed by that.
+    /// A holder that has changed the file says so every time, so the change attribute grows with every query (§10.4.3).
+    /// This disturbs no other client, because no other client has the file open.
     pub(super) async fn attributes(&self, file: FileId, mask: Mask) -> Answer<Attrs> {
         let mut attrs = self.attributes_of(file, mask).await?;
         if attrs.holes && mask.has(FATTR4_SPACE_USED) {
-            // Boxed, for it is rare.
+            // Boxed, because the future is rare.
             Box::pin(self.fs().correct_space(&mut [&mut attrs])).await;
         }
         Ok(attrs)
@@ -165,14 +169,14 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
             return Ok(attrs);
         }
         let Some(writer) = self.state(|state| state.delegated_writer(file, client)) else { return Ok(attrs) };
-        // Boxed, for it is large and rare.
+        // Boxed, because the future is large and rare.
         Box::pin(self.attributes_of_writer(file, writer, attrs)).await
     }
 
     async fn attributes_of_writer(&self, file: FileId, writer: Writer, attrs: Attrs) -> Answer<Attrs> {
         let told = if writer.data { None } else { self.server.ask_writer(file, writer).await };
         let Some((change, size)) = told else {
-            // Who does not answer may have changed the file, and has to give it back.
+            // A client that does not answer may have changed the file, and must return the delegation.
             self.server.make_way(&self.ctx, file, Use::Look, Some(self.client())).await?;
             return Ok(self.fs().getattr(&self.ctx, file).await?);
         };

@@ -1,4 +1,4 @@
-//! What several operations ask about files: their kind, permission to read and write, changes of directories.
+//! Checks of files that several operations share: their kind, permission to read and write, changes of directories.
 
 use super::callbacks::Callbacks;
 use super::compound::{Answer, Body, Compound, Refusal};
@@ -12,7 +12,7 @@ use types::{Attrs, ByteRange, FileId, FileKind};
 use wire::nfs4::*;
 use xdr::{Writer, Xdr};
 
-/// Refuses everything but a regular file, each kind with its own error.
+/// Refuses every object but a regular file, each kind with its own error.
 pub(super) fn check_regular(kind: FileKind) -> Result<(), nfsstat4> {
     match kind {
         FileKind::Regular => Ok(()),
@@ -22,31 +22,31 @@ pub(super) fn check_regular(kind: FileKind) -> Result<(), nfsstat4> {
     }
 }
 
-/// A change of a directory or file on the wire.
+/// Encodes a change of a directory or file for the wire.
 pub(super) fn change_info(change: Change) -> change_info4 {
     change_info4 { atomic: change.atomic, before: change.before, after: change.after }
 }
 
 impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
-    /// The attributes of a file that must be a regular one.
+    /// Returns the attributes of a file, which must be a regular file.
     pub(super) async fn regular(&self, file: FileId) -> Answer<Attrs> {
         let attrs = self.fs().getattr(&self.ctx, file).await?;
         check_regular(attrs.kind)?;
         Ok(attrs)
     }
 
-    /// Whether the caller has all these [`access`] bits.
+    /// Checks that the caller has all these [`access`] bits.
     pub(super) async fn check_access(&self, file: FileId, bits: u32) -> Answer<()> {
         let granted = self.fs().access(&self.ctx, file, bits).await?;
         if granted & bits == bits { Ok(()) } else { Err(NFS4ERR_ACCESS.into()) }
     }
 
-    /// Whether I/O with this stateid may go ahead; returns whether an open allows it, so that the mode of the file does
-    /// not matter. A special stateid leaves the decision to the caller's permissions (RFC 8881 §8.2.3, §9.1.2).
+    /// Checks whether I/O with this stateid may proceed. Returns whether an open permits it, so that the mode of the
+    /// file does not matter. For a special stateid the caller's permissions decide (RFC 8881 §8.2.3, §9.1.2).
     pub(super) async fn permit(&mut self, file: FileId, stateid: stateid4, access: Access) -> Answer<bool> {
         let stateid = self.stateid(stateid)?;
         if self.server.is_data_only() {
-            // The state is the metadata server's: it gave the filehandle to those alone who may use it (§13.9.1).
+            // The metadata server keeps the state: it gave the filehandle only to clients that may use it (§13.9.1).
             return if stateids::is_special(&stateid) { Err(NFS4ERR_BAD_STATEID.into()) } else { Ok(true) };
         }
         let client = self.client();
@@ -71,18 +71,18 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(false)
     }
 
-    /// Calls back the layouts that other clients hold of a file: its length is about to change under them.
+    /// Recalls the layouts of other clients for a file whose length is about to change.
     pub(super) async fn recall_others(&self, file: FileId) {
         self.server.recall(file, Some(self.client()), self.ctx.now).await;
     }
 }
 
-/// The bytes that a lock is about; offsets and lengths that make no sense are refused (RFC 8881 §18.10.3).
+/// Returns the bytes of a lock request; refuses invalid offsets and lengths (RFC 8881 §18.10.3).
 pub(super) fn lock_span(offset: u64, length: u64) -> Result<Span, nfsstat4> {
     Span::new(offset, length).ok_or(NFS4ERR_INVAL)
 }
 
-/// What a lock keeps others from, and whether the client will ask again if it is denied.
+/// Returns the kind of a lock, and whether the client retries after a denial.
 pub(super) fn lock_kind(kind: nfs_lock_type4) -> (LockKind, bool) {
     match kind {
         READ_LT => (LockKind::Read, false),
@@ -92,7 +92,7 @@ pub(super) fn lock_kind(kind: nfs_lock_type4) -> (LockKind, bool) {
     }
 }
 
-/// A lock in the way, as LOCK and LOCKT tell of it.
+/// Encodes a conflicting lock for the answers of LOCK and LOCKT.
 pub(super) fn denied(by: Denied) -> Refusal {
     let body = LOCK4denied {
         offset: by.span.first,
@@ -103,7 +103,7 @@ pub(super) fn denied(by: Denied) -> Refusal {
     Refusal { status: NFS4ERR_DENIED, body: body.to_bytes() }
 }
 
-/// A range of layouts and hints: a length of all ones reaches to the end of the file, whatever it will be.
+/// Returns the range of a layout or hint: a length of all ones reaches to the end of the file, even if it grows.
 pub(super) fn whole_range(offset: u64, len: u64) -> Result<ByteRange, nfsstat4> {
     if len == u64::MAX {
         return Ok(ByteRange { offset, len });
@@ -111,7 +111,7 @@ pub(super) fn whole_range(offset: u64, len: u64) -> Result<ByteRange, nfsstat4> 
     ByteRange::new(offset, len).ok_or(NFS4ERR_INVAL)
 }
 
-/// The security flavors offered, best first: AUTH_SYS (RFC 8881 §18.29).
+/// The security flavors that the server offers, best first: AUTH_SYS (RFC 8881 §18.29).
 pub(super) struct Flavors;
 
 impl Body for Flavors {

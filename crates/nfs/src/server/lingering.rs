@@ -1,18 +1,19 @@
-//! Files that a rename has just taken the last name of, kept for who looked that name up a moment before.
+//! Files whose last name a rename has just replaced, kept for a moment for clients that have just looked up that name.
 //!
-//! A client that opens or asks about a file by the handle that its LOOKUP gave walks the path again when the file is gone. It does so once, and where
-//! a name is renamed over again and again, the next file may be gone before it comes, too; but the name always stood for a file.
+//! A client opens a file, or asks for its attributes, by the handle from its LOOKUP, and repeats the path walk once if
+//! the file is gone. If a name is replaced again and again, the next file may be gone too before the client's request
+//! arrives. Yet the name always stood for a file, so the client must not see an error.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 use types::{FileId, Timestamp};
 
-/// How long each is kept: longer than a client takes from one request of a walk to the next.
+/// How long each file is kept: longer than the time between two requests of a path walk.
 const KEPT_FOR: Duration = Duration::from_secs(1);
-/// Most that are kept.
+/// Largest number of files kept.
 const MOST: usize = 1024;
 
-/// A file that is kept.
+/// A kept file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Kept {
     file: FileId,
@@ -20,7 +21,7 @@ struct Kept {
     bytes: u64,
 }
 
-/// The files that are kept, in the order in which they lost their names.
+/// The kept files, in the order in which they lost their names.
 #[derive(Debug, Default)]
 pub(super) struct Lingering {
     kept: VecDeque<Kept>,
@@ -29,8 +30,8 @@ pub(super) struct Lingering {
 }
 
 impl Lingering {
-    /// Keeps a file of so many bytes from now on; all that are kept may have up to `room` bytes. Those that have to go for it, itself among them if it
-    /// is larger than that.
+    /// Keeps a file of `bytes` bytes from now on; all kept files together may have up to `room` bytes. Returns the
+    /// files that no longer fit, including this file if it is larger than `room`.
     pub(super) fn add(&mut self, file: FileId, bytes: u64, room: u64, now: Timestamp) -> Vec<FileId> {
         if self.files.insert(file) {
             self.kept.push_back(Kept { file, until: now.after(KEPT_FOR), bytes });
@@ -49,7 +50,7 @@ impl Lingering {
         self.files.contains(&file)
     }
 
-    /// Those whose time is over.
+    /// Removes and returns the files whose time is over.
     pub(super) fn take_due(&mut self, now: Timestamp) -> Vec<FileId> {
         let due = self.kept.iter().position(|kept| kept.until > now).unwrap_or(self.kept.len());
         let due: Vec<_> = self.kept.drain(..due).collect();

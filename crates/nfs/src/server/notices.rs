@@ -1,4 +1,4 @@
-//! What clients are told while nobody waits for it: recalls of delegations, and locks that have become free.
+//! Callbacks to clients that no request waits for: recalls of delegations, and notifications of free locks.
 
 use super::callbacks::Callbacks;
 use super::{Server, counters, lock};
@@ -14,19 +14,19 @@ use std::time::Duration;
 use types::FileId;
 use wire::nfs4::*;
 
-/// How many are under way at once; clients that do not answer hold up others only beyond that.
+/// Number of callbacks in flight; clients that do not answer delay other callbacks only beyond that number.
 const AT_ONCE: usize = 256;
-/// How long to wait before asking again a client that could not be reached or did not understand.
+/// The pause before the server repeats a recall to a client that could not be reached or did not understand it.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// What is to be told.
+/// A callback to send.
 #[derive(Clone, Debug)]
 pub(super) enum Notice {
-    /// CB_RECALL, until it is answered or the delegation is gone.
+    /// CB_RECALL, repeated until the client answers or the delegation is gone.
     Recall(DelegationRecall),
-    /// CB_NOTIFY_LOCK, once: who does not hear it asks again some time.
+    /// CB_NOTIFY_LOCK, sent once: a client that does not receive it retries the lock by itself.
     LockFree {
-        /// To whom.
+        /// The client that receives it.
         client: ClientId,
         /// The file.
         file: FileId,
@@ -35,16 +35,16 @@ pub(super) enum Notice {
     },
 }
 
-/// What is to be told, oldest first. There is at most one for each delegation and each lock that is waited for.
+/// Callbacks to send, oldest first. There is at most one for each delegation and each awaited lock.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     queue: VecDeque<Notice>,
-    /// Who tells.
+    /// The task that sends them.
     teller: Option<Waker>,
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// Adds to what is to be told.
+    /// Queues callbacks.
     pub(super) fn notify(&self, notices: impl IntoIterator<Item = Notice>) {
         let teller = {
             let mut all = lock(&self.notices);
@@ -55,7 +55,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         teller.into_iter().for_each(Waker::wake);
     }
 
-    /// Tells clients what they are to be told, for ever. To be run once, beside the requests.
+    /// Sends queued callbacks for ever. Run it once, beside the requests.
     pub async fn deliver(&self) {
         let mut sending = FuturesUnordered::new();
         future::poll_fn(|task| {
@@ -90,8 +90,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Sends a recall until the client has understood it or it has no object any more. One that does not know the delegation
-    /// has perhaps not seen the reply that gave it (RFC 8881 §2.10.6.3).
+    /// Sends a recall until the client has understood it or the delegation is no longer recalled. A client that does
+    /// not know the delegation may not have seen the reply that granted it (RFC 8881 §2.10.6.3).
     async fn tell_recall(&self, recall: DelegationRecall) {
         let fh = self.handle_for(recall.client.0, recall.file);
         let arguments = CB_RECALL4args { stateid: recall.stateid, truncate: false, fh };

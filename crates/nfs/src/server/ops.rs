@@ -1,7 +1,7 @@
-//! The registry of operations: which there are, what runs each, and what the COMPOUND has to know of them.
+//! The registry of NFS operations: the module of each, and its properties that the COMPOUND needs.
 //!
-//! An operation is one file with a function `run` from its arguments to the body of its result. One that is not here,
-//! but that NFS has, is answered with NOTSUPP.
+//! Each operation is one file with a function `run` from its arguments to the body of its result. NFS operations that
+//! are not registered get NOTSUPP.
 
 mod access;
 mod allocate;
@@ -69,8 +69,8 @@ use wire::nfs4::compound::{Ops, opnum};
 use wire::nfs4::*;
 use xdr::{Segments, Writer, Xdr};
 
-/// Runs the operation that belongs to a number. The large ones are boxed, or every request would have room for the
-/// largest of them, and be copied with it when it becomes a task.
+/// Runs the operation with a number. Large operations are boxed; otherwise the future of every request would have the
+/// size of the largest, and be copied with it when it becomes a task.
 macro_rules! registry {
     (small { $($op:ident => $module:ident,)* } large { $($large_op:ident => $large:ident,)* }) => {
         /// Reads the arguments of an operation, runs it, and returns the body of its result.
@@ -92,7 +92,7 @@ macro_rules! registry {
             }
         }
 
-        /// Every operation that is not answered with NOTSUPP.
+        /// Every operation that the server supports.
         #[cfg(test)]
         pub(super) const REGISTERED: &[nfs_opnum4] = &[$($op,)* $($large_op),*];
     };
@@ -173,13 +173,14 @@ fn encoded(body: &impl Body) -> Segments {
     out.finish()
 }
 
-/// The operation with this number, if this minor version has it.
+/// Returns the operation with this number, if this minor version has it.
 pub(super) fn known(number: u32, minor: u32) -> Option<nfs_opnum4> {
     let op = opnum(number).filter(|op| *op != OP_ILLEGAL)?;
     (minor > 1 || number <= OP_RECLAIM_COMPLETE as u32).then_some(op)
 }
 
-/// Whether an operation may be sent without a session, and then only alone (RFC 8881 §2.10.2.1, §18.34 to §18.37, §18.50).
+/// Whether an operation may be sent without a session, and then only by itself (RFC 8881 §2.10.2.1, §18.34 to §18.37,
+/// §18.50).
 pub(super) fn stands_alone(op: nfs_opnum4) -> bool {
     matches!(
         op,
@@ -187,7 +188,7 @@ pub(super) fn stands_alone(op: nfs_opnum4) -> bool {
     )
 }
 
-/// Whether an operation changes something, so that room for its result must be sure before it runs.
+/// Whether an operation changes something, so that space for its result must be certain before it runs.
 pub(super) fn changes(op: nfs_opnum4) -> bool {
     matches!(
         op,
@@ -222,8 +223,8 @@ pub(super) fn changes(op: nfs_opnum4) -> bool {
     )
 }
 
-/// Whether an operation changes a file whatever its arguments are, so that it is refused where nothing may be changed; OPEN
-/// sees for itself.
+/// Whether an operation changes a file whatever its arguments are, so that a read-only export refuses it; OPEN checks
+/// this itself.
 pub(super) fn writes(op: nfs_opnum4) -> bool {
     matches!(
         op,
@@ -244,8 +245,8 @@ pub(super) fn writes(op: nfs_opnum4) -> bool {
     )
 }
 
-/// Whether a server that is nothing but a data server has the operation: what clients of the files layout need for I/O
-/// and sessions (RFC 8881 §13.6).
+/// Whether a server with only the role of a data server supports the operation: those that clients of the files layout
+/// need for I/O and sessions (RFC 8881 §13.6).
 pub(super) fn of_data_server(op: nfs_opnum4) -> bool {
     matches!(
         op,
@@ -264,8 +265,8 @@ pub(super) fn of_data_server(op: nfs_opnum4) -> bool {
     )
 }
 
-/// What stands behind the status of an operation that failed, where that is not nothing: SETATTR always tells what it has
-/// set, LAYOUTGET whether a callback will come, GETDEVICEINFO how much room is needed.
+/// Returns the bytes after the status of a failed operation, if any: SETATTR always reports the attributes set,
+/// LAYOUTGET whether a callback will come, GETDEVICEINFO how much space is needed.
 pub(super) fn refused(op: nfs_opnum4, status: nfsstat4) -> &'static [u8] {
     match (op, status) {
         (OP_SETATTR, _) | (OP_LAYOUTGET, NFS4ERR_LAYOUTTRYLATER) | (OP_GETDEVICEINFO, NFS4ERR_TOOSMALL) => &[0; 4],
@@ -278,7 +279,7 @@ mod tests {
     use super::*;
     use crate::server::{Call, Server};
 
-    /// Rooms run COMPOUNDs on any thread.
+    /// The mgr runs COMPOUNDs on any thread.
     #[allow(dead_code)]
     fn compounds_can_move_between_threads<F: FileSystem, C: Callbacks>(server: &Server<F, C>, call: Call) {
         fn moves<T: Send>(_: T) {}

@@ -1,17 +1,17 @@
-//! By which export each client reached the files that it has open: callbacks have to name a file as the client does.
+//! The export through which each client reached its open files: callbacks must name a file by the client's filehandle.
 
 use crate::exports::Place;
 use std::collections::HashMap;
 use types::FileId;
 
-/// Entries below which nothing is cleared away.
+/// With fewer entries than this, none are removed.
 const SMALL: usize = 1024;
 
-/// What is not in the export of everything, by client and file.
+/// Root and epoch of each place that is not the export of the root directory, by client and file.
 #[derive(Debug)]
 pub(super) struct Reached {
     roots: HashMap<(u64, FileId), (FileId, u32)>,
-    /// At how many entries to look for those that nobody needs any more.
+    /// The number of entries at which unused ones are removed.
     clear_at: usize,
 }
 
@@ -22,8 +22,8 @@ impl Default for Reached {
 }
 
 impl Reached {
-    /// Notes that a client opened a file. Files for which `in_use` is false are forgotten whenever there are twice as many
-    /// entries as were left the last time, so that a note costs the same on average however many there are.
+    /// Records that a client opened a file. Files for which `in_use` is false are removed whenever the entries have
+    /// doubled since the last removal, so that the average cost of a call does not depend on their number.
     pub(super) fn note(&mut self, client: u64, file: FileId, place: Place, in_use: impl Fn(FileId) -> bool) {
         if (place.root, place.epoch) == (FileId::ROOT, 0) {
             self.roots.remove(&(client, file));
@@ -36,7 +36,7 @@ impl Reached {
         }
     }
 
-    /// Where a client reached a file.
+    /// Returns the place through which a client reached a file.
     pub(super) fn place(&self, client: u64, file: FileId) -> Place {
         match self.roots.get(&(client, file)) {
             Some((root, epoch)) => Place { root: *root, epoch: *epoch, ..Place::default() },

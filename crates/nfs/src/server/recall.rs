@@ -1,4 +1,5 @@
-//! Recalling layouts: CB_LAYOUTRECALL to everybody who holds one, then waiting until all are back (RFC 8881 §12.5.5).
+//! Layout recall: sends CB_LAYOUTRECALL to every holder of a layout, and waits until all layouts are returned (RFC 8881
+//! §12.5.5).
 
 use super::callbacks::Callbacks;
 use super::compound::Answer;
@@ -14,10 +15,10 @@ use std::time::Duration;
 use types::{FileId, Timestamp};
 use wire::nfs4::*;
 
-/// How long to wait before asking again a client that said "later" or could not be reached.
+/// The pause before the server repeats a recall to a client that answered "later" or could not be reached.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Lets layouts of a file be given again when dropped.
+/// Blocks new layouts of a file until dropped.
 struct Frozen<'a, F: FileSystem, C: Callbacks>(&'a Server<F, C>, FileId);
 
 impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {
@@ -27,8 +28,8 @@ impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// Recalls every layout of a file but those of `except`, and returns when none is left: returned, or revoked after
-    /// one lease by [`Server::tick`], which has fenced its holder then.
+    /// Recalls every layout of a file but those of `except`. Returns when none is left: each was returned, or was
+    /// revoked after one lease period by [`Server::tick`], which then has fenced its holder.
     pub async fn recall(&self, file: FileId, except: Option<ClientId>, now: Timestamp) {
         let filter = Filter::ALL;
         let ((), effects) = self.change(|state| state.revoke_lapsed_layouts(file, filter, except, now));
@@ -58,8 +59,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Recalls every layout of one type of a file, and returns when all who hold one have answered, or lost it after one
-    /// lease. New ones may be given meanwhile, if the file system does.
+    /// Recalls every layout of one type of a file. Returns when all holders have answered, or have lost the layout
+    /// after one lease period. Meanwhile the file system may grant new ones.
     pub async fn recall_kind(&self, file: FileId, kind: layouttype4, now: Timestamp) {
         let mut recalls = lock(&self.state).recall_kind(file, kind, now);
         while !recalls.is_empty() {
@@ -73,10 +74,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Waits until nobody but `except` holds a layout that overlaps `filter`.
+    /// Waits until no client but `except` holds a layout that overlaps `filter`.
     async fn returned(&self, file: FileId, filter: Filter, except: Option<ClientId>) {
         future::poll_fn(|task| {
-            // Registered before looking, so that a return in between is not missed.
+            // Registered before the check, so that a return in between is not missed.
             lock(&self.waiters).entry(file).or_default().push(task.waker().clone());
             if self.held(&lock(&self.state), file, filter, except) { Poll::Pending } else { Poll::Ready(()) }
         })
@@ -84,32 +85,33 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.wake(file);
     }
 
-    /// Whether a layout stands in the way: held by somebody but `except`, or just gone and not yet fenced.
+    /// Whether a conflicting layout exists: held by a client but `except`, or gone and not yet fenced.
     fn held(&self, state: &State, file: FileId, filter: Filter, except: Option<ClientId>) -> bool {
         state.conflicting_layouts(file, filter, except) || lock(&self.leaving).contains_key(&file)
     }
 
-    /// Sees to it that nothing more comes at data servers of what clients sent that lost the file since. Who opens or locks it
-    /// takes what is there for all that there will be of them.
+    /// Makes sure that no more writes of clients that have lost the file arrive at data servers. A client that opens or
+    /// locks the file then sees all of those writes that will ever take effect.
     ///
     /// # Errors
-    /// DELAY: some data server does not answer for now. It is given up in the end, and fenced before it is used again.
+    /// DELAY: a data server does not answer at the moment. The server gives it up in the end, and fences it before its
+    /// next use.
     pub(super) async fn fenced(&self, file: FileId) -> Answer<()> {
         match self.check_fenced(file) {
             Ok(()) => Ok(()),
-            // Boxed, for it is large and rare.
+            // Boxed, because the future is large and rare.
             Err(_) => Box::pin(self.fenced_soon(file)).await,
         }
     }
 
-    /// As [`Self::fenced`], of a client that has only just lost the file.
+    /// Does the same as [`Self::fenced`] without waiting, for a client that has only just lost the file.
     pub(super) fn check_fenced(&self, file: FileId) -> Result<(), nfsstat4> {
         if self.is_fencing(file) { Err(NFS4ERR_DELAY) } else { Ok(()) }
     }
 
     async fn fenced_soon(&self, file: FileId) -> Answer<()> {
         let over = pin!(future::poll_fn(|task| {
-            // Registered before looking, so that the end is not missed.
+            // Registered before the check, so that the end is not missed.
             lock(&self.waiters).entry(file).or_default().push(task.waker().clone());
             if self.is_fencing(file) { Poll::Pending } else { Poll::Ready(()) }
         }));
@@ -119,13 +121,13 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         if is_over { Ok(()) } else { Err(NFS4ERR_DELAY.into()) }
     }
 
-    /// Tells everybody who waits for layouts of a file to look again.
+    /// Wakes all tasks that wait for layouts of a file, so that they check again.
     pub(super) fn wake(&self, file: FileId) {
         let wakers = lock(&self.waiters).remove(&file);
         wakers.into_iter().flatten().for_each(std::task::Waker::wake);
     }
 
-    /// Sends one recall; gives it back if the client has to be asked again.
+    /// Sends one recall; returns it if the server must repeat it.
     async fn ask(&self, recall: Recall, now: Timestamp) -> Option<Recall> {
         counters::add(&self.counters.recalls, 1);
         let arguments = CB_LAYOUTRECALL4args {
@@ -154,7 +156,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 }
 
-/// `layoutiomode4` of a recall or return; `None` is ANY.
+/// Returns the `layoutiomode4` of a recall or return; `None` is ANY.
 fn iomode(iomode: Option<Iomode>) -> layoutiomode4 {
     match iomode {
         Some(Iomode::Read) => LAYOUTIOMODE4_READ,

@@ -1,4 +1,4 @@
-//! The server against scripted clients, through the real encoding on both sides.
+//! Tests of the NFS server with scripted clients; both sides use the real encoding.
 
 mod attributes;
 mod delegations;
@@ -75,7 +75,7 @@ fn handle(result: &Res) -> Bytes {
     }
 }
 
-/// Makes and opens a file in the root for reading and writing, without a delegation.
+/// Creates and opens a file in the root for reading and writing, without a delegation.
 fn file(peer: &Peer, name: &str) -> (stateid4, Bytes) {
     let access = OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
     let open = Arg::OP_OPEN(open(name, access, unchecked(0o644)));
@@ -142,7 +142,7 @@ fn layoutreturn(stateid: stateid4) -> Arg {
     })
 }
 
-/// The recalls of delegations that have been sent.
+/// Returns the delegation recalls that the server has sent.
 fn recalls(bench: &Bench) -> Vec<CB_RECALL4args> {
     let calls = bench.server.callbacks().taken();
     let recall = |call: CB_COMPOUND4args| match call.argarray.into_iter().nth(1) {

@@ -26,13 +26,13 @@ const LEGAL_FLAGS: u32 = EXCHGID4_FLAG_SUPP_MOVED_REFER
 pub struct ExchangedId {
     /// `eir_clientid`.
     pub client: ClientId,
-    /// `eir_sequenceid`: what the next CREATE_SESSION has to carry.
+    /// `eir_sequenceid`: the sequence number of the next CREATE_SESSION.
     pub sequence: u32,
     /// `eir_flags`: the roles, and CONFIRMED_R for a confirmed record.
     pub flags: u32,
 }
 
-/// One client record (§18.35.4), with what hangs on it.
+/// One client record (§18.35.4) and its sessions.
 #[derive(Clone, Debug)]
 pub struct Client {
     /// The client id.
@@ -41,23 +41,23 @@ pub struct Client {
     pub owner: Bytes,
     /// `co_verifier`: changes when the client restarts.
     pub verifier: verifier4,
-    /// Who established the record.
+    /// The principal that created the record.
     pub principal: Principal,
-    /// From where.
+    /// The machine that it came from.
     pub origin: Machine,
     /// Whether a CREATE_SESSION has confirmed it.
     pub confirmed: bool,
-    /// The implementation that the client says it is (§18.35.3); for people, and see [`State::is_own`].
+    /// The implementation id that the client sends (§18.35.3); for people, and see [`State::is_own`].
     pub implementation: Option<nfs_impl_id4>,
     /// Last renewal of the lease.
     pub renewed: Timestamp,
     /// Its sessions, oldest first.
     pub sessions: Vec<sessionid4>,
-    /// Whether it has sent a global RECLAIM_COMPLETE.
+    /// Whether the client has sent a global RECLAIM_COMPLETE.
     pub reclaim_complete: bool,
-    /// Whether its lease has run out.
+    /// Whether the client's lease has expired.
     pub(crate) lapse: Lapse,
-    /// Whether its record, by which it may reclaim after a restart, is stored or being stored.
+    /// Whether the client's record is stored or being stored; it lets the client reclaim after a restart.
     pub(crate) recorded: bool,
     /// The CREATE_SESSION slot: the last sequence number and its outcome (§18.36.4).
     pub(crate) sequence: u32,
@@ -128,7 +128,7 @@ impl Clients {
         self.owner(owner).confirmed
     }
 
-    /// The clients of the address that this one comes from, itself among them.
+    /// Returns the clients at the address of this client, including itself.
     pub(crate) fn beside(&self, id: ClientId) -> &BTreeSet<ClientId> {
         static NONE: BTreeSet<ClientId> = BTreeSet::new();
         self.by_id.get(&id).and_then(|client| self.by_origin.get(&client.origin)).map_or(&NONE, |same| &same.all)
@@ -138,7 +138,7 @@ impl Clients {
         self.by_origin.get(&origin).map_or(0, |same| same.all.len())
     }
 
-    /// An id that nobody has, and nobody else can guess.
+    /// Returns an id that is unused and that other clients cannot guess.
     fn new_id(&mut self, random: u32) -> ClientId {
         loop {
             let low = random.wrapping_add(self.next);
@@ -180,8 +180,9 @@ impl Clients {
         id
     }
 
-    /// Makes room for another record from this origin at the cost of one that nobody has confirmed: one from there if there are any, so that a flood evicts its
-    /// own records only; one of `others` if they may be evicted. `false` if there is no such record.
+    /// Frees an entry for another record from this origin by removing an unconfirmed record. It removes one from the
+    /// same origin if there is any, so that a flood evicts only its own records; otherwise one of another origin if
+    /// `others` allows it. Returns `false` if there is no such record.
     fn make_room(&mut self, origin: Machine, others: bool) -> bool {
         let own = self.by_origin.get(&origin).and_then(|same| same.unconfirmed.first());
         let one = own.or(self.unconfirmed.first().filter(|_| others)).copied();
@@ -221,7 +222,7 @@ impl Clients {
     }
 }
 
-/// What the client says it is, in memory of its own: the message goes.
+/// Returns the implementation id of the client, copied so that the message can be freed.
 fn implementation(args: &EXCHANGE_ID4args) -> Option<nfs_impl_id4> {
     let told = args.eia_client_impl_id.first()?;
     let own = |text: &Bytes| Bytes::copy_from_slice(text);
@@ -229,11 +230,11 @@ fn implementation(args: &EXCHANGE_ID4args) -> Option<nfs_impl_id4> {
 }
 
 impl State {
-    /// EXCHANGE_ID (§18.35): the nine cases of §18.35.4.
+    /// EXCHANGE_ID (§18.35): handles the nine cases of §18.35.4.
     ///
     /// # Errors
-    /// INVAL (unknown flags, or state protection, which needs RPCSEC_GSS), CLID_INUSE, NOENT, NOT_SAME, PERM,
-    /// DELAY (too many client records, altogether or of one machine).
+    /// INVAL (unknown flags, or state protection, which needs RPCSEC_GSS), CLID_INUSE, NOENT, NOT_SAME, PERM, DELAY
+    /// (too many client records, in total or from one machine).
     pub fn exchange_id(
         &mut self,
         args: &EXCHANGE_ID4args,
@@ -261,7 +262,7 @@ impl State {
                 }
             };
         }
-        // The owner string is no secret: a caller with another verifier on another machine may be another client.
+        // The owner string is no secret: a caller with another verifier on another machine may be a different client.
         let is_elsewhere = |id| self.clients.get(id).is_some_and(|client| client.origin != caller.origin);
         if let Some((id, v, p)) = confirmed
             && (p != principal || (v != verifier && is_elsewhere(id)))
@@ -300,18 +301,18 @@ impl State {
         ExchangedId { client: id, sequence, flags: self.config.roles | confirmed }
     }
 
-    /// Whether anything hangs on the client id: sessions, opens, delegations or layouts.
+    /// Whether the client id has sessions, opens, delegations or layouts.
     pub fn has_state(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|c| !c.sessions.is_empty()) || self.holds(id)
     }
 
-    /// Whether a client holds opens, which all its locks go with, delegations or layouts.
+    /// Whether a client holds opens, delegations or layouts. Locks need no check, as each belongs to an open.
     pub(crate) fn holds(&self, id: ClientId) -> bool {
         self.opens.of_client(id) > 0 || self.delegations.live(id) > 0 || self.layouts.of_client(id) > 0
     }
 
-    /// Confirms the record of `id` at its first session and drops what the previous incarnation of its owner held. That may
-    /// have been killed a moment ago: what it sent to data servers counts as still under way.
+    /// Confirms the record of `id` at its first session and drops the state of the owner's previous incarnation. That
+    /// incarnation may have been killed a moment ago, so its writes to data servers count as in flight.
     pub(crate) fn confirm_client(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         if client.confirmed {
@@ -323,7 +324,7 @@ impl State {
         self.clients.confirm(id);
     }
 
-    /// Removes a client with all its state; `why` is what becomes of its layouts.
+    /// Removes a client with all its state; `why` says how its layouts end.
     pub(crate) fn drop_client(&mut self, id: ClientId, why: Gone) {
         let Some(client) = self.clients.remove(id) else { return };
         for session in client.sessions {
@@ -355,10 +356,10 @@ impl State {
         Ok(())
     }
 
-    /// RECLAIM_COMPLETE (§18.51); with `one_fs` it ends the reclaim of a moved file system, of which there is none.
+    /// RECLAIM_COMPLETE (§18.51). `one_fs` ends the reclaim of a migrated file system; this server has none.
     ///
-    /// No client gets an open or a lock before it, save by reclaiming with a record of an earlier start: so this is the
-    /// moment to store the record of this one (§8.4.2.1).
+    /// Before it a client gets no open or lock, except by reclaim with a record of an earlier start. So the server
+    /// stores the client's record now (§8.4.2.1).
     ///
     /// # Errors
     /// COMPLETE_ALREADY, STALE_CLIENTID.
@@ -375,14 +376,14 @@ impl State {
         Ok(())
     }
 
-    /// Whether a client is one of Weir's own, which asks what a name stands for before it opens a file by its handle. The kernel's opens what it found long
-    /// ago, and learns by ESTALE that the name has another file.
+    /// Whether a client is one of Weir's, which looks up a name before it opens the file by its handle. The kernel
+    /// client opens handles that it looked up long ago, and learns by ESTALE that the name has another file.
     pub(crate) fn is_own(&self, id: ClientId) -> bool {
         let told = self.clients.get(id).and_then(|client| client.implementation.as_ref());
         told.is_some_and(|told| told.nii_domain == crate::client::session::DOMAIN)
     }
 
-    /// The record of a client.
+    /// Returns the record of a client.
     pub fn client(&self, id: ClientId) -> Option<&Client> {
         self.clients.get(id)
     }

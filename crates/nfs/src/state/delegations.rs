@@ -1,8 +1,9 @@
-//! Delegations: who may open, read or change a file without asking, and how that is taken back (RFC 8881 §10.2 to §10.4).
+//! Delegations: the right of a client to open, read or change a file without asking the server, and its recall (RFC
+//! 8881 §10.2 to §10.4).
 //!
-//! Whoever has one counts as having the file open: others that open it in a way that would not go together, or change it
-//! by name or attribute, come later, when it is back. A client has at most one delegation of a file. Its own opens never
-//! stand in its way.
+//! A client with a delegation counts as having the file open. A conflicting open by another client, or its change of
+//! the file's names or attributes, waits until the delegation is returned. A client holds at most one delegation of a
+//! file. A client's own opens never conflict with its delegation.
 
 use crate::names::RELIED_ON;
 use crate::state::leases::Lapse;
@@ -16,72 +17,75 @@ use wire::nfs4::{OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_A
 
 type Other = [u8; 12];
 
-/// For how long after a recall a file is delegated only to those who ask for it.
+/// For how long after a recall only clients that ask for a delegation of the file get one.
 const COOLING: Duration = Duration::from_secs(60);
-/// Of how many files that is remembered at most.
+/// Largest number of files for which this is remembered.
 const COOLING_MAX: usize = 4096;
 
-/// How long a client without a connection for callbacks has to return before a delegation of data is revoked: its process was killed, most likely, and others wait.
+/// The time within which a client without a backchannel connection must return a delegation of data. Its process was
+/// most likely killed, and other clients wait; after this time the server revokes the delegation.
 const UNREACHED: Duration = Duration::from_secs(5);
 
-/// How many leases a client has at most that goes on writing what it kept of the file.
+/// Largest number of lease periods that a client gets to return a delegation while it keeps writing back its dirty
+/// data.
 const LEASES_MAX: u32 = 8;
 
 /// What a delegation is for (`open_delegation_type4`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Power {
-    /// Nobody else writes or changes the file (OPEN_DELEGATE_READ).
+    /// No other client writes or changes the file (OPEN_DELEGATE_READ).
     Read,
-    /// Nobody else has the file open at all (OPEN_DELEGATE_WRITE).
+    /// No other client has the file open (OPEN_DELEGATE_WRITE).
     Write,
-    /// Of a directory: nobody else makes, moves or removes names in it, or changes its attributes (GET_DIR_DELEGATION, §10.9). Its client does,
-    /// without being asked for it back. It keeps nothing open.
+    /// Of a directory: no other client creates, moves or removes names in it, or changes its attributes
+    /// (GET_DIR_DELEGATION, §10.9). The holder's own changes do not cause a recall. It does not count as an open.
     Names,
 }
 
-/// What the client of an OPEN says about delegations (`OPEN4_SHARE_ACCESS_WANT_*`).
+/// The client's wish for a delegation in an OPEN (`OPEN4_SHARE_ACCESS_WANT_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wish {
-    /// Nothing.
+    /// No wish.
     None,
-    /// One of this kind and no other.
+    /// A delegation of this kind only.
     Exactly(Power),
-    /// Whichever goes with the open.
+    /// Any delegation that fits the open.
     Any,
-    /// Whichever goes with the open, of the data alone ([`WANT_DATA`]).
+    /// Any delegation of the data only ([`WANT_DATA`]) that fits the open.
     Data,
 }
 
-/// The wish of our own clients, among the values of `OPEN4_SHARE_ACCESS_WANT_DELEG_MASK`: a delegation of the data alone. Its holder buffers and caches
-/// bytes, size and times, and relies on nothing else: others change names, modes and extended attributes without a recall. It fits an open for
-/// writing alone. A client that asks again receives the delegation that it holds, and one for reading becomes one for writing where nobody else has the
-/// file open. See `docs/native-protocol.md`.
+/// The wish of Weir's clients, among the values of `OPEN4_SHARE_ACCESS_WANT_DELEG_MASK`: a delegation of the data only.
+/// Its holder buffers and caches bytes, size and times, and nothing else: other clients change names, modes and
+/// extended attributes without a recall. It fits an open for writing only. A client that asks again receives the
+/// delegation that it already holds. A read delegation becomes a write delegation if no other client has the file open.
+/// See `docs/native-protocol.md`.
 pub const WANT_DATA: u32 = 0x8000;
 
-/// Why none is given.
+/// Why the server grants no delegation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotGiven {
-    /// Others use the file, or have just done so.
+    /// Other clients use the file, or have just used it.
     Contention,
-    /// There are too many, or the client cannot be called back.
+    /// There are too many delegations, or the server cannot call the client back.
     Resource,
-    /// It would not go with the open: a delegation for writing lets the client read as well.
+    /// The delegation would not fit the open: a write delegation lets the client read as well.
     Unfit,
 }
 
-/// What somebody is about to do with a file, as far as the delegations of others stand in its way.
+/// The use of a file that a client is about to make, as far as delegations of other clients conflict with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
-    /// Looks at it: opens it for reading, denying nobody anything, or reads without an open.
+    /// Opens the file for reading without a deny mode, or reads without an open.
     Look,
-    /// Writes, denies, changes the size or the modification time.
+    /// Writes, denies access, or changes the size or the modification time.
     Change,
-    /// Changes names, or attributes that say nothing of the data.
+    /// Changes names, or attributes that do not describe the data.
     Describe,
 }
 
 impl Use {
-    /// What an open with these share bits does.
+    /// Returns the use of an open with these share bits.
     pub fn of_open(access: u32, deny: u32) -> Self {
         if access & OPEN4_SHARE_ACCESS_WRITE == 0 && deny == 0 { Use::Look } else { Use::Change }
     }
@@ -101,54 +105,56 @@ struct Delegation {
     client: ClientId,
     file: FileId,
     power: Power,
-    /// Whether it is of the data alone ([`WANT_DATA`]).
+    /// Whether it covers the data only ([`WANT_DATA`]).
     data: bool,
-    /// Whether it lets the client read: not if it came with an open for writing alone.
+    /// Whether it lets the client read; false if it came with an open for writing only.
     reads: bool,
-    /// The change attribute when it was given: what the client tells later is compared with it (§10.4.3).
+    /// The change attribute at the time of the grant; the server compares the client's later values with it (§10.4.3).
     change: u64,
-    /// When it is revoked, if it was recalled and is not back.
+    /// When the server revokes it, if it was recalled and is not returned.
     deadline: Option<Deadline>,
-    /// Taken away; kept until the client shows that it knows.
+    /// Whether the server has revoked it; the entry stays until the client shows that it knows.
     revoked: bool,
 }
 
 impl Delegation {
-    /// One that a client may rely on in everything.
+    /// Returns a delegation of data, names and attributes.
     fn new(client: ClientId, file: FileId, power: Power, change: u64) -> Self {
         Delegation { client, file, power, data: false, reads: true, change, deadline: None, revoked: false }
     }
 }
 
-/// When a delegation is revoked.
+/// When the server revokes a delegation.
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     at: Timestamp,
-    /// Whether that is soon, as the client has no connection for callbacks: once it has one again it has a lease.
+    /// Whether the deadline is early because the client has no backchannel connection. Once it connects again, it gets
+    /// a full lease period.
     early: bool,
-    /// However much its client has still to write.
+    /// The latest deadline, however much data the client still has to write.
     last: Timestamp,
 }
 
-/// A CB_RECALL to be sent, and sent again until it is answered.
+/// A CB_RECALL that the server sends, and repeats until the client answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DelegationRecall {
-    /// To whom.
+    /// The client that receives it.
     pub client: ClientId,
-    /// Of which file.
+    /// The file.
     pub file: FileId,
     /// The delegation.
     pub stateid: stateid4,
 }
 
-/// Who has a file alone, so that its attributes have to be asked for there.
+/// The client with a write delegation of a file, which alone knows the file's current attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Writer {
     /// The client.
     pub client: ClientId,
-    /// The change attribute that it was told when it got its delegation.
+    /// The change attribute that the client received with its delegation.
     pub change: u64,
-    /// Whether its delegation is of the data alone: such a client answers no CB_GETATTR, and returns the delegation instead.
+    /// Whether the delegation covers the data only: such a client does not answer CB_GETATTR, and returns the
+    /// delegation instead.
     pub data: bool,
 }
 
@@ -156,26 +162,27 @@ pub struct Writer {
 #[derive(Clone, Debug, Default)]
 pub struct Delegations {
     by_other: HashMap<Other, Delegation>,
-    /// How many of them are about more than data, those taken away included.
+    /// Number of delegations that cover more than data, revoked ones included.
     whole: usize,
-    /// Those that count, by file and client.
+    /// Valid delegations, by file and client.
     by_file: HashMap<FileId, HashMap<ClientId, Other>>,
-    /// All, those taken away included.
+    /// All delegations of each client, revoked ones included.
     by_client: HashMap<ClientId, BTreeSet<Other>>,
-    /// How many revoked ones each client has not yet given up: every SEQUENCE asks.
+    /// Number of revoked delegations that each client has not yet freed; every SEQUENCE reads it.
     revoked: HashMap<ClientId, usize>,
-    /// Files of which none is given for the moment, with the number of those who asked for that.
+    /// Files for which the server grants no delegation for the moment, with the number of freezes.
     frozen: HashMap<FileId, u32>,
-    /// Files of which one was recalled, and until when that counts.
+    /// Files with a recent recall, and until when the recall counts.
     cooling: HashMap<FileId, Timestamp>,
-    /// Those recalled and not back.
+    /// Delegations that are recalled and not yet returned.
     pending: BTreeSet<Other>,
-    /// Clients that are about to lose one: until their records are gone from the disk none is to be stored.
+    /// Clients about to lose a delegation: the server stores no record for them until their old records are deleted
+    /// from disk.
     doubted: BTreeSet<ClientId>,
 }
 
 impl Delegations {
-    /// Number of delegations that count.
+    /// Number of valid delegations.
     pub(crate) fn len(&self) -> usize {
         self.by_other.len() - self.revoked.values().sum::<usize>()
     }
@@ -188,22 +195,22 @@ impl Delegations {
         self.revoked.contains_key(&client)
     }
 
-    /// Number of delegations of a client, those taken away included.
+    /// Number of delegations of a client, revoked ones included.
     fn of_client(&self, client: ClientId) -> usize {
         self.by_client.get(&client).map_or(0, BTreeSet::len)
     }
 
-    /// Number of delegations of a client that were not taken away.
+    /// Number of delegations of a client that are not revoked.
     pub(crate) fn live(&self, client: ClientId) -> usize {
         self.of_client(client) - self.revoked.get(&client).copied().unwrap_or(0)
     }
 
-    /// Whether anybody has a delegation of the file that keeps it open.
+    /// Whether a client has a delegation of the file that keeps it open.
     pub(crate) fn is_held(&self, file: FileId) -> bool {
         self.on(file).any(|(_, held)| held.power != Power::Names)
     }
 
-    /// The delegation that a client has of a file.
+    /// The delegation of a client for a file.
     fn of(&self, client: ClientId, file: FileId) -> Option<(Other, &Delegation)> {
         let other = self.by_file.get(&file)?.get(&client)?;
         Some((*other, self.by_other.get(other)?))
@@ -214,7 +221,7 @@ impl Delegations {
         self.of(client, file).is_some_and(|(_, held)| held.reads)
     }
 
-    /// What a client's delegation of a file is for, if it has one.
+    /// The kind of a client's delegation of a file, if it has one.
     pub(crate) fn power(&self, client: ClientId, file: FileId) -> Option<Power> {
         self.of(client, file).map(|(_, held)| held.power)
     }
@@ -228,7 +235,7 @@ impl Delegations {
         others.filter_map(|other| Some((*other, self.by_other.get(other)?)))
     }
 
-    /// Those of others than `except` that stand in the way, in order.
+    /// Returns the conflicting delegations of clients other than `except`, in order.
     fn in_the_way(&self, file: FileId, what: Use, except: Option<ClientId>) -> Vec<(Other, ClientId)> {
         let wanted = |d: &Delegation| Some(d.client) != except && what.conflicts(d);
         let mut found: Vec<_> = self.on(file).filter(|(_, d)| wanted(d)).map(|(other, d)| (other, d.client)).collect();
@@ -256,7 +263,7 @@ impl Delegations {
         self.by_other.insert(other, delegation);
     }
 
-    /// It counts no longer.
+    /// Removes a delegation from the valid ones.
     fn unlist(&mut self, other: &Other) {
         self.pending.remove(other);
         let Some(delegation) = self.by_other.get(other) else { return };
@@ -290,8 +297,8 @@ impl Delegations {
         Some(delegation)
     }
 
-    /// Whether the client must not reclaim after a restart: something was taken from it that it does not know of yet, or is
-    /// about to be.
+    /// Whether the client must not reclaim after a restart: the server has revoked, or is about to revoke, a
+    /// delegation, and the client does not know yet.
     pub(crate) fn is_distrusted(&self, client: ClientId) -> bool {
         self.any_revoked(client) || self.doubted.contains(&client)
     }
@@ -309,13 +316,14 @@ impl Delegations {
         }
     }
 
-    /// Clients that are to return a delegation of data, and have little time if they are disconnected.
+    /// Returns the clients that must return a delegation of data; they have little time while they are disconnected.
     fn to_return_data(&self) -> BTreeSet<ClientId> {
         let pending = self.pending.iter().filter_map(|other| self.by_other.get(other));
         pending.filter(|held| held.data && held.deadline.is_some()).map(|held| held.client).collect()
     }
 
-    /// A client is connected or not: connected again, it has a lease from now on, and disconnected, little time.
+    /// Adjusts deadlines when a client connects or disconnects: a connected client has a lease period from now on, a
+    /// disconnected one little time.
     fn is_connected(&mut self, client: ClientId, connected: bool, now: Timestamp, lease: Duration) {
         for other in &self.pending {
             let held = self.by_other.get_mut(other).filter(|held| held.client == client && held.data);
@@ -330,7 +338,8 @@ impl Delegations {
         }
     }
 
-    /// A recall begins: the client has one lease to give the delegation back, less if it is disconnected and believed dead.
+    /// Begins a recall: the client has one lease period to return the delegation, less if it is disconnected and
+    /// presumed dead.
     fn begin_recall(&mut self, other: Other, now: Timestamp, lease: Duration, connected: bool) -> bool {
         let Some(delegation) = self.by_other.get_mut(&other) else { return false };
         let file = delegation.file;
@@ -348,14 +357,14 @@ impl Delegations {
     }
 }
 
-/// The kind of delegation that goes with an open for this and with a wish; `None` if no kind does.
+/// Returns the kind of delegation that fits the access bits of an open and the wish; `None` if no kind fits.
 fn fitting(access: u32, wish: Wish) -> Option<Power> {
     let both = access & OPEN4_SHARE_ACCESS_BOTH == OPEN4_SHARE_ACCESS_BOTH;
     let reads = access & OPEN4_SHARE_ACCESS_READ != 0;
     let writes = access & OPEN4_SHARE_ACCESS_WRITE != 0;
     match wish {
         Wish::Data if writes => Some(Power::Write),
-        // Who has a file alone reads it unasked, which an open for writing alone does not permit.
+        // The holder of a write delegation reads without asking; an open for writing only does not permit this.
         Wish::Exactly(Power::Write) => both.then_some(Power::Write),
         Wish::Exactly(Power::Names) => None,
         Wish::Exactly(Power::Read) => reads.then_some(Power::Read),
@@ -365,12 +374,12 @@ fn fitting(access: u32, wish: Wish) -> Option<Power> {
 }
 
 impl State {
-    /// Gives a delegation of a file that the client has just opened with these access bits, if that can be.
+    /// Grants a delegation of a file that the client has just opened with these access bits, if possible.
     ///
-    /// `change` is the file's change attribute as the client is told it.
+    /// `change` is the file's change attribute as the client receives it.
     ///
     /// # Errors
-    /// Why none is given.
+    /// Why the server grants none.
     pub fn delegate(
         &mut self,
         client: ClientId,
@@ -393,7 +402,7 @@ impl State {
         {
             return held;
         }
-        // A second one of the same file would be worth nothing to the client.
+        // A second delegation of the same file has no value for the client.
         if self.is_full_of_delegations(client) || self.delegations.client_has(client, file) {
             return Err(NotGiven::Resource);
         }
@@ -401,8 +410,9 @@ impl State {
         Ok((self.add_delegation(given), power))
     }
 
-    /// What a client that asks for a delegation of the data receives where it holds one: the same, if that is enough. One for reading ends, so
-    /// that one for writing takes its place: a new stateid tells recalls of the two apart.
+    /// Answers a client that asks for a delegation of data and already holds a delegation of the file. It receives the
+    /// same delegation if that is enough. A read delegation ends so that a write delegation replaces it: the new
+    /// stateid tells recalls of the two apart.
     fn delegate_again(
         &mut self,
         client: ClientId,
@@ -435,8 +445,8 @@ impl State {
         stateid4 { seqid: 1, other }
     }
 
-    /// Whether others use the file in a way that a delegation of this kind promises away: by opens, or by delegations,
-    /// under which they may have opened it for all that is known here.
+    /// Whether other clients use the file in a way that this kind of delegation excludes, by opens or by delegations. A
+    /// client may have opened the file under its delegation without the server's knowledge.
     fn is_used_by_others(&self, client: ClientId, file: FileId, power: Power) -> bool {
         let open = match power {
             Power::Names => false,
@@ -447,11 +457,11 @@ impl State {
         open || !self.delegations.in_the_way(file, needs, Some(client)).is_empty()
     }
 
-    /// Gives a delegation of the names in a directory (GET_DIR_DELEGATION, §18.39), if that can be. There is none of before a restart: who had one has
-    /// to ask again.
+    /// Grants a delegation of the names in a directory (GET_DIR_DELEGATION, §18.39), if possible. These delegations do
+    /// not survive a restart of the server: the client must ask again.
     ///
     /// # Errors
-    /// Why none is given.
+    /// Why the server grants none.
     pub fn delegate_names(
         &mut self,
         client: ClientId,
@@ -463,7 +473,7 @@ impl State {
         if full || !self.is_callable(client) || self.check_grace(client, false).is_err() {
             return Err(NotGiven::Resource);
         }
-        // Where several clients make names, each would have to wait for all others.
+        // If several clients create names in a directory, each would have to wait for all the others.
         let recalled = held.on(dir).any(|(_, other)| other.deadline.is_some());
         if recalled || held.frozen.contains_key(&dir) || held.cooling.get(&dir).is_some_and(|until| *until > now) {
             return Err(NotGiven::Contention);
@@ -471,18 +481,18 @@ impl State {
         Ok(self.add_delegation(Delegation::new(client, dir, Power::Names, 0)))
     }
 
-    /// A directory is gone: nobody has anything of it any more.
+    /// Drops all delegations of the names in a directory that no longer exists.
     pub fn forget_names(&mut self, dir: FileId) {
         let all = self.delegations.on(dir).filter(|(_, held)| held.power == Power::Names);
         let all: Vec<Other> = all.map(|(other, _)| other).collect();
         all.iter().for_each(|other| self.drop_delegation(other));
     }
 
-    /// Reclaims a delegation of before the restart with the open that is reclaimed (CLAIM_PREVIOUS, §18.16.3). The flag tells
-    /// whether the client has to give it back at once, as it cannot be called back.
+    /// Reclaims a delegation from before the restart together with the open (CLAIM_PREVIOUS, §18.16.3). The flag says
+    /// whether the client must return it at once, because the server cannot call it back.
     ///
     /// # Errors
-    /// RECLAIM_CONFLICT: others have reclaimed what does not go with it.
+    /// RECLAIM_CONFLICT: other clients have reclaimed conflicting state.
     pub fn reclaim_delegation(
         &mut self,
         client: ClientId,
@@ -504,10 +514,12 @@ impl State {
         Ok((stateid, recall))
     }
 
-    /// Whether a client may reclaim a delegation. Each open of the file that it reclaims may name it once more.
+    /// Checks whether a client may reclaim a delegation. Each open of the file that the client reclaims may name the
+    /// delegation again.
     ///
     /// # Errors
-    /// RECLAIM_CONFLICT; STALE_CLIENTID: the client is gone, perhaps since its request began, and would never give anything back.
+    /// RECLAIM_CONFLICT; STALE_CLIENTID: the client no longer exists, perhaps since its request began, and would never
+    /// return a delegation.
     pub fn check_delegation_reclaim(&self, client: ClientId, file: FileId, power: Power) -> Result<()> {
         self.clients.get(client).ok_or(NFS4ERR_STALE_CLIENTID)?;
         let conflict = match self.delegations.power(client, file) {
@@ -517,7 +529,7 @@ impl State {
         if conflict { Err(NFS4ERR_RECLAIM_CONFLICT) } else { Ok(()) }
     }
 
-    /// The delegation that a stateid stands for.
+    /// Returns the kind of the delegation with this stateid.
     ///
     /// # Errors
     /// BAD_STATEID (special, unknown, of another client or another file, or not of a delegation), OLD_STATEID,
@@ -531,7 +543,7 @@ impl State {
         if found.file == file { Ok(found.power) } else { Err(NFS4ERR_BAD_STATEID) }
     }
 
-    /// DELEGRETURN (§18.6): the client has given everything back that it did under the delegation.
+    /// DELEGRETURN (§18.6): the client has sent to the server everything that it did under the delegation.
     ///
     /// # Errors
     /// Those of [`State::find_delegation`].
@@ -542,26 +554,28 @@ impl State {
         Ok(power)
     }
 
-    /// Whether anybody has a delegation that is about more than data.
+    /// Whether a client has a delegation that covers more than data.
     pub fn any_whole_delegation(&self) -> bool {
         self.delegations.whole > 0
     }
 
-    /// Whether others than `except` have delegations that stand in the way of a use.
+    /// Whether clients other than `except` have delegations that conflict with a use.
     pub fn is_delegated(&self, file: FileId, what: Use, except: Option<ClientId>) -> bool {
         !self.delegations.in_the_way(file, what, except).is_empty()
     }
 
-    /// The client that has the file alone, unless it is `except`: its attributes are known only there (§10.4.3).
+    /// Returns the client with a write delegation of the file, unless it is `except`: only this client knows the
+    /// attributes (§10.4.3).
     pub fn delegated_writer(&self, file: FileId, except: ClientId) -> Option<Writer> {
         let mut found = self.delegations.on(file).filter(|(_, d)| d.power == Power::Write && d.client != except);
         found.next().map(|(_, d)| Writer { client: d.client, change: d.change, data: d.data })
     }
 
-    /// Begins to recall what stands in the way of a use, to be returned within one lease; what lapsed clients have is taken
-    /// away at once.
+    /// Begins to recall the delegations that conflict with a use; clients must return them within one lease period.
+    /// Revokes delegations of lapsed clients at once.
     ///
-    /// Returns the callbacks to send, each to be sent until it is answered or [`State::is_recalled`] is false.
+    /// Returns the callbacks to send. The caller repeats each until the client answers or [`State::is_recalled`] is
+    /// false.
     pub fn recall_delegations(
         &mut self,
         file: FileId,
@@ -574,7 +588,8 @@ impl State {
             let held = self.delegations.by_other.get(&other);
             let power = held.map(|held| held.power);
             if self.is_lapsed(client) {
-                // Under a whole one for writing there may be locks that only the client knows of: with it all goes.
+                // Under a full write delegation there may be locks that only the client knows of, so the client loses
+                // all its state.
                 match held.is_some_and(|held| held.power == Power::Write && !held.data) {
                     true => self.expel(client),
                     false => self.revoke_delegation(&other, now),
@@ -588,20 +603,20 @@ impl State {
         recalls
     }
 
-    /// A client has written to a file, or made durable what it wrote. If its delegation was recalled, it has a lease more to return it: what it
-    /// kept may be more than can be written in one (§10.4.6).
+    /// Notes that a client has written to a file, or committed its writes. If its delegation is recalled, the client
+    /// gets another lease period to return it: writing back its dirty data may take longer than one (§10.4.6).
     pub fn flushes(&mut self, client: ClientId, file: FileId, now: Timestamp) {
         if !self.delegations.pending.is_empty() {
             self.delegations.flushes(client, file, now, self.config.lease);
         }
     }
 
-    /// Whether a recall is still waited for.
+    /// Whether the server still waits for the return of a recalled delegation.
     pub fn is_recalled(&self, recall: &DelegationRecall) -> bool {
         self.delegations.pending.contains(&recall.stateid.other)
     }
 
-    /// Gives no new delegation of a file until [`State::thaw_delegations`]; calls nest.
+    /// Stops grants of delegations of a file until [`State::thaw_delegations`]; calls nest.
     pub fn freeze_delegations(&mut self, file: FileId) {
         *self.delegations.frozen.entry(file).or_default() += 1;
     }
@@ -616,7 +631,8 @@ impl State {
         }
     }
 
-    /// Takes a delegation away; its stateid stays to tell. Whoever had it must not write past this server any more.
+    /// Revokes a delegation; its stateid stays so that the client can learn of it. The former holder must no longer
+    /// write to the data servers.
     fn revoke_delegation(&mut self, other: &Other, now: Timestamp) {
         let Some(held) = self.delegations.by_other.get(other).filter(|d| !d.revoked) else { return };
         let (client, file, power) = (held.client, held.file, held.power);
@@ -638,19 +654,19 @@ impl State {
         }
     }
 
-    /// What follows when a delegation counts no longer: it kept the file open.
+    /// Carries out the consequences of the end of a delegation, which kept the file open.
     fn delegation_gone(&mut self, client: ClientId, file: FileId, power: Power) {
         if !self.opens.client_has(client, file) {
             self.drop_return_on_close(client, file);
         }
         self.effects.push(Effect::DelegationGone(file));
-        // Directories are never open, and end with their names.
+        // Directories are never open, and are freed with their names.
         if power != Power::Names && !self.is_open(file) {
             self.effects.push(Effect::LastClose(file));
         }
     }
 
-    /// FREE_STATEID of a delegation (§18.38), which must have been taken away.
+    /// FREE_STATEID of a delegation (§18.38), which must be revoked.
     pub(crate) fn free_delegation(&mut self, client: ClientId, stateid: &stateid4) -> Result<()> {
         match self.delegations.get(client, stateid) {
             Err(NFS4ERR_DELEG_REVOKED) => {
@@ -661,7 +677,7 @@ impl State {
         }
     }
 
-    /// Drops all delegations of a client that is gone.
+    /// Drops all delegations of a client that no longer exists.
     pub(crate) fn drop_delegations(&mut self, client: ClientId) {
         for other in self.delegations.by_client.get(&client).cloned().unwrap_or_default() {
             self.drop_delegation(&other);
@@ -669,11 +685,12 @@ impl State {
         self.delegations.doubted.remove(&client);
     }
 
-    /// Has the records of those removed who have not returned in time what was recalled: they must not reclaim after a
-    /// restart what others have had meanwhile (§8.4.3). Then [`State::distrusted`] takes it away.
+    /// Requests deletion of the records of clients that have not returned a recalled delegation in time. After a
+    /// restart they must not reclaim what other clients have held meanwhile (§8.4.3). [`State::distrusted`] then
+    /// revokes the delegation.
     pub(crate) fn expire_delegations(&mut self, now: Timestamp) {
         self.delegations.cooling.retain(|_, until| *until > now);
-        // Nobody reclaims those.
+        // Delegations of names cannot be reclaimed, so the server revokes them at once.
         let names = self.delegations.overdue(now).filter(|(_, held)| held.power == Power::Names);
         let names: Vec<Other> = names.map(|(other, _)| other).collect();
         names.iter().for_each(|other| self.revoke_delegation(other, now));
@@ -684,7 +701,7 @@ impl State {
         let late: BTreeSet<_> = self.delegations.overdue(now).map(|(_, d)| d.client).collect();
         for client in late {
             if self.is_lapsed(client) {
-                // It has no record any more.
+                // The client has no record any more.
                 self.revoke_overdue(client, now);
             } else if let Some(record) = self.clients.get_mut(client).filter(|c| c.lapse == Lapse::None) {
                 record.recorded = false;
@@ -700,12 +717,12 @@ impl State {
         late.iter().for_each(|other| self.revoke_delegation(other, now));
     }
 
-    /// The record of a client is gone from the disk: what it should have returned by now is taken away.
+    /// Revokes the overdue delegations of a client whose record is deleted from disk.
     pub fn distrusted(&mut self, client: ClientId, now: Timestamp) {
         self.delegations.doubted.remove(&client);
         self.unrecord(client);
         self.revoke_overdue(client, now);
-        // It may have returned everything meanwhile.
+        // The client may have returned everything meanwhile.
         self.note_record(client);
     }
 }

@@ -1,4 +1,5 @@
-//! Layouts: who holds which bytes of which file for which use, and how they come back (RFC 8881 §12.5, §18.42 to §18.44).
+//! Layouts: which client holds which bytes of which file for which use, and their return (RFC 8881 §12.5, §18.42 to
+//! §18.44).
 
 mod segments;
 
@@ -13,7 +14,7 @@ use types::{ByteRange, FileId, Timestamp, limits};
 use wire::nfs4::nfsstat4::*;
 use wire::nfs4::{OPEN4_SHARE_ACCESS_WRITE, layouttype4, stateid4};
 
-/// Most separate pieces that one client may hold of one file.
+/// The largest number of separate segments that one client may hold of one file.
 const SEGMENTS_MAX: usize = 32;
 
 /// A recall that waits for its LAYOUTRETURN.
@@ -23,9 +24,9 @@ struct Pending {
     filter: Filter,
     /// Sequence number in the recall's stateid.
     seqid: u32,
-    /// When the layout is revoked.
+    /// When the server revokes the layout.
     deadline: Timestamp,
-    /// Whether the client has said that it will return the layout.
+    /// Whether the client has promised to return the layout.
     answered: bool,
 }
 
@@ -36,24 +37,24 @@ struct LayoutState {
     file: FileId,
     kind: layouttype4,
     seqid: u32,
-    /// That of the last LAYOUTGET.
+    /// The sequence number of the last LAYOUTGET.
     granted: u32,
     segments: Segments,
     pending: Vec<Pending>,
-    /// When it was taken away; kept until the client shows that it knows.
+    /// When the server revoked it; the entry stays until the client shows that it knows.
     revoked: Option<Timestamp>,
 }
 
-/// Names one recall.
+/// Identifies one recall.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct RecallId(pub u64);
 
-/// A CB_LAYOUTRECALL of type FILE to be sent.
+/// A CB_LAYOUTRECALL of type FILE to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Recall {
-    /// Names it in [`State::recall_answered`].
+    /// Identifies the recall in [`State::recall_answered`].
     pub id: RecallId,
-    /// To whom.
+    /// The client that receives it.
     pub client: ClientId,
     /// `lor_fh`.
     pub file: FileId,
@@ -63,38 +64,38 @@ pub struct Recall {
     pub iomode: Option<Iomode>,
     /// `lor_offset` and `lor_length`.
     pub range: ByteRange,
-    /// `lor_stateid`, its sequence number one above the last that the client was told.
+    /// `lor_stateid`; its sequence number is one above the last that the client received.
     pub stateid: stateid4,
 }
 
-/// What a client said to a recall.
+/// A client's answer to a recall.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecallAnswer {
     /// NFS4_OK: a LAYOUTRETURN will follow.
     WillReturn,
-    /// NFS4ERR_NOMATCHING_LAYOUT: it holds nothing there; no LAYOUTRETURN follows.
+    /// NFS4ERR_NOMATCHING_LAYOUT: the client holds no such layout; no LAYOUTRETURN follows.
     NothingHeld,
-    /// NFS4ERR_DELAY or no answer: ask again with the same [`Recall`].
+    /// NFS4ERR_DELAY or no answer: send the same [`Recall`] again.
     Later,
 }
 
-/// What LAYOUTRETURN of one file did.
+/// The result of LAYOUTRETURN for one file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReturnedLayout {
-    /// `lorr_stateid`; `None` when nothing is held any more.
+    /// `lorr_stateid`; `None` if the client holds nothing any more.
     pub stateid: Option<stateid4>,
-    /// The pieces that were held and are not any more.
+    /// The segments that this call returned.
     pub pieces: Vec<(Iomode, ByteRange)>,
 }
 
-/// Somebody who holds a layout.
+/// A client with a layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// Who.
+    /// The client.
     pub client: ClientId,
-    /// For which use.
+    /// The use.
     pub iomode: Iomode,
-    /// Which bytes.
+    /// The bytes.
     pub range: ByteRange,
 }
 
@@ -105,9 +106,9 @@ pub struct Layouts {
     by_key: HashMap<(ClientId, FileId, layouttype4), [u8; 12]>,
     by_file: HashMap<FileId, BTreeSet<[u8; 12]>>,
     by_client: HashMap<ClientId, BTreeSet<[u8; 12]>>,
-    /// How many revoked states each client has not yet given up: every SEQUENCE asks.
+    /// Number of revoked states that each client has not yet freed; every SEQUENCE reads it.
     revoked: HashMap<ClientId, usize>,
-    /// Files of which no layout is given for the moment, with the number of those who asked for that.
+    /// Files for which the server grants no layout for the moment, with the number of freezes.
     frozen: HashMap<FileId, u32>,
     next_recall: u64,
     recalls: HashMap<RecallId, [u8; 12]>,
@@ -193,7 +194,8 @@ impl Layouts {
         Some(state)
     }
 
-    /// Takes pieces away from a state, ends the recalls that are satisfied, and forgets the state when nothing is left.
+    /// Takes segments away from a state, ends the recalls that this satisfies, and drops the state if no segment is
+    /// left.
     fn give_back(&mut self, other: &[u8; 12], filter: Filter) -> Vec<(Iomode, ByteRange)> {
         let Some(state) = self.by_other.get_mut(other) else { return Vec::new() };
         let pieces = state.segments.take(filter);
@@ -211,21 +213,22 @@ impl Layouts {
     }
 }
 
-/// The sequence number of a layout stateid: never 0, and any earlier one is accepted, for requests run in parallel
-/// (§12.5.5.2.1.4).
+/// Checks the sequence number of a layout stateid: it is never 0, and any earlier number is valid, because clients send
+/// requests in parallel (§12.5.5.2.1.4).
 fn check_layout_seqid(asked: u32, current: u32) -> Result<()> {
     if asked == 0 || (asked.wrapping_sub(current) as i32) > 0 { Err(NFS4ERR_BAD_STATEID) } else { Ok(()) }
 }
 
 impl State {
-    /// Whether `client` may be given a layout now: call it before asking the file system for one.
+    /// Checks whether the server may grant `client` a layout now. Call it before asking the file system for one.
     ///
-    /// `stateid` is that of an open of the file, of locks under one, of a delegation, or of the layouts already held.
+    /// `stateid` is the stateid of an open of the file, of locks under one, of a delegation, or of layouts that the
+    /// client holds.
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID, DELEG_REVOKED, OPENMODE (writing, by an open for reading), LAYOUTUNAVAILABLE (the client takes no
-    /// callbacks, so that nothing could be recalled), RECALLCONFLICT and RETURNCONFLICT (a recall is going on),
-    /// LAYOUTTRYLATER (too many layouts held, or no connection for callbacks), ADMIN_REVOKED.
+    /// BAD_STATEID, OLD_STATEID, DELEG_REVOKED, OPENMODE (writing, with an open for reading), LAYOUTUNAVAILABLE (the
+    /// client accepts no callbacks, so the server could not recall), RECALLCONFLICT and RETURNCONFLICT (a recall is in
+    /// progress), LAYOUTTRYLATER (too many layouts held, or no connection for callbacks), ADMIN_REVOKED.
     pub fn check_layoutget(
         &self,
         client: ClientId,
@@ -279,10 +282,11 @@ impl State {
         if state.segments.len() >= SEGMENTS_MAX { Err(NFS4ERR_LAYOUTTRYLATER) } else { Ok(()) }
     }
 
-    /// Records a layout given and returns its stateid (`logr_stateid`).
+    /// Records a granted layout and returns its stateid (`logr_stateid`).
     ///
     /// # Errors
-    /// Those of [`State::check_layoutget`], which is done again: much may have happened while the layout was made.
+    /// Those of [`State::check_layoutget`], which runs again, because the state may have changed while the layout was
+    /// made.
     pub fn grant_layout(
         &mut self,
         client: ClientId,
@@ -302,7 +306,7 @@ impl State {
                     state.granted = state.seqid;
                     return Ok(stateid4 { seqid: state.seqid, other });
                 }
-                // The client begins anew with an open stateid, so it knows that the old layout is gone.
+                // The client starts again with an open stateid, so it knows that the old layout is gone.
                 _ => self.layouts.remove(&other),
             };
         }
@@ -316,7 +320,7 @@ impl State {
         Ok(stateid4 { seqid: 1, other })
     }
 
-    /// The layouts that a client has of a file, if they were not taken away.
+    /// Returns the layouts that a client has of a file, unless they are revoked.
     fn live_layout(&self, client: ClientId, file: FileId, kind: layouttype4) -> Option<&LayoutState> {
         let other = self.layouts.by_key.get(&(client, file, kind))?;
         self.layouts.by_other.get(other).filter(|s| s.revoked.is_none())
@@ -340,7 +344,7 @@ impl State {
         Ok(state)
     }
 
-    /// Whether a client has layouts of a file under this stateid, of whatever type.
+    /// Checks whether a client has layouts of a file under this stateid, of any type.
     ///
     /// # Errors
     /// BAD_STATEID, ADMIN_REVOKED.
@@ -353,9 +357,10 @@ impl State {
         self.find_layout(client, file, kind, stateid).map(|_| ())
     }
 
-    /// Whether LAYOUTCOMMIT of this range may go ahead: the client must hold part of it for writing (§18.42.3).
+    /// Checks whether LAYOUTCOMMIT of this range may proceed: the client must hold part of the range for writing
+    /// (§18.42.3).
     ///
-    /// An empty range (Linux sends one with only a new time) is in every layout for writing.
+    /// Every layout for writing contains the empty range; Linux sends one with only a new time.
     ///
     /// # Errors
     /// BAD_STATEID, ADMIN_REVOKED, BADLAYOUT.
@@ -377,23 +382,25 @@ impl State {
         if held { Ok(()) } else { Err(NFS4ERR_BADLAYOUT) }
     }
 
-    /// Whether LAYOUTCOMMIT may go ahead for a layout of before the restart (`loca_reclaim`, §12.7.4, §18.42.3).
+    /// Checks whether LAYOUTCOMMIT may proceed for a layout from before the restart (`loca_reclaim`, §12.7.4,
+    /// §18.42.3).
     ///
     /// # Errors
-    /// Those of a reclaim in [`State::check_grace`]; RECLAIM_BAD (no stateid of layouts that an earlier start gave out).
+    /// Those of a reclaim in [`State::check_grace`]; RECLAIM_BAD (not a layout stateid from an earlier start).
     pub fn check_layout_reclaim(&self, client: ClientId, stateid: &stateid4) -> Result<()> {
         self.check_grace(client, true)?;
         let earlier = stateids::boot_epoch(stateid) < self.config.boot_epoch;
         if stateids::is_of_layout(stateid) && earlier { Ok(()) } else { Err(NFS4ERR_RECLAIM_BAD) }
     }
 
-    /// LAYOUTRETURN of type FILE (§18.44). Returning what is not held is no error.
+    /// LAYOUTRETURN of type FILE (§18.44). Returning a layout that the client does not hold is no error.
     ///
-    /// A client does not return layouts while it waits for more: what it has not seen yet would be lost without its knowing.
+    /// A client does not return layouts while a LAYOUTGET is outstanding: it would lose the new layout without knowing
+    /// it.
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID (a LAYOUTGET came between). A revoked layout can be returned: that shows that the client
-    /// knows, and forgets it.
+    /// BAD_STATEID, OLD_STATEID (a LAYOUTGET came between). A revoked layout can be returned: this shows that the
+    /// client knows of the revocation, and removes the layout.
     pub fn return_layout(
         &mut self,
         client: ClientId,
@@ -425,8 +432,8 @@ impl State {
         Ok(ReturnedLayout { stateid, pieces })
     }
 
-    /// LAYOUTRETURN of type FSID or ALL, which are the same as long as there is one file system: everything of one type
-    /// and use. Never fails; returns what was held.
+    /// LAYOUTRETURN of type FSID or ALL, which are equal because there is one file system: returns all layouts of one
+    /// type and use. Never fails; returns the layouts that the client held.
     pub fn return_all_layouts(
         &mut self,
         client: ClientId,
@@ -443,10 +450,11 @@ impl State {
         returned
     }
 
-    /// Begins to recall what overlaps `filter` from everybody but `except`, to be returned within one lease.
+    /// Begins to recall the layouts that overlap `filter` from all clients but `except`; they must return them within
+    /// one lease period.
     ///
-    /// Returns the callbacks to send. Recalls under way that cover the same are not sent twice. The caller waits until
-    /// [`State::conflicting_layouts`] is false, and may [`State::freeze_layouts`] meanwhile.
+    /// Returns the callbacks to send. A recall in progress that covers the same layouts is not sent twice. The caller
+    /// waits until [`State::conflicting_layouts`] is false, and may [`State::freeze_layouts`] meanwhile.
     pub fn recall_layouts(
         &mut self,
         file: FileId,
@@ -457,7 +465,8 @@ impl State {
         self.recall_wanted(file, filter, |s| Some(s.client) != except, now)
     }
 
-    /// Begins to recall all layouts of one type of a file, to be returned within one lease. Nobody waits for that.
+    /// Begins to recall all layouts of one type of a file; clients must return them within one lease period. No request
+    /// waits for this.
     pub fn recall_kind(&mut self, file: FileId, kind: layouttype4, now: Timestamp) -> Vec<Recall> {
         self.recall_wanted(file, Filter::ALL, |s| s.kind == kind, now)
     }
@@ -491,17 +500,17 @@ impl State {
         recalls
     }
 
-    /// The files of which anybody holds a layout, with its type, in their order.
+    /// Returns the files with layouts and the layout types, in order.
     pub fn files_with_layouts(&self) -> BTreeSet<(FileId, layouttype4)> {
         self.layouts.by_key.keys().map(|(_, file, kind)| (*file, *kind)).collect()
     }
 
-    /// Whether a recall is neither satisfied nor over.
+    /// Whether a recall is still in progress.
     pub fn is_recalling(&self, id: RecallId) -> bool {
         self.layouts.recalls.contains_key(&id)
     }
 
-    /// Takes in what a client said to a recall.
+    /// Processes a client's answer to a recall.
     pub fn recall_answered(&mut self, id: RecallId, answer: RecallAnswer) {
         let Some(other) = self.layouts.recalls.get(&id).copied() else { return };
         let Some(state) = self.layouts.by_other.get_mut(&other) else { return };
@@ -516,12 +525,12 @@ impl State {
         }
     }
 
-    /// Whether anybody but `except` still holds a layout that overlaps `filter`.
+    /// Whether a client other than `except` still holds a layout that overlaps `filter`.
     pub fn conflicting_layouts(&self, file: FileId, filter: Filter, except: Option<ClientId>) -> bool {
         self.layouts.states_on(file).any(|(_, s)| Some(s.client) != except && s.segments.any(filter))
     }
 
-    /// Gives no new layout of a file (RECALLCONFLICT) until [`State::thaw_layouts`]; calls nest.
+    /// Stops grants of layouts of a file (RECALLCONFLICT) until [`State::thaw_layouts`]; calls nest.
     pub fn freeze_layouts(&mut self, file: FileId) {
         *self.layouts.frozen.entry(file).or_default() += 1;
     }
@@ -536,7 +545,7 @@ impl State {
         }
     }
 
-    /// Who holds layouts of a file.
+    /// Returns the clients that hold layouts of a file.
     pub fn layout_holders(&self, file: FileId) -> Vec<Holder> {
         let segments = |s: &LayoutState| s.segments.iter().map(move |g| (g.iomode, g.range)).collect::<Vec<_>>();
         self.layouts
@@ -547,7 +556,7 @@ impl State {
             .collect()
     }
 
-    /// Takes away what `client` holds of a file, whether recalled or not; the client must be fenced
+    /// Revokes all layouts of `client` for a file, recalled or not; the caller must fence the client
     /// ([`Effect::LayoutGone`]).
     pub fn revoke_layouts(&mut self, client: ClientId, file: FileId, now: Timestamp) {
         let others: Vec<_> =
@@ -570,7 +579,7 @@ impl State {
         self.layout_effects(client, file, pieces, Gone::Revoked);
     }
 
-    /// Takes pieces from a state without a LAYOUTRETURN.
+    /// Takes segments from a state without a LAYOUTRETURN.
     fn lose(&mut self, other: &[u8; 12], filter: Filter, why: Gone) {
         let Some(state) = self.layouts.by_other.get(other) else { return };
         let (client, file) = (state.client, state.file);
@@ -583,7 +592,7 @@ impl State {
         self.effects.extend(pieces.into_iter().map(gone));
     }
 
-    /// Drops the layouts that were to be returned when `client` closes `file` for the last time.
+    /// Drops the return-on-close layouts when `client` closes `file` for the last time.
     pub(crate) fn drop_return_on_close(&mut self, client: ClientId, file: FileId) {
         let others: Vec<_> =
             self.layouts.states_on(file).filter(|(_, s)| s.client == client).map(|(o, _)| *o).collect();
@@ -597,12 +606,13 @@ impl State {
         }
     }
 
-    /// Whether anybody has a layout of the file.
+    /// Whether a client has a layout of the file.
     pub(crate) fn has_layouts(&self, file: FileId) -> bool {
         self.layouts.by_file.contains_key(&file)
     }
 
-    /// Drops all layouts of a file that is about to be freed: nobody is asked, for there will be nothing to write to.
+    /// Drops all layouts of a file that is about to be freed. The server does not recall them, because there is nothing
+    /// left to write to.
     pub(crate) fn forget_layouts(&mut self, file: FileId) {
         for other in self.layouts.by_file.get(&file).cloned().unwrap_or_default() {
             self.lose(&other, Filter::ALL, Gone::Forgotten);
@@ -610,7 +620,7 @@ impl State {
         }
     }
 
-    /// Drops the layouts that a client holds of one file.
+    /// Drops the layouts of a client for one file.
     pub(crate) fn drop_layouts_of(&mut self, client: ClientId, file: FileId, why: Gone) {
         let others: Vec<_> =
             self.layouts.states_on(file).filter(|(_, s)| s.client == client).map(|(o, _)| *o).collect();
@@ -620,7 +630,7 @@ impl State {
         }
     }
 
-    /// Takes away what lapsed clients hold of a file that overlaps `filter`: nobody waits for them to return it.
+    /// Revokes layouts of lapsed clients that overlap `filter`: no request waits for their return.
     pub fn revoke_lapsed_layouts(&mut self, file: FileId, filter: Filter, except: Option<ClientId>, now: Timestamp) {
         let wanted = |s: &LayoutState| Some(s.client) != except && s.segments.any(filter) && self.is_lapsed(s.client);
         let others: Vec<_> = self.layouts.states_on(file).filter(|(_, s)| wanted(s)).map(|(o, _)| *o).collect();
@@ -637,10 +647,11 @@ impl State {
         }
     }
 
-    /// Revokes what was recalled a lease ago and not returned, and forgets what was revoked a lease ago.
+    /// Revokes layouts that were recalled a lease period ago and not returned, and drops entries revoked a lease period
+    /// ago.
     ///
-    /// FREE_STATEID is the proper end of a revoked state (§18.38), but Linux never frees layout stateids and would be
-    /// told of the loss, and drop all its layouts, with every reply for ever.
+    /// FREE_STATEID is the proper end of a revoked state (§18.38), but Linux never frees layout stateids. Without this
+    /// limit every reply would report the loss for ever, and Linux would drop all its layouts each time.
     pub(crate) fn expire_recalls(&mut self, now: Timestamp) {
         let mut late = Vec::new();
         let mut old = Vec::new();

@@ -1,14 +1,16 @@
-//! Leases: renewed by every SEQUENCE, and what happens when they run out (RFC 8881 §8.3, §8.4.3).
+//! Leases: renewed by every SEQUENCE, and the handling of clients whose lease expires (RFC 8881 §8.3, §8.4.3).
 //!
-//! A client whose lease has run out is *lapsed*: it keeps what it holds until somebody else wants it or too much time has
-//! passed, and goes on as if nothing had happened if it comes back before. From the moment that anything of it may be
-//! given away it has no record on disk, so that after a restart it cannot reclaim what another had meanwhile.
+//! A client whose lease has expired is *lapsed*. It keeps its state until another client wants it or the courtesy time
+//! has passed. If it comes back before that, it continues with its state. Before the server gives any of that state
+//! away it deletes the client's record on disk, so that after a restart the client cannot reclaim what another client
+//! has held meanwhile.
 //!
-//! If an open, a lock or a delegation for writing stands in somebody's way it loses all that it has, and its client id. To lose
-//! that one lock would do, but Linux, when told that some state is gone, first forgets all stateids of locks, then
-//! opens files again, and marks locks as lost at last: meanwhile it writes under the stateid of the open what belonged under
-//! the lock. Without a client id it sends nothing until it has found out what it has lost. Who has a delegation for writing
-//! may hold locks under it that only it knows of.
+//! If an open, a lock or a write delegation of a lapsed client conflicts with another client, the lapsed client loses
+//! all its state and its client id. Removing the one lock would be enough for the protocol. But when Linux learns that
+//! some state is gone, it first forgets all lock stateids, then opens files again, and marks locks as lost last.
+//! Meanwhile it writes, under the open stateid, data that belonged under the lock. Without a client id it sends nothing
+//! until it has found out what it has lost. A holder of a write delegation may have locks under it that only the client
+//! knows of.
 
 use crate::fs::ClientRecord;
 use crate::state::{ClientId, Effect, Gone, State};
@@ -16,15 +18,15 @@ use bytes::Bytes;
 use std::time::Duration;
 use types::{FileId, Timestamp, limits};
 
-/// How far a client is gone.
+/// How far the expiry of a client's lease has progressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Lapse {
-    /// Its lease is good.
+    /// The lease is valid.
     #[default]
     None,
-    /// Its lease has run out; its record is being removed.
+    /// The lease has expired; the client's record is being deleted.
     Noticed,
-    /// And is gone: what the client holds yields to others.
+    /// The record is deleted: the client's state yields to other clients.
     Yields,
 }
 
@@ -37,18 +39,19 @@ pub struct Expired {
     pub owner: Bytes,
     /// Whether it had been confirmed; unconfirmed records expire silently.
     pub confirmed: bool,
-    /// Open states released.
+    /// Number of open states released.
     pub opens: usize,
-    /// Layout states taken away; their segments are [`Effect::LayoutGone`] too.
+    /// Number of layout states revoked; each segment is also reported as [`Effect::LayoutGone`].
     pub layouts: usize,
 }
 
 impl State {
-    /// Deals with every client whose lease has run out, and ends what else has a deadline: the grace period, recalls that
-    /// were not answered, notes of revoked layouts, turns of those who wait for locks. Call it about once per second.
+    /// Handles every client whose lease has expired, and ends everything else with a deadline: the grace period,
+    /// unanswered recalls, entries of revoked layouts, and waits for locks. Call it about once per second.
     ///
-    /// Returns the clients that were removed with all their state since the last call: those that stood in the way of others, those that hold nothing, those that were away for the
-    /// time of courtesy, and those away for longest when there are too many.
+    /// Returns the clients removed with all their state since the last call: those with conflicting state, those
+    /// without state, those silent for longer than the courtesy time, and the longest silent ones if there are too
+    /// many.
     pub fn expire(&mut self, now: Timestamp) -> Vec<Expired> {
         let mut gone: Vec<_> = self.clients.iter().map(|c| c.id).filter(|c| self.lease_expired(*c, now)).collect();
         gone.sort_by_key(|id| (self.clients.get(*id).map(|c| c.renewed), *id));
@@ -89,13 +92,14 @@ impl State {
         Some(expired)
     }
 
-    /// Takes everything from a lapsed client that somebody wants something of; the next [`State::expire`] tells.
+    /// Removes a lapsed client with all its state because another client wants some of it; the next [`State::expire`]
+    /// reports it.
     pub(crate) fn expel(&mut self, id: ClientId) {
         let gone = self.remove_expired(id);
         self.expelled.extend(gone);
     }
 
-    /// Notices that a lease has run out; until the record is known to be gone it is asked for again.
+    /// Marks a lease as expired, and requests deletion of the client's record until the deletion is confirmed.
     fn lapse(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id).filter(|c| c.lapse != Lapse::Yields) else { return };
         client.lapse = Lapse::Noticed;
@@ -103,11 +107,11 @@ impl State {
         self.effects.push(Effect::Lapse { client: id, owner: client.owner.clone() });
     }
 
-    /// The record of a lapsed client is gone from the disk: what it holds yields to others from now on.
+    /// Marks the record of a lapsed client as deleted from disk: its state yields to other clients from now on.
     pub fn lapsed(&mut self, id: ClientId) {
         match self.clients.get_mut(id) {
             Some(client) if client.lapse == Lapse::Noticed => client.lapse = Lapse::Yields,
-            // It came back while the record was being removed.
+            // The client came back while its record was being deleted.
             Some(_) => {
                 self.unrecord(id);
                 self.note_record(id);
@@ -116,30 +120,30 @@ impl State {
         }
     }
 
-    /// Whether what this client holds yields to others.
+    /// Whether the state of this client yields to other clients.
     pub(crate) fn is_lapsed(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|c| c.lapse == Lapse::Yields)
     }
 
-    /// Number of clients whose lease has run out and that hold something.
+    /// Number of clients whose lease has expired and that still hold state.
     pub(crate) fn lapsed_clients(&self) -> usize {
         self.clients.iter().filter(|c| c.lapse != Lapse::None).count()
     }
 
-    /// Something of a lapsed client was given away: it must not write to that file past this server any more.
+    /// Fences a lapsed client that has lost state of a file: it must no longer write the file on the data servers.
     pub(crate) fn fence_lapsed(&mut self, id: ClientId, file: FileId) {
         self.drop_layouts_of(id, file, Gone::Revoked);
     }
 
-    /// The client's record may be gone from the disk.
+    /// Notes that the client's record may be deleted from disk.
     pub(crate) fn unrecord(&mut self, id: ClientId) {
         if let Some(client) = self.clients.get_mut(id) {
             client.recorded = false;
         }
     }
 
-    /// Has the client's record stored if it may reclaim after a restart and there is none: it has nothing left to reclaim
-    /// from before this start, its lease is good, and it knows of everything that was taken from it (§8.4.3).
+    /// Requests that the client's record is stored, if the client may reclaim after a restart and has no record. It may
+    /// if it has finished reclaiming, its lease is valid, and it knows of every revocation (§8.4.3).
     pub(crate) fn note_record(&mut self, id: ClientId) {
         let unknowing = self.delegations.is_distrusted(id);
         let Some(client) = self.clients.get_mut(id) else { return };
@@ -149,19 +153,19 @@ impl State {
         }
     }
 
-    /// Whether the lease of this client is over. Requests being executed keep a client alive.
+    /// Whether the lease of this client has expired. A request in execution keeps the lease valid.
     pub(crate) fn lease_expired(&self, id: ClientId, now: Timestamp) -> bool {
         self.clients
             .get(id)
             .is_some_and(|c| now.since(c.renewed) > self.config.lease && !self.sessions.busy(&c.sessions))
     }
 
-    /// Whether a client was heard of within this time.
+    /// Whether a client has renewed its lease within this time.
     pub(crate) fn is_heard_of(&self, id: ClientId, within: Duration, now: Timestamp) -> bool {
         self.clients.get(id).is_some_and(|c| now.since(c.renewed) < within)
     }
 
-    /// Renews the lease of a client (§8.3). One that was away goes on with what it has left.
+    /// Renews the lease of a client (§8.3). A lapsed client continues with the state that it still has.
     pub(crate) fn renew(&mut self, id: ClientId, now: Timestamp) {
         let Some(client) = self.clients.get_mut(id) else { return };
         client.renewed = client.renewed.max(now);

@@ -1,7 +1,7 @@
-//! Byte-range locks: who holds which bytes of which file, who waits for them (RFC 8881 §9, §18.10 to §18.12).
+//! Byte-range locks: which lock-owner holds which bytes of which file, and which wait (RFC 8881 §9, §18.10 to §18.12).
 //!
-//! Locks are advisory: READ and WRITE do not look at them. All locks of one lock-owner on one file are one set of spans,
-//! whatever opens they were asked under; each run remembers the stateid that the last LOCK of it used (§9.5).
+//! Locks are advisory: READ and WRITE ignore them. All locks of one lock-owner on one file form one set of spans,
+//! whichever opens they were requested under. Each run stores the stateid of its last LOCK (§9.5).
 
 mod waiting;
 
@@ -15,14 +15,14 @@ use waiting::Waiting;
 use wire::nfs4::nfsstat4::*;
 use wire::nfs4::{OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_ACCESS_WRITE, stateid4};
 
-/// A lock-owner: a client and an opaque string of its (§9.1.1).
+/// A lock-owner: a client and an opaque string of that client (§9.1.1).
 type Owner = (ClientId, Bytes);
 type Other = [u8; 12];
 
-/// For whom a LOCK asks (`locker4`).
+/// The lock-owner of a LOCK (`locker4`).
 #[derive(Clone, Copy, Debug)]
 pub enum Locker<'a> {
-    /// A lock-owner, under an open of the file: its first lock there, or the client does not know the stateid.
+    /// A lock-owner under an open of the file: its first lock there, or the client does not know the stateid.
     Open {
         /// The stateid of the open.
         stateid: &'a stateid4,
@@ -33,25 +33,25 @@ pub enum Locker<'a> {
     Held(&'a stateid4),
 }
 
-/// A lock in the way (`LOCK4denied`).
+/// A conflicting lock (`LOCK4denied`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Denied {
-    /// Which bytes.
+    /// The bytes.
     pub span: Span,
-    /// How they are held.
+    /// The kind of the lock.
     pub kind: LockKind,
-    /// By which client.
+    /// The client that holds it.
     pub client: ClientId,
-    /// And which lock-owner of its.
+    /// The lock-owner that holds it.
     pub owner: Bytes,
 }
 
-/// What LOCK gave.
+/// The result of LOCK.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Locked {
     /// The bytes are locked; the stateid of the locks of this owner and open.
     Granted(stateid4),
-    /// Somebody holds a lock in the way, or has waited longer for one that is.
+    /// Another lock-owner holds a conflicting lock, or waits for one and came first.
     Denied(Denied),
 }
 
@@ -60,7 +60,7 @@ pub enum Locked {
 struct LockState {
     owner: Owner,
     file: FileId,
-    /// The open that they were asked under, and go with.
+    /// The open that the locks were requested under; CLOSE of that open drops them.
     open: Other,
     seqid: u32,
 }
@@ -75,7 +75,7 @@ struct FileLocks {
 /// The locks held on one file, by lock-owner.
 type HeldBy = BTreeMap<Owner, Spans<Other>>;
 
-/// The locks of others that one of this kind would conflict with.
+/// Returns the locks of other owners that a lock of this kind would conflict with.
 fn conflicts<'a>(
     held: &'a HeldBy,
     me: &Owner,
@@ -102,8 +102,9 @@ impl FileLocks {
         is_free(&self.held, me, span, kind)
     }
 
-    /// Who waits for a lock that this one would conflict with, was there before `me`, and could have it now: it comes
-    /// first. A waiter that is not free to go keeps nobody back, so that none waits for another in a circle.
+    /// Returns a waiter for a conflicting lock that came before `me` and could get its lock now: it has priority. A
+    /// waiter that could not get its lock blocks no other waiter, so that waiters never wait for each other in a
+    /// circle.
     fn ahead(&self, me: &Owner, span: Span, kind: LockKind, now: Timestamp) -> Option<Denied> {
         let before = self.waiting.before(me, now);
         let mut conflicting = before.filter(|w| w.span.overlaps(span) && w.kind.conflicts(kind));
@@ -117,18 +118,18 @@ impl FileLocks {
 #[derive(Clone, Debug, Default)]
 pub struct Locks {
     by_other: HashMap<Other, LockState>,
-    /// By open and lock-owner: at most one stateid.
+    /// By open and lock-owner: at most one stateid each.
     by_open: HashMap<Other, BTreeMap<Bytes, Other>>,
     by_file: HashMap<FileId, FileLocks>,
-    /// Stateids, runs of bytes and waits of each client together: what its limit counts.
+    /// Stateids, runs of bytes and waits of each client together, which count towards its limit.
     used: Used,
-    /// Runs of bytes held.
+    /// Number of runs of bytes held.
     held: usize,
-    /// Files of which bytes were given up since those who wait were last told.
+    /// Files with bytes unlocked since the waiters were last notified.
     freed: BTreeSet<FileId>,
 }
 
-/// How much there is, by client and altogether.
+/// Numbers by client and in total.
 #[derive(Clone, Debug, Default)]
 struct Used {
     by_client: HashMap<ClientId, usize>,
@@ -150,17 +151,17 @@ impl Locks {
         self.held
     }
 
-    /// Number of LOCKs that were denied and are asked for again and again.
+    /// Number of denied LOCKs that clients keep retrying.
     pub(crate) fn waiting(&self) -> usize {
         self.by_file.values().map(|file| file.waiting.len()).sum()
     }
 
-    /// What a client takes of its limit.
+    /// Returns how much of its limit a client uses.
     pub(crate) fn of_client(&self, client: ClientId) -> usize {
         self.used.by_client.get(&client).copied().unwrap_or(0)
     }
 
-    /// Whether `more` would be too much for this client, or for all together.
+    /// Whether `more` would exceed the limit of this client or of all clients.
     fn full(&self, client: ClientId, more: usize) -> bool {
         self.of_client(client) + more > limits::LOCKS_PER_CLIENT_MAX || self.used.all + more > limits::LOCKS_MAX
     }
@@ -175,7 +176,7 @@ impl Locks {
         self.get(client, stateid).map(|_| ())
     }
 
-    /// What the bytes are held as from now on, by the owner and under the stateid of `other`.
+    /// Sets how the owner of `other` holds the bytes from now on, under that stateid.
     fn set(&mut self, other: Other, span: Span, kind: Option<LockKind>) {
         let Some(state) = self.by_other.get(&other) else { return };
         let file = self.by_file.entry(state.file).or_default();
@@ -196,7 +197,7 @@ impl Locks {
         }
     }
 
-    /// Gives up every byte held under a stateid.
+    /// Unlocks every byte held under a stateid.
     fn release(&mut self, other: &Other) {
         let Some(state) = self.by_other.get(other) else { return };
         let Some(file) = self.by_file.get_mut(&state.file) else { return };
@@ -237,7 +238,7 @@ impl Locks {
         }
     }
 
-    /// A client is gone, and its opens with it: it waits for nothing any more.
+    /// Removes the waits of a client that no longer exists; its opens are dropped too.
     pub(crate) fn forget_client(&mut self, client: ClientId) {
         if self.of_client(client) > 0 {
             self.tidy_waiting(Some(client), None);
@@ -248,12 +249,12 @@ impl Locks {
         self.by_open.get(open).into_iter().flat_map(BTreeMap::values).copied().collect()
     }
 
-    /// An open is gone, and with it the locks asked under it (§18.2.3).
+    /// Drops the locks under an open that no longer exists (§18.2.3).
     pub(crate) fn drop_open(&mut self, open: &Other) {
         self.under(open).iter().for_each(|other| self.remove(other));
     }
 
-    /// Remembers that `me` was denied and will ask again; or, if it said that it will not, forgets it.
+    /// Records that `me` was denied and will retry; if the client said that it will not retry, removes the record.
     fn note_denial(&mut self, me: Owner, file: FileId, span: Span, kind: LockKind, wait: bool, now: Timestamp) {
         let client = me.0;
         let full = self.full(client, 1);
@@ -268,7 +269,7 @@ impl Locks {
         count(&mut self.used, client, before, after);
     }
 
-    /// A lock was given: whoever waited for it does so no longer.
+    /// Removes the wait of an owner that has been granted the lock.
     fn stop_waiting(&mut self, me: &Owner, file: FileId, span: Span) {
         let Some(locks) = self.by_file.get_mut(&file) else { return };
         let before = locks.waiting.of_client(me.0);
@@ -277,7 +278,7 @@ impl Locks {
         count(&mut self.used, me.0, before, after);
     }
 
-    /// Forgets everybody who has stopped asking, or is `gone`.
+    /// Removes all waiters that have stopped retrying, or that belong to the client `gone`.
     pub(crate) fn tidy_waiting(&mut self, gone: Option<ClientId>, now: Option<Timestamp>) {
         let used = &mut self.used;
         self.by_file.retain(|_, file| {
@@ -288,7 +289,7 @@ impl Locks {
 }
 
 impl State {
-    /// Tells of those who can have now what they were denied (§20.11).
+    /// Notifies the waiters that can now get the lock that they were denied (§20.11).
     pub(crate) fn wake_lock_waiters(&mut self) {
         for file in std::mem::take(&mut self.locks.freed) {
             let Some(FileLocks { held, waiting }) = self.locks.by_file.get_mut(&file) else { continue };
@@ -301,7 +302,7 @@ impl State {
         }
     }
 
-    /// The locks that a stateid stands for.
+    /// Returns the locks with this stateid.
     ///
     /// # Errors
     /// BAD_STATEID (special, unknown, of another client or another file, or not of locks), OLD_STATEID.
@@ -314,7 +315,7 @@ impl State {
         if state.file == file { Ok(state) } else { Err(NFS4ERR_BAD_STATEID) }
     }
 
-    /// The open that I/O with this stateid of locks goes by (§9.1.2).
+    /// Returns the open that I/O with this lock stateid uses (§9.1.2).
     ///
     /// # Errors
     /// BAD_STATEID (special, unknown, of another client or another file, or not of locks), OLD_STATEID.
@@ -322,14 +323,14 @@ impl State {
         self.find_lock(client, file, stateid).map(|state| stateid4 { seqid: 0, other: state.open })
     }
 
-    /// LOCK (§18.10). With `wait` the client will ask again if it is denied (`READW_LT`, `WRITEW_LT`), and has its turn
-    /// before whoever comes later.
+    /// LOCK (§18.10). With `wait` the client retries after a denial (`READW_LT`, `WRITEW_LT`), and has priority over
+    /// later waiters.
     ///
-    /// Locks in the way whose owners' leases have run out are taken away (§8.4.3).
+    /// Removes conflicting locks of owners whose leases have expired (§8.4.3).
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID, OPENMODE (a lock for writing needs an open for writing, one for reading an
-    /// open for reading), DELAY (the client holds too many locks).
+    /// BAD_STATEID, OLD_STATEID, OPENMODE (a write lock needs an open for writing, a read lock an open for reading),
+    /// DELAY (the client holds too many locks).
     pub fn lock(
         &mut self,
         client: ClientId,
@@ -364,7 +365,8 @@ impl State {
         self.grant_lock(open, me, file, span, kind).map(Locked::Granted)
     }
 
-    /// Whatever keeps `me` from a lock; locks whose owners' leases have run out do not, and are taken away.
+    /// Returns the conflict that keeps `me` from a lock. Locks of owners whose leases have expired do not conflict, and
+    /// are removed.
     fn lock_in_the_way(
         &mut self,
         me: &Owner,
@@ -417,8 +419,8 @@ impl State {
         Ok(stateid4 { seqid: state.seqid, other })
     }
 
-    /// LOCKT (§18.11): the lock that would be in the way of one of this owner, which need not be known. Locks that would
-    /// be taken away for it do not count.
+    /// LOCKT (§18.11): returns the lock that conflicts with a lock of this owner, which may be unknown to the server.
+    /// Locks that a LOCK would remove do not count.
     pub fn test_lock(
         &self,
         client: ClientId,
@@ -433,11 +435,11 @@ impl State {
         Some(Denied { span: held.span, kind: held.kind, client: owner.0, owner: owner.1.clone() })
     }
 
-    /// LOCKU (§18.12): the owner of this stateid gives up bytes of the file, also those locked under another open.
-    /// Giving up what is not held is no error.
+    /// LOCKU (§18.12): the owner of this stateid unlocks bytes of the file, including bytes locked under another open.
+    /// Unlocking bytes that are not locked is no error.
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID, LOCK_RANGE (it would split a lock, and the client holds too many already).
+    /// BAD_STATEID, OLD_STATEID, LOCK_RANGE (it would split a lock, and the client already holds too many).
     pub fn unlock(&mut self, client: ClientId, file: FileId, stateid: &stateid4, span: Span) -> Result<stateid4> {
         let owner = &self.find_lock(client, file, stateid)?.owner;
         let spans = self.locks.by_file.get(&file).and_then(|locks| locks.held.get(owner));
@@ -460,7 +462,7 @@ impl State {
         Ok(())
     }
 
-    /// The locks held on a file, by client and lock-owner.
+    /// Returns the locks held on a file, by client and lock-owner.
     pub fn locks_on(&self, file: FileId) -> Vec<Denied> {
         let owners = self.locks.by_file.get(&file).into_iter().flat_map(|locks| &locks.held);
         let each = owners.flat_map(|(owner, spans)| spans.iter().map(move |held| (owner, held)));

@@ -11,7 +11,7 @@ use wire::nfs4::{
     OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_ACCESS_WRITE, OPEN4_SHARE_DENY_BOTH, stateid4,
 };
 
-/// Reading or writing, as far as opens are concerned.
+/// The kind of I/O that an open must permit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// READ.
@@ -20,36 +20,36 @@ pub enum Access {
     Write,
 }
 
-/// What OPEN gave.
+/// The result of OPEN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenedState {
     /// The stateid of the open.
     pub stateid: stateid4,
-    /// Whether the owner had the file open already and this open was added to it (§9.9).
+    /// Whether the owner already had the file open, and this open was added to the existing one (§9.9).
     pub upgraded: bool,
 }
 
-/// What CLOSE did.
+/// The result of CLOSE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClosedState {
     /// Whether the open allowed writing.
     pub wrote: bool,
     /// Whether the client has no other open of the file.
     pub last_of_client: bool,
-    /// Whether nobody has the file open any more; an [`Effect::LastClose`] tells it too.
+    /// Whether no client has the file open any more; an [`Effect::LastClose`] reports it too.
     pub last: bool,
 }
 
-/// By what right a READ or WRITE may go ahead.
+/// Why a READ or WRITE may proceed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Permit {
-    /// An open of this file for this use: no permission check is needed.
+    /// An open of this file permits this use: no permission check is needed.
     Open,
-    /// No open: the caller's permissions have to be checked.
+    /// There is no open: the server must check the caller's permissions.
     Special,
 }
 
-/// One open: an owner and a file (§9.1.1).
+/// One open of a file by an open owner (§9.1.1).
 #[derive(Clone, Debug)]
 pub struct Open {
     /// The client.
@@ -62,7 +62,7 @@ pub struct Open {
     pub access: u32,
     /// `OPEN4_SHARE_DENY_*` bits in effect.
     pub deny: u32,
-    /// Which combinations of access and deny the OPENs behind it asked: bit `access * 4 + deny`.
+    /// The combinations of access and deny that its OPENs asked for: bit `access * 4 + deny`.
     modes: u16,
     other: [u8; 12],
     seqid: u32,
@@ -78,7 +78,7 @@ impl Open {
     }
 }
 
-/// How many opens of one file have each access and deny bit.
+/// The number of opens of one file with each access and deny bit.
 #[derive(Clone, Debug, Default)]
 struct FileOpens {
     opens: BTreeSet<[u8; 12]>,
@@ -125,7 +125,8 @@ impl Opens {
         self.by_client.get(&client).map_or(0, BTreeSet::len)
     }
 
-    /// Whether share bits may be added to a file (§9.7): the new access is denied by nobody, the new deny hits nobody.
+    /// Checks whether share bits may be added to a file (§9.7): no open denies the new access, and the new deny
+    /// conflicts with no open.
     fn check_share(&self, file: FileId, access: u32, deny: u32) -> Result<()> {
         let Some(held) = self.by_file.get(&file) else { return Ok(()) };
         if access & bits(held.deny) != 0 || deny & bits(held.access) != 0 {
@@ -134,7 +135,7 @@ impl Opens {
         Ok(())
     }
 
-    /// The open of a stateid, its sequence number checked.
+    /// Returns the open of a stateid, and checks its sequence number.
     fn find(&self, client: ClientId, stateid: &stateid4) -> Result<&Open> {
         let open = self.by_other.get(&stateid.other).filter(|o| o.client == client).ok_or(NFS4ERR_BAD_STATEID)?;
         stateids::check_seqid(stateid.seqid, open.seqid)?;
@@ -145,7 +146,7 @@ impl Opens {
         self.find(client, stateid).map(|_| ())
     }
 
-    /// Sets the share bits of an open, keeping the counts of its file.
+    /// Sets the share bits of an open and updates the counts of its file.
     fn set_share(&mut self, other: [u8; 12], access: u32, deny: u32, modes: u16) -> Option<stateid4> {
         let open = self.by_other.get_mut(&other)?;
         let file = self.by_file.get_mut(&open.file)?;
@@ -166,7 +167,7 @@ impl Opens {
         self.by_other.insert(other, open);
     }
 
-    /// Removes an open; the flag tells whether it was the last of its file.
+    /// Removes an open; the flag says whether it was the last open of its file.
     fn remove(&mut self, other: &[u8; 12]) -> Option<(Open, bool)> {
         let open = self.by_other.remove(other)?;
         if let Some(ids) = self.by_client.get_mut(&open.client) {
@@ -179,7 +180,7 @@ impl Opens {
         Some((open, last))
     }
 
-    /// The open counts no longer; returns whether it was the last of its file.
+    /// Removes an open from the indexes; returns whether it was the last open of its file.
     fn unlist(&mut self, open: &Open) -> bool {
         self.by_key.remove(&(open.client, open.owner.clone(), open.file));
         let Some(file) = self.by_file.get_mut(&open.file) else { return false };
@@ -192,19 +193,19 @@ impl Opens {
         last
     }
 
-    /// The opens that stand in the way of these share bits, with their clients.
+    /// Returns the opens that conflict with these share bits.
     fn in_the_way(&self, file: FileId, access: u32, deny: u32) -> impl Iterator<Item = &Open> {
         let opens = self.by_file.get(&file).into_iter().flat_map(|held| &held.opens);
         let opens = opens.filter_map(|other| self.by_other.get(other));
         opens.filter(move |open| access & open.deny != 0 || deny & open.access != 0)
     }
 
-    /// Whether anybody but this client has the file open.
+    /// Whether a client other than this one has the file open.
     pub(crate) fn others_have(&self, client: ClientId, file: FileId) -> bool {
         self.of_others(client, file).next().is_some()
     }
 
-    /// Whether anybody but this client may write the file, or denies others something.
+    /// Whether another client may write the file or denies access to it.
     pub(crate) fn others_write_or_deny(&self, client: ClientId, file: FileId) -> bool {
         self.of_others(client, file).any(|open| open.access & OPEN4_SHARE_ACCESS_WRITE != 0 || open.deny != 0)
     }
@@ -227,7 +228,7 @@ fn mode_bit(access: u32, deny: u32) -> u16 {
 }
 
 impl State {
-    /// Whether `owner` could open `file` so, without opening it.
+    /// Checks whether a client could open `file` with these share bits, without opening it.
     ///
     /// # Errors
     /// INVAL (no access, or unknown bits), SHARE_DENIED.
@@ -238,14 +239,14 @@ impl State {
         self.opens.check_share(file, access, deny)
     }
 
-    /// OPEN of a file that exists: a new open, or an upgrade of the one that the owner has (§9.9).
+    /// OPEN of an existing file: a new open, or an upgrade of the owner's existing open (§9.9).
     ///
-    /// `access` and `deny` are the share bits alone, without the `WANT` bits.
+    /// `access` and `deny` are only the share bits, without the `WANT` bits.
     ///
-    /// Opens in the way whose clients' leases have run out are taken away (§8.4.3).
+    /// Removes conflicting opens of clients whose leases have expired (§8.4.3).
     ///
     /// # Errors
-    /// INVAL, SHARE_DENIED, DELAY (the client has too many opens, or its machine).
+    /// INVAL, SHARE_DENIED, DELAY (the client or its machine has too many opens).
     pub fn open(
         &mut self,
         client: ClientId,
@@ -280,7 +281,7 @@ impl State {
         Ok(OpenedState { stateid, upgraded: false })
     }
 
-    /// The open that a stateid stands for.
+    /// Returns the open with this stateid.
     ///
     /// # Errors
     /// BAD_STATEID (special, unknown, of another client or another file, or not of an open), OLD_STATEID.
@@ -293,7 +294,7 @@ impl State {
         if open.file == file { Ok(open) } else { Err(NFS4ERR_BAD_STATEID) }
     }
 
-    /// OPEN_DOWNGRADE (§18.18): `access` and `deny` must be the union of what some of the OPENs asked.
+    /// OPEN_DOWNGRADE (§18.18): `access` and `deny` must be the union of the bits of some of the OPENs.
     ///
     /// # Errors
     /// Those of [`State::find_open`], INVAL.
@@ -326,8 +327,8 @@ impl State {
         self.opens.set_share(other, access, deny, kept).ok_or(NFS4ERR_SERVERFAULT)
     }
 
-    /// CLOSE (§18.2). The locks asked under the open go with it; with the client's last open of the file go the layouts that
-    /// were to be returned on close. A delegation keeps the file open.
+    /// CLOSE (§18.2). Drops the locks under the open. With the client's last open of the file it also drops the
+    /// return-on-close layouts. A delegation keeps the file open.
     ///
     /// # Errors
     /// Those of [`State::find_open`].
@@ -347,11 +348,11 @@ impl State {
         Ok(ClosedState { wrote: open.access & OPEN4_SHARE_ACCESS_WRITE != 0, last_of_client, last })
     }
 
-    /// Whether READ or WRITE with this stateid may touch the file (§8.2.3, §9.1.2).
+    /// Checks whether READ or WRITE with this stateid may access the file (§8.2.3, §9.1.2).
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID, DELEG_REVOKED, OPENMODE (the open or delegation is for the other use), LOCKED (a
-    /// special stateid, and somebody denies this use).
+    /// BAD_STATEID, OLD_STATEID, DELEG_REVOKED, OPENMODE (the open or delegation is for the other use), LOCKED (the
+    /// stateid is special, and an open denies this use).
     pub fn check_io(&self, client: ClientId, file: FileId, stateid: &stateid4, access: Access) -> Result<Permit> {
         let bit = match access {
             Access::Read => OPEN4_SHARE_ACCESS_READ,
@@ -380,7 +381,7 @@ impl State {
         }
     }
 
-    /// Whether anybody has the file open, by an open or a delegation.
+    /// Whether a client has the file open, by an open or a delegation.
     pub fn is_open(&self, file: FileId) -> bool {
         self.opens.by_file.contains_key(&file) || self.delegations.is_held(file)
     }
@@ -402,19 +403,19 @@ impl State {
         opens.any(|open| open.client == client && open.access & access != 0)
     }
 
-    /// How many opens a file has.
+    /// Returns the number of opens of a file.
     pub fn open_count(&self, file: FileId) -> usize {
         self.opens.by_file.get(&file).map_or(0, |f| f.opens.len())
     }
 
-    /// The opens of a client, oldest first.
+    /// Returns the opens of a client, oldest first.
     pub fn opens_of(&self, client: ClientId) -> impl Iterator<Item = &Open> {
         let opens = self.opens.by_client.get(&client).into_iter().flatten();
         opens.filter_map(|o| self.opens.by_other.get(o))
     }
 
-    /// Takes away the opens that stand in the way of these share bits, if the leases of all their clients have run out.
-    /// Returns whether the way is free.
+    /// Removes the opens that conflict with these share bits, if the leases of all their clients have expired. Returns
+    /// whether no conflict is left.
     fn take_lapsed_opens(&mut self, file: FileId, access: u32, deny: u32) -> bool {
         if self.opens.in_the_way(file, access, deny).any(|open| !self.is_lapsed(open.client)) {
             return false;
@@ -424,8 +425,8 @@ impl State {
         true
     }
 
-    /// As [`State::check_io`], for a special stateid: the opens that deny the use are taken away if the leases of all
-    /// their clients have run out.
+    /// Does the same as [`State::check_io`] for a special stateid, but first removes the opens that deny the use if the
+    /// leases of all their clients have expired.
     ///
     /// # Errors
     /// Those of [`State::check_io`].

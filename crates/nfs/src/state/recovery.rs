@@ -1,4 +1,5 @@
-//! Recovery after a restart of the server: who may reclaim, and how long everybody else waits (RFC 8881 §8.4.2).
+//! Recovery after a restart of the server: which clients may reclaim, and how long other requests wait (RFC 8881
+//! §8.4.2).
 
 use crate::fs::ClientRecord;
 use crate::names::RELIED_ON;
@@ -9,22 +10,22 @@ use std::time::Duration;
 use types::Timestamp;
 use wire::nfs4::nfsstat4::*;
 
-/// The grace period: while it lasts only reclaims are granted.
+/// The grace period, during which the server grants only reclaims.
 #[derive(Clone, Debug)]
 pub struct Recovery {
-    /// Owners that may still reclaim; grace ends when there are none.
+    /// Owners that may still reclaim; the grace period ends when there are none.
     waiting: HashSet<Bytes>,
     began: Timestamp,
     until: Timestamp,
-    /// However many reclaims come, it is over then.
+    /// The latest end of the grace period, however many reclaims arrive.
     last: Timestamp,
-    /// How long after a reclaim the next one is waited for.
+    /// How long the server waits after a reclaim for the next one.
     patience: Duration,
 }
 
 impl Recovery {
-    /// A grace period of one lease when there are records, none otherwise; of up to two as long as reclaims come one after
-    /// another, for a client that has begun shall be able to finish.
+    /// Begins a grace period of one lease period if there are records, and none otherwise. It extends to at most two
+    /// lease periods while reclaims follow one another, so that a client that has begun can finish.
     pub fn new(records: Vec<ClientRecord>, now: Timestamp, lease: Duration) -> Self {
         Recovery {
             waiting: records.into_iter().map(|r| r.owner).collect(),
@@ -35,22 +36,22 @@ impl Recovery {
         }
     }
 
-    /// Whether reclaims are granted and everything that could conflict with them is not.
+    /// Whether the server grants reclaims and refuses everything that could conflict with them.
     pub fn in_grace(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// The owner reclaims nothing more.
+    /// Notes that the owner has finished reclaiming.
     pub(crate) fn complete(&mut self, owner: &Bytes) {
         self.waiting.remove(owner);
     }
 
-    /// Something was reclaimed.
+    /// Notes that state was reclaimed.
     fn reclaimed(&mut self, now: Timestamp) {
         self.until = self.until.max(now.after(self.patience).min(self.last));
     }
 
-    /// Those that may still reclaim although the time for it is over, in order.
+    /// Returns the owners that may still reclaim although the time for it is over, in order.
     pub(crate) fn late(&self, now: Timestamp) -> Vec<Bytes> {
         if now < self.until {
             return Vec::new();
@@ -62,43 +63,47 @@ impl Recovery {
 }
 
 impl State {
-    /// Whether the server is in its grace period. It ends when everybody known has said RECLAIM_COMPLETE, or a lease after
-    /// the start, or two while reclaims come; then not before the records of those who did not are gone from the disk ([`Effect::GraceOver`]), for
-    /// after another restart they must not reclaim what others have had meanwhile (§8.4.3, the second edge condition).
+    /// Whether the server is in its grace period. The period ends when all known clients have sent RECLAIM_COMPLETE, or
+    /// one lease period after the start, or two while reclaims arrive. In the last two cases the server first deletes
+    /// the records of the other clients from disk ([`Effect::GraceOver`]). After another restart they must not reclaim
+    /// what other clients have held meanwhile (§8.4.3, the second edge condition).
     ///
     /// [`Effect::GraceOver`]: crate::state::Effect::GraceOver
     pub fn in_grace(&self) -> bool {
         self.recovery.in_grace()
     }
 
-    /// Whether clients that have not noticed the restart may still rely on delegations of names, which they cannot reclaim.
+    /// Whether clients that have not noticed the restart may still rely on delegations of names, which they cannot
+    /// reclaim.
     pub fn may_rely_on_names(&self, now: Timestamp) -> bool {
         self.in_grace() && now.since(self.recovery.began) < RELIED_ON
     }
 
-    /// A reclaim was granted: the grace period does not end at once, in the middle of what the client is doing.
+    /// Notes a granted reclaim, so that the grace period does not end while the client is still reclaiming.
     pub fn reclaimed(&mut self, now: Timestamp) {
         self.recovery.reclaimed(now);
     }
 
-    /// The records of these owners are gone: they reclaim no more.
+    /// Ends the reclaims of these owners, whose records are deleted.
     pub fn grace_over(&mut self, owners: &[Bytes]) {
         for owner in owners {
             self.recovery.complete(owner);
             if let Some(client) = self.clients.confirmed(owner) {
-                // One that finished meanwhile was stored before or after the other was deleted: nobody knows.
+                // The new record of a client that finished meanwhile was stored before or after the deletion; the order
+                // is unknown.
                 self.unrecord(client);
                 self.note_record(client);
             }
         }
     }
 
-    /// Whether `client` may get a lock (OPEN, LOCK) now; `reclaim` for CLAIM_PREVIOUS and its kin.
+    /// Checks whether `client` may get an open or a lock (OPEN, LOCK) now; `reclaim` for CLAIM_PREVIOUS and similar
+    /// claims.
     ///
     /// # Errors
-    /// GRACE (others may still reclaim, or the client has not sent RECLAIM_COMPLETE, §18.51.3); for a reclaim NO_GRACE: it
-    /// is too late, or the client has no record, because it held nothing before the restart or somebody else may have
-    /// held it since.
+    /// GRACE (other clients may still reclaim, or the client has not sent RECLAIM_COMPLETE, §18.51.3). For a reclaim
+    /// NO_GRACE: it is too late, or the client has no record, because it held nothing before the restart or another
+    /// client may have held it since.
     pub fn check_grace(&self, client: ClientId, reclaim: bool) -> Result<()> {
         let client = self.clients.get(client).ok_or(NFS4ERR_STALE_CLIENTID)?;
         let may_reclaim = !client.reclaim_complete && self.recovery.waiting.contains(&client.owner);

@@ -1,4 +1,5 @@
-//! Sessions: their making and end, SEQUENCE, connections and the backchannel (RFC 8881 §2.10, §18.34 to §18.37, §18.46).
+//! Sessions: their creation and end, SEQUENCE, connections and the backchannel (RFC 8881 §2.10, §18.34 to §18.37,
+//! §18.46).
 
 use crate::client::slots::{Slots, Ticket};
 use crate::state::slots::{Fingerprint, SlotTable, Verdict};
@@ -15,19 +16,19 @@ use wire::nfs4::{
     callback_sec_parms4, channel_attrs4, channel_dir_from_client4, channel_dir_from_server4, sessionid4,
 };
 
-/// The least request and reply size that a channel can work with, in bytes: SEQUENCE with headers and one small
-/// operation.
+/// The smallest request and reply size of a channel in bytes: SEQUENCE with headers and one small operation.
 const MESSAGE_MIN: u32 = 256;
-/// What the reply cache sets aside for each slot at least: small replies are kept whether asked for or not.
+/// The smallest reply cache space of each slot: small replies are kept even if the client does not ask for caching.
 const CACHED_MIN: u32 = 512;
-/// The reply to a lone SEQUENCE with all headers, its tag not counted: less cannot be cached (§18.46.3).
+/// The size of the reply to a lone SEQUENCE with all headers, without its tag: no smaller limit can cache it
+/// (§18.46.3).
 const SEQUENCE_REPLY: u32 = 80;
 /// The flags that CREATE_SESSION may carry (§18.36.1).
 const CREATE_FLAGS: u32 =
     CREATE_SESSION4_FLAG_PERSIST | CREATE_SESSION4_FLAG_CONN_BACK_CHAN | CREATE_SESSION4_FLAG_CONN_RDMA;
-/// The least operations per request that a client may ask: SEQUENCE and one more.
+/// The smallest number of operations per request that a client may ask for: SEQUENCE and one more.
 const OPERATIONS_MIN: u32 = 2;
-/// Most slots used on a backchannel.
+/// The largest number of slots used on a backchannel.
 const BACK_SLOTS_MAX: u32 = 16;
 
 /// One session.
@@ -37,26 +38,26 @@ pub struct Session {
     pub id: sessionid4,
     /// Its client.
     pub client: ClientId,
-    /// What was agreed for the fore channel.
+    /// The negotiated attributes of the fore channel.
     pub fore: channel_attrs4,
-    /// What was agreed for the backchannel.
+    /// The negotiated attributes of the backchannel.
     pub back: channel_attrs4,
     /// RPC program of callbacks (`csa_cb_program`).
     pub cb_program: u32,
-    /// How callbacks are authenticated: the first of `csa_sec_parms` that is offered here.
+    /// The authentication of callbacks: the first of `csa_sec_parms` that this server supports.
     pub cb_security: Option<callback_sec_parms4>,
     slots: SlotTable,
-    /// Bytes of the reply cache budget set aside for this session.
+    /// Bytes of the reply cache budget that this session reserves.
     reserved: u64,
-    /// For which machine.
+    /// The machine that the reservation counts for.
     machine: Machine,
-    /// Connections that carried its requests and are alive.
+    /// Live connections that carried requests of this session.
     fore_connections: BTreeSet<ConnectionId>,
     /// Connections that callbacks may use.
     back_connections: BTreeSet<ConnectionId>,
-    /// Whether the client ever asked for a backchannel.
+    /// Whether the client has ever asked for a backchannel.
     wants_back: bool,
-    /// A callback was sent and its connection lost: the client has to bind another (§18.46.3).
+    /// A callback was sent and its connection was lost: the client must bind another connection (§18.46.3).
     back_broken: bool,
     callbacks: Slots,
 }
@@ -67,7 +68,7 @@ pub struct Sessions {
     boot_epoch: u32,
     next: u32,
     reserved: u64,
-    /// What of that is for the sessions of each machine.
+    /// The bytes of `reserved` for the sessions of each machine.
     by_machine: HashMap<Machine, u64>,
     by_id: HashMap<sessionid4, Session>,
     by_connection: HashMap<ConnectionId, BTreeSet<sessionid4>>,
@@ -101,12 +102,12 @@ impl Sessions {
     }
 }
 
-/// A request as SEQUENCE sees it.
+/// The properties of a request that SEQUENCE checks.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// The connection that it came on.
+    /// The connection that the request arrived on.
     pub connection: ConnectionId,
-    /// Who sent it, and a digest of what follows SEQUENCE.
+    /// The sender, and a digest of the operations after SEQUENCE.
     pub fingerprint: Fingerprint,
     /// Length of the RPC message in bytes.
     pub size: usize,
@@ -130,28 +131,29 @@ pub struct SlotToken {
 pub struct Sequenced {
     /// The client of the session.
     pub client: ClientId,
-    /// Give it to [`State::finish`] with the reply, whatever happened to the connection meanwhile.
+    /// Pass it to [`State::finish`] with the reply, even if the connection was lost meanwhile.
     pub token: SlotToken,
     /// The result of SEQUENCE.
     pub result: SEQUENCE4resok,
-    /// Largest RPC reply the client takes, in bytes (REP_TOO_BIG beyond).
+    /// Largest RPC reply that the client accepts, in bytes (REP_TOO_BIG beyond).
     pub max_response: u32,
-    /// When the client asked to cache the reply: largest RPC reply that is cached (REP_TOO_BIG_TO_CACHE beyond).
+    /// If the client asked to cache the reply: the largest RPC reply that is cached (REP_TOO_BIG_TO_CACHE beyond).
     pub max_cached: Option<u32>,
 }
 
-/// What a COMPOUND that begins with SEQUENCE turned out to be.
+/// The verdict on a COMPOUND that begins with SEQUENCE.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Sequence {
     /// A new request: execute it, then call [`State::finish`].
     New(Sequenced),
-    /// A retry: answer with these bytes, as [`State::finish`] was given them.
+    /// A retry: answer with these bytes, which [`State::finish`] received.
     Replay(Bytes),
-    /// A retry whose reply was not kept: answer SEQUENCE so, then RETRY_UNCACHED_REP on the next operation.
+    /// A retry whose reply was not kept: answer SEQUENCE with this result, then RETRY_UNCACHED_REP for the next
+    /// operation.
     Uncached(SEQUENCE4resok),
 }
 
-/// Where and how to call back a client.
+/// The address and the parameters for a callback to a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Backchannel {
     /// The session whose backchannel it is.
@@ -160,7 +162,7 @@ pub struct Backchannel {
     pub connection: ConnectionId,
     /// RPC program to call, version 1, procedure `CB_COMPOUND`.
     pub program: u32,
-    /// Acceptable authentication: the first that is offered here, none if there is none.
+    /// The authentication to use: the first of the client's list that this server supports; `None` if it supports none.
     pub security: Option<callback_sec_parms4>,
     /// First operation of the CB_COMPOUND.
     pub sequence: CB_SEQUENCE4args,
@@ -171,17 +173,17 @@ pub struct Backchannel {
 /// How a callback ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallbackEnd {
-    /// CB_SEQUENCE succeeded, whatever the operation behind it said.
+    /// CB_SEQUENCE succeeded, whatever the status of the following operation.
     Answered,
-    /// It was not sent, or CB_SEQUENCE failed with anything but SEQ_MISORDERED: the slot is as before.
+    /// The callback was not sent, or CB_SEQUENCE failed with an error other than SEQ_MISORDERED: the slot is unchanged.
     Refused,
     /// CB_SEQUENCE failed with SEQ_MISORDERED.
     Misordered,
-    /// No reply: the connection is gone, and whether the client has seen the callback is unknown.
+    /// No reply: the connection is lost, and it is unknown whether the client received the callback.
     Lost,
 }
 
-/// Agrees on a channel: never more than asked or than we can do (§18.36.3).
+/// Negotiates a channel: never more than the client asked for or than this server supports (§18.36.3).
 fn negotiate(asked: &channel_attrs4, max_message: u32, max_cached: u32, max_requests: u32) -> Result<channel_attrs4> {
     if asked.ca_maxrequestsize < MESSAGE_MIN || asked.ca_maxresponsesize < MESSAGE_MIN {
         return Err(NFS4ERR_TOOSMALL);
@@ -200,7 +202,7 @@ fn negotiate(asked: &channel_attrs4, max_message: u32, max_cached: u32, max_requ
     })
 }
 
-/// The first way of authentication that is offered here, in memory of its own: the message goes.
+/// Returns the first authentication that this server supports, copied so that the message can be freed.
 fn security(parms: &[callback_sec_parms4]) -> Option<callback_sec_parms4> {
     parms.iter().find_map(|parms| match parms {
         callback_sec_parms4::AUTH_NONE => Some(callback_sec_parms4::AUTH_NONE),
@@ -215,13 +217,13 @@ fn security(parms: &[callback_sec_parms4]) -> Option<callback_sec_parms4> {
 impl State {
     /// CREATE_SESSION (§18.36). `random` makes session ids hard to guess.
     ///
-    /// Arguments that make no session are refused before the sequence number counts: the client may mend them and ask
-    /// again under the same one, as it may with other servers.
+    /// Invalid arguments are refused before the sequence number advances. The client may correct them and ask again
+    /// with the same number, as it may with other servers.
     ///
     /// # Errors
-    /// STALE_CLIENTID, CLID_INUSE (the client id is not confirmed, and somebody else asked for it), SEQ_MISORDERED,
-    /// TOOSMALL, INVAL, NOSPC (too many sessions, or no room for another reply cache), and whatever the request that this
-    /// one repeats got.
+    /// STALE_CLIENTID, CLID_INUSE (the client id is not confirmed, and another principal asked for it), SEQ_MISORDERED,
+    /// TOOSMALL, INVAL, NOSPC (too many sessions, or no memory for another reply cache), and the error of the request
+    /// that this one repeats.
     pub fn create_session(
         &mut self,
         args: &CREATE_SESSION4args,
@@ -254,7 +256,7 @@ impl State {
         result
     }
 
-    /// What is agreed for the fore channel and the backchannel.
+    /// Negotiates the attributes of the fore channel and the backchannel.
     fn channels(&self, args: &CREATE_SESSION4args) -> Result<(channel_attrs4, channel_attrs4)> {
         if args.csa_flags & !CREATE_FLAGS != 0 {
             return Err(NFS4ERR_INVAL);
@@ -264,7 +266,7 @@ impl State {
         let fore = negotiate(fore, max_message, limits::REPLY_CACHED_MAX, limits::SLOTS_MAX)?;
         let wanted = args.csa_flags & CREATE_SESSION4_FLAG_CONN_BACK_CHAN != 0;
         let back = match negotiate(back, max_message, limits::REPLY_CACHED_MAX, BACK_SLOTS_MAX) {
-            // Who wants no backchannel need not describe one, and gets none.
+            // A client that wants no backchannel need not describe one, and gets none.
             Err(_) if !wanted && back.ca_maxrequestsize == 0 => channel_attrs4::default(),
             agreed => agreed?,
         };
@@ -318,8 +320,8 @@ impl State {
         Ok(result)
     }
 
-    /// Sets memory aside for the reply cache of a session from this machine, granting fewer slots as the budget runs low: no machine may hold more than remains
-    /// free.
+    /// Reserves memory for the reply cache of a session from this machine, and grants fewer slots as the budget runs
+    /// low. No machine may reserve more than remains free.
     fn reserve(&mut self, machine: Machine, fore: &mut channel_attrs4) -> Result<u64> {
         let per_slot = u64::from(fore.ca_maxresponsesize_cached.max(CACHED_MIN));
         let own = self.sessions.by_machine.get(&machine).copied().unwrap_or(0);
@@ -334,11 +336,11 @@ impl State {
         Ok(slots * per_slot)
     }
 
-    /// SEQUENCE (§18.46): judges the request, renews the lease, takes the slot.
+    /// SEQUENCE (§18.46): checks the request, renews the lease, and takes the slot.
     ///
     /// # Errors
     /// BADSESSION, BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, SEQ_FALSE_RETRY, DELAY (this request is being executed),
-    /// REQ_TOO_BIG, TOO_MANY_OPS, REP_TOO_BIG_TO_CACHE. After an error nothing has changed.
+    /// REQ_TOO_BIG, TOO_MANY_OPS, REP_TOO_BIG_TO_CACHE. An error changes nothing.
     pub fn sequence(&mut self, args: &SEQUENCE4args, request: Request, now: Timestamp) -> Result<Sequence> {
         let (slot, number, highest) = (args.sa_slotid, args.sa_sequenceid, args.sa_highest_slotid);
         let session = self.sessions.by_id.get_mut(&args.sa_sessionid).ok_or(NFS4ERR_BADSESSION)?;
@@ -376,21 +378,22 @@ impl State {
         })
     }
 
-    /// Ends a request: keeps `reply` (COMPOUND4res without RPC header) for replay if it was to be cached or is small.
+    /// Ends a request: keeps `reply` (COMPOUND4res without RPC header) for replay if the client asked for caching or it
+    /// is small.
     ///
-    /// To be called for every [`Sequence::New`], also when the connection is gone; without a reply, `None`. Returns
-    /// whether the reply is kept. If the session is gone nothing happens.
+    /// The caller must call this for every [`Sequence::New`], even if the connection is lost; `None` means no reply.
+    /// Returns whether the reply is kept. Does nothing if the session no longer exists.
     pub fn finish(&mut self, token: SlotToken, reply: Option<&[u8]>) -> bool {
         let session = self.sessions.by_id.get_mut(&token.session);
         session.is_some_and(|s| s.slots.finish(token.slot, token.sequence, reply))
     }
 
-    /// `sr_status_flags` of a session (§18.46.3).
+    /// Returns `sr_status_flags` of a session (§18.46.3).
     ///
-    /// Some flags never come up here. No session outlives a restart, so that BADSESSION tells of one, and
-    /// RESTART_RECLAIM_NEEDED would make a client that is reclaiming begin again. Opens and locks of lapsed clients go with the client
-    /// id, so that EXPIRED_SOME_STATE_REVOKED and EXPIRED_ALL_STATE_REVOKED have no use. Nobody can take away opens
-    /// or locks by hand (ADMIN_STATE_REVOKED), and nothing moves to another server (LEASE_MOVED).
+    /// The server never sets some flags. No session outlives a restart, so BADSESSION reports a restart, and
+    /// RESTART_RECLAIM_NEEDED would make a reclaiming client begin again. Opens and locks of a lapsed client end with
+    /// its client id, so EXPIRED_SOME_STATE_REVOKED and EXPIRED_ALL_STATE_REVOKED have no use. An administrator cannot
+    /// revoke opens or locks (ADMIN_STATE_REVOKED), and no file system moves to another server (LEASE_MOVED).
     fn status_flags(&self, id: sessionid4) -> u32 {
         let Some(session) = self.sessions.by_id.get(&id) else { return 0 };
         let mut flags = 0;
@@ -409,13 +412,14 @@ impl State {
         flags
     }
 
-    /// BIND_CONN_TO_SESSION (§18.34): a connection for the fore channel, the backchannel or both.
+    /// BIND_CONN_TO_SESSION (§18.34): binds a connection to the fore channel, the backchannel or both.
     ///
-    /// A session made without a usable backchannel gives none: CDFC4_BACK is refused, the others bind the fore channel. A
-    /// connection that carries a channel already gains the other where the client leaves that open; it loses none.
+    /// A session created without a usable backchannel has none: CDFC4_BACK is refused, and the other directions bind
+    /// the fore channel. A connection that already carries a channel can gain the other if the client leaves the choice
+    /// to the server; it never loses one.
     ///
     /// # Errors
-    /// BADSESSION, INVAL (no backchannel, or the connection would have to lose or to gain a channel).
+    /// BADSESSION, INVAL (no backchannel, or the connection would have to lose or gain a channel).
     pub fn bind_conn_to_session(
         &mut self,
         args: &BIND_CONN_TO_SESSION4args,
@@ -450,10 +454,10 @@ impl State {
         })
     }
 
-    /// BACKCHANNEL_CTL (§18.33): program and authentication of callbacks.
+    /// BACKCHANNEL_CTL (§18.33): sets program and authentication of callbacks.
     ///
     /// # Errors
-    /// BADSESSION, NOENT (no way of authentication is offered here).
+    /// BADSESSION, NOENT (this server supports none of the authentications).
     pub fn backchannel_ctl(&mut self, id: sessionid4, args: &BACKCHANNEL_CTL4args) -> Result<()> {
         let session = self.sessions.by_id.get_mut(&id).ok_or(NFS4ERR_BADSESSION)?;
         session.cb_security = Some(security(&args.bca_sec_parms).ok_or(NFS4ERR_NOENT)?);
@@ -461,7 +465,7 @@ impl State {
         Ok(())
     }
 
-    /// DESTROY_SESSION (§18.37). A session none of whose connections is left may be destroyed from any.
+    /// DESTROY_SESSION (§18.37). Any connection may destroy a session that has no live connection.
     ///
     /// # Errors
     /// BADSESSION, CONN_NOT_BOUND_TO_SESSION.
@@ -494,7 +498,7 @@ impl State {
         self.effects.push(Effect::SessionGone(id));
     }
 
-    /// A connection is closed: it leaves all its sessions. Requests that came on it go on and their replies are kept.
+    /// Removes a closed connection from all its sessions. Its requests continue, and their replies are kept.
     pub fn connection_lost(&mut self, connection: ConnectionId) {
         for id in self.sessions.by_connection.remove(&connection).unwrap_or_default() {
             if let Some(session) = self.sessions.by_id.get_mut(&id) {
@@ -509,8 +513,8 @@ impl State {
         self.sessions.by_id.get(&id)
     }
 
-    /// A way to call back a client, with a callback slot of its own; `None` if there is no live connection or every
-    /// slot is taken.
+    /// Returns the parameters for a callback to a client and takes a callback slot. `None` if there is no live
+    /// connection or every slot is taken.
     pub fn backchannel(&mut self, client: ClientId) -> Option<Backchannel> {
         let ids = self.clients.get(client)?.sessions.clone();
         ids.into_iter().find_map(|id| {
@@ -535,23 +539,25 @@ impl State {
         ids.iter().filter_map(|id| self.sessions.by_id.get(id))
     }
 
-    /// Whether some connection for callbacks to this client is alive.
+    /// Whether a connection for callbacks to this client is alive.
     pub fn has_backchannel(&self, client: ClientId) -> bool {
         self.sessions_of(client).any(|s| !s.back_connections.is_empty())
     }
 
-    /// Whether a callback to this client would be answered, for all that is known: nothing is delegated otherwise.
+    /// Whether the client would answer a callback, as far as the server knows; otherwise the server grants no
+    /// delegations.
     pub(crate) fn is_callable(&self, client: ClientId) -> bool {
         let mut sessions = self.sessions_of(client);
         sessions.any(|s| !s.back_connections.is_empty() && !s.back_broken && !s.callbacks.is_dead())
     }
 
-    /// Whether this client ever asked for callbacks.
+    /// Whether this client has ever asked for callbacks.
     pub(crate) fn wants_backchannel(&self, client: ClientId) -> bool {
         self.sessions_of(client).any(|s| s.wants_back)
     }
 
-    /// Ends a callback and frees its slot; after [`CallbackEnd::Lost`] the client is asked to bind another connection.
+    /// Ends a callback and frees its slot. After [`CallbackEnd::Lost`] the server asks the client to bind another
+    /// connection.
     pub fn callback_done(&mut self, session: sessionid4, slot: Ticket, end: CallbackEnd) {
         let Some(session) = self.sessions.by_id.get_mut(&session) else { return };
         match end {

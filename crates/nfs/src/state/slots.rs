@@ -1,17 +1,17 @@
-//! The reply cache of one session: what makes every request happen exactly once (RFC 8881 §2.10.6.1).
+//! The reply cache of one session, which makes every request execute exactly once (RFC 8881 §2.10.6.1).
 
 use crate::state::{Principal, Result};
 use bytes::Bytes;
 use wire::nfs4::nfsstat4::*;
 
-/// Replies up to this size are kept even when the client did not ask for it: that costs little and spares it
-/// RETRY_UNCACHED_REP; a lone SEQUENCE is among them.
+/// Replies up to this size are kept even if the client did not ask for caching. This costs little and avoids
+/// RETRY_UNCACHED_REP; the reply to a lone SEQUENCE is that small.
 const SMALL_REPLY: usize = 512;
 
-/// Bytes of a request that enter its fingerprint.
+/// Number of bytes of a request that enter its fingerprint.
 const FINGERPRINT_BYTES: usize = 256;
 
-/// Tells a retry from another request on the same slot with the same sequence number (§2.10.6.1.3.1).
+/// Distinguishes a retry from a different request with the same slot and sequence number (§2.10.6.1.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fingerprint {
     principal: Principal,
@@ -19,10 +19,11 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// The fingerprint of a request: who sent it, and the length and first bytes of the operations after SEQUENCE.
+    /// Returns the fingerprint of a request: its sender, and the length and first bytes of the operations after
+    /// SEQUENCE.
     ///
-    /// SEQUENCE itself is left out, for clients encode a retry anew and `sa_highest_slotid` may have moved. Only a
-    /// bounded prefix is looked at, for payloads are long.
+    /// SEQUENCE itself is excluded, because clients encode a retry again and `sa_highest_slotid` may have changed. Only
+    /// a bounded prefix counts, because payloads are long.
     pub fn new(principal: Principal, operations: &[u8]) -> Self {
         let mut digest = 0xcbf2_9ce4_8422_2325_u64 ^ operations.len() as u64;
         for byte in operations.iter().take(FINGERPRINT_BYTES) {
@@ -32,26 +33,26 @@ impl Fingerprint {
     }
 }
 
-/// What to do with a request that SEQUENCE (or CB_SEQUENCE) accepted.
+/// The decision on a request that SEQUENCE (or CB_SEQUENCE) accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Execute it, then call [`SlotTable::finish`].
     New,
     /// Answer with these bytes.
     Replay(Bytes),
-    /// Executed before, but its reply was not kept: answer SEQUENCE, then RETRY_UNCACHED_REP on the next operation.
+    /// Executed before, but the reply was not kept: answer SEQUENCE, then RETRY_UNCACHED_REP for the next operation.
     Uncached,
 }
 
 #[derive(Clone, Debug)]
 enum Reply {
-    /// Nothing has been executed yet.
+    /// No request has been executed yet.
     None,
-    /// Being executed.
+    /// The request is being executed.
     InProgress { cache: bool },
-    /// Executed, reply kept.
+    /// The request was executed and its reply is kept.
     Kept(Bytes),
-    /// Executed, reply not kept.
+    /// The request was executed and its reply is not kept.
     Dropped,
 }
 
@@ -75,23 +76,24 @@ pub struct SlotTable {
 }
 
 impl SlotTable {
-    /// `count` slots (at least one), each keeping a reply of at most `max_cached` bytes.
+    /// Creates `count` slots (at least one), each keeping a reply of at most `max_cached` bytes.
     pub fn new(count: u32, max_cached: u32) -> Self {
         let count = count.max(1);
         SlotTable { slots: vec![Slot::FRESH; count as usize], target: count - 1, max_cached }
     }
 
-    /// The highest slot that is accepted (`sr_highest_slotid`).
+    /// Returns the highest slot that is accepted (`sr_highest_slotid`).
     pub fn highest(&self) -> u32 {
         self.slots.len() as u32 - 1
     }
 
-    /// The highest slot that the requester should use (`sr_target_highest_slotid`).
+    /// Returns the highest slot that the requester should use (`sr_target_highest_slotid`).
     pub fn target(&self) -> u32 {
         self.target
     }
 
-    /// Asks the requester to use slots up to `target` only; slots above are retired once it says that it obeys.
+    /// Asks the requester to use only slots up to `target`; higher slots are dropped once its requests show that it
+    /// complies.
     pub fn set_target(&mut self, target: u32) {
         self.target = target;
         if target > self.highest() {
@@ -99,17 +101,17 @@ impl SlotTable {
         }
     }
 
-    /// Bytes of replies held.
+    /// Returns the bytes of replies held.
     pub fn cached_bytes(&self) -> usize {
         self.slots.iter().map(|s| if let Reply::Kept(bytes) = &s.reply { bytes.len() } else { 0 }).sum()
     }
 
-    /// Requests being executed.
+    /// Returns the number of requests being executed.
     pub fn in_progress(&self) -> usize {
         self.slots.iter().filter(|s| matches!(s.reply, Reply::InProgress { .. })).count()
     }
 
-    /// Judges a request without changing anything.
+    /// Checks a request without changing anything.
     ///
     /// # Errors
     /// BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, DELAY (the slot's request is being executed), SEQ_FALSE_RETRY.
@@ -120,7 +122,7 @@ impl SlotTable {
         }
         if sequence == entry.sequence.wrapping_add(1) {
             return match entry.reply {
-                // The client has given up the request being executed; it may have the slot when that is done.
+                // The client has given up the request in execution; it may use the slot when that request is done.
                 Reply::InProgress { .. } => Err(NFS4ERR_DELAY),
                 _ => Ok(Verdict::New),
             };
@@ -141,10 +143,10 @@ impl SlotTable {
         }
     }
 
-    /// Judges a request and, if it is new, takes the slot for it.
+    /// Checks a request and, if it is new, takes the slot for it.
     ///
     /// # Errors
-    /// Those of [`SlotTable::judge`]; after an error the slot is as before (§2.10.6.1.2).
+    /// Those of [`SlotTable::judge`]; an error leaves the slot unchanged (§2.10.6.1.2).
     pub fn begin(
         &mut self,
         slot: u32,
@@ -161,9 +163,9 @@ impl SlotTable {
         Ok(verdict)
     }
 
-    /// Stores the outcome of a request taken by [`SlotTable::begin`]; `None` when there is no reply to keep.
+    /// Stores the outcome of a request taken by [`SlotTable::begin`]; `None` if there is no reply to keep.
     ///
-    /// Returns whether the reply is kept. A slot that has moved on meanwhile is left alone.
+    /// Returns whether the reply is kept. Does nothing if the slot has advanced meanwhile.
     pub fn finish(&mut self, slot: u32, sequence: u32, reply: Option<&[u8]>) -> bool {
         let Some(entry) = self.slots.get_mut(slot as usize) else { return false };
         let Reply::InProgress { cache } = entry.reply else { return false };
@@ -178,7 +180,7 @@ impl SlotTable {
         matches!(entry.reply, Reply::Kept(_))
     }
 
-    /// Drops slots above the target when the requester no longer has requests there (§2.10.6.1).
+    /// Drops slots above the target when the requester has no more requests there (§2.10.6.1).
     fn retire(&mut self, highest: u32) {
         if highest > self.target {
             return;

@@ -1,4 +1,4 @@
-//! Stateids: how they are built, the special ones, the rules of their sequence numbers (RFC 8881 §8.2).
+//! Stateids: their encoding, the special values, and the rules of their sequence numbers (RFC 8881 §8.2).
 
 use crate::state::{ClientId, Result, State};
 use wire::nfs4::nfsstat4::{self, *};
@@ -8,12 +8,12 @@ use wire::nfs4::stateid4;
 pub const ANONYMOUS: stateid4 = stateid4 { seqid: 0, other: [0; 12] };
 /// The READ bypass stateid: reads that ignore share reservations (§8.2.3).
 pub const BYPASS: stateid4 = stateid4 { seqid: u32::MAX, other: [0xff; 12] };
-/// Stands for the stateid that the last operation of the COMPOUND returned (§8.2.3, §16.2.3.1.2).
+/// Denotes the stateid that the last operation of the COMPOUND returned (§8.2.3, §16.2.3.1.2).
 pub const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
-/// Never valid; what CLOSE returns (§8.2.3, §18.2.4).
+/// Never valid; CLOSE returns it (§8.2.3, §18.2.4).
 pub const INVALID: stateid4 = stateid4 { seqid: u32::MAX, other: [0; 12] };
 
-/// What a stateid stands for.
+/// The kind of state that a stateid names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -27,7 +27,7 @@ pub enum Kind {
     Delegation = 4,
 }
 
-/// The class of a stateid by its form alone.
+/// The class of a stateid, determined by its form alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// [`ANONYMOUS`].
@@ -36,11 +36,12 @@ pub enum Form {
     Bypass,
     /// [`CURRENT`].
     Current,
-    /// One that this server could have handed out since its start.
+    /// A stateid that this server could have issued since its start.
     Ordinary(Kind),
 }
 
-/// `other`: boot epoch (4 bytes), kind (1), index (7), so that one from before a restart is told from a forged one.
+/// Encodes `other`: boot epoch (4 bytes), kind (1), index (7). The epoch tells a stateid from before a restart from a
+/// forged one.
 pub(crate) fn other(boot_epoch: u32, kind: Kind, index: u64) -> [u8; 12] {
     let mut out = [0; 12];
     out[..4].copy_from_slice(&boot_epoch.to_be_bytes());
@@ -49,9 +50,10 @@ pub(crate) fn other(boot_epoch: u32, kind: Kind, index: u64) -> [u8; 12] {
     out
 }
 
-/// The class of `stateid`; BAD_STATEID for reserved combinations and for what an earlier or another server made.
+/// Returns the class of `stateid`; BAD_STATEID for reserved combinations and for stateids of an earlier start or
+/// another server.
 ///
-/// Stateids of an earlier start are BAD_STATEID and not STALE_STATEID, which NFSv4.1 no longer uses (§15.1.16.5).
+/// Stateids of an earlier start give BAD_STATEID and not STALE_STATEID, which NFSv4.1 no longer uses (§15.1.16.5).
 pub fn form(stateid: &stateid4, boot_epoch: u32) -> Result<Form> {
     if *stateid == ANONYMOUS {
         return Ok(Form::Anonymous);
@@ -74,32 +76,32 @@ pub fn form(stateid: &stateid4, boot_epoch: u32) -> Result<Form> {
     }
 }
 
-/// Whether a stateid is reserved and stands for no state of a file, whatever server made it: its `other` is all zeros or
-/// all ones (§8.2.3).
+/// Whether a stateid is reserved and names no state of a file on any server: its `other` is all zeros or all ones
+/// (§8.2.3).
 pub fn is_special(stateid: &stateid4) -> bool {
     stateid.other == ANONYMOUS.other || stateid.other == BYPASS.other
 }
 
-/// Whether a stateid has the form of one of layouts, of whatever start.
+/// Whether a stateid has the form of a layout stateid, from any start.
 pub fn is_of_layout(stateid: &stateid4) -> bool {
     stateid.other[4] == Kind::Layout as u8
 }
 
-/// The start of the server that made a stateid, if it made it.
+/// Returns the boot epoch of the server start that issued a stateid.
 pub(crate) fn boot_epoch(stateid: &stateid4) -> u32 {
     let mut epoch = [0; 4];
     epoch.copy_from_slice(&stateid.other[..4]);
     u32::from_be_bytes(epoch)
 }
 
-/// The sequence number after `seqid`: 0 is skipped, for it means "current" in requests (§8.2.2).
+/// Returns the sequence number after `seqid`. It skips 0, which means "current" in requests (§8.2.2).
 pub fn next_seqid(seqid: u32) -> u32 {
     if seqid == u32::MAX { 1 } else { seqid + 1 }
 }
 
 /// Compares the sequence number of a request with the current one: 0 matches, older is OLD_STATEID, newer BAD_STATEID.
 ///
-/// Distances are taken modulo 2^32, which agrees with §8.2.2 for every client with fewer than 2^31 slots.
+/// It compares modulo 2^32, which agrees with §8.2.2 for every client with fewer than 2^31 slots.
 pub fn check_seqid(asked: u32, current: u32) -> Result<()> {
     match asked.wrapping_sub(current) as i32 {
         _ if asked == 0 => Ok(()),
@@ -110,7 +112,8 @@ pub fn check_seqid(asked: u32, current: u32) -> Result<()> {
 }
 
 impl State {
-    /// TEST_STATEID of one stateid: its status if it were used (§18.48). Special stateids are BAD_STATEID.
+    /// TEST_STATEID of one stateid: returns the status that using it would give (§18.48). Special stateids give
+    /// BAD_STATEID.
     pub fn test_stateid(&self, client: ClientId, stateid: &stateid4) -> nfsstat4 {
         let result = match form(stateid, self.config.boot_epoch) {
             Ok(Form::Ordinary(Kind::Open)) => self.opens.test(client, stateid),
@@ -122,7 +125,7 @@ impl State {
         result.err().unwrap_or(NFS4_OK)
     }
 
-    /// FREE_STATEID (§18.38): drops revoked state and locks that hold no byte; LOCKS_HELD for state in use.
+    /// FREE_STATEID (§18.38): drops revoked state and locks that cover no byte; LOCKS_HELD for state in use.
     ///
     /// # Errors
     /// BAD_STATEID, OLD_STATEID, LOCKS_HELD.
@@ -134,7 +137,7 @@ impl State {
             Form::Ordinary(Kind::Delegation) => self.free_delegation(client, stateid)?,
             _ => return Err(NFS4ERR_BAD_STATEID),
         }
-        // The last loss acknowledged lets the client reclaim again (§8.4.3).
+        // Acknowledging the last revocation lets the client reclaim again (§8.4.3).
         self.note_record(client);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Random requests of two clients, decided byte by byte: what the server must survive with its tables in order.
+//! Random requests of two clients, determined by a byte string: the server must survive them with consistent tables.
 
 use super::{Bench, LEASE, Peer};
 use crate::attrs::{self, Mask};
@@ -13,7 +13,7 @@ use wire::nfs4::*;
 use wire::nfs4::{nfs_argop4 as Arg, nfs_resop4 as Res};
 use xdr::Xdr;
 
-/// Decisions, taken from a string of bytes; zeros when it is used up.
+/// Random decisions, taken from a byte string; zeros after its end.
 struct Dice<'a>(&'a [u8]);
 
 impl Dice<'_> {
@@ -44,7 +44,7 @@ impl Dice<'_> {
     }
 }
 
-/// What the clients have seen: stateids and filehandles to use again, whoever they belong to.
+/// Stateids and filehandles that the clients have received, for reuse by any client.
 #[derive(Default)]
 pub struct Seen {
     stateids: Vec<stateid4>,
@@ -72,7 +72,7 @@ impl Seen {
         }
     }
 
-    /// Remembers what a reply gave.
+    /// Records the stateids and filehandles of a reply.
     pub fn note(&mut self, reply: &COMPOUND4res) {
         for result in &reply.resarray {
             match result {
@@ -93,7 +93,7 @@ impl Seen {
                 _ => {}
             }
         }
-        // The newest stay: those of before are often gone.
+        // Keeps the newest stateids, as older ones are often invalid.
         let old = self.stateids.len().saturating_sub(64);
         self.stateids.drain(..old);
         self.handles.truncate(64);
@@ -145,7 +145,7 @@ fn open(dice: &mut Dice, seen: &Seen) -> OPEN4args {
     }
 }
 
-/// Operations on names and attributes.
+/// Returns an operation on names or attributes.
 fn namespace(dice: &mut Dice, seen: &Seen) -> Arg {
     match dice.byte() % 19 {
         0 => Arg::OP_ACCESS(ACCESS4args { access: u32::from(dice.byte()) }),
@@ -189,7 +189,7 @@ fn namespace(dice: &mut Dice, seen: &Seen) -> Arg {
     }
 }
 
-/// LOCK, LOCKT or LOCKU of bytes that often meet.
+/// Returns LOCK, LOCKT or LOCKU of bytes that often overlap.
 fn locking(dice: &mut Dice, seen: &Seen) -> Arg {
     let locktype = dice.of(&[READ_LT, WRITE_LT, READW_LT, WRITEW_LT]);
     let (offset, length) = (dice.of(&[0, 0, 1, 2, 4096, u64::MAX]), dice.of(&[1, 2, 3, 4096, u64::MAX, 0]));
@@ -219,7 +219,7 @@ fn locking(dice: &mut Dice, seen: &Seen) -> Arg {
     }
 }
 
-/// Operations on open files, locks and layouts.
+/// Returns an operation on open files, locks or layouts.
 fn data(dice: &mut Dice, seen: &Seen) -> Arg {
     match dice.byte() % 24 {
         18.. => locking(dice, seen),
@@ -286,7 +286,7 @@ fn data(dice: &mut Dice, seen: &Seen) -> Arg {
     }
 }
 
-/// Operations of version 4.2, and those that never are for a session's middle.
+/// Returns an operation of version 4.2, or one that is not valid in the middle of a session's request.
 fn others(dice: &mut Dice, seen: &Seen, peer: &Peer) -> Arg {
     let stateid = seen.stateid(dice);
     match dice.byte() % 24 {
@@ -356,7 +356,7 @@ fn others(dice: &mut Dice, seen: &Seen, peer: &Peer) -> Arg {
     }
 }
 
-/// Opens a file for more than before, and gives that up again.
+/// Opens a file with more share bits than before, and removes them again.
 fn less_again(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
     let more = OPEN4args { share_access: OPEN4_SHARE_ACCESS_BOTH, ..open(dice, seen) };
     let less = OPEN4args { share_access: OPEN4_SHARE_ACCESS_READ, ..more.clone() };
@@ -377,7 +377,7 @@ fn copying(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
     ops.push(Arg::OP_COPY(COPY4args { ca_src_stateid: current, ca_dst_stateid: current, ..COPY4args::default() }));
 }
 
-/// Operations that only make sense one after another.
+/// Adds operations that only make sense in sequence.
 fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
     let (dir, link) = (Bytes::from_static(b"dir"), Bytes::from_static(b"link"));
     match dice.byte() % 9 {
@@ -413,7 +413,7 @@ fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
         }
         4 => less_again(dice, seen, ops),
         5 => {
-            // The stateids of all but the first are the current one or one seen before.
+            // The stateids after the first operation are the current one or one received before.
             let current = stateid4 { seqid: 1, other: [0; 12] };
             ops.push(Arg::OP_OPEN(open(dice, seen)));
             for _ in 0..3 {
@@ -449,7 +449,7 @@ fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
     }
 }
 
-/// The operations of one request of `peer`, SEQUENCE first, decided by `bytes`.
+/// Returns the operations of one request of `peer`, SEQUENCE first, determined by `bytes`.
 pub fn random_request(peer: &Peer, bytes: &[u8], seen: &Seen) -> Vec<Arg> {
     request(peer, &mut Dice(bytes), seen)
 }
@@ -475,8 +475,8 @@ fn request(peer: &Peer, dice: &mut Dice, seen: &Seen) -> Vec<Arg> {
     ops
 }
 
-/// Plays requests decided by `bytes`. Panics if a reply cannot be read, if a retry is answered otherwise than the request, or
-/// if anything is left once both clients are gone. Returns what the server counted.
+/// Plays requests determined by `bytes`. Panics if a reply cannot be decoded, if a retry gets a different answer than
+/// the request, or if state is left after both clients are gone. Returns the server's counters.
 pub fn play(bytes: &[u8]) -> Counters {
     let bench = Bench::default();
     let mut peers = [Peer::meet(&bench, 1), Peer::meet(&bench, 2)];
@@ -486,14 +486,14 @@ pub fn play(bytes: &[u8]) -> Counters {
     while !dice.0.is_empty() {
         let which = usize::from(dice.byte() & 1);
         let peer = &peers[which];
-        // Callbacks say that nothing is held, so that nothing that recalls has to wait.
+        // Callbacks answer that the client holds nothing, so that no recall has to wait.
         (0..4).for_each(|_| bench.server.callbacks().next(Some(NFS4ERR_NOMATCHING_LAYOUT)));
-        // Another SEQUENCE may be among the operations.
+        // The operations may contain another SEQUENCE.
         let number = peer.sequence.get().wrapping_add(1);
         let ops = request(peer, &mut dice, &seen);
         let mut body = peer.call(ops).body;
         if dice.byte() == 255 {
-            // Damage one byte, or cut the request short.
+            // Damage one byte, or truncate the request.
             let mut damaged = body.to_vec();
             let at = usize::from(dice.byte()) * 3 % damaged.len();
             damaged[at] ^= dice.byte();
@@ -515,8 +515,8 @@ pub fn play(bytes: &[u8]) -> Counters {
     bench.server.counters()
 }
 
-/// Sends the request with this sequence number and, if the reply was kept, the same once more. Returns whether the
-/// session can still be used.
+/// Sends the request with this sequence number and, if the reply was kept, the same request again. Returns whether the
+/// session is still usable.
 fn exchange(peer: &Peer, number: u32, body: Bytes, seen: &mut Seen) -> bool {
     let send = || peer.bench.server.compound(peer.raw(body.clone())).now_or_never();
     let Some(Ok(reply)) = send() else {
@@ -527,7 +527,7 @@ fn exchange(peer: &Peer, number: u32, body: Bytes, seen: &mut Seen) -> bool {
     assert!(reply.len() <= reply_bound(&body), "{} bytes of {body:?}", reply.len());
     let decoded = COMPOUND4res::from_bytes(&reply).expect("replies can be read");
     seen.note(&decoded);
-    // A SEQUENCE that failed has not used up its number, nor has one in the middle.
+    // A SEQUENCE that failed, or that was not first, has not used up its number.
     let begun = matches!(decoded.resarray.first(), Some(first) if is_sequence(first));
     peer.sequence.set(if begun { number } else { number.wrapping_sub(1) });
     let kept = reply.len() < 500 && begun;

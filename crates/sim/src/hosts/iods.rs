@@ -17,12 +17,12 @@ use types::limits::{FRAGMENTS_MAX, RECORD_MAX};
 use wire::native::Key;
 use wire::rpc::record::{Mark, Progress};
 
-/// How a disk misbehaves, if it does.
+/// Injected misbehavior of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiskTrouble {
-    /// Of a hundred operations, so many fail.
+    /// Percentage of operations that fail.
     pub failing_percent: u64,
-    /// Longest time a request takes, in milliseconds.
+    /// Longest delay of a request, in milliseconds.
     pub slow_ms: u64,
 }
 
@@ -31,7 +31,7 @@ pub struct IodHost {
     host: Host,
     net: Net,
     disk: Memory,
-    /// Its right disk, while an older copy is in its place.
+    /// The current disk, while an older copy is in use.
     right: Option<Memory>,
     fsid: Fsid,
     key: Key,
@@ -44,7 +44,7 @@ struct Shared {
     rng: Mutex<Rng>,
     trouble: Mutex<DiskTrouble>,
     dying: Mutex<bool>,
-    /// Whether the disk may have made errors since the process started.
+    /// Whether the disk may have returned errors since the process started.
     erred: Mutex<bool>,
 }
 
@@ -59,7 +59,7 @@ impl Shared {
 }
 
 impl IodHost {
-    /// A host with a formatted, empty store on its disk; nothing runs yet.
+    /// Returns a host whose disk holds a formatted, empty store; no process runs.
     pub fn new(index: u64, net: Net, rng: Rng, fsid: Fsid, key: Key, disk: Memory) -> Self {
         let host = IOD + index;
         disk.power_cut(&mut |_| 1);
@@ -72,22 +72,22 @@ impl IodHost {
         IodHost { host, net, disk, right: None, fsid, key, shared, process: None }
     }
 
-    /// Its host.
+    /// Returns the host.
     pub fn host(&self) -> Host {
         self.host
     }
 
-    /// Its disk.
+    /// Returns the disk.
     pub fn disk(&self) -> &Memory {
         &self.disk
     }
 
-    /// Puts an older copy of its disk in the place of the right one. Its process does not run.
+    /// Replaces the disk with an older copy. The process must not be running.
     pub fn put_older(&mut self, older: Memory) {
         self.right = Some(std::mem::replace(&mut self.disk, older));
     }
 
-    /// Puts the right disk back; whether there was another one. Its process does not run.
+    /// Restores the current disk; returns whether an older copy was in use. The process must not be running.
     pub fn put_back(&mut self) -> bool {
         let right = self.right.take();
         let was_older = right.is_some();
@@ -95,28 +95,28 @@ impl IodHost {
         was_older
     }
 
-    /// Whether an older copy of its disk is in use.
+    /// Whether an older copy of the disk is in use.
     pub fn is_older(&self) -> bool {
         self.right.is_some()
     }
 
-    /// Whether its process runs.
+    /// Whether the process runs.
     pub fn is_up(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Whether its disk has died or is to die at some further change.
+    /// Whether the disk has died, or will die at a later change.
     pub fn is_dying(&self) -> bool {
         *self.shared.dying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets its disk die after so many more changes.
+    /// Makes the disk die after this number of further changes.
     pub fn die_after(&self, changes: u64) {
         *self.shared.dying.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.disk.die_after(changes);
     }
 
-    /// Lets its disk misbehave from now on, or not any more; answers whether it made errors since its
+    /// Sets the misbehavior of the disk from now on. Returns whether the disk may have returned errors since the
     /// process started.
     pub fn trouble(&self, trouble: DiskTrouble) -> bool {
         let before = {
@@ -141,7 +141,7 @@ impl IodHost {
         had_errors
     }
 
-    /// Starts its process, unless it runs.
+    /// Starts the process, unless it is running.
     pub fn start(&mut self) -> Result<(), String> {
         if self.is_up() {
             return Ok(());
@@ -160,7 +160,7 @@ impl IodHost {
         Ok(())
     }
 
-    /// Ends its process, if it runs.
+    /// Ends the process, if it is running.
     pub fn die(&mut self, death: Death) {
         if let Some(group) = self.process.take() {
             trace::say(format!("{} dies: {death:?}", name(self.host)));
@@ -183,7 +183,7 @@ async fn accept(port: Arc<dyn Port>, served: Arc<Served>, shared: Arc<Shared>, g
     }
 }
 
-/// One connection: request by request, as the thread of a real iod does it.
+/// Serves one connection, one request after another, like a connection thread of a real iod.
 async fn serve(pipe: Arc<dyn Pipe>, mut peer: Peer, shared: Arc<Shared>) {
     let mut inbox = BytesMut::new();
     while let Some(record) = receive(&*pipe, &mut inbox).await {

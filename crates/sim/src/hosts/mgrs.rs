@@ -1,4 +1,4 @@
-//! The mgr of the simulated cluster: the real one on a disk in memory, its store stepped by a task.
+//! The mgr of the simulated cluster: the real mgr on a disk in memory, with its metadata store stepped by a task.
 
 use super::{Death, MGR, MGR_PORT};
 use crate::network::Net;
@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// The running mgr, as far as it has come.
+/// The running mgr; empty until it serves.
 type Slot = Arc<Mutex<Option<Up>>>;
 
-/// A mgr that serves.
+/// A serving mgr.
 struct Up {
     running: Running,
     namespace: Arc<Namespace<Embedded>>,
@@ -28,42 +28,42 @@ pub struct MgrHost {
     config: Config,
     cluster: ClusterFile,
     rng: Rng,
-    /// Longest time of a flush in milliseconds.
+    /// Longest duration of a flush in milliseconds.
     flush_ms: Arc<Mutex<u64>>,
     process: Option<(Group, Slot)>,
-    /// Told when the process has ended by itself.
+    /// Notified when the process has ended by itself.
     ended: Arc<Notify>,
 }
 
 impl MgrHost {
-    /// A host whose store is on `disk`; nothing runs yet.
+    /// Returns a host whose metadata store is on `disk`; no process runs.
     pub fn new(net: Net, disk: MetaDisk, mut config: Config, cluster: ClusterFile, rng: Rng) -> Self {
         config.listen = vec![format!("mgr:{MGR_PORT}")];
         let (flush_ms, ended) = (Arc::new(Mutex::new(2)), Arc::default());
         MgrHost { net, disk, config, cluster, rng, flush_ms, process: None, ended }
     }
 
-    /// Its disk.
+    /// Returns the disk.
     pub fn disk(&self) -> &MetaDisk {
         &self.disk
     }
 
-    /// Told when a mgr ended by itself: it could not start, or its store is broken.
+    /// Returns the notification that a mgr ended by itself, because it could not start or its store is broken.
     pub fn ended(&self) -> Arc<Notify> {
         self.ended.clone()
     }
 
-    /// Whether its process runs.
+    /// Whether the process runs.
     pub fn is_up(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Whether it serves.
+    /// Whether the mgr serves requests.
     pub fn serves(&self) -> bool {
         self.with(|_| ()).is_some()
     }
 
-    /// Flushes take so many milliseconds at most from now on.
+    /// Sets the longest duration of a flush from now on, in milliseconds.
     pub fn set_flush_ms(&self, longest: u64) {
         *self.flush_ms.lock().unwrap_or_else(PoisonError::into_inner) = longest;
     }
@@ -73,17 +73,17 @@ impl MgrHost {
         slot.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(act)
     }
 
-    /// What it shows of itself, when it serves.
+    /// Returns the mgr's status while it serves.
     pub fn status(&self) -> Option<wire::admin::Status> {
         self.with(|up| up.running.status())
     }
 
-    /// Its namespace, when it serves.
+    /// Returns the mgr's namespace while it serves.
     pub fn namespace(&self) -> Option<Arc<Namespace<Embedded>>> {
         self.with(|up| up.namespace.clone())
     }
 
-    /// Starts its process, unless it runs.
+    /// Starts the process, unless it is running.
     pub fn start(&mut self) {
         if self.is_up() {
             return;
@@ -107,7 +107,7 @@ impl MgrHost {
         self.process = Some((group, slot));
     }
 
-    /// Ends its process, if it runs.
+    /// Ends the process, if it is running.
     pub fn die(&mut self, death: Death) {
         let Some((group, slot)) = self.process.take() else {
             if death == Death::PowerCut {
@@ -132,7 +132,7 @@ impl MgrHost {
     }
 }
 
-/// What a process of the mgr works with.
+/// The parts of a mgr process.
 struct Run {
     disk: MetaDisk,
     config: Config,
@@ -143,7 +143,7 @@ struct Run {
 }
 
 impl Run {
-    /// Serves until the store breaks; tells why it ended.
+    /// Serves until the store breaks; returns the reason for the end.
     async fn serve(mut self) -> String {
         let (store, log) = (self.disk.open(Part::Store), self.disk.open(Part::Log));
         let disk = self.disk.clone();
@@ -177,7 +177,7 @@ impl Run {
     }
 }
 
-/// Waits until the store has something to do; whether it is only because of the time.
+/// Waits until the store has work; returns whether only a timeout ended the wait.
 pub(crate) async fn wait(stepper: &Stepper) -> bool {
     match stepper.due() {
         None => stepper.ready().await,
@@ -189,7 +189,7 @@ pub(crate) async fn wait(stepper: &Stepper) -> bool {
     false
 }
 
-/// Lets the store work, each window after the time of a flush; completes when it is broken.
+/// Steps the store, each window after the duration of a flush. Completes when the store is broken.
 pub(crate) async fn step(
     mut stepper: Stepper,
     mut rng: Rng,

@@ -1,4 +1,4 @@
-//! Connections of the simulated network and their two ends.
+//! A connection of the simulated network, and its two ends.
 
 use super::{Host, Net, SILENCE};
 use crate::trace;
@@ -13,14 +13,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// What becomes of a connection one of whose hosts is gone.
+/// The end of a connection after one of its hosts is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
-    /// The other end sees the end of the stream after what was sent before.
+    /// The other end sees the end of the stream after the bytes sent before.
     Closed,
     /// The other end sees a reset at once.
     Reset,
-    /// The other end sees a reset when it sends something.
+    /// The other end sees a reset when it next sends something.
     Forgotten,
 }
 
@@ -28,21 +28,21 @@ pub(super) enum Fate {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: u64,
-    /// Who connected, and to whom.
+    /// The connecting host and the accepting host.
     pub(super) hosts: [Host; 2],
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By the end that sends.
+    /// Indexed by the sending end.
     ways: [Way; 2],
     reset: bool,
-    /// Nothing arrives any more; given up at this time.
+    /// Nothing arrives any more; the connection times out at this time.
     silent_until: Option<Instant>,
     /// The host of this end does not know the connection.
     forgotten: [bool; 2],
-    /// This end has sent what the other one has not got, and sends it again now and then.
+    /// This end has sent bytes that the other end did not receive, and retransmits them.
     repeats: [bool; 2],
 }
 
@@ -51,11 +51,11 @@ struct State {
 struct Way {
     under_way: VecDeque<(Instant, Bytes)>,
     bytes: usize,
-    /// Nothing may overtake what was sent last.
+    /// Arrival time of the last piece sent; later pieces must not overtake it.
     latest: Option<Instant>,
-    /// When the end of the stream arrives, once the sender has ended it.
+    /// Arrival time of the end of the stream, once the sender has ended it.
     ended: Option<Instant>,
-    /// The receiver takes nothing any more.
+    /// The receiver accepts nothing any more.
     refused: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -70,7 +70,7 @@ impl Connection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whoever waits looks again.
+    /// Wakes all waiting tasks.
     pub(super) fn wake(&self) {
         let wakers: Vec<Waker> = {
             let mut state = self.state();
@@ -85,7 +85,7 @@ impl Connection {
         self.wake();
     }
 
-    /// Nothing arrives any more.
+    /// Stops all delivery from now on.
     pub(super) fn silence(&self) {
         trace::event(&[3, self.id], || format!("silence #{}", self.id));
         {
@@ -96,7 +96,7 @@ impl Connection {
         self.wake();
     }
 
-    /// The process at one end is gone.
+    /// Handles the end of the process at one end.
     pub(super) fn end_of(&self, host: Host, fate: Fate) {
         let end = usize::from(self.hosts[1] == host);
         match fate {
@@ -125,7 +125,7 @@ impl Connection {
 pub(super) struct End {
     net: Net,
     connection: Arc<Connection>,
-    /// 0 for who connected, 1 for who accepted.
+    /// 0 for the connecting end, 1 for the accepting end.
     me: usize,
     peer: Address,
     timer: Mutex<Option<Pin<Box<Sleep>>>>,
@@ -141,7 +141,7 @@ impl End {
         self.net.is_cut(a, b)
     }
 
-    /// Waits until `at`; the reader is woken by others too.
+    /// Waits until `at`. Other events may wake the reader too.
     fn wait_until(&self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let mut timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner);
         let sleep = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
@@ -151,7 +151,7 @@ impl End {
         sleep.as_mut().poll(cx)
     }
 
-    /// Fails when the connection is dead for this end.
+    /// Fails if the connection is dead for this end.
     fn check(&self, state: &State) -> io::Result<()> {
         let silent = state.silent_until.is_some_and(|until| until <= Instant::now());
         if state.reset || silent { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
@@ -233,7 +233,7 @@ impl Pipe for End {
             format!("send #{} {arrow} {len} bytes, {} ms", self.connection.id, delay.as_millis())
         });
         if way.refused || silent {
-            // Lost on the way; the sender cannot know.
+            // The piece is lost; the sender cannot know.
             state.repeats[self.me] = true;
             return Ok(len);
         }

@@ -1,4 +1,4 @@
-//! Listening ports of the simulated network.
+//! Listening ports of the simulated network, with their accept queues.
 
 use super::{Host, Net};
 use net::memory::{Pipe, Port};
@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Peers that wait to be accepted.
+/// The queue of connections to accept.
 #[derive(Debug, Default)]
 pub(super) struct Gate(Mutex<Inner>);
 
@@ -30,7 +30,7 @@ impl Gate {
     }
 }
 
-/// A port while somebody listens.
+/// A port with a listener.
 #[derive(Debug)]
 pub(super) struct Listening {
     pub(super) net: Net,

@@ -1,4 +1,4 @@
-//! Operations on the bytes of files that are open.
+//! Workload operations on the contents of open files.
 
 use super::{Handle, Holder, Process};
 use crate::model::{HandleId, payload};
@@ -6,9 +6,9 @@ use crate::trace;
 use nfs::spans::LockKind;
 use types::ByteRange;
 
-/// Files that a process has open at most.
+/// Most files that a process keeps open.
 const OPEN_MAX: usize = 4;
-/// No byte is written behind this.
+/// Approximate upper limit of the offsets of writes.
 const LONGEST: u64 = 48 << 10;
 
 impl Process {
@@ -18,7 +18,7 @@ impl Process {
         book.next_handle
     }
 
-    /// Keeps a file open, and closes another one when there are too many.
+    /// Keeps a file open; closes the oldest one if there are too many.
     pub(super) async fn keep(&mut self, handle: Handle) {
         self.world.book().done += 1;
         self.open.push(handle);
@@ -32,7 +32,7 @@ impl Process {
         (!self.open.is_empty()).then(|| self.rng.below(self.open.len() as u64) as usize)
     }
 
-    /// An offset: at the beginning, around the borders of stripes, or anywhere.
+    /// Returns an offset: zero, near a stripe border, at a stripe border, or anywhere.
     fn offset(&mut self) -> u64 {
         let unit = self.world.plan.unit;
         let stripes = (LONGEST / unit).min(12);
@@ -44,7 +44,7 @@ impl Process {
         }
     }
 
-    /// A length: short, about a stripe unit, or several of them.
+    /// Returns a length: short, about a stripe unit, or several stripe units.
     fn length(&mut self) -> u64 {
         let unit = self.world.plan.unit;
         match self.rng.below(4) {
@@ -163,7 +163,7 @@ impl Process {
         }
     }
 
-    /// Locks a file that is open for this process alone, or gives the lock back.
+    /// Takes an exclusive lock on an open file, or releases the lock.
     pub(super) async fn lock_or_unlock(&mut self) {
         let Some(at) = self.some_open().filter(|at| self.open[*at].writable) else { return };
         let Handle { file, id, handle, locked, .. } = &self.open[at];
@@ -218,7 +218,8 @@ impl Process {
         }
     }
 
-    /// An operation on an open file has failed: nothing of what was not durable is sure, and the file is closed.
+    /// Handles a failed operation on an open file: all changes that were not durable become doubtful, and the file is
+    /// closed.
     async fn failed(&mut self, at: usize, what: &str, error: &client::Error) {
         self.tolerate(what, error);
         let handle = self.open.remove(at);

@@ -1,23 +1,25 @@
-//! Small files that come and go (Katcher, "PostMark: a new file system benchmark", 1997, with the sizes of Hildebrand, Ward
-//! and Honeyman, "Large files, small writes, and pNFS", 2006, section 5.2).
+//! Generator for PostMark, small files that are created and removed (Katcher, "PostMark: a new file system benchmark",
+//! 1997).
+//!
+//! The sizes are those of Hildebrand, Ward and Honeyman, "Large files, small writes, and pNFS", 2006, section 5.2.
 
 use crate::rng::Rng;
 use crate::{Action, Op};
 
-/// Lengths of new files.
+/// Least and largest length of new files.
 const SIZE: [u64; 2] = [1 << 10, 500 << 10];
-/// What is appended.
+/// Length of an append.
 const APPEND: u32 = 1 << 10;
-/// Length of the requests by which files are written and read.
+/// Length of the requests that write and read files.
 const BLOCK: u64 = 4 << 10;
-/// At most about so many operations come of a file or a transaction.
+/// Approximate upper bound of the operations per file or transaction.
 pub(super) const OPS_EACH: u64 = 256;
 
-/// The files that are there, and what has been done.
+/// The existing files, and the operations so far.
 struct Store {
     rng: Rng,
     ops: Vec<Op>,
-    /// Numbers and lengths.
+    /// Number and length of each file.
     files: Vec<(u32, u64)>,
     next: u32,
     fsync: bool,
@@ -97,13 +99,13 @@ mod tests {
     fn files_come_and_go() {
         let trace = Generator::Postmark { files: 100, transactions: 2000, fsync: true }.generate(5).unwrap();
         let count = |action| trace.ops().filter(|op| op.action == action).count();
-        // Half of the transactions make a file and half of them append to one.
+        // Half of the transactions create a file, and half append to one.
         let appended = trace.ops().filter(|op| op.action == Action::Write && op.len == 1024 && op.offset > 0).count();
         assert!((950..1050).contains(&appended), "{appended}");
         assert!((1050..1150).contains(&count(Action::Remove)), "all that were made");
         assert_eq!(count(Action::Open), count(Action::Close));
         assert_eq!(count(Action::Fsync) + 2000 - appended, count(Action::Close), "an fsync for each file written");
-        // The parser knows which operations make sense.
+        // The parser checks that the operations are allowed.
         assert_eq!(parse(print(&trace).as_bytes()).unwrap(), trace);
     }
 }

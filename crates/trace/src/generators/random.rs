@@ -1,4 +1,4 @@
-//! Requests at random places of one file.
+//! Generator for requests at random offsets of one file.
 
 use crate::rng::Rng;
 use crate::{Action, Op};

@@ -1,4 +1,4 @@
-//! One file in order, each client a part of it.
+//! Generator for sequential access to one file, each client to a part of it.
 
 use crate::{Action, Op};
 

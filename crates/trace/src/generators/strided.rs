@@ -1,4 +1,4 @@
-//! Clients that write the records of one file in turns.
+//! Generator for strided writes: clients write the records of one file in turns.
 
 use crate::{Action, Op};
 

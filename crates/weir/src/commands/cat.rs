@@ -1,4 +1,4 @@
-//! `weir cat`: the content of files on standard output.
+//! `weir cat`: prints the content of files on standard output.
 
 use crate::content::print;
 use crate::failure::Outcome;

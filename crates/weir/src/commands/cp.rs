@@ -1,4 +1,4 @@
-//! `weir cp`: copy files and trees into, out of and within Weir.
+//! `weir cp`: copies files and trees into, out of and within Weir.
 
 use crate::copy::end::{End, Meta, Spot};
 use crate::copy::job::{DirJob, FileJob, Folder, Into};
@@ -62,7 +62,7 @@ pub struct Args {
     connect: Connect,
 }
 
-/// Copies.
+/// Runs `weir cp`.
 pub fn run(args: Args) -> Outcome {
     let base = args.connect.base()?;
     let read = |name: &OsString| parse(name, Bare::Local, base.as_ref());
@@ -111,7 +111,7 @@ pub fn run(args: Args) -> Outcome {
     outcome
 }
 
-/// Checks that all sources are on one side, and one of the two sides in Weir; whether both are the same file system.
+/// Checks that all sources are on one side, and that a side is in Weir. Returns whether both are the same file system.
 fn one_side(sources: &[Locator], destination: &Locator) -> Result<bool, Failure> {
     let same = |a: &Locator, b: &Locator| match (a, b) {
         (Locator::Local(_), Locator::Local(_)) => true,
@@ -128,7 +128,7 @@ fn one_side(sources: &[Locator], destination: &Locator) -> Result<bool, Failure>
     }
 }
 
-/// Where copies go.
+/// The destination of a copy.
 enum Destination {
     /// Into this directory, which exists, under the names of the sources.
     Inside(Arc<Folder>),
@@ -212,7 +212,7 @@ fn not_into_itself(args: &Args, from: &End, source: &Locator, destination: &Loca
                 return Err(Failure::new("a directory cannot be copied into itself").next("choose another destination"));
             }
             Ok(_) => {}
-            // The rest of the path is not there, and nothing below it is.
+            // The rest of the path does not exist.
             Err(_) => return Ok(()),
         }
     }

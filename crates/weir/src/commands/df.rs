@@ -1,4 +1,4 @@
-//! `weir df`: how full a file system is.
+//! `weir df`: shows the used and free space of a file system.
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::session::{Connect, run as with_mounts};
@@ -41,7 +41,7 @@ struct JsonCapacity {
     files_free: u64,
 }
 
-/// Shows it.
+/// Runs `weir df`.
 pub fn run(args: Args) -> Outcome {
     let target = args.connect.target_or_base(args.path.as_ref())?;
     with_mounts(&args.connect, async |mounts| {

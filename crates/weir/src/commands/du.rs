@@ -1,4 +1,4 @@
-//! `weir du`: how much the files of a tree take.
+//! `weir du`: shows the space that the files of a tree use.
 
 use crate::failure::{Failure, Outcome};
 use crate::session::{Connect, for_each, run as with_mounts};
@@ -68,7 +68,7 @@ struct Level {
     dirs: Vec<(Vec<u8>, Node)>,
 }
 
-/// Shows it.
+/// Runs `weir du`.
 pub fn run(args: Args) -> Outcome {
     let targets = match args.paths.is_empty() {
         true => vec![args.connect.target_or_base(None)?],

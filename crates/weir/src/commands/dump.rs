@@ -1,4 +1,4 @@
-//! `weir dump`: back up the metadata store of a file system, while it runs or not.
+//! `weir dump`: backs up the metadata store of a running or stopped file system.
 
 use crate::admin::Admin;
 use crate::dumps::tell;
@@ -54,7 +54,7 @@ pub struct Args {
     connect: Connect,
 }
 
-/// Takes it.
+/// Runs `weir dump`.
 pub fn run(args: Args) -> Outcome {
     let failed = |e: std::io::Error| Failure::from(e).about(args.file.display());
     let mut name = args
@@ -64,11 +64,11 @@ pub fn run(args: Args) -> Outcome {
         .to_owned();
     name.push(".new");
     let new = args.file.with_file_name(name);
-    // Left by a dump that was cut off.
+    // An interrupted dump may have left this file.
     let _ = std::fs::remove_file(&new);
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new).map_err(failed)?;
     let written = write(&args, &mut file).and_then(|()| file.sync_all().map_err(failed));
-    // Read again: what is on the disk is what a restore will find.
+    // Read the dump back, because a restore uses what is on the disk.
     let dumped = written.and_then(|()| mgr::check_dump(&new).map_err(Failure::from));
     let dumped = dumped.inspect_err(|_| drop(std::fs::remove_file(&new)))?;
     std::fs::rename(&new, &args.file).map_err(failed)?;
@@ -97,7 +97,7 @@ fn write(args: &Args, file: &mut File) -> Result<(), Failure> {
     written
 }
 
-/// Asks the mgr page by page.
+/// Receives the dump from the mgr page by page.
 async fn receive(address: Address, args: &Args, file: &mut File) -> Result<(), Failure> {
     let name = address.to_string();
     let admin = Admin::connect(address, args.connect.timeout()).await?.patient(PAGE_TIMEOUT);

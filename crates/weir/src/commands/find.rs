@@ -1,4 +1,4 @@
-//! `weir find`: walk a tree and print what matches.
+//! `weir find`: walks a tree and prints the files that match.
 
 use crate::failure::{Failure, Outcome};
 use crate::session::{Connect, for_each, run as with_mounts};
@@ -71,7 +71,7 @@ enum Bound {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Kinds(Vec<char>);
 
-/// Gives the options that find(1) writes with one dash their second one; only for `weir find`.
+/// Turns options with one dash, as in find(1), into options with two; only for `weir find`.
 pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut out: Vec<OsString> = args.into_iter().collect();
     let Some(command) = out.iter().skip(1).position(|arg| !arg.as_bytes().starts_with(b"-")) else { return out };
@@ -136,7 +136,7 @@ struct JsonFound {
     attrs: show::JsonAttrs,
 }
 
-/// Finds.
+/// Runs `weir find`.
 pub fn run(args: Args) -> Outcome {
     let targets = match args.paths.is_empty() {
         true => vec![args.connect.target_or_base(None)?],

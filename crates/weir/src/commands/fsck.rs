@@ -1,4 +1,4 @@
-//! `weir fsck`: looks for damage in a running file system, asked of its mgr.
+//! `weir fsck`: asks the mgr to look for damage in a running file system.
 
 use crate::admin;
 use crate::failure::{Exit, Failure, Outcome, UNREACHABLE};
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use wire::admin::{CHECK, CheckArgs, CheckReply, Finding, Mended, PROGRAM, Severity, VERSION};
 use xdr::Xdr;
 
-/// How often a repairing check begins again to see what its repairs have left.
+/// Maximum number of rounds of a check that repairs; each round looks for damage that the last one left.
 const ROUNDS_MAX: usize = 5;
 /// How long one page may take: paths are looked up for what is on it.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -94,7 +94,7 @@ struct Sum {
     counts: Vec<(String, u64)>,
 }
 
-/// Checks and shows.
+/// Runs `weir fsck`.
 pub fn run(args: Args) -> Outcome {
     let target = args.connect.target_or_base(args.system.as_ref())?;
     let address = admin::mgr_of(&target);
@@ -123,7 +123,7 @@ async fn check(address: &Address, args: &Args) -> Result<Sum, Failure> {
     let mut sum = Sum::default();
     for _ in 0..ROUNDS_MAX {
         let before = sum.repaired;
-        // What an earlier round could not repair is found by the next one again.
+        // The next round finds again what an earlier round could not repair.
         sum = Sum { repaired: before, ..Sum::default() };
         round(address, args, &mut sum).await?;
         if sum.repaired == before || sum.broken_off.is_some() {
@@ -301,7 +301,7 @@ impl Progress {
         }
         let phase = show::path(page.phase.as_bytes());
         let of = if page.total > 0 { format!(" of about {}", page.total) } else { String::new() };
-        // A terminal that is gone needs no progress.
+        // Ignore errors: a closed terminal needs no progress.
         let _ = write!(std::io::stderr(), "\r\x1b[Kchecking {phase}: {}{of}", page.done);
         self.drawn = true;
     }

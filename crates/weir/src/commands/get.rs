@@ -1,4 +1,4 @@
-//! `weir get`: one file, or a range of it, to standard output.
+//! `weir get`: writes one file, or a range of it, to standard output.
 
 use crate::content;
 use crate::failure::{Exit, Failure, Outcome};
@@ -29,7 +29,7 @@ fn size(text: &str) -> Result<u64, String> {
     parse_size(text).ok_or_else(|| "not a size; write bytes or a number with K, M, G or T, as in 64K".to_owned())
 }
 
-/// Writes it.
+/// Runs `weir get`.
 pub fn run(args: Args) -> Outcome {
     let target = args.connect.target(&args.path)?;
     let len = args.length.unwrap_or(u64::MAX - args.offset);

@@ -1,4 +1,4 @@
-//! `weir guard`: what mounts start beside themselves; see `fuse::stand_guard`.
+//! `weir guard`: the guard process that a mount starts for itself; see `fuse::stand_guard`.
 
 use crate::failure::{Exit, Failure, Outcome};
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! `weir iod`: run a data server.
+//! `weir iod`: runs a data server.
 
 use crate::daemon;
 use crate::failure::{Exit, Failure, Outcome};
@@ -119,7 +119,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 impl Settings {
-    /// These, and where they say nothing those of `other`.
+    /// Returns these settings, with those of `other` where these are not set.
     fn over(self, other: Settings) -> Settings {
         Settings {
             dir: self.dir.or(other.dir),
@@ -135,7 +135,7 @@ impl Settings {
         }
     }
 
-    /// Where to serve NFS, and where clients are to come instead.
+    /// Returns where to serve NFS, and the addresses that clients receive instead.
     fn nfs(&self) -> Result<(Option<Nfs>, Vec<SocketAddr>), Failure> {
         let resolved =
             |name, texts: &[String]| texts.iter().map(|text| resolve(name, text)).collect::<Result<Vec<_>, _>>();

@@ -1,4 +1,4 @@
-//! `weir ln`: hard and symbolic links.
+//! `weir ln`: makes hard and symbolic links.
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::session::{Connect, is_directory, run as with_mounts};
@@ -23,7 +23,7 @@ pub struct Args {
     connect: Connect,
 }
 
-/// Makes the link.
+/// Runs `weir ln`.
 pub fn run(args: Args) -> Outcome {
     let place = args.connect.target(&args.name)?;
     let file = match args.symbolic {

@@ -1,4 +1,4 @@
-//! `weir ls`: names in a directory.
+//! `weir ls`: lists the names in a directory.
 
 use crate::failure::{Failure, Outcome};
 use crate::session::{Connect, for_each, run as with_mounts};
@@ -64,7 +64,7 @@ struct JsonItem {
     target: Option<String>,
 }
 
-/// Lists.
+/// Runs `weir ls`.
 pub fn run(args: Args) -> Outcome {
     let targets = match args.paths.is_empty() {
         true => vec![args.connect.target_or_base(None)?],

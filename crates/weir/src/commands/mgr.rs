@@ -1,4 +1,4 @@
-//! `weir mgr`: run a metadata server.
+//! `weir mgr`: runs a metadata server.
 
 use crate::daemon;
 use crate::failure::{Exit, Failure, Outcome};

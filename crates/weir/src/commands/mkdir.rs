@@ -1,4 +1,4 @@
-//! `weir mkdir`: make directories.
+//! `weir mkdir`: makes directories.
 
 use crate::failure::{Failure, Outcome};
 use crate::modes;
@@ -27,10 +27,10 @@ pub struct Args {
     connect: Connect,
 }
 
-/// Makes them.
+/// Runs `weir mkdir`.
 pub fn run(args: Args) -> Outcome {
     let targets = args.connect.targets(&args.paths)?;
-    // Asked before there are threads: the only way to read the umask is to change it for a moment.
+    // Read the umask before threads start, because the only way to read it is to change it for a moment.
     let plain = modes::without_umask(0o777);
     with_mounts(&args.connect, async |mounts| {
         for_each(&targets, async |target| {
@@ -69,7 +69,7 @@ async fn ensure(mount: &Mount, dir: &Node, name: &[u8], path: &[Vec<u8>], mode: 
             }
         }
         Err(made) => match mount.resolve(path, true).await {
-            // Making names may be forbidden where a directory of this name is there all the same.
+            // The user may lack permission to make names here although the directory already exists.
             Ok((node, attrs)) if attrs.kind == FileKind::Directory => Ok(node),
             _ => Err(made.into()),
         },

@@ -1,4 +1,4 @@
-//! `weir mkfs`: make the stores of an mgr and of iods.
+//! `weir mkfs`: makes the stores of an mgr and of iods.
 
 use crate::config_files;
 use crate::failure::{Exit, Failure, Outcome};
@@ -58,7 +58,7 @@ struct Iod {
     replace: Option<types::IodId>,
 }
 
-/// Makes it.
+/// Runs `weir mkfs`.
 pub fn run(args: Args) -> Outcome {
     match args.what {
         What::Mgr(place) if place.print_config => {
@@ -76,7 +76,7 @@ pub fn run(args: Args) -> Outcome {
                 other => return Err(second(&place.cluster_file, &other?)),
             };
             let made = runtime()?.block_on(mgr::format(&place.dir, &cluster));
-            // Without a store the cluster file would only be in the way of the next attempt.
+            // Without a store the cluster file would block the next attempt.
             let store = made.inspect_err(|_| drop(std::fs::remove_file(&place.cluster_file)))?;
             cluster.name_store(&place.cluster_file, store)?;
             done("metadata store", &place.dir, cluster.fsid)
@@ -93,7 +93,7 @@ pub fn run(args: Args) -> Outcome {
     }
 }
 
-/// A second metadata store of one file system would give out the inode numbers of the first one again.
+/// Refuses a second metadata store of one file system, which would assign the inode numbers of the first one again.
 fn second(path: &Path, cluster: &ClusterFile) -> Failure {
     let has = match cluster.store {
         Some(store) => format!("its file system has the metadata store {store} already"),

@@ -1,4 +1,4 @@
-//! `weir mount`: a file system at a directory, for every program.
+//! `weir mount`: mounts a file system at a directory through FUSE.
 
 use crate::daemon;
 use crate::failure::{Exit, Failure, Outcome};
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// The names under which mount(8) calls the program for file systems of the types `weir` and `fuse.weir`, which is what
 /// `/proc/mounts` shows. Where there is no program for `fuse.weir`, it calls that for `fuse` and names the type.
 const HELPERS: [&str; 4] = ["mount.weir", "mount.fuse.weir", "mount.fuse", "mount.fuse3"];
-/// The types that it names then.
+/// The file system types that mount(8) names in this case.
 const TYPES: [&str; 2] = ["weir", "fuse.weir"];
 /// What the process that serves a mount in the background writes when the mount is there.
 const READY: &str = "mounted";
@@ -78,7 +78,7 @@ pub struct Args {
 pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
     let called = args.first().and_then(|name| Path::new(name).file_name());
     let named = HELPERS.iter().any(|helper| called == Some(OsStr::new(helper)));
-    // No command is called like a URL.
+    // No command has a name like a URL.
     let by_libfuse = || args.get(1).is_some_and(|first| first.as_bytes().starts_with(b"weir://"));
     if !named && !by_libfuse() {
         return args;
@@ -107,7 +107,7 @@ pub fn called() -> Vec<OsString> {
     expand_helper(std::env::args_os().collect(), rustix::process::geteuid().is_root())
 }
 
-/// Mounts it.
+/// Runs `weir mount`.
 pub fn run(mut args: Args) -> Outcome {
     apply_options(&mut args)?;
     if args.remount {
@@ -157,7 +157,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             // Of mount(8) itself, or of what the mount has anyway.
             "" | "defaults" | "auto" | "noauto" | "_netdev" | "nofail" | "user" | "users" | "nouser" | "owner" => {}
             "group" | "async" | "silent" | "loud" | "default_permissions" => {}
-            // Reading changes no times.
+            // Accepted without effect: reads do not change times.
             "atime" | "noatime" | "diratime" | "nodiratime" | "relatime" | "lazytime" | "nolazytime" => {}
             key if args.how.set(key, value).map_err(bad)? => {}
             key if key.starts_with("x-") || key.starts_with("comment") => {}
@@ -177,7 +177,7 @@ fn whole_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Does it in the process that stays.
+/// Serves the mount in the process that stays.
 fn serve(args: &Args) -> Outcome {
     if args.background {
         rustix::process::setsid()?;
@@ -205,15 +205,15 @@ fn serve(args: &Args) -> Outcome {
     if args.background
         && let Err(failure) = &outcome
     {
-        // Nobody reads what the process prints by now.
+        // No process reads this process's output any more.
         tracing::error!("{}", failure.what);
     }
     runtime.shutdown_background();
     outcome
 }
 
-/// Tells who waits that the mount is there, and lets go of the terminal. What is logged from now on goes to this file, or to
-/// the system's log.
+/// Reports to the waiting parent process that the mount is ready, and releases the terminal. Later log lines go to this
+/// file, or to the system's log.
 fn detach(log: Option<&Path>) -> Result<(), Failure> {
     if log.is_none()
         && let Err(error) = logging::to_system()

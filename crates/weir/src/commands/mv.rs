@@ -1,4 +1,4 @@
-//! `weir mv`: rename and move.
+//! `weir mv`: renames and moves files and directories.
 
 use crate::failure::{Failure, Outcome};
 use crate::session::{Connect, for_each, is_directory, run as with_mounts};
@@ -35,7 +35,7 @@ pub struct Args {
     connect: Connect,
 }
 
-/// Moves.
+/// Runs `weir mv`.
 pub fn run(args: Args) -> Outcome {
     let how = match (args.no_clobber, args.exchange) {
         (_, true) => Renaming::Exchange,

@@ -1,4 +1,4 @@
-//! `weir policy`: how files are laid out and used, what says so, and saying it otherwise.
+//! `weir policy`: shows and sets how files are laid out, read and written.
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::session::{Connect, run as with_mounts};
@@ -92,7 +92,7 @@ struct Set {
     connect: Connect,
 }
 
-/// Shows or sets.
+/// Runs `weir policy`.
 pub fn run(args: Args) -> Outcome {
     match args.action {
         Action::Show(args) => show_policy(args),
@@ -103,11 +103,11 @@ pub fn run(args: Args) -> Outcome {
     }
 }
 
-/// The extended attribute of a mount that tells what counts.
+/// The extended attribute of a mount with its effective policy.
 const EFFECTIVE: &str = "user.weir.effective";
-/// What the names of those begin with that set its options.
+/// The prefix of the extended attributes that set options of the mount.
 const OPTION: &str = "user.weir.mount.";
-/// Room for the former.
+/// Buffer size for the effective policy.
 const ROOM: usize = 64 << 10;
 
 /// One part as it counts.
@@ -157,7 +157,7 @@ async fn of_remote(mount: &Mount, target: &Target) -> Result<Rows, Failure> {
     Ok(shown.map(|(part, value, origin)| (part.name().into(), Row { value, origin: origin.name().into() })).collect())
 }
 
-/// What the process says that serves a mount.
+/// Returns the effective policy that the process that serves a mount reports.
 fn of_mounted(path: &Path) -> Result<Rows, Failure> {
     let mut room = vec![0; ROOM];
     let len = rustix::fs::getxattr(path, EFFECTIVE, &mut room).map_err(|e| not_mounted(path, e))?;
@@ -221,7 +221,7 @@ fn check(part: Part, value: Option<&str>, origin: Origin) -> Result<(), Failure>
 /// Sets options of a mount, or takes them back.
 fn set_mount(args: &Set, give: bool) -> Outcome {
     let path = Path::new(OsStr::new(&args.path));
-    // To tell what is no mount from what is no part of its policy.
+    // Fails if the path is not on a mount, which is another error than an unknown part.
     of_mounted(path)?;
     for (part, value) in parts(args, give)? {
         let name = format!("{OPTION}{}", part.name());

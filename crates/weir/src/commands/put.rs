@@ -1,4 +1,4 @@
-//! `weir put`: standard input into one file.
+//! `weir put`: stores standard input as one file.
 
 use crate::copy::remote::remove_if_there;
 use crate::copy::{Buffer, PIECE, Pool, temporary_name};
@@ -34,7 +34,7 @@ pub struct Args {
     connect: Connect,
 }
 
-/// Stores it.
+/// Runs `weir put`.
 pub fn run(args: Args) -> Outcome {
     let target = args.connect.target(&args.path)?;
     with_mounts(&args.connect, async |mounts| {
@@ -78,7 +78,7 @@ async fn store(mount: &Mount, target: &Target, mode: Option<u32>, stop: &Stop) -
     stored
 }
 
-/// Writes everything from standard input; returns how much it was.
+/// Writes all of standard input to the file. Returns the number of bytes.
 async fn fill(file: &File, stop: &Stop) -> Result<u64, Failure> {
     let (send, mut receive) = mpsc::channel(AHEAD);
     // A thread of its own: it may wait for input when the user wants to stop, and then ends with the process.

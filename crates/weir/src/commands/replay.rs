@@ -1,4 +1,4 @@
-//! `weir replay`: a trace of file operations carried out and timed, and traces made.
+//! `weir replay`: replays and times a trace of file operations, or makes a trace.
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::mounted::{read_threshold, write_threshold};
@@ -138,7 +138,7 @@ fn size(text: &str) -> Result<u64, String> {
     parse_size(text).ok_or_else(|| "not a size; write bytes or a number with K, M, G or T, as in 64K".to_owned())
 }
 
-/// Replays or makes one.
+/// Replays or makes a trace.
 pub fn run(args: Args) -> Outcome {
     let (trace, copies) = match args.making.generate {
         Some(kind) => args.making.make(kind, args.clients)?,

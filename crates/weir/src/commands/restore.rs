@@ -1,4 +1,4 @@
-//! `weir restore`: make the metadata store of a dump.
+//! `weir restore`: makes a metadata store from a dump.
 
 use crate::dumps::tell;
 use crate::failure::{Exit, Outcome};
@@ -35,7 +35,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Makes it.
+/// Runs `weir restore`.
 pub fn run(args: Args) -> Outcome {
     let cluster = ClusterFile::load(&args.cluster_file)?;
     let runtime = runtime()?;

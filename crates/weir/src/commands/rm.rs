@@ -1,4 +1,4 @@
-//! `weir rm`: remove files and trees.
+//! `weir rm`: removes files and trees.
 
 use crate::failure::{Failure, Outcome};
 use crate::session::{Connect, for_each, run as with_mounts};
@@ -30,7 +30,7 @@ pub struct Args {
     connect: Connect,
 }
 
-/// Removes.
+/// Runs `weir rm`.
 pub fn run(args: Args) -> Outcome {
     let targets = args.connect.targets(&args.paths)?;
     with_mounts(&args.connect, async |mounts| {
@@ -64,7 +64,7 @@ async fn remove(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failu
     gone(doubt::remove(mount, node.id, &dir, name).await)
 }
 
-/// Somebody else may have removed it meanwhile: that is what was wanted.
+/// Another client may have removed it in the meantime, which is not an error.
 fn gone(removed: client::Result<()>) -> Result<(), Failure> {
     match removed {
         Err(e) if e.is(Status::NoEnt) => Ok(()),

@@ -1,4 +1,4 @@
-//! `weir scrub`: look for damage on the disks of the iods.
+//! `weir scrub`: looks for damage on the disks of the iods.
 
 use crate::admin::{self, Admin};
 use crate::failure::{Exit, Failure, Outcome};
@@ -95,7 +95,7 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Starts it, waits and reports.
+/// Starts a scrub, waits for its end and reports the result.
 pub fn run(args: Args) -> Outcome {
     let target = args.connect.target_or_base(args.system.as_ref())?;
     let address = admin::mgr_of(&target);
@@ -130,7 +130,7 @@ pub fn run(args: Args) -> Outcome {
         } else {
             show::raw(text(&reply, &findings).as_bytes())?;
         }
-        // What was cancelled as asked for, or is on its way, has not failed.
+        // A scrub that was cancelled on request, or that still runs, has not failed.
         let ended = match reply.state {
             ScrubState::Done | ScrubState::Never => true,
             ScrubState::Running => args.status,
@@ -151,7 +151,7 @@ async fn ask(admin: &Admin, action: ScrubAction, rate: u64, from: Option<u32>) -
     }
 }
 
-/// Asks until the scrub is over, and shows how far it is.
+/// Polls until the scrub is over, and shows its progress.
 async fn wait(admin: &Admin, quiet: bool) -> Result<ScrubReply, Failure> {
     let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
     let style =

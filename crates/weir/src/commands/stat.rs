@@ -1,4 +1,4 @@
-//! `weir stat`: everything about a file, and which of its bytes are on which iod.
+//! `weir stat`: shows all attributes of a file, and which of its bytes are on which iod.
 
 use crate::admin::{self, Admin};
 use crate::failure::{Failure, Outcome};
@@ -78,7 +78,7 @@ struct JsonObject {
     more: bool,
 }
 
-/// Shows it.
+/// Runs `weir stat`.
 pub fn run(args: Args) -> Outcome {
     let targets = args.connect.targets(&args.paths)?;
     with_mounts(&args.connect, async |mounts| {

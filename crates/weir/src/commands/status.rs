@@ -1,4 +1,4 @@
-//! `weir status`: how a cluster stands, asked of its mgr.
+//! `weir status`: shows the health of a cluster, which its mgr reports.
 
 use crate::admin::{self, Admin};
 use crate::failure::{Exit, Failure, Outcome};

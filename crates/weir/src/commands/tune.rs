@@ -1,4 +1,4 @@
-//! `weir tune`: what is best for a file system, measured on it.
+//! `weir tune`: measures a file system and recommends settings.
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::replay::{self, Job, Place};
@@ -89,7 +89,7 @@ fn size(text: &str) -> Result<u32, String> {
     size.map(|size| size as u32).ok_or_else(|| "it is no size up to 4M, such as 64K".to_owned())
 }
 
-/// Measures.
+/// Runs `weir tune`.
 pub fn run(args: Args) -> Outcome {
     let What::Threshold(args) = args.what;
     if args.from > args.to {
@@ -131,7 +131,7 @@ impl Threshold {
             let mut point = Point { size: size.into(), mgr_us: Vec::new(), direct_us: Vec::new() };
             let trace = Arc::new(self.trace(size)?);
             for round in 0..self.rounds {
-                // Neither is always the one that comes after the other.
+                // Alternate, so that neither path is always measured second.
                 let ways = [round % 2 == 0, round % 2 != 0];
                 for mgr in ways {
                     let job = self.job(trace.clone(), target, runtime, if mgr { ALWAYS_MGR } else { 0 })?;
@@ -187,7 +187,7 @@ impl Threshold {
         let (write_threshold, read_threshold) =
             if self.read { (Some(Rule::Fixed(0)), Some(threshold)) } else { (Some(Rule::Fixed(threshold)), Some(0)) };
         let policy = Settings { write_threshold, read_threshold, ..Settings::default() };
-        // Nothing but what is measured counts.
+        // Ignore the environment's policy, so that only the measured settings apply.
         let options = Options { policy, environment: Settings::default(), ..self.connect.options()? };
         let place =
             Place::Weir { target: target.clone(), options: Box::new(options), each: true, runtime: runtime.clone() };

@@ -1,4 +1,4 @@
-//! `weir umount`: what `weir mount` mounted is unmounted.
+//! `weir umount`: unmounts file systems that `weir mount` mounted.
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::identity::Identity;
@@ -6,7 +6,7 @@ use crate::show;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long the mount has to say good-bye to its servers.
+/// How long the mount may take to end its sessions.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Unmount a file system that "weir mount" mounted
@@ -26,7 +26,7 @@ pub struct Args {
     lazy: bool,
 }
 
-/// Unmounts it.
+/// Runs `weir umount`.
 pub fn run(args: Args) -> Outcome {
     let mut code = Exit::Done;
     for dir in &args.dirs {

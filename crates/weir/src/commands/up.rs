@@ -1,4 +1,4 @@
-//! `weir up`: a whole cluster in one process, for trying, testing and single machines.
+//! `weir up`: runs a whole cluster in one process, for trials, tests and single machines.
 
 use crate::cluster::{self, Cluster};
 use crate::daemon::{self, Ready, ReadyLine};
@@ -110,7 +110,7 @@ pub fn run(args: Args) -> Outcome {
                 Ok(Exit::Done)
             }
         };
-        // Whoever unmounted it by hand still has the cluster.
+        // If another process has unmounted it, the cluster still runs until the user stops it.
         stop.wait().await;
         cluster.stop().await;
         unmounted?;
@@ -158,7 +158,8 @@ async fn mount(cluster: &Cluster, url: &str, dir: &Path, how: &How) -> Result<Mo
         environment: environment()?,
         identity: identity.as_ref().map(Identity::name),
         door: cluster.mgr().door(),
-        // A power cut that takes what the mgr had not flushed ends all programs that use the mount as well, as with a local file system.
+        // A power loss that loses unflushed changes of the mgr also ends all programs on the mount, as with
+        // a local file system.
         durable: client::Durable::Fsync,
         ..client::Options::default()
     };
@@ -201,7 +202,7 @@ fn path_line() -> String {
     }
 }
 
-/// Shows how the cluster stands, for ever.
+/// Shows the state of the cluster until the future is dropped.
 async fn show_status(cluster: &Cluster, quiet: bool) {
     if quiet || !std::io::stdout().is_terminal() {
         return std::future::pending().await;

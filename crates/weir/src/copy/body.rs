@@ -1,4 +1,4 @@
-//! The bytes of one file on their way, shared by as many threads as help with it.
+//! The transfer of one file's bytes, shared by the threads that work on the file.
 
 use super::buffers::{PIECE, Pool};
 use super::end::{End, Open, Spot};
@@ -16,74 +16,76 @@ use types::ByteRange;
 
 /// Bytes that one thread takes at a time; a multiple of every usual stripe unit.
 pub const CHUNK: u64 = 16 << 20;
-/// Bytes asked of Weir in one call: enough pieces to keep several iods busy.
+/// Bytes per read from Weir: enough pieces to keep several iods busy.
 const READ: usize = 4 * PIECE;
-/// Parts of files from here on are copied by the iods when both sides are one file system: asking them costs some requests.
+/// Minimum length of a range that the iods copy themselves if both sides are one file system. Asking them costs some
+/// requests.
 const BY_IODS_FROM: u64 = 2 << 20;
-/// Files of a Weir file system below this size are read without asking where their holes are: each read tells.
+/// Files of a Weir file system below this size are read without asking for their holes first: the answer to each read
+/// reports holes.
 const PROBE_HOLES_FROM: u64 = 64 << 20;
 
 /// A file being copied into its temporary name.
 pub struct Body {
-    /// What is copied where.
+    /// The source and the destination.
     pub job: FileJob,
-    /// Where the bytes come from.
+    /// The open source file.
     pub source: Open,
-    /// The new file.
+    /// The open new file.
     pub sink: Open,
     /// The new file's spot.
     pub spot: Spot,
     /// Its temporary name.
     pub temporary: Vec<u8>,
     cursor: Mutex<u64>,
-    /// Whether the iods have not failed to copy it yet.
+    /// `false` once the iods have failed to copy a range of the file.
     by_iods: AtomicBool,
     written: AtomicU64,
     failure: Mutex<Option<Failure>>,
 }
 
-/// What moving bytes needs besides the two files.
+/// What a transfer needs besides the two files.
 pub struct Means<'a> {
-    /// The side the bytes come from.
+    /// The source side.
     pub from: &'a End,
-    /// The side they go to.
+    /// The destination side.
     pub to: &'a End,
     /// Buffers for local reads.
     pub pool: &'a Pool,
-    /// Where progress is told.
+    /// Receives the progress.
     pub report: &'a Report,
-    /// Whether to stop.
+    /// Set when the user asks to stop.
     pub stop: &'a Stop,
 }
 
 impl Body {
-    /// A file of which nothing is copied yet.
+    /// Returns the body of a file of which nothing is copied yet.
     pub fn new(job: FileJob, source: Open, sink: Open, spot: Spot, temporary: Vec<u8>) -> Self {
         let (cursor, failure, by_iods) = (Mutex::new(0), Mutex::new(None), AtomicBool::new(true));
         Body { job, source, sink, spot, temporary, cursor, by_iods, written: AtomicU64::new(0), failure }
     }
 
-    /// Moves chunks until none is left or something failed.
+    /// Moves chunks until none is left or one has failed.
     pub fn work(&self, means: &Means) {
         if let Err(failure) = self.move_chunks(means) {
             let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
             first.get_or_insert(failure);
-            // The others find nothing left to do.
+            // The other threads find no chunk left.
             *self.cursor.lock().unwrap_or_else(PoisonError::into_inner) = self.size();
         }
     }
 
-    /// What went wrong, if anything.
+    /// Returns the first failure, if there is one.
     pub fn failure(&self) -> Option<Failure> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The end of the last byte written.
+    /// Returns the end of the last byte written.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Acquire)
     }
 
-    /// A failure to write is the fault of the target.
+    /// Attributes a write failure to the destination file.
     fn at_target(&self, failure: Failure) -> Failure {
         failure.of(super::named(&self.job.folder.spot, &self.job.name))
     }
@@ -152,7 +154,8 @@ impl Body {
         Ok(())
     }
 
-    /// Has the iods copy a chunk; answers whether they did. If not, it goes the long way, which also tells what is wrong.
+    /// Asks the iods to copy a chunk and returns whether they did. If not, the caller copies it through this machine,
+    /// which also reports the error.
     fn copy_by_iods(
         &self,
         means: &Means,

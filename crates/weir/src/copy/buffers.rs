@@ -1,19 +1,19 @@
-//! Page-aligned buffers of one piece each, used again and again instead of allocated per read.
+//! Pool of page-aligned buffers of one piece each, so that reads need no new allocation.
 
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes of one buffer, and the most that one read or write of a local file moves.
+/// Size of one buffer, and the most that one read or write of a local file moves.
 pub const PIECE: usize = types::limits::PAYLOAD_MAX;
 const PAGE: usize = 4096;
 
-/// Where free buffers wait.
+/// The free buffers.
 #[derive(Clone, Default)]
 pub struct Pool(Arc<Mutex<Vec<Box<[u8]>>>>);
 
-/// One buffer, owned; goes back to its pool when the last [`Bytes`] made of it is gone.
+/// One buffer, owned. It returns to its pool when the last [`Bytes`] made of it is dropped.
 pub struct Buffer {
-    /// A page longer than a piece, so that an aligned piece lies in it wherever it was allocated.
+    /// One page longer than a piece, so that it contains an aligned piece at any allocation address.
     memory: Box<[u8]>,
     start: usize,
     len: usize,
@@ -21,7 +21,7 @@ pub struct Buffer {
 }
 
 impl Pool {
-    /// A buffer of [`PIECE`] bytes with whatever it held before.
+    /// Takes a buffer of [`PIECE`] bytes; its old content remains.
     pub fn take(&self) -> Buffer {
         let free = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let memory = free.unwrap_or_else(|| vec![0; PIECE + PAGE].into_boxed_slice());
@@ -31,12 +31,12 @@ impl Pool {
 }
 
 impl Buffer {
-    /// The whole piece, to be filled.
+    /// Returns the whole piece, for the caller to fill.
     pub fn space(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..self.start + PIECE]
     }
 
-    /// The first `len` bytes as shared bytes, without a copy; `len` is at most [`PIECE`].
+    /// Returns the first `len` bytes as shared bytes, without a copy; `len` is at most [`PIECE`].
     pub fn filled(mut self, len: usize) -> Bytes {
         self.len = len.min(PIECE);
         Bytes::from_owner(self)

@@ -1,4 +1,4 @@
-//! One side of a copy: a directory tree of this machine or of a Weir file system, with the same operations.
+//! One side of a copy, local or Weir, with the same operations on both.
 
 use super::local;
 use super::remote::Weir;
@@ -19,28 +19,28 @@ pub enum End {
 /// A file or directory of a side.
 #[derive(Clone)]
 pub struct Spot {
-    /// Its path, for people and for local reads.
+    /// The path, for people and for local reads.
     pub path: Vec<u8>,
-    /// What it is, in a Weir file system.
+    /// The node, in a Weir file system.
     pub node: Option<Node>,
-    /// Where it is, in a target on this machine.
+    /// The place, in a target on this machine.
     pub place: Option<Place>,
 }
 
-/// What is known of a file.
+/// The metadata of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Meta {
-    /// Tells file systems of one machine apart; 0 in Weir.
+    /// The device number, which distinguishes file systems of one machine; 0 in Weir.
     pub dev: u64,
     /// Its attributes.
     pub attrs: Attrs,
 }
 
-/// A name in a directory.
+/// An entry of a directory.
 pub struct Entry {
     /// The name.
     pub name: Vec<u8>,
-    /// What it names.
+    /// The file or directory of this name.
     pub spot: Spot,
     /// Its attributes.
     pub meta: Meta,
@@ -56,55 +56,55 @@ pub struct Xattr {
 
 /// An open file of a side.
 pub enum Open {
-    /// Of this machine.
+    /// A file of this machine.
     Local(std::fs::File),
-    /// Of a Weir file system.
+    /// A file of a Weir file system.
     Weir(Box<client::File>),
 }
 
 impl Meta {
-    /// How many bytes a copy of it moves at most.
+    /// Returns how many bytes a copy of the file moves at most.
     pub fn bytes(&self) -> u64 {
         if self.attrs.kind == FileKind::Regular { self.attrs.size } else { 0 }
     }
 }
 
 impl Spot {
-    /// A file of this machine, to be read.
+    /// Returns the spot of a source file on this machine.
     pub fn local(path: Vec<u8>) -> Self {
         Spot { path, node: None, place: None }
     }
 
-    /// The directory of this machine that the user named as the target.
+    /// Opens the directory on this machine that the user named as the target.
     pub fn target(path: Vec<u8>) -> Result<Self, Failure> {
         let place = Some(Place::top(&path)?);
         Ok(Spot { path, node: None, place })
     }
 
-    /// What has this name in this directory of the target, on this machine.
+    /// Returns the spot of `name` in this directory of a target on this machine.
     pub fn in_target(&self, name: &[u8], place: Place) -> Self {
         Spot { path: join(&self.path, name), node: None, place: Some(place) }
     }
 
-    /// The same file under another name of a directory of its side.
+    /// Returns the spot of the same file under another name in a directory of its side.
     pub fn renamed(self, dir: &Spot, name: &[u8]) -> Self {
         let place = dir.place.as_ref().map(|place| place.child(name));
         Spot { path: join(&dir.path, name), place, ..self }
     }
 
-    /// What has this name in this directory, in Weir.
+    /// Returns the spot of `name` in this directory of a Weir file system.
     pub fn below(&self, name: &[u8], node: Node) -> Self {
         Spot { path: join(&self.path, name), node: Some(node), place: None }
     }
 
-    /// The node of a file that lies in Weir.
+    /// Returns the node of a file in Weir.
     pub fn node(&self) -> Result<&Node, Failure> {
         self.node.as_ref().ok_or_else(|| Failure::new("not a file of this file system"))
     }
 }
 
 impl End {
-    /// The names of a directory.
+    /// Lists a directory.
     pub fn list(&self, dir: &Spot) -> Result<Vec<Entry>, Failure> {
         match self {
             End::Local => local::list(&dir.path),
@@ -112,7 +112,7 @@ impl End {
         }
     }
 
-    /// Makes the directory `name` in `dir`; the flag is `false` when it was there already.
+    /// Makes the directory `name` in `dir`. The flag is `false` if the directory existed.
     pub fn mkdir(&self, dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure> {
         match self {
             End::Local => target::mkdir(dir, name, mode),
@@ -120,7 +120,7 @@ impl End {
         }
     }
 
-    /// The target of a symlink.
+    /// Reads the target of a symlink.
     pub fn readlink(&self, link: &Spot) -> Result<Vec<u8>, Failure> {
         match self {
             End::Local => local::readlink(&link.path),
@@ -128,7 +128,7 @@ impl End {
         }
     }
 
-    /// Makes a symlink; `None` when the name is taken.
+    /// Makes a symlink; `None` if the name is taken.
     pub fn symlink(&self, dir: &Spot, name: &[u8], to: &[u8]) -> Result<Option<Spot>, Failure> {
         match self {
             End::Local => target::symlink(dir, name, to),
@@ -136,7 +136,7 @@ impl End {
         }
     }
 
-    /// Makes a fifo, socket or device node; `None` when the name is taken.
+    /// Makes a fifo, socket or device node; `None` if the name is taken.
     pub fn mknod(&self, dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Failure> {
         match self {
             End::Local => target::mknod(dir, name, attrs),
@@ -144,7 +144,7 @@ impl End {
         }
     }
 
-    /// Makes a hard link; `None` when the name is taken.
+    /// Makes a hard link; `None` if the name is taken.
     pub fn link(&self, file: &Spot, dir: &Spot, name: &[u8]) -> Result<Option<Spot>, Failure> {
         match self {
             End::Local => target::link(file, dir, name),
@@ -152,7 +152,7 @@ impl End {
         }
     }
 
-    /// Renames inside one directory, replacing what was there.
+    /// Renames inside one directory and replaces the file that has the new name.
     pub fn rename(&self, dir: &Spot, from: &[u8], to: &[u8]) -> Result<(), Failure> {
         match self {
             End::Local => target::rename(dir, from, to),
@@ -160,7 +160,7 @@ impl End {
         }
     }
 
-    /// Removes a name; one that is not there is no failure.
+    /// Removes a name; a missing name is not an error.
     pub fn unlink(&self, dir: &Spot, name: &[u8]) -> Result<(), Failure> {
         match self {
             End::Local => target::unlink(dir, name),
@@ -168,7 +168,7 @@ impl End {
         }
     }
 
-    /// Gives a directory, symlink or node its mode, times and, for root, its owner.
+    /// Sets mode and times of a directory, symlink or node and, for root, its owner.
     pub fn apply(&self, spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
         match self {
             End::Local => target::apply(spot, attrs),
@@ -176,7 +176,7 @@ impl End {
         }
     }
 
-    /// All `user.` xattrs of a file or directory.
+    /// Returns all `user.` xattrs of a file or directory.
     pub fn xattrs(&self, spot: &Spot) -> Result<Vec<Xattr>, Failure> {
         match self {
             End::Local => local::xattrs(&spot.path),
@@ -184,7 +184,7 @@ impl End {
         }
     }
 
-    /// Sets one xattr of a directory, or of a new file, which is still open.
+    /// Sets one xattr of a directory, or of a new file that is still open.
     pub fn set_xattr(&self, spot: &Spot, open: Option<&Open>, xattr: &Xattr) -> Result<(), Failure> {
         match (self, open) {
             (End::Local, Some(Open::Local(file))) => target::set_xattr(spot, Some(file), xattr),
@@ -201,7 +201,7 @@ impl End {
         }
     }
 
-    /// Makes the new file `name` in `dir`, for now accessible to its owner only.
+    /// Makes the new file `name` in `dir`, which only its owner can access for now.
     pub fn create(&self, dir: &Spot, name: &[u8]) -> Result<(Open, Spot), Failure> {
         match self {
             End::Local => target::create(dir, name).map(|(file, spot)| (Open::Local(file), spot)),
@@ -209,7 +209,7 @@ impl End {
         }
     }
 
-    /// Gives a file that was read back to its side.
+    /// Closes a file that was read.
     pub fn close(&self, file: Open) -> Result<(), Failure> {
         match (self, file) {
             (End::Weir(weir), Open::Weir(file)) => weir.close(*file),
@@ -217,7 +217,7 @@ impl End {
         }
     }
 
-    /// The next range of data in an open file at or after `from` and below `size`.
+    /// Returns the next range of data in an open file at or after `from` and below `size`.
     pub fn next_data(&self, file: &Open, from: u64, size: u64) -> Result<Option<ByteRange>, Failure> {
         match (self, file) {
             (_, Open::Local(file)) => local::next_data(file, from, size),
@@ -226,8 +226,8 @@ impl End {
         }
     }
 
-    /// Gives a complete file, written up to `written`, its length, attributes and, atomically, its final name instead
-    /// of `temporary`.
+    /// Completes a file that is written up to `written`: sets its length and attributes, and atomically renames it from
+    /// `temporary` to its final name.
     pub fn finish(
         &self,
         file: Open,

@@ -1,48 +1,49 @@
-//! The units of work of a copy, and the directories they hold open.
+//! Tasks of a copy, and the destination directories that they hold open.
 
 use super::end::{Meta, Spot};
 use std::sync::Arc;
 use types::Attrs;
 
-/// A directory of the destination into which something is still being copied.
+/// A directory of the destination into which names are still being copied.
 ///
-/// Everything that will put a name into it holds a reference; whoever gives the last one back gives the directory its
+/// Every task that will make a name in the directory holds a reference. The last reference sets the attributes of the
+/// directory, because every new name changes its times.
 /// attributes, as every new name changes its times.
 pub struct Folder {
     /// The directory.
     pub spot: Spot,
-    /// What it is to look like in the end; `None` for one that was there before and stays as it is.
+    /// The final attributes; `None` for a directory that existed before and keeps its attributes.
     pub attrs: Option<Attrs>,
-    /// The directory it is in, when that is part of the copy.
+    /// The parent directory, if it is part of the copy.
     pub parent: Option<Arc<Folder>>,
 }
 
 /// A directory to copy.
 pub struct DirJob {
-    /// Where it is.
+    /// The source directory.
     pub spot: Spot,
-    /// What it is.
+    /// Its metadata.
     pub meta: Meta,
-    /// Where it goes.
+    /// The destination.
     pub into: Into,
 }
 
-/// The place of a directory's copy.
+/// The destination of a directory.
 pub enum Into {
-    /// As this name of that directory.
+    /// A new directory of this name in the folder.
     Name(Arc<Folder>, Vec<u8>),
-    /// Its entries go into a directory that exists.
+    /// A directory that exists; the entries are copied into it.
     Existing(Arc<Folder>),
 }
 
-/// A name that is no directory, to be copied.
+/// A file to copy that is not a directory.
 pub struct FileJob {
-    /// Where it is.
+    /// The source file.
     pub spot: Spot,
-    /// What it is.
+    /// Its metadata.
     pub meta: Meta,
-    /// The directory it goes into.
+    /// The destination directory.
     pub folder: Arc<Folder>,
-    /// Its name there.
+    /// The name in that directory.
     pub name: Vec<u8>,
 }

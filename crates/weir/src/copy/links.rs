@@ -1,4 +1,4 @@
-//! Which source file already has a name at the destination, so that further names become hard links.
+//! Table of source files with several names, so that their further names become hard links at the destination.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,24 +6,24 @@ use std::sync::{Mutex, PoisonError};
 /// Device and inode number of a source file with more than one name.
 pub type Identity = (u64, u64);
 
-/// The table of one copy; `W` is a name that waits for the file's bytes to arrive, `T` a file at the destination.
+/// The table of one copy. `W` is a name that waits until the file is copied; `T` is a file at the destination.
 pub struct Links<W, T>(Mutex<HashMap<Identity, State<W, T>>>);
 
 enum State<W, T> {
-    /// Somebody copies the bytes; these names wait.
+    /// A thread copies the bytes; these names wait.
     Copying(Vec<W>),
-    /// The bytes are here.
+    /// The bytes are copied.
     Done(T),
 }
 
-/// What to do with a name of a file that has several.
+/// The action for a name of a file that has several names.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Turn<W, T> {
-    /// The first to come: copy the bytes, then say [`Links::done`] or [`Links::failed`].
+    /// The first name: copy the bytes, then call [`Links::done`] or [`Links::failed`].
     Copy(W),
     /// Make a hard link to this file of the destination.
     Link(W, T),
-    /// Nothing now: the name is handed back when the bytes are there.
+    /// Do nothing now: [`Links::done`] or [`Links::failed`] returns the name later.
     Wait,
 }
 
@@ -34,7 +34,7 @@ impl<W, T> Default for Links<W, T> {
 }
 
 impl<W, T: Clone> Links<W, T> {
-    /// Decides over the name `who` of the file `id`.
+    /// Decides the action for the name `who` of the file `id`.
     pub fn turn(&self, id: Identity, who: W) -> Turn<W, T> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match table.get_mut(&id) {
@@ -50,7 +50,7 @@ impl<W, T: Clone> Links<W, T> {
         }
     }
 
-    /// The bytes stand at `path`; returns the names that waited, each now a link to make.
+    /// Records that the file is complete at `path`. Returns the names that waited; each becomes a hard link.
     pub fn done(&self, id: Identity, path: T) -> Vec<W> {
         match self.put(id, Some(State::Done(path))) {
             Some(State::Copying(waiting)) => waiting,
@@ -58,7 +58,7 @@ impl<W, T: Clone> Links<W, T> {
         }
     }
 
-    /// The bytes did not arrive; returns the names that waited: the first of them tries again.
+    /// Records that the file could not be copied. Returns the names that waited; the first of them tries again.
     pub fn failed(&self, id: Identity) -> Vec<W> {
         match self.put(id, None) {
             Some(State::Copying(waiting)) => waiting,

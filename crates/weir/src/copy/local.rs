@@ -1,4 +1,4 @@
-//! The side of a copy that is a directory tree of this machine, as its source; [`super::target`] has what changes one.
+//! The source side of a copy on this machine; [`super::target`] has the operations that change a tree.
 
 use super::buffers::{Buffer, PIECE};
 use super::end::{Entry, Meta, Spot, Xattr};
@@ -13,20 +13,20 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 use types::{Attrs, ByteRange, FileId, FileKind, Timestamp};
 
-/// A path as the operating system takes it.
+/// Returns a path as the operating system takes it.
 pub fn os(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(path))
 }
 
-/// Attributes of a file; of the link itself unless `follow`.
+/// Returns the metadata of a file; of a symlink itself unless `follow` is set.
 pub fn stat(path: &[u8], follow: bool) -> Result<Meta, Failure> {
     let found = if follow { std::fs::metadata(os(path)) } else { std::fs::symlink_metadata(os(path)) };
     Ok(meta(&found?))
 }
 
-/// All names of a directory with their attributes.
+/// Lists a directory with the metadata of its entries.
 ///
-/// A name that goes away while the directory is read is left out.
+/// A name that is removed while the directory is read is left out.
 pub fn list(path: &[u8]) -> Result<Vec<Entry>, Failure> {
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(os(path))? {
@@ -85,7 +85,7 @@ fn meta(found: &std::fs::Metadata) -> Meta {
     }
 }
 
-/// The target of a symlink.
+/// Reads the target of a symlink.
 pub fn readlink(path: &[u8]) -> Result<Vec<u8>, Failure> {
     Ok(std::fs::read_link(os(path))?.into_os_string().into_vec())
 }
@@ -95,9 +95,9 @@ pub fn open(path: &[u8]) -> Result<File, Failure> {
     Ok(File::open(os(path))?)
 }
 
-/// The first range of data at or after `from` and below `size`; `None` when only a hole is left.
+/// Returns the first range of data at or after `from` and below `size`; `None` if only a hole is left.
 ///
-/// A file system that does not know holes shows one range to the end.
+/// A file system without support for holes reports one range up to the end.
 pub fn next_data(file: &File, from: u64, size: u64) -> Result<Option<ByteRange>, Failure> {
     if from >= size {
         return Ok(None);
@@ -118,7 +118,7 @@ pub fn next_data(file: &File, from: u64, size: u64) -> Result<Option<ByteRange>,
     Ok(ByteRange::new(start, end - start))
 }
 
-/// Fills `buffer` with `len` bytes from `offset`, at most [`PIECE`]; fewer only at the end of the file.
+/// Reads `len` bytes, at most [`PIECE`], from `offset` into `buffer`; fewer only at the end of the file.
 pub fn read(file: &File, offset: u64, len: usize, buffer: &mut Buffer) -> Result<usize, Failure> {
     let space = &mut buffer.space()[..len.min(PIECE)];
     let mut done = 0;
@@ -133,7 +133,7 @@ pub fn read(file: &File, offset: u64, len: usize, buffer: &mut Buffer) -> Result
     Ok(done)
 }
 
-/// All `user.` xattrs of a file or directory; none where the file system has no xattrs.
+/// Returns all `user.` xattrs of a file or directory; none if the file system has no xattrs.
 pub fn xattrs(path: &[u8]) -> Result<Vec<Xattr>, Failure> {
     let names = match sized(|space| rustix::fs::llistxattr(os(path), space)) {
         Ok(names) => names,
@@ -152,7 +152,7 @@ pub fn xattrs(path: &[u8]) -> Result<Vec<Xattr>, Failure> {
     Ok(found)
 }
 
-/// Asks for a value of unknown length: first with room for most, then with the room the kernel allows at most.
+/// Gets a value of unknown length: first with a buffer that usually suffices, then with the kernel's maximum.
 fn sized(ask: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     for room in [1 << 10, 64 << 10] {
         let mut space = vec![0; room];

@@ -1,12 +1,12 @@
-//! The work still to be done, shared by the threads of one copy.
+//! Work queue of one copy, shared by its threads.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Files waiting above which no further directory is read: bounds memory on any tree.
+/// With more files waiting than this, no further directory is read. This bounds the memory for any tree.
 const FILES_WAITING_MAX: usize = 1 << 16;
 
-/// A queue that knows when everything ever put in it has been worked off.
+/// A queue that detects when all tasks ever pushed are done.
 ///
 /// Helpers come first (a started file ends soon), then directories (totals are known early), then files.
 pub struct Queue<D, F, H> {
@@ -18,7 +18,7 @@ struct Inner<D, F, H> {
     dirs: Vec<D>,
     files: VecDeque<F>,
     helpers: VecDeque<H>,
-    /// Tasks put in and not yet done, those being worked on included.
+    /// Tasks pushed and not yet done, including those in progress.
     open: usize,
 }
 
@@ -29,7 +29,7 @@ pub enum Task<D, F, H> {
     Dir(D),
     /// A file to copy.
     File(F),
-    /// A hand for a large file.
+    /// A further thread for a large file.
     Help(H),
 }
 
@@ -59,7 +59,8 @@ impl<D, F, H> Queue<D, F, H> {
         self.change.notify_all();
     }
 
-    /// Takes the next task, waiting for one; `None` when all work is done. Each task taken ends with [`Queue::done`].
+    /// Takes the next task, or waits for one; `None` when all work is done. The caller ends each task with
+    /// [`Queue::done`].
     pub fn pop(&self) -> Option<Task<D, F, H>> {
         let mut inner = self.lock();
         loop {
@@ -73,7 +74,7 @@ impl<D, F, H> Queue<D, F, H> {
         }
     }
 
-    /// One task taken is finished, and everything it led to has been pushed.
+    /// Ends a task; all tasks that follow from it must be pushed before.
     pub fn done(&self) {
         let mut inner = self.lock();
         inner.open -= 1;

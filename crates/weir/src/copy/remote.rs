@@ -1,7 +1,7 @@
 //! The side of a copy that is a Weir file system.
 //!
-//! The threads of a copy are plain threads: each waits here for its own request. After the user asked to stop, requests under way
-//! get a little longer to end, so that nothing is left half made without need.
+//! The threads of a copy are plain threads, and each waits here for its own request. After the user asks to stop,
+//! requests in flight get a little more time, so that they leave nothing half done without need.
 
 use super::end::{Entry, Meta, Spot, Xattr};
 use crate::failure::Failure;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use types::{Attrs, ByteRange, FileKind, Renaming, SetAttrs, SetTime, Status};
 
-/// How long requests under way go on after the user asked to stop.
+/// How long requests in flight may continue after the user asked to stop.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A mounted file system for use from plain threads.
@@ -24,17 +24,17 @@ pub struct Weir {
 }
 
 impl Weir {
-    /// Requests run in `runtime`.
+    /// Returns a side whose requests run in `runtime`.
     pub fn new(mount: Mount, runtime: Handle, stop: Stop) -> Self {
         Weir { mount, runtime, stop }
     }
 
-    /// Whether both are the same mount.
+    /// Returns whether both are the same mount.
     pub fn is_same(&self, other: &Weir) -> bool {
         self.mount.is_same(&other.mount)
     }
 
-    /// Waits for one request.
+    /// Runs one request and waits for its result.
     pub fn wait<T>(&self, request: impl Future<Output = client::Result<T>>) -> Result<T, Failure> {
         self.runtime.block_on(async {
             tokio::select! {
@@ -45,7 +45,7 @@ impl Weir {
         })
     }
 
-    /// What a path leads to.
+    /// Resolves a path.
     pub fn resolve(&self, path: &[Vec<u8>], follow: bool) -> Result<(Spot, Meta), Failure> {
         let (node, attrs) = self.wait(self.mount.resolve(path, follow))?;
         let mut shown = vec![b'/'];
@@ -53,7 +53,7 @@ impl Weir {
         Ok((Spot { path: shown, node: Some(node), place: None }, Meta { dev: 0, attrs }))
     }
 
-    /// The names of a directory.
+    /// Lists a directory.
     pub fn list(&self, dir: &Spot) -> Result<Vec<Entry>, Failure> {
         let mut pages = self.mount.readdir(dir.node()?);
         let mut entries = Vec::new();
@@ -68,7 +68,7 @@ impl Weir {
         Ok(entries)
     }
 
-    /// Makes a directory, or finds it.
+    /// Makes a directory, or returns the existing one.
     pub fn mkdir(&self, dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure> {
         let dir_node = dir.node()?;
         let made = self.unless_taken(doubt::make(async || self.mount.mkdir(dir_node, name, mode).await))?;
@@ -83,19 +83,19 @@ impl Weir {
         }
     }
 
-    /// The target of a symlink.
+    /// Reads the target of a symlink.
     pub fn readlink(&self, link: &Spot) -> Result<Vec<u8>, Failure> {
         Ok(self.wait(self.mount.readlink(link.node()?))?.to_vec())
     }
 
-    /// Makes a symlink; `None` when the name is taken.
+    /// Makes a symlink; `None` if the name is taken.
     pub fn symlink(&self, dir: &Spot, name: &[u8], target: &[u8]) -> Result<Option<Spot>, Failure> {
         let node = dir.node()?;
         let made = self.unless_taken(doubt::make(async || self.mount.symlink(node, name, target).await))?;
         Ok(made.map(|(node, _)| dir.below(name, node)))
     }
 
-    /// Makes a fifo, socket or device node; `None` when the name is taken.
+    /// Makes a fifo, socket or device node; `None` if the name is taken.
     pub fn mknod(&self, dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Failure> {
         let node = dir.node()?;
         let attempt = async || self.mount.mknod(node, name, attrs.kind, 0o600, attrs.rdev).await;
@@ -103,7 +103,7 @@ impl Weir {
         Ok(made.map(|(node, _)| dir.below(name, node)))
     }
 
-    /// Makes a hard link; `None` when the name is taken.
+    /// Makes a hard link; `None` if the name is taken.
     pub fn link(&self, file: &Spot, dir: &Spot, name: &[u8]) -> Result<Option<Spot>, Failure> {
         let (file, node) = (file.node()?, dir.node()?);
         let made = self.unless_taken(doubt::link(&self.mount, file, node, name))?;
@@ -119,7 +119,7 @@ impl Weir {
         })
     }
 
-    /// Renames inside one directory, replacing what was there.
+    /// Renames inside one directory and replaces the file that has the new name.
     pub fn rename(&self, dir: &Spot, from: &[u8], to: &[u8]) -> Result<(), Failure> {
         let dir = dir.node()?;
         self.wait(async {
@@ -128,19 +128,19 @@ impl Weir {
         })
     }
 
-    /// Removes a name; one that is not there is no failure.
+    /// Removes a name; a missing name is not an error.
     pub fn unlink(&self, dir: &Spot, name: &[u8]) -> Result<(), Failure> {
         let dir = dir.node()?;
         self.wait(remove_if_there(&self.mount, dir, name))
     }
 
-    /// Gives a directory, symlink or node its attributes.
+    /// Sets the attributes of a directory, symlink or node.
     pub fn apply(&self, spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
         let changes = kept(attrs);
         self.wait(self.mount.setattr(spot.node()?, &changes)).map(drop)
     }
 
-    /// All xattrs of a file or directory, with the `user.` that the protocol leaves out.
+    /// Returns all xattrs of a file or directory, with the prefix `user.` that the protocol leaves out.
     pub fn xattrs(&self, spot: &Spot) -> Result<Vec<Xattr>, Failure> {
         let node = spot.node()?;
         self.wait(async {
@@ -175,7 +175,7 @@ impl Weir {
         Ok((file, spot))
     }
 
-    /// The next range of data at or after `from` and below `size`.
+    /// Returns the next range of data at or after `from` and below `size`.
     pub fn next_data(&self, file: &File, from: u64, size: u64) -> Result<Option<ByteRange>, Failure> {
         if from >= size {
             return Ok(None);
@@ -187,13 +187,13 @@ impl Weir {
         }))
     }
 
-    /// Gives a file that was read back to the server.
+    /// Closes a file that was read.
     pub fn close(&self, file: File) -> Result<(), Failure> {
         self.wait(file.close())
     }
 
-    /// Makes a complete file, written up to `written`, durable and gives it its attributes and its final name instead of
-    /// its temporary one.
+    /// Completes a file that is written up to `written`: makes it durable, sets its attributes, and renames it from its
+    /// temporary to its final name.
     pub fn finish(
         &self,
         file: File,
@@ -202,14 +202,14 @@ impl Weir {
         dir: &Spot,
         [temporary, name]: [&[u8]; 2],
     ) -> Result<(), Failure> {
-        // Setting a size asks every iod: only a hole at the end needs it.
+        // Setting a size sends requests to every iod, and only a hole at the end needs it.
         let size = (attrs.size != written).then_some(attrs.size);
         let changes = SetAttrs { size, ..kept(attrs) };
         self.wait(doubt::finish(&self.mount, file, changes, dir.node()?, [temporary, name])).map(drop)
     }
 }
 
-/// Removes a name; one that is not there is no failure.
+/// Removes a name; a missing name is not an error.
 pub async fn remove_if_there(mount: &Mount, dir: &Node, name: &[u8]) -> client::Result<()> {
     let removed = match mount.lookup(dir, name).await {
         Ok((node, _)) => doubt::remove(mount, node.id, dir, name).await,
@@ -221,11 +221,11 @@ pub async fn remove_if_there(mount: &Mount, dir: &Node, name: &[u8]) -> client::
     }
 }
 
-/// What a copy keeps: times always, the mode save for links, the owner for root.
+/// Returns the attributes that a copy keeps: always the times, the mode except for symlinks, and the owner for root.
 fn kept(attrs: &Attrs) -> SetAttrs {
     let own = rustix::process::geteuid();
     let link = attrs.kind == FileKind::Symlink;
-    // Who is not root does not keep the owner, and a file that changes hands must not stay setuid.
+    // Only root keeps the owner, and a file that gets another owner must not stay setuid.
     let mode = if own.is_root() || own.as_raw() == attrs.uid { attrs.mode } else { attrs.mode & 0o1777 };
     SetAttrs {
         mode: (!link).then_some(mode),

@@ -1,4 +1,4 @@
-//! What a copy has done so far: counters, the progress bar, errors per file, and the summary.
+//! Report of a copy: counters, the progress bar, errors per file, and the summary.
 
 use crate::failure::{Exit, Failure};
 use crate::show;
@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Errors kept for the JSON summary; all are printed, and all are counted.
+/// Number of errors kept for the JSON summary; all errors are printed and counted.
 const ERRORS_KEPT: usize = 1000;
 
-/// What a name weighs beside its bytes in the progress bar: making a small file takes as long as moving some bytes.
+/// Weight of a name in the progress bar, in bytes: making a small file takes as long as moving that many bytes.
 const NAME_WEIGHT: u64 = 64 << 10;
-/// How often the text beside the bar changes, in milliseconds.
+/// Interval between updates of the text beside the bar, in milliseconds.
 const TEXT_EVERY: u64 = 200;
 
-/// How to talk while copying.
+/// The output mode of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Talk {
     /// A progress bar on a terminal, and one line at the end.
@@ -28,7 +28,7 @@ pub enum Talk {
     Json,
 }
 
-/// Counters and voice of one copy.
+/// Counters and output of one copy.
 pub struct Report {
     command: &'static str,
     talk: Talk,
@@ -37,14 +37,14 @@ pub struct Report {
     counts: Counts,
     /// Names and bytes found so far.
     found: (AtomicU64, AtomicU64),
-    /// Bytes passed so far, holes included.
+    /// Bytes processed so far, including holes.
     passed: AtomicU64,
-    /// When the text changed last, in milliseconds after the start.
+    /// The time of the last text update, in milliseconds after the start.
     texted: AtomicU64,
     errors: Mutex<Vec<JsonError>>,
 }
 
-/// How much was done.
+/// Counters of finished work.
 #[derive(Default)]
 pub struct Counts {
     /// Regular files whose bytes were copied.
@@ -53,11 +53,11 @@ pub struct Counts {
     pub directories: AtomicU64,
     /// Symbolic links.
     pub symlinks: AtomicU64,
-    /// Further names of files already copied.
+    /// Further names of files that were already copied.
     pub hard_links: AtomicU64,
     /// Fifos, sockets and device nodes.
     pub special: AtomicU64,
-    /// Bytes moved; holes are none.
+    /// Bytes moved, without holes.
     pub bytes: AtomicU64,
     /// Names that could not be copied.
     pub failed: AtomicU64,
@@ -85,7 +85,7 @@ struct Summary<'a> {
 }
 
 impl Report {
-    /// A report of the command called `command`.
+    /// Returns a report for the command called `command`.
     pub fn new(command: &'static str, talk: Talk) -> Self {
         let bar = match talk == Talk::Normal && std::io::stderr().is_terminal() {
             true => ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(8)),
@@ -109,19 +109,19 @@ impl Report {
         }
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// More work was found: so many names that are no directories, with so many bytes.
+    /// Records new work: a number of names that are not directories, and their bytes.
     pub fn found(&self, names: u64, bytes: u64) {
         self.found.0.fetch_add(names, Relaxed);
         self.found.1.fetch_add(bytes, Relaxed);
         self.bar.inc_length(names * NAME_WEIGHT + bytes);
     }
 
-    /// Bytes were moved, and a hole of `skipped` bytes was passed.
+    /// Records that bytes were moved, and that a hole of `skipped` bytes was skipped.
     pub fn moved(&self, bytes: u64, skipped: u64) {
         self.counts.bytes.fetch_add(bytes, Relaxed);
         self.passed.fetch_add(bytes + skipped, Relaxed);
@@ -129,7 +129,7 @@ impl Report {
         self.refresh();
     }
 
-    /// Something was finished.
+    /// Counts a finished item.
     pub fn finished(&self, which: &AtomicU64) {
         which.fetch_add(1, Relaxed);
         if !std::ptr::eq(which, &self.counts.directories) {
@@ -138,7 +138,7 @@ impl Report {
         self.refresh();
     }
 
-    /// Writes the text beside the bar anew, unless that was done a moment ago.
+    /// Updates the text beside the bar, unless the last update is recent.
     fn refresh(&self) {
         let now = self.start.elapsed().as_millis() as u64;
         let last = self.texted.load(Relaxed);
@@ -159,7 +159,7 @@ impl Report {
         ));
     }
 
-    /// Something could not be copied: says so at once and counts it.
+    /// Prints and counts an item that could not be copied.
     pub fn fail(&self, path: &[u8], failure: &Failure) {
         self.counts.failed.fetch_add(1, Relaxed);
         let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,7 +176,7 @@ impl Report {
         }
     }
 
-    /// Takes the bar away, says the summary and returns the exit code.
+    /// Removes the bar, prints the summary and returns the exit code.
     pub fn end(&self, interrupted: bool) -> Result<Exit, Failure> {
         self.bar.finish_and_clear();
         let get = |n: &AtomicU64| n.load(Relaxed);

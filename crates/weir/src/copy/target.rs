@@ -1,8 +1,9 @@
-//! The target of a copy on this machine: every name is reached from the open top directory, and no symlink below it is followed.
+//! The target side of a copy on this machine, which follows no symlink below its top directory.
 //!
-//! Other users may change the target tree while a copy runs. A path that is resolved again for each call would then lead out of the
-//! tree through a symlink that was planted meanwhile. Only the way to the top directory, which the user named, may have symlinks.
-//! A place is opened for each call and closed after it: a copy has as many descriptors of directories as threads, however large the tree.
+//! Every name is reached from the open top directory. Other users may change the target tree while a copy runs. If each
+//! call resolved a whole path, a symlink planted in the meantime could lead it out of the tree. Only the path to the
+//! top directory, which the user named, may contain symlinks. A place is opened for each call and closed after it. So a
+//! copy has as many directory descriptors as threads, whatever the size of the tree.
 
 use super::end::{Spot, Xattr};
 use crate::failure::Failure;
@@ -15,28 +16,28 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use types::{Attrs, FileKind, Timestamp};
 
-/// A place in the target tree: its top directory, held open, and the path below that.
+/// A place in the target tree: the open top directory, and the path below it.
 #[derive(Clone)]
 pub struct Place {
     top: Arc<OwnedFd>,
-    /// Begins with `.`, which is the top.
+    /// Begins with `.`, which is the top directory.
     below: Vec<u8>,
 }
 
 impl Place {
-    /// The directory at a path that the user named; symlinks are followed.
+    /// Opens the directory at a path that the user named; symlinks are followed.
     pub fn top(path: &[u8]) -> Result<Self, Failure> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = Arc::new(rustix::fs::open(super::local::os(path), flags, Mode::empty())?);
         Ok(Place { top, below: b".".to_vec() })
     }
 
-    /// The place of a name in this directory.
+    /// Returns the place of a name in this directory.
     pub fn child(&self, name: &[u8]) -> Self {
         Place { top: self.top.clone(), below: join(&self.below, name) }
     }
 
-    /// The directory of this place, and its name there.
+    /// Returns the directory of this place, and the last component of its path.
     fn split(&self) -> Result<(Self, &[u8]), Failure> {
         let at =
             self.below.iter().rposition(|b| *b == b'/').ok_or_else(|| Failure::new("the top directory has no name"))?;
@@ -44,18 +45,19 @@ impl Place {
         Ok((Place { top: self.top.clone(), below: dir.to_vec() }, &name[1..]))
     }
 
-    /// Opens what is at this place without following a symlink; one at the place itself is opened as such, or is no directory.
+    /// Opens the file at this place without following symlinks. A symlink at the place itself is opened as such, or
+    /// fails if `flags` ask for a directory.
     fn open(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match rustix::fs::openat2(&self.top, &self.below[..], flags, Mode::empty(), resolve) {
-            // Kernels before 5.6, and containers that do not let the call through.
+            // For kernels before 5.6, and for containers that do not allow the call.
             Err(Errno::NOSYS | Errno::PERM) => self.walk(flags),
             opened => opened,
         }
     }
 
-    /// As [`Place::open`], one name at a time.
+    /// As [`Place::open`], one component at a time.
     fn walk(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut names = self.below.split(|b| *b == b'/').peekable();
@@ -67,15 +69,16 @@ impl Place {
         Ok(at)
     }
 
-    /// Opens the directory at this place for calls with names in it; `name` is the one that is meant.
+    /// Opens the directory at this place for calls with names in it; `name` is the name of this call.
     fn directory(&self, name: &[u8]) -> Result<OwnedFd, Failure> {
-        // The servers' names are checked where they arrive. A name that leads elsewhere must not get here by any other way.
+        // Names from servers are checked on receipt. Check again here, so that no other name can lead out of the
+        // directory.
         types::name::check(name).map_err(|_| Failure::new("no file can have this name"))?;
         self.open(OFlags::DIRECTORY).map_err(replaced)
     }
 }
 
-/// An error of opening a directory that was there before.
+/// Converts the error of opening a directory that existed before.
 fn replaced(error: Errno) -> Failure {
     match error {
         Errno::LOOP | Errno::NOTDIR => {
@@ -86,12 +89,13 @@ fn replaced(error: Errno) -> Failure {
     }
 }
 
-/// The place of a spot of the target.
+/// Returns the place of a spot of the target.
 fn place(spot: &Spot) -> Result<&Place, Failure> {
     spot.place.as_ref().ok_or_else(|| Failure::new("not a file of the target"))
 }
 
-/// Makes the directory `name` in `dir`; the flag is `false` when one is there already. A symlink to a directory is none.
+/// Makes the directory `name` in `dir`. The flag is `false` if the directory existed. A symlink to a directory does not
+/// count as one.
 pub fn mkdir(dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure> {
     let at = place(dir)?;
     let parent = at.directory(name)?;
@@ -112,7 +116,7 @@ pub fn mkdir(dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure
     }
 }
 
-/// The spot of `name` in `dir` when `make` made something there, `None` when the name is taken.
+/// Runs `make` for `name` in `dir`. Returns the new spot, or `None` if the name is taken.
 fn unless_taken(
     dir: &Spot,
     name: &[u8],
@@ -126,19 +130,19 @@ fn unless_taken(
     }
 }
 
-/// Makes a symlink; `None` when the name is taken.
+/// Makes a symlink; `None` if the name is taken.
 pub fn symlink(dir: &Spot, name: &[u8], target: &[u8]) -> Result<Option<Spot>, Failure> {
     unless_taken(dir, name, |dir| rustix::fs::symlinkat(target, dir, name))
 }
 
-/// Makes a hard link to a file of the target; `None` when the name is taken.
+/// Makes a hard link to a file of the target; `None` if the name is taken.
 pub fn link(file: &Spot, dir: &Spot, name: &[u8]) -> Result<Option<Spot>, Failure> {
     let (file_dir, file_name) = place(file)?.split()?;
     let from = file_dir.directory(file_name)?;
     unless_taken(dir, name, |dir| rustix::fs::linkat(&from, file_name, dir, name, AtFlags::empty()))
 }
 
-/// Makes a fifo, socket or device node; `None` when the name is taken.
+/// Makes a fifo, socket or device node; `None` if the name is taken.
 pub fn mknod(dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Failure> {
     if matches!(attrs.kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink) {
         return Err(Errno::INVAL.into());
@@ -148,14 +152,14 @@ pub fn mknod(dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Fai
     unless_taken(dir, name, |dir| rustix::fs::mknodat(dir, name, file_type(attrs.kind), mode, dev))
 }
 
-/// Renames inside one directory, replacing what was there.
+/// Renames inside one directory and replaces the file that has the new name.
 pub fn rename(dir: &Spot, from: &[u8], to: &[u8]) -> Result<(), Failure> {
     types::name::check(from).map_err(|_| Failure::new("no file can have this name"))?;
     let dir = place(dir)?.directory(to)?;
     Ok(rustix::fs::renameat(&dir, from, &dir, to)?)
 }
 
-/// Removes a name; one that is not there is no failure.
+/// Removes a name; a missing name is not an error.
 pub fn unlink(dir: &Spot, name: &[u8]) -> Result<(), Failure> {
     match rustix::fs::unlinkat(place(dir)?.directory(name)?, name, AtFlags::empty()) {
         Err(e) if e != Errno::NOENT => Err(e.into()),
@@ -171,23 +175,24 @@ pub fn create(dir: &Spot, name: &[u8]) -> Result<(File, Spot), Failure> {
     Ok((File::from(file), dir.in_target(name, at.child(name))))
 }
 
-/// Gives a file its length, mode, times and, for root, its owner, and then its final name instead of its temporary one.
+/// Sets length, mode and times of a file and, for root, its owner. Then renames it from its temporary to its final
+/// name.
 pub fn finish(file: &File, attrs: &Attrs, dir: &Spot, [temporary, name]: [&[u8]; 2]) -> Result<(), Failure> {
     file.set_len(attrs.size)?;
     if rustix::process::geteuid().is_root() {
         rustix::fs::fchown(file, owner(attrs).0, owner(attrs).1)?;
     }
-    // After the owner: a change of owner takes the setuid and setgid bits away.
+    // After the owner, because chown clears the setuid and setgid bits.
     rustix::fs::fchmod(file, Mode::from_raw_mode(kept_mode(attrs)))?;
     rustix::fs::futimens(file, &times(attrs))?;
     rename(dir, temporary, name)
 }
 
-/// Gives a directory, symlink or node its mode, times and, for root, its owner. What is of another kind by now stays as it is.
+/// Sets mode and times of a directory, symlink or node and, for root, its owner. A file of another kind is not changed.
 pub fn apply(spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
     let only = if attrs.kind == FileKind::Directory { OFlags::DIRECTORY } else { OFlags::empty() };
     let file = place(spot)?.open(only).map_err(replaced)?;
-    // The inode is held from here on: a hard link to the file of another user, planted under the name, is of another kind.
+    // The descriptor pins the inode from here on. The check refuses another user's file that was linked to this name.
     if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != file_type(attrs.kind) {
         return Err(Failure::new("something else has the name now"));
     }
@@ -203,7 +208,7 @@ pub fn apply(spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
     Ok(rustix::fs::utimensat(CWD, &open, &times(attrs), AtFlags::empty())?)
 }
 
-/// The path that leads to an open file, for calls that take no descriptor opened with `O_PATH`.
+/// Returns the `/proc` path of an open file, for calls that do not accept a descriptor opened with `O_PATH`.
 fn itself(file: &impl AsRawFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
@@ -231,12 +236,12 @@ fn file_type(kind: FileKind) -> FileType {
 }
 
 fn owner(attrs: &Attrs) -> (Option<rustix::fs::Uid>, Option<rustix::fs::Gid>) {
-    // The number -1 means "leave as it is" to the kernel and is no owner.
+    // The kernel takes the id -1 as "leave unchanged"; it is not an owner.
     let known = |id: u32| (id != u32::MAX).then_some(id);
     (known(attrs.uid).map(rustix::fs::Uid::from_raw), known(attrs.gid).map(rustix::fs::Gid::from_raw))
 }
 
-/// Who is not root does not keep the owner, and a file that changes hands must not stay setuid.
+/// Returns the mode to set. Only root keeps the owner, and a file that gets another owner must not stay setuid.
 fn kept_mode(attrs: &Attrs) -> u32 {
     let own = rustix::process::geteuid();
     if own.is_root() || own.as_raw() == attrs.uid { attrs.mode } else { attrs.mode & 0o1777 }
@@ -282,12 +287,12 @@ mod tests {
             covered += data.len;
             from = data.end();
         }
-        // A file system without holes shows everything as data; either way the tail is in it.
+        // A file system without holes reports everything as data; either way the tail is included.
         assert!((4..=3 << 20).contains(&covered), "{covered}");
         assert_eq!(next_data(&file, after.size, after.size).unwrap(), None);
     }
 
-    /// Calls everything that changes a target with names in `dir`; what is said about each.
+    /// Makes every call that changes a target with names in `dir`. Returns the result of each.
     fn change(dir: &Spot, attrs: &Attrs) -> Vec<(&'static str, Result<(), Failure>)> {
         let elsewhere = dir.in_target(b"file", place(dir).unwrap().child(b"file"));
         let xattr = Xattr { name: b"user.x".to_vec(), value: b"x".to_vec() };
@@ -312,7 +317,7 @@ mod tests {
             std::fs::create_dir_all(home.path().join(dir)).unwrap();
             std::fs::write(home.path().join(dir).join("file"), b"content").unwrap();
         }
-        // The way to the top may have symlinks.
+        // The path to the top directory may contain symlinks.
         std::os::unix::fs::symlink("tree", home.path().join("way")).unwrap();
         let tree = top(&home.path().join("way"));
         let sub = mkdir(&tree, b"sub", 0o700).unwrap();
@@ -340,11 +345,11 @@ mod tests {
         let after = stat(outside.join("sub").as_os_str().as_bytes(), false).unwrap().attrs;
         assert_eq!((after.mode, after.mtime, after.ctime), (before.mode, before.mtime, before.ctime));
         assert_eq!(std::fs::read_dir(outside.join("sub")).unwrap().count(), 1);
-        // The same calls work where a directory is one.
+        // The same calls succeed in a real directory.
         let moved = mkdir(&tree, b"moved", 0o700).unwrap().0;
         place(&moved).unwrap().walk(OFlags::PATH | OFlags::DIRECTORY).unwrap();
         for (what, outcome) in change(&moved, &attrs) {
-            // The first made the name; the file system may have no xattrs.
+            // The first call made the name; the file system may have no xattrs.
             let taken = matches!(what, "rename" | "create");
             assert!(taken || what == "set_xattr" || outcome.is_ok(), "{what}: {outcome:?}");
         }

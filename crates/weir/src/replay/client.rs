@@ -1,4 +1,4 @@
-//! One client of a replay: its operations one after the other.
+//! One client of a replay, which runs its operations one after the other.
 
 use super::store::{Buffer, Door, Opened};
 use super::{Latencies, Shared, Sums, aligned, verify};
@@ -17,14 +17,14 @@ pub(super) struct Client {
     copy: usize,
     number: usize,
     open: HashMap<u32, Opened>,
-    /// What it wrote, by file.
+    /// The content that this client wrote, by file.
     models: HashMap<u32, Written>,
-    /// Its writes so far.
+    /// The number of writes so far.
     writes: u64,
     buffer: Buffer,
 }
 
-/// What a client leaves.
+/// The results of a client.
 pub(super) struct Worked {
     pub(super) copy: usize,
     pub(super) latencies: Latencies,
@@ -34,7 +34,7 @@ pub(super) struct Worked {
     pub(super) failure: Option<Failure>,
 }
 
-/// What a file of a copy is called.
+/// Returns the name of a file of a copy.
 pub(super) fn name(copy: usize, file: u32) -> String {
     format!("{copy}-{file}")
 }
@@ -45,13 +45,13 @@ impl Client {
         Client { shared, door, copy, number, open, models, writes: 0, buffer: Buffer::default() }
     }
 
-    /// Writes zeros to the files of a copy that are read, as far as they are.
+    /// Fills the files of a copy that are read with zeros, up to the end of the last read.
     pub(super) fn fill(&mut self, copy: usize) -> Result<(), Failure> {
         const PIECE: u64 = 1 << 20;
         let zeros = aligned(PIECE as usize, |_| {});
         for (file, end) in &self.shared.filled {
             let opened = self.door.open(&name(copy, *file))?;
-            // Whole pieces: O_DIRECT writes no others.
+            // Write whole pieces, because O_DIRECT accepts no others.
             for at in (0..end.div_ceil(PIECE)).map(|piece| piece * PIECE) {
                 self.shared.stop.check()?;
                 self.door.write(&opened, at, zeros.clone())?;
@@ -62,7 +62,7 @@ impl Client {
         Ok(())
     }
 
-    /// Does everything that the trace says.
+    /// Runs all operations of the trace.
     pub(super) fn work(mut self) -> Worked {
         let shared = self.shared.clone();
         let mut latencies = Latencies::default();
@@ -107,7 +107,7 @@ impl Client {
         Worked { copy: self.copy, latencies, sums, threshold, models: self.models, failure }
     }
 
-    /// What a write writes.
+    /// Returns the content of a write.
     fn data(&mut self, op: &Op) -> Result<bytes::Bytes, Failure> {
         if op.action != Action::Write {
             return Ok(bytes::Bytes::new());
@@ -116,7 +116,7 @@ impl Client {
         if !self.shared.verify {
             return Ok(self.shared.pool.slice(..op.len as usize));
         }
-        // No two writes of a file have one number.
+        // No two writes of a file have the same number.
         let number = ((self.number as u64) << 40) + self.writes;
         self.models.entry(op.file).or_default().write(op.offset, u64::from(op.len), number);
         Ok(aligned(op.len as usize, |out| content::fill(op.file, number, op.offset, out)))
@@ -140,7 +140,7 @@ impl Client {
             }
             Action::Read | Action::Write | Action::Fsync => {}
         }
-        // The parser and the generators let nothing be done to files that are not open.
+        // The parser and the generators guarantee that operations use only open files.
         let Some(file) = self.open.get(&op.file) else { return Err(Failure::new("the file is not open")) };
         match op.action {
             Action::Write => self.door.write(file, op.offset, data),

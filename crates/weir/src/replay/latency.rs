@@ -1,4 +1,4 @@
-//! How long operations took, by kind and size.
+//! Latency histograms of replayed operations, by kind and size.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -6,39 +6,39 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use trace::{Action, Op};
 
-/// Histograms of the times of operations, by kind and by the least power of two that is not below the length.
+/// Latency histograms by kind of operation and by length, rounded up to a power of two.
 #[derive(Default)]
 pub struct Latencies {
     by_class: BTreeMap<(Action, u32), Histogram<u64>>,
 }
 
-/// One class, for people and programs.
+/// The summary of one class, for people and programs.
 #[derive(Serialize)]
 pub struct Line {
-    /// The operation.
+    /// The kind of operation.
     pub operation: &'static str,
-    /// The longest length; 0 where there is none.
+    /// The maximum length in this class; 0 for operations without a length.
     pub up_to: u32,
-    /// How many.
+    /// The number of operations.
     pub count: u64,
-    /// How long all took together, in microseconds.
+    /// The total time in microseconds.
     pub sum_us: f64,
-    /// Half of them took at most so long, in microseconds.
+    /// The median in microseconds.
     pub p50_us: f64,
-    /// 99 of a hundred took at most so long.
+    /// The 99th percentile in microseconds.
     pub p99_us: f64,
-    /// All did.
+    /// The maximum in microseconds.
     pub max_us: f64,
 }
 
 impl Latencies {
-    /// An operation took so long.
+    /// Records the time of an operation.
     pub(super) fn record(&mut self, op: &Op, took: Duration) {
         let class = if op.len == 0 { 0 } else { op.len.next_power_of_two() };
-        // Two digits.
+        // Two significant digits.
         let new = || Histogram::new(2).expect("two digits are allowed");
         let histogram = self.by_class.entry((op.action, class)).or_insert_with(new);
-        // Up to an hour, so that one that grows with what comes takes anything.
+        // At most one hour, so that the histogram, which resizes itself, accepts any time.
         let nanos = took.min(Duration::from_secs(3600)).as_nanos() as u64;
         histogram.record(nanos).unwrap_or_default();
     }
@@ -46,14 +46,14 @@ impl Latencies {
     pub(super) fn add(&mut self, other: &Latencies) {
         for (class, histogram) in &other.by_class {
             match self.by_class.get_mut(class) {
-                // Both grow with what comes: adding cannot fail.
+                // Both histograms resize themselves, so adding cannot fail.
                 Some(mine) => mine.add(histogram).unwrap_or_default(),
                 None => drop(self.by_class.insert(*class, histogram.clone())),
             }
         }
     }
 
-    /// All classes.
+    /// Returns the summaries of all classes.
     pub fn lines(&self) -> Vec<Line> {
         let line = |((action, up_to), histogram): (&(Action, u32), &Histogram<u64>)| {
             let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1000.0;
@@ -64,13 +64,13 @@ impl Latencies {
         self.by_class.iter().map(line).collect()
     }
 
-    /// How long operations of a kind took together.
+    /// Returns the total time of all operations of a kind.
     pub fn sum(&self, action: Action) -> Duration {
         let of = self.by_class.iter().filter(|((a, _), _)| *a == action);
         Duration::from_nanos(of.map(|(_, histogram)| histogram.mean() * histogram.len() as f64).sum::<f64>() as u64)
     }
 
-    /// How many operations of a kind there were.
+    /// Returns the number of operations of a kind.
     pub fn count(&self, action: Action) -> u64 {
         self.by_class.iter().filter(|((a, _), _)| *a == action).map(|(_, histogram)| histogram.len()).sum()
     }

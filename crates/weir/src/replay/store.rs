@@ -1,4 +1,4 @@
-//! Where a trace is replayed: a Weir file system through the client core, or any directory through the kernel.
+//! Storage backends of a replay: a Weir file system through the client, or any directory through the kernel.
 
 use super::Sums;
 use crate::copy::temporary_name;
@@ -13,20 +13,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use tokio::runtime::Handle;
 
-/// Where the files are to be.
+/// The directory in which a replay makes its files.
 pub enum Place {
     /// A directory of a Weir file system.
     Weir {
         /// The directory.
         target: Target,
-        /// How clients of it behave.
+        /// The options of the clients.
         options: Box<Options>,
-        /// Every write is sent at once and waited for, instead of gathering.
+        /// Each write is sent at once and awaited, instead of gathered.
         each: bool,
-        /// Where the clients work.
+        /// The runtime of the clients.
         runtime: Handle,
     },
-    /// A directory of this machine, mounted from wherever.
+    /// A directory of this machine, on any file system.
     Local {
         /// The directory.
         dir: PathBuf,
@@ -35,13 +35,13 @@ pub enum Place {
     },
 }
 
-/// A directory of its own in such a place.
+/// A temporary directory of the replay in such a place.
 pub(super) enum Room<'a> {
     Weir { target: &'a Target, options: &'a Options, each: bool, runtime: &'a Handle, name: Vec<u8> },
     Local { dir: PathBuf, odirect: bool },
 }
 
-/// How one client comes in.
+/// The access of one client to the directory.
 pub(super) enum Door {
     Weir { mount: Mount, dir: Node, each: bool, runtime: Handle },
     Local { dir: OwnedFd, odirect: bool },
@@ -75,7 +75,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// For one more client.
+    /// Opens the directory for one more client.
     pub(super) fn enter(&self) -> Result<Door, Failure> {
         match self {
             Room::Weir { target, options, each, runtime, name } => runtime.block_on(async {
@@ -91,7 +91,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Takes it and everything in it away.
+    /// Removes the directory and everything in it.
     pub(super) fn remove(&self) -> Result<(), Failure> {
         let (target, name) = match self {
             Room::Weir { target, name, .. } => (target, name),
@@ -118,7 +118,7 @@ impl<'a> Room<'a> {
 }
 
 impl Door {
-    /// What has come through it so far.
+    /// Returns the counts of this client so far.
     pub(super) fn sums(&self) -> Sums {
         match self {
             Door::Weir { mount, .. } => Sums::of(mount.counters()),
@@ -126,7 +126,7 @@ impl Door {
         }
     }
 
-    /// The write threshold in force.
+    /// Returns the write threshold in force.
     pub(super) fn threshold(&self) -> Option<u64> {
         match self {
             Door::Weir { mount, .. } => Some(mount.write_threshold()),
@@ -134,7 +134,7 @@ impl Door {
         }
     }
 
-    /// Opens a file for reading and writing, which is made when it is not there.
+    /// Opens a file for reading and writing, and makes it if it does not exist.
     pub(super) fn open(&self, name: &str) -> Result<Opened, Failure> {
         match self {
             Door::Weir { mount, dir, runtime, .. } => {
@@ -171,7 +171,8 @@ impl Door {
         }
     }
 
-    /// Reads as far as the file goes; into `buffer` if `keep` says that the bytes matter. How many it were.
+    /// Reads up to the end of the file. Returns the number of bytes read. `buffer` holds them if `keep` is set or the file
+    /// is local.
     pub(super) fn read(
         &self,
         file: &Opened,
@@ -201,7 +202,7 @@ impl Door {
         }
     }
 
-    /// Closing tells of what could not be written, on Weir.
+    /// Closes a file. On Weir this reports writes that failed.
     pub(super) fn close(&self, file: Opened) -> Result<(), Failure> {
         match (self, file) {
             (Door::Weir { runtime, .. }, Opened::Weir(file)) => Ok(runtime.block_on(file.close())?),
@@ -212,7 +213,7 @@ impl Door {
         }
     }
 
-    /// Ends the session; a server that does not answer finds out by itself.
+    /// Ends the session. If the server does not answer, the session ends with its lease.
     pub(super) fn leave(self) {
         if let Door::Weir { mount, runtime, .. } = self
             && let Err(error) = runtime.block_on(mount.disconnect())
@@ -235,14 +236,14 @@ fn read_full(file: &std::fs::File, offset: u64, space: &mut [u8]) -> std::io::Re
     Ok(done)
 }
 
-/// A buffer that begins where a page begins, as O_DIRECT wants it.
+/// A buffer that begins at a page boundary, as O_DIRECT requires.
 #[derive(Default)]
 pub(super) struct Buffer {
     room: Vec<u8>,
 }
 
 impl Buffer {
-    /// Its first bytes.
+    /// Returns the first `len` bytes.
     pub(super) fn space(&mut self, len: usize) -> &mut [u8] {
         const PAGE: usize = 4096;
         if self.room.len() < len + PAGE {

@@ -1,28 +1,28 @@
-//! What the clients of a replay did together, in counts.
+//! Counters of all clients of a replay together.
 
 use client::Counters;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::{Add, Sub};
 
-/// Counts of the clients of a Weir file system; all zero elsewhere.
+/// Counters of the clients of a Weir file system; all zero for other file systems.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Sums {
     /// RPCs sent, by name.
     pub rpcs: BTreeMap<String, u64>,
-    /// NFS operations in them, by name.
+    /// NFS operations in these RPCs, by name.
     pub operations: BTreeMap<String, u64>,
-    /// Payload by way.
+    /// Payload bytes read on the direct path.
     pub read_direct: u64,
-    /// Payload by way: of what was read straight, from lent files.
+    /// Payload bytes read on the direct path from lent files (short-circuit reads).
     pub read_lent: u64,
-    /// Requests that needed no iod.
+    /// Short-circuit reads, which need no request to an iod.
     pub reads_lent: u64,
-    /// Payload by way.
+    /// Payload bytes read on the mgr path.
     pub read_via_mgr: u64,
-    /// Payload by way.
+    /// Payload bytes written on the direct path.
     pub written_direct: u64,
-    /// Payload by way.
+    /// Payload bytes written on the mgr path.
     pub written_via_mgr: u64,
     /// Requests sent again.
     pub retries: u64,

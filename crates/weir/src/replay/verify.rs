@@ -1,4 +1,4 @@
-//! Whether what is read is what was written.
+//! Verification of a replay: compares the data read with the data written.
 
 use super::Models;
 use super::client::name;
@@ -8,12 +8,12 @@ use std::collections::{BTreeSet, HashMap};
 use trace::written::Written;
 use trace::{Op, content};
 
-/// How much is read at a time.
+/// Bytes per read.
 const PIECE: u64 = 1 << 20;
 
-/// Compares what a client reads of a file that nobody else uses. `filled` is how long the file was at first.
+/// Compares what a client reads of a file that no other client uses. `filled` is the initial length of the file.
 pub(super) fn read(op: &Op, model: Option<&Written>, filled: u64, found: &[u8]) -> Result<(), Failure> {
-    // What fills is written in whole pieces.
+    // The initial fill is written in whole pieces.
     let end = model.map_or(0, Written::end).max(filled.next_multiple_of(PIECE));
     let len = op.end().min(end).saturating_sub(op.offset);
     if found.len() as u64 != len {
@@ -23,7 +23,7 @@ pub(super) fn read(op: &Op, model: Option<&Written>, filled: u64, found: &[u8]) 
     compare(op.file, &[model.unwrap_or(&nothing)], op.offset, found)
 }
 
-/// Reads back everything that was written, through a client of its own; how many bytes that were.
+/// Reads back all written data through a separate client. Returns the number of bytes.
 pub(super) fn all(door: &Door, models: &Models, filled: &HashMap<u32, u64>) -> Result<u64, Failure> {
     let (mut bytes, mut buffer) = (0, Buffer::default());
     for ((copy, file), models) in models {
@@ -45,8 +45,8 @@ pub(super) fn all(door: &Door, models: &Models, filled: &HashMap<u32, u64>) -> R
     Ok(bytes)
 }
 
-/// Compares bytes at `offset` with what these clients wrote there, each in its order. Where several wrote, the last write of any of
-/// them may be there.
+/// Compares bytes at `offset` with what these clients wrote there, each in its own order. Where several clients wrote,
+/// the last write of any of them is valid.
 fn compare(file: u32, models: &[&Written], offset: u64, found: &[u8]) -> Result<(), Failure> {
     let len = found.len() as u64;
     let runs: Vec<_> = models.iter().map(|model| model.runs(offset, len)).collect();

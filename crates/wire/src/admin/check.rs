@@ -1,4 +1,4 @@
-//! CHECK: what `weir fsck` asks a mgr, page by page.
+//! CHECK: the request of `weir fsck` to a mgr, which returns findings page by page.
 
 use super::{TEXT_MAX, put_text, take_text};
 use bytes::Bytes;
@@ -6,96 +6,97 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// Most findings of one page.
 pub const FINDINGS_MAX: usize = 64;
-/// Most paths told of one finding.
+/// Most paths in one finding.
 pub const PATHS_MAX: usize = 8;
-/// Longest path told in bytes; a longer one is cut.
+/// Longest path in bytes; a longer one is truncated.
 pub const PATH_MAX: usize = 1024;
 
 const _: () = assert!(FINDINGS_MAX * (PATHS_MAX * (PATH_MAX + 8) + 5 * TEXT_MAX) < types::limits::RECORD_MAX);
 
 /// Arguments of CHECK.
 ///
-/// A check runs at the mgr under a number. Each call asks for its next page; a page that did not arrive can be asked for
-/// once more. A check that nobody asks for ends after a while.
+/// A check runs on the mgr under a number. Each call asks for the next page; the client can ask once more for a page
+/// that did not arrive. The mgr ends a check for which no call arrives for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckArgs {
-    /// The check, as its first page told; 0 starts one.
+    /// The number of the check, from its first page; 0 starts a check.
     pub run: u64,
-    /// The page wanted, from 0; only the last one told and the one after it can be had.
+    /// The page, from 0. Only the last page sent and the one after it are available.
     pub page: u32,
-    /// Whether what is found is to be repaired; counts when a check is started.
+    /// Whether to repair what the check finds; the mgr reads it only when a check starts.
     pub repair: bool,
 }
 
 /// One page of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckReply {
-    /// What is asked cannot be done: no such check (any more), too many checks, or not for this user. The rest is empty.
+    /// Why the request was refused: unknown or ended check, too many checks, or missing rights of the user. All other
+    /// fields are empty.
     pub refused: Option<String>,
-    /// The check.
+    /// The number of the check.
     pub run: u64,
-    /// Which page it is.
+    /// The number of the page.
     pub page: u32,
-    /// What was found since the last page.
+    /// Findings since the last page.
     pub findings: Vec<Finding>,
-    /// What the check is at: a word or two for people.
+    /// The current phase: a word or two for people.
     pub phase: String,
-    /// Records, files or objects looked at in this phase.
+    /// Records, files or objects checked in this phase.
     pub done: u64,
-    /// How many there are about; 0 when that is not known.
+    /// Approximate number of all of them; 0 if unknown.
     pub total: u64,
     /// Whether this is the last page.
     pub end: bool,
-    /// On the last page: why the check did not come to its end.
+    /// On the last page: why the check was aborted.
     pub broken_off: Option<String>,
-    /// On the last page: things that were counted, by name.
+    /// On the last page: counts by name.
     pub counts: Vec<(String, u64)>,
 }
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u32)]
 pub enum Severity {
-    /// Something could not be looked at.
+    /// The check could not examine something.
     Unchecked = 0,
-    /// Something is inconsistent; no data are lost by it.
+    /// Something is inconsistent; no data are lost.
     Error = 1,
     /// Data or names may be lost.
     Loss = 2,
 }
 
-/// What became of a finding.
+/// The result of the repair of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Mended {
-    /// Nothing was tried.
+    /// No repair was tried.
     No = 0,
-    /// It was repaired.
+    /// The finding was repaired.
     Yes = 1,
-    /// It was to be repaired, but that needs a person or failed.
+    /// A repair was requested, but it failed or needs a person.
     Failed = 2,
 }
 
-/// Something that a check found.
+/// A problem that a check found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// Its code: a word that stays the same for ever.
+    /// The code: a word that never changes.
     pub code: String,
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// The inode that it is about.
+    /// The inode concerned.
     pub inode: Option<u64>,
-    /// Its paths, or that of the name that it is about.
+    /// Paths of the inode, or the path of the name concerned.
     pub paths: Vec<Bytes>,
-    /// The iod that it is about: its id.
+    /// Id of the iod concerned.
     pub iod: Option<String>,
-    /// The bytes of the file that it is about: first, and one past the last.
+    /// The range of the file concerned: first byte, and one past the last.
     pub range: Option<(u64, u64)>,
     /// What is wrong, for people.
     pub text: String,
-    /// What repairing does about it.
+    /// What a repair does.
     pub remedy: String,
-    /// What became of it.
+    /// Result of the repair.
     pub mended: Mended,
 }
 

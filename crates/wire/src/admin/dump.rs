@@ -1,4 +1,4 @@
-//! DUMP: what `weir dump` asks a mgr, page by page: a file from which the metadata store can be made again.
+//! DUMP: the request of `weir dump` to a mgr, which returns page by page a file that can restore the metadata store.
 
 use super::{put_text, take_text};
 use bytes::Bytes;
@@ -9,32 +9,32 @@ pub const DUMP_PAGE_MAX: usize = 512 << 10;
 
 /// Arguments of DUMP.
 ///
-/// A dump runs at the mgr under a number. Each call asks for its next page; the last page told can be asked for once more. A
-/// dump that nobody asks for ends after a while.
+/// A dump runs on the mgr under a number. Each call asks for the next page; the client can ask once more for the last
+/// page sent. The mgr ends a dump for which no call arrives for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DumpArgs {
-    /// The dump, as its first page told; 0 begins one.
+    /// The number of the dump, from its first page; 0 starts a dump.
     pub run: u64,
-    /// The page wanted, from 0.
+    /// The page, from 0.
     pub page: u32,
 }
 
 /// One page of a dump.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpReply {
-    /// What is asked cannot be done. The rest is empty.
+    /// Why the request was refused. All other fields are empty.
     pub refused: Option<String>,
-    /// The dump.
+    /// The number of the dump.
     pub run: u64,
-    /// Which page it is.
+    /// The number of the page.
     pub page: u32,
     /// The next bytes of the file.
     pub bytes: Bytes,
     /// Records in all pages so far.
     pub records: u64,
-    /// How many there are about; 0 when that is not known.
+    /// Approximate number of all records; 0 if unknown.
     pub total: u64,
-    /// Whether this is the last page: the file is whole.
+    /// Whether this is the last page, which completes the file.
     pub end: bool,
 }
 

@@ -1,4 +1,4 @@
-//! NEAR: where a client of the same machine reaches the daemon without TCP.
+//! NEAR: returns the Unix socket over which a client of the same machine reaches the daemon without TCP.
 
 use super::{put_text, take_text};
 use crate::native::Local;
@@ -7,18 +7,18 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 /// Arguments of NEAR.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NearArgs {
-    /// The client's own end of the connection, `host:port`; empty over a Unix socket. Whoever is seen at another address comes by
-    /// somebody in between, whom it is not for the daemon to go round.
+    /// The client's own address of the connection, `host:port`; empty over a Unix socket. If the daemon sees another
+    /// address, a proxy or NAT is between them, and the daemon must not bypass it.
     pub from: String,
 }
 
 /// Results of NEAR.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NearReply {
-    /// A random number of this run of the daemon: whoever answers with it at the socket is the same. Told there, and to whom the
-    /// socket is told; others get 0.
+    /// A random number of this run of the daemon. A client recognizes the daemon at the socket by the same number. The
+    /// daemon sends it over the socket and to clients that receive the socket's path; other clients receive 0.
     pub run: u64,
-    /// The Unix socket, if it is one for this client.
+    /// The Unix socket, if this client may use one.
     pub local: Option<Local>,
 }
 

@@ -1,8 +1,9 @@
-//! PLACEMENT: which iods have the objects of a file, as the mgr knows it without asking them.
+//! PLACEMENT: returns which iods have the objects of a file, from the mgr's metadata, without a request to the iods.
 
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Arguments of PLACEMENT; the result is a [`Status`](super::Status) with one group for the file and one for each object.
+/// Arguments of PLACEMENT. The result is a [`Status`](super::Status) with one group for the file and one for each
+/// object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PlacementArgs {
     /// The inode number of the file.

@@ -1,17 +1,17 @@
-//! SCRUB: starts, watches and cancels the search for damage on the disks of the iods.
+//! SCRUB: starts, monitors and cancels the search for damage on the disks of the iods.
 
 use super::{put_text, take_text};
 use crate::native::Damage;
 use bytes::Bytes;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Most findings of one answer.
+/// Most findings in one reply.
 pub const SCRUB_FINDINGS_MAX: usize = 64;
-/// Most paths told of one finding.
+/// Most paths in one finding.
 pub const SCRUB_PATHS_MAX: usize = 8;
-/// Longest path told in bytes; a longer one is cut.
+/// Longest path in bytes; a longer one is truncated.
 pub const SCRUB_PATH_MAX: usize = 1024;
-/// Most ranges of the file told of one finding.
+/// Most file ranges in one finding.
 pub const SCRUB_RANGES_MAX: usize = 64;
 
 const _: () = assert!(
@@ -19,97 +19,97 @@ const _: () = assert!(
         < types::limits::RECORD_MAX
 );
 
-/// What to do.
+/// What the mgr does before it replies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum ScrubAction {
-    /// Only tell.
+    /// Only report the state.
     Status = 0,
-    /// Start one; refused while one is running.
+    /// Start a scrub; refused while a scrub is running.
     Start = 1,
-    /// Cancel the one that is running; no error when there is none.
+    /// Cancel the running scrub; no error if none is running.
     Cancel = 2,
 }
 
 /// Arguments of SCRUB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScrubArgs {
-    /// What to do first.
+    /// The action.
     pub action: ScrubAction,
-    /// Of a new one: most bytes a second, of all iods together; 0: as fast as it goes.
+    /// For a new scrub: limit in bytes per second of all iods together; 0 means no limit.
     pub rate: u64,
-    /// The first finding to tell of, `None`: none. Finding out their paths takes time.
+    /// Index of the first finding to return; `None` returns none. Looking up the paths of findings takes time.
     pub findings_from: Option<u32>,
 }
 
-/// How the last scrub stands.
+/// The state of the last scrub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u32)]
 pub enum ScrubState {
-    /// There never was one.
+    /// No scrub was ever started.
     #[default]
     Never = 0,
-    /// It is under way.
+    /// The scrub is running.
     Running = 1,
-    /// It came to its end.
+    /// The scrub is complete.
     Done = 2,
-    /// It was cancelled.
+    /// The scrub was cancelled.
     Cancelled = 3,
-    /// It could not go on.
+    /// The scrub could not continue.
     Failed = 4,
 }
 
-/// How the last scrub stands, and what it found.
+/// The state of the last scrub, and its findings.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ScrubReply {
-    /// The action was refused, and why. The rest tells how the last scrub stands all the same.
+    /// Why the action was refused. The other fields still describe the last scrub.
     pub refused: Option<String>,
-    /// Where it stands.
+    /// The state.
     pub state: ScrubState,
-    /// What keeps it from going on, or ended it.
+    /// The problem that delays or ended the scrub.
     pub problem: Option<String>,
-    /// When it was started, in Unix seconds.
+    /// Start time, in Unix seconds.
     pub started: u64,
-    /// Its limit in bytes a second, 0 without.
+    /// Limit in bytes per second; 0 means no limit.
     pub rate: u64,
-    /// Objects finished.
+    /// Objects completed.
     pub objects: u64,
-    /// How many there were when it began, 0 when that is not known yet.
+    /// Number of objects when the scrub began; 0 if not known yet.
     pub objects_total: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Bytes that the objects had when it began.
+    /// Bytes in the objects when the scrub began.
     pub bytes_total: u64,
     /// Bytes read in blocks that have a checksum.
     pub verified: u64,
-    /// Blocks that a crash had left without a checksum, and that got one.
+    /// Blocks without a checksum after a crash that received one.
     pub rebuilt: u64,
-    /// Findings in all; the mgr may keep fewer.
+    /// Number of all findings; the mgr may keep fewer.
     pub found: u64,
-    /// Findings kept.
+    /// Number of findings kept.
     pub kept: u32,
-    /// Those asked for.
+    /// The requested findings.
     pub findings: Vec<ScrubFinding>,
 }
 
-/// Damage, and where it is.
+/// Damage and its location.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScrubFinding {
     /// Id of the iod.
     pub iod: String,
-    /// The object, which is the inode of its file.
+    /// The object id, which is the inode number of the file.
     pub object: u64,
     /// What is wrong.
     pub damage: Damage,
-    /// First byte of the object.
+    /// First damaged byte of the object.
     pub offset: u64,
-    /// Number of its bytes.
+    /// Number of damaged bytes.
     pub len: u64,
-    /// Paths of the file; none when it is gone.
+    /// Paths of the file; empty if the file no longer exists.
     pub paths: Vec<Bytes>,
-    /// The ranges of the file: first byte, and one past the last.
+    /// The damaged ranges of the file: first byte, and one past the last.
     pub ranges: Vec<(u64, u64)>,
-    /// Whether there are more of them.
+    /// Whether the file has more damaged ranges.
     pub more: bool,
 }
 

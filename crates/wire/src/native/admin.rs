@@ -1,4 +1,4 @@
-//! LIST and STATS: what the mgr and operators ask of a whole store.
+//! LIST and STATS: requests of the mgr and of operators about a whole store.
 
 use types::{FileId, Generation};
 use xdr::{Malformed, Reader, Writer, Xdr};
@@ -10,9 +10,9 @@ use super::{COUNTERS_MAX, Capability, LIST_MAX, TEXT_MAX, cut, take_text, text};
 pub struct ListArgs {
     /// For [`super::STORE_OBJECT`]; needs ADMIN.
     pub cap: Capability,
-    /// The last object of the previous answer, 0 to begin.
+    /// The last object of the previous reply; 0 for the first request.
     pub after: u64,
-    /// Most entries wanted.
+    /// Largest number of entries to return.
     pub max: u32,
 }
 
@@ -35,11 +35,11 @@ pub struct ListEntry {
     pub object: FileId,
     /// Its size in bytes.
     pub size: u64,
-    /// Bytes that it occupies on disk, the object head included.
+    /// Bytes that the object occupies on disk, including the object head.
     pub allocated: u64,
-    /// Its fencing epoch; 0 if it is damaged.
+    /// Fencing generation of the object; 0 if the object is damaged.
     pub generation: Generation,
-    /// Whether its head cannot be read: it can only be removed.
+    /// Whether the head of the object is unreadable; such an object can only be removed.
     pub damaged: bool,
 }
 
@@ -63,12 +63,12 @@ impl Xdr for ListEntry {
     }
 }
 
-/// Result of LIST: objects in an order of the iod's own, each at most once in a whole walk.
+/// Result of LIST. The iod chooses the order; each object appears at most once in a whole walk.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ListReply {
     /// The next objects.
     pub entries: Vec<ListEntry>,
-    /// Whether no more follow.
+    /// Whether this is the end of the list.
     pub eof: bool,
 }
 
@@ -83,7 +83,7 @@ impl Xdr for ListReply {
     }
 }
 
-/// A number that only grows while the iod runs, or a gauge.
+/// A named counter that only grows while the iod runs, or a gauge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counter {
     /// Its name, for instance `requests.read`.
@@ -108,7 +108,7 @@ impl Xdr for Counter {
 pub struct StatsReply {
     /// Size in bytes of the file system that holds the store.
     pub capacity: u64,
-    /// Bytes of it that the iod can still fill.
+    /// Bytes of that file system that the iod can still fill.
     pub free: u64,
     /// The counters, at most `COUNTERS_MAX`.
     pub counters: Vec<Counter>,

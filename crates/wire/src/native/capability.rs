@@ -1,4 +1,5 @@
-//! Capabilities and session tickets: what the mgr makes for one iod, and that iod checks without asking anybody.
+//! Capabilities and session tickets: rights that the mgr signs for one iod and that the iod checks without asking
+//! another server.
 
 use std::fmt;
 use std::ops::BitOr;
@@ -8,23 +9,23 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::{HelloArgs, HelloReply, Origin, ProveArgs, ProveReply};
 
-/// First byte under the authenticator of a capability; another one for tickets, so neither passes for the other.
+/// First byte under the MAC of a capability. Tickets have another one, so that neither is accepted as the other.
 const DOMAIN_CAPABILITY: u8 = 1;
 const DOMAIN_TICKET: u8 = 2;
-/// As the above, for what is only to be known to those who have the secret.
+/// The same for ids that only holders of the secret can compute.
 const DOMAIN_ID: u8 = 3;
-/// As the above, for filehandles of data servers.
+/// The same for filehandles of data servers.
 const DOMAIN_DATA_HANDLE: u8 = 4;
-/// As the above, for filehandles of the mgr.
+/// The same for filehandles of the mgr.
 const DOMAIN_FILE_HANDLE: u8 = 5;
-/// As the above, for the secrets of single iods.
+/// The same for the secrets of single iods.
 const DOMAIN_IOD: u8 = 6;
-/// As the first two, for what each side of a connection proves with.
+/// The same for the proofs of both sides of a connection.
 const DOMAIN_IOD_PROOF: u8 = 7;
 const DOMAIN_CLIENT_PROOF: u8 = 8;
 const DOMAIN_TOLD_PROOF: u8 = 9;
 
-/// The object id that stands for the whole store in capabilities for LIST; never the id of a file.
+/// The object id that means the whole store, for instance in capabilities for LIST. No file has this id.
 pub const STORE_OBJECT: FileId = FileId(0);
 
 /// The secret that the mgr and the iods of a cluster share. Never printed.
@@ -32,19 +33,19 @@ pub const STORE_OBJECT: FileId = FileId(0);
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// The secret with these bytes.
+    /// Returns the secret with these bytes.
     pub fn new(bytes: [u8; 32]) -> Self {
         Key(bytes)
     }
 
-    /// The secret of one iod: what is signed with it is good at that iod alone.
+    /// Derives the secret of one iod. A signature with it is valid on that iod only.
     pub fn of_iod(&self, iod: IodId) -> IodKey {
         let mut of = [DOMAIN_IOD; 17];
         of[1..].copy_from_slice(&iod.0);
         IodKey(*blake3::keyed_hash(&self.0, &of).as_bytes())
     }
 
-    /// The authenticator of a filehandle of the mgr.
+    /// Returns the MAC of a filehandle of the mgr.
     pub fn file_handle_mac(&self, signed: &[u8]) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&[DOMAIN_FILE_HANDLE]).update(signed);
@@ -53,14 +54,14 @@ impl Key {
         mac
     }
 
-    /// Whether `mac` is [`Key::file_handle_mac`] of `signed`; takes the same time whatever is wrong.
+    /// Whether `mac` is [`Key::file_handle_mac`] of `signed`. Compares in constant time.
     pub fn is_file_handle_mac(&self, signed: &[u8], mac: &[u8]) -> bool {
         let genuine = self.file_handle_mac(signed);
         mac.len() == genuine.len() && genuine.iter().zip(mac).fold(0, |wrong, (a, b)| wrong | (a ^ b)) == 0
     }
 
-    /// An id that is always the same for what it is the id of, different for everything else, and that only those can tell
-    /// who have the secret: owners of connections ([`Origin`](super::Origin)), devices.
+    /// Derives an id from `of`: the same input gives the same id, and only holders of the secret can compute it. Used
+    /// for owners of connections ([`Origin`](super::Origin)) and for devices.
     pub fn derived_id(&self, of: &[u8]) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&[DOMAIN_ID]).update(of);
@@ -70,12 +71,12 @@ impl Key {
     }
 }
 
-/// The secret of one iod, made of that of the cluster. Never printed.
+/// The secret of one iod, derived from the secret of the cluster. Never printed.
 #[derive(Clone)]
 pub struct IodKey([u8; 32]);
 
 impl IodKey {
-    /// Signs a capability for one object; `expires` is in Unix seconds, `session` the number from the ticket.
+    /// Signs a capability for one object. `expires` is in Unix seconds, `session` is the number from the ticket.
     pub fn sign_capability(
         &self,
         fsid: Fsid,
@@ -90,7 +91,7 @@ impl IodKey {
         cap
     }
 
-    /// Makes a ticket for session number `session`, with which HELLO is said before `expires` (Unix seconds).
+    /// Makes a ticket for session number `session`. It is valid for HELLO before `expires` (Unix seconds).
     pub fn ticket(&self, fsid: Fsid, session: u64, expires: u64) -> Ticket {
         let mut signed = [0u8; 33];
         signed[0] = DOMAIN_TICKET;
@@ -100,7 +101,7 @@ impl IodKey {
         Ticket { fsid, session, expires, secret: *blake3::keyed_hash(&self.0, &signed).as_bytes() }
     }
 
-    /// The authenticator of a data server's filehandle.
+    /// Returns the MAC of a filehandle of a data server.
     pub(super) fn data_handle_mac(&self, signed: &[u8]) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&[DOMAIN_DATA_HANDLE]).update(signed);
@@ -122,7 +123,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What a capability allows; a set of bits.
+/// The set of operations that a capability allows, as bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Rights(pub u32);
 
@@ -131,10 +132,10 @@ impl Rights {
     pub const READ: Rights = Rights(1);
     /// WRITE, COMMIT, TRUNCATE, PUNCH, RESERVE, and the object that PULL writes.
     pub const WRITE: Rights = Rights(2);
-    /// REMOVE, FENCE, and LIST when the object is [`STORE_OBJECT`]: for the mgr alone.
+    /// REMOVE, FENCE, and LIST when the object is [`STORE_OBJECT`]. Only for the mgr.
     pub const ADMIN: Rights = Rights(4);
 
-    /// Whether all of `needed` are in it.
+    /// Whether all rights in `needed` are present.
     pub fn contains(self, needed: Rights) -> bool {
         self.0 & needed.0 == needed.0
     }
@@ -147,20 +148,20 @@ impl BitOr for Rights {
     }
 }
 
-/// The right of one session to do something with one object until some time.
+/// The right of one session to use one object until a fixed time.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Capability {
     /// File system of the object.
     pub fsid: Fsid,
     /// The object.
     pub object: FileId,
-    /// Fencing epoch that it was issued in.
+    /// Fencing generation in which the mgr issued the capability.
     pub generation: Generation,
-    /// What it allows.
+    /// The allowed operations.
     pub rights: Rights,
-    /// Unix time in seconds from which on it is refused.
+    /// Unix time in seconds from which the iod refuses the capability.
     pub expires: u64,
-    /// The session that may use it.
+    /// The session that may use the capability.
     pub session: u64,
     /// Keyed BLAKE3 over all of the above.
     pub mac: [u8; 32],
@@ -179,13 +180,13 @@ impl Capability {
         blake3::keyed_hash(&key.0, &signed)
     }
 
-    /// Checks that the capability is genuine, of this iod and file system, for `session`, in force at `now` (Unix seconds),
-    /// and grants all of `needed`.
+    /// Checks that the capability is genuine for this iod and file system, belongs to `session`, is valid at `now`
+    /// (Unix seconds), and grants all of `needed`.
     ///
-    /// The generation is for the caller to compare with the object's.
+    /// The caller must compare the generation with that of the object.
     ///
     /// # Errors
-    /// `CapExpired` for a genuine one whose time is over, `CapRefused` for everything else.
+    /// `CapExpired` for a genuine capability that has expired, `CapRefused` for everything else.
     pub fn verify(&self, key: &IodKey, fsid: Fsid, now: u64, session: u64, needed: Rights) -> Result<(), Status> {
         // `blake3::Hash` compares in constant time.
         if self.authenticator(key) != blake3::Hash::from_bytes(self.mac) {
@@ -239,15 +240,17 @@ impl Xdr for Capability {
     }
 }
 
-/// What a session is opened with at one iod: comes from the mgr, with the device address. Its secret never goes to an iod, which makes it anew
-/// from the rest and its own secret: so each side proves to the other that it has it, and a third one that answers or listens learns nothing.
+/// The right to open a session on one iod; the client receives it from the mgr with the device address.
+///
+/// The client never sends the secret to the iod. The iod derives the secret from the other fields and its own key. So
+/// each side proves to the other that it knows the secret, and a third party that answers or listens learns nothing.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Ticket {
     /// File system of the session.
     pub fsid: Fsid,
-    /// Number of the session; capabilities carry it.
+    /// Number of the session; its capabilities carry the same number.
     pub session: u64,
-    /// Unix time in seconds from which on it opens no session.
+    /// Unix time in seconds from which the ticket opens no session.
     pub expires: u64,
     /// Keyed BLAKE3 over all of the above.
     secret: [u8; 32],
@@ -264,7 +267,7 @@ impl Ticket {
         self.proof(DOMAIN_CLIENT_PROOF, said, &origin.to_bytes())
     }
 
-    /// Puts the iod's proof into its answer to HELLO; and what the client has to prove itself over.
+    /// Puts the iod's proof into its reply to HELLO. Returns the digest over which the client must prove itself.
     pub fn answer(&self, args: &HelloArgs, reply: &mut HelloReply) -> Said {
         reply.proof = Proof::default();
         let said = Said::of(args, reply);
@@ -272,10 +275,11 @@ impl Ticket {
         said
     }
 
-    /// Checks that an answer to HELLO comes from the iod that the ticket is for; what the client, whose connection this is, proves itself with.
+    /// Checks that a reply to HELLO comes from the iod of the ticket. Returns the arguments of PROVE for the client of
+    /// this connection.
     ///
     /// # Errors
-    /// `CapRefused`: whoever answers does not have the secret of that iod.
+    /// `CapRefused`: the sender of the reply does not know the secret of that iod.
     pub fn check(&self, args: &HelloArgs, reply: &HelloReply, origin: Origin) -> Result<ProveArgs, Status> {
         let mut genuine = reply.clone();
         let said = self.answer(args, &mut genuine);
@@ -285,16 +289,16 @@ impl Ticket {
         Ok(ProveArgs { origin, proof: self.client_proof(&said, &origin) })
     }
 
-    /// Puts the iod's proof into its answer to PROVE.
+    /// Puts the iod's proof into its reply to PROVE.
     pub fn seal(&self, said: &Said, reply: &mut ProveReply) {
         reply.proof = Proof::default();
         reply.proof = self.proof(DOMAIN_TOLD_PROOF, said, &reply.to_bytes());
     }
 
-    /// Checks that an answer to PROVE comes from the iod that has answered HELLO so.
+    /// Checks that a reply to PROVE comes from the iod that sent the reply `hello` to HELLO.
     ///
     /// # Errors
-    /// `CapRefused`: it does not.
+    /// `CapRefused`: the proof does not match.
     pub fn check_told(&self, args: &HelloArgs, hello: &HelloReply, told: &ProveReply) -> Result<(), Status> {
         let said = self.answer(args, &mut hello.clone());
         let mut genuine = told.clone();
@@ -302,13 +306,13 @@ impl Ticket {
         if genuine.proof.is(&told.proof) { Ok(()) } else { Err(Status::CapRefused) }
     }
 
-    /// Whether a client that answers so to what was said has the ticket.
+    /// Whether the client that sent `args` after the HELLO exchange `said` has the ticket.
     pub fn is_proven(&self, said: &Said, args: &ProveArgs) -> bool {
         self.client_proof(said, &args.origin).is(&args.proof)
     }
 }
 
-/// A digest of both messages of HELLO; the proof in the reply counts as zeros.
+/// A digest of both messages of HELLO. The proof in the reply counts as zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Said([u8; 32]);
 
@@ -322,18 +326,18 @@ impl Said {
     }
 }
 
-/// What one side of a connection shows to prove that it knows the secret of the ticket.
+/// The value with which one side of a connection proves that it knows the secret of the ticket.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Proof(pub [u8; 32]);
 
 impl Proof {
-    /// Whether it is this one; takes the same time whatever is wrong.
+    /// Whether both proofs are equal. Compares in constant time.
     pub fn is(&self, other: &Proof) -> bool {
         blake3::Hash::from_bytes(self.0) == blake3::Hash::from_bytes(other.0)
     }
 }
 
-/// Shows nothing.
+/// Prints no part of the proof.
 impl fmt::Debug for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[proof]")

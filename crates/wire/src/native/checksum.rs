@@ -2,27 +2,27 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// CRC-32C of `data`.
+/// Returns the CRC-32C of `data`.
 pub fn crc32c(data: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, data) as u32
 }
 
-/// CRC-32C of data that come in parts.
+/// An incremental CRC-32C over data that arrive in parts.
 #[derive(Debug)]
 pub struct Crc32c(Digest);
 
 impl Crc32c {
-    /// Of nothing yet.
+    /// Returns the state before the first part.
     pub fn new() -> Self {
         Crc32c(Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 
-    /// Takes the next part.
+    /// Adds the next part.
     pub fn update(&mut self, part: &[u8]) {
         self.0.update(part);
     }
 
-    /// The checksum of all parts.
+    /// Returns the checksum of all parts.
     pub fn finish(self) -> u32 {
         self.0.finalize() as u32
     }

@@ -1,20 +1,21 @@
-//! CLAIM: by which metadata store the objects of an iod are used, so that neither another store nor an older copy uses them.
+//! CLAIM: records on an iod which metadata store uses its objects, so that no other store and no older copy of the
+//! store uses them.
 
 use types::StoreId;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::Capability;
 
-/// What an iod remembers of the metadata store that uses it.
+/// The record of an iod about the metadata store that uses it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Claim {
     /// The metadata store.
     pub store: StoreId,
-    /// The epoch of the mgr that claimed: larger at each start.
+    /// The epoch of the mgr that sent the claim; it grows at each start of the mgr.
     pub epoch: u32,
-    /// A random number that the store has recorded and no other copy of it knows; never 0.
+    /// A random number that the store has recorded and that no other copy of the store has; never 0.
     pub mark: u64,
-    /// The mgr gives out no inode number from this one on before it has claimed again.
+    /// The limit of inode numbers: before its next claim the mgr assigns only smaller ones.
     pub numbers: u64,
 }
 
@@ -32,14 +33,15 @@ impl Xdr for Claim {
     }
 }
 
-/// A claim, and the conditions under which an iod takes it.
+/// A claim, and the conditions under which an iod accepts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Claiming {
-    /// The mark that the iod must remember; 0: it must remember no store.
+    /// The mark that the iod must have recorded; 0 means that it must have recorded no store.
     pub expected: u64,
-    /// The first inode number that the store has not given out. An iod that remembers no store must have no object from it on.
+    /// The first inode number that the store has not assigned. An iod without a recorded store must have no object with
+    /// this or a higher number.
     pub next: u64,
-    /// What the iod is to remember.
+    /// The claim to record.
     pub claim: Claim,
 }
 
@@ -48,13 +50,15 @@ pub struct Claiming {
 pub struct ClaimArgs {
     /// For [`super::STORE_OBJECT`]; needs ADMIN.
     pub cap: Capability,
-    /// The claim; `None` only asks what the iod remembers.
+    /// The claim; `None` only reads the record of the iod.
     pub claiming: Option<Claiming>,
-    /// The time at the mgr, in Unix seconds. A claim that is taken has the iod go by it when it looks whether a right has ended.
+    /// The time of the mgr, in Unix seconds. If the iod accepts the claim, it uses this time to decide whether rights
+    /// have expired.
     pub now: u64,
-    /// With a claim that is taken: rights of sessions that earlier epochs of the mgr gave, smaller than this, are refused from now on.
+    /// If the iod accepts the claim, it refuses from then on the rights of sessions from epochs of the mgr below this
+    /// one.
     pub least_epoch: u32,
-    /// Whether the highest number of an object is wanted; the iod has to look at all names of its store for it.
+    /// Whether to return the highest object number. For this the iod must scan all names of its store.
     pub highest: bool,
 }
 
@@ -83,11 +87,12 @@ impl Xdr for ClaimArgs {
 /// Result of CLAIM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClaimReply {
-    /// Whether the claim was taken; it is durable then.
+    /// Whether the iod accepted the claim. An accepted claim is durable.
     pub taken: bool,
-    /// What the iod remembers now.
+    /// The record of the iod after the request.
     pub remembered: Option<Claim>,
-    /// The highest number of an object, 0 when there is none: when it was asked for, and when the iod remembers no store.
+    /// The highest object number, 0 if there is no object. Present if it was requested, or if the iod has recorded no
+    /// store.
     pub highest: Option<u64>,
 }
 

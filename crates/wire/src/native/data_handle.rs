@@ -1,4 +1,5 @@
-//! Filehandles of data servers: what a client of the files layout may do, signed by the mgr, checked by an iod alone.
+//! Filehandles of data servers: signed by the mgr, they state what a client of the files layout may do, and an iod
+//! checks them alone.
 
 use std::fmt;
 
@@ -7,67 +8,68 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::{IodKey, Rights};
 
-/// First bytes of every one, and the version of what follows.
+/// First bytes of every handle, including the version of the format.
 const MAGIC: u32 = 0x5744_4803;
-/// Length in bytes: more would be refused by every client (`NFS4_FHSIZE` is 128), and with every byte fewer iods find room in a files layout.
+/// Length of a handle in bytes. Clients refuse more than 128 (`NFS4_FHSIZE`), and shorter handles let a files layout
+/// name more iods.
 pub const DATA_HANDLE_LEN: usize = SHOWN_LEN + 16;
-/// Of it what is in front of the authenticator.
+/// Length of the part in front of the MAC.
 const SHOWN_LEN: usize = 4 + 8 + 5 * 4 + 3 * 8;
 
 const _: () = assert!(DATA_HANDLE_LEN <= types::limits::FILEHANDLE_MAX);
 
 /// The filehandle of a file at one data server (RFC 8881 §13.3).
 ///
-/// It takes the place of opens and stateids, which an iod does not know. Fencing an object makes those of earlier generations
-/// worthless, and it ends by itself.
+/// It replaces opens and stateids, which an iod does not know. Fencing an object invalidates the handles of earlier
+/// generations. Each handle also expires.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DataHandle {
     /// The object of the file on the iod.
     pub object: FileId,
-    /// Fencing generation that it was made for.
+    /// Fencing generation for which the handle was made.
     pub generation: Generation,
-    /// What it allows: READ, WRITE.
+    /// The allowed operations: READ, WRITE.
     pub rights: Rights,
-    /// Bytes of the file that are on one iod before the next one's turn.
+    /// Stripe unit in bytes.
     pub stripe_unit: u32,
-    /// Number of iods that the file is dealt out to.
+    /// Number of iods over which the file is striped.
     pub stripe_count: u32,
-    /// Which of them it is for, counted from where the file begins.
+    /// Index of the iod in the stripe, counted from the iod with the first byte of the file.
     pub stripe_index: u32,
-    /// Number of the layout that it came with: no other of this file has it.
+    /// Number of the layout that carried the handle; no other layout of this file has the same number.
     pub grant: u64,
-    /// The client that it was made for, as the mgr numbers it.
+    /// The mgr's number of the client for which the handle was made.
     pub session: u64,
-    /// Unix time in seconds from which on it is refused.
+    /// Unix time in seconds from which the handle is refused.
     pub expires: u64,
-    /// Keyed BLAKE3 over all of the above and the file system.
+    /// Keyed BLAKE3 over all of the above and the id of the file system.
     pub mac: [u8; 16],
 }
 
-/// What a handle says of how its file is dealt out.
+/// The striping parameters in a handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Striping {
-    /// Bytes of the file that are on one iod before the next one's turn.
+    /// Stripe unit in bytes.
     pub unit: u32,
     /// Number of iods.
     pub count: u32,
-    /// Which of them, counted from where the file begins.
+    /// Index of the iod in the stripe, counted from the iod with the first byte of the file.
     pub index: u32,
 }
 
-/// For whom a handle is made, and for how long.
+/// The client of a handle, and the end of its validity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder {
     /// Number of the layout.
     pub grant: u64,
-    /// The client, as the mgr numbers it.
+    /// The mgr's number of the client.
     pub session: u64,
-    /// Unix time in seconds from which on the handle is refused.
+    /// Unix time in seconds from which the handle is refused.
     pub expires: u64,
 }
 
 impl DataHandle {
-    /// A handle signed with `key`, for the iod whose key that is.
+    /// Returns a handle for the iod with the secret `key`, signed with this secret.
     pub fn sign(
         key: &IodKey,
         fsid: Fsid,
@@ -95,7 +97,7 @@ impl DataHandle {
         handle
     }
 
-    /// What the authenticator is over.
+    /// Returns the bytes that the MAC covers.
     fn signed(&self, fsid: Fsid) -> [u8; 16 + SHOWN_LEN] {
         let mut out = Writer::new();
         out.fixed(&fsid.0);
@@ -118,13 +120,13 @@ impl DataHandle {
         out.u64(self.expires);
     }
 
-    /// Checks that a handle is genuine, of this iod and file system, and in force at `now` (Unix seconds).
+    /// Checks that a handle is genuine for this iod and file system, and valid at `now` (Unix seconds).
     ///
     /// # Errors
-    /// `CapExpired` for a genuine one whose time is over, `BadHandle` for everything else.
+    /// `CapExpired` for a genuine handle that has expired, `BadHandle` for everything else.
     pub fn verify(&self, key: &IodKey, fsid: Fsid, now: u64) -> Result<(), Status> {
         let genuine = key.data_handle_mac(&self.signed(fsid));
-        // In the same time whatever is wrong.
+        // Compares in constant time.
         if genuine.iter().zip(&self.mac).fold(0, |wrong, (a, b)| wrong | (a ^ b)) != 0 {
             return Err(Status::BadHandle);
         }
@@ -132,7 +134,7 @@ impl DataHandle {
     }
 }
 
-/// Shows everything but the authenticator.
+/// Prints everything but the MAC.
 impl fmt::Debug for DataHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DataHandle")

@@ -1,4 +1,5 @@
-//! HELLO: the first request of a connection, which names its session and agrees on how to talk. PROVE, the second one, opens the session.
+//! HELLO and PROVE: the first two requests of a connection, which name its session, agree on options, and open the
+//! session.
 
 use types::limits::PAYLOAD_MAX;
 use types::{Fsid, IodId, Verifier};
@@ -9,13 +10,14 @@ use super::{Proof, REVISIONS, TEXT_MAX, Ticket, cut, take_text, text};
 /// Most addresses of a data server.
 pub const ADDRESSES_MAX: usize = 16;
 
-/// Whose a connection is, and which of his it replaces. An iod that is told so ends all connections of the same owner
-/// with smaller incarnations, and answers PROVE when nothing that came over them is under way or can be any more.
+/// The owner of a connection, and its incarnation. When an iod learns the origin of a connection, it closes all
+/// connections of the same owner with smaller incarnations. It replies to PROVE when no request that arrived over them
+/// is in progress or can still start.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Origin {
-    /// Who connects: random bytes that nobody else knows, the same in all connections that shall replace one another.
+    /// The owner: random bytes that only the owner knows, the same in all connections that replace one another.
     pub owner: [u8; 16],
-    /// Rises with each connection that replaces the earlier ones; connections with the same one live side by side.
+    /// Grows with each connection that replaces the earlier ones. Connections with equal incarnations coexist.
     pub incarnation: u64,
 }
 
@@ -30,32 +32,34 @@ impl Xdr for Origin {
     }
 }
 
-/// What a client brings and wants.
+/// The ticket data and options that a client sends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HelloArgs {
-    /// File system of its ticket.
+    /// File system of the ticket.
     pub fsid: Fsid,
-    /// Number of the session that it opens.
+    /// Number of the session to open.
     pub session: u64,
-    /// When its ticket ends, in Unix seconds.
+    /// Expiry of the ticket, in Unix seconds.
     pub expires: u64,
-    /// Random bytes, for the iod to prove itself over. (Revision 1 has the authenticator of the ticket here.)
+    /// Random bytes that the iod's proof covers. (Revision 1 has the MAC of the ticket here.)
     pub nonce: [u8; 32],
-    /// Oldest revision that it speaks.
+    /// Oldest revision that the client speaks.
     pub min_version: u32,
-    /// Newest revision that it speaks.
+    /// Newest revision that the client speaks.
     pub max_version: u32,
-    /// Whether payloads shall carry checksums.
+    /// Whether payloads carry checksums.
     pub checksums: bool,
-    /// Largest payload in bytes that it will send or take.
+    /// Largest payload in bytes that the client sends or accepts.
     pub max_payload: u32,
 }
 
-/// What revision 1 has at the end of [`HelloArgs`], an [`Origin`]: zeros from revision 2 on, and not looked at.
+/// Length of the [`Origin`] at the end of [`HelloArgs`] in revision 1. From revision 2 the bytes are zeros and are
+/// ignored.
 const OLD_ORIGIN: usize = 24;
 
 impl HelloArgs {
-    /// That of whoever has this ticket, takes whole payloads and speaks every revision of this build.
+    /// Returns the arguments of a client with this ticket that accepts the largest payload and speaks every revision of
+    /// this build.
     pub fn new(ticket: &Ticket, nonce: [u8; 32], checksums: bool) -> Self {
         HelloArgs {
             fsid: ticket.fsid,
@@ -99,12 +103,13 @@ impl Xdr for HelloArgs {
     }
 }
 
-/// How a client proves that it has the ticket of the session that it named in HELLO. Only who has proven to be the iod gets it.
+/// The client's proof that it has the ticket of the session named in HELLO. The client sends it only to a peer that has
+/// proved to be the iod.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProveArgs {
-    /// Whose the connection is.
+    /// The owner of the connection.
     pub origin: Origin,
-    /// What the client proves itself with ([`Ticket::check`]).
+    /// The proof of the client ([`Ticket::check`]).
     pub proof: Proof,
 }
 
@@ -119,12 +124,12 @@ impl Xdr for ProveArgs {
     }
 }
 
-/// Where a client of the same host reaches the iod without TCP.
+/// The Unix socket over which a client of the same host reaches the daemon without TCP.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Local {
-    /// The boot id of the iod's host (`/proc/sys/kernel/random/boot_id`): equal means the same host.
+    /// The boot id of the daemon's host (`/proc/sys/kernel/random/boot_id`). Equal boot ids mean the same host.
     pub host: String,
-    /// Path of its Unix socket.
+    /// Path of the Unix socket.
     pub path: String,
 }
 
@@ -139,7 +144,7 @@ impl Xdr for Local {
     }
 }
 
-/// Who the iod is and what was agreed on. Any peer receives it that knows the file system's id.
+/// The identity of the iod, and the agreed options. Any peer that knows the id of the file system receives it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HelloReply {
     /// The iod.
@@ -156,9 +161,9 @@ pub struct HelloReply {
     pub max_payload: u32,
     /// Most extents in one request.
     pub max_extents: u32,
-    /// Random bytes, for the client to prove itself over.
+    /// Random bytes that the client's proof covers.
     pub nonce: [u8; 32],
-    /// What the iod proves itself with ([`Ticket::answer`]).
+    /// The proof of the iod ([`Ticket::answer`]).
     pub proof: Proof,
 }
 
@@ -190,17 +195,18 @@ impl Xdr for HelloReply {
     }
 }
 
-/// What an iod says of itself to clients that have proven to have a ticket.
+/// The description that an iod sends to clients that have proved to have a ticket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProveReply {
-    /// The way in for clients of the same host, when there is one.
+    /// The Unix socket for clients of the same host, if there is one.
     pub local: Option<Local>,
-    /// Where clients of the files layout reach the same objects by NFS, `host:port` or `[host]:port`, in order of preference;
-    /// a host of `0.0.0.0` or `[::]` stands for the one that the iod is reached at. Empty when it serves no NFS.
+    /// Addresses at which clients of the files layout reach the same objects by NFS, `host:port` or `[host]:port`, in
+    /// order of preference. A host of `0.0.0.0` or `[::]` stands for the host at which the iod is reached. Empty if the
+    /// iod serves no NFS.
     pub data_server: Vec<String>,
     /// Name and version of the software, for people.
     pub software: String,
-    /// Shows that nobody has changed this on its way ([`Ticket::seal`]).
+    /// Proof that the reply was not changed in transit ([`Ticket::seal`]).
     pub proof: Proof,
 }
 

@@ -1,4 +1,5 @@
-//! READ and WRITE: list I/O on one object, payloads last in the message and never copied.
+//! READ and WRITE of the native data program: list I/O on one object, with the payload last in the message and never
+//! copied.
 
 use bytes::Bytes;
 use types::Verifier;
@@ -55,7 +56,7 @@ impl Xdr for WriteExtent {
 pub struct ReadArgs {
     /// Names the object; needs READ.
     pub cap: Capability,
-    /// What to read, at most `EXTENTS_MAX`, together at most the agreed payload.
+    /// The extents to read: at most `EXTENTS_MAX`, together at most the agreed payload.
     pub extents: Vec<Extent>,
 }
 
@@ -70,15 +71,15 @@ impl Xdr for ReadArgs {
     }
 }
 
-/// What is at some bytes of an object.
+/// The kind of a run of bytes of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum PieceKind {
-    /// Bytes that are in the reply.
+    /// Data; the reply carries the bytes.
     Data = 0,
-    /// Nothing was ever written: zeros, not in the reply.
+    /// A hole: bytes that were never written and read as zeros. The reply does not carry them.
     Hole = 1,
-    /// At and past the end of the object; not in the reply.
+    /// Bytes at and past the end of the object. The reply does not carry them.
     Beyond = 2,
 }
 
@@ -89,7 +90,7 @@ pub struct Piece {
     pub kind: PieceKind,
     /// Number of bytes, never 0.
     pub len: u32,
-    /// CRC-32C of data on connections with checksums, otherwise 0.
+    /// CRC-32C of the data on connections with checksums, otherwise 0.
     pub crc32c: u32,
 }
 
@@ -115,17 +116,18 @@ impl Xdr for Piece {
     }
 }
 
-/// The result of READ without its data; an iod writes it, then the data's length, then the data from wherever they are.
+/// The result of READ without its data. An iod encodes it, then the length of the data, then the data from their own
+/// buffers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadHead {
-    /// Size of the object in bytes; 0 for one that does not exist.
+    /// Size of the object in bytes; 0 if the object does not exist.
     pub size: u64,
-    /// Cover the extents asked for, in order; none reaches from one extent into the next.
+    /// Pieces that cover the requested extents, in order. No piece spans two extents.
     pub pieces: Vec<Piece>,
 }
 
 impl ReadHead {
-    /// The number of data bytes that follow.
+    /// Returns the number of data bytes that follow.
     pub fn data_len(&self) -> u64 {
         self.pieces.iter().filter(|p| p.kind == PieceKind::Data).map(|p| u64::from(p.len)).sum()
     }
@@ -145,9 +147,9 @@ impl Xdr for ReadHead {
 /// Result of READ.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadReply {
-    /// What is where.
+    /// Size and pieces.
     pub head: ReadHead,
-    /// The data pieces back to back.
+    /// The bytes of all data pieces, back to back.
     pub data: Bytes,
 }
 
@@ -172,11 +174,12 @@ impl Xdr for ReadReply {
 pub struct WriteHead {
     /// Names the object; needs WRITE.
     pub cap: Capability,
-    /// Whether the bytes must be durable before the answer.
+    /// Whether the bytes must be durable before the iod replies.
     pub stable: bool,
-    /// How long the object must be already, in bytes: one that is missing or shorter has lost bytes, and is not written (`Lost`).
+    /// Smallest valid size of the object in bytes. A missing or shorter object has lost bytes, and the iod fails the
+    /// write with `Lost`.
     pub least: u64,
-    /// Where the data go, at most `EXTENTS_MAX`.
+    /// Target extents of the data, at most `EXTENTS_MAX`.
     pub extents: Vec<WriteExtent>,
 }
 
@@ -199,12 +202,13 @@ impl Xdr for WriteHead {
 }
 
 impl WriteHead {
-    /// The number of data bytes that follow.
+    /// Returns the number of data bytes that follow.
     pub fn data_len(&self) -> u64 {
         self.extents.iter().map(|e| u64::from(e.len)).sum()
     }
 
-    /// Reads the arguments up to the data; the second value is the data's announced length, at most `PAYLOAD_MAX`.
+    /// Decodes the arguments up to the data. The second value is the announced length of the data, at most
+    /// `PAYLOAD_MAX`.
     pub fn decode_before_data(input: &mut Reader) -> Result<(Self, usize), Malformed> {
         let head = WriteHead::decode(input)?;
         let len = input.u32()?;
@@ -221,7 +225,7 @@ impl WriteHead {
 /// Arguments of WRITE.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WriteArgs {
-    /// Where and how.
+    /// Capability, stability and extents.
     pub head: WriteHead,
     /// The bytes of all extents back to back; one segment when decoded.
     pub data: Segments,
@@ -246,9 +250,9 @@ impl Xdr for WriteArgs {
 /// Result of WRITE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteReply {
-    /// Bytes not stable are safe only after a COMMIT that answers the same verifier.
+    /// The write verifier. Unstable bytes are durable only after a COMMIT that returns the same verifier.
     pub verifier: Verifier,
-    /// Whether these bytes are durable now.
+    /// Whether the bytes are durable now.
     pub stable: bool,
     /// Size of the object after the write.
     pub size: u64,

@@ -1,23 +1,25 @@
-//! LEND: a descriptor of an object's file, for a client of the same machine that reads the bytes itself.
+//! LEND (short-circuit reads): passes a descriptor of an object's file to a client of the same machine, which reads the
+//! bytes itself.
 
 use bytes::Bytes;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::LOAN_MARK_MAX;
 
-/// What goes with a lent descriptor.
+/// The data that accompany a passed descriptor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Loan {
-    /// Where in the file the bytes of the object begin.
+    /// Offset in the file at which the bytes of the object begin.
     pub begin: u64,
-    /// The first bytes of the file, at least one: as soon as they are others the loan is over.
+    /// The first bytes of the file, at least one. When the file begins with other bytes, the descriptor is no longer
+    /// valid.
     pub mark: Bytes,
 }
 
 /// Result of LEND.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LendReply {
-    /// The descriptor comes with the first byte of the reply; nothing is lent of an object that does not exist.
+    /// `None` if the object does not exist. The descriptor arrives with the first byte of the reply.
     pub loan: Option<Loan>,
 }
 

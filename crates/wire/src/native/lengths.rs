@@ -1,4 +1,5 @@
-//! LENGTHS: how long files are, which an iod asks the mgr where an object ends within what a client of the files layout reads.
+//! LENGTHS: questions of an iod to the mgr about file lengths, asked when an object ends inside a range that a client
+//! of the files layout reads.
 
 use types::FileId;
 use xdr::{Malformed, Reader, Writer, Xdr};
@@ -10,7 +11,7 @@ use super::{Capability, LENGTHS_MAX};
 pub struct LengthsArgs {
     /// For [`super::STORE_OBJECT`]; needs ADMIN.
     pub cap: Capability,
-    /// Answers to what the reply before asked.
+    /// Answers to the questions of the previous reply.
     pub answers: Vec<Length>,
 }
 
@@ -30,16 +31,17 @@ impl Xdr for LengthsArgs {
 pub struct Length {
     /// Number of the question.
     pub number: u64,
-    /// What is so at a moment after the question was read; none when the mgr could not tell without asking iods.
+    /// A length that is valid at some moment after the question was read; `None` if the mgr could not determine it
+    /// without asking iods.
     pub length: Option<FileLength>,
 }
 
-/// How long a file is.
+/// The length of a file, and the least length of one of its objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FileLength {
-    /// In bytes.
+    /// Length of the file in bytes.
     pub file: u64,
-    /// How many bytes its object on the iod that asks must have: with fewer it has lost some.
+    /// Least valid size in bytes of the file's object on the asking iod. A shorter object has lost bytes.
     pub least: u64,
 }
 
@@ -59,10 +61,10 @@ impl Xdr for Length {
     }
 }
 
-/// Result of LENGTHS; no question for a while is an answer too.
+/// Result of LENGTHS. The iod also replies, without questions, when it had none for a while.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LengthsReply {
-    /// What is to be answered with the next LENGTHS.
+    /// The questions to answer with the next LENGTHS.
     pub asked: Vec<LengthQuestion>,
 }
 
@@ -76,10 +78,10 @@ impl Xdr for LengthsReply {
     }
 }
 
-/// One question.
+/// A question of an iod.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LengthQuestion {
-    /// Its number, which no other question of this run of the iod has.
+    /// Number of the question, unique in this run of the iod.
     pub number: u64,
     /// The object of the file.
     pub object: FileId,

@@ -1,4 +1,5 @@
-//! NEWS: objects that clients of the files layout have written and made durable, which nobody else tells the mgr.
+//! NEWS: reports to the mgr the objects that clients of the files layout have written and made durable, as no client
+//! reports them.
 
 use types::FileId;
 use xdr::{Malformed, Reader, Writer, Xdr};
@@ -10,7 +11,8 @@ use super::{Capability, NEWS_MAX};
 pub struct NewsArgs {
     /// For [`super::STORE_OBJECT`]; needs ADMIN.
     pub cap: Capability,
-    /// The number of the last answer that was dealt with, 0 to begin: what this iod was told is known counts for nothing then.
+    /// The number of the last reply that the mgr has processed. 0 starts again: the iod forgets earlier
+    /// acknowledgements.
     pub known: u64,
 }
 
@@ -25,12 +27,12 @@ impl Xdr for NewsArgs {
     }
 }
 
-/// Result of NEWS; nothing new for a while is an answer too.
+/// Result of NEWS. The iod also replies, with an empty list, when nothing was written for a while.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NewsReply {
-    /// Number of this answer, to be told with the next NEWS.
+    /// Number of this reply; the mgr returns it with the next NEWS.
     pub number: u64,
-    /// Objects that were written: how long their files are is to be learnt, and that they have changed.
+    /// Objects that were written. The mgr must record the change of their files and ask for their lengths.
     pub written: Vec<FileId>,
 }
 

@@ -1,11 +1,11 @@
-//! The procedures on one whole object: COMMIT, SIZE, TRUNCATE, REMOVE, PUNCH, RESERVE, SEEK and FENCE.
+//! Messages of the procedures on one whole object: COMMIT, SIZE, TRUNCATE, REMOVE, PUNCH, RESERVE, SEEK and FENCE.
 
 use types::{Generation, Verifier};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::Capability;
 
-/// Arguments of COMMIT, SIZE, REMOVE and LEND: nothing but the object.
+/// Arguments of COMMIT, SIZE, REMOVE and LEND: only the object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectArgs {
     /// Names the object; COMMIT needs WRITE, SIZE and LEND READ, REMOVE ADMIN.
@@ -42,14 +42,15 @@ impl Xdr for CommitReply {
     }
 }
 
-/// Result of SIZE; both are 0 for an object that does not exist.
+/// Result of SIZE. Both sizes are 0 if the object does not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SizeReply {
     /// Size of the object in bytes.
     pub size: u64,
-    /// Bytes that it occupies on disk, the object head included.
+    /// Bytes that the object occupies on disk, including the object head.
     pub allocated: u64,
-    /// Whether clients of the files layout have changed it since NEWS last told of it; told once, and to the mgr alone.
+    /// Whether clients of the files layout have changed the object since NEWS last reported it. Reported once, and only
+    /// to the mgr.
     pub changed: bool,
 }
 
@@ -70,7 +71,7 @@ impl Xdr for SizeReply {
 pub struct TruncateArgs {
     /// Names the object; needs WRITE.
     pub cap: Capability,
-    /// The size to give it in bytes.
+    /// The new size in bytes.
     pub size: u64,
 }
 
@@ -107,7 +108,7 @@ impl Xdr for TruncateReply {
 pub struct PunchArgs {
     /// Names the object; needs WRITE.
     pub cap: Capability,
-    /// First byte to forget.
+    /// First byte of the hole.
     pub offset: u64,
     /// Number of bytes; may reach past the end.
     pub len: u64,
@@ -130,9 +131,9 @@ impl Xdr for PunchArgs {
 pub struct ReserveArgs {
     /// Names the object; needs WRITE.
     pub cap: Capability,
-    /// First byte to have room for.
+    /// First byte of the range to allocate.
     pub offset: u64,
-    /// Number of bytes; none changes nothing.
+    /// Number of bytes; 0 changes nothing.
     pub len: u64,
 }
 
@@ -177,9 +178,9 @@ impl Xdr for SeekWhat {
 pub struct SeekArgs {
     /// Names the object; needs READ.
     pub cap: Capability,
-    /// Where to begin.
+    /// First byte of the search.
     pub offset: u64,
-    /// What to find.
+    /// What to search for.
     pub what: SeekWhat,
 }
 
@@ -198,7 +199,7 @@ impl Xdr for SeekArgs {
 /// Result of SEEK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeekReply {
-    /// The first such byte at or behind the start; `None` when the start is at or past the end, or no data follow it.
+    /// The first matching byte at or after the start. `None` if the start is at or past the end, or if no data follow.
     pub offset: Option<u64>,
 }
 
@@ -217,7 +218,8 @@ impl Xdr for SeekReply {
 pub struct FenceArgs {
     /// Names the object; needs ADMIN.
     pub cap: Capability,
-    /// Capabilities of an older generation are refused from now on; one that is not newer than the object's changes nothing.
+    /// The iod refuses capabilities of older generations from now on. A generation that is not newer than the object's
+    /// has no effect.
     pub generation: Generation,
 }
 

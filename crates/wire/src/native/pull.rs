@@ -1,4 +1,4 @@
-//! PULL: an iod copies bytes of an object of another iod, or of its own, into one of its objects.
+//! PULL: copies bytes from an object of another iod, or of the same iod, into an object of this iod.
 
 use types::limits::EXTENTS_MAX;
 use types::{IodId, Verifier};
@@ -7,18 +7,18 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 use super::hello::ADDRESSES_MAX;
 use super::{Capability, TEXT_MAX, Ticket, cut, take_text, text};
 
-/// The session of iods that read from others on behalf of the mgr; that of no client.
+/// The session of iods that read from other iods on behalf of the mgr. No client has it.
 pub const PULL_SESSION: u64 = u64::MAX;
 
-/// Most bytes of one PULL, so that none takes long.
+/// Most bytes of one PULL, so that no PULL takes long.
 pub const PULL_MAX: u64 = 4 << 20;
 
-/// A stretch of bytes to copy.
+/// A range of bytes to copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PullExtent {
-    /// Its first byte in the object that is read.
+    /// First byte in the source object.
     pub from: u64,
-    /// Its first byte in the object that is written.
+    /// First byte in the target object.
     pub to: u64,
     /// Number of bytes.
     pub len: u32,
@@ -36,16 +36,16 @@ impl Xdr for PullExtent {
     }
 }
 
-/// What is read.
+/// The source of a PULL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PullSource {
-    /// Names the object; gives READ to [`PULL_SESSION`].
+    /// Names the source object; gives READ to [`PULL_SESSION`].
     pub cap: Capability,
-    /// Opens [`PULL_SESSION`] at that iod.
+    /// Opens [`PULL_SESSION`] on the source iod.
     pub ticket: Ticket,
-    /// The iod that has it; the one that is asked itself, if it is that.
+    /// The iod that has the source object; may be the target iod itself.
     pub iod: IodId,
-    /// Where that is reached by TCP, `address:port` with numeric addresses, in order of preference.
+    /// TCP addresses of the source iod, `address:port` with numeric addresses, in order of preference.
     pub addresses: Vec<String>,
 }
 
@@ -70,18 +70,18 @@ impl Xdr for PullSource {
 /// Arguments of PULL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PullArgs {
-    /// Names the object that is written; needs WRITE.
+    /// Names the target object; needs WRITE.
     pub cap: Capability,
-    /// Whether the bytes must be durable before the answer.
+    /// Whether the bytes must be durable before the iod replies.
     pub stable: bool,
-    /// What is read.
+    /// The source.
     pub source: PullSource,
-    /// What to copy, at most `EXTENTS_MAX`, together at most [`PULL_MAX`] bytes; done in this order.
+    /// The ranges to copy, in this order: at most `EXTENTS_MAX`, together at most [`PULL_MAX`] bytes.
     pub extents: Vec<PullExtent>,
 }
 
 impl PullArgs {
-    /// Bytes to copy in all.
+    /// Returns the number of bytes to copy.
     pub fn len(&self) -> u64 {
         self.extents.iter().map(|extent| u64::from(extent.len)).sum()
     }
@@ -113,15 +113,16 @@ impl Xdr for PullArgs {
 /// Result of PULL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PullReply {
-    /// As that of a WRITE.
+    /// The write verifier, as in the result of WRITE.
     pub verifier: Verifier,
-    /// Whether the bytes that were copied are durable now.
+    /// Whether the copied bytes are durable now.
     pub stable: bool,
-    /// Size of the object that was written afterwards.
+    /// Size of the target object afterwards.
     pub size: u64,
-    /// How many bytes of the extents were copied, from the front of the first one on.
+    /// Number of bytes copied, counted from the start of the first extent.
     pub done: u64,
-    /// Why the others could not be read, for people; none when all were copied. Cut to [`TEXT_MAX`] bytes when sent.
+    /// Why the remaining bytes could not be read, for people; `None` if all were copied. Truncated to [`TEXT_MAX`]
+    /// bytes when sent.
     pub stopped: Option<String>,
 }
 

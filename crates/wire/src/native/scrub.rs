@@ -1,16 +1,16 @@
-//! SCRUB: checks what lies on the disk, a part of a store at a time.
+//! SCRUB: reads a part of a store from disk and verifies its checksums.
 
 use types::FileId;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::{Capability, SCRUB_FINDINGS_MAX};
 
-/// Where a scrub goes on.
+/// The position at which a scrub continues.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ScrubCursor {
-    /// The object, which may be gone meanwhile: then the one behind it.
+    /// The object. If it no longer exists, the scrub continues with the next object.
     pub object: FileId,
-    /// Offset in it.
+    /// Offset in the object.
     pub offset: u64,
 }
 
@@ -30,9 +30,9 @@ impl Xdr for ScrubCursor {
 pub struct ScrubArgs {
     /// For [`super::STORE_OBJECT`]; needs ADMIN.
     pub cap: Capability,
-    /// What the previous answer said, `None` to begin.
+    /// The position from the previous reply; `None` for the first request.
     pub from: Option<ScrubCursor>,
-    /// About how many bytes to read before answering; an iod has a limit of its own.
+    /// Approximate number of bytes to read before the reply. The iod has a limit of its own.
     pub budget: u32,
 }
 
@@ -49,20 +49,20 @@ impl Xdr for ScrubArgs {
     }
 }
 
-/// What is wrong with some bytes.
+/// The kind of damage.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u32)]
 pub enum Damage {
-    /// The object as a whole: its head, or its length.
+    /// Damage of the whole object: of its head, or of its length.
     Object = 0,
-    /// They are not what was written.
+    /// The bytes do not match their checksum.
     Checksum = 1,
-    /// The disk does not give them.
+    /// The disk cannot read the bytes.
     Unreadable = 2,
 }
 
 impl Damage {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Damage; 3] = [Damage::Object, Damage::Checksum, Damage::Unreadable];
 }
 
@@ -85,9 +85,9 @@ pub struct Finding {
     pub object: FileId,
     /// What is wrong.
     pub damage: Damage,
-    /// First byte of the object that it concerns.
+    /// First damaged byte of the object.
     pub offset: u64,
-    /// Number of bytes; 0 for [`Damage::Object`], which concerns all of them.
+    /// Number of damaged bytes; 0 for [`Damage::Object`], which concerns all bytes.
     pub len: u64,
 }
 
@@ -112,17 +112,17 @@ impl Xdr for Finding {
 /// Result of SCRUB.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ScrubReply {
-    /// Where to go on; `None`: that was all.
+    /// Position of the next request; `None` at the end of the store.
     pub next: Option<ScrubCursor>,
-    /// Objects finished.
+    /// Objects completed.
     pub objects: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Of them, bytes in blocks that have a checksum.
+    /// Bytes read in blocks that have a checksum.
     pub verified: u64,
-    /// Blocks that had no checksum and got one.
+    /// Blocks that had no checksum and received one.
     pub rebuilt: u64,
-    /// Damage, neighbouring ranges joined.
+    /// Damage; adjacent ranges are joined.
     pub findings: Vec<Finding>,
 }
 

@@ -43,12 +43,12 @@ const CAP: &str = concat!(
     "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"
 );
 
-/// A capability whose authenticator is recognizable.
+/// Returns a capability with a recognizable MAC.
 fn plain() -> Capability {
     Capability { mac: [0x5a; 32], ..cap(Rights::READ | Rights::WRITE) }
 }
 
-/// A ticket whose secret is recognizable.
+/// Returns a ticket with a recognizable secret.
 fn ticket() -> Ticket {
     let mut bytes = key().ticket(fsid(), 42, 1000).to_bytes().to_vec();
     bytes[32..].fill(0x5a);
@@ -323,8 +323,8 @@ fn hello_has_its_golden_bytes() {
 
 const ORIGIN: Origin = Origin { owner: [9; 16], incarnation: 7 };
 
-/// One of revision 1 has the authenticator of its ticket where the nonce is, and an owner and incarnation at the end: an iod reads it, and says
-/// which revisions it speaks.
+/// A HELLO of revision 1 has the MAC of its ticket in place of the nonce, and an origin at the end. An iod still
+/// decodes it, so that it can reply with the revisions that it speaks.
 #[test]
 fn the_hello_of_revision_1_is_read() {
     let mut old = hello().0;
@@ -366,7 +366,7 @@ fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
             );
         }
     }
-    // Of another iod, session, time.
+    // Tickets of another iod, session, expiry, and file system.
     let others = [
         Key::new([7; 32]).of_iod(IodId([3; 16])).ticket(fsid(), 42, 1000),
         key().ticket(fsid(), 43, 1000),
@@ -378,7 +378,7 @@ fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
         assert!(!other.is_proven(&said, &shown));
         assert_eq!(other.check_told(&args, &reply, &told), Err(Status::CapRefused));
     }
-    // Every changed bit of either message is noticed by who reads the answer.
+    // The client detects every changed bit of either message.
     for bit in 0..args.to_bytes().len() * 8 {
         let mut bytes = args.to_bytes().to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
@@ -391,7 +391,7 @@ fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
     for bit in 0..reply.to_bytes().len() * 8 {
         let mut bytes = reply.to_bytes().to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        // Padding says nothing.
+        // Changed padding does not change the decoded message.
         if let Ok(changed) = HelloReply::from_bytes(&bytes.into())
             && changed != reply
         {
@@ -472,7 +472,7 @@ fn capabilities_hold_only_as_signed() {
         assert_eq!(good.verify(&other, fsid(), 999, 42, Rights::READ), Err(Status::CapRefused));
     }
 
-    // Every single changed bit, of any field, is noticed.
+    // The iod detects every changed bit of any field.
     let bytes = good.to_bytes();
     for bit in 0..bytes.len() * 8 {
         let mut forged = bytes.to_vec();

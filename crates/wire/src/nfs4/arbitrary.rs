@@ -1,21 +1,21 @@
-//! Made-up values of every generated type, from a seed, for tests.
+//! Pseudo-random values of every generated XDR type, made from a seed for tests.
 
 use bytes::Bytes;
 use std::fmt::Debug;
 use xdr::Xdr;
 
-/// A stream of numbers that depends on nothing but its seed (splitmix64).
+/// A splitmix64 generator; its numbers depend on the seed only.
 pub struct Seed(pub u64);
 
-/// A type that can make up values of itself.
+/// A type of which pseudo-random values can be made.
 pub trait Arbitrary {
-    /// A value that `seed` decides.
+    /// Returns the value that `seed` determines.
     fn arbitrary(seed: &mut Seed) -> Self;
 }
 
-/// Somebody who wants to see every type.
+/// A visitor that is called for every generated type.
 pub trait Visit {
-    /// Called once per type.
+    /// Visits one type.
     fn one<T: Xdr + Arbitrary + PartialEq + Clone + Debug>(&mut self, name: &'static str);
 }
 
@@ -49,7 +49,7 @@ impl Seed {
         self.below(2) == 1
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         (self.u64() % end as u64) as usize
     }
@@ -58,7 +58,7 @@ impl Seed {
         values[self.below(values.len())]
     }
 
-    /// A value that is not one of `taken`.
+    /// Returns a value that is not in `taken`.
     pub fn except<T: Arbitrary + PartialEq>(&mut self, taken: &[T]) -> T {
         loop {
             let value = T::arbitrary(self);
@@ -72,14 +72,14 @@ impl Seed {
         std::array::from_fn(|_| self.u64() as u8)
     }
 
-    /// Opaque data: mostly short, now and then as long as `max` allows (but no longer than a few kilobytes).
+    /// Returns opaque data: mostly short, one time in sixteen up to `max` bytes, and never more than 5000 bytes.
     pub fn opaque(&mut self, max: usize) -> Bytes {
         let max = if self.below(16) == 0 { max.min(5000) } else { max.min(20) };
         let len = self.below(max + 1);
         (0..len).map(|_| self.u64() as u8).collect()
     }
 
-    /// An array of at most two items, so that nested arrays stay small.
+    /// Returns an array of at most two items, so that nested arrays stay small.
     pub fn array<T>(&mut self, max: usize, mut item: impl FnMut(&mut Seed) -> T) -> Vec<T> {
         let len = self.below(max.min(2) + 1);
         (0..len).map(|_| item(self)).collect()

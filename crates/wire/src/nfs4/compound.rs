@@ -1,44 +1,45 @@
-//! COMPOUND and CB_COMPOUND (RFC 8881 sections 16.2 and 20.2), read one operation at a time and written one after another.
+//! Incremental codec for COMPOUND and CB_COMPOUND (RFC 8881 sections 16.2 and 20.2), which handles one operation at a
+//! time.
 //!
-//! A server must answer the operations that come before a malformed or unknown one, so that a whole COMPOUND is never
-//! decoded at once: a header is read first, then [`Ops`] hands out operation numbers, each followed by its body.
+//! A server must answer the operations before a malformed or unknown one, so it never decodes a whole COMPOUND at once.
+//! It reads a header first. Then [`Ops`] returns operation numbers, each followed by its body.
 
 use super::{nfs_cb_opnum4, nfs_opnum4, nfsstat4, utf8str_cs};
 use types::limits;
 use xdr::{Malformed, Reader, Segments, Writer, Xdr};
 
-/// What stands before the operations of a COMPOUND call (`COMPOUND4args`).
+/// The header before the operations of a COMPOUND call (`COMPOUND4args`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ArgsHeader {
-    /// Returned unchanged in the reply; means nothing else.
+    /// Returned unchanged in the reply, without any other meaning.
     pub tag: utf8str_cs,
-    /// Minor version of NFSv4 that the operations belong to.
+    /// Minor version of NFSv4 of the operations.
     pub minorversion: u32,
-    /// Number of operations, not bounded by decoding: too many is an error of NFS (NFS4ERR_TOO_MANY_OPS).
+    /// Number of operations. Decoding sets no limit: too many operations are an NFS error (NFS4ERR_TOO_MANY_OPS).
     pub numops: u32,
 }
 
-/// What stands before the operations of a CB_COMPOUND call (`CB_COMPOUND4args`).
+/// The header before the operations of a CB_COMPOUND call (`CB_COMPOUND4args`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CbArgsHeader {
-    /// Returned unchanged in the reply; means nothing else.
+    /// Returned unchanged in the reply, without any other meaning.
     pub tag: utf8str_cs,
-    /// Minor version of NFSv4 that the operations belong to.
+    /// Minor version of NFSv4 of the operations.
     pub minorversion: u32,
-    /// Unused since NFSv4.1, where sessions do its work.
+    /// Unused since NFSv4.1, where sessions replace it.
     pub callback_ident: u32,
-    /// Number of operations, not bounded by decoding.
+    /// Number of operations. Decoding sets no limit.
     pub numops: u32,
 }
 
-/// What stands before the results of a COMPOUND or CB_COMPOUND reply (`COMPOUND4res`).
+/// The header before the results of a COMPOUND or CB_COMPOUND reply (`COMPOUND4res`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResHeader {
-    /// Status of the last operation that was worked on.
+    /// Status of the last operation that the server executed.
     pub status: nfsstat4,
     /// The tag of the call.
     pub tag: utf8str_cs,
-    /// Number of results: those that succeeded and the first that did not.
+    /// Number of results: of all successful operations, and of the first failed one.
     pub numres: u32,
 }
 
@@ -85,10 +86,10 @@ impl Xdr for ResHeader {
     }
 }
 
-/// The operations (or results) behind a header, one at a time.
+/// An iterator over the operations (or results) after a header.
 ///
-/// Whoever takes a number must also take the body that belongs to it before taking the next number: nothing but its type
-/// tells how long a body is.
+/// After each number the caller must read the body of that operation before it reads the next number. Only the type of
+/// a body determines its length.
 #[derive(Clone, Debug)]
 pub struct Ops {
     left: u32,
@@ -96,20 +97,20 @@ pub struct Ops {
 }
 
 impl Ops {
-    /// `count` operations in what is left of `input`.
+    /// Returns an iterator over `count` operations in the rest of `input`.
     pub fn new(count: u32, input: Reader) -> Self {
         Ops { left: count, input }
     }
 
-    /// Operations whose number has not been taken yet.
+    /// Returns how many operation numbers have not been read yet.
     pub fn left(&self) -> u32 {
         self.left
     }
 
-    /// The number of the next operation, `None` behind the last one. It may be one that NFS does not have.
+    /// Reads the number of the next operation; `None` after the last one. NFS may not define the number.
     ///
     /// # Errors
-    /// The message ends before all announced operations have come.
+    /// The message ends before the announced number of operations.
     pub fn next_number(&mut self) -> Result<Option<u32>, Malformed> {
         if self.left == 0 {
             return Ok(None);
@@ -118,31 +119,31 @@ impl Ops {
         self.input.u32().map(Some)
     }
 
-    /// The body of the operation whose number was taken last.
+    /// Reads the body of the operation whose number was read last.
     ///
     /// # Errors
-    /// It is not a `T`.
+    /// The body is not a valid `T`.
     pub fn body<T: Xdr>(&mut self) -> Result<T, Malformed> {
         T::decode(&mut self.input)
     }
 
-    /// What has not been read yet, to read a body by hand.
+    /// Returns the reader of the rest, for a body that the caller decodes itself.
     pub fn input(&mut self) -> &mut Reader {
         &mut self.input
     }
 
-    /// Ends reading.
+    /// Checks that everything was read.
     ///
     /// # Errors
-    /// Operations or bytes are left.
+    /// Some operations or bytes have not been read.
     pub fn finish(&self) -> Result<(), Malformed> {
         if self.left > 0 { Err(Malformed::Trailing) } else { self.input.finish() }
     }
 }
 
-/// A number that says which operation follows.
+/// The number of an operation, of either program.
 pub trait OpNumber {
-    /// The number on the wire.
+    /// Returns the number on the wire.
     fn number(self) -> u32;
 }
 
@@ -158,20 +159,20 @@ impl OpNumber for nfs_cb_opnum4 {
     }
 }
 
-/// The operation with this number, `None` for one that NFS does not have.
+/// Returns the operation with this number, or `None` if NFS does not define it.
 pub fn opnum(number: u32) -> Option<nfs_opnum4> {
     nfs_opnum4::try_from(i32::try_from(number).ok()?).ok()
 }
 
-/// The callback operation with this number, `None` for one that NFS does not have.
+/// Returns the callback operation with this number, or `None` if NFS does not define it.
 pub fn cb_opnum(number: u32) -> Option<nfs_cb_opnum4> {
     nfs_cb_opnum4::try_from(i32::try_from(number).ok()?).ok()
 }
 
-/// Room that they begin with: enough for most COMPOUNDs, which would otherwise move while they grow to it.
+/// Initial capacity in bytes: enough for most COMPOUNDs, which would otherwise be reallocated while they grow.
 const ROOM: usize = 512;
 
-/// Gathers operations (or results) and puts the header with their count in front at the end.
+/// An encoder that appends operations (or results) and at the end puts the header with their count in front.
 #[derive(Debug, Default)]
 pub struct OpsWriter {
     count: u32,
@@ -179,17 +180,17 @@ pub struct OpsWriter {
 }
 
 impl OpsWriter {
-    /// No operation yet.
+    /// Returns an encoder without operations.
     pub fn new() -> Self {
         OpsWriter { count: 0, out: Writer::with_capacity(ROOM) }
     }
 
-    /// Operations so far.
+    /// Returns the number of operations so far.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Bytes so far, without the header.
+    /// Returns the number of bytes so far, without the header.
     pub fn len(&self) -> usize {
         self.out.len()
     }
@@ -217,7 +218,7 @@ impl OpsWriter {
         self
     }
 
-    /// Appends an operation that is already encoded, number and body, uncopied when large.
+    /// Appends an operation that is already encoded (number and body). Large parts are not copied.
     pub fn encoded(&mut self, op: &Segments) -> &mut Self {
         self.count += 1;
         for part in op.parts() {
@@ -226,19 +227,19 @@ impl OpsWriter {
         self
     }
 
-    /// The arguments of COMPOUND.
+    /// Returns the arguments of COMPOUND.
     pub fn into_args(self, tag: utf8str_cs, minorversion: u32) -> Segments {
         let numops = self.count;
         self.behind(&ArgsHeader { tag, minorversion, numops })
     }
 
-    /// The arguments of CB_COMPOUND.
+    /// Returns the arguments of CB_COMPOUND.
     pub fn into_cb_args(self, tag: utf8str_cs, minorversion: u32, callback_ident: u32) -> Segments {
         let numops = self.count;
         self.behind(&CbArgsHeader { tag, minorversion, callback_ident, numops })
     }
 
-    /// The results of COMPOUND or CB_COMPOUND.
+    /// Returns the results of COMPOUND or CB_COMPOUND.
     pub fn into_res(self, status: nfsstat4, tag: utf8str_cs) -> Segments {
         let numres = self.count;
         self.behind(&ResHeader { status, tag, numres })
@@ -274,7 +275,7 @@ mod tests {
                 assert_eq!(nfs_argop4::decode(&mut before.clone()).as_ref(), Ok(op));
                 let number = ops.next_number().unwrap().unwrap();
                 assert_eq!(opnum(number), Some(op.discriminant()));
-                // The eager type skips the body for us; what it skipped is what a writer must write.
+                // The eager type skips the body. The skipped bytes are the bytes that a writer must write.
                 let mut skipped = before.clone();
                 nfs_argop4::decode(&mut skipped).unwrap();
                 let len = before.remaining() - skipped.remaining();

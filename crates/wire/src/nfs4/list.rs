@@ -1,4 +1,4 @@
-//! XDR's linked lists (RFC 4506 section 4.19) as vectors: each item is preceded by true, the end is false.
+//! Codec for linked lists of XDR (RFC 4506 section 4.19) as vectors: `true` precedes each item, `false` ends the list.
 
 use xdr::{Malformed, Reader, Writer, Xdr};
 

@@ -1,4 +1,4 @@
-//! Properties that hold for every generated type.
+//! Property tests of all generated types.
 
 use super::arbitrary::{Arbitrary, Seed, Visit};
 use super::generated::arbitrary::visit_all;
@@ -61,7 +61,8 @@ impl Visit for Damaged {
                 }
             }
             let mut input = Reader::new(bytes.clone().into());
-            // What still decodes must mean the bytes that were read (up to padding, which readers skip).
+            // If the damaged bytes still decode, the value must represent exactly the bytes read, up to padding, which
+            // readers skip.
             if let Ok(value) = T::decode(&mut input) {
                 let read = bytes.len() - input.remaining();
                 let again = value.to_bytes();

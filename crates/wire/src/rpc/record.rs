@@ -1,33 +1,34 @@
-//! Record marking on byte streams (RFC 5531 §11): fragments with a length and a "last" bit.
+//! Record marking of ONC RPC on byte streams (RFC 5531 §11): fragments with a length and a "last" bit.
 
 use bytes::Bytes;
 use xdr::{Malformed, Segments};
 
 const LAST: u32 = 1 << 31;
 
-/// The four bytes before a fragment.
+/// The four bytes before a fragment, decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mark {
     /// Whether the fragment ends its record.
     pub last: bool,
-    /// Bytes of the fragment, the mark not counted.
+    /// Bytes of the fragment, without the mark.
     pub len: usize,
 }
 
 impl Mark {
-    /// The mark in these four bytes.
+    /// Decodes the mark in these four bytes.
     pub fn from_bytes(bytes: [u8; 4]) -> Self {
         let word = u32::from_be_bytes(bytes);
         Mark { last: word & LAST != 0, len: (word & !LAST) as usize }
     }
 }
 
-/// The record being received: checks every mark against the limits before anything is stored.
+/// The progress of a record being received. Every mark is checked against the limits before the receiver stores its
+/// fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// Most bytes that the whole record may have.
+    /// Largest size of the whole record in bytes.
     pub bytes_max: usize,
-    /// Most fragments that it may have.
+    /// Largest number of fragments.
     pub fragments_max: usize,
     /// Bytes announced so far.
     pub bytes: usize,
@@ -36,14 +37,14 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A record of which nothing has come.
+    /// Returns the state before the first fragment.
     pub fn new(bytes_max: usize, fragments_max: usize) -> Self {
         Progress { bytes_max, fragments_max, bytes: 0, fragments: 0 }
     }
 
     /// Counts the fragment that `mark` announces.
     ///
-    /// Refused when record or count exceed their limits, or when the fragment is empty without being the last.
+    /// Fails if the record or the count exceeds its limit, or if a fragment other than the last one is empty.
     pub fn begin(&mut self, mark: Mark) -> Result<(), Malformed> {
         self.fragments += 1;
         self.bytes += mark.len;
@@ -59,10 +60,10 @@ impl Progress {
     }
 }
 
-/// `message` as a record of one fragment.
+/// Returns `message` as a record of one fragment.
 ///
 /// # Panics
-/// When the message has 2 GiB or more, which no limit of ours allows.
+/// If the message has 2 GiB or more, which no limit of Weir allows.
 pub fn mark(message: Segments) -> Segments {
     let len = u32::try_from(message.len()).ok().filter(|len| len & LAST == 0).expect("message below 2 GiB");
     let mut record = Segments::from(Bytes::copy_from_slice(&(len | LAST).to_be_bytes()));

@@ -1,24 +1,24 @@
-//! How long the objects of a layout are known to be on their disks.
+//! The known durable lengths of a layout's objects.
 
 use layout::Distribution;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What the mgr said when it granted the layout, and what the iods have said since.
+/// The lengths that the mgr reported with the layout, and the iods since.
 #[derive(Debug)]
 pub(super) struct Lengths(Mutex<Known>);
 
 #[derive(Debug)]
 struct Known {
-    /// Of the file: every object was as long as this demands.
+    /// A file size: every object was as long as this size demands.
     whole: u64,
-    /// Of each object.
+    /// The known length of each object.
     objects: Vec<u64>,
-    /// The file was truncated since, and answers from before may still arrive.
+    /// The file was truncated since, and older answers may still arrive.
     over: bool,
 }
 
 impl Lengths {
-    /// Of a file of which the mgr knows so many bytes on the disks of iods.
+    /// Creates the lengths of a file of which `whole` bytes are durable, as far as the mgr knows.
     pub(super) fn new(distribution: &Distribution, whole: u64) -> Self {
         let objects = (0..distribution.count()).map(|index| distribution.object_size(whole, index)).collect();
         Lengths(Mutex::new(Known { whole, objects, over: false }))
@@ -28,12 +28,12 @@ impl Lengths {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// See [`crate::drivers::Layout::whole`].
+    /// Returns the durable file size, see [`crate::drivers::Layout::whole`].
     pub(super) fn whole(&self) -> u64 {
         self.known().whole
     }
 
-    /// An object has so many bytes, all of them on its disk.
+    /// Records that an object has `size` bytes, all of them durable.
     pub(super) fn learn(&self, index: usize, size: u64) {
         let mut known = self.known();
         if !known.over
@@ -43,13 +43,13 @@ impl Lengths {
         }
     }
 
-    /// See [`crate::drivers::Layout::reaches`].
+    /// Checks the lengths of all objects, see [`crate::drivers::Layout::reaches`].
     pub(super) fn reach(&self, distribution: &Distribution, size: u64) -> bool {
         let known = self.known();
         (0..distribution.count()).zip(&known.objects).all(|(index, has)| *has >= distribution.object_size(size, index))
     }
 
-    /// See [`crate::drivers::Layout::forget_lengths`].
+    /// Forgets all lengths, see [`crate::drivers::Layout::forget_lengths`].
     pub(super) fn forget(&self) {
         let mut known = self.known();
         (known.whole, known.over) = (0, true);
@@ -74,7 +74,7 @@ mod tests {
         lengths.learn(2, 64);
         assert!(lengths.reach(&three, 208) && !lengths.reach(&three, 209));
         assert_eq!(lengths.whole(), 100);
-        // A shorter answer is an older one.
+        // A smaller size is an older answer.
         lengths.learn(2, 5);
         assert!(lengths.reach(&three, 208));
         lengths.forget();

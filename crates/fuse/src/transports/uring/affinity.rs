@@ -1,12 +1,14 @@
-//! Wake affinity: who gets a reply goes on running where it asked.
+//! Wake affinity: keeps the caller of a request on its processor when the reply arrives.
 //!
-//! Linux wakes a task on an idle processor if there is one. The thread of a ring works on the processor of whoever asked, which so is busy
-//! with that thread when the reply is there: the asker is moved to another processor, which has to be interrupted out of its sleep for it, asks
-//! the next thing there, and is moved back. That costs several times what the request does, most of all in virtual machines.
+//! Linux wakes a task on an idle processor if there is one. The thread of a ring works on the caller's processor, so
+//! this processor is busy with that thread when the reply is ready. The scheduler then moves the caller to another
+//! processor, which has to be interrupted out of its sleep. The caller makes the next request there, and is moved back.
+//! That costs several times as much as the request, most of all in virtual machines.
 //!
-//! A processor that runs nothing but tasks of the policy `SCHED_IDLE` counts as idle (`select_idle_sibling` of `kernel/sched/fair.c`), and such a
-//! task gives way at once. So the thread of a ring has that policy while one request comes after the other. As it gets next to nothing of a
-//! processor that others want as well, it is watched, and has the policy of all others again as soon as it has waited long for one.
+//! A processor that runs only tasks of the policy `SCHED_IDLE` counts as idle (`select_idle_sibling` of
+//! `kernel/sched/fair.c`), and such a task yields at once. So the thread of a ring has that policy while requests
+//! follow one another. Such a thread gets next to nothing of a processor that other tasks want as well. So the mount
+//! watches it, and restores the normal policy as soon as the thread has waited long for a processor.
 
 use std::fs::File;
 use std::io;
@@ -16,19 +18,19 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// How often it is looked at a thread that has much to do.
+/// The interval at which the watcher looks at busy threads.
 const LOOK: Duration = Duration::from_millis(5);
-/// Requests that come before it is looked at a thread again that had little to do.
+/// Requests of a thread that wake the sleeping watcher.
 const WAKES: u64 = 64;
-/// Requests per second from which on a thread gives way.
+/// Requests per second of the mount from which on its busy threads yield.
 const MANY: u64 = 4000;
-/// Requests per second below which it does not, whatever it was before; of the mount, and of each thread.
+/// Requests per second below which threads do not yield, whatever they did before: of the mount, and of each thread.
 const FEW: u64 = 1000;
-/// How long a thread does not give way after one was kept from running by that; twice as long each time.
+/// How long threads do not yield after yielding has starved one of them; doubles each time.
 const PAUSE: Duration = Duration::from_millis(50);
-/// And at most.
+/// The longest such pause.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// How long threads have to have given way in all, without that, for all that to be forgotten.
+/// How long threads have to yield in all, without starvation, until the pause is reset.
 const PROVEN: Duration = Duration::from_secs(1);
 
 /// Requests per second.
@@ -36,17 +38,17 @@ fn rate(requests: u64, elapsed: Duration) -> u64 {
     u64::try_from(u128::from(requests) * 1_000_000_000 / elapsed.as_nanos().max(1)).unwrap_or(u64::MAX)
 }
 
-/// Says whether the threads of a mount that have something to do are to give way.
+/// The decision whether the busy threads of a mount yield.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Judge {
     give_way: bool,
     /// Requests per second up to the last look.
     rate: u64,
-    /// For how long they have given way since one was last kept from running by that.
+    /// How long the threads have yielded since yielding last starved one of them.
     lasted: Duration,
-    /// For how long they must not.
+    /// How much longer they must not yield.
     pause: Duration,
-    /// For how long they must not next time.
+    /// The length of the next pause.
     next_pause: Duration,
 }
 
@@ -55,7 +57,8 @@ impl Judge {
         Judge { give_way: false, rate: 0, lasted: Duration::ZERO, pause: Duration::ZERO, next_pause: PAUSE }
     }
 
-    /// So many requests have come since the last look, so long ago; and of a thread that gave way it has become known that it was kept from running.
+    /// Updates the decision with the requests since the last look, and with whether a thread that yielded is now known
+    /// to have been starved.
     fn look(&mut self, elapsed: Duration, requests: u64, starved: bool) {
         self.rate = rate(requests, elapsed);
         self.pause = self.pause.saturating_sub(elapsed);
@@ -65,57 +68,59 @@ impl Judge {
                 self.next_pause = PAUSE;
             }
         }
-        // Of what was there before it ceased nothing new is learnt.
+        // Starvation from before the present pause is no news.
         if starved && self.pause.is_zero() {
             (self.give_way, self.lasted, self.pause) = (false, Duration::ZERO, self.next_pause);
             self.next_pause = (2 * self.next_pause).min(PAUSE_MAX);
         }
-        // Who asks little may just have nothing to ask: that is not held against it.
+        // A low rate may just mean that programs make few requests, so it does not count as starvation.
         let enough = if self.give_way { FEW } else { MANY };
         self.give_way = self.rate >= enough && self.pause.is_zero();
     }
 
-    /// Nothing was asked for so long, or nearly.
+    /// Records a time with no or few requests.
     fn rested(&mut self, time: Duration) {
         self.pause = self.pause.saturating_sub(time);
     }
 
-    /// Whether nothing changes as long as nothing more is asked.
+    /// Returns whether the decision remains the same as long as no more requests arrive.
     fn is_at_rest(&self) -> bool {
         !self.give_way && self.rate < MANY
     }
 }
 
-/// Whether a thread of this process has ever given way because of what is here.
+/// Whether a thread of this process has ever yielded because of this module.
 static EVER: AtomicBool = AtomicBool::new(false);
 
-/// To be called first by every thread that requests may start, as those of a runtime: it would go on giving way like the one that has
-/// started it. Where nobody does because of a mount, the policy of a thread is as it was.
+/// Restores the normal policy of the calling thread, if it inherited `SCHED_IDLE` from a thread that yields. Every
+/// thread that requests may start, such as a runtime's, has to call this first. Without a yielding mount, the policy
+/// stays as it is.
 pub fn thread_begins() {
     if EVER.load(Relaxed) && policy(0).is_ok_and(|policy| policy == libc::SCHED_IDLE) {
-        // Allowed, as it was tried before anybody gave way.
+        // This is permitted: it was tried before any thread yielded.
         let _ = set_policy(0, false);
     }
 }
 
-/// The policy of the scheduler for a thread, by its number; a priority of real time is none of ours.
+/// Sets the scheduling policy of a thread, by its number. This module does not use real-time priorities.
 fn set_policy(thread: i32, gives_way: bool) -> io::Result<()> {
     let policy = if gives_way { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
     let none = libc::sched_param { sched_priority: 0 };
-    // SAFETY: numbers, and what the kernel reads. By number, as not every C library passes this call on.
+    // SAFETY: numbers, and memory that the kernel only reads. By number, as not every C library passes this call on.
     let done = unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const none) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The policy that a thread has.
+/// Returns the policy of a thread.
 fn policy(thread: i32) -> io::Result<i32> {
     // SAFETY: numbers.
     let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread) };
     if policy < 0 { Err(io::Error::last_os_error()) } else { Ok(policy as i32) }
 }
 
-/// Whether a thread that gives way may be told not to any more: with CAP_SYS_NICE, and where `RLIMIT_NICE` reaches to its own niceness. Tried with one
-/// that sleeps, and is left alone if it has to go on giving way: it might not end soon.
+/// Checks whether a yielding thread may get the normal policy again: with CAP_SYS_NICE, or if `RLIMIT_NICE` reaches to
+/// the thread's own niceness. Uses a sleeping thread for the test, and abandons it if it has to go on yielding: it
+/// might not end soon.
 fn may_come_back() -> io::Result<()> {
     let (tell, told) = mpsc::channel();
     let (end, ended) = mpsc::channel::<()>();
@@ -131,11 +136,11 @@ fn may_come_back() -> io::Result<()> {
     sleeper.join().map_err(|_| io::Error::other("panic"))
 }
 
-/// What a thread of a ring has while it is looked after; dropped by that thread.
+/// The registration of a ring's thread with the watcher; dropped by that thread.
 pub(super) struct Member(Arc<Pulse>);
 
 impl Member {
-    /// It has got a request.
+    /// Counts a request.
     pub(super) fn beat(&self) {
         self.0.beat();
     }
@@ -143,17 +148,18 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // Its number may be another's as soon as it has ended.
+        // The system may reuse the thread's number as soon as the thread has ended.
         let mut threads = self.0.watch.threads();
         threads.retain(|known| known.pulse.thread != self.0.thread);
         let _ = set_policy(0, false);
     }
 }
 
-/// What a thread of a ring tells those who look after it.
+/// The counters of a ring's thread that the watcher reads.
 struct Pulse {
     thread: i32,
-    /// What the system says of it (`/proc/PID/task/TID/stat`), and how long it ran and waited, in nanoseconds (`schedstat` beside it).
+    /// The state of the thread (`/proc/PID/task/TID/stat`), and its run and wait times in nanoseconds (`schedstat`
+    /// beside it).
     state: File,
     times: File,
     requests: AtomicU64,
@@ -168,7 +174,7 @@ impl Pulse {
         }
     }
 
-    /// Whether it runs, or would if it had a processor.
+    /// Returns whether the thread runs, or would run on a free processor.
     fn is_runnable(&self) -> io::Result<bool> {
         let mut text = [0; 128];
         let len = self.state.read_at(&mut text, 0)?;
@@ -177,7 +183,7 @@ impl Pulse {
         Ok(text[..len].get(name_ends + 2) == Some(&b'R'))
     }
 
-    /// How long it has waited for a processor in all; the last time is known when it has got one.
+    /// Returns how long the thread has waited for a processor in all. The system counts a wait when it ends.
     fn waited(&self) -> io::Result<Duration> {
         let mut text = [0; 80];
         let len = self.times.read_at(&mut text, 0)?;
@@ -187,24 +193,26 @@ impl Pulse {
     }
 }
 
-/// What is known of one thread.
+/// The scheduling state of one thread.
 #[derive(Default)]
 struct Standing {
     gives_way: bool,
-    /// The most requests per second since it gives way.
+    /// The most requests per second since the thread yields.
     most: u64,
-    /// It got little done while it gave way, after it had waited for so long in all; up to a look that came so long after the one before.
+    /// A suspicion of starvation: the total wait before the look at which the thread got little done, and the time
+    /// since the look before it.
     suspect: Option<(Duration, Duration)>,
 }
 
 impl Standing {
-    /// Whether nothing of it is to be found out by another look.
+    /// Returns whether another look at the thread would find nothing new.
     fn is_at_rest(&self) -> bool {
         !self.gives_way && self.suspect.is_none()
     }
 
-    /// So many requests have come to it in so long a time. Whether it was kept from running while it gave way, and has not just waited for who asks or for servers,
-    /// is known a look later: how long it `waits` in all is counted when it gets a processor, which it does when it has the policy of all others.
+    /// Returns whether the thread is now known to have been starved while it yielded, rather than waiting for callers
+    /// or servers. This is known one look later: the system counts a wait (`waits`) when the thread gets a processor,
+    /// which happens once the thread has the normal policy.
     fn was_starved(
         &mut self,
         elapsed: Duration,
@@ -217,7 +225,7 @@ impl Standing {
         if let Some((before, looked)) = self.suspect.take() {
             let waited = waits().unwrap_or(before).saturating_sub(before);
             if waited.is_zero() && is_runnable() {
-                // It has got no processor yet.
+                // The thread has got no processor yet.
                 self.suspect = Some((before, looked));
             }
             starved = waited >= looked / 2;
@@ -230,7 +238,7 @@ impl Standing {
     }
 }
 
-/// A thread that is looked after.
+/// A watched thread.
 struct Known {
     pulse: Arc<Pulse>,
     /// Requests up to the last look.
@@ -239,7 +247,7 @@ struct Known {
 }
 
 impl Known {
-    /// Requests since the last look.
+    /// Returns the requests since the last look.
     fn news(&mut self) -> u64 {
         let requests = self.pulse.requests.load(Relaxed);
         requests - std::mem::replace(&mut self.before, requests)
@@ -258,7 +266,7 @@ impl Known {
         EVER.fetch_or(gives_way, Relaxed);
         match set_policy(self.pulse.thread, gives_way) {
             Ok(()) => self.standing.gives_way = gives_way,
-            // Tried again at the next look.
+            // The next look tries again.
             Err(error) => {
                 tracing::debug!(thread = self.pulse.thread, gives_way, "the policy of the scheduler: {error}")
             }
@@ -266,11 +274,11 @@ impl Known {
     }
 }
 
-/// What threads share with the one that looks after them.
+/// The state that the ring threads share with the watcher.
 #[derive(Default)]
 struct Shared {
     threads: Mutex<Vec<Known>>,
-    /// Whether it looks from time to time, and need not be woken.
+    /// Whether the watcher looks at regular intervals, and need not be woken.
     awake: AtomicBool,
     ended: AtomicBool,
     watcher: OnceLock<Thread>,
@@ -287,14 +295,14 @@ impl Shared {
         }
     }
 
-    /// Looks after all until it is told to end.
+    /// Runs the watcher until `ended` is set.
     fn run(&self) {
         let (mut judge, mut last) = (Judge::new(), Instant::now());
         while !self.ended.load(SeqCst) {
             if judge.is_at_rest() && self.threads().iter().all(|known| known.standing.is_at_rest()) {
                 self.awake.store(false, SeqCst);
                 thread::park();
-                // Little was done in that time, however much the last moment had of it.
+                // The rate was low during that time, even if the last moment had many requests.
                 self.threads().iter_mut().for_each(|known| _ = known.news());
                 judge.rested(last.elapsed());
                 last = Instant::now();
@@ -321,23 +329,23 @@ impl Shared {
         if judge.give_way != gave_way {
             tracing::trace!(give_way = judge.give_way, all, starved, "the threads of rings");
         }
-        // Those that have little to do have nothing to gain, and who asks them is not to wait for it.
+        // Threads with few requests gain nothing by yielding, and their callers should not wait for a processor.
         let busy = |news: u64| rate(news, elapsed) >= FEW;
         threads.iter_mut().zip(&news).for_each(|(known, news)| known.set(judge.give_way && busy(*news)));
     }
 }
 
-/// Looks after the threads of rings, until it is dropped: when they have ended.
+/// The watcher of the rings' threads, until this is dropped after these threads have ended.
 pub(super) struct Watch {
     shared: Arc<Shared>,
     watcher: Option<JoinHandle<()>>,
 }
 
 impl Watch {
-    /// Nobody yet.
+    /// Starts a watcher without threads.
     ///
     /// # Errors
-    /// This process may not do that, or can start no thread.
+    /// This process may not change policies in this way, or cannot start a thread.
     pub(super) fn new() -> io::Result<Watch> {
         may_come_back()?;
         let shared = Arc::<Shared>::default();
@@ -347,10 +355,10 @@ impl Watch {
         Ok(Watch { shared, watcher: Some(watcher) })
     }
 
-    /// The calling thread is looked after from here on.
+    /// Registers the calling thread with the watcher.
     ///
     /// # Errors
-    /// Somebody has given it another policy, which it keeps; the system does not tell whether it runs.
+    /// The thread has another policy, which it keeps, or the system does not report whether the thread runs.
     pub(super) fn join(&self) -> io::Result<Member> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         if policy(thread)? != libc::SCHED_OTHER {

@@ -1,4 +1,4 @@
-//! An entry of a ring: memory that the kernel puts one request into, and finds the reply in.
+//! An entry of a ring: memory into which the kernel puts one request, and from which it takes the reply.
 
 use crate::Errno;
 use crate::abi::{IN_HEADER, uring as abi};
@@ -16,19 +16,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const PAGE: usize = 4096;
 const EIO: Errno = Errno(5);
 
-/// One entry. Its memory is the kernel's while it waits for a request there, and ours from then until the reply is handed
-/// back: of all who might answer, the one who takes `held` may touch it.
+/// An entry of a ring. The kernel owns its memory while the entry waits for a request; this process owns it from then
+/// until the reply is handed back. Of all threads that might answer, only the one that takes `held` may touch the
+/// memory.
 pub(super) struct Entry {
-    /// The queue that it belongs to.
+    /// The number of its queue.
     pub(super) queue: u16,
     /// A page for the headers, then the payload.
     memory: *mut u8,
     payload: usize,
-    /// Where the kernel finds both (`struct iovec`).
+    /// The addresses of both for the kernel (`struct iovec`).
     places: [Place; 2],
-    /// The number under which the request is to be answered; 0 while the entry is the kernel's.
+    /// The number of the request to answer; 0 while the kernel owns the entry.
     held: AtomicU64,
-    /// The number of the request that is being handed back.
+    /// The number of the request whose reply is being handed back.
     answered: AtomicU64,
 }
 
@@ -39,7 +40,7 @@ struct Place {
     len: usize,
 }
 
-// SAFETY: the pointers are to memory of the entry's own, and `held` says whose turn it is.
+// SAFETY: the pointers are to memory of the entry's own, and `held` says which thread may use it.
 unsafe impl Send for Entry {}
 // SAFETY: as above.
 unsafe impl Sync for Entry {}
@@ -51,7 +52,7 @@ struct InOut {
 }
 
 impl Entry {
-    /// A new one for a queue, with room for so many bytes of payload.
+    /// Creates an entry for a queue, with `payload` bytes for the payload.
     pub(super) fn new(queue: u16, payload: usize) -> io::Result<Entry> {
         let (len, all) = (PAGE + payload, ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: a new mapping, anywhere.
@@ -62,20 +63,20 @@ impl Entry {
         Ok(Entry { queue, memory, payload, places, held: AtomicU64::new(0), answered: AtomicU64::new(0) })
     }
 
-    /// The address of where its memory is, for the kernel. It must stay where it is from then on.
+    /// Returns the address and number of its memory areas for the kernel. The entry must not move from then on.
     pub(super) fn places(&self) -> (u64, u32) {
         (self.places.as_ptr() as u64, self.places.len() as u32)
     }
 
-    /// The number of the request that is being handed back.
+    /// Returns the number of the request whose reply is being handed back.
     pub(super) fn answered(&self) -> u64 {
         self.answered.load(Ordering::Acquire)
     }
 
-    /// Bytes of the header page.
+    /// Reads bytes of the header page.
     fn read<const N: usize>(&self, at: usize) -> [u8; N] {
         debug_assert!(at + N <= PAGE);
-        // SAFETY: within the first page. The kernel has just filled it, and nobody changes it before it is answered.
+        // SAFETY: within the first page. The kernel has just filled it, and no thread changes it before the answer.
         unsafe { self.memory.add(at).cast::<[u8; N]>().read_unaligned() }
     }
 
@@ -96,7 +97,7 @@ impl Entry {
         InOut { number, payload: u32::from_ne_bytes(self.read(abi::IN_OUT + 16)) as usize }
     }
 
-    /// The kernel has put a request here: its number, and what it is.
+    /// Returns the number and the content of the request that the kernel has put into the entry.
     pub(super) fn request(&self, buffers: &Arc<Buffers>) -> (u64, Result<Request, Malformed>) {
         let InOut { number, payload } = self.in_out();
         self.held.store(number, Ordering::Release);
@@ -105,14 +106,14 @@ impl Entry {
         }
         let header: [u8; IN_HEADER] = self.read(0);
         let fixed: [u8; abi::FIXED] = self.read(abi::FIXED_AT);
-        // SAFETY: within the mapping; it is ours now.
+        // SAFETY: within the mapping; this process owns it now.
         let payload = unsafe { std::slice::from_raw_parts(self.memory.add(PAGE), payload) };
         // Bytes to write outlive the answer.
         (number, Request::decode_parts(&header, &fixed, buffers.copy(payload)))
     }
 
-    /// Puts the reply to a request here; false if it was answered already. With `spare` memory is given back that the
-    /// request has taken and the reply does not need.
+    /// Puts the reply to a request into the entry. Returns false if the request was answered already. With `spare`,
+    /// frees memory that the request used and the reply does not need.
     pub(super) fn answer(&self, number: u64, reply: &Reply, spare: bool) -> bool {
         if self.held.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return false;
@@ -131,7 +132,7 @@ impl Entry {
         true
     }
 
-    /// Payload of a reply: how many bytes.
+    /// Writes the payload of a reply. Returns its length in bytes.
     fn put(&self, reply: &Reply) -> Result<usize, Errno> {
         let room = |at: usize, len: usize| {
             let fits = at.checked_add(len).is_some_and(|end| end <= self.payload);
@@ -159,7 +160,7 @@ impl Entry {
     }
 
     fn give_back(&self, unused: Range<usize>) {
-        // SAFETY: whole pages of the mapping, whose bytes nobody wants any more.
+        // SAFETY: whole pages of the mapping, whose bytes are not needed any more.
         let done = unsafe { madvise(self.memory.add(PAGE + unused.start).cast(), unused.len(), Advice::LinuxDontNeed) };
         if let Err(error) = done {
             tracing::debug!("giving memory back: {error}");
@@ -169,7 +170,8 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // SAFETY: its own mapping, which nobody refers to any more: the ring that the kernel knew it from is closed.
+        // SAFETY: its own mapping, to which nothing refers any more: the ring through which the kernel knew it is
+        // closed.
         if let Err(error) = unsafe { munmap(self.memory.cast(), PAGE + self.payload) } {
             tracing::debug!("giving an entry back: {error}");
         }
@@ -183,7 +185,7 @@ mod tests {
     use crate::request::Op;
     use bytes::Bytes;
 
-    /// What the kernel does.
+    /// Does what the kernel does for a request.
     fn ask(entry: &Entry, code: u32, number: u64, (len, payload): (usize, &[u8])) {
         entry.write(0, &(len as u32).to_ne_bytes());
         entry.write(4, &code.to_ne_bytes());
@@ -196,7 +198,7 @@ mod tests {
     }
 
     fn payload(entry: &Entry) -> Vec<u8> {
-        // SAFETY: nobody else has this entry.
+        // SAFETY: no other thread has this entry.
         unsafe { std::slice::from_raw_parts(entry.memory.add(PAGE), entry.in_out().payload) }.to_vec()
     }
 

@@ -1,25 +1,25 @@
-//! A request of the mount's own, so that the kernel looks after requests that it has put aside.
+//! A request that the mount makes to itself, so that the kernel delivers requests that it has queued.
 //!
-//! A request for which there is no entry is put aside by the kernel, and given to the next entry whose reply is handed back; not to an entry
-//! that is new (Linux 6.14 to 6.18). If all the others are held by requests that wait for locks, it would lie there until somebody else
-//! happens to ask something by the same queue. So somebody does: a thread on the queue's processor asks for an extended attribute that is
-//! answered without the servers.
+//! The kernel queues a request for which there is no entry. It gives the request to the next entry whose reply is
+//! handed back, not to a new entry (Linux 6.14 to 6.18). If requests that wait for locks hold all other entries, the
+//! queued request would wait until some program makes another request through the same queue. So a thread on the
+//! queue's processor asks for an extended attribute, which the mount answers without the servers.
 
 use crate::asking;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Extended attribute of every file of a mount (`control.rs`).
+/// An extended attribute of every file of a mount (`control.rs`).
 const ATTRIBUTE: &str = "user.weir.mount.access";
 
-/// Has a request come by the queue of this processor, of the file system that is mounted here. Each has a thread of its own: what it asks may
-/// be put aside as well, until the next one comes.
+/// Makes a request arrive through the queue of this processor, of the file system mounted at `place`. Each request has
+/// a thread of its own: the kernel may queue this request as well, until the next one arrives.
 pub(super) fn nudge(queue: u16, place: &Arc<Path>) {
-    // The thread that asks is not to give way to anybody, from its beginning.
+    // The requesting thread must not yield, from its beginning.
     crate::thread_begins();
     let place = place.clone();
-    // Where it cannot be on that processor, requests of it may have to wait.
+    // If the thread cannot be bound to that processor, requests of the queue may have to wait.
     let ask = move || drop(ask(queue, &place));
     if let Err(error) = asking::spawn(format!("fuse-nudge-{queue}"), ask) {
         tracing::warn!(queue, "requests may have to wait for others: {error}");
@@ -28,7 +28,7 @@ pub(super) fn nudge(queue: u16, place: &Arc<Path>) {
 
 fn ask(queue: u16, place: &Path) -> io::Result<()> {
     super::stay_on(queue.into())?;
-    // Whatever is answered: it was asked.
+    // The answer does not matter; the request does.
     let _ = rustix::fs::getxattr(place, ATTRIBUTE, &mut [0u8; 64]);
     Ok(())
 }

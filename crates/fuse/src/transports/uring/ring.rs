@@ -1,4 +1,4 @@
-//! A ring: a thread that takes the requests of one processor, or of several, and hands replies back.
+//! A ring: a thread that takes the requests of one or more processors and hands replies back.
 
 use super::affinity::{Member, Watch};
 use super::entry::Entry;
@@ -15,34 +15,34 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Entries of a queue that are there from the beginning.
+/// Entries of a queue at the start.
 const DEPTH: usize = 8;
-/// Most entries of a queue. Each holds a request until it is answered, so there have to be as many as processes that may
-/// wait for locks at the same time on one processor: who unlocks needs one more.
+/// Largest number of entries of a queue. Each entry holds a request until its answer. So there have to be more entries
+/// than processes that wait for locks at the same time on one processor: the unlocking process needs one more.
 const DEPTH_MAX: usize = 1024;
-/// Entries of a queue that are to wait for requests at any time. Fewer, and those that come faster than the thread is given a processor
-/// would have to wait for one another.
+/// Entries of a queue that should be waiting for requests at any time. With fewer, requests that arrive faster than the
+/// thread gets a processor would have to wait for one another.
 const SPARE: usize = 4;
-/// Commands that are handed to the kernel at once.
+/// Capacity of the submission queue, in commands.
 const COMMANDS: u32 = 64;
-/// The bell, among the numbers of entries.
+/// The user data of the bell, among the numbers of entries.
 const BELL: u64 = u64::MAX;
 
-/// What the thread of a ring shares with those who answer.
+/// The state that a ring's thread shares with the threads that answer requests.
 pub(super) struct Ring {
     entries: Box<[OnceLock<Entry>]>,
-    /// Entries whose replies are to be handed back.
+    /// Entries whose replies have to be handed back to the kernel.
     handed: Mutex<Vec<u32>>,
-    /// Whether the thread sleeps, or is about to, and has to be woken for them.
+    /// Whether the thread sleeps, or is about to, and has to be woken.
     asleep: AtomicBool,
-    /// Wakes it.
+    /// The eventfd that wakes the thread.
     bell: OwnedFd,
     ended: AtomicBool,
     payload: usize,
 }
 
 impl Ring {
-    /// A ring for so many queues.
+    /// Creates a ring for `queues` queues.
     pub(super) fn new(queues: usize, payload: usize) -> io::Result<Ring> {
         let entries = (0..queues * DEPTH_MAX).map(|_| OnceLock::new()).collect();
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -50,7 +50,7 @@ impl Ring {
         Ok(Ring { entries, handed: Mutex::default(), asleep, bell, ended, payload })
     }
 
-    /// Answers the request with this number that came by an entry; from any thread.
+    /// Answers the request with this number that arrived in an entry. Any thread may call this.
     pub(super) fn answer(&self, index: u32, number: u64, reply: &Reply) {
         let Some(entry) = self.entries.get(index as usize).and_then(OnceLock::get) else {
             return tracing::error!(index, "an answer for an entry that there is not");
@@ -63,38 +63,38 @@ impl Ring {
     }
 
     fn wake(&self) {
-        // Whoever is awake looks for what was handed back before it sleeps.
+        // An awake thread looks for entries to hand back before it sleeps.
         if self.asleep.swap(false, SeqCst) {
-            // Fails only when it was rung more often than it could ever be.
+            // Fails only if the counter overflows, which cannot happen.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
 
-    /// Ends the thread: nothing comes from the kernel any more.
+    /// Ends the thread, as the kernel sends nothing more.
     pub(super) fn end(&self) {
         self.ended.store(true, SeqCst);
         self.wake();
     }
 }
 
-/// A queue of the kernel's, one for each processor that may ever be there.
+/// A queue of the kernel; the kernel has one for each possible processor.
 struct Queue {
     number: u16,
-    /// Entries, and those of them that wait for requests.
+    /// The number of entries, and of those that wait for requests.
     all: usize,
     free: usize,
-    /// Whether the kernel may have put requests aside that no entry is given by itself ([`super::nudge`]). So it is from the moment when there
-    /// are more entries until a reply is handed back and no request comes for it.
+    /// Whether the kernel may have queued requests to which it gives no entry by itself ([`super::nudge`]). This is the
+    /// case from the addition of entries until a reply is handed back and no request arrives for it.
     behind: bool,
 }
 
-/// What rings carry requests over.
+/// What the rings run on.
 pub(super) struct Over {
     /// The open device.
     pub(super) device: RawFd,
-    /// Where the file system is mounted.
+    /// The mount point.
     pub(super) place: Arc<Path>,
-    /// Who looks after the threads, if that can be.
+    /// The watcher of the threads, if available.
     pub(super) watch: Option<Arc<Watch>>,
 }
 
@@ -107,14 +107,14 @@ pub(super) struct Server {
     /// Entries that the kernel has not given up.
     alive: usize,
     buffers: Arc<Buffers>,
-    /// Where it is mounted.
+    /// The mount point.
     place: Arc<Path>,
-    /// Tells of requests to those who look after the thread.
+    /// Counts requests for the watcher.
     pulse: Option<Member>,
 }
 
 impl Server {
-    /// In the thread that is to serve: makes the ring, for these queues of an open device.
+    /// Creates the ring for these queues of an open device. The serving thread has to call this.
     pub(super) fn new(ring: Arc<Ring>, number: u32, queues: &[u16], over: &Over) -> io::Result<Server> {
         let kernel = IoUring::builder().setup_single_issuer().setup_defer_taskrun().dontfork().build(COMMANDS)?;
         kernel.submitter().register_files(&[over.device])?;
@@ -129,7 +129,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Hears the bell from then on.
+    /// Starts polling the bell.
     fn listen(&mut self) -> io::Result<()> {
         let poll =
             opcode::PollAdd::new(types::Fd(self.ring.bell.as_raw_fd()), rustix::event::PollFlags::IN.bits().into());
@@ -137,7 +137,7 @@ impl Server {
     }
 
     fn push(&mut self, command: squeue::Entry128) -> io::Result<()> {
-        // SAFETY: what commands point to are entries, which live as long as the ring, and stay where they are.
+        // SAFETY: commands point to entries, which live as long as the ring and do not move.
         while unsafe { self.kernel.submission().push(&command) }.is_err() {
             self.kernel.submit()?;
         }
@@ -153,7 +153,7 @@ impl Server {
         let (at, count) = entry.places();
         let command = opcode::UringCmd80::new(types::Fixed(0), code).cmd(arguments).addr(Some(at));
         let mut command = command.build().user_data(index as u64);
-        // The library leaves out how many places there are.
+        // The library leaves out the number of places.
         // SAFETY: `struct io_uring_sqe` has `len`, of 32 bits, at 24.
         unsafe { (&raw mut command).byte_add(abi::SQE_LEN).cast::<u32>().write(count) };
         self.push(command)
@@ -204,8 +204,8 @@ impl Server {
         Ok(())
     }
 
-    /// Entries have requests in them. Sees to it that their queues have some to spare: those may wait, perhaps for others that are yet to
-    /// come.
+    /// Counts the entries that received requests, and ensures that their queues have spare entries. Requests may have
+    /// to wait, perhaps for requests that have yet to arrive.
     fn provide(&mut self, done: &[cqueue::Entry]) -> io::Result<()> {
         let with_request = |entry: &&cqueue::Entry| entry.user_data() != BELL && entry.result() >= 0;
         for completion in done.iter().filter(with_request) {
@@ -234,7 +234,7 @@ impl Server {
             return if cqueue::more(completion.flags()) { Ok(()) } else { self.listen() };
         }
         if completion.result() < 0 {
-            // With the file system, or with what it was answered: there are others.
+            // The kernel gives the entry up with the file system, or because of the reply; other entries remain.
             self.alive -= 1;
             let error = io::Error::from_raw_os_error(-completion.result());
             tracing::debug!(index, "the kernel gives an entry up: {error}");

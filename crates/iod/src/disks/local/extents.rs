@@ -1,4 +1,4 @@
-//! Which parts of a file have storage, as the file system tells (FIEMAP).
+//! A check by FIEMAP of which ranges of a file have storage.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -6,9 +6,9 @@ use std::fs::File;
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 
-/// Extents asked for at a time.
+/// Number of extents that one call asks for.
 const EXTENTS: usize = 32;
-/// How often the file system is asked for more of them: a range in more pieces than that counts as not stored.
+/// How often the file system is asked for more extents; a range with more pieces counts as not stored.
 const ASKED_MAX: usize = 64;
 
 /// `struct fiemap_extent` of Linux.
@@ -23,7 +23,7 @@ struct Extent {
     reserved: [u32; 3],
 }
 
-/// The fixed part of `struct fiemap`, which the number of the call is made of.
+/// The fixed part of `struct fiemap`, whose size is encoded in the ioctl number.
 #[repr(C)]
 struct Head {
     start: u64,
@@ -34,14 +34,14 @@ struct Head {
     reserved: u32,
 }
 
-/// `struct fiemap` with room for some extents.
+/// `struct fiemap` with space for some extents.
 #[repr(C)]
 struct Map {
     head: Head,
     extents: [Extent; EXTENTS],
 }
 
-// SAFETY: the call reads the head, and writes the head and at most `count` extents behind it, for which `Map` has room.
+// SAFETY: the call reads the head, and writes the head and at most `count` extents after it, which `Map` can hold.
 unsafe impl Ioctl for &mut Map {
     type Output = ();
     const IS_MUTATING: bool = true;
@@ -59,7 +59,7 @@ unsafe impl Ioctl for &mut Map {
     }
 }
 
-/// Whether extents cover all of a range, written to or not.
+/// Returns whether extents cover a whole range, written or only reserved.
 pub(super) fn cover(file: &File, offset: u64, len: u64) -> Result<bool, Errno> {
     let end = offset.saturating_add(len);
     let mut at = offset;
@@ -69,7 +69,7 @@ pub(super) fn cover(file: &File, offset: u64, len: u64) -> Result<bool, Errno> {
         }
         let head = Head { start: at, length: end - at, flags: 0, mapped: 0, count: EXTENTS as u32, reserved: 0 };
         let mut map = Map { head, extents: [Extent::default(); EXTENTS] };
-        // SAFETY: `Map` is what this call takes, see above.
+        // SAFETY: `Map` has the layout that this call expects, see above.
         unsafe { rustix::ioctl::ioctl(file, &mut map) }?;
         let before = at;
         for extent in map.extents.iter().take(map.head.mapped as usize) {

@@ -1,4 +1,4 @@
-//! A file of the disk in memory: what it holds now, and what it held when it was synced last.
+//! One file of the simulated disk: its current content, and the content that may survive a power cut.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,41 +6,41 @@ use std::sync::Arc;
 /// Bytes of a page: the unit of storage and of holes.
 pub(super) const PAGE: u64 = 4096;
 const SECTOR: usize = 512;
-/// Versions of a page that are remembered between two syncs: the durable one and the first ones after it.
+/// Versions of a page that are kept between two syncs: the durable one and the first ones after it.
 const VERSIONS: usize = 4;
 
 type Page = Arc<[u8; PAGE as usize]>;
 
-/// What a page was; `None` is a hole.
+/// The earlier versions of a page; `None` is a hole.
 #[derive(Clone, Default)]
 struct Past {
     versions: Vec<Option<Page>>,
-    /// A sync failed, and the page was not changed since: a later sync does not write it.
+    /// A sync failed and the page has not changed since, so a later sync does not write it.
     lost: bool,
 }
 
-/// A file.
+/// A file of the simulated disk.
 #[derive(Clone, Default)]
 pub(super) struct Node {
     pages: BTreeMap<u64, Page>,
-    /// Pages that have storage whether they hold anything or not, and whether that is durable.
+    /// Pages reserved with `reserve`, with or without content; the value says whether the reservation is durable.
     reserved: BTreeMap<u64, bool>,
     len: u64,
-    /// Of pages changed since the last sync.
+    /// Earlier versions of the pages that changed since the last sync.
     past: BTreeMap<u64, Past>,
-    /// Lengths since the last sync but the newest, the durable one first.
+    /// Earlier lengths since the last sync, without the newest; the durable length comes first.
     lens: Vec<u64>,
-    /// A sync failed, and with it the bytes at the end: a later one does not make the newest length the only one.
+    /// A sync failed and the bytes at the end were lost, so a later sync does not make the newest length durable.
     lens_lost: bool,
-    /// Openings.
+    /// Number of open handles.
     pub(super) open: u32,
-    /// Whether it has a name.
+    /// Whether the file has a name.
     pub(super) linked: bool,
     pub(super) locked: bool,
 }
 
 impl Node {
-    /// An empty file with a name.
+    /// Makes an empty file with a name.
     pub(super) fn new() -> Self {
         Node { linked: true, ..Node::default() }
     }
@@ -49,13 +49,13 @@ impl Node {
         self.len
     }
 
-    /// Pages that it takes.
+    /// Returns the number of pages that the file uses.
     pub(super) fn pages(&self) -> u64 {
         let empty = self.reserved.keys().filter(|page| !self.pages.contains_key(page)).count();
         (self.pages.len() + empty) as u64
     }
 
-    /// Takes pages for a range while there are any; answers whether there were enough.
+    /// Reserves pages for a range, as far as `take` grants them; returns whether all were granted.
     pub(super) fn reserve(&mut self, offset: u64, len: u64, take: &mut dyn FnMut() -> bool) -> bool {
         let end = offset.saturating_add(len);
         for page in offset / PAGE..end.div_ceil(PAGE) {
@@ -89,7 +89,7 @@ impl Node {
         len
     }
 
-    /// Writes as much as there are pages for; answers how much.
+    /// Writes as far as `take` grants pages; returns the number of bytes written.
     pub(super) fn write(&mut self, data: &[u8], offset: u64, take: &mut dyn FnMut() -> bool) -> usize {
         let mut done = 0;
         for (page, within, at, n) in parts(offset, data.len()) {
@@ -105,7 +105,7 @@ impl Node {
         if done > 0 && end > self.len {
             self.change_len(end);
         }
-        // Bytes up to the end are to be written once more, and the length with them.
+        // This write reaches the end of the file, so the next sync writes the last bytes and the length again.
         self.lens_lost &= done == 0 || end < self.len;
         done
     }
@@ -123,7 +123,7 @@ impl Node {
         self.clear(offset, offset.saturating_add(len).min(self.len));
     }
 
-    /// Zeros from `start` to `end`, holes where they fill pages.
+    /// Zeroes the bytes from `start` to `end`; whole pages become holes.
     fn clear(&mut self, start: u64, end: u64) {
         let whole = start.div_ceil(PAGE)..end / PAGE;
         self.reserved.retain(|page, _| !whole.contains(page));
@@ -163,8 +163,8 @@ impl Node {
         }
     }
 
-    /// A sync failed: the pages that it should have written may be lost whatever later ones say, and so may a length that
-    /// grew with them. Cuts are in the log of the file system.
+    /// Applies a failed sync. The pages that it should have written may be lost even if later syncs succeed, and so may
+    /// a length that grew with them. Truncations are in the file system's log and survive.
     pub(super) fn lose(&mut self) {
         self.past.values_mut().for_each(|past| past.lost = true);
         self.lens_lost |= self.lens.iter().any(|len| *len < self.len);
@@ -190,7 +190,7 @@ impl Node {
         true
     }
 
-    /// Becomes what is left after a power cut.
+    /// Replaces the content by what remains after a power cut.
     pub(super) fn power_cut(&mut self, choose: &mut dyn FnMut(u64) -> u64) {
         for (number, past) in std::mem::take(&mut self.past) {
             let newest = self.pages.remove(&number);
@@ -206,14 +206,14 @@ impl Node {
             self.len = lens[below(choose, lens.len())];
         }
         self.reserved.retain(|page, durable| *durable && page * PAGE < self.len);
-        // No file system shows what lies behind the end, however the file grows later.
+        // No file system exposes bytes beyond the old end of a file, even if the file grows later.
         self.clear(self.len, u64::MAX / PAGE * PAGE);
         self.past.clear();
         self.lens_lost = false;
     }
 }
 
-/// One of the versions, or a mixture of their sectors.
+/// Returns one of the versions, or a mixture of their sectors.
 fn torn(versions: Vec<Option<Page>>, choose: &mut dyn FnMut(u64) -> u64) -> Option<Page> {
     let count = versions.len();
     if choose(4) != 0 {
@@ -232,7 +232,7 @@ fn below(choose: &mut dyn FnMut(u64) -> u64, bound: usize) -> usize {
     (choose(bound as u64) as usize).min(bound - 1)
 }
 
-/// The pages of a range: page, offset within it, offset within the range, length.
+/// Splits a range into pages: page number, offset in the page, offset in the range, length.
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize, usize)> {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -1,8 +1,8 @@
-//! Lending the file of an object to a process of the same machine, which reads it by itself.
+//! Lending the file of an object to a local process for short-circuit reads.
 //!
-//! Who has it goes by two signs, after each read: the beginning of the file is what it was when the file was lent, and the
-//! file has a name. FENCE writes another beginning, and REMOVE takes the name away, before either is answered; so what was
-//! read while both signs were there was read before that.
+//! After each read, the reader checks two conditions: the beginning of the file is unchanged since the file was lent,
+//! and the file has a name. FENCE changes the beginning and REMOVE removes the name, each before its answer. So if both
+//! conditions hold after a read, the read happened before any FENCE or REMOVE took effect.
 
 use std::fs::File;
 
@@ -13,17 +13,17 @@ use super::Object;
 use crate::counters::Counters;
 use crate::store::{Store, failure};
 
-/// A file on its way to who reads it.
+/// A file to pass to a short-circuit reader.
 pub(crate) struct Lent {
-    /// Open for reading alone.
+    /// Open for reading only.
     pub(crate) file: File,
-    /// How it begins as long as capabilities of the generation asked with are good.
+    /// The beginning of the file, as long as capabilities of the requested generation are valid.
     pub(crate) mark: Vec<u8>,
 }
 
 impl Object {
-    /// Opens its file for somebody else to read; nothing while there is no object. Not where blocks have checksums: nobody else can
-    /// verify them.
+    /// Opens the object's file for a short-circuit reader; returns `None` if the object does not exist. Fails if blocks
+    /// have checksums, because the reader cannot verify them.
     pub(crate) fn lend(&self, store: &Store, generation: Generation) -> Result<Option<Lent>, Failure> {
         let state = self.shared(store)?;
         let Some(open) = state.checked(generation)? else { return Ok(None) };
@@ -31,8 +31,8 @@ impl Object {
         if open.sums.is_some() {
             return Err(no("the store has block checksums, which the iod verifies"));
         }
-        // As long as it is shared nobody removes it, makes it anew or changes its generation: the name is that of this very
-        // object, and this is what its file begins with.
+        // While this thread holds the shared lock, no other thread can remove or create the object or change its
+        // generation. So the name belongs to this object, and the head below is the beginning of its file.
         let opened = store.open_to_lend(self.id).map_err(|e| failure(&e, "open the object to lend it"))?;
         let file = opened.ok_or_else(|| no("the store has no files that could be lent"))?;
         Counters::add(&store.counters().objects_lent, 1);

@@ -1,4 +1,4 @@
-//! The file of an object that exists: what is known about it in memory, reads, writes and syncs.
+//! The open file of an object: its state in memory, reads, writes and syncs.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,43 +15,43 @@ use crate::store::shards::Leaf;
 use crate::store::sums::{CHANGED_MAX, Sums};
 use crate::store::{Store, failure};
 
-/// The change that stands for everything that is there when a file is opened. Whoever asks for something durable that is as
-/// it should be already must not be told so before a sync: the run that did it may have died before its own.
+/// The change number of everything that exists when a file is opened. An earlier run may have died before its sync. So
+/// even a request that changes nothing must not be answered as durable before a sync.
 const FOUND: u64 = 1;
 
-/// An open object file. The iod is the only one that changes it, so size and dense prefix are known without asking.
+/// An open object file. Only the iod changes it, so its size and dense prefix are known without a system call.
 pub(crate) struct Open {
     id: FileId,
     pub(crate) file: Box<dyn DiskFile>,
-    /// Checksums of its blocks, in stores that keep them.
+    /// Checksums of the blocks, in stores that have them.
     pub(crate) sums: Option<Sums>,
     head: Head,
     pub(super) generation: AtomicU32,
-    /// Bytes of the object. Grows under the shared lock, shrinks under the exclusive one.
+    /// Bytes of the object. Grows under the shared lock, shrinks under the exclusive lock.
     pub(super) size: AtomicU64,
-    /// No hole lies before this offset. Grows and shrinks like `size`; may be larger than it for a moment.
+    /// There is no hole before this offset. Grows and shrinks like `size`; may exceed it for a moment.
     pub(super) dense: AtomicU64,
-    /// Changes finished so far. Starts at [`FOUND`]: what an earlier run left may not be durable either.
+    /// Number of finished changes. Starts at [`FOUND`]: the remains of an earlier run may not be durable either.
     written: AtomicU64,
-    /// How many of them are known to be durable.
+    /// Number of changes known to be durable.
     durable: AtomicU64,
-    /// Held while syncing, so that waiting syncs share the next one.
+    /// Held during a sync, so that waiting threads share the next sync.
     syncing: Mutex<()>,
     /// A sync failed: nothing may be reported as durable any more.
     pub(super) failed: AtomicBool,
-    /// `sendfile` met an error, which it cannot report to the peer: read through memory instead.
+    /// `sendfile` failed, which cannot be reported to the peer in mid-reply: read through memory instead.
     pub(crate) read_by_copy: AtomicBool,
     leaf: Arc<Leaf>,
-    /// The folder change that must be durable for this file to be found.
+    /// The number of the folder change that must be durable for the file to be found after a crash.
     entry: u64,
 }
 
-/// What READ found: where the bytes of the data pieces are.
+/// The plan of a READ: its pieces, and where the bytes of the data pieces are.
 #[derive(Default)]
 pub(crate) struct ReadPlan {
     pub(crate) size: u64,
     pub(crate) pieces: Vec<Piece>,
-    /// Object offset and length of runs of data, neighbouring pieces joined.
+    /// Object offset and length of runs of data; adjacent pieces are merged.
     pub(crate) runs: Vec<(u64, u64)>,
     pub(crate) data_len: u64,
 }
@@ -81,7 +81,8 @@ impl ReadPlan {
 }
 
 impl Open {
-    /// An object of `size` bytes whose file is found in `leaf` when folder change `entry` is durable.
+    /// Makes the state of an object of `size` bytes. Its file is in `leaf`, durably once folder change `entry` is
+    /// durable.
     pub(super) fn new(
         file: Box<dyn DiskFile>,
         sums: Option<Sums>,
@@ -107,7 +108,7 @@ impl Open {
         }
     }
 
-    /// Its head, with the generation that it has now.
+    /// Returns the head with the current generation.
     pub(super) fn head(&self) -> Head {
         Head { generation: self.generation(), ..self.head }
     }
@@ -124,18 +125,18 @@ impl Open {
         Generation(self.generation.load(Ordering::Acquire))
     }
 
-    /// Whether this opening changed anything that is not durable yet.
+    /// Returns whether there are changes since the open that are not durable and can still be synced.
     pub(super) fn is_dirty(&self) -> bool {
         let durable = self.durable.load(Ordering::Acquire).max(FOUND);
         durable < self.written.load(Ordering::Acquire) && self.check_failed().is_ok()
     }
 
-    /// Whether what is there may be what an earlier run left and never made durable.
+    /// Returns whether the content may be unsynced remains of an earlier run.
     pub(super) fn is_unproven(&self) -> bool {
         self.durable.load(Ordering::Acquire) < FOUND
     }
 
-    /// Notes a finished change: only then may a sync count it as covered.
+    /// Counts a finished change. Call this after the change, so that no sync covers an unfinished one.
     pub(in crate::store) fn changed(&self) {
         self.written.fetch_add(1, Ordering::AcqRel);
     }
@@ -147,7 +148,7 @@ impl Open {
         Err(Failure { status: Status::Io, detail: Some("an earlier sync of this object failed".into()) })
     }
 
-    /// Says what lies between `offset` and `end`, both within the size, with at most `spare` pieces in all.
+    /// Adds the pieces between `offset` and `end`, both within the size, to the plan; keeps it within `spare` pieces.
     pub(super) fn plan(
         &self,
         plan: &mut ReadPlan,
@@ -160,7 +161,7 @@ impl Open {
         while at < end {
             let mut dense = self.dense();
             if at >= dense {
-                // What was a hole at the edge of the dense prefix may have been filled from behind.
+                // A hole at the edge of the dense prefix may have been filled since.
                 dense = self.next_hole(dense, counters)?;
                 self.dense.fetch_max(dense, Ordering::AcqRel);
             }
@@ -173,7 +174,7 @@ impl Open {
                     None => (PieceKind::Hole, end),
                 }
             };
-            // Out of pieces: the rest goes as data, which for holes are zeros.
+            // The plan is full: the rest becomes one data piece, in which holes read as zeros.
             let full = plan.pieces.len() + 2 >= spare;
             let (kind, until) = if full { (PieceKind::Data, end) } else { (kind, until.min(end)) };
             if let Some(sums) = self.sums.as_ref().filter(|_| kind == PieceKind::Hole) {
@@ -186,21 +187,21 @@ impl Open {
         Ok(())
     }
 
-    /// The first hole at or behind `offset`, which may be the end.
+    /// Returns the first hole at or after `offset`, which may be the end of the file.
     pub(in crate::store) fn next_hole(&self, offset: u64, counters: &Counters) -> Result<u64, Failure> {
         Counters::add(&counters.seeks, 1);
         let hole = self.file.next_hole(HEAD_LEN + offset).map_err(|e| failure(&e, "look for holes"))?;
         Ok(hole.map_or(offset, |at| at.saturating_sub(HEAD_LEN)))
     }
 
-    /// The first data at or behind `offset`.
+    /// Returns the first data at or after `offset`.
     pub(in crate::store) fn next_data(&self, offset: u64, counters: &Counters) -> Result<Option<u64>, Failure> {
         Counters::add(&counters.seeks, 1);
         let data = self.file.next_data(HEAD_LEN + offset).map_err(|e| failure(&e, "look for data"))?;
         Ok(data.map(|at| at.saturating_sub(HEAD_LEN)))
     }
 
-    /// Reads the runs of a plan into `buffer`, and verifies them. Bytes cut off since the plan was made read as zeros.
+    /// Reads the runs of a plan into `buffer` and verifies them. Bytes truncated since the plan was made read as zeros.
     pub(crate) fn read(&self, runs: &[(u64, u64)], mut buffer: &mut [u8], counters: &Counters) -> Result<(), Failure> {
         for (offset, len) in runs {
             let (now, rest) = buffer.split_at_mut(*len as usize);
@@ -216,7 +217,7 @@ impl Open {
         Ok(())
     }
 
-    /// Logs damage before it is answered.
+    /// Logs damage before it is reported to the client.
     pub(super) fn tell(&self, failure: Failure) -> Failure {
         if failure.status == Status::Corrupt {
             let detail = failure.detail.as_deref().unwrap_or_default();
@@ -225,13 +226,13 @@ impl Open {
         failure
     }
 
-    /// Takes room for what is to be written. Room that the file has is its own, even when the disk is as full as it may get.
+    /// Claims free space for a write. Ranges with storage can be written even when the disk is down to its reserve.
     pub(super) fn take_room(&self, store: &Store, extents: &[WriteExtent]) -> Result<(), Failure> {
         let range = |extent: &WriteExtent| (extent.offset, u64::from(extent.len));
         store.take_room(self.growth(extents)).or_else(|refused| self.unless_stored(refused, extents.iter().map(range)))
     }
 
-    /// Says that there is no room, unless all of these ranges have it.
+    /// Returns the failure, unless all of these ranges have storage.
     fn unless_stored(&self, refused: Failure, ranges: impl Iterator<Item = (u64, u64)>) -> Result<(), Failure> {
         for (offset, len) in ranges {
             let stored = self.file.is_stored(HEAD_LEN + offset, len);
@@ -242,13 +243,13 @@ impl Open {
         Ok(())
     }
 
-    /// Gives the range up to `end` room on the disk, and the object that length. No byte changes, so checksums stay as they are.
+    /// Reserves storage up to `end` and extends the object to it. No byte changes, so the checksums stay valid.
     pub(super) fn reserve(&self, store: &Store, offset: u64, end: u64) -> Result<(), Failure> {
         let more = end.saturating_sub(self.dense().min(self.size()).max(offset));
         let room = store.take_room(more);
         room.or_else(|refused| self.unless_stored(refused, std::iter::once((offset, end - offset))))?;
         let mut at = offset;
-        // By pieces: other stores of the disk may have found the same room at the same moment.
+        // Reserve piece by piece: other stores of the disk may have seen the same free space at the same time.
         while at < end {
             let len = store.piece().min(end - at);
             if at > offset {
@@ -278,7 +279,7 @@ impl Open {
         })
     }
 
-    /// Bytes of the extents that may need new disk space: those not known to have some.
+    /// Returns the bytes of the extents that may need new disk space: those beyond the dense prefix.
     pub(super) fn growth(&self, extents: &[WriteExtent]) -> u64 {
         let dense = self.dense().min(self.size());
         let end = |extent: &WriteExtent| extent.offset + u64::from(extent.len);
@@ -318,7 +319,7 @@ impl Open {
         Ok(self.size())
     }
 
-    /// Has the file system copy bytes of another object; answers whether it did.
+    /// Lets the file system copy bytes of another object; returns whether it copied all of them.
     pub(super) fn copy_from(&self, source: &Open, extent: &PullExtent) -> Result<bool, Failure> {
         let PullExtent { from, to, len } = *extent;
         let (mut done, len) = (0, u64::from(len));
@@ -331,7 +332,7 @@ impl Open {
             }
             let left = len - done;
             match self.file.copy_from(&*source.file, HEAD_LEN + from + done, HEAD_LEN + to + done, left) {
-                // The other one was cut meanwhile.
+                // The source was truncated meanwhile.
                 Ok(0) => break Ok(false),
                 Ok(n) => done += n,
                 Err(error) => break Err(error),
@@ -339,7 +340,7 @@ impl Open {
         };
         if done > 0 {
             self.size.fetch_max(to + done, Ordering::AcqRel);
-            // What was a hole there may be one here: nothing is known to be dense.
+            // Holes of the source may be holes here, so do not extend the dense prefix.
             self.changed();
         }
         outcome.or_else(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -360,7 +361,7 @@ impl Open {
         Ok(())
     }
 
-    /// Makes all finished changes and the way to the file durable. Syncs that wait for one share the next.
+    /// Makes all finished changes and the directory entry durable. Threads that wait for a sync share the next one.
     pub(in crate::store) fn sync(&self, store: &Store) -> Result<(), Failure> {
         let counters = store.counters();
         let target = self.written.load(Ordering::Acquire);
@@ -386,7 +387,7 @@ impl Open {
         }
         Counters::add(&counters.syncs_object, 1);
         if let Err(error) = self.file.sync() {
-            // The kernel drops what it could not write: a later success would prove nothing.
+            // The kernel drops pages that it failed to write, so a later success proves nothing.
             self.failed.store(true, Ordering::Release);
             self.note_failed_sync(store);
             return Err(failure(&error, "sync the object"));
@@ -400,7 +401,7 @@ impl Open {
         }
     }
 
-    /// Remembers beyond this opening that a sync failed, if one has.
+    /// Remembers a failed sync in the store, so that closing the file does not lose it.
     pub(super) fn note_failed_sync(&self, store: &Store) {
         if self.check_failed().is_err() {
             store.note_failure(self.id);
@@ -409,7 +410,7 @@ impl Open {
         }
     }
 
-    /// Whether so much was changed that it should be synced now, whoever asks.
+    /// Returns whether there are so many changes that the iod should sync on its own account.
     pub(super) fn wants_sync(&self) -> bool {
         self.sums.as_ref().is_some_and(|sums| sums.changed() >= CHANGED_MAX)
     }

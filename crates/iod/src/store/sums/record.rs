@@ -1,4 +1,4 @@
-//! The record of a region in a sum file: 64 checksums in one sector, which disks write whole or not at all.
+//! The record of one region in a sum file: 64 checksums in one sector, which disks write atomically.
 
 use wire::native::crc32c;
 
@@ -18,20 +18,20 @@ const END: usize = SUMS + 4 * BLOCKS;
 
 const _: () = assert!(END <= RECORD);
 
-/// What is known of the blocks of a region.
+/// The known checksums of the blocks of a region.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Record {
-    /// How many bytes of each block, from its start, the checksum covers; 0 when nothing is known.
+    /// The number of bytes of each block, from its start, that the checksum covers; 0 if there is none.
     pub(super) lens: [u16; BLOCKS],
-    /// CRC-32C of these bytes.
+    /// CRC-32C of the covered bytes.
     pub(super) sums: [u32; BLOCKS],
 }
 
 impl Record {
-    /// Nothing is known.
+    /// A record without checksums.
     pub(super) const EMPTY: Record = Record { lens: [0; BLOCKS], sums: [0; BLOCKS] };
 
-    /// The sector of region number `region` of the object with this nonce; integers are big-endian.
+    /// Encodes the sector of region `region` of the object with this nonce; integers are big-endian.
     pub(super) fn encode(&self, nonce: u64, region: u64) -> [u8; RECORD] {
         let mut out = [0; RECORD];
         out[..4].copy_from_slice(&MAGIC);
@@ -48,9 +48,10 @@ impl Record {
         out
     }
 
-    /// Reads a sector. One that was never written, or written for an earlier object of the number, knows nothing.
+    /// Decodes a sector. One that was never written, or written for an earlier object with the same number, has no
+    /// checksums.
     ///
-    /// `None`: it is damaged.
+    /// `None`: the sector is damaged.
     pub(super) fn decode(bytes: &[u8; RECORD], nonce: u64, region: u64) -> Option<Record> {
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));

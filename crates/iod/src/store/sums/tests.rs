@@ -1,4 +1,4 @@
-//! Orders that a history of one operation after another does not reach, and long random ones.
+//! Tests of block checksums: interleavings that no sequential history reaches, and long random histories.
 
 use super::*;
 use crate::disks::{Disk, Memory};
@@ -121,7 +121,7 @@ fn a_cut_forgets_durably_before_the_bytes_go() {
 
 #[test]
 fn damage_is_never_sealed() {
-    // Bytes are appended to, or written into, a block that went bad.
+    // Append to, or overwrite part of, a damaged block.
     for (offset, len) in [(3000, 50), (100, 50)] {
         let mut trial = Trial::new();
         trial.write(0, &[1; 3000]).unwrap();
@@ -131,7 +131,7 @@ fn damage_is_never_sealed() {
         assert_eq!(status(written), (offset < 3000).then_some(Status::Corrupt));
         trial.commit();
         assert_eq!(status(trial.read()), Some(Status::Corrupt), "{offset}");
-        // Writing all of it anew makes it good.
+        // Overwriting the whole block repairs it.
         trial.write(0, &[3; 3100]).unwrap();
         trial.commit();
         trial.read().unwrap();

@@ -1,5 +1,7 @@
-//! Power cuts at every point of a history: after the n-th change the disk dies, keeps some of what was not synced, and is
-//! opened again. The history runs once; the disks that die are copies from before each change.
+//! Power-cut tests: before every change of a history the disk dies, keeps some of the unsynced changes, and is opened
+//! again.
+//!
+//! The history runs once; the disks that die are copies from before each change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -37,7 +39,7 @@ impl Random {
     }
 }
 
-/// A history that is always the same.
+/// Returns a history of operations, always the same.
 fn history(len: usize) -> Vec<(u64, Op)> {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut generations = BTreeMap::new();
@@ -56,7 +58,7 @@ fn history(len: usize) -> Vec<(u64, Op)> {
                 Op::Fence(*generation)
             }
             18 => Op::Reserve(random.below(60_000), 1 + random.below(30_000)),
-            // Over what is there already.
+            // Overwrites existing bytes.
             _ => Op::Write(vec![(random.below(4) * BLOCK, 2 * BLOCK as usize), (40_000, 100)]),
         };
         (object, op)
@@ -64,7 +66,7 @@ fn history(len: usize) -> Vec<(u64, Op)> {
     (0..len).map(&mut step).collect()
 }
 
-/// Ranges that do not overlap, some far behind.
+/// Returns ranges that do not overlap, some at high offsets.
 fn extents(random: &mut Random, far: bool) -> Vec<(u64, usize)> {
     let mut at = if far && random.below(2) == 0 { 250_000 } else { 0 };
     (0..1 + random.below(3))
@@ -83,14 +85,14 @@ fn bytes(step: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (step * 31 + i / 7) as u8 | 1).collect()
 }
 
-/// What an object may be after a power cut.
+/// The allowed states of an object after a power cut.
 #[derive(Clone, Default)]
 struct Model {
-    /// What it was when it was committed last, and after each change since; the last is what it is now.
+    /// Its content at the last commit and after each later change; the last one is the current content.
     versions: Vec<Rc<Vec<u8>>>,
-    /// Blocks changed since then.
+    /// Blocks changed since the last commit.
     touched: BTreeSet<u64>,
-    /// Blocks with data that were committed.
+    /// Blocks with committed data.
     committed: BTreeSet<u64>,
     data: BTreeSet<u64>,
     generation: u32,
@@ -115,7 +117,7 @@ impl Model {
         self.touched.extend(start / BLOCK..end.div_ceil(BLOCK));
     }
 
-    /// The effect of an operation, not yet durable.
+    /// Applies an operation that is not durable yet.
     fn begin(&mut self, step: usize, op: &Op) {
         if matches!(op, Op::Commit) {
             return;
@@ -159,7 +161,7 @@ impl Model {
         self.versions.push(Rc::new(now));
     }
 
-    /// The operation was answered.
+    /// Notes that the operation was answered.
     fn end(&mut self, op: &Op) {
         if !matches!(op, Op::Write(_)) {
             self.settle();
@@ -172,10 +174,10 @@ impl Model {
         if found.len() < least || found.len() > most {
             return Err(format!("size {} is not between {least} and {most}", found.len()));
         }
-        // Old or new, byte by byte; zeros where some version ends before.
+        // Each byte is old or new; zero where a version is shorter.
         let allowed = |at: usize, byte: u8| self.versions.iter().any(|v| v.get(at).copied().unwrap_or(0) == byte);
         for (start, page) in (0..).step_by(4096).zip(found.chunks(4096)) {
-            // Most pages are the same as ever.
+            // Most pages equal one version.
             if self.versions.iter().any(|v| v.get(start..start + page.len()) == Some(page)) {
                 continue;
             }
@@ -199,7 +201,7 @@ fn perform(store: &Store, object: u64, step: usize, op: &Op) -> Result<(), Failu
                 .collect();
             let data: Vec<u8> = parts.iter().flat_map(|(_, len)| bytes(step, *len)).collect();
             let (a, b) = data.split_at(data.len() / 3);
-            // The object is made with the oldest generation, so that fences have something to do.
+            // Create the object with the oldest generation, so that fences have an effect.
             object.write(store, NOW, (&extents, 0), [a, b]).map(drop)
         }
         Op::Commit => object.commit(store, NOW).map(drop),
@@ -242,11 +244,11 @@ impl Trial {
     }
 
     fn open(disk: &Memory) -> Store {
-        // So few objects at a time that some are closed in between.
+        // A small cache, so that some objects are closed in between.
         Store::open_with(std::sync::Arc::new(disk.clone()), 3).unwrap()
     }
 
-    /// Cuts the power before every change of the history, and at its end; answers how many changes there were.
+    /// Cuts the power before every change of the history, and at its end; returns the number of changes.
     fn everywhere(&self) -> usize {
         let disk = self.disk();
         let store = Self::open(&disk);
@@ -256,7 +258,7 @@ impl Trial {
         for (step, (object, op)) in self.history.iter().enumerate() {
             models.get_mut(object).unwrap().begin(step, op);
             perform(&store, *object, step, op).unwrap();
-            // Dead in the middle of the operation.
+            // The disk dies in the middle of the operation.
             for copy in disk.copies() {
                 for variant in 0..3 {
                     self.cut(&copy.copy(), &models, points << 8 | variant);
@@ -264,7 +266,7 @@ impl Trial {
                 points += 1;
             }
             models.get_mut(object).unwrap().end(op);
-            // Dead after its answer.
+            // The disk dies after the answer.
             for variant in 0..3 {
                 self.cut(&disk.copy(), &models, points << 8 | variant);
             }
@@ -272,8 +274,8 @@ impl Trial {
         points as usize
     }
 
-    /// Kills the iod before every change of the history, lets the next one do the operation again, and cuts the power before
-    /// every change of that, and at its end; answers how many operations were done again.
+    /// Kills the iod before every change of the history and repeats the interrupted operation on a new iod. Then cuts
+    /// the power before every change of that operation, and at its end; returns the number of repeated operations.
     fn again_everywhere(&self) -> usize {
         let disk = self.disk();
         let store = Self::open(&disk);
@@ -283,7 +285,7 @@ impl Trial {
         for (step, (object, op)) in self.history.iter().enumerate() {
             models.get_mut(object).unwrap().begin(step, op);
             perform(&store, *object, step, op).unwrap();
-            // What was not committed when the iod was killed has no checksum until it is written again.
+            // Data uncommitted at the kill have no checksum until they are written again.
             let mut done = models.clone();
             let model = done.get_mut(object).unwrap();
             let sealed = &model.committed - &model.touched;
@@ -308,7 +310,7 @@ impl Trial {
         points as usize
     }
 
-    /// Cuts the power of a disk and checks what is left; the lower bits of `seed` tell how.
+    /// Cuts the power of a disk and checks the remains; the lower bits of `seed` choose what survives.
     fn cut(&self, disk: &Memory, models: &BTreeMap<u64, Model>, seed: u64) {
         let mut random = Random(seed | 1 << 60);
         disk.power_cut(&mut |bound| match seed & 0xff {
@@ -327,7 +329,7 @@ impl Trial {
         if self.sums {
             self.damage_is_seen(disk, &store, models, &mut random);
         }
-        // It goes on as if nothing had been.
+        // The history continues normally.
         let object = OBJECTS[random.below(OBJECTS.len() as u64) as usize];
         for op in [Op::Write(vec![(5, 9000)]), Op::Commit, Op::Remove, Op::Write(vec![(0, 10)]), Op::Commit] {
             perform(&store, object, 1, &op).unwrap();
@@ -337,12 +339,12 @@ impl Trial {
         assert!(listed.iter().any(|entry| entry.object.0 == object) && listed.iter().all(|entry| !entry.damaged));
     }
 
-    /// A byte that goes bad in a block that was committed, and not changed since, is never answered.
+    /// A damaged byte in a committed and unchanged block is never returned.
     fn damage_is_seen(&self, disk: &Memory, store: &Store, models: &BTreeMap<u64, Model>, random: &mut Random) {
         for (object, model) in models {
             let kept: Vec<_> = model.committed.difference(&model.touched).collect();
             let Some(block) = kept.get(random.below(kept.len() as u64) as usize) else { continue };
-            // The first byte of a block is always one of those that were committed.
+            // The first byte of each block is always a committed one.
             let path = crate::store::Shards::path(FileId(*object));
             assert!(disk.spoil(&path, crate::store::HEAD_LEN + **block * BLOCK, 4), "object {object} block {block}");
             let status = read(store, *object).map(drop).map_err(|f| f.status);
@@ -360,7 +362,7 @@ fn trial(sums: bool) -> Trial {
     Trial { sums, history: history(if full() { 2500 } else { 80 }) }
 }
 
-/// As [`trial`], for what takes several times as long.
+/// Makes a [`trial`] with a shorter history, for tests that take several times as long.
 fn short(sums: bool) -> Trial {
     Trial { sums, history: history(if full() { 2500 } else { 40 }) }
 }

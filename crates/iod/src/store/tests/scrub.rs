@@ -1,4 +1,4 @@
-//! Scrubs of a store whose disk goes bad.
+//! Tests of scrubs on a store whose disk is damaged.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn open(disk: &Memory) -> Store {
     Store::open_on(Arc::new(disk.clone())).unwrap()
 }
 
-/// A whole scrub in steps of `budget`; also how many.
+/// Runs a whole scrub in steps of `budget`; also returns the number of steps.
 fn scrub(store: &Store, budget: u32) -> (ScrubReply, usize) {
     let mut buffer = vec![0; PAYLOAD_MAX];
     let mut all = ScrubReply::default();
@@ -68,7 +68,7 @@ fn a_sound_store_is_read_whole_in_steps_of_any_size() {
         fill(&store);
         let (whole, once) = scrub(&store, u32::MAX);
         assert_eq!((whole.objects, whole.findings.len(), whole.rebuilt), (20, 0, 0));
-        // The disk has pages, whose rest is data too.
+        // The last page of an object counts as data completely.
         assert!(whole.bytes >= 20 * 110_000 && whole.bytes <= 20 * 120_000, "{}", whole.bytes);
         assert_eq!(whole.verified, if sums { whole.bytes } else { 0 });
         for budget in [1, 4096, 50_000, 1 << 20] {
@@ -140,7 +140,7 @@ fn what_a_crash_left_unsealed_is_sealed_and_counted() {
     let disk = formatted(true);
     let store = open(&disk);
     fill(&store);
-    // All bytes come to the disk, but nothing of it was committed.
+    // All bytes reach the disk, but none of them is committed.
     write(&store, 100, 0, &[9; 8192]).unwrap();
     drop(store);
     disk.power_cut(&mut |bound| bound - 1);

@@ -1,9 +1,12 @@
-//! The writer's desk: its thread works there, or whoever hands over a batch, as long as that is quick and nobody is at it.
+//! The commit path of the embedded store: the writer's thread commits batches, or the submitting caller does, if the
+//! writer is free and flushes are fast.
 //!
-//! A batch that comes alone would wake the thread, and the thread whoever waits for the answer: two switches for a flush that
-//! its caller waits for anyway. So the caller sits down itself. Whoever finds the desk taken leaves the batch and calls the thread,
-//! which takes all that were left together. The thread's alone are the flushes of a slow disk, and what brings changes into the
-//! table: when that is due, and when the log is nearly full. Only where the disk itself is nearly full a caller may do that too.
+//! A batch that arrives alone would wake the writer's thread, which would wake the thread that waits for the answer.
+//! These are two context switches for a flush that the caller waits for anyway. So the caller takes the writer and
+//! commits the batch itself. A caller that finds the writer taken leaves its batch in the queue and calls the thread,
+//! which takes all queued batches together. Only the thread does the flushes of a slow disk. Only the thread moves
+//! changes into the table, when that is due and when the log is nearly full. If the disk is nearly full, a caller may
+//! move changes too.
 
 use super::writer::Writer;
 use crate::engine::{Job, Queue};
@@ -11,10 +14,10 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Windows that take longer than this are the thread's: a caller may have others to serve meanwhile.
+/// Windows that take longer than this are left to the thread: a caller may have other work meanwhile.
 const QUICK: Duration = Duration::from_millis(1);
 
-/// How long windows take: a moving average, in microseconds.
+/// Moving average of the duration of windows, in microseconds.
 #[derive(Debug, Default)]
 struct Pace(AtomicU32);
 
@@ -22,8 +25,8 @@ impl Pace {
     fn took(&self, window: Duration) {
         let micros = u32::try_from(window.as_micros()).unwrap_or(u32::MAX);
         let before = self.0.load(Relaxed);
-        // Two at once cannot be: whoever measures holds the desk. An eighth of the new one is enough that a single flush of
-        // eight milliseconds calls the thread, and a few quick ones make up for it.
+        // No two threads update this at once: the one that measures holds the writer. With a weight of one eighth, a
+        // single flush of eight milliseconds leaves the work to the thread. A few fast flushes make up for it.
         self.0.store(before - before / 8 + micros / 8, Relaxed);
     }
 
@@ -32,7 +35,7 @@ impl Pace {
     }
 }
 
-/// The place of the writer.
+/// The writer behind a lock, with the queue of its batches.
 #[derive(Debug)]
 pub(super) struct Desk {
     writer: Mutex<Writer>,
@@ -47,7 +50,7 @@ impl Desk {
         Arc::new(Desk { writer: Mutex::new(writer), queue, pace: Pace::default(), start: Instant::now() })
     }
 
-    /// The thread: works whenever it is called or something is due, until the queue is closed and empty.
+    /// Runs the writer's thread: works when it is called or something is due, until the queue is closed and empty.
     pub(super) fn run(&self) {
         let _end = Abandon(&self.queue);
         loop {
@@ -56,7 +59,8 @@ impl Desk {
             drop(writer);
             self.queue.called(due.map(|due| due.saturating_sub(self.start.elapsed())));
             let Ok(mut writer) = self.writer.lock() else { return };
-            // Taken at the desk, or a caller who sits there could be overtaken.
+            // The thread takes the jobs while it holds the writer; otherwise a caller that holds the writer could be
+            // overtaken.
             let Some(jobs) = self.queue.take() else { return writer.close() };
             self.work(&mut writer, jobs, self.start.elapsed());
             writer.relieve();
@@ -67,7 +71,7 @@ impl Desk {
         }
     }
 
-    /// Answers these batches, or does what is due by the time that it begins.
+    /// Answers these batches, or does what is due at the time `begun`.
     fn work(&self, writer: &mut Writer, jobs: Vec<Job>, begun: Duration) {
         if jobs.is_empty() || writer.is_due(begun) {
             writer.step(jobs, begun);
@@ -77,19 +81,19 @@ impl Desk {
         }
     }
 
-    /// Sees to it that what the caller has just put into the queue is taken from there.
+    /// Makes sure that the batch that the caller has just queued is taken from the queue.
     pub(super) fn look(&self) {
         if !self.pace.is_quick() || !self.lead() {
             self.queue.call();
         }
     }
 
-    /// Works on a window; whether all that is to be done now is done.
+    /// Commits a window; returns whether no work is left for the thread.
     fn lead(&self) -> bool {
         let mut writer = match self.writer.try_lock() {
             Ok(writer) => writer,
             Err(TryLockError::WouldBlock) => return false,
-            // Whoever sat there has panicked.
+            // The last holder of the writer has panicked.
             Err(TryLockError::Poisoned(_)) => {
                 self.queue.abandon();
                 return true;
@@ -97,20 +101,20 @@ impl Desk {
         };
         let begun = self.start.elapsed();
         if writer.is_due(begun) || writer.is_nearly_full() {
-            // Everything goes into the table with this window, or soon, which is the thread's work.
+            // This window or one soon after it moves everything into the table, which is the thread's work.
             return false;
         }
         let Some(jobs) = self.queue.take() else { return false };
         let was_due = writer.due();
         self.work(&mut writer, jobs, begun);
-        // The thread has to know when it is to come, or that it is to come now.
+        // The thread must know when it is next due, or that there is work now.
         let is_known = writer.due() == was_due && !writer.is_laden();
         drop(writer);
         is_known && self.queue.is_empty()
     }
 }
 
-/// Lets nobody wait for a writer that is gone.
+/// Abandons the queue when the writer's thread ends, so that no caller waits for it.
 struct Abandon<'a>(&'a Queue);
 
 impl Drop for Abandon<'_> {
@@ -135,7 +139,7 @@ mod tests {
             pace.is_quick()
         });
         assert!(quick.is_some_and(|windows| windows < 10), "{quick:?}");
-        // A disk that is slow stays the thread's.
+        // A slow disk stays with the thread.
         (0..100).for_each(|_| pace.took(Duration::from_millis(2)));
         assert!(!pace.is_quick());
         pace.took(Duration::MAX);

@@ -1,11 +1,11 @@
-//! Why an embedded store cannot be used.
+//! Errors of creating or opening an embedded store.
 
 use crate::log::LogError;
 use redb::{DatabaseError, StorageError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Why a store could not be made or opened.
+/// Why a store could not be created or opened.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // each variant's message says it
 pub enum StoreError {

@@ -1,4 +1,4 @@
-//! The batch log in a file.
+//! The file of a batch log.
 
 use crate::log::LogDisk;
 use std::fs::File;
@@ -6,20 +6,20 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-/// A file for a batch log.
+/// A file that holds a batch log.
 #[derive(Debug)]
 pub struct FileLog {
     file: File,
 }
 
 impl FileLog {
-    /// An empty file at `path` that only its owner can open, whatever was there before.
+    /// Creates or empties the file at `path`. Only its owner can open a file that this call creates.
     pub fn create(path: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
         Ok(FileLog { file })
     }
 
-    /// The file at `path`, which must exist.
+    /// Opens the file at `path`, which must exist.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(FileLog { file: File::options().read(true).write(true).open(path)? })
     }
@@ -38,7 +38,7 @@ impl LogDisk for FileLog {
         self.file.write_all_at(data, offset)
     }
 
-    /// `fdatasync`: of blocks that were written before it changes nothing but the data, whatever the file system.
+    /// Calls `fdatasync`: blocks that were written before change only in their data, on every file system.
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }

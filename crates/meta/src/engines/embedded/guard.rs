@@ -1,14 +1,14 @@
-//! Damage to the pages of the database, which redb may meet by a panic.
+//! A guard against damaged pages of the database, on which redb may panic.
 
 use crate::engine::Broken;
 use redb::Database;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What `work` answers; an error if it panicked.
+/// Returns the result of `work`; an error if it panicked.
 ///
-/// Checksums say whether a record is what was written, but a page that leads to it may be damaged too, and redb trusts
-/// what it reads of a page.
+/// Checksums reveal a damaged record, but a page that leads to the record may be damaged too, and redb trusts what it
+/// reads from a page.
 pub(super) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, Broken> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -17,7 +17,7 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, Broken> {
     })
 }
 
-/// A database that may be closed after it has panicked.
+/// A database that can be closed after it has panicked.
 pub(super) struct Guarded(Option<Database>);
 
 impl Guarded {
@@ -40,7 +40,7 @@ impl Deref for Guarded {
 impl Drop for Guarded {
     fn drop(&mut self) {
         let database = self.0.take();
-        // What could not be written when closing is found again when opening.
+        // Opening repeats what closing could not write.
         if let Err(broken) = guarded(|| drop(database)) {
             tracing::error!(%broken, "the metadata store could not be closed");
         }

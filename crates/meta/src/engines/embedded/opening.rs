@@ -1,4 +1,4 @@
-//! Opening a store: finding its log, and bringing what the log has into the store.
+//! Opening an embedded store: finds its log and replays the log into the table.
 
 use super::guard::{Guarded, guarded};
 use super::recent::Recent;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use types::limits;
 
-/// A database that is open, and what goes with it.
+/// An open database with the other parts of a store.
 pub(super) struct Base {
     pub(super) database: Guarded,
     pub(super) merge: MergeFn,
@@ -20,9 +20,9 @@ pub(super) struct Base {
     pub(super) free: Box<Free>,
 }
 
-/// The writer of a store whose log is replayed and ready for new records.
+/// Returns the writer of a store whose log is replayed and ready for new records.
 ///
-/// A store that is empty is made if an `id` is given.
+/// An empty store is created if an `id` is given.
 pub(super) fn attach(
     base: Base,
     id: Option<[u8; 16]>,
@@ -45,7 +45,7 @@ pub(super) fn attach(
     Ok(Writer::new(Arc::new(shared), log))
 }
 
-/// The anchor of a store, `None` if the store is empty.
+/// Returns the anchor of a store; `None` if the store is empty.
 fn find(database: &Database, path: &Path) -> Result<Option<Anchor>, StoreError> {
     let from_redb = |error: redb::StorageError| StoreError::from_redb(path, error);
     let damaged = |cause: String| StoreError::damaged(path, cause);
@@ -69,12 +69,12 @@ fn find(database: &Database, path: &Path) -> Result<Option<Anchor>, StoreError> 
     Anchor::from_bytes(anchor).map(Some).map_err(|cause| damaged(cause.to_string()))
 }
 
-/// Brings the changes in the log into the store and begins a new run, all in one durable commit.
+/// Moves the changes in the log into the table and begins a new run, all in one durable commit.
 fn replay(database: &Database, log: &mut Log, path: &Path) -> Result<(), StoreError> {
     let first = log.anchor().index;
     let transaction = begin(database).map_err(|error| StoreError::from_redb(path, error))?;
     {
-        // Views need the table to be there.
+        // Views need the table to exist.
         let mut table = open(&transaction, TABLE).map_err(|error| StoreError::from_redb(path, error))?;
         let mut together = Changes::new();
         let mut bytes = 0;
@@ -108,7 +108,7 @@ pub(super) fn begin(database: &Database) -> Result<WriteTransaction, redb::Stora
     })
 }
 
-/// The table as the last commit left it.
+/// Returns a snapshot of the table as of the last commit.
 pub(super) fn snapshot(database: &Database) -> Result<Snapshot, redb::StorageError> {
     let transaction = database.begin_read().map_err(|error| match error {
         redb::TransactionError::Storage(error) => error,
@@ -131,13 +131,13 @@ pub(super) fn open(transaction: &WriteTransaction, table: super::Table) -> Resul
     transaction.open_table(table).map_err(from_table)
 }
 
-/// Writes changes, each record under its checksum.
+/// Writes changes, each record with its checksum.
 pub(super) fn write(table: &mut Open<'_>, changes: &Changes) -> Result<(), redb::StorageError> {
     let mut sealed = Vec::new();
     changes.iter().try_for_each(|(key, value)| change(table, key, value.as_ref(), &mut sealed))
 }
 
-/// Writes one change; `sealed` is room to work in.
+/// Writes one change; `sealed` is a scratch buffer.
 pub(super) fn change(
     table: &mut Open<'_>,
     key: &[u8],
@@ -154,10 +154,10 @@ pub(super) fn change(
     Ok(())
 }
 
-/// Commits what was written with the place of the log that goes with it.
+/// Commits the transaction together with the log's anchor.
 ///
-/// With `durable` everything committed so far is on stable storage afterwards, with what is needed to open the store
-/// again without walking it; otherwise only the log promises it.
+/// With `durable`, all commits so far are on stable storage afterwards, with the data that opening needs to avoid a
+/// walk over the store. Otherwise the log alone makes them durable.
 pub(super) fn commit(
     mut transaction: WriteTransaction,
     anchor: &Anchor,

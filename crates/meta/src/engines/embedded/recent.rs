@@ -1,4 +1,5 @@
-//! What the log has and the table below has not yet: changes of the last windows, over a snapshot of the table.
+//! The memtable of the embedded store: changes that are in the log and not yet in the table, over a snapshot of the
+//! table.
 
 use super::table::{Reading, Snapshot};
 use crate::engine::{Key, Survey, Unreadable, Value, View, Walk};
@@ -10,12 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::vec::IntoIter;
 
-/// Bytes that a record takes here beside its key and value, about.
+/// Approximate bytes that a record takes here besides its key and value.
 const RECORD: u64 = 128;
-/// Most records that a walk copies at once.
+/// Maximum number of records that a walk copies at once.
 const CHUNK: usize = 256;
 
-/// The newest layer, and how many windows are in it. Nobody can take a view while the writer adds a window.
+/// The newest layer, and the number of windows in it. No view can be taken while the writer adds a window.
 pub(super) struct Recent(RwLock<Top>);
 
 struct Top {
@@ -23,21 +24,22 @@ struct Top {
     window: u64,
 }
 
-/// A snapshot of the table and what changed since.
+/// A snapshot of the table and the changes since.
 struct Layer {
     table: Snapshot,
     records: RwLock<BTreeMap<Key, Record>>,
     bytes: AtomicU64,
 }
 
-/// What a record became in which window: the last value first, then those before it, as long as somebody may read them.
+/// The values of a record with the windows that set them: the last value, and earlier values while a view may read
+/// them, oldest first.
 struct Record {
     last: (u64, Option<Value>),
     before: Vec<(u64, Option<Value>)>,
 }
 
 impl Record {
-    /// What it was after this window, `None` if it had not changed by then.
+    /// Returns the value after this window; `None` if the record had not changed by then.
     fn at(&self, window: u64) -> Option<&Option<Value>> {
         let all = std::iter::once(&self.last).chain(self.before.iter().rev());
         all.into_iter().find(|(since, _)| *since <= window).map(|(_, value)| value)
@@ -54,23 +56,23 @@ fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 }
 
 impl Recent {
-    /// Nothing but the table.
+    /// Returns a memtable without changes.
     pub(super) fn new(table: Snapshot) -> Self {
         Recent(RwLock::new(Top { layer: Layer::new(table), window: 0 }))
     }
 
-    /// Everything up to the last window.
+    /// Returns a view of everything up to the last window.
     pub(super) fn picture<'s>(&self, corrupt: &'s AtomicU64) -> Picture<'s> {
         let top = read(&self.0);
         Picture { layer: top.layer.clone(), window: top.window, corrupt }
     }
 
-    /// Adds the changes of a window, for every picture that is taken from now on.
+    /// Adds the changes of a window; views taken from now on see them.
     pub(super) fn add(&self, changes: Changes) {
         let mut top = write(&self.0);
         top.window += 1;
         let window = top.window;
-        // Pictures may go meanwhile, but not come: who reads older values is counted here.
+        // Views may be dropped meanwhile, but none can be taken. So this count includes every reader of older values.
         let alone = Arc::strong_count(&top.layer) == 1;
         let mut records = write(&top.layer.records);
         let mut bytes = 0;
@@ -88,26 +90,26 @@ impl Recent {
                 None => drop(records.insert(key, Record { last: (window, value), before: Vec::new() })),
             }
         }
-        // What replaced something counts again: that only brings it into the table a little earlier.
+        // The bytes of a replaced value stay counted, which only moves the changes into the table a little earlier.
         top.layer.bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Bytes that were added, about.
+    /// Returns the approximate number of bytes that were added.
     pub(super) fn bytes(&self) -> u64 {
         read(&self.0).layer.bytes.load(Relaxed)
     }
 
-    /// Shows every record that changed, in order, with its last value.
+    /// Passes every changed record to `visit`, in order, with its last value.
     pub(super) fn each<E>(&self, mut visit: impl FnMut(&[u8], Option<&Value>) -> Result<(), E>) -> Result<(), E> {
         let layer = read(&self.0).layer.clone();
         read(&layer.records).iter().try_for_each(|(key, record)| visit(key, record.last.1.as_ref()))
     }
 
-    /// The table has everything: pictures taken from now on show this one.
+    /// Replaces the layer after the table has received all changes: views taken from now on read this snapshot.
     pub(super) fn renew(&self, table: Snapshot) {
         let layer = Layer::new(table);
         let before = std::mem::replace(&mut write(&self.0).layer, layer);
-        // Freeing it takes a while: nobody should wait for the lock meanwhile.
+        // Freeing the layer takes a while, so it happens outside the lock.
         drop(before);
     }
 }
@@ -118,7 +120,7 @@ impl Layer {
     }
 }
 
-/// The store as it was after some window.
+/// A view of the store as of some window.
 pub(super) struct Picture<'s> {
     layer: Arc<Layer>,
     window: u64,
@@ -151,7 +153,7 @@ impl View for Picture<'_> {
             if std::mem::take(&mut is_taken) {
                 entry = below.step()?;
             }
-            // Of two records of one key the recent one counts.
+            // If both have a record of one key, the recent record counts.
             let first = match (&entry, recent.key()) {
                 (None, None) => return Ok(None),
                 (Some(entry), Some(key)) => entry.key().cmp(key),
@@ -176,10 +178,10 @@ impl View for Picture<'_> {
     }
 }
 
-/// The recent records of a range in order, copied a few at a time: nobody holds a lock while they are shown.
+/// The recent records of a range in order, copied a few at a time: no lock is held while `visit` runs.
 struct Ahead<'p, 'r> {
     picture: &'p Picture<'p>,
-    /// What was not copied yet, `None` if that is nothing.
+    /// The range that is not copied yet; `None` if it is empty.
     rest: Option<(Bound<Key>, &'r [u8])>,
     size: usize,
     copied: std::iter::Peekable<IntoIter<(Key, Option<Value>)>>,
@@ -191,7 +193,7 @@ impl<'p, 'r> Ahead<'p, 'r> {
         Ahead { picture, rest, size: limit.saturating_add(1).min(CHUNK), copied: Vec::new().into_iter().peekable() }
     }
 
-    /// The key of the next record.
+    /// Returns the key of the next record.
     fn key(&mut self) -> Option<&[u8]> {
         while self.copied.peek().is_none() {
             let (from, to) = self.rest.take()?;
@@ -210,7 +212,7 @@ impl<'p, 'r> Ahead<'p, 'r> {
         self.copied.peek().map(|(key, _)| &key[..])
     }
 
-    /// The record whose key was told.
+    /// Takes the record whose key [`Self::key`] returned.
     fn take(&mut self) -> Option<(Key, Option<Value>)> {
         self.copied.next()
     }

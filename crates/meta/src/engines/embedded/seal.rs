@@ -1,12 +1,13 @@
-//! The checksum behind every record of the store, by which it is bound to its key.
+//! The checksum after every record of the store, which binds the record to its key.
 
 use crate::log::crc32c;
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// Bytes that a record has more in the store than its value.
+/// Bytes of the checksum that the store adds to a value.
 pub(super) const SEAL: usize = 4;
 
-/// Most bytes of key and value that are put together for their checksum: nearly all records are that small.
+/// Largest number of bytes of key and value that are copied together for their checksum; nearly all records are that
+/// small.
 const SMALL: usize = 254;
 
 fn crc(key: &[u8], value: &[u8]) -> [u8; SEAL] {
@@ -20,21 +21,21 @@ fn crc(key: &[u8], value: &[u8]) -> [u8; SEAL] {
         return crc32c(&joined[..2 + len]).to_be_bytes();
     }
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    // With its length in front no key and value pass for another pair.
+    // The length of the key comes first, so that no other split into key and value has the same checksum.
     digest.update(&(key.len() as u16).to_be_bytes());
     digest.update(key);
     digest.update(value);
     (digest.finalize() as u32).to_be_bytes()
 }
 
-/// Makes `out` what the store holds for `value` under `key`.
+/// Sets `out` to what the store holds for `value` under `key`.
 pub(super) fn seal(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(value);
     out.extend_from_slice(&crc(key, value));
 }
 
-/// The value in what the store holds under `key`; `None` if that is not what was written there.
+/// Returns the value in what the store holds under `key`; `None` if the checksum does not match.
 pub(super) fn open<'s>(key: &[u8], sealed: &'s [u8]) -> Option<&'s [u8]> {
     let (value, seal) = sealed.split_last_chunk::<SEAL>()?;
     (crc(key, value) == *seal).then_some(value)
@@ -50,7 +51,7 @@ mod tests {
         seal(b"key", b"value", &mut sealed);
         // CRC-32C of 00 03 "keyvalue".
         assert_eq!(sealed, [&b"value"[..], &crc32c(b"\x00\x03keyvalue").to_be_bytes()].concat());
-        // It does not matter how it is computed.
+        // All ways to compute the checksum give the same result.
         for len in [SMALL - 4, SMALL - 3, SMALL - 2, 1000] {
             let value = vec![0x5a; len];
             seal(b"key", &value, &mut sealed);
@@ -67,7 +68,7 @@ mod tests {
         for key in [&b"kez"[..], b"ke", b"keyv", b""] {
             assert_eq!(open(key, &sealed), None);
         }
-        // What is cut differently is something else.
+        // A different split into key and value does not match.
         seal(b"keyv", b"alue", &mut sealed);
         assert_eq!(open(b"key", &[b"v", &sealed[..]].concat()), None);
         seal(b"", b"", &mut sealed);

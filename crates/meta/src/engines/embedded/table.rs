@@ -1,4 +1,4 @@
-//! The table of the store: keys and values, every one of them checked.
+//! The table of the embedded store: keys and values, whose checksum is verified on every read.
 
 use super::guard::guarded;
 use super::seal;
@@ -7,10 +7,10 @@ use redb::{AccessGuard, ReadOnlyTable, StorageError};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The table as it was after some commit.
+/// The table as of some commit.
 pub(super) type Snapshot = ReadOnlyTable<&'static [u8], &'static [u8]>;
 
-/// A snapshot of the table, and where damaged records are counted.
+/// A snapshot of the table, and the counter of damaged records.
 #[derive(Clone, Copy)]
 pub(super) struct Reading<'t>(pub(super) &'t Snapshot, pub(super) &'t AtomicU64);
 
@@ -26,7 +26,7 @@ impl<'t> Reading<'t> {
         Ok(found.map(|sealed| seal::open(key, sealed.value()).map(Value::copy_from_slice)))
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable> {
         match guarded(|| self.find(key)) {
             Ok(Ok(None)) => Ok(None),
@@ -36,7 +36,7 @@ impl<'t> Reading<'t> {
         }
     }
 
-    /// The records of `range` in order.
+    /// Returns a walk over the records of `range`, in order.
     pub(super) fn walk(self, range: Range<&[u8]>) -> Result<Walker<'t>, Unreadable> {
         let at = range.start.to_vec();
         let entries = guarded(|| self.0.range::<&[u8]>(range)).map_err(|_| self.damaged(&at))?;
@@ -53,11 +53,11 @@ pub(super) struct Walker<'t> {
 }
 
 impl<'t> Walker<'t> {
-    /// The next record. Where damage is such that nobody can say what comes next, the error names the last key before it.
+    /// Returns the next record. If damage hides the next record, the error names the last key before the damage.
     pub(super) fn step(&mut self) -> Result<Option<Entry<'t>>, Unreadable> {
         let next = guarded(|| self.entries.next()).map_err(|_| self.table.damaged(&self.at))?;
         let Some((key, sealed)) = next.transpose().map_err(Broken::new)? else { return Ok(None) };
-        // Looking at them is what reads the page.
+        // Accessing key and value is what reads the page.
         guarded(|| (key.value(), sealed.value())).map_err(|_| self.table.damaged(&self.at))?;
         self.at.clear();
         self.at.extend_from_slice(key.value());
@@ -73,12 +73,12 @@ pub(super) struct Entry<'t> {
 }
 
 impl Entry<'_> {
-    /// Its key.
+    /// Returns the key.
     pub(super) fn key(&self) -> &[u8] {
         self.key.value()
     }
 
-    /// Its value, `None` if it does not match its checksum, which is counted.
+    /// Returns the value; counts a record that does not match its checksum and returns `None` for it.
     pub(super) fn value(&self) -> Option<&[u8]> {
         let value = seal::open(self.key.value(), self.sealed.value());
         if value.is_none() {

@@ -1,5 +1,5 @@
-//! The writer of the embedded store: what is queued goes into the log with one flush, window after window, and many
-//! windows together go into the table, which is flushed now and then.
+//! The writer of the embedded store, which logs queued batches window by window with one flush each, and moves many
+//! windows together into the table.
 
 use super::guard::guarded;
 use super::opening::{begin, change, commit, open, snapshot, write};
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::limits;
 
-/// A disk with so many free bytes is not full within [`LOOK`], whoever writes to it. Reserving room (`fallocate`) can fill any disk at once, also
-/// between a look and the write behind it.
+/// A disk with so many free bytes does not fill up within [`LOOK`], whatever other programs write. Only reserving space
+/// (`fallocate`) can fill any disk at once, also between a look and the write after it.
 const ROOMY: u64 = 4 << 30;
-/// How often it is looked at how much room is left on a disk that has plenty.
+/// How often the writer asks for the free space of a disk that has plenty.
 const LOOK: Duration = Duration::from_millis(20);
 const _: () = assert!(ROOMY > 8 * limits::META_RESERVE_BYTES);
 
@@ -23,18 +23,18 @@ const _: () = assert!(ROOMY > 8 * limits::META_RESERVE_BYTES);
 pub enum Step {
     /// Nothing: no batch waits, and nothing is due.
     Idle,
-    /// It applied, or refused, and answered so many batches.
+    /// It applied or refused so many batches, and answered them.
     Window(usize),
-    /// It flushed the store, which makes room in the log.
+    /// It flushed the store, which frees space in the log.
     Checkpoint,
-    /// Nothing more will come: the store was dropped, everything that it was given is answered, and it is flushed.
+    /// The store was dropped: all its batches are answered, and it is flushed.
     Closed,
 }
 
-/// The writer of a store that has no thread of its own: whoever holds it decides when the store works.
+/// The writer of a store that has no thread of its own: its owner decides when the store works.
 ///
-/// A store whose [`Embedded`](super::Embedded) is dropped is closed properly by stepping on until [`Step::Closed`];
-/// dropping the stepper before is what a crash is, if the disks below are dead by then.
+/// After its [`Embedded`](super::Embedded) is dropped, a store is closed properly by stepping until [`Step::Closed`].
+/// Dropping the stepper earlier simulates a crash, if the disks below are dead by then.
 #[derive(Debug)]
 pub struct Stepper(Writer);
 
@@ -43,7 +43,7 @@ impl Stepper {
         Stepper(writer)
     }
 
-    /// Takes what waits, up to a window of batches, and answers it, or does what is due. Time is a span since any fixed
+    /// Takes up to a window of queued batches and answers them, or does what is due. `now` is the time since any fixed
     /// moment.
     pub fn step(&mut self, now: Duration) -> Step {
         match self.0.shared.queue.take() {
@@ -55,35 +55,35 @@ impl Stepper {
         }
     }
 
-    /// Completes when [`Self::step`] would find batches, or that the store was dropped.
+    /// Completes when [`Self::step`] would find batches, or when the store was dropped.
     pub async fn ready(&self) {
         self.0.shared.queue.ready().await;
     }
 
-    /// When [`Self::step`] will have something to do even if no batch comes.
+    /// Returns when [`Self::step`] will have something to do even if no batch arrives.
     pub fn due(&self) -> Option<Duration> {
         self.0.plan.due()
     }
 }
 
-/// The one who changes the store.
+/// The only writer of the store.
 #[derive(Debug)]
 pub(super) struct Writer {
     shared: Arc<Shared>,
     log: Log,
     plan: Plan,
-    /// The space of the disk when the writer last asked, and when that was.
+    /// The space of the disk as of the last query, and the time of that query.
     space: Option<(Space, Duration)>,
 }
 
 impl Drop for Writer {
-    /// Batches that come while nobody takes them learn from the closed queue that nobody will.
+    /// The closed queue tells senders of further batches that no answer will come.
     fn drop(&mut self) {
         self.shared.queue.abandon();
     }
 }
 
-/// What was decided about the batches of a window.
+/// The decisions about the batches of a window.
 struct Decided {
     verdicts: Vec<Result<Vec<Merged>, Outcome>>,
     /// Whether an answer waits for stable storage.
@@ -94,7 +94,7 @@ struct Decided {
 /// How a window was committed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// In memory only; the log has it but is not flushed.
+    /// In memory only: the changes are in the log, which is not flushed.
     Light,
     /// By a flush of the log.
     Log,
@@ -111,17 +111,17 @@ impl Writer {
         &self.shared
     }
 
-    /// When something will be due even if no batch comes.
+    /// Returns when something will be due even if no batch arrives.
     pub(super) fn due(&self) -> Option<Duration> {
         self.plan.due()
     }
 
-    /// Whether something is due.
+    /// Returns whether something is due.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         self.plan.is_due(now)
     }
 
-    /// Whether a window may soon be too long for the log.
+    /// Returns whether a window may soon be too long for the log.
     pub(super) fn is_nearly_full(&self) -> bool {
         self.log.is_nearly_full()
     }
@@ -140,14 +140,14 @@ impl Writer {
         Step::Checkpoint
     }
 
-    /// Nothing more will come.
+    /// Closes the store, as no more batches will arrive.
     pub(super) fn close(&mut self) {
         if self.plan.due().is_some() {
             self.checkpoint_or_fail();
         }
     }
 
-    /// A failure ends all waiting for a next time.
+    /// Checkpoints the store; after a failure nothing is due any more.
     fn checkpoint_or_fail(&mut self) {
         if self.shared.state().broken.is_some() {
             self.plan.flushed();
@@ -162,7 +162,7 @@ impl Writer {
         self.shared.fail(broken);
     }
 
-    /// Applies, or refuses, and answers these batches.
+    /// Applies or refuses these batches, and answers them.
     pub(super) fn window(&mut self, mut jobs: Vec<Job>, now: Duration) -> Step {
         let count = jobs.len();
         while !jobs.is_empty() {
@@ -173,8 +173,8 @@ impl Writer {
         Step::Window(count)
     }
 
-    /// How many of these batches go into one commit. On a disk that is nearly full, one commit may take a part of the
-    /// reserve only, so that the next one sees what is left.
+    /// Returns how many of these batches go into one commit. On a nearly full disk, one commit may take only a part of
+    /// the reserve, so that the next one sees what is left.
     fn fitting(&mut self, jobs: &[Job], now: Duration) -> usize {
         let Space { free, reserve } = self.look(now);
         let writes = jobs.iter().map(|job| job.batch.writes.len()).sum();
@@ -202,7 +202,7 @@ impl Writer {
         match outcomes {
             Ok(outcomes) => {
                 for (job, outcome) in jobs.into_iter().zip(outcomes) {
-                    // Whoever dropped the answer does not want it.
+                    // The caller has dropped its `Pending`.
                     let _ = job.answer.send(outcome);
                 }
             }
@@ -214,13 +214,13 @@ impl Writer {
         }
     }
 
-    /// Whether what is recent has become much.
+    /// Returns whether the memtable has become large.
     pub(super) fn is_laden(&self) -> bool {
         let bytes = self.shared.recent.bytes();
         bytes > 0 && bytes >= limits::META_RECENT_BYTES.min(self.log.anchor().size / 2)
     }
 
-    /// Brings what is recent into the table when that has become much. Nobody waits for it but the next window.
+    /// Moves the memtable into the table when it has become large. Only the next window waits for this.
     pub(super) fn relieve(&mut self) {
         if !self.is_laden() || self.shared.state().broken.is_some() {
             return;
@@ -230,20 +230,20 @@ impl Writer {
         }
     }
 
-    /// Applies the batches in order, all that apply at once; on error nothing is known about any of them.
+    /// Applies the batches in order, all in one commit; after an error the outcome of each batch is unknown.
     fn commit(&mut self, batches: &[&Batch], now: Duration) -> Result<Vec<Outcome>, Broken> {
         let writes = batches.iter().map(|batch| batch.writes.len()).sum();
         let space = self.space(writes, now)?;
         let mut decided = self.decide(batches, space)?;
         if decided.changes.is_empty() {
-            // A durable batch without changes promises what went before it.
+            // A durable batch without changes makes everything before it durable.
             let flush = decided.durable && !self.log.is_flushed();
             if flush {
                 self.log.flush().map_err(Broken::new)?;
             }
             return Ok(self.count(decided, 0, if flush { Way::Log } else { Way::Light }));
         }
-        // Nobody may see what is not on stable storage: first the log or the table, then what is recent.
+        // No reader may see a change before the log or the table has it: first the log or the table, then the memtable.
         let way = self.promise(&decided, space, writes, now)?;
         let bytes = |(key, value): (&Key, &Option<Value>)| (key.len() + value.as_ref().map_or(0, Value::len)) as u64;
         let bytes = decided.changes.iter().map(bytes).sum();
@@ -258,7 +258,7 @@ impl Writer {
         Ok(self.count(decided, bytes, way))
     }
 
-    /// The space of the disk as it is now, or a moment ago if there was plenty.
+    /// Returns the space of the disk, at most [`LOOK`] old if there was plenty, else as of now.
     fn look(&mut self, now: Duration) -> Space {
         if let Some((space, at)) = self.space
             && space.free >= ROOMY
@@ -271,12 +271,13 @@ impl Writer {
         space
     }
 
-    /// A disk that does not say how full it is counts as empty.
+    /// Queries the space of the disk; a disk that does not report its space counts as empty.
     fn ask(&self) -> Space {
         (self.shared.free)().unwrap_or(Space { free: u64::MAX, reserve: limits::META_RESERVE_BYTES })
     }
 
-    /// The space of the disk, of which the store has already taken what it needs for all but so many changes.
+    /// Returns the space of the disk. If it is low, first flushes the store, so that only the next `writes` changes
+    /// still need space.
     fn space(&mut self, writes: usize, now: Duration) -> Result<Space, Broken> {
         let found = self.look(now);
         if self.plan.due().is_none() || found.free >= found.reserve.saturating_add(self.plan.needs(writes)) {
@@ -309,9 +310,10 @@ impl Writer {
         Ok(Decided { verdicts, durable, changes: window.into_changes() })
     }
 
-    /// Puts the changes into the log, and flushes that if somebody waits for it; or says that the store must be flushed.
+    /// Writes the changes into the log and flushes it if an answer waits for that; or returns that the store must be
+    /// flushed.
     fn promise(&mut self, decided: &Decided, space: Space, writes: usize, now: Duration) -> Result<Way, Broken> {
-        // With little room every window is brought into the store at once, so that the next one sees what is left.
+        // With little space every window goes into the table at once, so that the next one sees what is left.
         let tight = space.free < space.reserve.saturating_add(self.plan.needs(writes));
         if tight || self.plan.is_due(now) {
             return Ok(Way::Store);
@@ -330,10 +332,10 @@ impl Writer {
         Ok(Way::Log)
     }
 
-    /// A log that is full before its time becomes larger, where there is room.
+    /// Enlarges a log that is full before its flush was due, if the disk has the space.
     fn grow(&mut self, Space { free, reserve }: Space) -> Result<(), Broken> {
         let size = self.log.anchor().size;
-        // On a small disk the log stays a small part of it.
+        // On a small disk the log stays a small part of the disk.
         if size >= 2 * reserve || free < size.saturating_add(2 * reserve) {
             return Ok(());
         }
@@ -344,17 +346,17 @@ impl Writer {
         }
     }
 
-    /// Brings everything in the log to stable storage in the store.
+    /// Moves all changes in the log into the table, on stable storage.
     fn checkpoint(&mut self) -> Result<(), Broken> {
         self.bring(&Changes::new(), true)?;
         self.shared.state().counters.checkpoints += 1;
         Ok(())
     }
 
-    /// Brings what is recent into the table, and then changes that are in no log, in one transaction.
+    /// Moves the memtable into the table, and then `changes`, which are in no log, in one transaction.
     ///
-    /// If it is `durable` the log is free afterwards. Without, the table keeps the place in the log that goes with what
-    /// it has, as it may come to stable storage at any time.
+    /// If `durable`, the log is free afterwards. Otherwise the table also keeps the anchor that matches its content,
+    /// because the commit may reach stable storage at any time.
     fn bring(&mut self, changes: &Changes, durable: bool) -> Result<(), Broken> {
         let Shared { recent, database, .. } = &*self.shared;
         let transaction = begin(database).map_err(Broken::new)?;

@@ -1,4 +1,4 @@
-//! Mending what is counted.
+//! Repairs of counts.
 
 use crate::check::Mended;
 use crate::engine::{Expect, Value, Walk};
@@ -8,7 +8,7 @@ use types::{FileId, FileKind, Status};
 
 type Mending = Result<Mended, Status>;
 
-/// How many names a directory has, damaged ones included, and how many of them are directories.
+/// Returns the number of names in a directory, damaged ones included, and how many of them are directories.
 pub(super) fn inside(tx: &Tx<'_>, dir: FileId) -> Result<(u64, u64), Status> {
     let (mut entries, mut subdirs) = (0, 0);
     let (from, to) = (schema::dentry_key(dir, 0), schema::dentries_end(dir));
@@ -21,7 +21,7 @@ pub(super) fn inside(tx: &Tx<'_>, dir: FileId) -> Result<(u64, u64), Status> {
     Ok((entries, subdirs))
 }
 
-/// A file has other names than it counts: as many as were found, unless it gained or lost one since.
+/// Repairs a file whose link count is wrong: sets it to the number of names found, unless the core has changed since.
 pub(super) fn links(tx: &mut Tx<'_>, id: FileId, found: u32, core: &Value) -> Mending {
     let key = schema::core_key(id);
     if tx.get(&key)?.as_ref() != Some(core) {
@@ -34,8 +34,8 @@ pub(super) fn links(tx: &mut Tx<'_>, id: FileId, found: u32, core: &Value) -> Me
     Ok(Mended::Yes)
 }
 
-/// A directory counts other names or directories than there are in it. Whoever changes them changes its count too, so
-/// what is counted here holds as long as that reads as it does.
+/// Repairs the counts of names and subdirectories of a directory. A change of the names changes the tail too. So the
+/// new counts are right as long as the tail is unchanged.
 pub(super) fn directory(tx: &mut Tx<'_>, dir: FileId) -> Mending {
     let key = schema::tail_key(dir);
     let Some(value) = tx.get(&key)? else { return Ok(Mended::Gone) };
@@ -51,7 +51,7 @@ pub(super) fn directory(tx: &mut Tx<'_>, dir: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// A file counts other extended attributes than it has.
+/// Repairs the count of extended attributes of a file.
 pub(super) fn xattrs(tx: &mut Tx<'_>, id: FileId) -> Mending {
     let mut core = match tx.rely_on(id) {
         Err(Status::Stale) => return Ok(Mended::Gone),
@@ -68,13 +68,14 @@ pub(super) fn xattrs(tx: &mut Tx<'_>, id: FileId) -> Mending {
     if core.xattrs == found {
         return Ok(Mended::Gone);
     }
-    // As after any other change of them: whoever relied on the old count has to look again.
+    // As after any other change of attributes, operations that relied on the old count conflict.
     core.xattrs = XattrTally { changes: found.changes.wrapping_add(1), ..found };
     tx.put_core(id, &core);
     Ok(Mended::Yes)
 }
 
-/// The store counts other inodes than there are: the difference stays the same whatever comes and goes.
+/// Repairs the number of inodes in the store, by adding the difference that the check found. Concurrent creates and
+/// removes do not change the difference.
 pub(super) fn files(tx: &mut Tx<'_>, told: u64, found: u64) -> Mending {
     let difference = i128::from(found) - i128::from(told);
     let Ok(difference) = i64::try_from(difference) else { return Ok(Mended::No) };
@@ -82,7 +83,7 @@ pub(super) fn files(tx: &mut Tx<'_>, told: u64, found: u64) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// A number is in use that would be given out again.
+/// Raises the next inode number above a number that is in use.
 pub(super) fn next_id(tx: &mut Tx<'_>, used: FileId) -> Mending {
     let value = tx.get(schema::NEXT_ID)?.ok_or(Status::Corrupt)?;
     let next = schema::NextId::from_value(value.clone())?;

@@ -1,4 +1,4 @@
-//! Mending names and what they stand for.
+//! Repairs of names and of the files that they stand for.
 
 use super::records::absent;
 use crate::check::{At, Mended};
@@ -10,10 +10,10 @@ use types::{FileId, FileKind, Status};
 
 type Mending = Result<Mended, Status>;
 
-/// More directories than one may be below another: a way up that is longer goes in a circle.
+/// A bound on the depth of a directory: a longer path up the tree is a loop.
 const DEPTH_MAX: usize = types::limits::BATCH_EXPECTS_MAX;
 
-/// The name as it is now, if it still reads as it was found; the batch relies on it.
+/// Returns whether the directory entry is as the check found it; if so, the batch relies on it.
 fn here(tx: &mut Tx<'_>, at: &At) -> Result<bool, Status> {
     let key = schema::dentry_key(at.dir, at.cookie);
     let value = Dentry { child: at.child, kind: at.kind, name: at.name.clone() }.to_value();
@@ -24,7 +24,8 @@ fn here(tx: &mut Tx<'_>, at: &At) -> Result<bool, Status> {
     Ok(true)
 }
 
-/// Takes a name away. What its file counts is made look changed, so that nobody goes by names counted before.
+/// Removes a name. Marks the core of its file as changed, so that repairs that rely on an older count of names do not
+/// apply.
 fn take_away(tx: &mut Tx<'_>, at: &At) -> Result<(), Status> {
     tx.delete(schema::dentry_key(at.dir, at.cookie));
     let subdirs = if at.kind == FileKind::Directory { -1 } else { 0 };
@@ -40,13 +41,13 @@ fn take_away(tx: &mut Tx<'_>, at: &At) -> Result<(), Status> {
             tx.put_core(at.child, &core);
             Ok(())
         }
-        // Nobody goes by an inode that cannot be read.
+        // No repair relies on an inode that cannot be read.
         Err(Status::Corrupt) => Ok(()),
         Err(e) => Err(e),
     }
 }
 
-/// Whether a directory has a count from which a name can be taken.
+/// Returns whether the counts of a directory can be lowered for a removed name.
 fn counts(tx: &Tx<'_>, dir: FileId, subdirs: i32) -> Result<bool, Status> {
     let value = match tx.get(&schema::tail_key(dir)) {
         Err(Status::Corrupt) => None,
@@ -57,7 +58,7 @@ fn counts(tx: &Tx<'_>, dir: FileId, subdirs: i32) -> Result<bool, Status> {
         .is_some_and(|tail| tail.size > 0 && (subdirs == 0 || tail.subdirs > 0)))
 }
 
-/// A name that stands for nothing.
+/// Removes a name that stands for no file.
 pub(super) fn dangling(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? || !absent(tx, at.child)? {
         return Ok(Mended::Gone);
@@ -66,7 +67,7 @@ pub(super) fn dangling(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// A name that tells another kind than its file has.
+/// Corrects a name whose kind differs from its file's.
 pub(super) fn kind(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? || absent(tx, at.child)? {
         return Ok(Mended::Gone);
@@ -80,7 +81,7 @@ pub(super) fn kind(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// A name where nobody looks for it, or one that nobody may give.
+/// Moves a name to a cookie that its hash allows. An invalid name is replaced.
 pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? {
         return Ok(Mended::Gone);
@@ -92,7 +93,7 @@ pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     let place = tx.place(at.dir, &name)?;
     match &place.found {
         Some(found) if found.key == schema::dentry_key(at.dir, at.cookie) => return Ok(Mended::Gone),
-        // It is there already: this one was never seen by anybody.
+        // The name exists already, so lookups never found this entry.
         Some(_) => take_away(tx, at)?,
         None => {
             tx.delete(schema::dentry_key(at.dir, at.cookie));
@@ -102,7 +103,7 @@ pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// A name that is in its directory for the second time.
+/// Removes a name that occurs a second time in its directory.
 pub(super) fn twice(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? {
         return Ok(Mended::Gone);
@@ -121,7 +122,7 @@ pub(super) fn twice(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// The names of `child` in `dir`.
+/// Returns the names of `child` in `dir`.
 fn names_in(tx: &Tx<'_>, dir: FileId, child: FileId) -> Result<Vec<At>, Status> {
     let mut found = Vec::new();
     let (from, to) = (schema::dentry_key(dir, 0), schema::dentries_end(dir));
@@ -144,7 +145,7 @@ fn parent_of(tx: &mut Tx<'_>, id: FileId) -> Result<Option<(Core, FileId)>, Stat
     Ok(Tx::parent_in(&core).ok().map(|parent| (core, parent)))
 }
 
-/// A directory whose name is not in what it takes for its parent.
+/// Corrects the parent of a directory whose recorded parent has no name for it.
 pub(super) fn parent(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? {
         return Ok(Mended::Gone);
@@ -157,7 +158,7 @@ pub(super) fn parent(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// A name of a directory that has another one.
+/// Removes a second name of a directory.
 pub(super) fn second(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? {
         return Ok(Mended::Gone);
@@ -172,12 +173,12 @@ pub(super) fn second(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Gives `id` a name in the directory for what has none.
+/// Gives `id` a name in the directory for files without a name.
 fn attach(tx: &mut Tx<'_>, lost: FileId, id: FileId, kind: FileKind) -> Result<(), Status> {
     let name = Bytes::from(format!("#{id}"));
     let place = tx.place(lost, &name)?;
     if place.found.is_some() {
-        // Somebody made a file of this name there.
+        // A user created a file with this name there.
         return Err(Status::Exist);
     }
     tx.add_name(lost, &place, &Dentry { child: id, kind, name })?;
@@ -185,7 +186,7 @@ fn attach(tx: &mut Tx<'_>, lost: FileId, id: FileId, kind: FileKind) -> Result<(
     Ok(())
 }
 
-/// Names in a directory that is not there: it is made anew.
+/// Creates a directory that is missing although it has names.
 pub(super) fn no_directory(tx: &mut Tx<'_>, dir: FileId, lost: Option<FileId>) -> Mending {
     let (entries, subdirs) = super::counts::inside(tx, dir)?;
     if entries == 0 {
@@ -205,7 +206,7 @@ pub(super) fn no_directory(tx: &mut Tx<'_>, dir: FileId, lost: Option<FileId>) -
     Ok(Mended::Yes)
 }
 
-/// A directory in a circle: it leaves the one that it is in.
+/// Moves a directory out of a loop of directories.
 pub(super) fn circle(tx: &mut Tx<'_>, id: FileId, lost: Option<FileId>) -> Mending {
     let Some(lost) = lost.filter(|lost| *lost != id) else { return Ok(Mended::No) };
     let Some((core, parent)) = parent_of(tx, id)? else { return Ok(Mended::Gone) };
@@ -227,7 +228,7 @@ pub(super) fn circle(tx: &mut Tx<'_>, id: FileId, lost: Option<FileId>) -> Mendi
     Ok(Mended::No)
 }
 
-/// A file or directory without a name, as nothing has changed since names were counted.
+/// Gives a name to a file or directory without one, if its core has not changed since names were counted.
 pub(super) fn nameless(tx: &mut Tx<'_>, id: FileId, core: &Value, lost: Option<FileId>) -> Mending {
     let Some(lost) = lost.filter(|lost| *lost != id) else { return Ok(Mended::No) };
     let key = schema::core_key(id);
@@ -237,7 +238,7 @@ pub(super) fn nameless(tx: &mut Tx<'_>, id: FileId, core: &Value, lost: Option<F
     tx.expect(Expect::Reads(key, core.clone()));
     let mut core = Core::from_value(core.clone())?;
     core.names = 1;
-    // Nobody goes by names counted before.
+    // Repairs that rely on an older count of names do not apply any more.
     core.xattrs.changes = core.xattrs.changes.wrapping_add(1);
     if let Body::Directory { parent } = &mut core.body {
         *parent = lost;

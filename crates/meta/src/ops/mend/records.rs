@@ -1,4 +1,4 @@
-//! Mending records by themselves: halves of inodes, lists, notes.
+//! Repairs of single records: halves of inodes, lists, intents.
 
 use crate::Doomed;
 use crate::check::Mended;
@@ -10,7 +10,7 @@ use types::{FileId, FileKind, Status, limits};
 
 type Mending = Result<Mended, Status>;
 
-/// A record, with damage told apart from absence.
+/// A record that was read; damage differs from absence.
 enum Read<R> {
     Absent,
     Damaged,
@@ -26,7 +26,7 @@ fn read<R: Record>(tx: &Tx<'_>, key: &[u8]) -> Result<Read<R>, Status> {
     })
 }
 
-/// The record of `key` cannot be read.
+/// Repairs or removes the record of `key`, which cannot be read.
 pub(super) fn damaged(tx: &mut Tx<'_>, key: &[u8]) -> Mending {
     let gone = |here: bool| if here { Mended::Yes } else { Mended::Gone };
     Ok(match key.first() {
@@ -35,7 +35,8 @@ pub(super) fn damaged(tx: &mut Tx<'_>, key: &[u8]) -> Mending {
             if here {
                 let dir = schema::id_of(&key[..9])?;
                 tx.delete(key.to_vec());
-                // It was counted; whether as a directory shows when they are counted.
+                // The name was counted. A count of the directory's names shows whether it was counted as a
+                // subdirectory.
                 if matches!(read::<Tail>(tx, &schema::tail_key(dir))?, Read::Is(tail) if tail.size > 0) {
                     tx.change_dir(dir, -1, 0);
                 }
@@ -70,14 +71,14 @@ fn remove_if(tx: &mut Tx<'_>, key: &[u8], bad: impl FnOnce(&Tx<'_>, &[u8]) -> Re
     Ok(Mended::Yes)
 }
 
-/// The often changing half of an inode is not there, or cannot be read.
+/// Writes the tail of an inode again, which is missing or cannot be read.
 pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
     if matches!(read::<Tail>(tx, &schema::tail_key(id))?, Read::Is(_)) {
         return Ok(Mended::Gone);
     }
     let core = match read::<Core>(tx, &schema::core_key(id))? {
         Read::Is(core) => core,
-        // Without its other half it says nothing.
+        // Without its core the tail has no meaning.
         Read::Absent => {
             tx.delete(schema::tail_key(id));
             return Ok(Mended::Yes);
@@ -86,7 +87,7 @@ pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
     };
     tx.rely_on(id)?;
     let mut tail = Tail::new(tx.now, 0);
-    // Larger than any that was reached by counting from 1.
+    // Larger than any value reached by counting from 1.
     tail.change = u64::try_from(tx.now.secs).unwrap_or(0).max(1) << 24;
     match &core.body {
         Body::Directory { .. } => {
@@ -95,7 +96,7 @@ pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
         }
         Body::Symlink { target } => tail.size = target.len() as u64,
         Body::Regular { .. } => {
-            // The iods know better: this makes somebody ask them.
+            // The iods know the size: this intent makes the mgr ask them.
             tx.put(schema::intent_key(id, Intent::Written.kind()), Intent::Written.to_value());
         }
         _ => {}
@@ -104,7 +105,7 @@ pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// The often changing half of an inode that is not there.
+/// Removes a tail whose core is missing.
 pub(super) fn no_core(tx: &mut Tx<'_>, id: FileId) -> Mending {
     let there = !matches!(read::<Tail>(tx, &schema::tail_key(id))?, Read::Absent);
     if !there || !absent(tx, id)? {
@@ -114,7 +115,7 @@ pub(super) fn no_core(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Whether an inode is not there; the batch relies on that.
+/// Returns whether an inode has no core; if so, the batch relies on that.
 pub(super) fn absent(tx: &mut Tx<'_>, id: FileId) -> Result<bool, Status> {
     let absent = matches!(read::<Core>(tx, &schema::core_key(id))?, Read::Absent);
     if absent {
@@ -123,7 +124,7 @@ pub(super) fn absent(tx: &mut Tx<'_>, id: FileId) -> Result<bool, Status> {
     Ok(absent)
 }
 
-/// Extended attributes of an inode that is not there: as many as go in a batch.
+/// Removes extended attributes of a missing inode, as many as fit in a batch.
 pub(super) fn stray_xattrs(tx: &mut Tx<'_>, id: FileId) -> Mending {
     if !absent(tx, id)? {
         return Ok(Mended::Gone);
@@ -139,7 +140,7 @@ pub(super) fn stray_xattrs(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(if any { Mended::Yes } else { Mended::Gone })
 }
 
-/// Bytes that are kept of a file which is not there, or has them elsewhere.
+/// Removes inline bytes of a file that is missing or whose objects have the bytes.
 pub(super) fn stray_bytes(tx: &mut Tx<'_>, id: FileId) -> Mending {
     let key = schema::bytes_key(id);
     if matches!(tx.get(&key), Ok(None)) {
@@ -155,7 +156,7 @@ pub(super) fn stray_bytes(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// A regular file without names that nothing will free.
+/// Puts a regular file without names on the list of orphans, so that it is freed.
 pub(super) fn lost_orphan(tx: &mut Tx<'_>, id: FileId) -> Mending {
     let key = schema::orphan_key(id);
     if !matches!(read::<Core>(tx, &schema::core_key(id))?, Read::Is(_)) || tx.get(&key)?.is_some() {
@@ -169,7 +170,7 @@ pub(super) fn lost_orphan(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// On the list of orphans, but none.
+/// Removes a file that is no orphan from the list of orphans.
 pub(super) fn stray_orphan(tx: &mut Tx<'_>, id: FileId) -> Mending {
     let key = schema::orphan_key(id);
     if matches!(tx.get(&key), Ok(None)) {
@@ -185,7 +186,7 @@ pub(super) fn stray_orphan(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Its objects are to be deleted, but it lives.
+/// Removes a file that exists from the list of files whose objects are to be deleted.
 pub(super) fn doomed_alive(tx: &mut Tx<'_>, id: FileId) -> Mending {
     let key = schema::doomed_key(id);
     if matches!(tx.get(&key), Ok(None)) || matches!(read::<Core>(tx, &schema::core_key(id))?, Read::Absent) {
@@ -195,7 +196,7 @@ pub(super) fn doomed_alive(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// A note about something that is no regular file.
+/// Removes an intent of an inode that is missing or no regular file.
 pub(super) fn stray_intent(tx: &mut Tx<'_>, id: FileId, kind: u8) -> Mending {
     let key = schema::intent_key(id, kind);
     if matches!(tx.get(&key), Ok(None)) {

@@ -1,4 +1,4 @@
-//! ALLOCATE: room for a range of a file (RFC 7862 §15.1).
+//! ALLOCATE: reserves space for a range of a file (RFC 7862 §15.1).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -1,6 +1,7 @@
-//! COPY: bytes of the saved file into the current one, without passing the client (RFC 7862 §15.2).
+//! COPY: copies bytes of the saved file into the current one without moving them through the client (RFC 7862 §15.2).
 //!
-//! Always at once and in order. Whoever keeps the bytes copies them where it can; else they pass this server. Holes stay holes.
+//! Always synchronous and in order. The data servers copy the bytes themselves where possible; otherwise the bytes pass
+//! through this server. Holes stay holes.
 
 use crate::fs::FileSystem;
 use crate::fs::{Content, Stability, WriteOut};
@@ -11,7 +12,8 @@ use crate::state::opens::Access;
 use types::{ByteRange, FileId, Status, Verifier};
 use wire::nfs4::*;
 
-/// Most bytes that one COPY moves, holes not counted: the client asks for the rest. A slot of its session is busy meanwhile.
+/// Largest number of bytes that one COPY moves, without holes, because it occupies a slot of the session; the client
+/// requests the rest.
 const MOVED_MAX: u64 = 32 << 20;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(
@@ -52,7 +54,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     counters::add(&cx.server.counters.copied_bytes, copy.moved);
     let verifier = match copy.verifier {
         Some(verifier) => verifier,
-        // Nothing but holes: what COMMIT would say.
+        // Only holes were copied: use the verifier of COMMIT.
         None => cx.fs().commit(&cx.ctx, to, ByteRange { offset: args.ca_dst_offset, len: done }).await?,
     };
     Ok(COPY4resok {
@@ -66,21 +68,21 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     })
 }
 
-/// A copy on its way.
+/// A copy in progress.
 struct Copy {
     from: FileId,
     to: FileId,
-    /// What is added to an offset of the source, modulo 2^64.
+    /// The difference of target and source offsets, modulo 2^64.
     shift: u64,
     moved: u64,
-    /// Whether there is hope that the bytes need not pass this server.
+    /// Whether copying without moving the bytes through this server is still worth trying.
     direct: bool,
-    /// That of the first write. Should that of a later one differ, COMMIT tells the client, which begins anew.
+    /// The verifier of the first write. If a later one differs, the client sees it at COMMIT and starts again.
     verifier: Option<Verifier>,
 }
 
 impl Copy {
-    /// Copies up to a whole range; returns how much of it, from its front.
+    /// Copies up to a whole range; returns the number of bytes copied from its front.
     async fn run<F: FileSystem, C: Callbacks>(&mut self, cx: &Compound<'_, F, C>, range: ByteRange) -> Answer<u64> {
         let mut at = range.offset;
         while at < range.end() && self.moved < MOVED_MAX {
@@ -110,7 +112,7 @@ impl Copy {
         Ok(at - range.offset)
     }
 
-    /// Copies bytes up to `end`; returns how far.
+    /// Copies bytes up to `end`; returns the position reached.
     async fn data<F: FileSystem, C: Callbacks>(
         &mut self,
         cx: &Compound<'_, F, C>,
@@ -140,14 +142,14 @@ impl Copy {
         Ok(at)
     }
 
-    /// Notes what was written; returns where the next byte is.
+    /// Records a write; returns the position of the next byte.
     fn took(&mut self, at: u64, written: WriteOut) -> u64 {
         self.verifier.get_or_insert(written.verifier);
         self.moved += u64::from(written.count);
         at + u64::from(written.count)
     }
 
-    /// Makes a hole of the target too, which ends not before it.
+    /// Makes a hole in the target too, and extends the target at least to the end of the hole.
     async fn hole<F: FileSystem, C: Callbacks>(&self, cx: &Compound<'_, F, C>, range: ByteRange) -> Answer<()> {
         cx.recall_others(self.to).await;
         let size = cx.fs().getattr(&cx.ctx, self.to).await?.size;
@@ -155,7 +157,7 @@ impl Copy {
             cx.fs().deallocate(&cx.ctx, self.to, range).await?;
         }
         if range.end() > size {
-            // Not by a new size: another copy into the file may have let it reach further meanwhile.
+            // Not by setting the size: another copy may have extended the file further meanwhile.
             cx.fs().extend(&cx.ctx, self.to, range.end()).await?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! CREATE: makes anything but a regular file (RFC 8881 §18.4).
+//! CREATE: creates an object that is not a regular file (RFC 8881 §18.4).
 
 use crate::attrs;
 use crate::fs::CreateKind;
@@ -31,7 +31,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     }
     cx.make_way_in(dir).await?;
     let created = cx.fs().create(&cx.ctx, dir, &args.objname, kind, set).await?;
-    // A new directory may be where an export begins. Who does not see that one goes on without a current file.
+    // An export may begin at the new directory. A caller that does not see it continues without a current file.
     match cx.fs().descend(&cx.ctx, created.attrs.id) {
         Ok(place) => cx.set_place(created.attrs.id, place),
         Err(_) => cx.current = None,

@@ -1,4 +1,4 @@
-//! CREATE_SESSION: confirms a client and gives it a session (RFC 8881 §18.36).
+//! CREATE_SESSION: confirms a client and creates a session for it (RFC 8881 §18.36).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

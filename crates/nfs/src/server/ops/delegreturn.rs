@@ -1,4 +1,4 @@
-//! DELEGRETURN: the client gives a delegation back (RFC 8881 §18.6).
+//! DELEGRETURN: the client returns a delegation (RFC 8881 §18.6).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;
@@ -14,7 +14,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let stateid = cx.stateid(args.deleg_stateid)?;
     let client = cx.client();
     let (returned, effects) = cx.server.change(|state| state.return_delegation(client, file, &stateid));
-    // As with CLOSE, the final size is learned before anything that follows.
+    // As with CLOSE, learns the final size before any effect.
     if returned == Ok(Power::Write)
         && let Err(error) = cx.fs().closed(&cx.ctx, file, true).await
     {

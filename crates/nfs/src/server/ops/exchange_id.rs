@@ -1,4 +1,4 @@
-//! EXCHANGE_ID: a client introduces itself (RFC 8881 §18.35).
+//! EXCHANGE_ID: registers a client and returns its client id (RFC 8881 §18.35).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;
@@ -10,7 +10,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     cx: &mut Compound<'_, F, C>,
     args: EXCHANGE_ID4args,
 ) -> Answer<EXCHANGE_ID4resok> {
-    // Minor version 2 brought it (RFC 7862 §14.1).
+    // This flag exists since minor version 2 (RFC 7862 §14.1).
     if cx.ctx.minor < 2 && args.eia_flags & EXCHGID4_FLAG_SUPP_FENCE_OPS != 0 {
         return Err(NFS4ERR_INVAL.into());
     }

@@ -1,7 +1,8 @@
-//! GET_DIR_DELEGATION: the client is asked before others change names in the directory (RFC 8881 §18.39).
+//! GET_DIR_DELEGATION: grants a delegation of the names in a directory (RFC 8881 §18.39).
 //!
-//! Nothing is told of changes: whoever wants to make one waits until the delegation is back. What the client itself changes does not end it. Not
-//! every client may expect that: only those get one that say they do ([`OWN_CHANGES`]).
+//! The server sends no notifications of changes: another client's change of the directory waits until the delegation is
+//! returned. The holder's own changes do not end it. Other clients may not expect this behaviour, so only clients that
+//! declare [`OWN_CHANGES`] get a delegation.
 
 use crate::attrs::Mask;
 use crate::fs::FileSystem;
@@ -20,15 +21,15 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         return Err(NFS4ERR_NOTDIR.into());
     }
     let (client, now) = (cx.client(), cx.ctx.now);
-    // On the way to exports other names are seen when those change.
+    // Outside of exports, the visible names change when exports change.
     let knows = Mask::from_bitmap(&args.gdda_notification_types).0.has(OWN_CHANGES) && !cx.ctx.place.is_outside();
     let given = match knows {
         true => cx.change(|state| state.delegate_names(client, dir, now)).await?.ok(),
         false => None,
     };
-    // Nobody is told later.
+    // The server sends no notification later.
     let Some(gddr_stateid) = given else { return Ok(GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(false)) };
-    // Whoever removes it from here on sees that it has something to forget.
+    // A removal after this point sees the delegation and drops it.
     if let Err(gone) = cx.fs().getattr(&cx.ctx, dir).await {
         cx.change(|state| state.forget_names(dir)).await?;
         return Err(gone.into());

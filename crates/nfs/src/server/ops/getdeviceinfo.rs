@@ -1,4 +1,4 @@
-//! GETDEVICEINFO: the address of a data server (RFC 8881 §18.40).
+//! GETDEVICEINFO: returns the address of a data server (RFC 8881 §18.40).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;
@@ -6,10 +6,10 @@ use crate::server::compound::{Answer, Compound, Refusal};
 use bytes::Bytes;
 use wire::nfs4::*;
 
-/// Notifications that are agreed to: changed and deleted devices. Clients keep a device only if both are promised, and
-/// the promise costs nothing: a device id means the same server for ever.
+/// Notifications that the server promises: changed and deleted devices. Clients cache a device only if both are
+/// promised, and the promise costs nothing, because a device id means the same server for ever.
 const NOTIFICATIONS: u32 = 0b110;
-/// What the address needs besides its body: type and length.
+/// Bytes of the address besides its body: type and length.
 const FRAME: usize = 8;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(

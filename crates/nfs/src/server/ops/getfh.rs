@@ -1,4 +1,4 @@
-//! GETFH: shows the current filehandle (RFC 8881 §18.8).
+//! GETFH: returns the current filehandle (RFC 8881 §18.8).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -1,4 +1,4 @@
-//! GETXATTR: the value of an extended attribute (RFC 8276 §8.4.1).
+//! GETXATTR: returns the value of an extended attribute (RFC 8276 §8.4.1).
 
 use crate::fs::FileSystem;
 use crate::fs::access;

@@ -1,4 +1,4 @@
-//! IO_ADVISE: what I/O the client is going to do (RFC 7862 §15.5).
+//! IO_ADVISE: receives hints about the client's coming I/O (RFC 7862 §15.5).
 
 use crate::attrs::Mask;
 use crate::fs::FileSystem;
@@ -14,7 +14,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
 ) -> Answer<IO_ADVISE4resok> {
     let file = cx.file()?;
     let stateid = cx.stateid(args.iaa_stateid)?;
-    // A hint needs no permission of its own: an open for either use will do.
+    // A hint needs no permission of its own: an open for reading or for writing suffices.
     if cx.permit(file, stateid, Access::Read).await.is_err() {
         cx.permit(file, stateid, Access::Write).await?;
     }

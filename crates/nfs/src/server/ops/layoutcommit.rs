@@ -1,4 +1,4 @@
-//! LAYOUTCOMMIT: what was written through a layout becomes part of the file (RFC 8881 §18.42).
+//! LAYOUTCOMMIT: stores size and time of what a client wrote through a layout (RFC 8881 §18.42).
 
 use crate::fs::{FileSystem, access};
 use crate::server::callbacks::Callbacks;
@@ -22,7 +22,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     if args.loca_reclaim {
         cx.state(|state| state.check_layout_reclaim(client, &stateid))?;
         cx.regular(file).await?;
-        // No layout and no open of before the restart is known here, so that the caller's permissions have to do.
+        // The server knows no layout and no open from before the restart, so the caller's permissions decide.
         if !cx.state(|state| state.may_write(client, file)) {
             cx.check_access(file, access::MODIFY | access::EXTEND).await?;
         }

@@ -1,4 +1,4 @@
-//! LAYOUTERROR: what went wrong for a client at data servers (RFC 7862 §15.6).
+//! LAYOUTERROR: receives the errors that a client met at data servers (RFC 7862 §15.6).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -1,4 +1,4 @@
-//! LAYOUTGET: where the bytes of a file are, so that the client moves them itself (RFC 8881 §18.43).
+//! LAYOUTGET: grants a layout, by which the client does I/O to the data servers itself (RFC 8881 §18.43).
 
 use crate::fs::FileSystem;
 use crate::fs::{Iomode, LayoutAsk, LayoutGone};
@@ -9,7 +9,7 @@ use crate::server::files::whole_range;
 use crate::state::layouts::{Filter, Segment};
 use wire::nfs4::*;
 
-/// What a reply needs besides the body of the layout: flag, stateid, count, range, iomode, type and length.
+/// Bytes of a reply besides the body of the layout: flag, stateid, count, range, iomode, type and length.
 const FRAME: usize = 4 + 16 + 4 + 16 + 4 + 4 + 4;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(
@@ -48,7 +48,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let stateid = match granted {
         Ok(stateid) => stateid,
         Err(status) => {
-            // The client never learns of it, so that nobody can be using it.
+            // The client never learns of this layout, so it cannot be using it.
             cx.fs().layout_gone(&cx.ctx, client.0, file, out.iomode, out.range, LayoutGone::Forgotten).await?;
             return Err(status.into());
         }

@@ -1,4 +1,4 @@
-//! LAYOUTRETURN: the client no longer uses layouts (RFC 8881 §18.44).
+//! LAYOUTRETURN: the client returns layouts (RFC 8881 §18.44).
 
 use crate::fs::FileSystem;
 use crate::fs::{Iomode, LayoutGone};
@@ -25,7 +25,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         return Err(NFS4ERR_UNKNOWN_LAYOUTTYPE.into());
     }
     if args.lora_reclaim {
-        // No layout outlives a restart, so that there is none to be returned.
+        // No layout survives a restart, so there is none to return.
         return Ok(layoutreturn_stateid::FALSE);
     }
     let client = cx.client();
@@ -59,14 +59,14 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
             layoutreturn_stateid::TRUE(stateid)
         }
         None => {
-            // What was current is no more (§18.44.3).
+            // The current stateid is no longer valid (§18.44.3).
             cx.set_stateid(ANONYMOUS);
             layoutreturn_stateid::FALSE
         }
     })
 }
 
-/// Tells the file system and whoever waits for the layouts.
+/// Reports the returned layouts to the file system, and wakes the tasks that wait for them.
 async fn tell<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     gone: Vec<(FileId, Iomode, ByteRange)>,

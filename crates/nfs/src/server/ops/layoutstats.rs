@@ -1,5 +1,5 @@
-//! LAYOUTSTATS: how much a client has moved past this server (RFC 7862 §15.7). Counted and otherwise of no consequence: data servers
-//! count for themselves.
+//! LAYOUTSTATS: receives the client's statistics of direct I/O (RFC 7862 §15.7), which the server only counts as an
+//! operation, because data servers count for themselves.
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

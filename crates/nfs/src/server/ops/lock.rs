@@ -31,7 +31,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let server = cx.server;
     let lock = |state: &mut State| {
         server.check_fenced(file)?;
-        // The grace period may have ended meanwhile, and somebody else have had the lock.
+        // The grace period may have ended meanwhile, and another client may have held the lock.
         state.check_grace(client, args.reclaim)?;
         let locked = state.lock(client, file, locker, (span, kind), wait, now)?;
         if args.reclaim {

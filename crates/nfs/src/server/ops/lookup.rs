@@ -1,4 +1,4 @@
-//! LOOKUP: from a directory and a name to what it names (RFC 8881 §18.13).
+//! LOOKUP: looks up a name in the current directory (RFC 8881 §18.13).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

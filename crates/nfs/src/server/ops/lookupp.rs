@@ -1,4 +1,4 @@
-//! LOOKUPP: from a directory to its parent (RFC 8881 §18.14).
+//! LOOKUPP: changes from a directory to its parent (RFC 8881 §18.14).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -1,4 +1,4 @@
-//! NVERIFY: goes on only if attributes are not as the client believes (RFC 8881 §18.15).
+//! NVERIFY: continues only if the attributes do not match (RFC 8881 §18.15).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

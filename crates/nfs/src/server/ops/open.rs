@@ -1,6 +1,7 @@
-//! OPEN: opens a regular file, making it if asked (RFC 8881 §18.16).
+//! OPEN: opens a regular file, and creates it if requested (RFC 8881 §18.16).
 //!
-//! Claims by name, by filehandle, under a delegation and, after a restart of the server, of earlier opens.
+//! Supports claims by name, by filehandle, under a delegation, and, after a restart of the server, reclaims of earlier
+//! opens.
 
 use crate::attrs::{self, Mask};
 use crate::fs::{Change, FileSystem, OpenHow, access};
@@ -14,18 +15,19 @@ use bytes::Bytes;
 use types::{Attrs, FileId, SetAttrs, Status, Timestamp, Verifier};
 use wire::nfs4::*;
 
-/// Delegated timestamps, and a delegation instead of an open (RFC 9754 §4, §5): wishes that are heard and not fulfilled.
+/// Delegated timestamps, and a delegation instead of an open (RFC 9754 §4, §5): the server accepts these wishes and
+/// does not fulfil them.
 const WISHES_OF_RFC_9754: u32 = 0x10_0000 | 0x20_0000;
 
-/// A file found or made.
+/// A file that OPEN found or created.
 struct Found {
     attrs: Attrs,
-    /// Made by this call: its mode does not bind the open that made it.
+    /// Whether this call created it: the mode of a new file does not restrict the open that created it.
     created: bool,
     change: Change,
     /// Attributes that the creation set.
     set: Mask,
-    /// To be cut to nothing, as UNCHECKED4 of a file that exists asks with a size of 0.
+    /// Whether to truncate the file to size 0, as UNCHECKED4 of an existing file requests with a size of 0.
     truncate: bool,
 }
 
@@ -44,7 +46,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     }
     let by_name = matches!(args.claim, open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_DELEGATE_CUR(_));
     make_way_for_new(cx, here, &args).await?;
-    // No file that is found or made under its name ends with that before it is on record who has it open.
+    // From here on no removal frees a file found or created by name before its open is recorded.
     let opening = by_name.then(|| Opening::begin(&cx.server.opening));
     let found = find(cx, here, &args).await?;
     let file = found.attrs.id;
@@ -58,7 +60,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let server = cx.server;
     let open = |state: &mut State| {
         server.check_fenced(file)?;
-        // The grace period may have ended meanwhile, and others have been given delegations.
+        // The grace period may have ended meanwhile, and other clients have got delegations.
         state.check_grace(client, reclaim)?;
         let in_the_way = state.is_delegated(file, what, Some(client));
         match in_the_way {
@@ -87,7 +89,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
             return Err(refusal);
         }
     };
-    // Who is to be told waits for long between two attempts.
+    // A client that receives notifications waits for long between two attempts.
     let notifies = if cx.state(|state| state.is_callable(client)) { OPEN4_RESULT_MAY_NOTIFY_LOCK } else { 0 };
     go_on_with(cx, file, opened.stateid, by_name.then_some(here));
     Ok(OPEN4resok {
@@ -99,7 +101,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     })
 }
 
-/// Waits for those who are to be asked before a name is made here.
+/// Waits for the return of conflicting delegations of the directory before a file is created in it.
 async fn make_way_for_new<F: FileSystem, C: Callbacks>(
     cx: &mut Compound<'_, F, C>,
     dir: FileId,
@@ -111,7 +113,7 @@ async fn make_way_for_new<F: FileSystem, C: Callbacks>(
     }
 }
 
-/// Waits for those who have the file, or had it a moment ago, for as long as a request may.
+/// Waits for conflicting delegations, and for fenced clients, for as long as a request may.
 async fn clear_way<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     file: FileId,
@@ -119,20 +121,20 @@ async fn clear_way<F: FileSystem, C: Callbacks>(
     reclaim: bool,
 ) -> Answer<()> {
     if !reclaim {
-        // Not longer than until they are back: this open may be given a delegation itself.
+        // Unfrozen at once after their return: this open may get a delegation itself.
         drop(cx.server.make_way(&cx.ctx, file, what, Some(cx.client())).await?);
     }
     cx.server.fenced(file).await
 }
 
-/// Makes the file the current one for the operations that follow, which it was opened for in this directory, if by name.
+/// Makes the file the current one for the following operations, and notes the directory if it was opened by name.
 fn go_on_with<F: FileSystem, C: Callbacks>(
     cx: &mut Compound<'_, F, C>,
     file: FileId,
     stateid: stateid4,
     dir: Option<FileId>,
 ) {
-    // Who opens it by its handle knows it by that one.
+    // A client that opens the file by its handle knows it by that handle.
     let place = if dir.is_some() { cx.fs().reached_now(cx.ctx.place) } else { cx.ctx.place };
     cx.server.note_reached(cx.client().0, file, place);
     cx.opened_in = dir.map(|dir| (file, dir)).or(cx.opened_in);
@@ -140,7 +142,7 @@ fn go_on_with<F: FileSystem, C: Callbacks>(
     cx.set_stateid(stateid);
 }
 
-/// The file that is meant, made if asked.
+/// Finds the file that the claim names, or creates it if requested.
 async fn find<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, here: FileId, args: &OPEN4args) -> Answer<Found> {
     use open_claim4::*;
     match (&args.claim, &args.openhow) {
@@ -154,12 +156,12 @@ async fn find<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, here: FileId
             Ok(plain(cx.fs().getattr(&cx.ctx, here).await?, Change::default()))
         }
         (CLAIM_FH | CLAIM_PREVIOUS(_) | CLAIM_DELEGATE_CUR(_) | CLAIM_DELEG_CUR_FH(_), _) => Err(NFS4ERR_INVAL.into()),
-        // Delegations do not outlive the client that had them.
+        // Delegations do not outlive their client.
         (CLAIM_DELEGATE_PREV(_) | CLAIM_DELEG_PREV_FH, _) => Err(NFS4ERR_NOTSUPP.into()),
     }
 }
 
-/// Whether the client has the delegation under which it says that it has opened the file, and for this use.
+/// Checks that the client has the delegation under which it claims to have opened the file, and that it fits this use.
 fn check_delegation<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     file: FileId,
@@ -182,7 +184,7 @@ fn plain(attrs: Attrs, change: Change) -> Found {
     Found { attrs, created: false, change, set: Mask::NONE, truncate: false }
 }
 
-/// The share bits and wants: some access, no unknown bit.
+/// Checks the share bits and wants: some access, no unknown bit.
 fn check_share(args: &OPEN4args, minor: u32) -> Result<(), nfsstat4> {
     const SIGNALS: u32 =
         OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL | OPEN4_SHARE_ACCESS_WANT_PUSH_DELEG_WHEN_UNCONTENDED;
@@ -196,7 +198,7 @@ fn check_share(args: &OPEN4args, minor: u32) -> Result<(), nfsstat4> {
     if legal { Ok(()) } else { Err(NFS4ERR_INVAL) }
 }
 
-/// Makes the file, or finds what has its name.
+/// Creates the file, or returns the existing one with its name.
 async fn create<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     dir: FileId,
@@ -223,7 +225,7 @@ async fn create<F: FileSystem, C: Callbacks>(
     Ok(Found { attrs: opened.attrs, created: opened.created, change: opened.change, set: applied, truncate })
 }
 
-/// What is there already where nothing can be made: UNCHECKED4 asks for no more.
+/// Returns an existing file in a read-only export, if UNCHECKED4 asks for no change.
 async fn found_only<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     dir: FileId,
@@ -240,8 +242,8 @@ async fn found_only<F: FileSystem, C: Callbacks>(
     }
 }
 
-/// Whether the caller may open a file that was there already. Opening by filehandle is how clients recover opens, so the
-/// owner may do it whatever the mode says now.
+/// Checks whether the caller may open an existing file. Clients recover opens by opening the filehandle, so the owner
+/// may do this whatever the mode is now.
 async fn check_permission<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     attrs: &Attrs,
@@ -260,14 +262,14 @@ async fn check_permission<F: FileSystem, C: Callbacks>(
     }
     let granted = cx.fs().access(&cx.ctx, attrs.id, asked).await;
     let granted = granted.map_err(|refusal| look_again(refusal.into(), by_name))?;
-    // A program may be read by whoever may run it: the client has to load it.
+    // A caller that may execute a program may read it, because the client must load it.
     let may_read = granted & (access::READ | access::EXECUTE) != 0;
     let may_write = granted & access::MODIFY != 0;
     if (reads && !may_read) || (writes && !may_write) { Err(NFS4ERR_ACCESS.into()) } else { Ok(()) }
 }
 
-/// What can be done only once the open is on record: from then on a removal leaves the file alone. Makes sure that none
-/// came before, and cuts the file if asked.
+/// Does what is possible only once the open is recorded, since a removal then leaves the file alone. Checks that no
+/// removal came before, and truncates the file if requested.
 async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &Found, by_name: bool) -> Answer<Attrs> {
     let file = found.attrs.id;
     if cx.server.is_reaping(file) {
@@ -286,12 +288,13 @@ async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &F
     Ok(attrs)
 }
 
-/// A file that was `found` by its name and is gone was on its way out then: the name is free in a moment, or another file's.
+/// Turns STALE for a file that was `found` by its name into DELAY: the file was being removed, and soon the name is
+/// free or names another file.
 fn look_again(refusal: Refusal, found: bool) -> Refusal {
     if found && refusal.status == NFS4ERR_STALE { NFS4ERR_DELAY.into() } else { refusal }
 }
 
-/// What the client says about delegations; or what it is answered if it wants none.
+/// Returns the wish for a delegation, or the answer to a client that wants none.
 fn wish(share_access: u32) -> Result<Wish, open_delegation4> {
     let refused = |why| Err(open_delegation4::OPEN_DELEGATE_NONE_EXT(open_none_delegation4::Default(why)));
     match share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK {
@@ -305,7 +308,7 @@ fn wish(share_access: u32) -> Result<Wish, open_delegation4> {
     }
 }
 
-/// The delegation that is reclaimed with an open of before the restart.
+/// Returns the delegation that is reclaimed together with an open from before the restart.
 fn reclaimed(claim: &open_claim4) -> Option<Power> {
     match claim {
         open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_READ) => Some(Power::Read),
@@ -314,7 +317,7 @@ fn reclaimed(claim: &open_claim4) -> Option<Power> {
     }
 }
 
-/// Whether the delegation that is reclaimed with an open can be had; the grace period waits for more reclaims then.
+/// Checks whether a delegation can be reclaimed together with an open; extends the grace period for further reclaims.
 fn check_reclaim(
     state: &mut State,
     client: ClientId,
@@ -331,10 +334,10 @@ fn check_reclaim(
     Ok(())
 }
 
-/// Gives a delegation with an open that is on record, if it can be and is of use.
+/// Grants a delegation with a recorded open, if possible and useful.
 ///
-/// Nobody who did not ask gets one of a new file, which is written, closed and often removed: giving it back would cost
-/// more than it saves.
+/// A client that did not ask gets none for a new file, which is usually written, closed and often removed: returning
+/// the delegation would cost more than it saves.
 async fn delegate<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     args: &OPEN4args,
@@ -357,25 +360,26 @@ async fn delegate<F: FileSystem, C: Callbacks>(
                 cx.change(|state| state.delegate(client, file, (args.share_access, wish), attrs.change, now)).await?
             }
         },
-        // Whoever opens under a delegation is about to give it back, and who had none before the restart has none now.
+        // A client that opens under a delegation is about to return it; one without a delegation before the restart
+        // gets none now.
         _ => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
     };
     let why = match granted {
         Ok((stateid, power)) => return Ok(delegation(stateid, power, false)),
         Err(_) if wish(args.share_access) == Ok(Wish::None) => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
-        // Nobody is told later.
+        // The server sends no notification later.
         Err(NotGiven::Contention) => open_none_delegation4::WND4_CONTENTION(false),
         Err(NotGiven::Resource | NotGiven::Unfit) => open_none_delegation4::WND4_RESOURCE(false),
     };
     Ok(open_delegation4::OPEN_DELEGATE_NONE_EXT(why))
 }
 
-/// A delegation on the wire. It permits nobody anything: the client asks with ACCESS. Nor does it promise room on the disks,
-/// so that what was written goes out before a file is closed (RFC 8881 §10.4.1).
+/// Encodes a delegation for the wire. It contains no permissions: the client asks with ACCESS. Nor does it promise disk
+/// space, so the client writes its data back before it closes a file (RFC 8881 §10.4.1).
 fn delegation(stateid: stateid4, power: Power, recall: bool) -> open_delegation4 {
     let permissions = nfsace4 { r#type: ACE4_ACCESS_ALLOWED_ACE_TYPE, flag: 0, access_mask: 0, who: Bytes::new() };
     match power {
-        // Of directories, which are not opened.
+        // Only for directories, which are not opened.
         Power::Names => open_delegation4::OPEN_DELEGATE_NONE,
         Power::Read => open_delegation4::OPEN_DELEGATE_READ(open_read_delegation4 { stateid, recall, permissions }),
         Power::Write => open_delegation4::OPEN_DELEGATE_WRITE(open_write_delegation4 {

@@ -1,4 +1,4 @@
-//! OPEN_DOWNGRADE: gives up part of what an open allows (RFC 8881 §18.18).
+//! OPEN_DOWNGRADE: removes share bits from an open (RFC 8881 §18.18).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -1,4 +1,4 @@
-//! PUTFH: the current filehandle from the client (RFC 8881 §18.19).
+//! PUTFH: sets the current filehandle (RFC 8881 §18.19).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -1,4 +1,4 @@
-//! READ: bytes of a file through this server (RFC 8881 §18.22).
+//! READ: reads bytes of a file through this server (RFC 8881 §18.22).
 
 use crate::fs::FileSystem;
 use crate::fs::ReadOut;

@@ -1,4 +1,4 @@
-//! READ_PLUS: bytes of a file, with a hole in front of them told instead of sent (RFC 7862 §15.10).
+//! READ_PLUS: reads bytes of a file, and reports a hole in front of them instead of sending zeros (RFC 7862 §15.10).
 
 use crate::fs::FileSystem;
 use crate::fs::{Content, ReadOut};
@@ -10,10 +10,11 @@ use types::Status;
 use wire::nfs4::*;
 use xdr::Writer;
 
-/// What a reply needs besides bytes: the end of the file, the count, a hole, and kind, offset and length of the bytes.
+/// Bytes of a reply besides data: the end of the file, the count, a hole, and kind, offset and length of the data.
 const FRAME: usize = 4 + 4 + 20 + 16;
 
-/// A hole, then bytes; each may be missing. Holes behind the first byte are sent as zeros, which is as good and costs no question more.
+/// A hole, then data; each may be missing. Holes after the first byte of data are sent as zeros, which is correct and
+/// saves further queries.
 pub(super) struct Pieces {
     hole: Option<(u64, u64)>,
     offset: u64,
@@ -55,9 +56,9 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     }
     let start = match cx.fs().seek(&cx.ctx, file, args.rpa_offset, Content::Data).await {
         Ok(found) => found.offset,
-        // Nothing but a hole is left of the file.
+        // The rest of the file is a hole.
         Err(Status::NxIo) => u64::MAX,
-        // Who cannot tell holes may have the bytes all the same: a hole far off can lie where nobody can ask.
+        // If holes are unknown, send the bytes: a distant hole may lie on a data server that does not answer.
         Err(_) => args.rpa_offset,
     };
     let start = start.min(end).min(size).max(args.rpa_offset);

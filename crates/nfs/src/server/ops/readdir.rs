@@ -1,4 +1,4 @@
-//! READDIR: entries of a directory with their attributes, as many as fit (RFC 8881 §18.23).
+//! READDIR: returns entries of a directory with their attributes, as many as fit (RFC 8881 §18.23).
 
 use crate::attrs::{self, Mask};
 use crate::fs::FileSystem;
@@ -10,13 +10,13 @@ use types::{Attrs, DirEntry};
 use wire::nfs4::*;
 use xdr::{Segments, Writer};
 
-/// What a reply needs besides entries: cookie verifier, the end of the list, `eof`.
+/// Bytes of a reply besides entries: cookie verifier, the end of the list, `eof`.
 const FRAME: usize = 16;
-/// Most entries asked for at once.
+/// Largest number of entries requested from the file system at a time.
 const PAGE: usize = 512;
-/// What is told of an entry that is closed to the caller: why nothing is.
+/// The attributes of an entry that the caller may not access: only the error.
 const CLOSED: Mask = Mask::of(&[FATTR4_RDATTR_ERROR]);
-/// The least that one entry takes: list mark, cookie, name of one byte, empty attributes.
+/// Smallest size of one entry: list mark, cookie, name of one byte, empty attributes.
 const ENTRY_MIN: usize = 4 + 8 + 8 + 8;
 
 /// The entries of a reply, encoded.
@@ -34,7 +34,7 @@ impl Body for Entries {
     }
 }
 
-/// Entries that have been encoded so far, and the two limits.
+/// The entries encoded so far, and the two limits.
 struct Page {
     list: Writer,
     names: usize,
@@ -43,7 +43,7 @@ struct Page {
 }
 
 impl Page {
-    /// Appends an entry unless it is too much; `false` then.
+    /// Appends an entry; returns `false` if it does not fit.
     fn add(&mut self, entry: &DirEntry, mask: Mask, values: &Values) -> bool {
         let mut one = Writer::new();
         one.bool(true);
@@ -62,7 +62,7 @@ impl Page {
     }
 }
 
-/// Has the room that files with holes take looked up, all at once; there may be none.
+/// Corrects the used space of all entries with holes in one call, if there are any.
 async fn correct_space<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, entries: &mut [DirEntry]) {
     let attrs = entries.iter_mut().map(|entry| &mut entry.attrs);
     let mut with_holes: Vec<&mut Attrs> = attrs.filter(|attrs| attrs.holes).collect();
@@ -71,8 +71,9 @@ async fn correct_space<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, ent
     }
 }
 
-/// For each entry, whether another client may know of newer attributes; empty unless that is asked for. It is looked up after the attributes
-/// were read: a client that has returned its delegation by then had its size stored before.
+/// Returns for each entry whether another client may know newer attributes; empty unless the client asked for this. The
+/// check comes after the attributes were read: if a client has returned its delegation by then, its size was stored
+/// before.
 fn written_elsewhere<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     mask: Mask,
@@ -119,7 +120,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         for (at, entry) in found.entries.iter().enumerate() {
             let told = cx.add_values(&mut values, mask, &entry.attrs);
             values.weir_writer = written.get(at).copied();
-            // Of what the caller may not see there is the name alone (RFC 8881 §5.8.1.12, §18.23.3).
+            // An entry that the caller may not see shows only its name (RFC 8881 §5.8.1.12, §18.23.3).
             let (mask, values) = if told.is_ok() { (mask, &values) } else { (mask.and(CLOSED), &closed) };
             if !page.add(entry, mask, values) {
                 break 'fill false;

@@ -1,4 +1,4 @@
-//! READLINK: the target of a symbolic link (RFC 8881 §18.24).
+//! READLINK: returns the target of a symbolic link (RFC 8881 §18.24).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

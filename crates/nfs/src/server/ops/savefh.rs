@@ -1,4 +1,4 @@
-//! SAVEFH: keeps the current filehandle and stateid (RFC 8881 §18.28).
+//! SAVEFH: saves the current filehandle and stateid (RFC 8881 §18.28).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

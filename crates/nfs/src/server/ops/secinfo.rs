@@ -1,4 +1,4 @@
-//! SECINFO: how a name may be accessed; uses up the current filehandle (RFC 8881 §18.29).
+//! SECINFO: returns the security flavors of a name; clears the current filehandle (RFC 8881 §18.29).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

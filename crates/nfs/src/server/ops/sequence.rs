@@ -1,4 +1,4 @@
-//! SEQUENCE in any place but the first (RFC 8881 §18.46); there the COMPOUND itself takes it.
+//! SEQUENCE after the first operation (RFC 8881 §18.46); the COMPOUND itself handles a SEQUENCE in first place.
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -9,7 +9,7 @@ use crate::state::opens::Access;
 use wire::nfs4::*;
 use xdr::Writer;
 
-/// Which attributes were set (`attrsset`).
+/// The attributes that were set (`attrsset`).
 pub(super) struct Applied(Mask);
 
 impl Body for Applied {
@@ -31,7 +31,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         opened = cx.permit(file, args.stateid, Access::Write).await?;
     }
     if data {
-        // What others wrote under layouts and report later would move the time, or the size, that is set now.
+        // LAYOUTCOMMITs of other clients would change the time or the size that is set now.
         cx.recall_others(file).await;
     }
     cx.fs().setattr(&cx.ctx, file, set, opened).await?;

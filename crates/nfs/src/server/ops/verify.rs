@@ -1,4 +1,4 @@
-//! VERIFY: goes on only if attributes are as the client believes (RFC 8881 §18.31), and says how our client wants a RENAME to be done.
+//! VERIFY: continues only if the attributes match (RFC 8881 §18.31), and carries the RENAME mode of Weir's client.
 
 use crate::attrs::decode_renaming;
 use crate::fs::FileSystem;

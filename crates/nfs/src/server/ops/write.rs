@@ -1,4 +1,4 @@
-//! WRITE: bytes of a file through this server (RFC 8881 §18.32).
+//! WRITE: writes bytes of a file through this server (RFC 8881 §18.32).
 
 use crate::fs::FileSystem;
 use crate::fs::Stability;

@@ -1,4 +1,4 @@
-//! GETATTR, SETATTR, ACCESS, VERIFY and NVERIFY.
+//! Tests of GETATTR, SETATTR, ACCESS, VERIFY and NVERIFY.
 
 use super::*;
 use crate::attrs::{Mask, PRIVATE, WRITE_ONLY};
@@ -25,7 +25,7 @@ fn all_that_is_offered_is_given_and_nothing_else() {
     for minor in [1, 2] {
         peer.minor = minor;
         let offered = values(&peer.ok(getattr(&handle, Mask::of(&[0])))[1]).supported_attrs.unwrap();
-        // Ours are not offered, and told to who asks for them by number.
+        // Weir's own attributes are not listed as supported, and are sent if requested by number.
         let everything = Mask(u128::MAX).without(WRITE_ONLY).without(PRIVATE);
         let given = peer.ok(getattr(&handle, everything));
         match &given[1] {
@@ -40,7 +40,7 @@ fn all_that_is_offered_is_given_and_nothing_else() {
         assert_eq!(known.mdsthreshold.map(|t| t.len()), Some(1));
     }
     assert_eq!(peer.fails(getattr(&handle, WRITE_ONLY)), NFS4ERR_INVAL);
-    // Of those this file system has one.
+    // This file system has one of Weir's own attributes.
     let ours = values(&peer.ok(getattr(&handle, PRIVATE))[1]);
     assert_eq!((ours.weir_settled, ours.weir_queue_delay, ours.weir_policy), (Some(7), None, None));
 }

@@ -1,5 +1,5 @@
-//! Delegations: given with opens, recalled for others, returned, revoked; and the attributes of a file that somebody has
-//! alone.
+//! Tests of delegations: grant with opens, recall for other clients, return, revocation, and the attributes of a file
+//! under a write delegation.
 
 use super::*;
 use crate::attrs::Mask;
@@ -14,12 +14,12 @@ use std::time::Duration;
 const READ: u32 = OPEN4_SHARE_ACCESS_READ;
 const BOTH: u32 = OPEN4_SHARE_ACCESS_BOTH;
 
-/// Polls once; what is not done now waits for something that the test has still to do.
+/// Polls once; a pending future waits for a later step of the test.
 fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut Context::from_waker(&noop_waker()))
 }
 
-/// Makes a file that all may use, and leaves it closed.
+/// Creates a file that all may use, and closes it.
 fn make(peer: &Peer, name: &str) -> Bytes {
     let (stateid, handle) = file(peer, name);
     peer.ok(setattr(&handle, stateid, SetAttrs { mode: Some(0o666), ..SetAttrs::default() }));
@@ -31,7 +31,7 @@ fn opening(name: &str, access: u32) -> Vec<Arg> {
     vec![Arg::OP_PUTROOTFH, Arg::OP_OPEN(open(name, access, PLAIN))]
 }
 
-/// Opens a file and gets a delegation of it, without asking.
+/// Opens a file and gets a delegation of it without asking for one.
 fn holder(peer: &Peer, name: &str, access: u32) -> (stateid4, stateid4) {
     let given = opened(&peer.ok(opening(name, access))[1]);
     match given.delegation {
@@ -121,14 +121,14 @@ fn what_goes_together_does_not_wait() {
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let handle = make(&one, "a");
     let (_, held) = holder(&one, "a", READ);
-    // Others read it, and are given the same.
+    // The other client reads the file, and gets a read delegation too.
     holder(&two, "a", READ);
     two.ok(read(&handle, ANONYMOUS, 0, 1));
     assert_eq!(bench.server.inspect(|state| state.counts().delegations), 2);
-    // With it instead of an open, too.
+    // The delegation stateid serves for I/O as the open's does.
     one.ok(read(&handle, held, 0, 1));
     assert_eq!(one.fails(write(&handle, held, 0, b"x")), NFS4ERR_OPENMODE);
-    // The client itself may write.
+    // The holder itself may write.
     let handle = make(&two, "b");
     let (_, held) = holder(&two, "b", READ);
     two.ok(opening("b", OPEN4_SHARE_ACCESS_WRITE));
@@ -153,7 +153,7 @@ fn who_does_not_give_back_loses_it() {
         })
     };
     assert_eq!(waits(), Some(NFS4ERR_DELAY));
-    // The first callback is lost, the second not understood, the third is.
+    // The first callback is lost, the second fails, and the third succeeds.
     bench.server.callbacks().next(None);
     bench.server.callbacks().next(Some(NFS4ERR_BAD_STATEID));
     (0..9).for_each(|_| assert!(poll(teller.as_mut()).is_pending()));
@@ -195,7 +195,7 @@ fn opens_are_made_under_a_delegation_before_it_is_given_back() {
     one.ok(give_back(&handle, held));
     let Poll::Ready(reply) = poll(waits) else { panic!("it is back") };
     assert_eq!(reply.status, NFS4_OK);
-    // Removed, but open.
+    // The file is removed, but still open.
     one.ok(read(&handle, stateid4 { seqid: 0, ..reopened.stateid }, 0, 1));
     assert!(bench.server.fs().told().reaped.is_empty());
 }
@@ -207,7 +207,7 @@ fn a_delegation_keeps_a_removed_file() {
     let handle = make(&peer, "a");
     let (stateid, held) = holder(&peer, "a", BOTH);
     peer.ok(remove("a"));
-    // Its own client is asked for it, too, and may use it until it has opened the file otherwise.
+    // The server recalls the delegation from the removing client too, which may use it until it has returned it.
     assert!(poll(pin!(bench.server.deliver())).is_pending());
     assert_eq!(recalls(&bench), [CB_RECALL4args { stateid: held, truncate: false, fh: handle.clone() }]);
     peer.ok(close(&handle, stateid));
@@ -247,7 +247,7 @@ fn the_attributes_of_a_file_are_asked_of_who_has_it_alone() {
     let (first, second) = (look(&two), look(&two));
     assert_eq!((first.1, second.1), (5000, 5000));
     assert!(known.0 < first.0 && first.0 < second.0, "the writer goes on");
-    // Who does not answer has to give it back.
+    // A client that does not answer must return the delegation.
     bench.server.callbacks().next(None);
     let mut waits = pin!(two.start(ask(wanted)));
     let status = (0..9).find_map(|_| match poll(waits.as_mut()) {

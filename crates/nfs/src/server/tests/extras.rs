@@ -1,4 +1,4 @@
-//! Extended attributes and the operations of version 4.2.
+//! Tests of extended attributes and of the operations of version 4.2.
 
 use super::*;
 use crate::trial::Bench;
@@ -107,7 +107,7 @@ fn pieces(result: &Res) -> (bool, Vec<read_plus_content>) {
     }
 }
 
-/// A file that begins and ends with a hole of 8 KiB, with 5 KiB in between.
+/// Creates a file that begins and ends with a hole of 8 KiB, with 5 KiB of data in between.
 fn with_holes(peer: &Peer, name: &str) -> (stateid4, Bytes) {
     let (stateid, handle) = file(peer, name);
     peer.ok(write(&handle, stateid, 8192, &[7; 5120]));

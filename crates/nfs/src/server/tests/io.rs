@@ -1,4 +1,4 @@
-//! READ, WRITE, COMMIT and SETATTR of the size.
+//! Tests of READ, WRITE, COMMIT and SETATTR of the size.
 
 use super::*;
 use crate::memory::SIZE_MAX;

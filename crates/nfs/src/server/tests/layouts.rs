@@ -1,4 +1,4 @@
-//! Layouts: given, committed, returned, recalled, revoked; and the devices that they name.
+//! Tests of layouts (grant, commit, return, recall, revocation) and of the devices that they name.
 
 use super::*;
 use crate::fs::LayoutGone;
@@ -9,7 +9,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-/// Opens a file and gets a layout of it, as Linux does, in one request.
+/// Opens a file and gets a layout of it in one request, as Linux does.
 fn holder(peer: &Peer, name: &str, iomode: layoutiomode4) -> (stateid4, LAYOUTGET4resok, Bytes) {
     let open = Arg::OP_OPEN(open(name, OPEN4_SHARE_ACCESS_BOTH, unchecked(0o666)));
     let get = Arg::OP_LAYOUTGET(layoutget(CURRENT, iomode));
@@ -120,7 +120,7 @@ fn a_commit_moves_the_size_and_only_forward() {
     assert_eq!(peer.fails(vec![putfh(&handle), commit]), NFS4ERR_BADLAYOUT);
 }
 
-/// Polls once; what is not done now waits for something that the test has still to do.
+/// Polls once; a pending future waits for a later step of the test.
 fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut Context::from_waker(&noop_waker()))
 }
@@ -140,7 +140,7 @@ fn a_truncation_waits_for_the_layouts_of_others() {
     let nfs_cb_argop4::OP_CB_LAYOUTRECALL(recall) = &call.argarray[1] else { panic!("{call:?}") };
     let layoutrecall4::LAYOUTRECALL4_FILE(which) = &recall.clora_recall else { panic!("{recall:?}") };
     assert_eq!((&which.lor_fh, which.lor_stateid.seqid), (&handle, held.logr_stateid.seqid + 1));
-    // No new layout while it waits, and one client's wait does not stop others.
+    // The server grants no new layout while the truncation waits, and one client's wait does not stop other clients.
     let get = Arg::OP_LAYOUTGET(layoutget(held.logr_stateid, LAYOUTIOMODE4_RW));
     assert_eq!(one.fails(vec![putfh(&handle), get]), NFS4ERR_RECALLCONFLICT);
     assert!(poll(cut.as_mut()).is_pending());
@@ -174,7 +174,7 @@ fn a_client_that_is_busy_or_lost_is_asked_again_and_revoked_in_the_end() {
         assert!(poll(cut.as_mut()).is_pending());
     }
     assert_eq!(bench.server.callbacks().taken().len(), 3, "busy, lost, then it promised to return");
-    // Both stay alive, but the layout is not returned.
+    // Both clients renew their leases, but the layout is not returned.
     for _ in 0..4 {
         bench.pass(LEASE / 3);
         assert!(one.run(vec![Arg::OP_PUTROOTFH]).0 == NFS4_OK && two.bench.now.get().secs > 0);

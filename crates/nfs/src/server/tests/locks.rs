@@ -1,4 +1,4 @@
-//! LOCK, LOCKT and LOCKU, their recovery, and what becomes of the locks of clients that are away.
+//! Tests of LOCK, LOCKT and LOCKU, of lock recovery, and of the locks of lapsed clients.
 
 use super::*;
 use crate::exports::Place;
@@ -38,7 +38,7 @@ fn unlock(handle: &Bytes, lock_stateid: stateid4, offset: u64, length: u64) -> V
     vec![putfh(handle), Arg::OP_LOCKU(args)]
 }
 
-/// The stateid of locks that the last result carries.
+/// Returns the lock stateid of the last result.
 fn locked(results: &[Res]) -> stateid4 {
     match results.last() {
         Some(Res::OP_LOCK(LOCK4res::NFS4_OK(ok))) => ok.lock_stateid,
@@ -47,7 +47,7 @@ fn locked(results: &[Res]) -> stateid4 {
     }
 }
 
-/// The lock that is in the way.
+/// Returns the conflicting lock.
 fn in_the_way((status, results): (nfsstat4, Vec<Res>)) -> LOCK4denied {
     assert_eq!(status, NFS4ERR_DENIED, "{results:?}");
     match results.into_iter().last() {
@@ -68,7 +68,7 @@ fn free(fsa_stateid: stateid4) -> Vec<Arg> {
     vec![Arg::OP_FREE_STATEID(FREE_STATEID4args { fsa_stateid })]
 }
 
-/// The status flags of a lone SEQUENCE.
+/// Returns the status flags of a lone SEQUENCE.
 fn flags(peer: &Peer) -> u32 {
     match &peer.send(vec![peer.next_sequence()]).resarray[..] {
         [Res::OP_SEQUENCE(SEQUENCE4res::NFS4_OK(ok))] => ok.sr_status_flags,
@@ -89,7 +89,7 @@ fn a_lock_is_taken_tested_met_and_given_back() {
     assert_eq!(by, LOCK4denied { offset: 10, length: 10, locktype: WRITE_LT, owner: expected });
     assert_eq!(in_the_way(two.run(test(&handle, READW_LT, 19, 1))), by);
     two.ok(test(&handle, WRITE_LT, 20, u64::MAX));
-    // The same owner again, knowing its stateid or not; the rest of the file, whatever its length.
+    // The same owner again, with and without its lock stateid; then the rest of the file with any length.
     let second = locked(&one.ok(on(&handle, more(first, READ_LT, 15, u64::MAX))));
     assert_eq!((second.other, second.seqid), (first.other, 2));
     assert_eq!(one.fails(on(&handle, more(first, READ_LT, 15, 1))), NFS4ERR_OLD_STATEID);
@@ -97,7 +97,7 @@ fn a_lock_is_taken_tested_met_and_given_back() {
     assert_eq!((third.other, third.seqid), (first.other, 3));
     let by = in_the_way(two.run(test(&handle, WRITE_LT, 1 << 40, 1)));
     assert_eq!((by.offset, by.length, by.locktype), (15, u64::MAX, READ_LT));
-    // Shared locks are shared, and reading and writing need none.
+    // Read locks are shared, and READ and WRITE need no lock.
     locked(&two.ok(on(&handle, new_lock(theirs, "x", READ_LT, 15, 5))));
     two.ok(write(&handle, theirs, 10, b"not kept away"));
     one.ok(read(&handle, third, 10, 3));
@@ -169,7 +169,7 @@ fn a_long_owner_in_the_way_does_not_burst_the_reply() {
     assert_eq!(two.fails(on(&handle, new_lock(theirs, "x", READ_LT, 0, 1))), NFS4ERR_REP_TOO_BIG);
 }
 
-/// A file that two clients have open; the first has locked it, and its lease has run out.
+/// Opens a file by two clients; the first locks it, and then its lease expires.
 fn away<'a>(one: &Peer<'a>, two: &Peer<'a>) -> (Bytes, stateid4, stateid4, stateid4) {
     let (mine, handle) = file(one, "a");
     let lock = locked(&one.ok(on(&handle, new_lock(mine, "x", WRITE_LT, 0, u64::MAX))));
@@ -195,7 +195,7 @@ fn who_was_away_goes_on_if_nobody_wanted_its_locks() {
     one.ok(close(&handle, mine));
 }
 
-/// How a peer's next request is answered once its client id is gone.
+/// Returns the status of a peer's next request after its client id is gone.
 fn refused(peer: &Peer) -> nfsstat4 {
     peer.send(vec![peer.next_sequence()]).status
 }
@@ -213,7 +213,7 @@ fn who_was_away_loses_everything_when_one_of_its_locks_is_wanted() {
     assert_eq!(refused(&one), NFS4ERR_BADSESSION);
     assert_eq!(bench.server.fs().owners(), vec![text("client 2")]);
     assert_eq!(bench.server.inspect(|state| state.counts().locks), 1);
-    // It comes back as somebody new, opens again and has to ask for its locks.
+    // It comes back as a new client, opens the file again and must ask for its locks.
     let again = Peer::meet(&bench, 1);
     let (mine, _) = file(&again, "other");
     again.ok(write(&other, mine, 0, b"x"));
@@ -247,7 +247,7 @@ fn nobody_waits_for_a_layout_of_a_client_that_is_away() {
     one.ok(read(&handle, mine, 0, 1));
 }
 
-/// A server that starts again with the records of clients that an earlier one stored.
+/// Starts a server with the client records that an earlier one stored.
 fn restarted(owners: &[&str]) -> Bench {
     let memory = Memory::new();
     for owner in owners {
@@ -294,7 +294,7 @@ fn locks_are_reclaimed_before_others_get_any() {
     two.ok(on(&handle, again(theirs, 10)));
     assert_eq!(one.fails(on(&handle, more(lock, READ_LT, 50, 1))), NFS4ERR_GRACE, "nothing new yet");
     assert_eq!(new.fails(test(&handle, READ_LT, 0, 1)), NFS4ERR_GRACE);
-    // A lock may be given back and its bytes be written at any time.
+    // Unlocking and writing are possible at any time.
     one.ok(unlock(&handle, lock, 5, 5));
     one.ok(write(&handle, mine, 0, b"x"));
     complete(&one);
@@ -316,7 +316,7 @@ fn grace_ends_on_disk_first() {
     let late = LOCK4args { reclaim: true, ..new_lock(stateid, "x", WRITE_LT, 0, 1) };
     assert_eq!(one.fails(on(&handle, late)), NFS4ERR_NO_GRACE);
     new.ok(vec![Arg::OP_PUTROOTFH, Arg::OP_OPEN(open("a", OPEN4_SHARE_ACCESS_BOTH, PLAIN))]);
-    // What it has reclaimed in time it keeps, and after RECLAIM_COMPLETE it may reclaim again.
+    // The client keeps what it has reclaimed in time, and after RECLAIM_COMPLETE it may reclaim again.
     one.ok(read(&handle, stateid, 0, 1));
     complete(&one);
     assert_eq!(bench.server.fs().owners().len(), 2);
@@ -383,7 +383,7 @@ fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut Context::from_waker(&noop_waker()))
 }
 
-/// A client was killed and comes back while a data server has what it sent before, and does not get on.
+/// A killed client comes back while a data server still has its earlier writes in flight and does not answer.
 #[test]
 fn what_a_client_had_that_restarted_is_free_once_its_last_writes_are_refused() {
     let bench = Bench::default();
@@ -411,7 +411,7 @@ fn what_a_client_had_that_restarted_is_free_once_its_last_writes_are_refused() {
     let open = |name| Arg::OP_OPEN(open(name, OPEN4_SHARE_ACCESS_BOTH, PLAIN));
     assert_eq!(refused(lock()), NFS4ERR_DELAY);
     assert_eq!(refused(vec![Arg::OP_PUTROOTFH, open("a")]), NFS4ERR_DELAY);
-    // What it only read can be had at once.
+    // A file that it held only a layout for reading of is available at once.
     two.ok(vec![Arg::OP_PUTROOTFH, open("b")]);
     let mut waiting = pin!(two.start(lock()));
     assert!(poll(waiting.as_mut()).is_pending());

@@ -1,4 +1,4 @@
-//! What the Linux client says from mount to umount, and after a restart of either side.
+//! Tests with the requests of the Linux client from mount to umount, and after a restart of either side.
 
 use super::*;
 use crate::attrs::Mask;
@@ -32,7 +32,7 @@ fn attributes(result: &Res) -> crate::values::Values {
     }
 }
 
-/// EXCHANGE_ID twice, CREATE_SESSION, RECLAIM_COMPLETE.
+/// Sends EXCHANGE_ID twice and CREATE_SESSION, as Linux does at mount.
 fn establish(peer: &mut Peer, verifier: verifier4) -> EXCHANGE_ID4resok {
     let first = exchanged(peer.introduce(OWNER, verifier));
     let second = exchanged(peer.introduce(OWNER, verifier));
@@ -103,7 +103,7 @@ fn a_confirmed_owner_that_comes_again_is_purged_by_a_verifier_of_ones() {
     let again = exchanged(peer.introduce(OWNER, [1; 8]));
     assert_eq!(again.eir_clientid, first.0);
     assert_ne!(again.eir_flags & EXCHGID4_FLAG_CONFIRMED_R, 0);
-    // Purge: a verifier of ones, then the real one. The old session lives until the new one confirms.
+    // Purge: a verifier of all ones, then the real one. The old session lives until the new client record is confirmed.
     let purge = exchanged(peer.introduce(OWNER, [0xff; 8]));
     assert_ne!(purge.eir_clientid, first.0);
     assert_eq!(purge.eir_flags & EXCHGID4_FLAG_CONFIRMED_R, 0);
@@ -150,7 +150,7 @@ fn after_a_restart_only_known_clients_reclaim_and_others_wait() {
     assert_eq!(again, NFS4ERR_COMPLETE_ALREADY);
 }
 
-/// The same client records behind a new server.
+/// Returns operations that reclaim an open of the file after a restart.
 fn reclaim(handle: &Bytes) -> Vec<Arg> {
     let claim = open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE);
     let args = OPEN4args { claim, ..open("", OPEN4_SHARE_ACCESS_BOTH, PLAIN) };
@@ -179,7 +179,7 @@ fn a_removed_file_is_not_freed_while_somebody_may_reclaim_it() {
     reclaim_complete(&one);
     let second = opened(&two.ok(reclaim(&handle))[1]).stateid;
     reclaim_complete(&two);
-    // As a mgr does at the end of the grace period with every file that has no name.
+    // The mgr calls this at the end of the grace period for every file without a name.
     let free = || bench.server.free_orphan(&ctx, file).now_or_never().unwrap().unwrap();
     free();
     assert!(bench.server.fs().told().reaped.is_empty(), "it is open");
@@ -195,7 +195,7 @@ fn restarted(bench: &Bench) -> Bench {
     Bench::new(memory)
 }
 
-/// A file that is there without any client having made it.
+/// Creates a file in the file system without a client.
 pub(super) fn made(bench: &Bench, name: &str) -> FileId {
     let ctx = Ctx { cred: Cred { uid: 1000, gid: 1000, groups: vec![] }, ..Ctx::default() };
     let set = SetAttrs { mode: Some(0o666), ..SetAttrs::default() };

@@ -1,4 +1,4 @@
-//! Names: looking them up, making, moving, removing and listing them.
+//! Tests of names: lookup, creation, rename, removal and listing.
 
 use super::*;
 use crate::trial::Bench;
@@ -87,7 +87,7 @@ fn lookups_fail_each_in_its_way() {
     for op in [lookup("a"), Arg::OP_GETFH, Arg::OP_SAVEFH, Arg::OP_RESTOREFH] {
         assert_eq!(peer.fails(vec![op]), NFS4ERR_NOFILEHANDLE);
     }
-    // SECINFO uses up the current filehandle.
+    // SECINFO clears the current filehandle.
     let secinfo = Arg::OP_SECINFO(SECINFO4args { name: text("a") });
     assert_eq!(peer.fails(vec![Arg::OP_PUTROOTFH, secinfo, Arg::OP_GETFH]), NFS4ERR_NOFILEHANDLE);
 }
@@ -151,10 +151,10 @@ fn what_a_rename_replaces_can_be_opened_for_a_moment() {
     peer.ok(rename("b", "a"));
     peer.ok(rename("c", "a"));
     let access = OPEN4_SHARE_ACCESS_READ | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
-    // The kernel's client may have found it long ago. It looks the name up again when it hears of that.
+    // The kernel client may have looked up the handle long ago. On ESTALE it looks the name up again.
     assert_eq!(kernel.fails(by_handle(&second, access)), NFS4ERR_STALE);
     assert_eq!(kernel.fails(vec![putfh(&first)]), NFS4ERR_STALE);
-    // Whoever looked the name up before reads what it stood for then.
+    // One of Weir's clients that looked the name up before reads the file that it named then.
     for looked_up in [&first, &second] {
         let opened = opened(&peer.ok(by_handle(looked_up, access))[1]);
         peer.ok(close(looked_up, opened.stateid));
@@ -168,7 +168,7 @@ fn what_a_rename_replaces_can_be_opened_for_a_moment() {
     assert_eq!(bench.server.fs().told().reaped.len(), 2);
 }
 
-/// Our client's way to say how a RENAME is to be done.
+/// Returns a RENAME with its mode, as Weir's client sends it.
 fn renaming(how: Renaming, from: &str, to: &str) -> Vec<Arg> {
     let verify = Arg::OP_VERIFY(VERIFY4args { obj_attributes: crate::attrs::encode_renaming(how) });
     let mut ops = rename(from, to);
@@ -194,13 +194,13 @@ fn a_rename_may_be_told_to_replace_nothing_or_to_exchange() {
     peer.ok(renaming(Renaming::NoReplace, "b", "c"));
     assert_eq!(found("c"), one);
 
-    // It holds for the first RENAME that follows and for no other.
+    // The mode applies only to the first RENAME that follows.
     let mut ops = renaming(Renaming::NoReplace, "c", "d");
     ops.extend(rename("d", "dir"));
     peer.ok(ops);
     assert_eq!(found("dir"), one);
 
-    // Neither with other attributes, nor the other way round, nor for what is no way to rename.
+    // Refused with other attributes, in NVERIFY, and with an unknown mode.
     let sent = crate::attrs::encode_renaming(Renaming::Exchange);
     let nverify = Arg::OP_NVERIFY(NVERIFY4args { obj_attributes: sent.clone() });
     let verify = |attrmask: &[u32], attr_vals: &'static [u8]| {

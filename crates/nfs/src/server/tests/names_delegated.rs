@@ -1,4 +1,4 @@
-//! Delegations of the names in a directory: what others do there waits for them, what their client does does not.
+//! Tests of delegations of the names in a directory: changes by other clients wait, changes by the holder do not.
 
 use super::*;
 use crate::attrs::Mask;
@@ -11,17 +11,17 @@ use std::time::Duration;
 const READ: u32 = OPEN4_SHARE_ACCESS_READ | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
 const BOTH: u32 = OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
 
-/// What the first client has made.
+/// The objects that the first client has created.
 struct Tree {
     root: Bytes,
-    /// "dir", in it the file "a" and the directory "sub".
+    /// "dir" with the file "a" and the directory "sub".
     dir: Bytes,
     sub: Bytes,
     /// "dir/a".
     file: Bytes,
     /// "empty".
     empty: Bytes,
-    /// "other", in it the file "b" and the empty directory "gap".
+    /// "other" with the file "b" and the empty directory "gap".
     other: Bytes,
     /// "other/b".
     stray: Bytes,
@@ -39,7 +39,7 @@ impl Tree {
     }
 }
 
-/// Makes something in a directory that everybody may use, and leaves it closed.
+/// Creates an object in a directory that all may use, and closes it.
 fn made(peer: &Peer, dir: &Bytes, by: Arg) -> Bytes {
     let results = peer.ok(vec![putfh(dir), by, Arg::OP_GETFH]);
     let made = handle(&results[2]);
@@ -54,7 +54,7 @@ fn create(name: &str, objtype: createtype4) -> Arg {
     Arg::OP_CREATE(CREATE4args { objtype, objname: text(name), createattrs: mode(0o777) })
 }
 
-/// Opens a file, and makes it if there is none.
+/// Opens a file, and creates it if it does not exist.
 fn make(name: &str) -> Arg {
     Arg::OP_OPEN(open(name, BOTH, unchecked(0o666)))
 }
@@ -83,7 +83,7 @@ fn ask_for(dir: &Bytes, types: Mask) -> Vec<Arg> {
     within(dir, Arg::OP_GET_DIR_DELEGATION(args))
 }
 
-/// Asks for the names in a directory as a client does that knows what that means.
+/// Asks for a delegation of the names in a directory, as a client that declares [`OWN_CHANGES`].
 fn ask(peer: &Peer, dir: &Bytes) -> Option<stateid4> {
     use GET_DIR_DELEGATION4res_non_fatal::{GDD4_OK, GDD4_UNAVAIL};
     match &peer.ok(ask_for(dir, Mask::of(&[OWN_CHANGES])))[1] {
@@ -104,11 +104,11 @@ fn delegations(bench: &Bench) -> usize {
     bench.server.inspect(|state| state.counts().delegations)
 }
 
-/// Which directory a deed changes.
+/// The directory that a deed changes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Of {
     Dir,
-    /// The empty one, which is gone then.
+    /// The empty directory, which the deed removes.
     Empty,
 }
 
@@ -123,7 +123,7 @@ impl Of {
 
 type Deed = fn(&Tree) -> Vec<Arg>;
 
-/// All that changes the names in a directory, or the directory.
+/// All operations that change the names in a directory, or the directory.
 const DEEDS: [(&str, Of, Deed); 16] = [
     ("makes a file", Of::Dir, |t| within(&t.dir, make("new"))),
     ("opens a file and would make it", Of::Dir, |t| within(&t.dir, make("a"))),
@@ -159,7 +159,7 @@ fn what_others_do_with_names_waits_for_the_directory_to_be_given_back() {
         assert!(waits.as_mut().now_or_never().is_none(), "{what}");
         assert!(teller.as_mut().now_or_never().is_none());
         assert_eq!(recalls(&bench), [CB_RECALL4args { stateid: held, truncate: false, fh: dir.clone() }], "{what}");
-        // The names stay as they were until then.
+        // The names do not change until the delegation is returned.
         one.ok(within(&tree.dir, lookup("a")));
         one.ok(within(&tree.root, lookup("empty")));
         one.ok(give_back(dir, held));
@@ -180,7 +180,7 @@ fn what_its_client_does_itself_does_not_end_it() {
         one.ok(deed(&tree));
         assert!(pin!(bench.server.deliver()).now_or_never().is_none());
         assert!(bench.server.callbacks().taken().is_empty(), "{what}");
-        // What is of a directory that is gone is forgotten.
+        // The server drops the delegation of a removed directory.
         assert_eq!(delegations(&bench), usize::from(of == Of::Dir), "{what}");
         let stays = if of == Of::Dir { NFS4_OK } else { NFS4ERR_BAD_STATEID };
         let test = Arg::OP_TEST_STATEID(TEST_STATEID4args { ts_stateids: vec![held] });
@@ -224,7 +224,7 @@ fn what_changes_no_name_in_it_does_not_wait() {
         assert_eq!(reply.status, NFS4_OK, "{what}");
         assert!(bench.server.callbacks().taken().is_empty(), "{what}");
     }
-    // Nor do those who want the same.
+    // A request of another client for the same delegation causes no recall either.
     assert!(ask(&two, &tree.dir).is_some());
     assert_eq!(delegations(&bench), 2);
     one.ok(give_back(&tree.dir, held));
@@ -256,7 +256,7 @@ fn of_several_that_have_a_directory_all_others_are_asked() {
     three.ok(give_back(dir, of_three));
     assert_eq!(waits.now_or_never().map(|reply| reply.status), Some(NFS4_OK));
     assert_eq!(delegations(&bench), 1);
-    // Who has made a name keeps what it has; for the others it is too early.
+    // The client that created a name keeps its delegation; for the other clients it is too early.
     assert!(ask(&one, dir).is_none());
     bench.pass(Duration::from_secs(60));
     assert!(ask(&one, dir).is_some());
@@ -294,7 +294,7 @@ fn none_is_given_before_the_request_that_changes_the_directory_is_over() {
     one.ok(give_back(&tree.other, held));
     assert_eq!(waits.now_or_never().map(|reply| reply.status), Some(NFS4_OK));
     assert!(ask(&one, &tree.dir).is_some());
-    // Nor is one given to the client itself with what follows in the request.
+    // The client itself gets no delegation in the same request after its own change.
     let again = [within(&tree.root, make("new")), ask_for(&tree.root, Mask::of(&[OWN_CHANGES]))].concat();
     let none = GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(false);
     assert_eq!(one.ok(again)[3], Res::OP_GET_DIR_DELEGATION(GET_DIR_DELEGATION4res::NFS4_OK(none)));
@@ -312,7 +312,7 @@ fn who_does_not_give_a_directory_back_loses_it() {
         (0..9).find_map(|_| waits.as_mut().now_or_never()).map(|reply| reply.status)
     };
     assert_eq!(remove(), Some(NFS4ERR_DELAY));
-    // It goes on with all else.
+    // The client continues with all its other state.
     for time in [LEASE / 2, LEASE / 2 - Duration::from_secs(1)] {
         bench.pass(time);
         one.ok(vec![]);
@@ -338,7 +338,7 @@ fn nobody_waits_for_who_is_not_heard_of() {
     assert!(bench.server.callbacks().taken().is_empty());
     assert_eq!(one.fails(give_back(&tree.dir, held)), NFS4ERR_DELEG_REVOKED);
     one.ok(vec![Arg::OP_FREE_STATEID(FREE_STATEID4args { fsa_stateid: held })]);
-    // It was in nobody's way, so that it may have it again.
+    // The revoked delegation caused no recall cooldown, so the client may have one again.
     assert!(ask(&one, &tree.dir).is_some());
 }
 
@@ -349,7 +349,7 @@ fn only_who_knows_what_it_means_gets_a_directory() {
     let tree = Tree::new(&one);
     let none = GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(false);
     let unavailable = Res::OP_GET_DIR_DELEGATION(GET_DIR_DELEGATION4res::NFS4_OK(none));
-    // Linux asks for none of the notifications, others for some.
+    // Linux asks for none of the notifications, other clients for some.
     for types in [Mask::NONE, Mask::of(&[0, 1, 2, 3, 4, 5]), Mask::of(&[OWN_CHANGES - 1])] {
         assert_eq!(one.ok(ask_for(&tree.dir, types))[1], unavailable);
     }
@@ -385,7 +385,7 @@ fn the_names_of_a_directory_open_nothing() {
         let status = one.fails(deed);
         assert!(matches!(status, NFS4ERR_ISDIR | NFS4ERR_INVAL), "{what}: {status:?}");
     }
-    // Of a file it is no stateid at all.
+    // For a file it is not a valid stateid.
     assert_eq!(one.fails(read(&tree.file, held, 0, 1)), NFS4ERR_BAD_STATEID);
     assert_eq!(delegations(&bench), 1);
 }

@@ -1,4 +1,4 @@
-//! OPEN in all its forms, OPEN_DOWNGRADE, CLOSE, and stateids.
+//! Tests of OPEN in all its forms, OPEN_DOWNGRADE, CLOSE, and stateids.
 
 use super::*;
 use crate::exports::View;
@@ -115,7 +115,7 @@ fn the_open_that_makes_a_file_is_not_bound_by_its_mode() {
     let mut other = open("a", OPEN4_SHARE_ACCESS_WRITE, PLAIN);
     other.owner.owner = text("other");
     assert_eq!(peer.fails(in_root(other)), NFS4ERR_ACCESS);
-    // By filehandle, as clients recover opens, the owner gets through.
+    // The owner may open the filehandle, as clients do to recover opens.
     peer.ok(by_handle(&handle, OPEN4_SHARE_ACCESS_WRITE));
 }
 
@@ -202,7 +202,7 @@ fn the_current_stateid_has_no_age_save_for_those_who_end_it() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let open = || Arg::OP_OPEN(open("a", OPEN4_SHARE_ACCESS_BOTH, unchecked(0o644)));
-    // What comes back with the saved filehandle is the stateid before the second OPEN of the same owner.
+    // RESTOREFH restores the stateid from before the second OPEN of the same owner.
     let old =
         |last: Arg| vec![Arg::OP_PUTROOTFH, open(), Arg::OP_SAVEFH, Arg::OP_PUTROOTFH, open(), Arg::OP_RESTOREFH, last];
     peer.ok(old(Arg::OP_READ(READ4args { stateid: CURRENT, offset: 0, count: 1 })));
@@ -249,7 +249,7 @@ fn a_file_ends_with_its_name_only_where_nobody_can_have_it_open() {
     drop(one);
     assert_eq!(peer.fails(again()), NFS4ERR_STALE, "the other removal is still under way");
     drop(other);
-    // None of the two came to anything.
+    // Neither of the two removals took effect.
     peer.ok(again());
 }
 
@@ -260,7 +260,7 @@ fn a_file_that_is_being_freed_is_not_opened_again() {
     let (stateid, handle) = file(&peer, "a");
     peer.ok(close(&handle, stateid));
     let file = bench.server.fs().decode_handle(View::ALL, &handle).unwrap().0;
-    // As a removal does that found it open nowhere, until the file system has freed it.
+    // As in a removal that found the file open nowhere, until the file system has freed it.
     let freeing = crate::server::Reaping::begin(&bench.server.reaping, file);
     assert_eq!(peer.fails(by_handle(&handle, OPEN4_SHARE_ACCESS_BOTH)), NFS4ERR_STALE);
     assert!(!bench.server.inspect(|state| state.is_open(file)));

@@ -1,4 +1,4 @@
-//! Random requests, as the fuzz target plays them, never break the server.
+//! Tests that random requests, as the fuzz target plays them, never break the server.
 
 #[path = "../../../../../fuzz/fuzz_targets/compound_ops.rs"]
 mod fuzzed;
@@ -15,7 +15,7 @@ proptest! {
     }
 }
 
-/// Random requests are worth something only if they reach every operation and get through.
+/// Checks that random requests reach every operation and succeed; otherwise they would test little.
 #[test]
 fn random_requests_reach_every_operation() {
     let mut random = 1u64;
@@ -33,7 +33,7 @@ fn random_requests_reach_every_operation() {
             *sum = (sum.0 + count.ok, sum.1 + count.failed);
         }
     }
-    // Those that end sessions, answer for a revoked stateid or need a file with bytes have tests of their own.
+    // Operations that end sessions, free revoked stateids or need a file with data have their own tests.
     let rare = [OP_BIND_CONN_TO_SESSION, OP_DESTROY_CLIENTID, OP_DESTROY_SESSION, OP_FREE_STATEID, OP_SEEK];
     for op in REGISTERED.iter().filter(|op| !rare.contains(op)) {
         let (ok, _) = reached.get(&(*op as u32)).copied().unwrap_or_default();

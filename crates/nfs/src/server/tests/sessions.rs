@@ -1,4 +1,4 @@
-//! The rules of COMPOUND: order of operations, replay, limits of a session.
+//! Tests of the rules of COMPOUND: order of operations, replay, limits of a session.
 
 use super::*;
 use crate::trial::{Bench, linux_channels};
@@ -20,7 +20,7 @@ fn a_retry_gets_the_same_bytes_and_is_not_executed_again() {
     assert_eq!(COMPOUND4res::from_bytes(&first).unwrap().status, NFS4_OK);
     assert_eq!(send(), first);
     assert_eq!(bench.server.counters().replays, 1);
-    // The same slot and number with other operations is no retry.
+    // The same slot and number with other operations is not a retry.
     let mut other = ops.clone();
     other.pop();
     assert_eq!(peer.send(other).status, NFS4ERR_SEQ_FALSE_RETRY);
@@ -131,7 +131,7 @@ fn what_precedes_a_malformed_operation_is_answered() {
     let cut = body.slice(..body.len() - 4);
     let reply = bench.server.compound(peer.raw(cut)).now_or_never().unwrap().unwrap();
     assert_eq!(COMPOUND4res::from_bytes(&reply.to_bytes()).unwrap().status, NFS4ERR_BADXDR);
-    // No COMPOUND at all.
+    // Not a COMPOUND.
     for noise in [&b""[..], b"\0\0\0", b"\xff\xff\xff\xff\0\0\0\0"] {
         assert!(bench.server.compound(peer.raw(Bytes::from_static(noise))).now_or_never().unwrap().is_err());
     }
@@ -155,7 +155,7 @@ fn limits_of_the_session_hold() {
     assert_eq!(peer.fails(read(&handle, stateid, 0, 900)), NFS4ERR_REP_TOO_BIG);
     assert_eq!(peer.run(write(&handle, stateid, 0, &[2; 1000])).0, NFS4ERR_REQ_TOO_BIG);
     peer.sequence.set(peer.sequence.get() - 1);
-    // Nothing is changed when there is no room to say so.
+    // An operation changes nothing if its result would not fit.
     let getattr = Arg::OP_GETATTR(GETATTR4args { attr_request: crate::attrs::OBJECT.to_bitmap() });
     let mut ops = vec![Arg::OP_PUTROOTFH];
     ops.extend(std::iter::repeat_n(getattr, 5));
@@ -173,7 +173,7 @@ fn a_lost_lease_ends_the_session_and_frees_what_was_held() {
     let other = Peer::meet(&bench, 2);
     let gone = bench.server.inspect(|state| state.counts().opens);
     assert_eq!(gone, 1);
-    // Courtesy keeps the state for another lease.
+    // The courtesy time keeps the state for another lease period.
     for _ in 0..5 {
         bench.pass(crate::trial::LEASE / 2);
         other.ok(vec![Arg::OP_PUTROOTFH]);

@@ -1,16 +1,16 @@
-//! The pieces of a file that one client holds layouts of, as a set of bytes for each use.
+//! Layout segments: the byte ranges of a file that one client holds layouts of, for each use.
 
 use crate::fs::Iomode;
 use types::ByteRange;
 
-/// A piece of a file that a layout covers.
+/// A range of a file that a layout covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
-    /// For which use.
+    /// The use.
     pub iomode: Iomode,
-    /// Which bytes; a length of `u64::MAX` reaches to the end of the file, whatever it will be.
+    /// The bytes; a length of `u64::MAX` reaches to the end of the file, even if it grows.
     pub range: ByteRange,
-    /// Whether it goes with the client's last CLOSE (`logr_return_on_close`).
+    /// Whether it ends with the client's last CLOSE (`logr_return_on_close`).
     pub return_on_close: bool,
 }
 
@@ -24,20 +24,20 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Everything.
+    /// Selects every layout.
     pub const ALL: Filter = Filter { iomode: None, range: ByteRange::ALL };
 
     fn matches(self, segment: &Segment) -> bool {
         self.iomode.is_none_or(|i| i == segment.iomode) && self.range.overlaps(segment.range)
     }
 
-    /// Whether some layout could match both.
+    /// Whether a layout could match both filters.
     pub fn overlaps(self, other: Filter) -> bool {
         let same_use = self.iomode.is_none() || other.iomode.is_none() || self.iomode == other.iomode;
         same_use && self.range.overlaps(other.range)
     }
 
-    /// Whether everything that `other` selects is selected.
+    /// Whether this filter selects everything that `other` selects.
     pub fn covers(self, other: Filter) -> bool {
         (self.iomode.is_none() || self.iomode == other.iomode)
             && self.range.offset <= other.range.offset
@@ -45,12 +45,12 @@ impl Filter {
     }
 }
 
-/// A range from its two ends, with an end of `u64::MAX` written as the endless length.
+/// Returns the range between two ends; an end of `u64::MAX` becomes the unbounded length.
 fn between(start: u64, end: u64) -> ByteRange {
     ByteRange { offset: start, len: if end == u64::MAX { u64::MAX } else { end - start } }
 }
 
-/// Pieces held; no two of the same kind touch.
+/// The segments held; no two adjacent segments are of the same kind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Segments(Vec<Segment>);
 
@@ -67,12 +67,12 @@ impl Segments {
         self.0.iter()
     }
 
-    /// Whether a byte that `filter` selects is held.
+    /// Whether the set holds a byte that `filter` selects.
     pub(super) fn any(&self, filter: Filter) -> bool {
         self.0.iter().any(|s| filter.matches(s))
     }
 
-    /// Adds a piece, joined with those of the same kind that it touches.
+    /// Adds a segment, and merges it with segments of the same kind that it touches.
     pub(super) fn add(&mut self, new: Segment) {
         if new.range.is_empty() {
             return;
@@ -90,8 +90,8 @@ impl Segments {
         self.0.push(Segment { range: between(start, end), ..new });
     }
 
-    /// Removes what `filter` selects and returns it, without doubles for bytes held both to be and not to be returned
-    /// on close.
+    /// Removes and returns what `filter` selects. Bytes held both with and without return-on-close are returned only
+    /// once.
     pub(super) fn take(&mut self, filter: Filter) -> Vec<(Iomode, ByteRange)> {
         let mut taken = Segments::default();
         let mut kept = Vec::with_capacity(self.0.len());

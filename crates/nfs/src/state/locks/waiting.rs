@@ -1,4 +1,4 @@
-//! Those who were denied a lock and ask for it again and again, in the order in which they came (RFC 8881 §9.6).
+//! The queue of lock-owners that were denied a lock and retry, in order of arrival (RFC 8881 §9.6).
 
 use super::Owner;
 use crate::spans::{LockKind, Span};
@@ -6,16 +6,16 @@ use crate::state::ClientId;
 use std::time::Duration;
 use types::{Timestamp, limits};
 
-/// The turn of somebody who asked only once is kept for so long at least.
+/// The shortest time that the queue keeps the place of a waiter that has asked only once.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
-/// And nobody's for longer than this.
+/// The longest time that the queue keeps the place of a waiter.
 const PATIENCE_MAX: Duration = Duration::from_secs(90);
 
-/// Who has not asked for so long is not told any more when the lock is free: clients that wait to be told ask every half
-/// minute at least.
+/// A waiter that has not asked for this long is no longer notified when the lock is free: clients that wait for
+/// notification ask at least every half minute.
 const SLEEP_MAX: Duration = Duration::from_secs(40);
 
-/// Somebody who wants a lock.
+/// A lock-owner that waits for a lock.
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
     pub(super) owner: Owner,
@@ -23,9 +23,9 @@ pub(super) struct Waiter {
     pub(super) kind: LockKind,
     /// When it last asked.
     asked: Timestamp,
-    /// How long after that it is believed to still want it: three times as long as between its last two attempts.
+    /// How long after that the waiter counts as waiting: three times the interval between its last two attempts.
     patience: Duration,
-    /// Whether it was told that the lock is free, and has not asked since.
+    /// Whether it was notified that the lock is free, and has not asked since.
     told: bool,
 }
 
@@ -39,7 +39,7 @@ impl Waiter {
     }
 }
 
-/// Who waits for locks of one file, whoever came first in front.
+/// The waiters for locks of one file, in order of arrival.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waiting(Vec<Waiter>);
 
@@ -56,12 +56,13 @@ impl Waiting {
         self.0.iter().filter(|w| w.owner.0 == client).count()
     }
 
-    /// Everybody who came before `me` and still asks, in order.
+    /// Returns the waiters before `me` that still ask, in order.
     pub(super) fn before(&self, me: &Owner, now: Timestamp) -> impl Iterator<Item = &Waiter> {
         self.0.iter().take_while(move |w| w.owner != *me).filter(move |w| w.waits(now))
     }
 
-    /// `me` was denied and will ask again. Without room it keeps no turn: the list makes waiting fair, not right.
+    /// Records that `me` was denied and will retry. If the queue is full, `me` gets no place: the queue provides
+    /// fairness, not correctness.
     pub(super) fn asked(&mut self, me: Owner, span: Span, kind: LockKind, now: Timestamp, full: bool) {
         if let Some(waiter) = self.0.iter_mut().find(|w| w.owner == me && w.span == span) {
             let between = now.since(waiter.asked);
@@ -74,7 +75,7 @@ impl Waiting {
         }
     }
 
-    /// Those to be told that they can have their locks, as far as these go together, whoever came first in front.
+    /// Returns the owners to notify, whose locks are free and do not conflict with each other, in order of arrival.
     pub(super) fn wake(&mut self, is_free: impl Fn(&Waiter) -> bool) -> Vec<Owner> {
         let mut first: Vec<(Owner, Span, LockKind)> = Vec::new();
         let mut woken = Vec::new();
@@ -93,12 +94,12 @@ impl Waiting {
         woken
     }
 
-    /// `me` does not wait for any of these bytes any more.
+    /// Removes the waits of `me` for any of these bytes.
     pub(super) fn forget(&mut self, me: &Owner, span: Span) {
         self.0.retain(|w| w.owner != *me || !w.span.overlaps(span));
     }
 
-    /// Forgets those of `gone`, and those who have not asked for long; tells of whom.
+    /// Removes the waiters of `gone` and those that have not asked for long; calls `forgotten` for each.
     pub(super) fn tidy(&mut self, gone: Option<ClientId>, now: Option<Timestamp>, mut forgotten: impl FnMut(ClientId)) {
         self.0.retain(|w| {
             let stays = gone != Some(w.owner.0) && now.is_none_or(|now| w.waits(now) || w.sleeps(now));

@@ -1,13 +1,13 @@
-//! Threads that give way, in a world that is asked of how much they get done.
+//! Tests of wake affinity: ring threads that yield, in a simulated world that reports how much processor time they get.
 
 use super::*;
 
-/// Requests that are carried out from one look to the next.
+/// Requests that are executed between two looks.
 #[derive(Clone, Copy, Debug)]
 struct World {
-    /// While threads have the policy of all others, and while they give way.
+    /// With the normal policy, and while threads yield.
     done: [u64; 2],
-    /// Whether one that gives way gets no processor.
+    /// Whether a yielding thread gets no processor.
     starves: bool,
 }
 
@@ -17,7 +17,7 @@ fn look(judge: &mut Judge, world: World) -> bool {
     judge.give_way
 }
 
-/// After how many of so many looks they give way.
+/// Returns after how many of `count` looks the threads yield.
 fn looks(judge: &mut Judge, count: usize, world: World) -> usize {
     (0..count).filter(|_| look(judge, world)).count()
 }
@@ -31,7 +31,7 @@ const SECOND: usize = 200;
 fn who_is_asked_much_gives_way_and_goes_on_so() {
     let mut judge = Judge::new();
     assert_eq!(looks(&mut judge, 1000, ALONE), 1000);
-    // Down to what little is worth while.
+    // Down to the lowest rate at which yielding is useful.
     assert_eq!(looks(&mut judge, 1000, World { done: [19, 5], starves: false }), 1000);
     assert!(!look(&mut judge, World { done: [19, 4], starves: false }));
 }
@@ -41,7 +41,7 @@ fn who_is_asked_little_does_not() {
     let mut judge = Judge::new();
     assert_eq!(looks(&mut judge, 1000, World { done: [19, 19], starves: false }), 0);
     assert!(judge.is_at_rest());
-    // It ceases to at once when it gets quiet, and begins as soon as it is not: nobody had kept it from anything.
+    // The threads stop yielding at once when the rate drops, and start as soon as it rises: no thread was starved.
     assert!(look(&mut judge, ALONE) && !judge.is_at_rest());
     assert!(!look(&mut judge, QUIET) && judge.is_at_rest());
     assert!(look(&mut judge, ALONE));
@@ -54,11 +54,11 @@ fn who_gets_no_processor_tries_ever_less_often() {
     let tries = looks(&mut judge, 600 * SECOND, CROWDED);
     assert!((60..80).contains(&tries), "{tries}");
     assert!(looks(&mut judge, 10 * SECOND, CROWDED) <= 2);
-    // As soon as there is one it comes to that, and after a second all is forgotten.
+    // As soon as a processor is free, the threads yield, and after a second the pause is reset.
     assert!(looks(&mut judge, 11 * SECOND, ALONE) > 0);
     assert_eq!(looks(&mut judge, 2 * SECOND, ALONE), 2 * SECOND);
     assert_eq!(judge.next_pause, PAUSE);
-    // Rest counts as well.
+    // Time at rest counts as well.
     assert!(look(&mut judge, CROWDED) == judge.give_way && !judge.pause.is_zero());
     judge.rested(PAUSE);
     assert!(look(&mut judge, ALONE));
@@ -66,7 +66,7 @@ fn who_gets_no_processor_tries_ever_less_often() {
 
 #[test]
 fn one_that_starves_counts_for_all() {
-    // Others go on as before meanwhile.
+    // The other threads continue as before meanwhile.
     let mut judge = Judge::new();
     let tries = looks(&mut judge, 60 * SECOND, World { done: [100, 200], starves: true });
     assert!((8..20).contains(&tries), "{tries}");
@@ -74,7 +74,7 @@ fn one_that_starves_counts_for_all() {
 
 #[test]
 fn after_every_history_it_gives_way_where_much_is_asked_and_nobody_starves() {
-    // Every history of six looks: what is done in each, and whether one starves if they give way.
+    // Every history of six looks: the requests done in each, and whether a yielding thread starves.
     let kinds = [0, 4, 5, 19, 20].map(|done| [false, true].map(|starves| World { done: [done, done], starves }));
     let kinds: Vec<World> = kinds.into_iter().flatten().collect();
     let count = kinds.len() as u64;
@@ -95,7 +95,7 @@ fn after_every_history_it_gives_way_where_much_is_asked_and_nobody_starves() {
 
 #[test]
 fn tries_that_end_for_want_of_requests_prove_as_much() {
-    // A writer that waits for servers each 0.8 s.
+    // A writer that waits for servers every 0.8 s.
     let mut judge = Judge::new();
     assert!(look(&mut judge, ALONE) && !look(&mut judge, CROWDED));
     assert_eq!(judge.next_pause, 2 * PAUSE);
@@ -119,16 +119,16 @@ fn who_is_kept_from_running_is_told_from_who_has_nothing_to_do() {
         assert!(!standing.was_starved(LOOK, 0, || true, || Some(before + 9 * LOOK)), "told once");
         known
     };
-    // Behind others all the time, or with a request now and then, while other threads of the mount go on.
+    // Always behind other tasks, or with a request now and then, while other threads of the mount continue.
     assert!(starved(true, 0, true, LOOK) && starved(true, 9, true, LOOK / 2));
-    // So it was, too, if it was about to sleep when it was looked at.
+    // Also starved if it was about to sleep at the look.
     assert!(starved(true, 0, false, LOOK));
-    // It has slept, or was about to run, or got its work done; and one that did not give way had its share.
+    // It slept, was about to run, or got its work done; a thread that did not yield had its share.
     assert!(!starved(true, 0, false, Duration::ZERO) && !starved(true, 0, true, LOOK / 3));
     assert!(!starved(true, 10, true, LOOK) && !starved(false, 0, true, LOOK));
     let mut unknown = Standing { gives_way: true, ..Standing::default() };
     assert!(!unknown.was_starved(LOOK, 0, || true, || None) && !unknown.was_starved(LOOK, 0, || true, || None));
-    // It has still got no processor at the next look.
+    // It still has no processor at the next look.
     let mut late = Standing { gives_way: true, ..Standing::default() };
     let waits = |waited: Duration| move || Some(waited);
     assert!(!late.was_starved(LOOK, 0, || true, waits(LOOK)));
