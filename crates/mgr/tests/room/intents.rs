@@ -291,13 +291,22 @@ async fn a_close_beside_an_abandoned_layout_does_not_end_the_measurement() {
     let cluster = Cluster::new(1, "64").await;
     let files = cluster.files();
     let (writer, other) = (ctx(7), ctx(8));
-    for why in [LayoutGone::Returned(Bytes::new()), LayoutGone::Forgotten, LayoutGone::Revoked] {
-        let how = format!("{why:?}");
+    let mut whys = vec![LayoutGone::Returned(Bytes::new()), LayoutGone::Forgotten, LayoutGone::Revoked];
+    let mut tries = 0;
+    while let Some(why) = whys.pop() {
+        tries += 1;
+        let how = format!("{why:?} {tries}");
         let file = create(&files, &how).await;
         granted(&files, 7, file).await;
         Native::connect(&cluster, 0).await.write(file, 0, 0, &pattern(50, 1)).await.unwrap();
-        let mut gone = Box::pin(files.layout_gone(&writer, 7, file, Iomode::ReadWrite, ByteRange::ALL, why));
-        assert!(futures_util::poll!(gone.as_mut()).is_pending(), "{how}: no iod was asked");
+        let gone = files.layout_gone(&writer, 7, file, Iomode::ReadWrite, ByteRange::ALL, why.clone());
+        let mut gone = Box::pin(gone);
+        if futures_util::poll!(gone.as_mut()).is_ready() {
+            // On a busy machine the iod answers within the first poll. Then nothing can be abandoned: once more.
+            assert!(tries < 100, "{how}: no iod is asked");
+            whys.push(why);
+            continue;
+        }
         files.closed(&other, file, true).await.unwrap();
         // The answer of the iod never comes.
         drop(gone);

@@ -47,7 +47,14 @@ fn status_is_short_and_says_what_is_down() {
     assert_eq!(groups[0]["values"]["verdict"], "degraded");
     lab.iods[1].restart();
     until_ends_with(|| lab.weir(["status"]), 0);
-    let said = lab.mgr.said();
+    // The mgr may answer before the line that it logged has been read here.
+    let said = loop {
+        let said = lab.mgr.said();
+        if said.matches("iod is up").count() >= 3 {
+            break said;
+        }
+        std::thread::yield_now();
+    };
     assert!(said.contains("iod is down") && said.matches("iod is up").count() == 3, "{said}");
 }
 
