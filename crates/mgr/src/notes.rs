@@ -66,7 +66,7 @@ enum Written {
     /// As `Before`, but every iod refuses the writes in flight, or will refuse them once the noted fence has reached
     /// all iods.
     Fenced,
-    /// Clients that have all reported what they wrote, and no others: the note is to be forgotten.
+    /// Clients that have all reported what they wrote, and no others: the mgr forgets the note next.
     Told,
 }
 
@@ -285,7 +285,7 @@ impl Notes {
 
     /// Records that all iods of the file were asked for its size after this [`Self::last_failure`]. The answers do not
     /// count if another failure came in between, because some iod may have been asked too early. They do not count
-    /// either while writes are in flight that nothing refuses yet. In both cases the file is to be measured again.
+    /// either while writes are in flight that nothing refuses yet. In both cases the mgr measures the file again.
     pub(crate) fn measured(&self, file: FileId, failure: Option<u64>, held: impl FnOnce() -> bool) {
         let mut inner = self.inner();
         if inner.failures.get(&file).copied() == failure && inner.known(file, held) {
@@ -293,7 +293,7 @@ impl Notes {
         }
     }
 
-    /// Records that a writer is gone while its writes may be in flight: the file is to be fenced and then measured.
+    /// Records that a writer is gone while its writes may be in flight: the mgr fences the file and then measures it.
     fn left(&self, file: FileId) {
         if let Some(written) = self.inner().written.get_mut(&file) {
             *written = Written::Before;
@@ -301,7 +301,7 @@ impl Notes {
     }
 
     /// Records that a client has lost its layout to write the file (`revoked`), or has returned it, without a report of
-    /// what it wrote: the file is to be measured. Writes of a client with a revoked layout may stay in flight until the
+    /// what it wrote: the mgr measures the file. Writes of a client with a revoked layout may stay in flight until the
     /// client is fenced.
     ///
     /// Called while the client still counts as a writer. Before the iods have answered, other clients may close the
@@ -317,7 +317,7 @@ impl Notes {
         inner.failed(file);
     }
 
-    /// Records that an iod could not be asked for the size of the file: the file is to be measured.
+    /// Records that an iod could not be asked for the size of the file: the mgr measures it later.
     pub(crate) fn unknown(&self, file: FileId) {
         if let Some(written @ (Written::Now | Written::Told)) = self.inner().written.get_mut(&file) {
             *written = Written::Fenced;
