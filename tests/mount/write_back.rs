@@ -3,6 +3,7 @@
 use crate::cluster::Cluster;
 use crate::place::{OPTIONS, Place, again_passes, can_mount};
 use std::fs::{self, File, OpenOptions};
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::process::Command;
 
@@ -478,6 +479,73 @@ fn other_ways_into_a_file_know_what_the_cache_has() {
     std::io::Write::write_all(writer.stdin.as_mut().unwrap(), b"\n").unwrap();
     assert!(writer.wait().unwrap().success());
     soon("the bits go", || fs::metadata(&path).unwrap().mode() & 0o7777 == 0o777);
+    one.unmount();
+    two.unmount();
+}
+
+/// Where `lseek` finds the end of a file.
+fn end(mut file: &File) -> u64 {
+    file.seek(SeekFrom::End(0)).unwrap()
+}
+
+/// The kernel answers `lseek(SEEK_END)` with the size that it keeps. No other call comes between.
+#[test]
+fn the_end_is_where_another_mount_has_just_put_it() {
+    for options in [WRITE_BACK, &[]] {
+        let Some((_dir, _cluster, [one, two])) = two(options) else { return };
+        for round in 0..12u64 {
+            let (first, then) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+            let a = create(first.at("f"));
+            a.write_all_at(&[1; 9000], 0).unwrap();
+            let b = OpenOptions::new().read(true).write(true).open(then.at("f")).unwrap();
+            b.write_all_at(&[2; 10], 9000).unwrap();
+            assert_eq!((end(&a), end(&b)), (9010, 9010), "round {round} of {options:?}");
+            for (step, (setter, other)) in [(&a, &b), (&b, &a), (&a, &b), (&b, &a)].into_iter().enumerate() {
+                let what = format!("step {step} of round {round} with {options:?}");
+                let cut = 5000 + 977 * step as u64 + round;
+                setter.set_len(cut).unwrap();
+                assert_eq!((end(other), end(setter)), (cut, cut), "{what}: cut");
+                setter.set_len(cut + 8192).unwrap();
+                assert_eq!((end(other), end(setter)), (cut + 8192, cut + 8192), "{what}: made longer");
+                rustix::fs::fallocate(setter, rustix::fs::FallocateFlags::empty(), 0, cut + 20_000).unwrap();
+                assert_eq!((end(other), end(setter)), (cut + 20_000, cut + 20_000), "{what}: reserved");
+                setter.write_all_at(&[3; 5000], cut + 20_000).unwrap();
+                assert_eq!((end(other), end(setter)), (cut + 25_000, cut + 25_000), "{what}: written");
+                let mut read = vec![9; 5010];
+                assert_eq!(other.read_at(&mut read, cut + 19_995).unwrap(), 5005, "{what}");
+                assert!(read[..5] == [0; 5] && read[5..5005] == [3; 5000], "{what}: {:?}", &read[..10]);
+            }
+            drop(create(then.at("f")));
+            assert_eq!((end(&a), end(&b)), (0, 0), "round {round} of {options:?}: opened with O_TRUNC");
+        }
+        one.unmount();
+        two.unmount();
+    }
+}
+
+/// The kernel of each mount has the file locked meanwhile, so neither mount may wait for the other's kernel.
+#[test]
+fn mounts_that_cut_a_file_at_the_same_time_agree_on_its_end() {
+    let Some((_dir, _cluster, [one, two])) = two(WRITE_BACK) else { return };
+    let files = [create(one.at("f")), create(two.at("f"))];
+    let start = std::sync::Barrier::new(2);
+    for round in 0..60u64 {
+        std::thread::scope(|scope| {
+            for (file, of) in files.iter().zip([100, 1000]) {
+                let start = &start;
+                scope.spawn(move || {
+                    start.wait();
+                    for step in 0..3 {
+                        file.set_len(of + round + step).unwrap();
+                    }
+                });
+            }
+        });
+        let ends = files.each_ref().map(end);
+        let size = fs::metadata(one.at("f")).unwrap().len();
+        assert!(ends == [size, size] && [102 + round, 1002 + round].contains(&size), "round {round}: {ends:?}, {size}");
+    }
+    drop(files);
     one.unmount();
     two.unmount();
 }

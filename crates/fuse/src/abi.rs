@@ -150,6 +150,8 @@ pub const LK_FLOCK: u32 = 1 << 0;
 pub mod notify {
     /// The attributes of an inode are no longer valid, nor, with a range, its bytes.
     pub const INVAL_INODE: i32 = 2;
+    /// Bytes for the page cache of an inode; they may extend the file.
+    pub const STORE: i32 = 4;
     /// The kernel may forget these inodes if they are unused: their count, twelve bytes of padding, and their node ids.
     pub const PRUNE: i32 = 9;
 }

@@ -154,6 +154,14 @@ impl Beliefs {
         Err(io::ErrorKind::TimedOut.into())
     }
 
+    /// Returns the size that the kernel has cached. Like [`Beliefs::correct`], this needs a thread of its own.
+    ///
+    /// # Errors
+    /// `NotFound`: the kernel has forgotten the file.
+    pub(crate) fn size(&self, number: u64) -> io::Result<u64> {
+        Ok(self.look(number)?.1.stx_size)
+    }
+
     /// Asks for attributes in this thread. Returns the size in the answer to the kernel, if the kernel asked.
     fn ask(&self, file: &OwnedFd, how: AtFlags, what: StatxFlags) -> io::Result<Option<u64>> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;

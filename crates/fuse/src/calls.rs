@@ -189,6 +189,11 @@ impl Call {
         self.writes() && !syncs && !self.is_asynchronous()
     }
 
+    /// Returns whether the call asks for the end of an open file.
+    pub(crate) fn seeks_the_end(&self) -> bool {
+        self.number == Some(libc::SYS_lseek) && self.arguments[2] == libc::SEEK_END as u64
+    }
+
     /// Returns whether the call opens a file by a path.
     pub(crate) fn opens(&self) -> bool {
         self.is_one_of(&[libc::SYS_openat, libc::SYS_openat2]) || self.number.is_some_and(is_old_open)

@@ -12,6 +12,7 @@ use crate::ops::{self, InDirectory};
 use crate::read_ahead::ReadAhead;
 use crate::reply::{Body, Lifetimes, Reply};
 use crate::request::{Header, Request};
+use crate::resizing::Resizing;
 use crate::rewalks::Rewalks;
 use crate::transport::Transport;
 use crate::vanishing::Vanishing;
@@ -49,6 +50,7 @@ pub(crate) struct FileSystem {
     pub(crate) read_ahead: ReadAhead,
     pub(crate) vanishing: Vanishing,
     pub(crate) rewalks: Rewalks,
+    pub(crate) resizing: Resizing,
     pub(crate) write_back: WriteBack,
     own: Weak<FileSystem>,
     transport: OnceLock<Weak<dyn Transport>>,
@@ -73,6 +75,7 @@ impl FileSystem {
             read_ahead: ReadAhead::default(),
             vanishing: Vanishing::default(),
             rewalks: Rewalks::default(),
+            resizing: Resizing::default(),
             write_back,
             own: own.clone(),
             transport: OnceLock::new(),

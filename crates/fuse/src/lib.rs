@@ -30,6 +30,7 @@ mod places;
 mod read_ahead;
 pub mod reply;
 pub mod request;
+mod resizing;
 mod rewalks;
 mod signals;
 mod sync_mount;

@@ -237,7 +237,7 @@ impl WriteBack {
     }
 
     /// Records that the kernel knows nothing of a file but that its size is `end`.
-    fn reaches(&self, number: u64, end: u64) {
+    pub(crate) fn reaches(&self, number: u64, end: u64) {
         if let Some(cached) = self.writers.table().get_mut(&number).filter(|cached| cached.shared) {
             cached.twins.reaches(end);
         }
@@ -270,7 +270,7 @@ impl WriteBack {
 }
 
 /// Returns the bytes of a segment.
-fn segment_bytes(segment: &Segment) -> Box<dyn Iterator<Item = u8> + '_> {
+pub(crate) fn segment_bytes(segment: &Segment) -> Box<dyn Iterator<Item = u8> + '_> {
     match segment {
         Segment::Data(data) => Box::new(data.iter().copied()),
         Segment::Hole(len) => Box::new(std::iter::repeat_n(0, *len as usize)),
@@ -312,7 +312,11 @@ impl FileSystem {
 
     /// Runs `ask` on a thread of its own, because it makes requests that this process answers. Returns `None` if it
     /// fails.
-    async fn ask_of_self<T: Send + 'static>(&self, number: u64, ask: fn(&Beliefs, u64) -> io::Result<T>) -> Option<T> {
+    pub(crate) async fn ask_of_self<T: Send + 'static>(
+        &self,
+        number: u64,
+        ask: fn(&Beliefs, u64) -> io::Result<T>,
+    ) -> Option<T> {
         let fs = self.shared()?;
         let expire = move || {
             let of = fs.clone();
@@ -403,7 +407,7 @@ impl FileSystem {
     }
 
     /// Returns the present attributes of a file, including the effects of writes by this mount.
-    async fn fresh(&self, number: u64) -> io::Result<Attrs> {
+    pub(crate) async fn fresh(&self, number: u64) -> io::Result<Attrs> {
         let unknown = |errno: Errno| io::Error::from_raw_os_error(errno.0);
         let node = self.nodes.get(number).map_err(unknown)?;
         self.callers.anybody().getattr(&node).await.map_err(|error| unknown(error.into()))
@@ -636,8 +640,8 @@ impl Keeper for Recalled {
                 // own.
                 fs.write_back.reaches(file.0, open.file.attrs().size);
             }
-            // Before a program reads cached pages again.
-            if fs.write_back.is_written(file.0) || fs.write_back.is_on() && fs.opens.are_pages_read(file.0) {
+            // Before a program reads cached pages again, or asks for the end of the file.
+            if fs.write_back.is_on() && fs.nodes.is_known(file.0) {
                 fs.expire(file.0).await;
             }
             if news {
@@ -653,6 +657,15 @@ impl Keeper for Recalled {
             fs.lately.changed();
             fs.doubt_attributes(file.0);
         }
+    }
+
+    fn resized(&self, file: FileId) -> BoxFuture<'static, ()> {
+        let fs = self.0.upgrade();
+        Box::pin(async move {
+            if let Some(fs) = fs {
+                fs.follow_size(file.0).await;
+            }
+        })
     }
 
     fn give_up(&self, file: FileId) -> BoxFuture<'static, ()> {

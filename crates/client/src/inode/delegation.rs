@@ -24,6 +24,9 @@ use wire::nfs4::*;
 /// How often a client asks for a delegation of a shared file.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
+/// How long the mgr waits at most until the cache above this client knows that another client has set a size.
+const RESIZED_WITHIN: Duration = Duration::from_secs(5);
+
 /// A cache above the client, which keeps bytes and attributes of files under the client's delegations.
 pub trait Keeper: Send + Sync {
     /// Another client uses the file from now on. The cache hands all written bytes to the client, which makes them
@@ -39,6 +42,13 @@ pub trait Keeper: Send + Sync {
     /// older than the file's state at that point.
     fn gained(&self, file: FileId) {
         let _ = file;
+    }
+
+    /// Another client has set the size of an open file. The future ends when the cache knows the new size. The other
+    /// client waits for that for a moment.
+    fn resized(&self, file: FileId) -> BoxFuture<'static, ()> {
+        let _ = file;
+        Box::pin(std::future::ready(()))
     }
 }
 
@@ -475,6 +485,17 @@ impl Inode {
         self.fail(revoked_error());
         if let Some(emptied) = emptied {
             net::task::spawn_on(&self.mount.runtime, emptied);
+        }
+    }
+}
+
+impl Inode {
+    /// Handles the notification that another client has set the size of this file.
+    pub(crate) async fn resized(&self) {
+        self.state().learnt = None;
+        if let Some(keeper) = self.mount.keeper.get() {
+            // The answer to the mgr occupies a slot of the backchannel until then.
+            let _ = tokio::time::timeout(RESIZED_WITHIN, keeper.resized(self.node.id)).await;
         }
     }
 }

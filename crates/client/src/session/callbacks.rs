@@ -34,19 +34,26 @@ impl Callbacks {
         *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = channel;
     }
 
-    fn compound(&self, body: Reader) -> Result<Segments, Refusal> {
-        let mut channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
-        let channel = channel.as_mut().ok_or(Refusal::SystemErr)?;
-        match channel.receive(body.rest())? {
-            Incoming::Reply(reply) => Ok(reply),
-            Incoming::Pending(pending) => {
-                let statuses = self.decide(&pending);
-                Ok(channel.answer(pending, &statuses))
-            }
-        }
+    async fn compound(&self, body: Reader) -> Result<Segments, Refusal> {
+        let received = self.with_channel(|channel| channel.receive(body.rest()))??;
+        let pending = match received {
+            Incoming::Reply(reply) => return Ok(reply),
+            Incoming::Pending(pending) => pending,
+        };
+        let statuses = self.decide(&pending).await;
+        self.with_channel(|channel| match channel.has_received(&pending) {
+            true => Ok(channel.answer(pending, &statuses)),
+            // Its session is gone.
+            false => Err(Refusal::SystemErr),
+        })?
     }
 
-    fn decide(&self, pending: &Pending) -> Vec<nfsstat4> {
+    fn with_channel<T>(&self, act: impl FnOnce(&mut Channel) -> T) -> Result<T, Refusal> {
+        let mut channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        channel.as_mut().map(act).ok_or(Refusal::SystemErr)
+    }
+
+    async fn decide(&self, pending: &Pending) -> Vec<nfsstat4> {
         // The client cannot return a layout whose grant it has not received yet (§2.10.6.3).
         let outstanding = {
             let table = lock(&self.table);
@@ -56,7 +63,16 @@ impl Callbacks {
         if outstanding {
             return vec![NFS4ERR_DELAY; pending.events.len()];
         }
-        pending.events.iter().map(|event| self.handle(event)).collect()
+        let mut statuses = Vec::with_capacity(pending.events.len());
+        for event in &pending.events {
+            if let Event::Resized(handle) = event
+                && let Some(inode) = self.inodes.by_handle(handle)
+            {
+                inode.resized().await;
+            }
+            statuses.push(self.handle(event));
+        }
+        statuses
     }
 
     fn handle(&self, event: &Event) -> nfsstat4 {
@@ -77,6 +93,7 @@ impl Callbacks {
             }
             // The client holds nothing that it could spare, and asks for addresses again whenever one fails.
             Event::RecallAny(_) | Event::Devices(_) => NFS4_OK,
+            Event::Resized(_) => NFS4_OK,
         }
     }
 
@@ -129,7 +146,7 @@ impl Service for Callbacks {
     async fn call(&self, context: CallContext, body: Reader) -> Result<Segments, Refusal> {
         match (context.header.program, context.header.procedure) {
             (NFS4_CALLBACK, CB_NULL) => Ok(Segments::from(Bytes::new())),
-            (NFS4_CALLBACK, CB_COMPOUND) => self.compound(body),
+            (NFS4_CALLBACK, CB_COMPOUND) => self.compound(body).await,
             (NFS4_CALLBACK, _) => Err(Refusal::ProcUnavail),
             _ => Err(Refusal::ProgUnavail),
         }

@@ -28,6 +28,7 @@ pub(crate) async fn fallocate(
     let range = ByteRange::new(offset, length).ok_or(EINVAL)?;
     fs.drop_privileges_of(header, &open).await?;
     let file = &open.file;
+    let resizing = fs.resizes(header.node);
     match mode {
         0 => file.allocate(range).await?,
         PUNCH_HOLE_KEEP_SIZE => zero(fs, file, range).await?,
@@ -56,6 +57,7 @@ pub(crate) async fn fallocate(
         }
         _ => return Err(EOPNOTSUPP),
     }
+    fs.resized_unseen(resizing);
     fs.may_believe_more(open.file.node().id.0);
     Ok(Reply::Done)
 }

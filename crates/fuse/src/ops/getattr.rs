@@ -51,6 +51,7 @@ pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -
             open.pages_begin_under(number);
         }
     }
+    let of_write_back = open.clone().filter(|_| fs.write_back.is_on() && fs.is_shared(header.node));
     let attrs = match (open, fs.nodes.just_changed(header.node)) {
         (Some(open), _) => open.file.refresh().await?,
         (None, Some(attrs)) => attrs,
@@ -60,6 +61,12 @@ pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -
     if !fs.write_back.is_on() && (stale || forgot()) {
         // The kernel drops the answer to this request, as it had to forget pages after it asked.
         Box::pin(fs.show_size(header.node)).await;
+    }
+    if let Some(open) = of_write_back
+        && Box::pin(calls::look(header.pid, |call| call.seeks_the_end())).await
+    {
+        Box::pin(fs.raise_size(&open, attrs.size)).await;
+        return Ok(fs.attributes(header, &attrs));
     }
     // A caller that has the inode locked cannot wait for the correction of the kernel's attributes. A caller that is
     // about to read or write has not.

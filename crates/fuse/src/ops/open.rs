@@ -37,6 +37,7 @@ async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u3
     let dir = fs.nodes.dir_of(header.node);
     let named = !fs.vanishing.may_be_nameless(header.pid, header.node);
     let options = OpenOptions { flags: wanted(flags), dir: dir.as_ref(), policy: hint(flags), alone: false, named };
+    let resizing = options.flags.truncate.then(|| fs.resizes(header.node)).flatten();
     let file = open_file(fs, header, &node, options, flags).await?;
     // Not before: a caller that may not truncate the file must not clear its bits.
     if file.attrs().mode & 0o6000 != 0 && open_flags & abi::OPEN_KILL_SUIDGID != 0 && options.flags.truncate {
@@ -59,11 +60,15 @@ async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u3
     };
     let (how, writing) = fs.how(&file, flags, (changed, sure));
     fs.nodes.may_have_pages(header.node, how);
+    fs.resized_unseen(resizing);
     let handle = fs.opens.add_file(file, flags, (how, writing));
     // A write past the page cache between the check of the pages and here has not found the file open.
     if fs.is_shared(header.node) {
         // The kernel received earlier attributes with a lifetime.
         fs.doubt_attributes(header.node);
+        if fs.write_back.is_on() {
+            Box::pin(fs.expire(header.node)).await;
+        }
     }
     let keeps = how & abi::fopen::KEEP_CACHE != 0 && !fs.nodes.is_written_past(header.node);
     let how = if keeps { how } else { how & !abi::fopen::KEEP_CACHE };

@@ -26,6 +26,7 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
     }
     fs.may_believe_more(header.node);
     let _changing = fs.nodes.changing(header.node);
+    let resizing = changes.size.and_then(|_| fs.resizes(header.node));
     let open = (args.valid & fattr::FH != 0).then(|| fs.opens.file(args.fh)).transpose()?;
     let attrs = match open {
         // The kernel writes back because a synchronous write requires it.
@@ -46,6 +47,7 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
         true => Box::pin(fs.drop_privileges(header, &fs.node(header)?)).await?,
         false => attrs,
     };
+    let attrs = fs.resized_here(resizing, attrs).await?;
     if changes.mode.is_some() {
         fs.opens.doubt_bits(header.node);
     }

@@ -27,6 +27,9 @@ pub enum Event {
     RecallSlot(slotid4),
     /// CB_NOTIFY_LOCK (§20.11): a lock that was denied may be free now. Answer NFS4_OK.
     LockFree(CB_NOTIFY_LOCK4args),
+    /// CB_NOTIFY (§20.4) that lists no changes, in no standard: another client has set the size of this file, and waits
+    /// for the answer NFS4_OK.
+    Resized(nfs_fh4),
     /// CB_NOTIFY_DEVICEID (§20.12). Answer NFS4_OK.
     Devices(Vec<DeviceChange>),
 }
@@ -164,6 +167,11 @@ impl Callbacks {
         Ok(Incoming::Pending(pending))
     }
 
+    /// Returns whether a callback came on this session.
+    pub fn has_received(&self, pending: &Pending) -> bool {
+        pending.sequence.csr_sessionid == self.session
+    }
+
     /// Returns the reply (`CB_COMPOUND4res`) to a callback, with one status for each event; a missing status counts as
     /// NFS4ERR_SERVERFAULT. The reply ends after the first status other than NFS4_OK.
     pub fn answer(&mut self, pending: Pending, statuses: &[nfsstat4]) -> Segments {
@@ -238,6 +246,11 @@ fn event(op: nfs_cb_opnum4, ops: &mut Ops) -> Result<Event, nfsstat4> {
             ops.body::<CB_RECALL_SLOT4args>().map(|a| Event::RecallSlot(a.rsa_target_highest_slotid)).map_err(bad)
         }
         OP_CB_NOTIFY_LOCK => ops.body().map(Event::LockFree).map_err(bad),
+        OP_CB_NOTIFY => {
+            let args: CB_NOTIFY4args = ops.body().map_err(bad)?;
+            // This client asks for no notifications of directories.
+            if args.cna_changes.is_empty() { Ok(Event::Resized(args.cna_fh)) } else { Err(NFS4ERR_NOTSUPP) }
+        }
         OP_CB_NOTIFY_DEVICEID => {
             let args: CB_NOTIFY_DEVICEID4args = ops.body().map_err(bad)?;
             let mut changes = Vec::new();

@@ -228,6 +228,11 @@ fn mode_bit(access: u32, deny: u32) -> u16 {
 }
 
 impl State {
+    /// Returns the clients that have a file open, other than this one, once for each of their opens.
+    pub(crate) fn openers_beside(&self, client: ClientId, file: FileId) -> impl Iterator<Item = ClientId> {
+        self.opens.of_others(client, file).map(|open| open.client)
+    }
+
     /// Checks whether a client could open `file` with these share bits, without opening it.
     ///
     /// # Errors

@@ -123,6 +123,26 @@ fn locks_that_are_free_are_named() {
 }
 
 #[test]
+fn files_whose_size_was_set_are_named_and_notified_changes_are_refused() {
+    let set = CB_NOTIFY4args { cna_fh: Bytes::from_static(b"file"), ..CB_NOTIFY4args::default() };
+    let mut callbacks = callbacks();
+    let args = |number, notify: &CB_NOTIFY4args| {
+        call(number, |ops| {
+            ops.op(OP_CB_NOTIFY, notify);
+        })
+    };
+    let Incoming::Pending(pending) = callbacks.receive(args(1, &set)).unwrap() else { panic!("decided alone") };
+    assert_eq!(pending.events, [Event::Resized(set.cna_fh.clone())]);
+    assert!(callbacks.has_received(&pending));
+    let other = Callbacks::new([8; 16], &Wishes::new(1).back.unwrap());
+    assert!(!other.has_received(&pending), "of another session");
+    callbacks.answer(pending, &[NFS4_OK]);
+    let changes = CB_NOTIFY4args { cna_changes: vec![notify4::default()], ..set };
+    let Incoming::Reply(reply) = callbacks.receive(args(2, &changes)).unwrap() else { panic!("nothing to decide") };
+    assert_eq!(statuses(&CB_COMPOUND4res::from_bytes(&reply.to_bytes()).unwrap()), (NFS4ERR_NOTSUPP, 2));
+}
+
+#[test]
 fn devices_that_change_are_named() {
     let change = notify_deviceid_change4 { ndc_layouttype: 9, ndc_deviceid: [1; 16], ndc_immediate: true };
     let gone = notify_deviceid_delete4 { ndd_layouttype: 9, ndd_deviceid: [2; 16] };

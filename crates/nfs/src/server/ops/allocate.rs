@@ -19,5 +19,6 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(cx: &mut Compound<'_, F, C>
     }
     cx.recall_others(file).await;
     cx.fs().allocate(&cx.ctx, file, range).await?;
+    cx.announce_size(file).await;
     Ok(Void)
 }

@@ -278,7 +278,9 @@ async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &F
     if found.truncate && found.attrs.size > 0 {
         cx.recall_others(file).await;
         let cut = SetAttrs { size: Some(0), ..SetAttrs::default() };
-        return Ok(cx.fs().setattr(&cx.ctx, file, cut, true).await?);
+        let attrs = cx.fs().setattr(&cx.ctx, file, cut, true).await?;
+        cx.announce_size(file).await;
+        return Ok(attrs);
     }
     let attrs = cx.fs().getattr(&cx.ctx, file).await?;
     if !by_name && attrs.nlink == 0 {

@@ -35,5 +35,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         cx.recall_others(file).await;
     }
     cx.fs().setattr(&cx.ctx, file, set, opened).await?;
+    if set.size.is_some() {
+        cx.announce_size(file).await;
+    }
     Ok(Applied(attrs::set_mask(&set)))
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::memory::SIZE_MAX;
 use crate::trial::Bench;
+use futures_util::FutureExt;
 use types::Cred;
 
 fn bytes(result: &Res) -> (Bytes, bool) {
@@ -36,6 +37,55 @@ fn what_is_written_is_read_and_counted() {
     assert_eq!((counters.write_bytes, counters.read_bytes), (9, 12));
     assert_eq!(counters.op(OP_WRITE as u32).ok, 4);
     assert_eq!(counters.op(OP_WRITE as u32).name(), "OP_WRITE");
+}
+
+#[test]
+fn weirs_clients_learn_that_another_client_has_set_the_size() {
+    let bench = Bench::default();
+    let (one, two, kernel) = (Peer::meet_own(&bench, 1), Peer::meet_own(&bench, 2), Peer::meet(&bench, 3));
+    let mut teller = std::pin::pin!(bench.server.deliver());
+    let (mine, handle) = file(&one, "a");
+    one.ok(setattr(&handle, mine, SetAttrs { mode: Some(0o666), ..size(9) }));
+    let access = OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
+    let open_a = |peer: &Peer| opened(&peer.ok(vec![Arg::OP_PUTROOTFH, Arg::OP_OPEN(open("a", access, PLAIN))])[1]);
+    let (theirs, of_kernel) = (open_a(&two).stateid, open_a(&kernel).stateid);
+    let mut told_by = |peer: &Peer, stateid, set| {
+        let mut setting = std::pin::pin!(peer.start(setattr(&handle, stateid, set)));
+        let waits = setting.as_mut().now_or_never().is_none();
+        assert!(teller.as_mut().now_or_never().is_none());
+        let calls = bench.server.callbacks().taken();
+        if waits {
+            assert_eq!(setting.now_or_never().expect("all have answered").status, NFS4_OK);
+        }
+        calls.into_iter().map(|(path, call)| (path.connection, call.argarray[1].clone())).collect::<Vec<_>>()
+    };
+    let notice = nfs_cb_argop4::OP_CB_NOTIFY(CB_NOTIFY4args { cna_fh: handle.clone(), ..CB_NOTIFY4args::default() });
+    assert_eq!(told_by(&one, mine, size(5)), [(two.connection, notice.clone())]);
+    assert_eq!(told_by(&two, theirs, size(6)), [(one.connection, notice.clone())]);
+    let both = [(one.connection, notice.clone()), (two.connection, notice)];
+    assert_eq!(told_by(&kernel, of_kernel, size(7)), both);
+    let mode = SetAttrs { mode: Some(0o600), ..SetAttrs::default() };
+    assert_eq!(told_by(&one, mine, mode), [], "the size is as before");
+    two.ok(close(&handle, theirs));
+    assert_eq!(told_by(&one, mine, size(8)), [], "no other client of Weir's has it open");
+}
+
+/// The pause of the test server is over when it is polled once more.
+#[test]
+fn who_sets_a_size_does_not_wait_for_clients_that_do_not_answer() {
+    let bench = Bench::default();
+    let (one, two) = (Peer::meet_own(&bench, 1), Peer::meet_own(&bench, 2));
+    let (mine, handle) = file(&one, "a");
+    one.ok(setattr(&handle, mine, SetAttrs { mode: Some(0o666), ..SetAttrs::default() }));
+    let access = OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
+    two.ok(vec![Arg::OP_PUTROOTFH, Arg::OP_OPEN(open("a", access, PLAIN))]);
+    bench.server.callbacks().hang();
+    let mut setting = std::pin::pin!(one.start(setattr(&handle, mine, size(5))));
+    assert!(setting.as_mut().now_or_never().is_none());
+    let mut teller = std::pin::pin!(bench.server.deliver());
+    assert!(teller.as_mut().now_or_never().is_none());
+    assert_eq!(bench.server.callbacks().taken().len(), 1);
+    assert_eq!(setting.now_or_never().expect("the pause is over").status, NFS4_OK);
 }
 
 #[test]
