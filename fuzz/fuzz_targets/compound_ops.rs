@@ -3,7 +3,7 @@
 
 /// Plays the requests that `data` decides.
 pub fn run(data: &[u8]) {
-    nfs::trial::play(data);
+    nfs::testing::bench::play(data);
 }
 
 #[cfg(fuzzing)]

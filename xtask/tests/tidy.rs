@@ -10,6 +10,8 @@ mod files;
 mod fuzzing;
 #[path = "tidy/links.rs"]
 mod links;
+#[path = "tidy/paths.rs"]
+mod paths;
 #[path = "tidy/shelves.rs"]
 mod shelves;
 #[path = "tidy/tree.rs"]

@@ -1,6 +1,6 @@
 //! COMPOUND requests and their results, with a description of each request for error messages.
 
-use crate::load::Load;
+use crate::mgr_load::MgrLoad;
 use crate::{Error, Result};
 use bytes::Bytes;
 use nfs::attrs::Mask;
@@ -166,7 +166,7 @@ pub(crate) struct Results {
     /// The results, or the status if there are none.
     inner: std::result::Result<Inner, nfsstat4>,
     /// Where the queue delay of the mgr is recorded.
-    load: Arc<Load>,
+    load: Arc<MgrLoad>,
     /// The operations that check paths.
     checks: Checks,
 }
@@ -191,7 +191,7 @@ impl From<Refusal> for Failed {
 
 impl Results {
     /// Creates the results of a request.
-    pub(crate) fn new(compound: &Sealed, inner: Inner, load: &Arc<Load>) -> Self {
+    pub(crate) fn new(compound: &Sealed, inner: Inner, load: &Arc<MgrLoad>) -> Self {
         Results { what: compound.what.clone(), inner: Ok(inner), load: load.clone(), checks: compound.checks }
     }
 

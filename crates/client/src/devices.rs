@@ -1,17 +1,17 @@
 //! The iods of a mount: their cached addresses, and one connection to each.
 
-mod lender;
+mod short_circuit;
 
 use crate::counters::{Tally, add};
-use crate::lent::Shelf;
+use crate::long_waits::LongWaits;
 use crate::session::Session;
-use crate::waiting::Waits;
+use crate::short_circuit::Loans;
 use crate::{Error, Options, Result};
 use layout::kinds::native;
 use layout::kinds::{Device, KindId};
-use lender::Lender;
 use net::rpc::{Connection, Limits, NoService};
 use net::{Address, Counters as NetCounters};
+use short_circuit::Lender;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -35,7 +35,7 @@ pub(crate) struct Devices {
     shared: Arc<Shared>,
     iods: Mutex<HashMap<IodId, Arc<Iod>>>,
     /// The loans of these iods for short-circuit reads.
-    loans: Arc<Shelf>,
+    loans: Arc<Loans>,
 }
 
 struct Shared {
@@ -71,11 +71,11 @@ impl Devices {
         getrandom::fill(&mut owner).map_err(|e| Error::usage(format!("no random numbers: {e}")))?;
         let (boot_id, incarnation) = (net::address::boot_id(), AtomicU64::new(0));
         let shared = Arc::new(Shared { session, options, tally, net, boot_id, owner, incarnation });
-        Ok(Devices { shared, iods: Mutex::default(), loans: Arc::new(Shelf::new()) })
+        Ok(Devices { shared, iods: Mutex::default(), loans: Arc::new(Loans::new()) })
     }
 
     /// Returns the loans of these iods.
-    pub(crate) fn loans(&self) -> &Arc<Shelf> {
+    pub(crate) fn loans(&self) -> &Arc<Loans> {
         &self.loans
     }
 
@@ -90,7 +90,7 @@ impl Devices {
                 link: AsyncMutex::default(),
                 lends: AtomicBool::new(false),
                 places: Semaphore::new(shared.options.in_flight_per_iod.max(1)),
-                waits: Waits::default(),
+                waits: LongWaits::default(),
             })
         };
         iods.entry(id).or_insert_with(made).clone()
@@ -105,7 +105,7 @@ pub(crate) struct Iod {
     /// Whether the iod may lend files over the current connection.
     lends: AtomicBool,
     places: Semaphore,
-    waits: Waits,
+    waits: LongWaits,
 }
 
 /// A connection that has completed HELLO.

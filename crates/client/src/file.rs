@@ -1,15 +1,15 @@
 //! An open file: reads, asynchronous writes, and making the writes durable.
 
-mod ahead;
 mod append;
-mod finish;
+mod close;
 mod locks;
+mod read_ahead;
 
 pub(crate) use append::Appending;
 pub use locks::HeldLock;
 
 use crate::compound::Caller;
-use crate::governor::Ruling;
+use crate::effective_policy::Ruling;
 use crate::inode::Inode;
 use crate::mount::{Node, OpenFlags};
 use crate::{Error, Placement, Result};
@@ -35,7 +35,7 @@ pub(crate) struct Open {
     inode: Arc<Inode>,
     key: u64,
     origin: Origin,
-    ahead: ahead::Ahead,
+    ahead: read_ahead::ReadAhead,
 }
 
 /// How the file was opened.
@@ -118,7 +118,7 @@ impl ReadResult {
 
 impl File {
     pub(crate) fn new(inode: Arc<Inode>, key: u64, opened_as: Attrs, origin: Origin) -> Self {
-        File { open: Some(Open { inode, key, origin, ahead: ahead::Ahead::default() }), opened_as }
+        File { open: Some(Open { inode, key, origin, ahead: read_ahead::ReadAhead::default() }), opened_as }
     }
 
     fn open(&self) -> &Open {
@@ -266,7 +266,7 @@ impl File {
     /// Returns the policy like [`File::policy`], with the place that each part comes from.
     pub fn effective_policy(&self) -> Effective {
         let inode = self.inode();
-        self.open().origin.ruling.effective(&inode.mount.governor, inode.own())
+        self.open().origin.ruling.effective(&inode.mount.effective_policy, inode.own())
     }
 
     /// Returns the first run of written bytes at or after `offset`, or `None` if there is none before the end of the

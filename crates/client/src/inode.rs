@@ -1,6 +1,7 @@
 //! One open file of a mount: the state that all opens of this file in the mount share, such as layout, size, and unsent
 //! bytes.
 
+mod abandoned_requests;
 mod commit;
 mod copy;
 mod delegation;
@@ -9,7 +10,6 @@ mod locks;
 mod opens;
 mod read;
 mod seek;
-mod strays;
 mod write;
 
 pub use delegation::Keeper;
@@ -24,9 +24,9 @@ use write::Lane;
 
 use crate::compound::Caller;
 use crate::drivers::Layout;
+use crate::effective_policy::Ruling;
 use crate::extents::Extents;
 use crate::file::Appending;
-use crate::governor::Ruling;
 use crate::mount::{Inner, OpenFlags, Times, usual};
 use crate::{Error, Node, Result};
 use layout::kinds::native::Update;
@@ -229,13 +229,13 @@ impl Inode {
         let before = *own;
         change(&mut own);
         if *own != before {
-            self.mount.governor.changed();
+            self.mount.effective_policy.changed();
         }
     }
 
     /// Returns the effective policy of an open with this ruling.
     pub(crate) fn policy_by(&self, ruling: &Ruling) -> Policy {
-        ruling.policy(&self.mount.governor, || self.own())
+        ruling.policy(&self.mount.effective_policy, || self.own())
     }
 
     /// Returns the policy of the last writer.

@@ -1,36 +1,36 @@
 //! A mounted file system: the connection, its open files, and the state that they share.
 
 mod attrs;
-mod behind;
+mod deferred_close;
 mod dirs;
-mod leaving;
+mod flush_timer;
 pub(crate) mod names;
 mod negative;
 mod open;
+mod path_expectations;
 mod policy;
-mod walks;
 
 pub use attrs::XattrMode;
-use behind::Behind;
-pub(crate) use behind::{Due, Times};
 pub use dirs::{Entry, ReadDir};
+use flush_timer::FlushTimer;
+pub(crate) use flush_timer::{Due, Times};
 pub(crate) use open::CURRENT;
 pub use open::{CreateOptions, OpenFlags, OpenOptions};
-pub use walks::Walk;
+pub use path_expectations::PathExpectation;
 
 use crate::compound::{Caller, Compound};
 use crate::counters::Tally;
 use crate::devices::Devices;
 use crate::drivers::Drivers;
-use crate::governor::Governor;
+use crate::effective_policy::EffectivePolicy;
 use crate::inode::{Inode, Keeper};
 use crate::session::Session;
-use crate::window::Window;
-use crate::{Counters, Error, Options, Result, Target, governor};
+use crate::write_window::WriteWindow;
+use crate::{Counters, Error, Options, Result, Target, effective_policy};
 use bytes::Bytes;
+use deferred_close::DeferredCloses;
+pub(crate) use deferred_close::{Left, Queued};
 use layout::Origin;
-use leaving::Leaving;
-pub(crate) use leaving::{Left, Queued};
 use nfs::client::fattr;
 use policy::Timing;
 pub(crate) use policy::usual;
@@ -50,7 +50,7 @@ pub struct Mount {
     /// The caller in whose name this mount sends requests.
     pub(crate) caller: Caller,
     /// The path expectations of operations by name.
-    walks: Option<Arc<[Walk]>>,
+    walks: Option<Arc<[PathExpectation]>>,
 }
 
 /// A file of any kind, by identity: the node stays valid after a rename, and becomes stale when the file is removed.
@@ -67,11 +67,11 @@ pub(crate) struct Inner {
     pub(crate) session: Session,
     pub(crate) options: Options,
     pub(crate) tally: Arc<Tally>,
-    pub(crate) window: Window,
+    pub(crate) window: WriteWindow,
     /// Buffer space for read-ahead.
     pub(crate) read_ahead: Arc<Semaphore>,
     /// The policy settings that apply to all files.
-    pub(crate) governor: Governor,
+    pub(crate) effective_policy: EffectivePolicy,
     /// The measured service times, for a write threshold that depends on them.
     timing: Mutex<Timing>,
     pub(crate) devices: Arc<Devices>,
@@ -87,7 +87,7 @@ pub(crate) struct Inner {
     /// Grows with every change of a file's size in this mount.
     stamps: AtomicU64,
     opening: Mutex<Opening>,
-    behind: Behind,
+    behind: FlushTimer,
     /// Held for reading by the tasks that close dropped files.
     pub(crate) dropped: Arc<RwLock<()>>,
     /// Number of lost changes already reported to callers that sync names.
@@ -140,7 +140,7 @@ pub(crate) struct Inodes {
     /// The negative-lookup cache.
     pub(crate) names: negative::Names,
     /// Opens whose CLOSE is deferred.
-    pub(crate) leaving: Leaving,
+    pub(crate) leaving: DeferredCloses,
 }
 
 impl Inodes {
@@ -186,15 +186,15 @@ impl Mount {
         let net = session.net_counters();
         let devices = Arc::new(Devices::new(session.clone(), options.clone(), tally.clone(), net)?);
         let drivers = Drivers::new(devices.clone(), tally.clone());
-        let window = Window::new(options.window_bytes());
+        let window = WriteWindow::new(options.window_bytes());
         let read_ahead = Arc::new(Semaphore::new(READ_AHEAD_BYTES));
         let (owners, stamps) = (AtomicU64::new(0), AtomicU64::new(0));
         let (opening, timing) = (Mutex::default(), Mutex::default());
-        let governor = Governor::new(options.driver, options.policy, options.environment);
+        let effective_policy = EffectivePolicy::new(options.driver, options.policy, options.environment);
         if let Some(told) = &told {
-            let words = governor::heard(told, Origin::Directory);
-            governor.heard_server(words.0);
-            governor.heard_directory(root.id, words);
+            let words = effective_policy::heard(told, Origin::Directory);
+            effective_policy.heard_server(words.0);
+            effective_policy.heard_directory(root.id, words);
         }
         let runtime = Handle::current();
         let inner = Inner {
@@ -203,7 +203,7 @@ impl Mount {
             tally,
             window,
             read_ahead,
-            governor,
+            effective_policy,
             timing,
             devices,
             drivers,
@@ -214,7 +214,7 @@ impl Mount {
             owners,
             stamps,
             opening,
-            behind: Behind::default(),
+            behind: FlushTimer::default(),
             dropped: Arc::default(),
             losses: AtomicU64::new(0),
         };

@@ -2,16 +2,16 @@
 //! lost session.
 
 mod callbacks;
+mod durability_barrier;
 mod establish;
 mod lease;
 mod revoked;
-mod settled;
 
 use crate::compound::{Compound, Results, Sealed, nfs_error};
 use crate::counters::{Tally, add};
-use crate::load::Load;
+use crate::long_waits::LongWaits;
+use crate::mgr_load::MgrLoad;
 use crate::mount::Inodes;
-use crate::waiting::Waits;
 use crate::{Error, Options, Result, Target};
 use callbacks::Callbacks;
 use establish::Link;
@@ -52,7 +52,7 @@ struct Shared {
     address: Address,
     options: Options,
     tally: Arc<Tally>,
-    load: Arc<Load>,
+    load: Arc<MgrLoad>,
     net: net::Counters,
     auth: Auth,
     owner: client_owner4,
@@ -64,8 +64,8 @@ struct Shared {
     inodes: Arc<Inodes>,
     /// Whether a task is looking for revoked state.
     testing: AtomicBool,
-    settling: settled::Settling,
-    waits: Waits,
+    settling: durability_barrier::DurabilityBarrier,
+    waits: LongWaits,
 }
 
 /// The current session; each session of this client is an epoch.
@@ -116,7 +116,7 @@ impl Session {
         let shared = Shared {
             auth: establish::auth(&options),
             owner: establish::owner(&options)?,
-            waits: Waits::of(&address),
+            waits: LongWaits::of(&address),
             address,
             options,
             tally,
@@ -140,7 +140,7 @@ impl Session {
     }
 
     /// Returns how long requests wait at the mgr.
-    pub(crate) fn load(&self) -> &Load {
+    pub(crate) fn load(&self) -> &MgrLoad {
         &self.shared.load
     }
 
@@ -239,7 +239,7 @@ impl Session {
     pub(crate) fn epoch_of_names(&self) -> Option<u64> {
         let table = lock(&self.shared.table);
         let session = table.session.as_ref()?;
-        session.is_heard_of(nfs::names::RELIED_ON, now()).then_some(table.number)
+        session.is_heard_of(nfs::name_delegations::RELIED_ON, now()).then_some(table.number)
     }
 
     /// Returns the client id of the current session.

@@ -4,14 +4,14 @@
 mod memory_mgr;
 
 use bytes::Bytes;
-use client::{CreateOptions, Error, Mount, Node, OpenFlags, Walk, XattrMode};
+use client::{CreateOptions, Error, Mount, Node, OpenFlags, PathExpectation, XattrMode};
 use memory_mgr::{MemoryMgr, options};
 use std::future::Future;
 use types::{Cred, FileKind, Renaming, SetAttrs, Status};
 
-fn walk(from: &Node, names: &[&str], to: &Node) -> Walk {
+fn walk(from: &Node, names: &[&str], to: &Node) -> PathExpectation {
     let names = names.iter().map(|name| Bytes::copy_from_slice(name.as_bytes())).collect();
-    Walk { to: to.id, from: from.clone(), names }
+    PathExpectation { to: to.id, from: from.clone(), names }
 }
 
 /// A directory `a/b` with a file `f`.

@@ -2,16 +2,16 @@
 //!
 //! The thread that read a request works on it first. Many requests end there, such as a write that fits into the
 //! window. A request that has to wait costs no thread switch before its answer arrives. The waker hands it to the
-//! runtime ([`crate::turns`]): this is the task that read the answer from the network.
+//! runtime ([`crate::poll_scheduling`]): this is the task that read the answer from the network.
 
 use crate::Errno;
 use crate::fs::FileSystem;
 use crate::ops::GivenUp;
+use crate::poll_scheduling::PollScheduling;
 use crate::reply::Reply;
 use crate::request::{Op, Request};
 use crate::signals;
 use crate::transport::Transport;
-use crate::turns::Turns;
 use futures_util::future::{BoxFuture, FutureExt};
 use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
@@ -59,7 +59,7 @@ struct Task {
     asker: u32,
     /// Whether the mount has looked for signals from before the request.
     looked: AtomicBool,
-    turns: Turns,
+    turns: PollScheduling,
     /// The future of the request; `None` when it is answered.
     work: Mutex<Option<BoxFuture<'static, Reply>>>,
 }
@@ -86,7 +86,7 @@ impl Dispatcher {
         let (given_up, asker) = (request.op.given_up(), request.header.pid);
         let work = AssertUnwindSafe(self.fs.clone().carry_out(request)).catch_unwind();
         let work = work.map(|outcome| outcome.unwrap_or(Reply::Failed(EIO))).boxed();
-        let (turns, work) = (Turns::begun(), Mutex::new(Some(work)));
+        let (turns, work) = (PollScheduling::begun(), Mutex::new(Some(work)));
         let task = Arc::new(Task {
             dispatcher: self.clone(),
             ticket,

@@ -10,7 +10,7 @@
 
 use crate::Errno;
 use crate::abi::opcode;
-use crate::calls::{self, Call};
+use crate::caller_syscall::{self, Call};
 use crate::fs::{Answer, FileSystem};
 use crate::ops;
 use crate::reply::Reply;
@@ -86,7 +86,7 @@ async fn call_of(request: &Request, (dir, dir_name): (FileId, Option<Bytes>)) ->
         let wanted = name.map(wanted).unwrap_or_default();
         (call, wanted)
     };
-    calls::look(request.header.pid, look).await
+    caller_syscall::look(request.header.pid, look).await
 }
 
 impl FileSystem {
@@ -149,7 +149,7 @@ impl FileSystem {
             Op::Lookup { .. } if wanted.makes => return Err(ENOENT),
             // As the first case, of the same name, for another thread.
             Op::Lookup { name } if self.rewalks.drops(header.pid, header.node, name) => return Err(ESTALE),
-            Op::Open { .. } => drop(self.vanishing.gone(header.pid, header.node)),
+            Op::Open { .. } => drop(self.open_unlink_races.gone(header.pid, header.node)),
             _ => {}
         }
         self.rewalks.begin(header.pid, call.text());

@@ -2,21 +2,21 @@
 
 use crate::Errno;
 use crate::abi::{self, opcode};
+use crate::caller_syscall::{self, Call};
 use crate::callers::Callers;
-use crate::calls::{self, Call};
+use crate::coherence::recent_attrs::{Mark, RecentAttrs};
+use crate::coherence::set_sizes::Resizing;
+use crate::coherence::write_back::{NotAlone, Recalled, WriteBack, Writing};
 use crate::config::Config;
-use crate::lately::{Lately, Mark};
 use crate::nodes::Nodes;
+use crate::open_unlink_race::OpenUnlinkRaces;
 use crate::opens::Opens;
 use crate::ops::{self, InDirectory};
 use crate::read_ahead::ReadAhead;
 use crate::reply::{Body, Lifetimes, Reply};
 use crate::request::{Header, Request};
-use crate::resizing::Resizing;
 use crate::rewalks::Rewalks;
 use crate::transport::Transport;
-use crate::vanishing::Vanishing;
-use crate::write_back::{NotAlone, Recalled, WriteBack, Writing};
 use client::{Access, File, Mount, Node, OpenFlags, Settings};
 use rustix::fs::OFlags;
 use std::sync::atomic::AtomicBool;
@@ -46,9 +46,9 @@ pub(crate) struct FileSystem {
     pub(crate) opens: Opens,
     /// Whether the mount, not the kernel, clears setuid and setgid bits on a write.
     pub(crate) drops_privileges: AtomicBool,
-    pub(crate) lately: Lately,
+    pub(crate) recent_attrs: RecentAttrs,
     pub(crate) read_ahead: ReadAhead,
-    pub(crate) vanishing: Vanishing,
+    pub(crate) open_unlink_races: OpenUnlinkRaces,
     pub(crate) rewalks: Rewalks,
     pub(crate) resizing: Resizing,
     pub(crate) write_back: WriteBack,
@@ -71,9 +71,9 @@ impl FileSystem {
             nodes,
             opens: Opens::default(),
             drops_privileges: AtomicBool::default(),
-            lately: Lately::default(),
+            recent_attrs: RecentAttrs::default(),
             read_ahead: ReadAhead::default(),
-            vanishing: Vanishing::default(),
+            open_unlink_races: OpenUnlinkRaces::default(),
             rewalks: Rewalks::default(),
             resizing: Resizing::default(),
             write_back,
@@ -141,13 +141,13 @@ impl FileSystem {
         if by_path && self.nodes.comes_again(header.node, header.pid) || !by_path && !header.expects {
             return false;
         }
-        let call: Call = calls::look(header.pid, |call| call).await;
+        let call: Call = caller_syscall::look(header.pid, |call| call).await;
         if self.rewalks.is_walking(header.pid, call.text()) || by_path && call.is_fstat() {
             return false;
         }
         if by_path && call.opens() {
             // `ops::open` has done this already for OPEN, but not for a lookup or a GETATTR within open(2).
-            self.vanishing.gone(header.pid, header.node);
+            self.open_unlink_races.gone(header.pid, header.node);
         }
         self.rewalks.begin(header.pid, call.text());
         true
@@ -247,7 +247,7 @@ impl FileSystem {
             lifetimes.attrs = Duration::ZERO;
         }
         if let Some(mark) = found.filter(|_| !lifetimes.attrs.is_zero()) {
-            self.lately.tell(number, attrs, mark);
+            self.recent_attrs.tell(number, attrs, mark);
         }
         crate::reply::entry(body, number, attrs, lifetimes)
     }
@@ -300,7 +300,7 @@ impl FileSystem {
         if header.opcode != opcode::STATX || valid.is_zero() {
             return None;
         }
-        let (attrs, ago) = self.lately.take(header.node)?;
+        let (attrs, ago) = self.recent_attrs.take(header.node)?;
         Some(told(header, &attrs, valid.saturating_sub(ago)))
     }
 
@@ -320,7 +320,7 @@ impl FileSystem {
 
     /// Ensures that the kernel does not continue with attributes older than these.
     pub(crate) fn renew(&self, number: u64, attrs: &Attrs) {
-        self.lately.changed();
+        self.recent_attrs.changed();
         // The kernel may have dropped the last answer, and may consider an older answer valid.
         let unsure = !self.write_back.is_on() && !self.nodes.believes_size(number, attrs.size);
         if self.nodes.tell(number, attrs) || unsure {

@@ -1,15 +1,15 @@
 //! A mounted file system, from the mount to the end of its connection.
 
+use crate::coherence::write_back::WriteBack;
 use crate::config::{Carrier, Config};
-use crate::crowd;
 use crate::dispatch::Dispatcher;
 use crate::fs::FileSystem;
 use crate::guard::Guard;
+use crate::inode_limit;
 use crate::mounting;
 use crate::transport::Transport;
 use crate::transports::device::Device;
 use crate::transports::uring::{self, Uring};
-use crate::write_back::WriteBack;
 use client::{Mount, Node};
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::io;
@@ -51,7 +51,7 @@ impl Mounted {
         let guard = guard(&config, &dir);
         let fs = FileSystem::new(mount, root, config).map_err(|e| io::Error::other(e.to_string()))?;
         fs.connect(&transport);
-        tokio::spawn(crowd::watch(Arc::downgrade(&fs)));
+        tokio::spawn(inode_limit::watch(Arc::downgrade(&fs)));
         fs.read_ahead.mounted_at(&dir);
         fs.write_back.mounted_at(&dir);
         let dispatcher = Arc::new(Dispatcher::new(fs.clone(), transport.clone(), Handle::current()));

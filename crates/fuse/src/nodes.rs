@@ -1,9 +1,9 @@
 //! The table of inodes that the kernel knows, by node id.
 
-use crate::places::{Place, Places, Trusted};
+use crate::known_names::{KnownNames, Place, Trusted};
 use crate::{Errno, abi};
 use bytes::Bytes;
-use client::{Node, Walk};
+use client::{Node, PathExpectation};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -98,7 +98,7 @@ struct Known {
     /// The number of the directory in which the kernel found the file last.
     dir: u64,
     /// The names by which the kernel found the file.
-    places: Places,
+    places: KnownNames,
     /// The kernel's lookup count: the number of entries it received, less the number that it has forgotten.
     lookups: u64,
     /// Change attribute and size when the kernel last received attributes.
@@ -142,7 +142,7 @@ impl Known {
         // memory.
         let node = Node { id: node.id, handle: Bytes::copy_from_slice(&node.handle) };
         let believed = Some((attrs.size, attrs.mtime));
-        let (told, told_time, places) = (None, attrs.mtime, Places::default());
+        let (told, told_time, places) = (None, attrs.mtime, KnownNames::default());
         let (pages, past, as_dir, gone) = (None, false, None, 0);
         Known { node, dir, places, lookups: 0, told, told_time, pages, past, believed, as_dir, told_at, gone }
     }
@@ -322,11 +322,11 @@ impl Nodes {
     }
 
     /// Returns the known paths by which the kernel found a file.
-    pub(crate) fn walks(&self, number: u64) -> Vec<Walk> {
+    pub(crate) fn walks(&self, number: u64) -> Vec<PathExpectation> {
         let table = self.table();
         let Some(known) = table.get(&number).filter(|known| known.gone != GONE_HERE) else { return Vec::new() };
         let paths = known.places.in_use(self.now(), self.trusted).filter_map(|place| path(&table, place));
-        paths.map(|names| Walk { to: known.node.id, from: self.root.clone(), names }).collect()
+        paths.map(|names| PathExpectation { to: known.node.id, from: self.root.clone(), names }).collect()
     }
 
     /// Returns the name by which the kernel found a file last.
@@ -614,7 +614,7 @@ mod tests {
 
     /// Returns the paths to a file, each as one string.
     fn paths(nodes: &Nodes, number: u64) -> Vec<String> {
-        let text = |walk: Walk| String::from_utf8(walk.names.join(&b'/')).unwrap();
+        let text = |walk: PathExpectation| String::from_utf8(walk.names.join(&b'/')).unwrap();
         nodes.walks(number).into_iter().map(text).collect()
     }
 

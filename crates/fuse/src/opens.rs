@@ -1,9 +1,9 @@
 //! The table of open files and directories, by the handle that the kernel received.
 
-use crate::lately::Mark;
-use crate::lockers::Lockers;
-use crate::mapped::Mapped;
-use crate::write_back::Writing;
+use crate::coherence::mmap::MappedPages;
+use crate::coherence::recent_attrs::Mark;
+use crate::coherence::write_back::Writing;
+use crate::lock_owners::LockOwners;
 use crate::{Errno, abi};
 use client::{Entry, File, ReadDir};
 use rustix::fs::OFlags;
@@ -89,7 +89,7 @@ pub(crate) struct FilePages {
     /// Written-back pages that are not durable yet. They are due for each open that may have written to them.
     written: Written,
     /// Mappings through opens that bypass the page cache otherwise.
-    pub(crate) mapped: Mapped,
+    pub(crate) mapped: MappedPages,
     /// The number of the delegation under which the kernel has read all the pages that it has.
     got_under: AtomicU64,
     lingering: Lingering,
@@ -183,7 +183,7 @@ impl Pages {
     /// Records one more open of a file, through the page cache or not, under this delegation.
     fn opened(&self, number: u64, (cached, delegation): (bool, Option<u64>)) -> Arc<FilePages> {
         let mut table = self.table();
-        let (written, mapped, got_under) = (Written::new(false), Mapped::default(), AtomicU64::new(0));
+        let (written, mapped, got_under) = (Written::new(false), MappedPages::default(), AtomicU64::new(0));
         let (lingering, forgetting) = (Lingering::default(), Mutex::default());
         let known = || Arc::new(FilePages { written, mapped, got_under, lingering, forgetting });
         let none = || PagesOf { opens: 0, cached: 0, known: known() };
@@ -247,7 +247,7 @@ pub(crate) struct Opens {
     files: RwLock<HashMap<u64, Arc<OpenFile>>>,
     pages: Pages,
     dirs: RwLock<HashMap<u64, Arc<OpenDir>>>,
-    lockers: Lockers,
+    lockers: LockOwners,
 }
 
 fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
@@ -287,7 +287,7 @@ impl OpenFile {
     }
 
     /// Returns the mappings of its pages.
-    pub(crate) fn mapped(&self) -> &Mapped {
+    pub(crate) fn mapped(&self) -> &MappedPages {
         &self.pages.mapped
     }
 
@@ -360,7 +360,7 @@ impl Opens {
     }
 
     /// Returns the lock owners.
-    pub(crate) fn lockers(&self) -> &Lockers {
+    pub(crate) fn lockers(&self) -> &LockOwners {
         &self.lockers
     }
 

@@ -1,17 +1,17 @@
 //! The server of an iod, which serves a store over TCP and a Unix socket.
 
+mod capability_check;
 mod connection;
-mod judge;
-mod lend;
-mod lengths;
-mod lines;
+mod file_sizes;
+mod incarnations;
 mod listen;
-mod news;
 mod objects;
 mod peer;
 mod procedures;
 mod pulls;
+mod short_circuit;
 mod socket;
+mod write_reports;
 
 use std::fs;
 use std::io;
@@ -31,12 +31,12 @@ use wire::native::{Counter, Key, Local};
 
 use crate::buffers::Pool;
 use crate::store::{Store, StoreError};
-use judge::Judge;
-use lengths::Lengths;
-use lines::Lines;
+use capability_check::CapabilityCheck;
+use file_sizes::FileSizes;
+use incarnations::Incarnations;
 use listen::{Listener, Live};
-use news::News;
 use pulls::Pulls;
+use write_reports::WriteReports;
 
 pub use connection::Broken;
 pub use objects::ObjectBytes;
@@ -118,14 +118,14 @@ pub enum StartError {
 /// The service without threads and sockets: a store, and the secret that decides which requests are valid.
 pub struct Served {
     store: Store,
-    judge: Judge,
+    judge: CapabilityCheck,
     pool: Pool,
     local: Option<Local>,
     lend: bool,
     data_server: Vec<String>,
-    lines: Arc<Lines>,
-    news: News,
-    lengths: Lengths,
+    lines: Arc<Incarnations>,
+    news: WriteReports,
+    lengths: FileSizes,
     pulls: Pulls,
     /// Counters of the other service for the same objects (`ds`).
     doors: OnceLock<Box<dyn Fn() -> Vec<Counter> + Send + Sync>>,
@@ -135,15 +135,15 @@ impl Served {
     /// Makes a service for `store` that accepts clients with tickets from the mgr of the cluster with this secret.
     pub fn new(store: Store, key: &Key) -> Self {
         Served {
-            judge: Judge::new(key, store.fsid(), store.iod()),
+            judge: CapabilityCheck::new(key, store.fsid(), store.iod()),
             store,
             pool: Pool::default(),
             local: None,
             lend: true,
             data_server: Vec::new(),
             lines: Arc::default(),
-            news: News::default(),
-            lengths: Lengths::default(),
+            news: WriteReports::default(),
+            lengths: FileSizes::default(),
             pulls: Pulls::default(),
             doors: OnceLock::new(),
         }

@@ -1,16 +1,16 @@
 //! The object store of an iod: objects as files of a local directory (`docs/FORMATS.md`, "Object store").
 
+mod block_checksums;
 mod cache;
 mod claim;
 mod format;
-mod gone;
+mod free_space;
 mod head;
 mod list;
 mod object;
-mod room;
 mod scrub;
 mod shards;
-mod sums;
+mod tombstones;
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -34,13 +34,13 @@ pub(crate) use object::{Lent, Object, Open, ReadPlan};
 use crate::counters::Counters;
 use crate::disks::{Disk, DiskFile, Local, write_all};
 use crate::lock::lock;
+use block_checksums::BlockChecksums;
 use cache::{Cache, Lookup};
 use claim::Claimed;
-use gone::Gone;
+use free_space::FreeSpace;
 use head::Head;
-use room::Room;
 use shards::{Leaf, Shards};
-use sums::Sums;
+use tombstones::Tombstones;
 
 /// Maximum number of objects whose failed sync is remembered individually; beyond it the whole store counts as failed.
 const FAILED_MAX: usize = 1024;
@@ -63,8 +63,8 @@ pub struct Store {
     counters: Counters,
     shards: Shards,
     cache: Cache,
-    room: Room,
-    gone: Gone,
+    room: FreeSpace,
+    gone: Tombstones,
     claimed: Mutex<Claimed>,
     /// See [`Store::check_confirmed`].
     confirmed: AtomicBool,
@@ -154,8 +154,8 @@ impl Store {
             counters: Counters::default(),
             shards: Shards::default(),
             cache: Cache::new(capacity),
-            room: Room::default(),
-            gone: Gone::default(),
+            room: FreeSpace::default(),
+            gone: Tombstones::default(),
             claimed: Mutex::new(claimed),
             confirmed,
             failed: Mutex::default(),
@@ -208,7 +208,7 @@ impl Store {
     /// When the system cannot report the capacity.
     pub fn capacity(&self) -> io::Result<(u64, u64)> {
         let (total, free) = self.disk.capacity()?;
-        Ok((total, room::spare((total, free))))
+        Ok((total, free_space::spare((total, free))))
     }
 
     /// Claims free space for `len` new bytes; fails with `NoSpc` if the disk would be left with less than its reserve.
@@ -218,7 +218,7 @@ impl Store {
 
     /// Returns how many bytes may be reserved before the free space must be checked again.
     fn piece(&self) -> u64 {
-        room::piece(self.capacity().map_or(0, |(_, spare)| spare))
+        free_space::piece(self.capacity().map_or(0, |(_, spare)| spare))
     }
 
     /// Returns the object with this id, existing or not.
@@ -284,7 +284,7 @@ impl Store {
 
     /// Opens the checksums of the object that was created with this nonce; returns whether their file had to be
     /// created. A new object starts without checksums.
-    fn open_sums(&self, id: FileId, nonce: u64, new: bool) -> io::Result<(Sums, bool)> {
+    fn open_sums(&self, id: FileId, nonce: u64, new: bool) -> io::Result<(BlockChecksums, bool)> {
         let path = Shards::sums_path(id);
         let (file, made) = match self.disk.open(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => (self.disk.create_new(&path)?, true),
@@ -293,7 +293,7 @@ impl Store {
         if new && !made {
             file.set_len(0)?;
         }
-        Ok((Sums::open(file, nonce, new || made)?, made))
+        Ok((BlockChecksums::open(file, nonce, new || made)?, made))
     }
 
     /// Returns a nonce for a new object, if the store has checksums.

@@ -6,7 +6,7 @@ pub mod dump;
 pub mod engine;
 pub mod engines;
 mod ids;
-mod life;
+mod inode_lifetime;
 pub mod log;
 mod namespace;
 mod ops;

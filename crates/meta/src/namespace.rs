@@ -295,7 +295,7 @@ impl<E: Engine> Namespace<E> {
     /// Raises the generation of a regular file to one that an iod already has. Returns whether the generation was
     /// lower.
     pub async fn raise_generation(&self, now: Timestamp, id: FileId, least: Generation) -> Result<bool, Status> {
-        self.change(&Cred::root(), now, |tx| ops::raise::plan(tx, id, least)).await
+        self.change(&Cred::root(), now, |tx| ops::raise_generation::plan(tx, id, least)).await
     }
 
     /// Returns the end of the bytes of a regular file that are known to be on an iod's disk; 0 if none are known.
@@ -658,7 +658,7 @@ impl<E: Engine> Namespace<E> {
             // Cached numbers may be in use too.
             self.shared.ids.clear();
         }
-        self.change(&root, now, |tx| ops::mend::plan(tx, fault, lost)).await
+        self.change(&root, now, |tx| ops::repair::plan(tx, fault, lost)).await
     }
 
     /// Returns whether a fault that a check found still exists and can be repaired.
@@ -666,7 +666,7 @@ impl<E: Engine> Namespace<E> {
         let root = Cred::root();
         // Any directory will do, because nothing is changed.
         let (answer, _) = self.plan(&root, Timestamp::default(), &|tx| {
-            ops::mend::plan(tx, fault, Some(FileId::ROOT)).or_else(|e| match e {
+            ops::repair::plan(tx, fault, Some(FileId::ROOT)).or_else(|e| match e {
                 Status::Exist => ops::known(Mended::Yes),
                 e => Err(e),
             })
@@ -675,7 +675,7 @@ impl<E: Engine> Namespace<E> {
     }
 
     async fn lost_and_found(&self, now: Timestamp) -> Result<FileId, Status> {
-        let (root, name) = (Cred::root(), ops::mend::LOST_AND_FOUND);
+        let (root, name) = (Cred::root(), ops::repair::LOST_AND_FOUND);
         match self.lookup(&root, FileId::ROOT, name) {
             Ok(found) if found.kind == FileKind::Directory => return Ok(found.id),
             Ok(_) => return Err(Status::NotDir),

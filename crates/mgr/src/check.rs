@@ -5,13 +5,13 @@
 //! connection when one breaks. Each apparent problem is checked again before it is reported, so that work in progress
 //! is not taken for damage.
 
-mod cuts;
 mod files;
 mod finding;
 mod names;
 mod objects;
 mod run;
 mod scrubbed;
+mod truncations;
 
 use crate::gateway::NfsServer;
 use crate::paths;

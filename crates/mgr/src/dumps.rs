@@ -4,7 +4,7 @@
 //! snapshot is taken, the mgr leaves a new mark with the iods. From then on a store that is restored from the dump is
 //! detected as an older copy.
 
-use crate::room::Room;
+use crate::volume::Volume;
 use bytes::Bytes;
 use meta::engine::Walk;
 use meta::{DumpError, DumpPart};
@@ -45,12 +45,12 @@ fn refused(why: impl Into<String>) -> DumpReply {
 
 impl Dumps {
     /// Answers one DUMP request.
-    pub(crate) async fn call(&self, room: &Arc<Room>, args: DumpArgs) -> DumpReply {
+    pub(crate) async fn call(&self, volume: &Arc<Volume>, args: DumpArgs) -> DumpReply {
         let mut running = self.0.lock().await;
         if args.run == 0 {
             // A dump whose requester is gone must not block others: a new dump replaces it.
             *running = None;
-            let run = match begin(room).await {
+            let run = match begin(volume).await {
                 Ok(run) => running.insert(run),
                 Err(why) => return refused(why),
             };
@@ -65,10 +65,10 @@ impl Dumps {
 }
 
 /// Takes a snapshot of the store and leaves a new mark with the iods.
-async fn begin(room: &Arc<Room>) -> Result<Run, String> {
+async fn begin(volume: &Arc<Volume>) -> Result<Run, String> {
     let cannot = |what: &'static str| move |e| format!("{what}: {e}");
     let number = getrandom::u64().map_err(|e| e.to_string())?.max(1);
-    let namespace = room.namespace.clone();
+    let namespace = volume.namespace.clone();
     let store = crate::store::identity(&namespace).map_err(cannot("the metadata store cannot be read"))?;
     let total = namespace.files().unwrap_or(0).saturating_mul(RECORDS_PER_FILE);
     let (tell, mut parts) = mpsc::channel(WAITING);
@@ -82,7 +82,7 @@ async fn begin(room: &Arc<Room>) -> Result<Run, String> {
     if parts.recv().await != Some(DumpPart::Begun) {
         return Err(outcome(task).await.unwrap_or_default());
     }
-    room.iods.leave_mark().await.map_err(cannot("no mark can be left with the iods"))?;
+    volume.iods.leave_mark().await.map_err(cannot("no mark can be left with the iods"))?;
     Ok(Run { number, parts, task, total, last: DumpReply::default() })
 }
 

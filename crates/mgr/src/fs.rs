@@ -1,8 +1,8 @@
 //! The file system of the NFS server: it implements the server's trait and passes each call to the namespace or to
-//! [`Room`].
+//! [`Volume`].
 
 use crate::handle;
-use crate::room::{Room, now};
+use crate::volume::{Volume, now};
 use bytes::Bytes;
 use layout::kinds::{files, flexfiles, native};
 use meta::{ChangeInfo, How, SetXattr};
@@ -17,7 +17,7 @@ use types::{
 
 /// The file system that the NFS server uses; clones share it.
 #[derive(Clone, Debug)]
-pub struct Files(pub(crate) Arc<Room>);
+pub struct Files(pub(crate) Arc<Volume>);
 
 /// The access that every client has to a pseudo directory above an export.
 const ON_THE_WAY: u32 = access::READ | access::LOOKUP | access::EXECUTE;

@@ -1,15 +1,16 @@
 //! The RPC service of the mgr's port: NFS and the admin program.
 
 use crate::backchannel::Backchannel;
+use crate::background::scrub;
 use crate::caller::Seen;
 use crate::check::Checks;
 use crate::dumps::Dumps;
 use crate::fs::Files;
-use crate::mismatch::{Asked, Mismatches};
-use crate::near::Near;
+use crate::local_socket_hint::LocalSocket;
 use crate::random::Random;
-use crate::room::now;
-use crate::{caller, scrub, status};
+use crate::refused_clients::{Asked, RefusedClients};
+use crate::volume::now;
+use crate::{caller, status};
 use net::Address;
 use net::rpc::{CallContext, Refusal, Service};
 use nfs::exports::View;
@@ -45,8 +46,8 @@ pub(crate) struct Gateway {
     pub(crate) started: Instant,
     pub(crate) checks: Checks,
     pub(crate) dumps: Dumps,
-    pub(crate) mismatches: Mismatches,
-    pub(crate) near: Near,
+    pub(crate) mismatches: RefusedClients,
+    pub(crate) local_socket: LocalSocket,
     pub(crate) random: Random,
 }
 
@@ -161,12 +162,12 @@ impl Gateway {
                 let args = NearArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
                 body.finish().map_err(|_| Refusal::GarbageArgs)?;
                 let exports = &self.server.fs().0.exports;
-                Ok(self.near.answer(&args, &context.peer, exports).to_bytes().into())
+                Ok(self.local_socket.answer(&args, &context.peer, exports).to_bytes().into())
             }
             (admin::VERSION, admin::NEAR_TO_ADMINISTER) => {
                 let args = NearArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
                 body.finish().map_err(|_| Refusal::GarbageArgs)?;
-                Ok(self.near.answer_to_administer(&args, context.peer.peer()).to_bytes().into())
+                Ok(self.local_socket.answer_to_administer(&args, context.peer.peer()).to_bytes().into())
             }
             (admin::VERSION, admin::PLACEMENT) => {
                 let args = PlacementArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;

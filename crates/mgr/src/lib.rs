@@ -4,47 +4,42 @@
 //! [`format`] makes a file system, [`Mgr::start`] serves it.
 
 mod backchannel;
+mod background;
 mod backup;
 mod caller;
 mod check;
 mod clients;
 mod cluster_file;
-mod collector;
 mod config;
 mod counters;
+mod data_server_reports;
 mod devices;
 mod dumps;
 mod error;
 mod exports;
 mod fs;
 mod gateway;
-mod gathered;
+mod gathered_writes;
 mod grants;
 mod handle;
+mod intents;
 mod iods;
+mod local_socket_hint;
 mod locks;
-mod mismatch;
 #[cfg(test)]
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;
-mod near;
-mod news;
-mod notes;
 mod paths;
 mod proxy;
 mod queue;
 mod random;
-mod rebuilder;
-mod recaller;
+mod refused_clients;
 mod rights;
-mod room;
 mod running;
-mod scrub;
-mod settler;
 mod space;
 mod status;
 mod store;
-mod sweeper;
+mod volume;
 
 pub use backup::{Dumped, check_dump, dump, restore};
 pub use cluster_file::ClusterFile;

@@ -4,7 +4,7 @@
 //! A right is a capability or the filehandle of a data server. It is valid until it expires, even if its layout was
 //! returned long before.
 
-use crate::room::Room;
+use crate::volume::Volume;
 use meta::Changed;
 use nfs::fs::Ctx;
 use std::collections::HashMap;
@@ -134,7 +134,7 @@ fn is_taken(before: &Attrs, after: &Attrs, who: Who) -> bool {
     }
 }
 
-impl Room {
+impl Volume {
     /// Sets attributes other than the size, and ends the rights at iods that the change takes away.
     pub(crate) async fn set_attributes(
         &self,

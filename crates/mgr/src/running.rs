@@ -1,6 +1,8 @@
 //! Start and stop of a mgr and of its background tasks.
 
 use crate::backchannel::Backchannel;
+use crate::background::scrub::Scrubs;
+use crate::background::{collect_orphans, delete_objects, finish_intents, rebuild_copies, recall_layouts, scrub};
 use crate::clients::Clients;
 use crate::cluster_file::ClusterFile;
 use crate::config::{Checked, Config, RIGHT_SECS};
@@ -9,14 +11,13 @@ use crate::error::{Error, random};
 use crate::exports::{self, Exports, Rule};
 use crate::fs::{Files, own_ctx};
 use crate::gateway::{Gateway, NfsServer};
-use crate::gathered::Gathered;
+use crate::gathered_writes::GatheredWrites;
+use crate::intents::Intents;
 use crate::iods::{self, Iods, Keeping};
-use crate::near::{self, Near};
-use crate::notes::Notes;
+use crate::local_socket_hint::{self, LocalSocket};
 use crate::rights::Rights;
-use crate::room::{Room, gathering, now};
-use crate::scrub::Scrubs;
-use crate::{collector, news, rebuilder, recaller, scrub, settler, status, store, sweeper};
+use crate::volume::{Volume, gathering, now};
+use crate::{data_server_reports, status, store};
 use meta::{Embedded, Namespace};
 use net::clock::unix_now;
 use net::rpc::{Door, Limits, serve};
@@ -78,9 +79,9 @@ impl Mgr {
         let cluster = ClusterFile::load(&config.cluster_file)?;
         let namespace = store::open(&config.dir, &cluster, &config.cluster_file).await?;
         // No other process uses the directory while the store is open.
-        let near = near::listen(&config.dir, u64::from_be_bytes(random()?)).await;
+        let local_socket = local_socket_hint::listen(&config.dir, u64::from_be_bytes(random()?)).await;
         let boot = store::boot().unwrap_or(u64::from_be_bytes(random()?));
-        Self::start_near(&config, cluster, (namespace, boot), listeners, near).await
+        Self::start_near(&config, cluster, (namespace, boot), listeners, local_socket).await
     }
 
     /// As [`Self::start`], on the store of `cluster` that the caller has opened: the paths of `config` are not used.
@@ -101,7 +102,7 @@ impl Mgr {
         cluster: ClusterFile,
         (namespace, boot): (Arc<Namespace<Embedded>>, u64),
         mut listeners: Vec<Listener>,
-        (near, nearby): (Near, Option<Listener>),
+        (local_socket, nearby): (LocalSocket, Option<Listener>),
     ) -> Result<Running, Error> {
         let checked = config.check()?;
         let nonce = u64::from_be_bytes(random()?);
@@ -110,20 +111,20 @@ impl Mgr {
         let rights = earlier_rights(&namespace).map_err(Error::Metadata)?;
         let (epoch, iods, keeping) = keep_iods(config, &checked, cluster, &namespace, nonce, &network).await?;
         let exports = start_exports(checked.exports, &namespace, &iods, epoch).await.map_err(Error::Metadata)?;
-        let room = Arc::new(Room {
+        let volume = Arc::new(Volume {
             namespace: namespace.clone(),
             boot,
             kept_below: store::kept_below(&namespace).map_err(Error::Metadata)?,
             iods,
             clients: Clients::load(namespace.clone()).map_err(Error::Metadata)?,
             grants: Default::default(),
-            notes: Notes::load(namespace.clone()).map_err(Error::Metadata)?,
+            notes: Intents::load(namespace.clone()).map_err(Error::Metadata)?,
             scrubs: Scrubs::load(namespace.clone()).map_err(Error::Metadata)?,
             locks: Default::default(),
             space: Default::default(),
             moving: Default::default(),
             inline_max: checked.inline_max,
-            gathered: Gathered::new(checked.gather_delay, checked.gather_bytes),
+            gathered: GatheredWrites::new(checked.gather_delay, checked.gather_bytes),
             counters: Default::default(),
             policy: checked.policy,
             lease_secs: checked.lease_secs,
@@ -141,10 +142,10 @@ impl Mgr {
         });
         let config = server_config(fsid, epoch, checked.lease_secs);
         let backchannel = Backchannel::default();
-        let server = Server::start(Files(room.clone()), backchannel.clone(), config, now()).await;
+        let server = Server::start(Files(volume.clone()), backchannel.clone(), config, now()).await;
         let server = Arc::new(server.map_err(Error::Metadata)?);
-        let background = start_background(&network, &room, &server);
-        drop(room);
+        let background = start_background(&network, &volume, &server);
+        drop(volume);
         let gateway = Arc::new(Gateway {
             server,
             backchannel,
@@ -153,7 +154,7 @@ impl Mgr {
             checks: Default::default(),
             dumps: Default::default(),
             mismatches: Default::default(),
-            near,
+            local_socket,
             random: Default::default(),
         });
         let listening = listeners.len();
@@ -230,19 +231,19 @@ async fn keep_iods(
 }
 
 /// Starts all background tasks.
-fn start_background(network: &net::Counters, room: &Arc<Room>, server: &Arc<NfsServer>) -> JoinSet<()> {
+fn start_background(network: &net::Counters, volume: &Arc<Volume>, server: &Arc<NfsServer>) -> JoinSet<()> {
     let mut background = JoinSet::new();
-    in_background(&mut background, "removing objects", network, room, sweeper::sweep);
-    in_background(&mut background, "making copies again", network, room, rebuilder::rebuild);
-    in_background(&mut background, "scrubbing", network, room, scrub::run);
-    in_background(&mut background, "leaving marks with iods", network, &room.iods, iods::mark);
-    in_background(&mut background, "keeping exports on record", network, room, exports::keep);
-    in_background(&mut background, "forgetting notes", network, room, settler::forget);
-    in_background(&mut background, "writing what is gathered", network, room, gathering::watch);
-    in_background(&mut background, "listening for news", network, room, news::listen);
-    in_background(&mut background, "recalling layouts", network, server, recaller::recall);
-    in_background(&mut background, "settling notes", network, server, settler::settle);
-    in_background(&mut background, "collecting objects", network, server, collector::collect);
+    in_background(&mut background, "removing objects", network, volume, delete_objects::sweep);
+    in_background(&mut background, "making copies again", network, volume, rebuild_copies::rebuild);
+    in_background(&mut background, "scrubbing", network, volume, scrub::run);
+    in_background(&mut background, "leaving marks with iods", network, &volume.iods, iods::mark);
+    in_background(&mut background, "keeping exports on record", network, volume, exports::keep);
+    in_background(&mut background, "forgetting notes", network, volume, finish_intents::forget);
+    in_background(&mut background, "writing what is gathered", network, volume, gathering::watch);
+    in_background(&mut background, "listening for news", network, volume, data_server_reports::listen);
+    in_background(&mut background, "recalling layouts", network, server, recall_layouts::recall);
+    in_background(&mut background, "settling notes", network, server, finish_intents::settle);
+    in_background(&mut background, "collecting objects", network, server, collect_orphans::collect);
     in_background(&mut background, "the watch over leases", network, server, tick);
     in_background(&mut background, "telling clients", network, server, tell);
     background
@@ -333,10 +334,10 @@ impl Running {
     /// Completes only when the mgr cannot go on: its store failed, or is an older copy. The caller must end the process
     /// at once, because the mgr answers only with errors from then on. A new start finds every durable change.
     pub async fn failed(&self) -> Error {
-        let room = &self.gateway.server.fs().0;
+        let volume = &self.gateway.server.fs().0;
         tokio::select! {
             broken = self.namespace.failed() => Error::StoreFailed(broken),
-            iods::Refused { address, refusal } = room.iods.until_refused() => Error::IodRefused { address, refusal },
+            iods::Refused { address, refusal } = volume.iods.until_refused() => Error::IodRefused { address, refusal },
         }
     }
 

@@ -12,13 +12,13 @@ const LISTED: usize = 10_000;
 
 /// Returns the status of the mgr and its iods.
 pub(crate) fn of(gateway: &Gateway) -> Status {
-    let room = &gateway.server.fs().0;
+    let volume = &gateway.server.fs().0;
     let mut groups = vec![mgr(gateway)];
-    groups.extend(room.iods.report().iter().map(iod));
-    groups.extend(room.exports.shown().map(|(path, rule)| export(&path, rule)));
+    groups.extend(volume.iods.report().iter().map(iod));
+    groups.extend(volume.exports.shown().map(|(path, rule)| export(&path, rule)));
     groups.push(operations(gateway));
     let mut payload = Group::new("counters");
-    room.counters.snapshot().rows().into_iter().for_each(|(name, value)| payload.number(name, value));
+    volume.counters.snapshot().rows().into_iter().for_each(|(name, value)| payload.number(name, value));
     groups.push(payload);
     groups.push(gathering(gateway));
     groups.push(work(gateway));
@@ -38,8 +38,8 @@ pub(crate) fn for_strangers() -> Status {
 /// Returns where the objects of a file are: a group for the file, and one for each object. Empty for a file without
 /// objects.
 pub(crate) fn placement(gateway: &Gateway, file: FileId) -> Status {
-    let room = &gateway.server.fs().0;
-    let objects = room.namespace.info(file).and_then(|info| room.objects(&info));
+    let volume = &gateway.server.fs().0;
+    let objects = volume.namespace.info(file).and_then(|info| volume.objects(&info));
     let Ok(Some(objects)) = objects else { return Status::default() };
     let mut whole = Group::new("placement");
     let columns = objects.distribution.count().max(1);
@@ -47,12 +47,12 @@ pub(crate) fn placement(gateway: &Gateway, file: FileId) -> Status {
     whole.number("stripe_unit", objects.distribution.stripe_unit());
     whole.number("copies", (objects.count() / columns) as u64);
     whole.number("object", file.0);
-    let reports = room.iods.report();
+    let reports = volume.iods.report();
     let object = |index: usize| {
         let mut group = Group::new("object");
         group.number("copy", (index / columns) as u64);
         group.number("column", objects.column(index) as u64);
-        if let Ok(registered) = room.iods.registered(objects.iod(index)) {
+        if let Ok(registered) = volume.iods.registered(objects.iod(index)) {
             group.text("iod", registered.id);
             let report = reports.iter().find(|r| r.registered.as_ref().is_some_and(|known| known.id == registered.id));
             if let Some(report) = report {
@@ -67,17 +67,17 @@ pub(crate) fn placement(gateway: &Gateway, file: FileId) -> Status {
 }
 
 fn mgr(gateway: &Gateway) -> Group {
-    let room = &gateway.server.fs().0;
+    let volume = &gateway.server.fs().0;
     let counts = gateway.server.inspect(|state| state.counts());
-    let (total, free) = room.iods.capacity();
+    let (total, free) = volume.iods.capacity();
     let mut group = Group::new("mgr");
     group.text("state", "up");
     group.text("software", concat!("weir ", env!("CARGO_PKG_VERSION")));
-    group.text("fsid", room.namespace.fsid());
+    group.text("fsid", volume.namespace.fsid());
     group.number("uptime_secs", gateway.started.elapsed().as_secs());
     group.number("capacity_bytes", total);
     group.number("free_bytes", free);
-    group.number("files", room.namespace.files().unwrap_or(0));
+    group.number("files", volume.namespace.files().unwrap_or(0));
     group.number("clients", counts.clients as u64);
     group.number("sessions", counts.sessions as u64);
     group.number("clients_lapsed", counts.lapsed as u64);
@@ -86,7 +86,7 @@ fn mgr(gateway: &Gateway) -> Group {
     group.number("lock_waits", counts.lock_waits as u64);
     group.number("delegations", counts.delegations as u64);
     group.number("layouts", counts.layouts as u64);
-    group.number("queue_delay_us", u64::try_from(room.queue_delay().as_micros()).unwrap_or(u64::MAX));
+    group.number("queue_delay_us", u64::try_from(volume.queue_delay().as_micros()).unwrap_or(u64::MAX));
     group.number("recalls_pending", counts.recalls as u64);
     group
 }
@@ -162,19 +162,19 @@ fn gathering(gateway: &Gateway) -> Group {
 
 /// Returns the amount of unfinished work on files.
 fn work(gateway: &Gateway) -> Group {
-    let room = &gateway.server.fs().0;
-    let notes = room.notes.counted();
+    let volume = &gateway.server.fs().0;
+    let notes = volume.notes.counted();
     let mut group = Group::new("work");
-    group.number("orphans", room.namespace.orphans(FileId(0), LISTED).map_or(0, |list| list.len() as u64));
-    group.number("doomed", room.namespace.doomed(FileId(0), LISTED).map_or(0, |list| list.len() as u64));
+    group.number("orphans", volume.namespace.orphans(FileId(0), LISTED).map_or(0, |list| list.len() as u64));
+    group.number("doomed", volume.namespace.doomed(FileId(0), LISTED).map_or(0, |list| list.len() as u64));
     group.number("intents_written", notes.written as u64);
     group.number("sizes_to_learn", notes.left as u64);
     group.number("cuts_pending", notes.cuts as u64);
     group.number("fences_pending", notes.fences as u64);
-    let (copies, looked) = room.damaged.standing();
+    let (copies, looked) = volume.damaged.standing();
     group.number("copies_to_make", copies as u64);
     if let Some(looked) = looked {
-        let all = room.namespace.next_id().map_or(1, |next| next.0).max(1);
+        let all = volume.namespace.next_id().map_or(1, |next| next.0).max(1);
         group.number("copies_looked_at_percent", (looked.0 as u128 * 100 / all as u128).min(99) as u64);
     }
     group

@@ -3,7 +3,7 @@
 use crate::backup;
 use crate::cluster_file::ClusterFile;
 use crate::error::{Error, io_error, random};
-use crate::room::now;
+use crate::volume::now;
 use bytes::Bytes;
 use meta::{Embedded, Format, Namespace};
 use std::os::unix::fs::MetadataExt;

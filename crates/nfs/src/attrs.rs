@@ -3,11 +3,11 @@
 //! Values are sent in strictly ascending order of their numbers, exactly the requested and known ones (RFC 8881 §3.3.9,
 //! §18.7.3). A peer could not skip the value of an attribute that it did not request.
 
+mod capacity;
 mod fixed;
 mod object;
 mod pnfs;
 mod private;
-mod room;
 mod set;
 
 use crate::fs::FsInfo;
@@ -198,9 +198,9 @@ static ROWS: &[Row] = &[
     fixed::CHOWN_RESTRICTED,
     object::FILEHANDLE,
     object::FILEID,
-    room::FILES_AVAIL,
-    room::FILES_FREE,
-    room::FILES_TOTAL,
+    capacity::FILES_AVAIL,
+    capacity::FILES_FREE,
+    capacity::FILES_TOTAL,
     fixed::HOMOGENEOUS,
     fixed::MAXFILESIZE,
     fixed::MAXLINK,
@@ -213,9 +213,9 @@ static ROWS: &[Row] = &[
     object::OWNER,
     object::OWNER_GROUP,
     object::RAWDEV,
-    room::SPACE_AVAIL,
-    room::SPACE_FREE,
-    room::SPACE_TOTAL,
+    capacity::SPACE_AVAIL,
+    capacity::SPACE_FREE,
+    capacity::SPACE_TOTAL,
     object::SPACE_USED,
     object::TIME_ACCESS,
     object::TIME_CREATE,

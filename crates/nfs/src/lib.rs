@@ -9,13 +9,11 @@ pub mod client;
 pub mod data_server;
 pub mod exports;
 pub mod fs;
-#[cfg(any(test, feature = "memory"))]
-pub mod memory;
-pub mod names;
+pub mod name_delegations;
 pub mod server;
 pub mod spans;
 pub mod state;
 pub mod status;
 #[cfg(any(test, feature = "memory"))]
-pub mod trial;
+pub mod testing;
 pub mod values;

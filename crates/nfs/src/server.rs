@@ -1,23 +1,23 @@
 //! The NFS server: executes COMPOUNDs over a [`FileSystem`] and the state tables.
 
 mod attributes;
-mod bound;
 mod call_back;
 mod callbacks;
 mod compound;
 mod counters;
 mod delegations;
+mod export_of_opens;
 mod files;
-mod lingering;
 mod notices;
 mod ops;
-mod reached;
 mod recall;
+mod replaced_files;
+mod reply_bound;
 
-pub use bound::reply_bound;
 pub use callbacks::{CallbackPath, Callbacks, Lost};
 pub use compound::Call;
 pub use counters::{Counters, OpCount};
+pub use reply_bound::reply_bound;
 
 use crate::exports::Place;
 use crate::fs::{Ctx, FileSystem, Iomode, LayoutGone, Replaced};
@@ -58,7 +58,7 @@ pub struct Server<F, C> {
     /// Files without a name that are still open; the last CLOSE frees them.
     orphans: Mutex<HashSet<FileId>>,
     /// Orphans that are kept a moment longer after a rename. Locked after `state`.
-    lingering: Mutex<lingering::Lingering>,
+    lingering: Mutex<replaced_files::ReplacedFiles>,
     /// Files that are being freed: no client has them open or can open them. Locked after `state`.
     reaping: Mutex<Reaped>,
     /// Number of opens by name that are not recorded yet.
@@ -73,7 +73,7 @@ pub struct Server<F, C> {
     /// held until it has fenced their holders and learned what they wrote. Locked after `state`.
     leaving: Mutex<HashMap<FileId, Leaving>>,
     /// The export through which each client reached its files. Locked after `state`.
-    reached: Mutex<reached::Reached>,
+    reached: Mutex<export_of_opens::ExportOfOpens>,
     /// Minor version of each session, which callbacks must carry.
     minors: Mutex<HashMap<sessionid4, u32>>,
     counters: counters::Counting,

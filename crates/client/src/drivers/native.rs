@@ -5,7 +5,7 @@ mod lengths;
 use super::{Attempt, Driver, Found, Layout, NotDone, ObjectSize, Payload, Sought, Written};
 use crate::counters::{Tally, add};
 use crate::devices::{Devices, Iod, Refused};
-use crate::lent::{Place, Read, Shelf};
+use crate::short_circuit::{Loans, Place, Read};
 use crate::{Error, Result};
 use async_trait::async_trait;
 use layout::Distribution;
@@ -81,7 +81,7 @@ struct Objects {
     iods: Vec<Arc<Iod>>,
     /// The loan of each object, as long as this layout is used.
     places: Vec<Arc<Place>>,
-    loans: Arc<Shelf>,
+    loans: Arc<Loans>,
     tally: Arc<Tally>,
 }
 

@@ -205,7 +205,7 @@ impl Inode {
         delegated.leaving()
     }
 
-    /// Takes the delegation away for a last close that hands it to `Leaving`. The error says that
+    /// Takes the delegation away for a last close that hands it to `DeferredCloses`. The error says that
     /// another task is returning it already.
     pub(super) fn hand_over_delegation(&self, state: &State) -> std::result::Result<Option<stateid4>, ()> {
         let mut delegated = self.delegated();

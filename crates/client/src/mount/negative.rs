@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::future;
 use nfs::attrs::Mask;
 use nfs::client::recovery;
-use nfs::names::OWN_CHANGES;
+use nfs::name_delegations::OWN_CHANGES;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use types::limits::PAYLOAD_MAX;

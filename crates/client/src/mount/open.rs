@@ -3,8 +3,8 @@
 use super::names::shown;
 use super::{Asking, Mount, Node};
 use crate::compound::{Failed, Results};
+use crate::effective_policy::{Ruling, Words, heard, layout_at_open};
 use crate::file::{Name, Origin};
-use crate::governor::{Ruling, Words, heard, layout_at_open};
 use crate::inode::layoutget;
 use crate::{Error, File, Placement, Result};
 use bytes::Bytes;
@@ -203,9 +203,9 @@ impl Mount {
 
     /// Returns the policy of a file that is about to be opened, as far as it is known before the mgr's answer.
     fn guess(&self, dir: Option<&Node>, open: Settings, own: Settings) -> Policy {
-        let governor = &self.inner.governor;
-        let words = governor.guess(dir.map(|dir| dir.id), open);
-        governor.effective(&words, own).policy
+        let effective_policy = &self.inner.effective_policy;
+        let words = effective_policy.guess(dir.map(|dir| dir.id), open);
+        effective_policy.effective(&words, own).policy
     }
 
     /// Returns the policy settings of a directory from the answer to a GETATTR.
@@ -216,8 +216,8 @@ impl Mount {
 
     fn heard(&self, dir: &Node, told: &Told) -> (Settings, Settings) {
         let words = heard(told, policy::Origin::Directory);
-        self.inner.governor.heard_server(words.0);
-        self.inner.governor.heard_directory(dir.id, words);
+        self.inner.effective_policy.heard_server(words.0);
+        self.inner.effective_policy.heard_directory(dir.id, words);
         words
     }
 

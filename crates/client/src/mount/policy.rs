@@ -2,7 +2,7 @@
 //! service times.
 
 use super::{Inner, Mount, Node};
-use crate::governor::{Words, heard};
+use crate::effective_policy::{Words, heard};
 use crate::{Error, Result};
 use layout::policy::{Effective, Origin, Policy, Settings};
 use layout::threshold::{Auto, Path, Rule, Verdict};
@@ -49,8 +49,8 @@ impl Drop for Timed<'_> {
 impl Mount {
     /// Returns the policy for files in no particular directory.
     pub fn policy(&self) -> Effective {
-        let governor = &self.inner.governor;
-        governor.effective(&governor.guess(None, Settings::default()), Settings::default())
+        let effective_policy = &self.inner.effective_policy;
+        effective_policy.effective(&effective_policy.guess(None, Settings::default()), Settings::default())
     }
 
     /// Asks the mgr for the kind of a file or directory, and for its policy. For a file the policy is that of an open
@@ -65,7 +65,7 @@ impl Mount {
         if attrs.kind == FileKind::Directory {
             let (server, directory) = heard(&told, Origin::Directory);
             let words = Words { server, directory, open: Settings::default() };
-            return Ok((attrs.kind, self.inner.governor.effective(&words, Settings::default())));
+            return Ok((attrs.kind, self.inner.effective_policy.effective(&words, Settings::default())));
         }
         let (server, own) = heard(&told, Origin::File);
         let directory = match dir {
@@ -73,7 +73,7 @@ impl Mount {
             None => Settings::default(),
         };
         let words = Words { server, directory, open: Settings::default() };
-        Ok((attrs.kind, self.inner.governor.effective(&words, own)))
+        Ok((attrs.kind, self.inner.effective_policy.effective(&words, own)))
     }
 
     /// Returns the settings in the extended attributes of a directory.
@@ -88,7 +88,7 @@ impl Mount {
 
     /// Returns the current settings from the options of this mount.
     pub fn settings(&self) -> Settings {
-        self.inner.governor.mount()
+        self.inner.effective_policy.mount()
     }
 
     /// Sets or removes a part of the policy as an option of this mount, over the settings of the server and
@@ -103,11 +103,11 @@ impl Mount {
             Some(value) => {
                 let mut checked = Settings::default();
                 checked.set(Origin::Mount, name, value).map_err(usage)?;
-                self.inner.governor.set_mount(|settings| settings.lay(&checked));
+                self.inner.effective_policy.set_mount(|settings| settings.lay(&checked));
             }
             None => {
                 let part = layout::Part::named(name).map_err(usage)?;
-                self.inner.governor.set_mount(|settings| settings.unset(part));
+                self.inner.effective_policy.set_mount(|settings| settings.unset(part));
             }
         }
         Ok(())
@@ -200,8 +200,8 @@ impl Timing {
 
 /// Returns the policy of files without settings of their own.
 pub(crate) fn usual(mount: &Inner) -> Policy {
-    let governor = &mount.governor;
-    governor.effective(&governor.guess(None, Settings::default()), Settings::default()).policy
+    let effective_policy = &mount.effective_policy;
+    effective_policy.effective(&effective_policy.guess(None, Settings::default()), Settings::default()).policy
 }
 
 #[cfg(test)]

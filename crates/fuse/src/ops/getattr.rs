@@ -1,6 +1,6 @@
 //! GETATTR returns the attributes of a file; STATX does the same and adds the birth time.
 
-use crate::calls;
+use crate::caller_syscall;
 use crate::fs::{Answer, FileSystem};
 use crate::opens::OpenFile;
 use crate::reply::Reply;
@@ -13,9 +13,9 @@ const UNDER_WAY: Duration = Duration::from_millis(50);
 
 /// Executes GETATTR and STATX.
 pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -> Answer {
-    if fs.write_back.beliefs.is_expiring(header.pid) {
+    if fs.write_back.kernel_sizes.is_expiring(header.pid) {
         let attrs = fs.callers.anybody().getattr(&fs.node(header)?).await?;
-        fs.write_back.beliefs.answers(header.pid, attrs.size);
+        fs.write_back.kernel_sizes.answers(header.pid, attrs.size);
         return Ok(fs.attributes_for(header, &attrs, Duration::ZERO));
     }
     let _asks = fs.opens.attributes_are_asked(header.node);
@@ -63,16 +63,16 @@ pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -
         Box::pin(fs.show_size(header.node)).await;
     }
     if let Some(open) = of_write_back
-        && Box::pin(calls::look(header.pid, |call| call.seeks_the_end())).await
+        && Box::pin(caller_syscall::look(header.pid, |call| call.seeks_the_end())).await
     {
         Box::pin(fs.raise_size(&open, attrs.size)).await;
         return Ok(fs.attributes(header, &attrs));
     }
     // A caller that has the inode locked cannot wait for the correction of the kernel's attributes. A caller that is
     // about to read or write has not.
-    let by_program = shared && fs.write_back.beliefs.set_by(header.pid).is_none();
-    let moves = |call: calls::Call| (call.writes() || call.reads()).then(|| call.written_range());
-    if by_program && let Some(range) = Box::pin(calls::look(header.pid, moves)).await {
+    let by_program = shared && fs.write_back.kernel_sizes.set_by(header.pid).is_none();
+    let moves = |call: caller_syscall::Call| (call.writes() || call.reads()).then(|| call.written_range());
+    if by_program && let Some(range) = Box::pin(caller_syscall::look(header.pid, moves)).await {
         fs.write_back.thread_writes(header.node, header.pid, range);
         Box::pin(fs.agree_to_move_data(header.node, &attrs)).await?;
     } else {

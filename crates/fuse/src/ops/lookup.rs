@@ -9,10 +9,10 @@ use types::Status;
 /// Executes LOOKUP.
 pub(crate) async fn lookup(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
     let dir = fs.node(header)?;
-    fs.vanishing.looks_up(header.pid, header.node, name).await;
-    let mark = fs.lately.mark();
+    fs.open_unlink_races.looks_up(header.pid, header.node, name).await;
+    let mark = fs.recent_attrs.mark();
     let found = fs.by_name(header).lookup(&dir, name).await;
-    fs.vanishing.looked_up(header.pid, found.as_ref().ok().map(|(node, _)| node.id.0));
+    fs.open_unlink_races.looked_up(header.pid, found.as_ref().ok().map(|(node, _)| node.id.0));
     match found {
         Ok((node, attrs)) => {
             let entry = fs.entry_found(Body::with_capacity(128), (header, name), (&node, &attrs), Some(mark));

@@ -29,6 +29,6 @@ pub(crate) async fn mknod(fs: &FileSystem, header: &Header, name: &[u8], mode: u
         _ => return Err(EINVAL),
     };
     let rdev = device_numbers(rdev);
-    let (node, attrs) = client::doubt::make(|| mount.mknod(&dir, name, kind, permissions, rdev)).await?;
+    let (node, attrs) = client::in_doubt::make(|| mount.mknod(&dir, name, kind, permissions, rdev)).await?;
     Ok(fs.entry(Body::with_capacity(128), header, name, (&node, &attrs)).reply())
 }

@@ -12,7 +12,7 @@ const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
 
 /// Executes OPEN. If the file is removed during the open, or was removed since the kernel received its name, the kernel
-/// looks the path up once more. If the file is gone again ([`crate::vanishing`]) and the name does not exist, the
+/// looks the path up once more. If the file is gone again ([`crate::open_unlink_race`]) and the name does not exist, the
 /// answer is ENOENT.
 pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
     let outcome = open_found(fs, header, flags, open_flags).await;
@@ -20,10 +20,10 @@ pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flag
         return outcome;
     }
     if !matches!(outcome, Err(ESTALE)) {
-        fs.vanishing.opened(header.pid);
+        fs.open_unlink_races.opened(header.pid);
         return outcome;
     }
-    let Some((dir, name)) = fs.vanishing.gone(header.pid, header.node) else { return outcome };
+    let Some((dir, name)) = fs.open_unlink_races.gone(header.pid, header.node) else { return outcome };
     match fs.callers.anybody().lookup(&fs.nodes.get(dir)?, &name).await {
         Err(error) if error.is(Status::NoEnt) => Err(ENOENT),
         _ => outcome,
@@ -35,7 +35,7 @@ pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flag
 async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
     let node = fs.node(header)?;
     let dir = fs.nodes.dir_of(header.node);
-    let named = !fs.vanishing.may_be_nameless(header.pid, header.node);
+    let named = !fs.open_unlink_races.may_be_nameless(header.pid, header.node);
     let options = OpenOptions { flags: wanted(flags), dir: dir.as_ref(), policy: hint(flags), alone: false, named };
     let resizing = options.flags.truncate.then(|| fs.resizes(header.node)).flatten();
     let file = open_file(fs, header, &node, options, flags).await?;

@@ -8,7 +8,7 @@ use types::{Attrs, Status};
 /// Executes UNLINK.
 pub(crate) async fn unlink(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
     let (mount, dir) = (fs.by_name(header), fs.node(header)?);
-    let _removal = fs.vanishing.removes(header.pid, header.node, name).await;
+    let _removal = fs.open_unlink_races.removes(header.pid, header.node, name).await;
     let unseen = fs.nodes.unseen();
     let removed = mount.remove_telling(&dir, name).await;
     ended(fs, header, name, unseen, removed).await
@@ -43,7 +43,7 @@ async fn ended(
         // The mgr crashed before it answered; whether the name exists shows the result.
         Err(error) if error.is_in_doubt() => match mount.lookup(&dir, name).await {
             Err(gone) if gone.is(Status::NoEnt) => Ok(Reply::Done),
-            Ok((node, _)) => Ok(client::doubt::remove(&mount, node.id, &dir, name).await.map(|()| Reply::Done)?),
+            Ok((node, _)) => Ok(client::in_doubt::remove(&mount, node.id, &dir, name).await.map(|()| Reply::Done)?),
             Err(error) => Err(error.into()),
         },
         outcome => Ok(outcome.map(|_| Reply::Done)?),

@@ -21,7 +21,7 @@ pub(crate) async fn rename(
     let how = Renaming::from_flags(flags).ok_or(EINVAL)?;
     let (mount, from, to) = (fs.by_names(header, Some(newdir)), fs.node(header)?, fs.nodes.get(newdir)?);
     let _removal = match how {
-        Renaming::Replace => Some(fs.vanishing.removes(header.pid, newdir, newname).await),
+        Renaming::Replace => Some(fs.open_unlink_races.removes(header.pid, newdir, newname).await),
         Renaming::NoReplace | Renaming::Exchange => None,
     };
     let _changing = (fs.nodes.changing(header.node), fs.nodes.changing(newdir));
@@ -34,11 +34,11 @@ pub(crate) async fn rename(
         // happened.
         Renaming::Exchange => {
             let moved = mount.lookup(from.0, name).await?.0.id;
-            client::doubt::rename(&mount, moved, from, to, how).await
+            client::in_doubt::rename(&mount, moved, from, to, how).await
         }
         Renaming::Replace | Renaming::NoReplace => match mount.rename_as(from, to, how).await {
             Err(error) if error.is_in_doubt() => match mount.lookup(from.0, name).await {
-                Ok((node, _)) => client::doubt::rename(&mount, node.id, from, to, how).await,
+                Ok((node, _)) => client::in_doubt::rename(&mount, node.id, from, to, how).await,
                 // No other caller is known to have moved it.
                 Err(gone) if gone.is(Status::NoEnt) => Ok(()),
                 Err(_) => Err(error),

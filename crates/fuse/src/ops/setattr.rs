@@ -2,7 +2,7 @@
 
 use crate::Errno;
 use crate::abi::fattr;
-use crate::beliefs::Told;
+use crate::coherence::kernel_size::Told;
 use crate::fs::{Answer, FileSystem};
 use crate::opens::OpenFile;
 use crate::request::{Header, SetAttr};
@@ -15,7 +15,7 @@ const EINVAL: Errno = Errno(22);
 
 /// Executes SETATTR.
 pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) -> Answer {
-    if let Some(told) = fs.write_back.beliefs.set_by(header.pid) {
+    if let Some(told) = fs.write_back.kernel_sizes.set_by(header.pid) {
         return fs.believe(header, args, &told);
     }
     let changes = changes(args)?;

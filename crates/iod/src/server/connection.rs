@@ -12,7 +12,7 @@ use wire::rpc::{AcceptStat, Auth, CallHeader, Message, RejectStat, ReplyHeader, 
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::Served;
-use super::lines::{Change, Replaced};
+use super::incarnations::{Change, Replaced};
 use super::procedures::{Greeted, Session};
 use super::socket::{Channel, Received};
 use crate::buffers::Permit;

@@ -7,7 +7,7 @@ use types::{FileId, Generation, Machine, Status, Verifier};
 use wire::native::{DataHandle, Extent, Failure, FileLength, PieceKind, WriteExtent};
 
 use super::Served;
-use super::news::Written;
+use super::write_reports::Written;
 use crate::counters::Counters;
 use crate::store::ReadPlan;
 

@@ -18,7 +18,7 @@ use wire::rpc::{AcceptStat, ReplyHeader};
 use xdr::{Malformed, Reader, Xdr};
 
 use super::connection::{Broken, Connection, SMALL};
-use super::lines::{Membership, Replaced};
+use super::incarnations::{Membership, Replaced};
 use super::socket::{Channel, SendFile};
 use crate::buffers::Buffer;
 use crate::counters::Counters;

@@ -55,10 +55,10 @@ impl Cache {
         let mut dropped = false;
         if shard.slots.len() >= self.room && !beyond {
             match shard.make_room() {
-                Room::Made => dropped = true,
-                Room::SyncFirst(object) => return Lookup::SyncFirst(object),
+                FreeSpace::Made => dropped = true,
+                FreeSpace::SyncFirst(object) => return Lookup::SyncFirst(object),
                 // All objects are in use at this moment: at most as many as there are connections.
-                Room::AllBusy => {}
+                FreeSpace::AllBusy => {}
             }
         }
         let object = Arc::new(Object::new(id));
@@ -73,7 +73,7 @@ impl Cache {
     }
 }
 
-enum Room {
+enum FreeSpace {
     Made,
     SyncFirst(Arc<Object>),
     AllBusy,
@@ -81,7 +81,7 @@ enum Room {
 
 impl Shard {
     /// Evicts one object that is not in use and has nothing to sync; prefers those not used recently.
-    fn make_room(&mut self) -> Room {
+    fn make_room(&mut self) -> FreeSpace {
         let mut dirty = None;
         for _ in 0..2 * self.clock.len() {
             let Some(id) = self.clock.pop_front() else { break };
@@ -95,12 +95,12 @@ impl Shard {
                 self.clock.push_back(id);
             } else {
                 self.slots.remove(&id);
-                return Room::Made;
+                return FreeSpace::Made;
             }
         }
         match dirty.and_then(|id| self.slots.get(&id)) {
-            Some(slot) => Room::SyncFirst(slot.object.clone()),
-            None => Room::AllBusy,
+            Some(slot) => FreeSpace::SyncFirst(slot.object.clone()),
+            None => FreeSpace::AllBusy,
         }
     }
 }

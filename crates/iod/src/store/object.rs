@@ -1,7 +1,7 @@
 //! One object of an iod: its file, its state in memory, and the operations on it.
 
-mod lend;
 mod open;
+mod short_circuit;
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -18,8 +18,8 @@ use super::{Store, failure};
 use crate::counters::Counters;
 use crate::disks::{DiskFile, read_full, write_all};
 use crate::lock::{read, write};
-pub(crate) use lend::Lent;
 pub(crate) use open::{Open, ReadPlan};
+pub(crate) use short_circuit::Lent;
 
 /// An object that may or may not exist. Reads, writes and syncs share its lock; changes of its identity or size hold it
 /// exclusively.

@@ -4,8 +4,8 @@ use types::limits::PAYLOAD_MAX;
 use types::{FileId, Status};
 use wire::native::{Damage, Failure, Finding, SCRUB_FINDINGS_MAX, ScrubCursor, ScrubReply};
 
+use super::block_checksums::{BLOCK, Unverified};
 use super::object::{Open, Presence};
-use super::sums::{BLOCK, Unverified};
 use super::{Store, failure};
 use crate::counters::Counters;
 use crate::disks::read_full;

@@ -1,13 +1,13 @@
 //! The embedded store: a redb file below a batch log, with one writer that flushes all queued batches together (group
 //! commit).
 
-mod desk;
+mod commit_path;
 mod error;
 mod file;
 mod guard;
-mod opening;
-mod recent;
-mod seal;
+mod memtable;
+mod open;
+mod record_checksum;
 mod table;
 mod writer;
 
@@ -17,11 +17,11 @@ pub use writer::{Step, Stepper};
 
 use crate::engine::{Batch, Broken, Counters, Engine, Job, MergeFn, Outcome, Pending, Queue, Standing, View};
 use crate::log::LogDisk;
-use desk::Desk;
+use commit_path::CommitPath;
 use futures_channel::oneshot;
 use guard::{Guarded, guarded};
-use opening::{Base, attach};
-use recent::Recent;
+use memtable::Memtable;
+use open::{Base, attach};
 use redb::{Database, StorageBackend, TableDefinition};
 use std::future::poll_fn;
 use std::os::unix::fs::OpenOptionsExt;
@@ -49,7 +49,7 @@ const ANCHOR: &[u8] = b"anchor";
 pub struct Embedded {
     shared: Arc<Shared>,
     /// The commit path with the writer; `None` if a [`Stepper`] drives the writer.
-    desk: Option<Arc<Desk>>,
+    desk: Option<Arc<CommitPath>>,
     thread: Option<JoinHandle<()>>,
     /// Whether callers that submit batches may run the writer themselves.
     led: bool,
@@ -57,7 +57,7 @@ pub struct Embedded {
 
 struct Shared {
     /// Declared before the database because it holds snapshots of it, so it must be dropped first.
-    recent: Recent,
+    recent: Memtable,
     database: Guarded,
     queue: Arc<Queue>,
     merge: MergeFn,
@@ -240,7 +240,7 @@ impl Embedded {
 
     fn start(writer: Writer) -> Result<Self, StoreError> {
         let shared = writer.shared().clone();
-        let desk = Desk::new(writer);
+        let desk = CommitPath::new(writer);
         let works = desk.clone();
         match std::thread::Builder::new().name("meta-writer".into()).spawn(move || works.run()) {
             Ok(thread) => Ok(Embedded { shared, desk: Some(desk), thread: Some(thread), led: false }),

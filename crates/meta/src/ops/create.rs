@@ -1,7 +1,7 @@
 //! Creation of regular files: the creating half of OPEN (RFC 8881 §18.16).
 
 use super::Plan;
-use crate::life::begin;
+use crate::inode_lifetime::begin;
 use crate::permission::{may_change_names, may_search};
 use crate::schema::{self, Body, Dentry, Intent, Record};
 use crate::tx::Tx;

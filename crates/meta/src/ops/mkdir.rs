@@ -3,7 +3,7 @@
 use super::Plan;
 use crate::Made;
 use crate::engine::Walk;
-use crate::life::begin;
+use crate::inode_lifetime::begin;
 use crate::permission::{may_change_names, may_search};
 use crate::schema::{self, Body, Dentry};
 use crate::tx::Tx;

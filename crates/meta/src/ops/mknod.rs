@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::Made;
-use crate::life::begin;
+use crate::inode_lifetime::begin;
 use crate::permission::{may_change_names, may_search};
 use crate::schema::{Body, Dentry};
 use crate::tx::Tx;

@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::Removed;
-use crate::life::lose_name;
+use crate::inode_lifetime::lose_name;
 use crate::permission::{may_change_names, may_search, may_take_away};
 use crate::tx::Tx;
 use types::{FileId, FileKind, Status};

@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::Renamed;
-use crate::life::lose_name;
+use crate::inode_lifetime::lose_name;
 use crate::permission::{may_change_names, may_search, may_take_away, may_write};
 use crate::schema::{Body, Core, Dentry};
 use crate::tx::{Found, Place, Touch, Tx};

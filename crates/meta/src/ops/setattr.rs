@@ -3,7 +3,7 @@
 use super::Plan;
 use crate::Changed;
 use crate::engine::Expect;
-use crate::life::time;
+use crate::inode_lifetime::time;
 use crate::permission::{S_ISGID, may_write, owns, without_set_ids};
 use crate::schema::{self, Body, Core, Intent, Record, SizeDelta, TailDelta};
 use crate::tx::Tx;

@@ -36,11 +36,11 @@ enum Look {
 
 impl Check {
     pub(super) async fn files(&mut self) -> Checked {
-        let total = self.room.namespace.files().unwrap_or(0);
+        let total = self.volume.namespace.files().unwrap_or(0);
         self.begin("files", total).await?;
         let mut after = Some(FileId(0));
         while let Some(from) = after {
-            let (files, next) = self.room.namespace.files_after(from, PAGE)?;
+            let (files, next) = self.volume.namespace.files_after(from, PAGE)?;
             after = next;
             self.counts.files += files.len() as u64;
             let looked = files.len() as u64;
@@ -65,7 +65,9 @@ impl Check {
     /// Repairs the copies of a file, if it has copies.
     async fn repair_file(&mut self, finding: Finding) -> Checked {
         let outcome = match finding.inode {
-            Some(file) if Kind::is_of_a_copy(&finding.code) => self.room.rebuild(FileId(file), &[]).await.map(|_| true),
+            Some(file) if Kind::is_of_a_copy(&finding.code) => {
+                self.volume.rebuild(FileId(file), &[]).await.map(|_| true)
+            }
             _ => Ok(false),
         };
         let outcome = if outcome == Err(Status::Lost) { Ok(false) } else { outcome };
@@ -79,10 +81,10 @@ impl Check {
             if matches!(look, Look::Fine) {
                 return Ok(look);
             }
-            match self.room.namespace.file_state(file.id)? {
+            match self.volume.namespace.file_state(file.id)? {
                 None => return Ok(Look::Fine),
                 // Its objects are deleted when its last open ends.
-                Some(_) if self.room.namespace.info(file.id).is_ok_and(|info| info.attrs.nlink == 0) => {
+                Some(_) if self.volume.namespace.info(file.id).is_ok_and(|info| info.attrs.nlink == 0) => {
                     return Ok(Look::Fine);
                 }
                 Some(now) if now == file => return Ok(look),
@@ -110,12 +112,12 @@ impl Check {
                 format!("its layout is of kind {}, which is not known", layout.kind),
             );
         }
-        let objects = match Objects::new(&self.room.iods, file.id, file.generation, layout) {
+        let objects = match Objects::new(&self.volume.iods, file.id, file.generation, layout) {
             Ok(objects) => objects,
             Err(_) => return found(Kind::LayoutDamaged, None, "its layout cannot be read".to_owned()),
         };
         for number in &objects.record.iods {
-            if self.room.iods.registered(*number).is_err() {
+            if self.volume.iods.registered(*number).is_err() {
                 return found(
                     Kind::LayoutUnknownIod,
                     None,
@@ -155,7 +157,7 @@ impl Check {
         answer: Result<SizeReply, Asked>,
     ) -> Result<Look, Status> {
         let number = objects.iod(index);
-        let iod = self.room.iods.registered(number)?.id;
+        let iod = self.volume.iods.registered(number)?.id;
         let there = |kind: Kind, has: u64, text: &str| {
             let lost = Lost::of(objects, index, ByteRange { offset: has, len: least - has }, file.size);
             let kind = if objects.record.mirrors > 1 { kind.of_a_copy() } else { kind };

@@ -2,7 +2,7 @@
 
 use super::finding::{self, Kind};
 use super::run::{Check, Checked, Stop};
-use crate::room::now;
+use crate::volume::now;
 use crate::{clients, iods};
 use bytes::Bytes;
 use meta::engine::Walk;
@@ -20,11 +20,11 @@ const REGISTRY_MAX: usize = 1 << 17;
 impl Check {
     /// Checks everything that must hold among names, inodes and lists.
     pub(super) async fn names(&mut self) -> Checked {
-        let files = self.room.namespace.files().unwrap_or(0);
+        let files = self.volume.namespace.files().unwrap_or(0);
         self.begin("names and inodes", 0).await?;
         if files <= ON_THE_SPOT {
             let mut events = Vec::new();
-            self.room.namespace.check_into(CheckMemory::default(), &mut |event| {
+            self.volume.namespace.check_into(CheckMemory::default(), &mut |event| {
                 events.push(event);
                 Walk::On
             })?;
@@ -34,7 +34,7 @@ impl Check {
             return Ok(());
         }
         let (tell, mut events) = mpsc::channel(WAITING);
-        let namespace = self.room.namespace.clone();
+        let namespace = self.volume.namespace.clone();
         let looking = tokio::task::spawn_blocking(move || {
             // The receiver is gone when the check was ended.
             namespace.check_into(CheckMemory::default(), &mut |event| match tell.blocking_send(event) {
@@ -60,14 +60,14 @@ impl Check {
 
     async fn fault(&mut self, fault: &Fault) -> Checked {
         // The fault was in one view of the store; it may have been repaired since, also by this check.
-        match self.room.namespace.would_mend(fault) {
+        match self.volume.namespace.would_mend(fault) {
             Ok(Mended::Gone) => return Ok(()),
             Ok(Mended::Yes | Mended::No) | Err(Status::Corrupt) => {}
             Err(e) => return Err(e.into()),
         }
         let mut finding = finding::of(fault);
         if let Some((dir, name)) = fault.name() {
-            let mut path = crate::paths::directory_of(&self.room.namespace, dir).await?;
+            let mut path = crate::paths::directory_of(&self.volume.namespace, dir).await?;
             path.push(b'/');
             path.extend_from_slice(name);
             finding.paths.push(Bytes::from(path));
@@ -77,9 +77,9 @@ impl Check {
         }
         let outcome = match fault {
             Fault::Record { key } if clients::is_record(key.get(1..).unwrap_or_default()) && key[0] == b'r' => {
-                self.room.namespace.registry_put(now(), &key[1..], None).await.map(|()| Mended::Yes)
+                self.volume.namespace.registry_put(now(), &key[1..], None).await.map(|()| Mended::Yes)
             }
-            fault => self.room.namespace.mend(now(), fault).await,
+            fault => self.volume.namespace.mend(now(), fault).await,
         };
         if let (Ok(Mended::Yes), Some(file)) = (&outcome, fault.file()) {
             self.follow(fault, file).await?;
@@ -93,9 +93,11 @@ impl Check {
     /// Updates the state of the mgr after a repair.
     async fn follow(&mut self, fault: &Fault, file: FileId) -> Checked {
         match fault {
-            Fault::NoTail { .. } | Fault::Record { .. } => self.room.notes.look_again(file)?,
-            Fault::StrayIntent { .. } => self.room.notes.gone(file),
-            Fault::LostOrphan { .. } if !crate::settler::in_use(&self.server, file) => self.room.reap(file).await?,
+            Fault::NoTail { .. } | Fault::Record { .. } => self.volume.notes.look_again(file)?,
+            Fault::StrayIntent { .. } => self.volume.notes.gone(file),
+            Fault::LostOrphan { .. } if !crate::background::finish_intents::in_use(&self.server, file) => {
+                self.volume.reap(file).await?
+            }
             _ => {}
         }
         Ok(())
@@ -104,7 +106,7 @@ impl Check {
     /// Checks the records of iods, clients and starts.
     pub(super) async fn registry(&mut self) -> Checked {
         self.begin("records of iods and clients", 0).await?;
-        let records = self.room.namespace.registry_survey(b"", REGISTRY_MAX)?;
+        let records = self.volume.namespace.registry_survey(b"", REGISTRY_MAX)?;
         self.looked(records.len() as u64).await?;
         let mut numbers = std::collections::HashMap::new();
         for (key, value) in records {
@@ -124,7 +126,7 @@ impl Check {
             let text = format!("record {}: {why}", key.escape_ascii());
             let finding = Kind::RegistryDamaged.found(None, None, text);
             if self.repair && client {
-                let removed = self.room.namespace.registry_put(now(), &key, None).await;
+                let removed = self.volume.namespace.registry_put(now(), &key, None).await;
                 self.mended(finding, removed.map(|()| true)).await?;
             } else if self.repair {
                 self.mended(finding, Ok(false)).await?;

@@ -3,10 +3,10 @@
 
 use super::finding::Kind;
 use super::run::{Check, Checked};
-use crate::collector;
+use crate::background::collect_orphans;
 use crate::iods::{Link, Registered};
 use crate::proxy::Objects;
-use crate::room::now;
+use crate::volume::now;
 use meta::schema::Intent;
 use meta::{FileState, Layout};
 use types::{FileId, FileKind, Status};
@@ -28,8 +28,8 @@ enum Wrong {
 impl Check {
     pub(super) async fn objects(&mut self) -> Checked {
         self.begin("objects", 0).await?;
-        for iod in self.room.iods.all() {
-            match self.room.iods.link(iod.number) {
+        for iod in self.volume.iods.all() {
+            match self.volume.iods.link(iod.number) {
                 Ok(link) => match self.objects_of(&iod, &link).await {
                     Err(super::run::Stop::Failed(Status::Delay)) => self.unreached(iod.number, iod.id).await?,
                     other => other?,
@@ -43,8 +43,8 @@ impl Check {
     async fn objects_of(&mut self, iod: &Registered, link: &Link) -> Checked {
         let mut after = 0;
         loop {
-            let next = self.room.namespace.next_id()?;
-            let page = collector::list(link, after, PAGE).await?;
+            let next = self.volume.namespace.next_id()?;
+            let page = collect_orphans::list(link, after, PAGE).await?;
             self.counts.objects += page.entries.len() as u64;
             for entry in &page.entries {
                 self.object(iod, link, (next, after), entry).await?;
@@ -64,14 +64,14 @@ impl Check {
     ) -> Checked {
         let file = entry.object;
         if file >= next {
-            if file >= self.room.namespace.next_id()? {
+            if file >= self.volume.namespace.next_id()? {
                 let text = "its number was never given to a file".to_owned();
                 return self.left(Kind::ObjectUnknown, iod, entry, text).await;
             }
             return Ok(());
         }
-        if collector::is_of_no_file(&self.room, next, file)? {
-            if file < self.room.kept_below {
+        if collect_orphans::is_of_no_file(&self.volume, next, file)? {
+            if file < self.volume.kept_below {
                 let text = format!("{} bytes of a file that the recovered metadata store does not know", entry.size);
                 return self.left(Kind::ObjectUnknown, iod, entry, text).await;
             }
@@ -96,7 +96,7 @@ impl Check {
         if !self.repair {
             return self.found(finding).await;
         }
-        let removed = collector::remove(link, entry).await;
+        let removed = collect_orphans::remove(link, entry).await;
         self.mended(finding, removed.map(|()| true)).await
     }
 
@@ -113,16 +113,18 @@ impl Check {
             return self.found(finding).await;
         }
         let outcome = match kind {
-            Kind::ObjectBeyond => match self.room.cut_copies(file).await {
-                Ok(false) => self.room.learn_size(now(), file).await.map(|_| true),
+            Kind::ObjectBeyond => match self.volume.cut_copies(file).await {
+                Ok(false) => self.volume.learn_size(now(), file).await.map(|_| true),
                 other => other,
             },
-            Kind::GenerationNewer => match self.room.namespace.raise_generation(now(), file, entry.generation).await {
-                // The other objects of the file follow.
-                Ok(_) => self.room.fence_again(file).await.map(|()| true),
-                Err(e) => Err(e),
-            },
-            Kind::GenerationOlder => self.room.fence_again(file).await.map(|()| true),
+            Kind::GenerationNewer => {
+                match self.volume.namespace.raise_generation(now(), file, entry.generation).await {
+                    // The other objects of the file follow.
+                    Ok(_) => self.volume.fence_again(file).await.map(|()| true),
+                    Err(e) => Err(e),
+                }
+            }
+            Kind::GenerationOlder => self.volume.fence_again(file).await.map(|()| true),
             _ => Ok(false),
         };
         self.mended(finding, outcome).await
@@ -132,9 +134,9 @@ impl Check {
     async fn compare(&self, iod: &Registered, link: &Link, from: u64, listed: &ListEntry) -> Result<Wrong, Status> {
         let mut entry = *listed;
         for _ in 0..TRIES {
-            let Some(file) = self.room.namespace.file_state(entry.object)? else {
+            let Some(file) = self.volume.namespace.file_state(entry.object)? else {
                 let other =
-                    self.room.namespace.info(entry.object).is_ok_and(|info| info.attrs.kind != FileKind::Regular);
+                    self.volume.namespace.info(entry.object).is_ok_and(|info| info.attrs.kind != FileKind::Regular);
                 let text = "its number is that of something that has no bytes".to_owned();
                 return Ok(if other { Wrong::Is(Kind::ObjectForeign, text) } else { Wrong::No });
             };
@@ -144,7 +146,7 @@ impl Check {
             }
             // Lists the object again: the first listing may be older than the state of the file.
             let Some(now) = self.again(link, from, &entry).await? else { return Ok(Wrong::No) };
-            let same = self.room.namespace.file_state(entry.object)?.as_ref() == Some(&file);
+            let same = self.volume.namespace.file_state(entry.object)?.as_ref() == Some(&file);
             if same && now == entry {
                 return Ok(wrong);
             }
@@ -155,7 +157,7 @@ impl Check {
 
     /// Returns the current state of an object; `from` is the start of the listing that contained it.
     async fn again(&self, link: &Link, from: u64, entry: &ListEntry) -> Result<Option<ListEntry>, Status> {
-        let page = collector::list(link, from, LIST_MAX as u32).await?;
+        let page = collect_orphans::list(link, from, LIST_MAX as u32).await?;
         Ok(page.entries.into_iter().find(|now| now.object == entry.object))
     }
 
@@ -167,7 +169,7 @@ impl Check {
         let layout = file.layout.as_ref().filter(|layout| !layout.is_inline());
         let objects = layout.and_then(Layout::decided).map(|layout| {
             let layout = layout.map_err(|_| Status::Corrupt)?;
-            Objects::new(&self.room.iods, file.id, file.generation, &layout)
+            Objects::new(&self.volume.iods, file.id, file.generation, &layout)
         });
         let Some(Ok(objects)) = objects else {
             // The check of files reports a layout that cannot be read.
@@ -184,7 +186,7 @@ impl Check {
             let text = format!("its object has generation {}, the file {}: nobody can use it", has.0, wants.0);
             return Ok(Wrong::Is(Kind::GenerationNewer, text));
         }
-        let intents = self.room.namespace.intents_of(file.id)?;
+        let intents = self.volume.namespace.intents_of(file.id)?;
         if has < wants && !intents.iter().any(|intent| matches!(intent, Intent::Fence(_))) {
             let text = format!("its object has generation {}, the file {}: taken away layouts work", has.0, wants.0);
             return Ok(Wrong::Is(Kind::GenerationOlder, text));

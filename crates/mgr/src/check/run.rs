@@ -2,7 +2,7 @@
 
 use super::finding::Kind;
 use crate::gateway::NfsServer;
-use crate::room::Room;
+use crate::volume::Volume;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -52,7 +52,7 @@ pub(crate) type Checked<T = ()> = Result<T, Stop>;
 /// A running check.
 pub(crate) struct Check {
     pub(crate) server: Arc<NfsServer>,
-    pub(crate) room: Arc<Room>,
+    pub(crate) volume: Arc<Volume>,
     pub(crate) repair: bool,
     tell: mpsc::Sender<Step>,
     /// Counts of records, files and objects seen, and of files left out with the reason.
@@ -75,8 +75,8 @@ pub(crate) struct Counts {
 
 /// Runs all checks and sends their messages to `tell`.
 pub(crate) async fn run(server: Arc<NfsServer>, repair: bool, tell: mpsc::Sender<Step>) {
-    let room = server.fs().0.clone();
-    let mut check = Check { server, room, repair, tell, counts: Counts::default(), phase: ("", 0, 0) };
+    let volume = server.fs().0.clone();
+    let mut check = Check { server, volume, repair, tell, counts: Counts::default(), phase: ("", 0, 0) };
     let broken_off = match check.all().await {
         Ok(()) => None,
         Err(Stop::Alone) => return,
@@ -146,6 +146,7 @@ impl Check {
 
     /// Returns whether the size of a file is being worked on, so that its objects may disagree with it.
     pub(crate) fn unsettled(&self, file: FileId) -> Result<bool, Status> {
-        Ok(crate::settler::in_use(&self.server, file) || !self.room.namespace.intents_of(file)?.is_empty())
+        Ok(crate::background::finish_intents::in_use(&self.server, file)
+            || !self.volume.namespace.intents_of(file)?.is_empty())
     }
 }

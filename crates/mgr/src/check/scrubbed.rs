@@ -14,7 +14,7 @@ type Damage = Vec<(u16, ByteRange)>;
 impl Check {
     pub(super) async fn scrubbed(&mut self) -> Checked {
         let mut files = BTreeMap::<FileId, Damage>::new();
-        for (iod, file, range) in self.room.scrubs.damaged_ranges() {
+        for (iod, file, range) in self.volume.scrubs.damaged_ranges() {
             files.entry(file).or_default().push((iod, range));
         }
         self.begin("what the last scrub found", files.len() as u64).await?;
@@ -39,7 +39,7 @@ impl Check {
             return self.found(finding).await;
         }
         let outcome = match Kind::is_of_a_copy(&finding.code) {
-            true => self.room.rebuild(file, &[suspect]).await.map(|_| true),
+            true => self.volume.rebuild(file, &[suspect]).await.map(|_| true),
             false => Ok(false),
         };
         let outcome = if outcome == Err(Status::Lost) { Ok(false) } else { outcome };
@@ -48,9 +48,9 @@ impl Check {
 
     /// Returns the damage that still exists.
     async fn still_damaged(&self, file: FileId, damage: &Damage) -> Result<Vec<(Suspect, Finding)>, Status> {
-        let info = self.room.namespace.info(file)?;
+        let info = self.volume.namespace.info(file)?;
         let Some(layout) = info.layout.as_ref().filter(|layout| layout.is_final()) else { return Ok(Vec::new()) };
-        let Ok(objects) = Objects::new(&self.room.iods, file, info.generation, layout) else { return Ok(Vec::new()) };
+        let Ok(objects) = Objects::new(&self.volume.iods, file, info.generation, layout) else { return Ok(Vec::new()) };
         let mut found = Vec::new();
         for (iod, range) in damage {
             let Some(index) = objects.index_on(*iod) else { continue };
@@ -64,7 +64,7 @@ impl Check {
 
     fn damaged(&self, objects: &Objects<'_>, suspect: Suspect, size: u64) -> Result<Finding, Status> {
         let kind = if objects.record.mirrors > 1 { Kind::CopyDamaged } else { Kind::BytesDamaged };
-        let iod = self.room.iods.registered(objects.iod(suspect.index))?.id;
+        let iod = self.volume.iods.registered(objects.iod(suspect.index))?.id;
         let lost = super::files::Lost::of(objects, suspect.index, suspect.range, size);
         let text = format!("its iod cannot read them, or they are not what was written: {lost}");
         let finding = kind.found(Some(objects.file), Some(iod), text);

@@ -3,7 +3,7 @@
 
 use super::{EXPORTS_MAX, Exports};
 use crate::handle::EPOCH_MAX;
-use crate::room::Room;
+use crate::volume::Volume;
 use bytes::Bytes;
 use meta::{Embedded, Namespace};
 use std::collections::BTreeMap;
@@ -116,10 +116,10 @@ impl Exports {
 
 /// Keeps the record up to date, for ever: a directory that is created after it was configured as an export is no new
 /// export at the next start.
-pub(crate) async fn keep(room: Arc<Room>) {
+pub(crate) async fn keep(volume: Arc<Volume>) {
     loop {
         tokio::time::sleep(EVERY).await;
-        if let Err(e) = room.exports.record().await {
+        if let Err(e) = volume.exports.record().await {
             tracing::debug!("the exports are not on record: {e}");
         }
     }

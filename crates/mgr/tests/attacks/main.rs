@@ -1,7 +1,7 @@
 //! Attacks of accounts that have nothing but a socket, on a running mgr and its iods: each is refused, and harms nobody else.
 
 mod callers;
-#[path = "../room/cluster.rs"]
+#[path = "../volume/cluster.rs"]
 #[allow(dead_code)]
 mod cluster;
 #[path = "../hostile/dice.rs"]

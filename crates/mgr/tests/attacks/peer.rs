@@ -47,7 +47,7 @@ impl Peer {
     /// As [`Peer::new`], on a connection that there is.
     pub fn over(link: Link, uid: u32) -> Peer {
         let (mut peer, sequence) = Peer::met(link, uid);
-        let (fore, back) = nfs::trial::linux_channels();
+        let (fore, back) = nfs::testing::bench::linux_channels();
         let args = CREATE_SESSION4args {
             csa_clientid: peer.client,
             csa_sequence: sequence,

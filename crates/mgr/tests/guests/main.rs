@@ -1,7 +1,7 @@
 //! As many clients as a small cluster has, each with every slot in use, files open, locks and layouts, that all die at once: what they
 //! take, and that nothing of them is left.
 
-#[path = "../room/cluster.rs"]
+#[path = "../volume/cluster.rs"]
 #[allow(dead_code)]
 mod cluster;
 #[path = "../hostile/dice.rs"]

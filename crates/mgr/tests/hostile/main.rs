@@ -3,7 +3,7 @@
 //!
 //! `cargo xtask hostile` runs it with a million frames and shows how the good client fared.
 
-#[path = "../room/cluster.rs"]
+#[path = "../volume/cluster.rs"]
 #[allow(dead_code)]
 mod cluster;
 mod data;

@@ -4,7 +4,7 @@ use crate::dice::Dice;
 use crate::link::{ANSWERED_WITHIN, Link, Place, STUCK, call, is_timeout};
 use crate::mutate::mutate;
 use bytes::Bytes;
-use nfs::trial::{Bench, Peer, Seen, linux_channels, random_request};
+use nfs::testing::bench::{Bench, Peer, Seen, linux_channels, random_request};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;

@@ -2,7 +2,7 @@
 //!
 //! Peers are bare sockets, so that next to everything is the mgr's.
 
-#[path = "../room/cluster.rs"]
+#[path = "../volume/cluster.rs"]
 #[allow(dead_code)]
 mod cluster;
 #[path = "../hostile/dice.rs"]

@@ -14,8 +14,8 @@ mod random;
 mod sessions;
 
 use crate::attrs;
-use crate::memory::LAYOUT_KIND;
-use crate::trial::{Bench, Peer};
+use crate::testing::bench::{Bench, Peer};
+use crate::testing::memory::LAYOUT_KIND;
 use bytes::Bytes;
 use types::SetAttrs;
 use wire::nfs4::{nfs_argop4 as Arg, nfs_resop4 as Res, *};

@@ -5,7 +5,7 @@
 //! the file's names or attributes, waits until the delegation is returned. A client holds at most one delegation of a
 //! file. A client's own opens never conflict with its delegation.
 
-use crate::names::RELIED_ON;
+use crate::name_delegations::RELIED_ON;
 use crate::state::leases::Lapse;
 use crate::state::stateids::{self, Form, Kind};
 use crate::state::{ClientId, Effect, Result, State};

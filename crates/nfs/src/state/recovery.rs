@@ -2,7 +2,7 @@
 //! §8.4.2).
 
 use crate::fs::ClientRecord;
-use crate::names::RELIED_ON;
+use crate::name_delegations::RELIED_ON;
 use crate::state::{ClientId, Result, State};
 use bytes::Bytes;
 use std::collections::HashSet;

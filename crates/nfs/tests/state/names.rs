@@ -3,7 +3,7 @@
 use crate::helpers::*;
 use bytes::Bytes;
 use nfs::fs::ClientRecord;
-use nfs::names::RELIED_ON;
+use nfs::name_delegations::RELIED_ON;
 use nfs::state::delegations::{DelegationRecall, NotGiven, Power, Use, Wish};
 use nfs::state::{ClientId, Config, Effect, State};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::session::{Connect, is_directory, run as with_mounts};
-use client::{Target, doubt};
+use client::{Target, in_doubt};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
@@ -50,12 +50,12 @@ pub fn run(args: Args) -> Outcome {
         let (dir, _) = mount.resolve(parent.path(), true).await.map_err(|e| e.context(&parent))?;
         match &file {
             None => {
-                let made = doubt::make(async || mount.symlink(&dir, name, args.target.as_bytes()).await).await;
+                let made = in_doubt::make(async || mount.symlink(&dir, name, args.target.as_bytes()).await).await;
                 made.map_err(|e| e.context(&place))?;
             }
             Some(file) => {
                 let (node, _) = mount.resolve(file.path(), false).await.map_err(|e| e.context(file))?;
-                doubt::link(&mount, &node, &dir, name).await.map_err(|e| e.context(&place))?;
+                in_doubt::link(&mount, &node, &dir, name).await.map_err(|e| e.context(&place))?;
             }
         }
         Ok(Exit::Done)

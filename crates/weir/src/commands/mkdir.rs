@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::modes;
 use crate::session::{Connect, for_each, run as with_mounts};
-use client::{Mount, Node, Target, doubt};
+use client::{Mount, Node, Target, in_doubt};
 use std::ffi::OsString;
 use types::{FileKind, Status};
 
@@ -48,7 +48,7 @@ async fn make(mount: &Mount, target: &Target, args: &Args, plain: u32) -> Result
     };
     if !args.parents {
         let (dir, _) = mount.resolve(parents, true).await?;
-        return Ok(doubt::make(async || mount.mkdir(&dir, name, mode).await).await.map(drop)?);
+        return Ok(in_doubt::make(async || mount.mkdir(&dir, name, mode).await).await.map(drop)?);
     }
     let mut dir = mount.root();
     for (i, component) in parents.iter().enumerate() {
@@ -59,7 +59,7 @@ async fn make(mount: &Mount, target: &Target, args: &Args, plain: u32) -> Result
 
 /// The directory `name` in `dir`, made when it is missing; `path` is its whole path.
 async fn ensure(mount: &Mount, dir: &Node, name: &[u8], path: &[Vec<u8>], mode: u32) -> Result<Node, Failure> {
-    match doubt::make(async || mount.mkdir(dir, name, mode).await).await {
+    match in_doubt::make(async || mount.mkdir(dir, name, mode).await).await {
         Ok((node, _)) => Ok(node),
         Err(e) if e.is(Status::Exist) => {
             let (node, attrs) = mount.resolve(path, true).await?;

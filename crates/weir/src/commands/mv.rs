@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::session::{Connect, for_each, is_directory, run as with_mounts};
-use client::{Mount, Target, doubt};
+use client::{Mount, Target, in_doubt};
 use std::ffi::OsString;
 use types::Renaming;
 
@@ -76,5 +76,5 @@ async fn rename(
     let (from, _) = mount.resolve(from.path(), true).await?;
     let (to_dir, _) = mount.resolve(to_dir.path(), true).await?;
     let (node, _) = mount.lookup(&from, from_name).await?;
-    Ok(doubt::rename(mount, node.id, (&from, from_name), (&to_dir, to_name), how).await?)
+    Ok(in_doubt::rename(mount, node.id, (&from, from_name), (&to_dir, to_name), how).await?)
 }

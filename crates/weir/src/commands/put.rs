@@ -8,7 +8,7 @@ use crate::session::{Connect, run as with_mounts};
 use crate::show;
 use crate::stop::Stop;
 use bytes::Bytes;
-use client::{CreateOptions, File, Mount, Target, doubt};
+use client::{CreateOptions, File, Mount, Target, in_doubt};
 use std::ffi::OsString;
 use std::io::Read;
 use tokio::sync::mpsc;
@@ -65,7 +65,7 @@ async fn store(mount: &Mount, target: &Target, mode: Option<u32>, stop: &Stop) -
     let stored = match fill(&file, stop).await {
         Ok(size) => {
             let changes = SetAttrs { mode: Some(mode), ..SetAttrs::default() };
-            let finished = doubt::finish(mount, file, changes, &dir, [&temporary, name]).await;
+            let finished = in_doubt::finish(mount, file, changes, &dir, [&temporary, name]).await;
             finished.map(|_| size).map_err(known)
         }
         Err(failure) => Err(failure),

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::session::{Connect, for_each, run as with_mounts};
-use client::{Mount, Node, Target, doubt};
+use client::{Mount, Node, Target, in_doubt};
 use futures_util::{StreamExt, TryStreamExt};
 use std::ffi::OsString;
 use types::{FileKind, Status};
@@ -61,7 +61,7 @@ async fn remove(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failu
         }
         empty(mount, node.clone()).await?;
     }
-    gone(doubt::remove(mount, node.id, &dir, name).await)
+    gone(in_doubt::remove(mount, node.id, &dir, name).await)
 }
 
 /// Another client may have removed it in the meantime, which is not an error.
@@ -84,7 +84,8 @@ async fn empty(mount: &Mount, top: Node) -> Result<(), Failure> {
         levels.push(below);
     }
     for level in levels.into_iter().rev() {
-        let removals = level.iter().map(|b| async { gone(doubt::remove(mount, b.node.id, &b.parent, &b.name).await) });
+        let removals =
+            level.iter().map(|b| async { gone(in_doubt::remove(mount, b.node.id, &b.parent, &b.name).await) });
         futures_util::stream::iter(removals).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
     }
     Ok(())
@@ -105,7 +106,8 @@ async fn remove_files(mount: &Mount, dir: Node) -> Result<Vec<Below>, Failure> {
         let (below, files): (Vec<_>, Vec<_>) = page.into_iter().partition(|e| e.attrs.kind == FileKind::Directory);
         dirs.extend(below.into_iter().map(|e| Below { parent: dir.clone(), name: e.name.to_vec(), node: e.node }));
         let removals = files.iter().map(|e| async {
-            gone(doubt::remove(mount, e.node.id, &dir, &e.name).await).map_err(|f| f.about(crate::show::path(&e.name)))
+            gone(in_doubt::remove(mount, e.node.id, &dir, &e.name).await)
+                .map_err(|f| f.about(crate::show::path(&e.name)))
         });
         futures_util::stream::iter(removals).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
     }

@@ -7,7 +7,7 @@ use super::end::{Entry, Meta, Spot, Xattr};
 use crate::failure::Failure;
 use crate::locator::join;
 use crate::stop::Stop;
-use client::{CreateOptions, File, Mount, Node, OpenFlags, XattrMode, doubt};
+use client::{CreateOptions, File, Mount, Node, OpenFlags, XattrMode, in_doubt};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use types::{Attrs, ByteRange, FileKind, Renaming, SetAttrs, SetTime, Status};
@@ -71,7 +71,7 @@ impl Weir {
     /// Makes a directory, or returns the existing one.
     pub fn mkdir(&self, dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure> {
         let dir_node = dir.node()?;
-        let made = self.unless_taken(doubt::make(async || self.mount.mkdir(dir_node, name, mode).await))?;
+        let made = self.unless_taken(in_doubt::make(async || self.mount.mkdir(dir_node, name, mode).await))?;
         let path = join(&dir.path, name);
         if let Some((node, _)) = made {
             return Ok((Spot { path, node: Some(node), place: None }, true));
@@ -91,7 +91,7 @@ impl Weir {
     /// Makes a symlink; `None` if the name is taken.
     pub fn symlink(&self, dir: &Spot, name: &[u8], target: &[u8]) -> Result<Option<Spot>, Failure> {
         let node = dir.node()?;
-        let made = self.unless_taken(doubt::make(async || self.mount.symlink(node, name, target).await))?;
+        let made = self.unless_taken(in_doubt::make(async || self.mount.symlink(node, name, target).await))?;
         Ok(made.map(|(node, _)| dir.below(name, node)))
     }
 
@@ -99,14 +99,14 @@ impl Weir {
     pub fn mknod(&self, dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Failure> {
         let node = dir.node()?;
         let attempt = async || self.mount.mknod(node, name, attrs.kind, 0o600, attrs.rdev).await;
-        let made = self.unless_taken(doubt::make(attempt))?;
+        let made = self.unless_taken(in_doubt::make(attempt))?;
         Ok(made.map(|(node, _)| dir.below(name, node)))
     }
 
     /// Makes a hard link; `None` if the name is taken.
     pub fn link(&self, file: &Spot, dir: &Spot, name: &[u8]) -> Result<Option<Spot>, Failure> {
         let (file, node) = (file.node()?, dir.node()?);
-        let made = self.unless_taken(doubt::link(&self.mount, file, node, name))?;
+        let made = self.unless_taken(in_doubt::link(&self.mount, file, node, name))?;
         Ok(made.map(|_| dir.below(name, file.clone())))
     }
 
@@ -124,7 +124,7 @@ impl Weir {
         let dir = dir.node()?;
         self.wait(async {
             let (node, _) = self.mount.lookup(dir, from).await?;
-            doubt::rename(&self.mount, node.id, (dir, from), (dir, to), Renaming::Replace).await
+            in_doubt::rename(&self.mount, node.id, (dir, from), (dir, to), Renaming::Replace).await
         })
     }
 
@@ -205,14 +205,14 @@ impl Weir {
         // Setting a size sends requests to every iod, and only a hole at the end needs it.
         let size = (attrs.size != written).then_some(attrs.size);
         let changes = SetAttrs { size, ..kept(attrs) };
-        self.wait(doubt::finish(&self.mount, file, changes, dir.node()?, [temporary, name])).map(drop)
+        self.wait(in_doubt::finish(&self.mount, file, changes, dir.node()?, [temporary, name])).map(drop)
     }
 }
 
 /// Removes a name; a missing name is not an error.
 pub async fn remove_if_there(mount: &Mount, dir: &Node, name: &[u8]) -> client::Result<()> {
     let removed = match mount.lookup(dir, name).await {
-        Ok((node, _)) => doubt::remove(mount, node.id, dir, name).await,
+        Ok((node, _)) => in_doubt::remove(mount, node.id, dir, name).await,
         Err(e) => Err(e),
     };
     match removed {

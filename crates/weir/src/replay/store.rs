@@ -4,7 +4,7 @@ use super::Sums;
 use crate::copy::temporary_name;
 use crate::failure::Failure;
 use bytes::Bytes;
-use client::{CreateOptions, File, Mount, Node, Options, Target, doubt};
+use client::{CreateOptions, File, Mount, Node, Options, Target, in_doubt};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -107,10 +107,10 @@ impl<'a> Room<'a> {
                 names.extend(page.into_iter().map(|entry| (entry.node.id, entry.name)));
             }
             for (id, name) in names {
-                doubt::remove(&mount, id, &dir, &name).await?;
+                in_doubt::remove(&mount, id, &dir, &name).await?;
             }
             let (parent, _) = mount.resolve(target.path(), true).await?;
-            doubt::remove(&mount, dir.id, &parent, name).await?;
+            in_doubt::remove(&mount, dir.id, &parent, name).await?;
             mount.disconnect().await
         });
         removed.map_err(|e| Failure::from(e).about(format_args!("removing what the replay made in {target}")))

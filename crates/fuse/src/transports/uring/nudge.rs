@@ -5,7 +5,7 @@
 //! queued request would wait until some program makes another request through the same queue. So a thread on the
 //! queue's processor asks for an extended attribute, which the mount answers without the servers.
 
-use crate::asking;
+use crate::self_requests;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) fn nudge(queue: u16, place: &Arc<Path>) {
     let place = place.clone();
     // If the thread cannot be bound to that processor, requests of the queue may have to wait.
     let ask = move || drop(ask(queue, &place));
-    if let Err(error) = asking::spawn(format!("fuse-nudge-{queue}"), ask) {
+    if let Err(error) = self_requests::spawn(format!("fuse-nudge-{queue}"), ask) {
         tracing::warn!(queue, "requests may have to wait for others: {error}");
     }
 }

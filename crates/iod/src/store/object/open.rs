@@ -10,9 +10,9 @@ use wire::native::{Failure, Piece, PieceKind, PullExtent, WriteExtent};
 use crate::counters::Counters;
 use crate::disks::{DiskFile, read_full, write_all};
 use crate::lock::lock;
+use crate::store::block_checksums::{BlockChecksums, CHANGED_MAX};
 use crate::store::head::{HEAD_LEN, Head};
 use crate::store::shards::Leaf;
-use crate::store::sums::{CHANGED_MAX, Sums};
 use crate::store::{Store, failure};
 
 /// The change number of everything that exists when a file is opened. An earlier run may have died before its sync. So
@@ -24,7 +24,7 @@ pub(crate) struct Open {
     id: FileId,
     pub(crate) file: Box<dyn DiskFile>,
     /// Checksums of the blocks, in stores that have them.
-    pub(crate) sums: Option<Sums>,
+    pub(crate) sums: Option<BlockChecksums>,
     head: Head,
     pub(super) generation: AtomicU32,
     /// Bytes of the object. Grows under the shared lock, shrinks under the exclusive lock.
@@ -85,7 +85,7 @@ impl Open {
     /// durable.
     pub(super) fn new(
         file: Box<dyn DiskFile>,
-        sums: Option<Sums>,
+        sums: Option<BlockChecksums>,
         head: Head,
         (leaf, entry): (Arc<Leaf>, u64),
         size: u64,
@@ -142,7 +142,7 @@ impl Open {
     }
 
     pub(super) fn check_failed(&self) -> Result<(), Failure> {
-        if !self.failed.load(Ordering::Acquire) && !self.sums.as_ref().is_some_and(Sums::failed) {
+        if !self.failed.load(Ordering::Acquire) && !self.sums.as_ref().is_some_and(BlockChecksums::failed) {
             return Ok(());
         }
         Err(Failure { status: Status::Io, detail: Some("an earlier sync of this object failed".into()) })

@@ -1,7 +1,7 @@
 //! The table of the embedded store: keys and values, whose checksum is verified on every read.
 
 use super::guard::guarded;
-use super::seal;
+use super::record_checksum;
 use crate::engine::{Broken, Key, Unreadable, Value};
 use redb::{AccessGuard, ReadOnlyTable, StorageError};
 use std::ops::Range;
@@ -23,7 +23,7 @@ impl<'t> Reading<'t> {
 
     fn find(&self, key: &[u8]) -> Result<Option<Option<Value>>, StorageError> {
         let found = self.0.get(key)?;
-        Ok(found.map(|sealed| seal::open(key, sealed.value()).map(Value::copy_from_slice)))
+        Ok(found.map(|sealed| record_checksum::open(key, sealed.value()).map(Value::copy_from_slice)))
     }
 
     /// Returns the value of `key`.
@@ -80,7 +80,7 @@ impl Entry<'_> {
 
     /// Returns the value; counts a record that does not match its checksum and returns `None` for it.
     pub(super) fn value(&self) -> Option<&[u8]> {
-        let value = seal::open(self.key.value(), self.sealed.value());
+        let value = record_checksum::open(self.key.value(), self.sealed.value());
         if value.is_none() {
             self.table.damaged(self.key.value());
         }

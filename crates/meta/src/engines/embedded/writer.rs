@@ -2,7 +2,7 @@
 //! windows together into the table.
 
 use super::guard::guarded;
-use super::opening::{begin, change, commit, open, snapshot, write};
+use super::open::{begin, change, commit, open, snapshot, write};
 use super::{Shared, Space, TABLE};
 use crate::engine::{Batch, Broken, Job, Key, Merged, Outcome, Point, Value, Verdict, Window};
 use crate::log::{Changes, Log, Plan};

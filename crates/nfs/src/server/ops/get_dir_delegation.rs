@@ -6,7 +6,7 @@
 
 use crate::attrs::Mask;
 use crate::fs::FileSystem;
-use crate::names::OWN_CHANGES;
+use crate::name_delegations::OWN_CHANGES;
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use types::FileKind;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::attrs::{Mask, PRIVATE, WRITE_ONLY};
-use crate::trial::Bench;
+use crate::testing::bench::Bench;
 use crate::values::Values;
 use types::Cred;
 

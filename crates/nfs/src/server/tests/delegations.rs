@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::attrs::Mask;
-use crate::trial::{Bench, LEASE};
+use crate::testing::bench::{Bench, LEASE};
 use crate::values::Values;
 use futures_util::task::noop_waker;
 use std::future::Future;
@@ -272,7 +272,7 @@ fn a_callback_ends_with_its_session_and_goes_out_on_the_next() {
     assert_eq!(recalls(&bench).len(), 1, "not answered");
     let destroy = DESTROY_SESSION4args { dsa_sessionid: one.session };
     assert_eq!(one.send(vec![Arg::OP_DESTROY_SESSION(destroy)]).status, NFS4_OK);
-    let (fore, back) = crate::trial::linux_channels();
+    let (fore, back) = crate::testing::bench::linux_channels();
     one.new_session(2, fore, back).unwrap();
     (0..3).for_each(|_| assert!(poll(teller.as_mut()).is_pending()));
     assert_eq!(recalls(&bench).len(), 1, "asked again");

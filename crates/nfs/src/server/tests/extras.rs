@@ -1,7 +1,7 @@
 //! Tests of extended attributes and of the operations of version 4.2.
 
 use super::*;
-use crate::trial::Bench;
+use crate::testing::bench::Bench;
 use types::Cred;
 
 fn set(option: setxattr_option4, key: &str, value: &[u8]) -> Arg {

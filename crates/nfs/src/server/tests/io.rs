@@ -1,8 +1,8 @@
 //! Tests of READ, WRITE, COMMIT and SETATTR of the size.
 
 use super::*;
-use crate::memory::SIZE_MAX;
-use crate::trial::Bench;
+use crate::testing::bench::Bench;
+use crate::testing::memory::SIZE_MAX;
 use futures_util::FutureExt;
 use types::Cred;
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::fs::LayoutGone;
-use crate::memory::DEVICE;
-use crate::trial::{Bench, LEASE};
+use crate::testing::bench::{Bench, LEASE};
+use crate::testing::memory::DEVICE;
 use futures_util::task::noop_waker;
 use std::future::Future;
 use std::pin::pin;

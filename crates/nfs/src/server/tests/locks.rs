@@ -3,8 +3,8 @@
 use super::*;
 use crate::exports::Place;
 use crate::fs::{ClientRecord, FileSystem, LayoutGone};
-use crate::memory::Memory;
-use crate::trial::{Bench, LEASE, linux_channels};
+use crate::testing::bench::{Bench, LEASE, linux_channels};
+use crate::testing::memory::Memory;
 use futures_util::FutureExt;
 use futures_util::task::noop_waker;
 use std::pin::{Pin, pin};

@@ -4,8 +4,8 @@ use super::*;
 use crate::attrs::Mask;
 use crate::exports::Place;
 use crate::fs::{ClientRecord, Ctx, FileSystem, OpenHow};
-use crate::memory::Memory;
-use crate::trial::{Bench, linux_channels};
+use crate::testing::bench::{Bench, linux_channels};
+use crate::testing::memory::Memory;
 use futures_util::FutureExt;
 use types::{Cred, FileId};
 

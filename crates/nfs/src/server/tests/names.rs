@@ -1,7 +1,7 @@
 //! Tests of names: lookup, creation, rename, removal and listing.
 
 use super::*;
-use crate::trial::Bench;
+use crate::testing::bench::Bench;
 use std::time::Duration;
 use types::Renaming;
 

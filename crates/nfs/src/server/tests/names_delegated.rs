@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::attrs::Mask;
-use crate::names::{OWN_CHANGES, RELIED_ON};
-use crate::trial::{Bench, LEASE};
+use crate::name_delegations::{OWN_CHANGES, RELIED_ON};
+use crate::testing::bench::{Bench, LEASE};
 use futures_util::FutureExt;
 use std::pin::pin;
 use std::time::Duration;

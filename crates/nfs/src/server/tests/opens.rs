@@ -3,7 +3,7 @@
 use super::*;
 use crate::exports::View;
 use crate::fs::FileSystem;
-use crate::trial::Bench;
+use crate::testing::bench::Bench;
 use types::Cred;
 
 fn guarded() -> openflag4 {

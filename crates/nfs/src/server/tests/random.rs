@@ -4,7 +4,7 @@
 mod fuzzed;
 
 use crate::server::ops::REGISTERED;
-use crate::trial::play;
+use crate::testing::bench::play;
 use proptest::prelude::*;
 use wire::nfs4::{OP_BIND_CONN_TO_SESSION, OP_DESTROY_CLIENTID, OP_DESTROY_SESSION, OP_FREE_STATEID, OP_SEEK};
 

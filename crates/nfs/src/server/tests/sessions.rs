@@ -1,7 +1,7 @@
 //! Tests of the rules of COMPOUND: order of operations, replay, limits of a session.
 
 use super::*;
-use crate::trial::{Bench, linux_channels};
+use crate::testing::bench::{Bench, linux_channels};
 use futures_util::FutureExt;
 use xdr::Xdr;
 
@@ -175,7 +175,7 @@ fn a_lost_lease_ends_the_session_and_frees_what_was_held() {
     assert_eq!(gone, 1);
     // The courtesy time keeps the state for another lease period.
     for _ in 0..5 {
-        bench.pass(crate::trial::LEASE / 2);
+        bench.pass(crate::testing::bench::LEASE / 2);
         other.ok(vec![Arg::OP_PUTROOTFH]);
     }
     assert_eq!(peer.run(vec![Arg::OP_PUTROOTFH]).0, NFS4ERR_BADSESSION);

@@ -1,0 +1,209 @@
+//! The effective policy of each open file: merges the settings of all places, again after each change.
+
+use layout::policy::{Effective, Layers, LayoutWhen, Policy, Settings, merge};
+use layout::threshold::Rule;
+use nfs::fs::Told;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use types::FileId;
+
+/// Number of directories whose settings are cached.
+const DIRECTORIES_MAX: usize = 1024;
+
+/// The policy settings that apply to all files of a mount.
+#[derive(Debug)]
+pub(crate) struct EffectivePolicy {
+    /// The policy where no place sets a part.
+    driver: Policy,
+    environment: Settings,
+    /// The current options of the mount.
+    mount: Mutex<Settings>,
+    /// The server's last settings for files in no particular directory.
+    server: Mutex<Settings>,
+    /// The last known settings of directories, used only for guesses: every open receives the current ones.
+    directories: Mutex<HashMap<FileId, (Settings, Settings)>>,
+    /// Grows with every change of settings that may apply to open files.
+    generation: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The settings that apply to one open only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Words {
+    pub(crate) server: Settings,
+    pub(crate) directory: Settings,
+    /// The caller's hint.
+    pub(crate) open: Settings,
+}
+
+/// The policy of an open file.
+#[derive(Debug, Default)]
+pub(crate) struct Ruling {
+    words: Words,
+    /// The policy at this generation; 0: none yet.
+    now: Mutex<(u64, Policy)>,
+}
+
+/// Parses a server's reply: its own settings, and those of a directory or file.
+pub(crate) fn heard(told: &Told, origin: layout::Origin) -> (Settings, Settings) {
+    (Settings::of_peer(layout::Origin::Server, &told.server), Settings::of_peer(origin, &told.own))
+}
+
+impl EffectivePolicy {
+    /// Creates the governor of a mount with these options.
+    pub(crate) fn new(driver: Policy, mount: Settings, environment: Settings) -> Self {
+        EffectivePolicy {
+            driver,
+            environment,
+            mount: Mutex::new(mount),
+            server: Mutex::default(),
+            directories: Mutex::default(),
+            generation: AtomicU64::new(1),
+        }
+    }
+
+    /// Records that settings of open files may have changed.
+    pub(crate) fn changed(&self) {
+        self.generation.fetch_add(1, Relaxed);
+    }
+
+    /// Returns the options of the mount.
+    pub(crate) fn mount(&self) -> Settings {
+        *lock(&self.mount)
+    }
+
+    /// Changes the options of the mount.
+    pub(crate) fn set_mount(&self, change: impl FnOnce(&mut Settings)) {
+        change(&mut lock(&self.mount));
+        self.changed();
+    }
+
+    /// Returns the server's settings, as far as they are known.
+    pub(crate) fn server(&self) -> Settings {
+        *lock(&self.server)
+    }
+
+    /// Records the server's settings for all files.
+    pub(crate) fn heard_server(&self, settings: Settings) {
+        *lock(&self.server) = settings;
+    }
+
+    /// Records the settings of a directory.
+    pub(crate) fn heard_directory(&self, dir: FileId, words: (Settings, Settings)) {
+        let mut directories = lock(&self.directories);
+        if directories.len() >= DIRECTORIES_MAX && !directories.contains_key(&dir) {
+            directories.clear();
+        }
+        directories.insert(dir, words);
+    }
+
+    /// Returns the settings that a file in this directory will probably receive.
+    pub(crate) fn guess(&self, dir: Option<FileId>, open: Settings) -> Words {
+        let known = dir.and_then(|dir| lock(&self.directories).get(&dir).copied());
+        let (server, directory) = known.unwrap_or_else(|| (self.server(), Settings::default()));
+        Words { server, directory, open }
+    }
+
+    /// Returns the effective policy of a file under these settings and the file's own.
+    pub(crate) fn effective(&self, words: &Words, file: Settings) -> Effective {
+        let layers = Layers {
+            server: words.server,
+            directory: words.directory,
+            mount: self.mount(),
+            environment: self.environment,
+            file,
+            open: words.open,
+        };
+        merge(&self.driver, &layers)
+    }
+}
+
+impl Ruling {
+    /// Creates the ruling of an open with these settings.
+    pub(crate) fn new(words: Words) -> Self {
+        Ruling { words, ..Ruling::default() }
+    }
+
+    /// Returns the current policy; `file` returns the file's own settings.
+    pub(crate) fn policy(&self, effective_policy: &EffectivePolicy, file: impl FnOnce() -> Settings) -> Policy {
+        let generation = effective_policy.generation.load(Relaxed);
+        let mut now = lock(&self.now);
+        if now.0 != generation {
+            *now = (generation, effective_policy.effective(&self.words, file()).policy);
+        }
+        now.1
+    }
+
+    /// Returns the current policy, with the place that each part comes from.
+    pub(crate) fn effective(&self, effective_policy: &EffectivePolicy, file: Settings) -> Effective {
+        effective_policy.effective(&self.words, file)
+    }
+}
+
+/// Whether a layout is requested at open, and not at the first direct I/O.
+pub(crate) fn layout_at_open(policy: &Policy) -> bool {
+    match policy.layout {
+        LayoutWhen::Open => true,
+        LayoutWhen::FirstIo | LayoutWhen::Size(_) => false,
+        LayoutWhen::Auto => policy.write_threshold == Rule::Fixed(0) && policy.read_threshold == 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layout::{Access, Origin, Part};
+
+    #[test]
+    fn a_change_of_the_mount_counts_at_once() {
+        let mount = Settings { access: Some(Access::Page), ..Settings::default() };
+        let effective_policy = EffectivePolicy::new(Policy::default(), mount, Settings::default());
+        let ruling = Ruling::new(Words::default());
+        let now = || ruling.policy(&effective_policy, Settings::default);
+        assert_eq!((now().access, now().write_threshold), (Access::Page, Rule::Fixed(0)));
+        effective_policy.set_mount(|mount| {
+            mount.unset(Part::Access);
+            mount.write_threshold = Some(Rule::Auto);
+        });
+        assert_eq!((now().access, now().write_threshold), (Access::Direct, Rule::Auto));
+        // The file's own settings are requested when they may have changed.
+        let own = Settings { access: Some(Access::ODirect), ..Settings::default() };
+        assert_eq!(ruling.policy(&effective_policy, || own).access, Access::Direct);
+        effective_policy.changed();
+        assert_eq!(ruling.policy(&effective_policy, || own).access, Access::ODirect);
+        assert_eq!(ruling.effective(&effective_policy, own).origin(Part::Access), Origin::File);
+    }
+
+    #[test]
+    fn what_is_known_of_directories_is_bounded() {
+        let effective_policy = EffectivePolicy::new(Policy::default(), Settings::default(), Settings::default());
+        let words = Settings { read_threshold: Some(7), ..Settings::default() };
+        for dir in 0..3 * DIRECTORIES_MAX as u64 {
+            effective_policy.heard_directory(FileId(dir), (Settings::default(), words));
+            assert_eq!(effective_policy.guess(Some(FileId(dir)), Settings::default()).directory, words);
+        }
+        assert!(lock(&effective_policy.directories).len() <= DIRECTORIES_MAX);
+        effective_policy.heard_server(words);
+        assert_eq!(effective_policy.guess(None, Settings::default()).server, words);
+    }
+
+    #[test]
+    fn when_a_layout_is_got_at_open() {
+        let policy = |text: &str| Policy::default().with(&Settings::parse(Origin::Mount, text).unwrap());
+        for (text, at_open) in [
+            ("", true),
+            ("write_threshold=1", false),
+            ("read_threshold=1", false),
+            ("write_threshold=auto", false),
+            ("write_threshold=max,layout=open", true),
+            ("layout=first-io", false),
+            ("layout=1M", false),
+        ] {
+            assert_eq!(layout_at_open(&policy(text)), at_open, "{text}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Read-ahead for an open file: fetches what a sequential or strided reader will probably ask for next.
+
+use crate::file::{ReadResult, Segment};
+use crate::inode::{Inode, Version};
+use crate::{Result, counters};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use layout::policy::{Access, Policy};
+use layout::read_ahead::Streams;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, RwLock, oneshot};
+use tokio::time::Instant;
+use types::ByteRange;
+
+/// How long unused read-ahead bytes are kept: as long as a mount caches attributes. They do not include what other
+/// clients write in the meantime.
+const LIFE: Duration = Duration::from_secs(1);
+
+/// The read-ahead state of one open file.
+#[derive(Default)]
+pub(crate) struct ReadAhead {
+    state: Arc<Mutex<State>>,
+    /// A read-ahead task holds this for reading.
+    reading: Arc<RwLock<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    streams: Streams,
+    pieces: Vec<Piece>,
+    /// Whether a task runs that drops unused pieces.
+    tidied: bool,
+    /// The file is being closed, and no read-ahead starts any more.
+    over: bool,
+}
+
+/// The result of a read and the buffer space that it occupies; `None` if the read failed.
+type Found = Shared<BoxFuture<'static, Option<Arc<(ReadResult, OwnedSemaphorePermit)>>>>;
+
+/// A range that was read ahead, or is being read.
+struct Piece {
+    range: ByteRange,
+    /// The version of the file before the read began.
+    version: Version,
+    asked: Instant,
+    found: Found,
+}
+
+impl ReadAhead {
+    /// Reads a range like [`Inode::read`], as much of it as possible from read-ahead pieces. Also starts the read-ahead
+    /// of what the reader will probably ask for next.
+    pub(super) async fn read(&self, inode: &Arc<Inode>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
+        // Large requests keep the servers busy by themselves, and the kernel's page cache reads ahead by itself.
+        let worth = policy.access == Access::Direct && len > 0 && len as u64 * 2 <= policy.read_ahead;
+        if !worth {
+            return inode.read(policy, offset, len).await;
+        }
+        let range = ByteRange { offset, len: len as u64 };
+        let pieces = self.begin(inode, policy, range);
+        let mut segments = Vec::new();
+        let mut at = offset;
+        for (there, found) in pieces {
+            let Some(found) = found.await else { break };
+            let before = at;
+            at += cut(&found.0.segments, at - there.offset, range.end() - at, &mut segments);
+            counters::add(&inode.mount.tally.read_ahead, at - before);
+            if at < there.end().min(range.end()) {
+                // The file ended here when the piece was read.
+                break;
+            }
+        }
+        if at >= range.end() {
+            return Ok(ReadResult { segments, eof: at >= inode.size() });
+        }
+        let rest = inode.read(policy, at, (range.end() - at) as usize).await?;
+        segments.extend(rest.segments);
+        Ok(ReadResult { segments, eof: rest.eof })
+    }
+
+    /// Records a request and starts read-ahead. Returns the existing pieces, in order and without a gap from the
+    /// beginning of the range.
+    fn begin(&self, inode: &Arc<Inode>, policy: Policy, range: ByteRange) -> Vec<(ByteRange, Found)> {
+        let version = inode.version();
+        let now = Instant::now();
+        let mut state = lock(&self.state);
+        if state.over {
+            return Vec::new();
+        }
+        let before = state.pieces.len();
+        state.pieces.retain(|piece| Some(piece.version) == version && now < piece.asked + LIFE);
+        if state.pieces.len() < before {
+            // Another client or program writes the range, or the reader paused: the reader must show its pattern again.
+            state.streams.forget();
+        }
+        let mut out = Vec::new();
+        let mut at = range.offset;
+        while at < range.end()
+            && let Some(piece) = state.pieces.iter().find(|piece| piece.range.offset <= at && at < piece.range.end())
+        {
+            out.push((piece.range, piece.found.clone()));
+            at = piece.range.end();
+        }
+        for wanted in state.streams.note(range, policy.read_ahead) {
+            let (Some(version), true) = (version, wanted.offset < inode.size()) else { break };
+            // Without free space, act as if there were no pattern. Space is free again when other reads have advanced.
+            let Some(piece) = self.fetch(inode, policy, wanted, version) else { break };
+            state.pieces.push(piece);
+        }
+        if !state.tidied && !state.pieces.is_empty() {
+            // One task serves all pieces: there may be thousands of short ones within LIFE.
+            state.tidied = true;
+            net::task::spawn_on(&inode.mount.runtime, tidy(Arc::downgrade(&self.state), now + LIFE));
+        }
+        // A sequential reader does not ask again for a piece that it has read to its end.
+        state.pieces.retain(|piece| piece.range.end() > range.end() || piece.range.end() <= range.offset);
+        out
+    }
+
+    /// Starts reading a range if there is free space for it.
+    fn fetch(&self, inode: &Arc<Inode>, policy: Policy, range: ByteRange, version: Version) -> Option<Piece> {
+        let room = inode.mount.read_ahead.clone().try_acquire_many_owned(u32::try_from(range.len).ok()?).ok()?;
+        let reading = self.reading.clone().try_read_owned().ok()?;
+        let file = inode.clone();
+        let (told, found) = oneshot::channel();
+        // Bytes in this machine's memory arrive at once; requests for the rest have been sent when this returns.
+        net::task::begin_on(&inode.mount.runtime, async move {
+            let found = file.read(policy, range.offset, range.len as usize).await;
+            drop((file, reading));
+            let found = found.inspect_err(|error| tracing::debug!("reading ahead: {error}")).ok();
+            let _ = told.send(found.map(|found| Arc::new((found, room))));
+        });
+        let found = found.map(|told| told.ok().flatten()).boxed().shared();
+        Some(Piece { range, version, asked: Instant::now(), found })
+    }
+
+    /// Drops all pieces, and prevents any further read-ahead.
+    pub(super) async fn end(&self) {
+        // While this lock is held no task begins to read ahead. Every later one sees `over`.
+        let _alone = self.reading.write().await;
+        let mut state = lock(&self.state);
+        state.over = true;
+        state.pieces.clear();
+    }
+}
+
+impl State {
+    /// Drops pieces that are too old, and returns when the oldest remaining piece expires. The calling task ends if
+    /// none remains.
+    fn tidy(&mut self, now: Instant) -> Option<Instant> {
+        self.pieces.retain(|piece| now < piece.asked + LIFE);
+        let next = self.pieces.iter().map(|piece| piece.asked + LIFE).min();
+        self.tidied = next.is_some();
+        next
+    }
+}
+
+/// Drops unused pieces, from time `from` on, because other readers need the space; ends when no piece is left.
+async fn tidy(state: Weak<Mutex<State>>, from: Instant) {
+    let mut next = Some(from);
+    while let Some(at) = next {
+        tokio::time::sleep_until(at).await;
+        next = state.upgrade().and_then(|state| lock(&state).tidy(Instant::now()));
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Appends up to `len` bytes from `skip` on to `out`; returns how many bytes there were.
+fn cut(segments: &[Segment], mut skip: u64, len: u64, out: &mut Vec<Segment>) -> u64 {
+    let mut left = len;
+    for segment in segments {
+        let here = segment.len();
+        if skip >= here {
+            skip -= here;
+            continue;
+        }
+        let take = (here - skip).min(left);
+        if take == 0 {
+            break;
+        }
+        out.push(match segment {
+            Segment::Data(data) => Segment::Data(data.slice(skip as usize..(skip + take) as usize)),
+            Segment::Hole(_) => Segment::Hole(take),
+        });
+        (skip, left) = (0, left - take);
+    }
+    len - left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn nothing_is_left_of_a_file_that_was_closed() {
+        let ahead = ReadAhead::default();
+        let (state, reading) = (Arc::downgrade(&ahead.state), Arc::downgrade(&ahead.reading));
+        ahead.end().now_or_never().expect("nobody reads ahead");
+        ahead.end().now_or_never().expect("once more is fine");
+        assert!(lock(&ahead.state).over);
+        drop(ahead);
+        assert!(state.upgrade().is_none() && reading.upgrade().is_none());
+    }
+
+    #[test]
+    fn what_nobody_comes_for_goes_piece_by_piece() {
+        let start = Instant::now();
+        let piece = |age: u32| Piece {
+            range: ByteRange { offset: 0, len: 1 },
+            version: Version::default(),
+            asked: start - LIFE / 10 * age,
+            found: std::future::ready(None).boxed().shared(),
+        };
+        let mut state = State { pieces: [9, 3, 10].map(piece).into(), tidied: true, ..State::default() };
+        for (at, left, next) in [(0, 2, Some(1)), (1, 1, Some(7)), (6, 1, Some(7)), (7, 0, None)] {
+            let told = state.tidy(start + LIFE / 10 * at);
+            assert_eq!((state.pieces.len(), told), (left, next.map(|next| start + LIFE / 10 * next)), "{at}");
+            assert_eq!(state.tidied, told.is_some(), "whoever reads ahead afterwards starts another task");
+        }
+    }
+
+    #[test]
+    fn any_part_can_be_cut_out() {
+        let all =
+            [Segment::Data(Bytes::from_static(b"abc")), Segment::Hole(2), Segment::Data(Bytes::from_static(b"fg"))];
+        let flat = b"abc\0\0fg";
+        for skip in 0..9 {
+            for len in 0..9 {
+                let mut out = Vec::new();
+                let got = cut(&all, skip as u64, len as u64, &mut out);
+                let wanted = &flat[skip.min(7)..(skip + len).min(7).max(skip.min(7))];
+                assert_eq!(ReadResult { segments: out, eof: false }.to_vec(), wanted, "{len} from {skip}");
+                assert_eq!(got, wanted.len() as u64);
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Reports of long waits: a request that has waited for two seconds logs the server for which it waits.
+//!
+//! A request waits for an unreachable server for as long as `retry_timeout` says, a minute or forever. A user who sees
+//! nothing in that time assumes that the program hangs.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a request waits before it logs the wait.
+const SAID_AFTER: Duration = Duration::from_secs(2);
+/// How long one report covers all requests that wait for the same server.
+const SAID_FOR: Duration = Duration::from_secs(60);
+
+/// The waits for one server.
+#[derive(Debug, Default)]
+pub(crate) struct LongWaits {
+    report: Mutex<Report>,
+}
+
+#[derive(Debug, Default)]
+struct Report {
+    /// The address at which the client last tried to reach the server.
+    address: Option<String>,
+    /// When a request last logged its wait.
+    said: Option<Instant>,
+}
+
+impl LongWaits {
+    /// Creates the waits for a server with one address.
+    pub(crate) fn of(address: &impl ToString) -> Self {
+        let waits = LongWaits::default();
+        waits.at(address);
+        waits
+    }
+
+    /// Records the address at which the client tries to reach the server.
+    pub(crate) fn at(&self, address: &impl ToString) {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).address = Some(address.to_string());
+    }
+
+    /// Returns the outcome of `request`; if it takes long, logs that it waits for `server`, and for how long at most.
+    pub(crate) async fn watch<F: Future>(
+        &self,
+        request: F,
+        patience: Duration,
+        server: impl FnOnce() -> String,
+    ) -> F::Output {
+        let mut request = pin!(request);
+        match tokio::time::timeout(SAID_AFTER, request.as_mut()).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                if let Some(address) = self.is_to_say() {
+                    let (server, at) = (server(), address.map(|address| format!(" at {address}")).unwrap_or_default());
+                    tracing::warn!("waiting for {server}{at}, {}", until(patience));
+                }
+                request.await
+            }
+        }
+    }
+
+    /// Returns the address to log, if no request has logged its wait recently.
+    fn is_to_say(&self) -> Option<Option<String>> {
+        let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        if report.said.is_some_and(|said| said.elapsed() < SAID_FOR) {
+            return None;
+        }
+        report.said = Some(Instant::now());
+        Some(report.address.clone())
+    }
+}
+
+fn until(patience: Duration) -> String {
+    match patience >= crate::options::FOR_EVER {
+        true => "trying for ever".to_owned(),
+        false => format!("trying for up to {} s", patience.as_secs().max(1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_of_those_who_wait_says_so() {
+        let waits = LongWaits::default();
+        waits.at(&"127.0.0.1:7");
+        let said = Mutex::new(0);
+        let wait = |secs| {
+            waits.watch(tokio::time::sleep(Duration::from_secs(secs)), Duration::from_secs(60), || {
+                *said.lock().unwrap() += 1;
+                "iod x".to_owned()
+            })
+        };
+        wait(1).await;
+        assert_eq!(*said.lock().unwrap(), 0, "it was answered in time");
+        tokio::join!(wait(5), wait(6));
+        assert_eq!(*said.lock().unwrap(), 1);
+        wait(61).await;
+        wait(3).await;
+        assert_eq!(*said.lock().unwrap(), 2, "it was long ago that somebody said so");
+        assert_eq!(until(crate::options::FOR_EVER), "trying for ever");
+    }
+}

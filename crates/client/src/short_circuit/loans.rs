@@ -1,0 +1,209 @@
+//! All loans of a mount, limited so that the process keeps enough free file descriptors for other uses.
+
+use super::loan_state::{LoanState, Told, Turn};
+use super::{Loan, Over};
+use crate::drivers::Found;
+use rustix::process::{Resource, getrlimit};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use types::ByteRange;
+
+/// Most loans of a mount.
+const LOANS_MAX: u64 = 4096;
+
+/// One object of a layout, with its loan if there is one.
+#[derive(Default)]
+pub(crate) struct Place(Mutex<LoanState<Held>>);
+
+/// A loan, and whether it was used since the last eviction check.
+#[derive(Clone)]
+struct Held {
+    loan: Arc<Loan>,
+    used: Arc<AtomicBool>,
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Held) -> bool {
+        Arc::ptr_eq(&self.loan, &other.loan)
+    }
+}
+
+/// The result of a read from a loan.
+pub(crate) enum Read {
+    /// The bytes.
+    Done(Vec<Found>),
+    /// The iod must be asked.
+    Ask,
+    /// The iod must be asked, and a loan requested ([`Loans::told`]).
+    AskAndBorrow,
+}
+
+/// The loans, in order of eviction.
+pub(crate) struct Loans {
+    most: usize,
+    loans: Mutex<VecDeque<Shelved>>,
+}
+
+/// A loan and its object; both may be gone.
+struct Shelved {
+    place: Weak<Place>,
+    loan: Weak<Loan>,
+    used: Arc<AtomicBool>,
+}
+
+impl Place {
+    fn standing(&self) -> MutexGuard<'_, LoanState<Held>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads extents from the loan, if there is one, at `now` (Unix seconds).
+    pub(crate) fn read(&self, now: u64, extents: &[ByteRange]) -> Read {
+        let turn = self.standing().read();
+        let held = match turn {
+            Turn::Lent(held) => held,
+            Turn::Usual => return Read::Ask,
+            Turn::UsualAndAsk => return Read::AskAndBorrow,
+        };
+        held.used.store(true, Relaxed);
+        match held.loan.read(now, extents) {
+            Ok(Some(found)) => Read::Done(found),
+            Ok(None) => Read::Ask,
+            Err(Over) => {
+                self.standing().give_up(&held);
+                Read::Ask
+            }
+        }
+    }
+}
+
+impl Loans {
+    /// Creates a shelf with a limit that suits the process's limit of open files.
+    pub(crate) fn new() -> Self {
+        let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Loans::of((files / 4).min(LOANS_MAX) as usize)
+    }
+
+    /// Creates a shelf for at most `most` loans.
+    fn of(most: usize) -> Self {
+        Loans { most: most.max(1), loans: Mutex::default() }
+    }
+
+    /// Records the answer to a request for an object's loan; the object may be gone.
+    pub(crate) fn told(&self, place: &Weak<Place>, told: Told<Loan>) {
+        let Some(there) = place.upgrade() else { return };
+        let told = match told {
+            Told::Lent(loan) => {
+                let held = Held { loan: Arc::new(loan), used: Arc::default() };
+                let (loan, used) = (Arc::downgrade(&held.loan), held.used.clone());
+                self.put(Shelved { place: place.clone(), loan, used });
+                Told::Lent(held)
+            }
+            Told::NotNow => Told::NotNow,
+            Told::Never => Told::Never,
+        };
+        there.standing().told(told);
+    }
+
+    /// Adds a loan; if there are too many, evicts the oldest that was not used recently.
+    fn put(&self, new: Shelved) {
+        let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
+        if loans.len() >= self.most {
+            // Given up, or dropped with their layouts.
+            loans.retain(|shelved| shelved.loan.strong_count() > 0);
+        }
+        let mut looks = loans.len();
+        while loans.len() >= self.most
+            && let Some(oldest) = loans.pop_front()
+        {
+            if looks > 0 && oldest.used.swap(false, Relaxed) {
+                looks -= 1;
+                loans.push_back(oldest);
+            } else if let (Some(place), Some(loan)) = (oldest.place.upgrade(), oldest.loan.upgrade()) {
+                place.standing().give_up(&Held { loan, used: oldest.used });
+            }
+        }
+        loans.push_back(new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use std::io::Write;
+
+    fn loan() -> Loan {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"mark and bytes").unwrap();
+        let loan = wire::native::Loan { begin: 9, mark: Bytes::from_static(b"mark") };
+        let loan = Loan::new(file.reopen().unwrap().into(), loan, u64::MAX, || true).unwrap();
+        FILES.with_borrow_mut(|files| files.push(file));
+        loan
+    }
+
+    thread_local! {
+        /// The files keep their names until the test ends.
+        static FILES: std::cell::RefCell<Vec<tempfile::NamedTempFile>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+
+    fn reads(place: &Place) -> bool {
+        matches!(place.read(0, &[ByteRange { offset: 0, len: 3 }]), Read::Done(found) if found == [Found::Data(Bytes::from_static(b"byt"))])
+    }
+
+    /// Creates a place with a loan, in the way its readers do.
+    fn borrowed(loans: &Loans) -> Arc<Place> {
+        let place = Arc::new(Place::default());
+        while !matches!(place.read(0, &[]), Read::AskAndBorrow) {}
+        loans.told(&Arc::downgrade(&place), Told::Lent(loan()));
+        place
+    }
+
+    fn held(place: &Place) -> bool {
+        matches!(&*place.standing(), LoanState::Lent(_))
+    }
+
+    #[test]
+    fn there_are_never_more_than_so_many_and_the_oldest_goes() {
+        let loans = Loans::of(8);
+        let mut places = Vec::new();
+        for n in 0..50 {
+            places.push(borrowed(&loans));
+            let there: Vec<usize> = (0..places.len()).filter(|n| held(&places[*n])).collect();
+            assert_eq!(there, (places.len().saturating_sub(8)..=n).collect::<Vec<_>>());
+        }
+        assert!(places[42..].iter().all(|place| reads(place)));
+        // A loan in use is kept, an unused one is not.
+        let favourite = borrowed(&loans);
+        for _ in 0..100 {
+            assert!(reads(&favourite));
+            borrowed(&loans);
+        }
+        let strong =
+            |loans: &Loans| loans.loans.lock().unwrap().iter().filter(|one| one.loan.strong_count() > 0).count();
+        assert!(held(&favourite) && strong(&loans) <= 8);
+    }
+
+    #[test]
+    fn a_loan_goes_with_its_place() {
+        let loans = Loans::of(8);
+        let place = borrowed(&loans);
+        let loan = loans.loans.lock().unwrap()[0].loan.clone();
+        assert_eq!(loan.strong_count(), 1);
+        drop(place);
+        assert_eq!(loan.strong_count(), 0, "its descriptor stays open");
+        // The object is gone for which the loan was requested.
+        let gone = Arc::downgrade(&Arc::new(Place::default()));
+        loans.told(&gone, Told::Lent(self::loan()));
+        assert_eq!(loans.loans.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn everybody_in_use_is_no_way_round_the_bound() {
+        let loans = Loans::of(4);
+        let places: Vec<_> = (0..4).map(|_| borrowed(&loans)).collect();
+        assert!(places.iter().all(|place| reads(place)));
+        let fifth = borrowed(&loans);
+        assert!(held(&fifth) && !held(&places[0]) && places[1..].iter().all(|place| held(place)));
+    }
+}

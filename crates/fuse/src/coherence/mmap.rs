@@ -1,0 +1,649 @@
+//! Coherence of memory mappings with reads and writes that bypass the page cache of the same file.
+//!
+//! Before the kernel sends a write past the page cache, it writes the pages of that range back and forgets them. It may
+//! read these pages again before the written bytes arrive. If a program then stores to such a page through a mapping,
+//! the kernel later writes the whole page back, with the old bytes. So the mount keeps copies of pages as the kernel
+//! got them for a while: their *twins* (see [`crate::coherence::page_twins`]). If the kernel has read pages of a write's range lately,
+//! the mount makes it forget them once more after the write. Of pages written back meanwhile in that range, only bytes
+//! that differ from the twins count.
+
+use crate::coherence::page_twins::{PAGE, differing};
+use client::Segment;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+use types::ByteRange;
+
+/// Bytes of twins of a file after which the older twins are dropped; there may be twice as many. Between the moment
+/// when the kernel has forgotten pages for a write and the arrival of the write, the kernel reads less than that of a
+/// file.
+const GENERATION: usize = 8 << 20;
+
+/// The state of the mappings of an open file.
+#[derive(Default)]
+pub(crate) struct MappedPages {
+    state: Mutex<State>,
+    written_back: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// Numbers all reads, write-backs and writes that begin, and changes of other kinds.
+    next: u64,
+    /// How many opens may write.
+    writers: usize,
+    /// Twins by page number: the recent ones, and older ones.
+    young: HashMap<u64, Twin>,
+    old: HashMap<u64, Twin>,
+    young_bytes: usize,
+    /// When the file was last changed other than by a write.
+    changed: u64,
+    /// Ranges that the kernel is reading into its pages.
+    filling: Vec<(u64, ByteRange)>,
+    /// Ranges that the kernel is writing back.
+    writing_back: Vec<(u64, ByteRange)>,
+    /// Writes past the page cache in progress.
+    writing: Vec<Writing>,
+}
+
+/// A copy of a page as the kernel got it, up to the end of the file, or as the kernel has written it back since.
+struct Twin {
+    bytes: Box<[u8]>,
+    since: u64,
+    /// Whether the kernel has forgotten the page. It may still be writing the page back; it waits for that before it
+    /// reads the page again.
+    gone: bool,
+    /// The range within the page that was written past the page cache since, from the first byte to the last.
+    past: Option<ByteRange>,
+}
+
+impl Twin {
+    /// Records a write past the page cache to this page, which has this number.
+    fn write_past(&mut self, number: u64, range: ByteRange) {
+        let Some(within) = range.intersection(ByteRange { offset: number * PAGE, len: PAGE }) else { return };
+        let both = self.past.map_or(within, |past| {
+            let offset = past.offset.min(within.offset);
+            ByteRange { offset, len: past.end().max(within.end()) - offset }
+        });
+        self.past = Some(both);
+    }
+}
+
+/// A write past the page cache.
+struct Writing {
+    id: u64,
+    range: ByteRange,
+    /// Whether the kernel has read pages of the range since the write began.
+    got: bool,
+}
+
+/// A read of the kernel into its pages, until this is dropped.
+pub(crate) struct Fill<'a>(&'a MappedPages, u64);
+
+/// A write-back of pages by the kernel, until this is dropped.
+pub(crate) struct Back<'a>(&'a MappedPages, u64);
+
+/// A write past the page cache, until this is dropped.
+pub(crate) struct Past<'a>(&'a MappedPages, u64, ByteRange);
+
+impl MappedPages {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts one more open for writing, or, with -1, one less.
+    pub(crate) fn add_writers(&self, more: isize) {
+        let mut state = self.state();
+        state.writers = state.writers.saturating_add_signed(more);
+    }
+
+    /// Begins a read of the kernel into its pages.
+    pub(crate) fn fill(&self, range: ByteRange) -> Fill<'_> {
+        Fill(self, self.state().fill_begins(range))
+    }
+
+    /// Begins a write-back of `data` at `offset`. Returns the runs of `data` that have to be written.
+    pub(crate) fn write_back(&self, offset: u64, data: &[u8]) -> (Back<'_>, Vec<Range<usize>>) {
+        let (id, runs) = self.state().write_back_begins(offset, data);
+        (Back(self, id), runs)
+    }
+
+    /// Begins a write past the page cache. Waits for write-backs of pages in its range: their bytes are older.
+    pub(crate) async fn write_past(&self, range: ByteRange) -> Past<'_> {
+        let (id, waits) = self.state().write_begins(range);
+        let past = Past(self, id, range);
+        if waits {
+            Box::pin(self.wait_for_pages(id)).await;
+        }
+        past
+    }
+
+    async fn wait_for_pages(&self, id: u64) {
+        loop {
+            let news = self.written_back.notified();
+            let mut news = std::pin::pin!(news);
+            news.as_mut().enable();
+            if !self.state().has_to_wait(id) {
+                return;
+            }
+            news.await;
+        }
+    }
+
+    /// Records that the kernel has put these bytes into its pages, and writes them back itself.
+    pub(crate) fn has_now(&self, offset: u64, data: &[u8]) {
+        self.state().has_now(offset, data);
+    }
+
+    /// Records another change of the file, which the kernel also applies to its pages.
+    pub(crate) fn changed_otherwise(&self) {
+        self.state().changed_otherwise();
+    }
+}
+
+impl Fill<'_> {
+    /// Records the bytes that the kernel is about to receive.
+    pub(crate) fn got(&self, data: &[Segment]) {
+        self.0.state().got(self.1, data);
+    }
+}
+
+impl Drop for Fill<'_> {
+    fn drop(&mut self) {
+        self.0.state().filling.retain(|(id, _)| *id != self.1);
+    }
+}
+
+impl Drop for Back<'_> {
+    fn drop(&mut self) {
+        self.0.state().writing_back.retain(|(id, _)| *id != self.1);
+        self.0.written_back.notify_waiters();
+    }
+}
+
+impl Past<'_> {
+    /// Records that the bytes are written. If the kernel may have read other bytes of the range since it sent the
+    /// write, returns the range that the kernel has to forget, and the mark for [`Past::forgotten`].
+    pub(crate) fn written(&self) -> Option<(ByteRange, u64)> {
+        self.0.state().written(self.1).map(|mark| (self.2, mark))
+    }
+
+    /// Records that the kernel has forgotten the range.
+    pub(crate) fn forgotten(&self, mark: u64) {
+        self.0.state().forgotten(self.2, mark);
+    }
+}
+
+impl Drop for Past<'_> {
+    fn drop(&mut self) {
+        self.0.state().writing.retain(|writing| writing.id != self.1);
+    }
+}
+
+/// Returns the pages that have bytes of a range.
+fn pages(range: ByteRange) -> Range<u64> {
+    range.offset / PAGE..range.end().div_ceil(PAGE)
+}
+
+/// Returns the byte range of the pages that have bytes of a range: the kernel caches only whole pages.
+fn whole_pages(range: ByteRange) -> ByteRange {
+    let (start, end) = (pages(range).start.saturating_mul(PAGE), pages(range).end.saturating_mul(PAGE));
+    ByteRange { offset: start, len: end - start }
+}
+
+impl State {
+    fn id(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn fill_begins(&mut self, range: ByteRange) -> u64 {
+        let id = self.id();
+        self.filling.push((id, range));
+        id
+    }
+
+    fn got(&mut self, id: u64, data: &[Segment]) {
+        let Some((_, range)) = self.filling.iter().copied().find(|fill| fill.0 == id) else { return };
+        for writing in &mut self.writing {
+            writing.got |= writing.range.overlaps(whole_pages(range));
+        }
+        // Without writers no page changes. The kernel applies other changes itself to pages that it is reading. It
+        // reads whole pages only.
+        if self.writers == 0 || self.changed > id || !range.offset.is_multiple_of(PAGE) {
+            return;
+        }
+        let since = self.id();
+        let mut page = Vec::new();
+        let mut number = range.offset / PAGE;
+        for segment in data {
+            let mut at = 0;
+            while at < segment.len() {
+                let take = (PAGE - page.len() as u64).min(segment.len() - at) as usize;
+                match segment {
+                    Segment::Data(data) => page.extend_from_slice(&data[at as usize..at as usize + take]),
+                    Segment::Hole(_) => page.resize(page.len() + take, 0),
+                }
+                at += take as u64;
+                if page.len() as u64 == PAGE {
+                    self.keep(number, std::mem::take(&mut page), since);
+                    number += 1;
+                }
+            }
+        }
+        for number in number..pages(range).end {
+            self.keep(number, std::mem::take(&mut page), since);
+        }
+    }
+
+    fn keep(&mut self, number: u64, bytes: Vec<u8>, since: u64) {
+        let mut twin = Twin { bytes: bytes.into(), since, gone: false, past: None };
+        self.writing.iter().for_each(|writing| twin.write_past(number, writing.range));
+        if self.young_bytes > GENERATION {
+            self.old = std::mem::take(&mut self.young);
+            self.young_bytes = 0;
+        }
+        self.old.remove(&number);
+        self.young_bytes += PAGE as usize;
+        self.young.insert(number, twin);
+    }
+
+    fn twin(&self, number: u64) -> Option<&Twin> {
+        self.young.get(&number).or_else(|| self.old.get(&number))
+    }
+
+    fn twin_mut(&mut self, number: u64) -> Option<&mut Twin> {
+        self.young.get_mut(&number).or_else(|| self.old.get_mut(&number))
+    }
+
+    fn write_back_begins(&mut self, offset: u64, data: &[u8]) -> (u64, Vec<Range<usize>>) {
+        let (id, range) = (self.id(), ByteRange { offset, len: data.len() as u64 });
+        self.writing_back.push((id, range));
+        let pasts = pages(range).filter_map(|page| self.twin(page)).filter_map(|twin| twin.past);
+        let pasts = pasts.chain(self.writing.iter().map(|writing| writing.range));
+        let within = pasts.filter_map(|past| past.intersection(range));
+        let mut places: Vec<_> = within.map(|p| (p.offset - offset) as usize..(p.end() - offset) as usize).collect();
+        places.sort_by_key(|place| place.start);
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        let mut take = |run: Range<usize>| match runs.last_mut() {
+            Some(last) if last.end == run.start => last.end = run.end,
+            _ if run.is_empty() => {}
+            _ => runs.push(run),
+        };
+        let mut at = 0;
+        for place in places {
+            take(at..place.start.max(at));
+            at = at.max(place.start);
+            while at < place.end {
+                let within = ((offset + at as u64) % PAGE) as usize;
+                let end = (at + PAGE as usize - within).min(place.end);
+                match self.twin((offset + at as u64) / PAGE) {
+                    Some(twin) => {
+                        let had = |at: usize| twin.bytes.get(at).copied().unwrap_or(0);
+                        differing(at..end, |n| had(within + n - at) == data[n], &mut take);
+                    }
+                    None => take(at..end),
+                }
+                at = end;
+            }
+        }
+        take(at..data.len());
+        self.has_now(offset, data);
+        (id, runs)
+    }
+
+    /// Records in the twins that the kernel has these bytes from `offset` on.
+    fn has_now(&mut self, offset: u64, data: &[u8]) {
+        if self.young.is_empty() && self.old.is_empty() {
+            return;
+        }
+        let mut at = 0;
+        while at < data.len() {
+            let within = ((offset + at as u64) % PAGE) as usize;
+            let len = (PAGE as usize - within).min(data.len() - at);
+            if let Some(twin) = self.twin_mut((offset + at as u64) / PAGE) {
+                let mut now = std::mem::take(&mut twin.bytes).into_vec();
+                now.resize(now.len().max(within + len), 0);
+                now[within..within + len].copy_from_slice(&data[at..at + len]);
+                twin.bytes = now.into();
+            }
+            at += len;
+        }
+    }
+
+    fn write_begins(&mut self, range: ByteRange) -> (u64, bool) {
+        let id = self.id();
+        self.writing.push(Writing { id, range, got: false });
+        (id, self.has_to_wait(id))
+    }
+
+    fn has_to_wait(&self, id: u64) -> bool {
+        let writing = self.writing.iter().find(|writing| writing.id == id);
+        let older = |range| self.writing_back.iter().any(|back| back.0 < id && back.1.overlaps(range));
+        writing.is_some_and(|writing| older(writing.range))
+    }
+
+    fn written(&mut self, id: u64) -> Option<u64> {
+        let Writing { range, got, .. } = *self.writing.iter().find(|writing| writing.id == id)?;
+        let is_getting = self.filling.iter().any(|fill| whole_pages(fill.1).overlaps(range));
+        let mut has = false;
+        self.for_each_within(range, |number, twin| {
+            twin.write_past(number, range);
+            has |= !twin.gone;
+        });
+        (got || is_getting || has).then(|| self.id())
+    }
+
+    fn forgotten(&mut self, range: ByteRange, mark: u64) {
+        self.for_each_within(range, |_, twin| twin.gone |= twin.since <= mark);
+    }
+
+    /// Calls `act` for all twins of pages that have bytes of a range.
+    fn for_each_within(&mut self, range: ByteRange, mut act: impl FnMut(u64, &mut Twin)) {
+        let within = pages(range);
+        for twins in [&mut self.young, &mut self.old] {
+            if within.end - within.start < twins.len() as u64 {
+                within.clone().for_each(|number| twins.get_mut(&number).into_iter().for_each(|twin| act(number, twin)));
+            } else {
+                twins.iter_mut().filter(|(n, _)| within.contains(n)).for_each(|(number, twin)| act(*number, twin));
+            }
+        }
+    }
+
+    fn changed_otherwise(&mut self) {
+        self.changed = self.id();
+        (self.young, self.old, self.young_bytes) = Default::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    const LEN: usize = 2 * PAGE as usize;
+    /// Bytes of a cell. Of three consecutive cells, one belongs to each writer and one to the mapping.
+    const CELL: usize = 512;
+
+    fn page_of(number: usize) -> Range<usize> {
+        number * PAGE as usize..(number + 1) * PAGE as usize
+    }
+
+    /// The kernel's state of a page.
+    #[derive(Default)]
+    struct Page {
+        bytes: Option<Vec<u8>>,
+        is_dirty: bool,
+        /// The kernel locks a page while it reads or forgets it.
+        is_locked: bool,
+        writing_back: Option<Back>,
+        filling: Option<Fill>,
+    }
+
+    /// The progress of a write-back: its bytes, and the number and runs under which the mount writes them.
+    struct Back(Vec<u8>, Option<(u64, Vec<Range<usize>>)>);
+
+    /// The progress of a page read: requested, being read, or read.
+    enum Fill {
+        Asked,
+        Begun(u64),
+        Read(u64, Vec<u8>),
+    }
+
+    /// The progress of a write past the page cache.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Stage {
+        Idle,
+        /// The kernel first forgets the page, and then has it locked.
+        Forgets,
+        Locked,
+        HandedOn,
+        Begun(u64),
+        Put(u64),
+        /// The kernel has to forget the page once more.
+        Again(u64, u64),
+        AgainLocked(u64, u64),
+        Ends(u64),
+    }
+
+    struct World {
+        state: State,
+        server: Vec<u8>,
+        model: Vec<u8>,
+        pages: [Page; 2],
+        /// Two writers: the stage, the cell and the byte of each.
+        writers: [(Stage, usize, u8); 2],
+    }
+
+    impl World {
+        fn new() -> Self {
+            let state = State { writers: 1, ..State::default() };
+            let writers = [(Stage::Idle, 0, 0); 2];
+            World { state, server: vec![0; LEN], model: vec![0; LEN], pages: Default::default(), writers }
+        }
+
+        /// Lets one of the actors make its next step, if it can.
+        fn step(&mut self, actor: u8, at: usize, byte: u8) {
+            match actor % 5 {
+                0 | 1 => self.write_past(usize::from(actor % 5), at, byte),
+                2 => self.store(at, byte),
+                3 => self.fill(at % 2),
+                _ => self.write_back(at % 2, false),
+            }
+        }
+
+        fn cell(owner: usize, at: usize) -> usize {
+            let cells = LEN / CELL / 3;
+            (at % cells * 3 + owner) * CELL
+        }
+
+        fn store(&mut self, at: usize, byte: u8) {
+            let at = World::cell(2, at) + at % CELL;
+            let page = &mut self.pages[at / PAGE as usize];
+            if page.is_locked {
+                return;
+            }
+            match &mut page.bytes {
+                Some(bytes) => {
+                    bytes[at % PAGE as usize] = byte;
+                    page.is_dirty = true;
+                    self.model[at] = byte;
+                }
+                // The kernel reads the page, after the write-back in progress.
+                None if page.writing_back.is_none() => {
+                    page.is_locked = true;
+                    page.filling = Some(Fill::Asked);
+                }
+                None => {}
+            }
+        }
+
+        fn fill(&mut self, number: usize) {
+            let page = &mut self.pages[number];
+            let Some(fill) = page.filling.take() else { return };
+            page.filling = match fill {
+                Fill::Asked => {
+                    let range = ByteRange { offset: page_of(number).start as u64, len: PAGE };
+                    Some(Fill::Begun(self.state.fill_begins(range)))
+                }
+                Fill::Begun(id) => Some(Fill::Read(id, self.server[page_of(number)].to_vec())),
+                Fill::Read(id, bytes) => {
+                    self.state.got(id, &[Segment::Data(Bytes::copy_from_slice(&bytes))]);
+                    self.state.filling.retain(|fill| fill.0 != id);
+                    (page.bytes, page.is_dirty, page.is_locked) = (Some(bytes), false, false);
+                    None
+                }
+            };
+        }
+
+        fn write_back(&mut self, number: usize, for_who_has_it_locked: bool) {
+            let page = &mut self.pages[number];
+            match &mut page.writing_back {
+                None if page.is_dirty && (!page.is_locked || for_who_has_it_locked) => {
+                    page.is_dirty = false;
+                    page.writing_back = Some(Back(page.bytes.clone().unwrap(), None));
+                }
+                None => {}
+                Some(Back(bytes, runs @ None)) => {
+                    *runs = Some(self.state.write_back_begins(page_of(number).start as u64, bytes));
+                }
+                Some(Back(bytes, Some((id, runs)))) => match runs.pop() {
+                    Some(run) => {
+                        let start = page_of(number).start;
+                        self.server[start + run.start..start + run.end].copy_from_slice(&bytes[run]);
+                    }
+                    None => {
+                        self.state.writing_back.retain(|back| back.0 != *id);
+                        page.writing_back = None;
+                    }
+                },
+            }
+        }
+
+        /// Returns whether the locked page is forgotten now: the kernel first writes back what was stored to it.
+        fn forgets(&mut self, number: usize) -> bool {
+            let page = &mut self.pages[number];
+            // The kernel does not wait for a write-back from copies of the pages.
+            if page.is_dirty {
+                self.write_back(number, true);
+                return false;
+            }
+            (page.bytes, page.is_locked) = (None, false);
+            true
+        }
+
+        fn locks(&mut self, number: usize) -> bool {
+            let page = &mut self.pages[number];
+            !std::mem::replace(&mut page.is_locked, true)
+        }
+
+        fn write_past(&mut self, writer: usize, at: usize, byte: u8) {
+            let (stage, start, value) = self.writers[writer];
+            let number = start / PAGE as usize;
+            let range = ByteRange { offset: start as u64, len: CELL as u64 };
+            let next = match stage {
+                Stage::Idle => {
+                    self.writers[writer] = (Stage::Forgets, World::cell(writer, at), byte);
+                    return;
+                }
+                Stage::Forgets if self.locks(number) => Stage::Locked,
+                // Here the kernel waits for all write-backs.
+                Stage::Locked if self.pages[number].writing_back.is_some() => {
+                    self.write_back(number, true);
+                    Stage::Locked
+                }
+                Stage::Locked if self.forgets(number) => Stage::HandedOn,
+                Stage::HandedOn => Stage::Begun(self.state.write_begins(range).0),
+                Stage::Begun(id) if !self.state.has_to_wait(id) => {
+                    self.server[start..start + CELL].fill(value);
+                    self.model[start..start + CELL].fill(value);
+                    Stage::Put(id)
+                }
+                Stage::Put(id) => self.state.written(id).map_or(Stage::Ends(id), |mark| Stage::Again(id, mark)),
+                Stage::Again(id, mark) if self.locks(number) => Stage::AgainLocked(id, mark),
+                Stage::AgainLocked(id, mark) if self.forgets(number) => {
+                    self.state.forgotten(range, mark);
+                    Stage::Ends(id)
+                }
+                Stage::Ends(id) => {
+                    self.state.writing.retain(|writing| writing.id != id);
+                    // A read through a mapping sees the written bytes.
+                    if let Some(bytes) = self.pages[number].bytes.as_ref().filter(|_| self.is_quiet()) {
+                        assert_eq!(bytes[start % PAGE as usize], value, "what is mapped at {start}");
+                    }
+                    Stage::Idle
+                }
+                waits => waits,
+            };
+            self.writers[writer].0 = next;
+        }
+
+        /// Returns whether no write is in progress.
+        fn is_quiet(&self) -> bool {
+            self.state.writing.is_empty()
+        }
+
+        fn finish(&mut self) {
+            while self.writers.iter().any(|writer| writer.0 != Stage::Idle)
+                || self.pages.iter().any(|page| page.is_dirty || page.is_locked || page.writing_back.is_some())
+            {
+                for number in 0..2 {
+                    self.fill(number);
+                    self.write_back(number, false);
+                    if self.writers[number].0 != Stage::Idle {
+                        self.write_past(number, 0, 0);
+                    }
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+        /// Two writers past the page cache and one program that stores to a mapping change bytes of their own in the
+        /// same pages. Each byte keeps the last value written to it, in whatever order the kernel and the mount take
+        /// their steps.
+        #[test]
+        fn neither_takes_the_other_back(steps in proptest::collection::vec((any::<u8>(), 0..4096usize, any::<u8>()), 1..300)) {
+            let mut world = World::new();
+            for (actor, at, byte) in steps {
+                world.step(actor, at, byte);
+            }
+            world.finish();
+            prop_assert!(world.server == world.model);
+        }
+    }
+
+    #[test]
+    fn what_is_not_written_past_is_written_as_a_whole() {
+        let mut state = State { writers: 1, ..State::default() };
+        let id = state.fill_begins(ByteRange { offset: PAGE, len: 2 * PAGE });
+        state.got(id, &[Segment::Data(Bytes::from_static(&[7; 5000])), Segment::Hole(10)]);
+        state.filling.clear();
+        let mut page = vec![7; 4096];
+        page[10] = 8;
+        assert_eq!(state.write_back_begins(PAGE, &page).1, vec![0..4096]);
+        // From here on a write past the page cache is in progress within it.
+        let (past, waits) = state.write_begins(ByteRange { offset: PAGE + 1000, len: 100 });
+        assert!(waits, "it is written back at this moment");
+        state.writing_back.clear();
+        assert!(!state.has_to_wait(past));
+        page[1050] = 9;
+        assert_eq!(state.write_back_begins(PAGE, &page).1, vec![0..1000, 1050..1051, 1100..4096]);
+        let mark = state.written(past).expect("the kernel has that page");
+        state.forgotten(ByteRange { offset: PAGE + 1000, len: 100 }, mark);
+        state.writing.clear();
+        assert_eq!(state.write_back_begins(PAGE, &page).1, vec![0..1000, 1100..4096], "it may be on its way");
+        // Behind the end of the file, the kernel has zeros.
+        let (past, _) = state.write_begins(ByteRange { offset: 2 * PAGE + 900, len: 100 });
+        let mut last = vec![0; 4096];
+        last[..904].fill(7);
+        last[950] = 1;
+        assert_eq!(state.write_back_begins(2 * PAGE, &last).1, vec![0..900, 950..951, 1000..4096]);
+        assert!(state.written(past).is_some());
+        state.changed_otherwise();
+        state.writing.clear();
+        let (past, _) = state.write_begins(ByteRange::ALL);
+        assert_eq!(state.written(past), None);
+    }
+
+    #[test]
+    fn twins_of_long_ago_are_dropped() {
+        let mut state = State { writers: 1, ..State::default() };
+        for number in 0..10_000 {
+            let id = state.fill_begins(ByteRange { offset: number * PAGE, len: PAGE });
+            state.got(id, &[Segment::Hole(PAGE)]);
+            state.filling.clear();
+        }
+        assert!(state.twin(9_999).is_some() && state.twin(0).is_none());
+        assert!((state.young.len() + state.old.len()) * PAGE as usize <= 2 * (GENERATION + PAGE as usize));
+        // A file without writers does not change.
+        let mut state = State::default();
+        let id = state.fill_begins(ByteRange { offset: 0, len: PAGE });
+        let (past, _) = state.write_begins(ByteRange { offset: 1, len: 1 });
+        state.got(id, &[Segment::Hole(PAGE)]);
+        assert!(state.twin(0).is_none() && state.written(past).is_some());
+    }
+}

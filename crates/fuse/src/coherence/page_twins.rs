@@ -1,0 +1,476 @@
+//! Page twins: copies of pages from before programs changed them, which show what a program wrote ("twin" as in Munin's
+//! twin and diff).
+//!
+//! The kernel writes back whole pages. Other clients may since have changed bytes of them that no program here has
+//! written, and the write-back must not overwrite these bytes. So the mount writes only the bytes that differ from the
+//! page's twin (Carter, Bennett and Zwaenepoel, "Implementation and performance of Munin", 1991).
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use types::ByteRange;
+
+/// Bytes of a page.
+pub(crate) const PAGE: u64 = 4096;
+
+/// Largest number of threads per file whose current write is known.
+const WRITING_MAX: usize = 4096;
+
+/// The twins of one file.
+pub(crate) struct PageTwins {
+    /// By page number.
+    pages: BTreeMap<u64, Twin>,
+    /// Counts how often the kernel had to forget its pages.
+    age: u64,
+    /// The size of the file when the kernel last received it. Pages behind that end that the kernel did not read are
+    /// zeros of its own.
+    end: u64,
+    /// The minimum size that the kernel has cached for the file, if known.
+    believed: Option<u64>,
+    /// The range that each thread is writing.
+    writing: HashMap<u32, ByteRange>,
+}
+
+/// The changes in bytes that the kernel writes back.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Changed {
+    /// The places of bytes that programs wrote, as far as they differ from the bytes before.
+    pub(crate) runs: Vec<Range<usize>>,
+    /// The minimum size of the file after the programs' writes, if that is beyond the size that the kernel had cached.
+    pub(crate) end: Option<u64>,
+}
+
+/// The bytes that the kernel has or had of a page.
+struct Twin {
+    /// Up to the end of the file.
+    bytes: Box<[u8]>,
+    /// The age at which the kernel read the page.
+    since: u64,
+}
+
+/// Passes to `take` the runs of these places whose bytes are not the same.
+pub(crate) fn differing(places: Range<usize>, same: impl Fn(usize) -> bool, mut take: impl FnMut(Range<usize>)) {
+    let mut at = places.start;
+    while at < places.end {
+        let start = at + (at..places.end).take_while(|at| same(*at)).count();
+        let end = start + (start..places.end).take_while(|at| !same(*at)).count();
+        if start < end {
+            take(start..end);
+        }
+        at = end;
+    }
+}
+
+impl Default for PageTwins {
+    fn default() -> Self {
+        // Pages from before this table existed count as written by programs as a whole.
+        PageTwins { pages: BTreeMap::new(), age: 0, end: u64::MAX, believed: None, writing: HashMap::new() }
+    }
+}
+
+impl PageTwins {
+    /// Returns the bytes of all twins.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.pages.len() as u64 * PAGE
+    }
+
+    /// Records that the kernel knows nothing but that the size of the file is `end`.
+    pub(crate) fn reaches(&mut self, end: u64) {
+        (self.end, self.believed) = (end, Some(end));
+    }
+
+    /// Records the bytes that a thread is about to write or has written. `None`: unknown.
+    pub(crate) fn thread_writes(&mut self, thread: u32, range: Option<ByteRange>) {
+        if self.writing.len() >= WRITING_MAX {
+            self.writing.clear();
+        }
+        match range {
+            Some(range) => self.writing.insert(thread, range),
+            None => self.writing.remove(&thread),
+        };
+    }
+
+    /// Records bytes that the kernel reads from `offset` on. They end where the request or the file ends.
+    pub(crate) fn got(&mut self, offset: u64, data: &[u8]) {
+        // The kernel reads only whole pages; the rest of a page would be unknown.
+        if !offset.is_multiple_of(PAGE) {
+            return;
+        }
+        for (number, page) in (offset / PAGE..).zip(data.chunks(PAGE as usize)) {
+            self.pages.insert(number, Twin { bytes: page.into(), since: self.age });
+        }
+    }
+
+    /// Records that the file ended before these places, which the kernel requested too: the kernel has filled them with
+    /// zeros.
+    pub(crate) fn got_nothing(&mut self, from: u64, to: u64) {
+        for number in from.div_ceil(PAGE)..to.div_ceil(PAGE) {
+            self.pages.insert(number, Twin { bytes: Box::default(), since: self.age });
+        }
+    }
+
+    /// Extends the runs in a page to all bytes of the same system call. Bytes of one call are written as a whole, even
+    /// where they equal the bytes before, so that other clients do not find bytes of two writes mixed.
+    fn with_calls(&self, number: u64, (within, len): (usize, usize), mut runs: Vec<Range<usize>>) -> Vec<Range<usize>> {
+        let page = ByteRange { offset: number * PAGE + within as u64, len: len as u64 };
+        for call in self.writing.values().filter_map(|range| range.intersection(page)) {
+            let start = (call.offset - page.offset) as usize;
+            let mut whole = start..start + call.len as usize;
+            let touches = |run: &Range<usize>| run.start < whole.end && whole.start < run.end;
+            let touched: Vec<_> = runs.extract_if(.., |run| touches(run)).collect();
+            if let (Some(first), Some(last)) = (touched.first(), touched.last()) {
+                whole = whole.start.min(first.start)..whole.end.max(last.end);
+                let at = runs.partition_point(|run| run.end <= whole.start);
+                runs.insert(at, whole);
+            }
+        }
+        runs
+    }
+
+    /// Records bytes that the kernel writes back. Returns those that differ from the kernel's twin. A page within the
+    /// file that the kernel never read counts as changed as a whole, because programs have written it as a whole. Zeros
+    /// behind the end count as unchanged. The kernel may have put them between the end and the written bytes, and other
+    /// clients may have written there. The result reports growth of the file separately. Not even the last byte is a
+    /// program's for sure: it may belong to a page in front of what another program wrote.
+    pub(crate) fn changed(&mut self, offset: u64, data: &[u8]) -> Changed {
+        let end = offset + data.len() as u64;
+        let longer = self.believed.is_none_or(|believed| end > believed);
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        let mut at = 0;
+        while at < data.len() {
+            let place = offset + at as u64;
+            let within = (place % PAGE) as usize;
+            let len = (PAGE as usize - within).min(data.len() - at);
+            let mut found = Vec::new();
+            self.changed_in_page(place / PAGE, within, &data[at..at + len], |run| found.push(run));
+            if !self.writing.is_empty() {
+                found = self.with_calls(place / PAGE, (within, len), found);
+            }
+            for run in found {
+                let run = run.start + at..run.end + at;
+                match runs.last_mut() {
+                    Some(last) if last.end == run.start => last.end = run.end,
+                    _ => runs.push(run),
+                }
+            }
+            at += len;
+        }
+        Changed { runs, end: longer.then_some(end) }
+    }
+
+    /// As [`PageTwins::changed`], for one page from `within` on. The twin has these bytes from now on.
+    fn changed_in_page(&mut self, number: u64, within: usize, data: &[u8], mut take: impl FnMut(Range<usize>)) {
+        let is_new = !self.pages.contains_key(&number);
+        let new = || Twin { bytes: Box::default(), since: self.age };
+        let Twin { bytes: twin, .. } = self.pages.entry(number).or_insert_with(new);
+        if is_new && number * PAGE < self.end {
+            take(0..data.len());
+        } else {
+            let known = twin.get(within..).unwrap_or_default();
+            differing(0..data.len(), |at| known.get(at).copied().unwrap_or(0) == data[at], take);
+        }
+        let end = number * PAGE + (within + data.len()) as u64;
+        self.believed = self.believed.map(|believed| believed.max(end));
+        let len = twin.len().max(within + data.len());
+        let mut now = std::mem::take(twin).into_vec();
+        now.resize(len, 0);
+        now[within..within + data.len()].copy_from_slice(data);
+        *twin = now.into();
+    }
+
+    /// Records that a range became zeros or was truncated, in the kernel's pages too. The kernel no longer has whole
+    /// pages of that range.
+    pub(crate) fn zeroed(&mut self, from: u64, to: u64) {
+        if to == u64::MAX {
+            self.believed = self.believed.map(|believed| believed.min(from));
+        }
+        self.pages.retain(|number, twin| {
+            let (start, page) = (number * PAGE, &mut twin.bytes);
+            let (first, last) = (from.clamp(start, start + PAGE), to.clamp(start, start + PAGE));
+            let len = page.len() as u64;
+            page[(first - start).min(len) as usize..(last - start).min(len) as usize].fill(0);
+            last - first < PAGE
+        });
+    }
+
+    /// Begins a request that the kernel forget its pages. Returns the age for [`PageTwins::forgotten`].
+    pub(crate) fn forgetting(&mut self) -> u64 {
+        self.age += 1;
+        self.age
+    }
+
+    /// Records that the kernel has forgotten pages that have bytes of a range: those from before `age`, and perhaps
+    /// newer ones.
+    pub(crate) fn forgotten(&mut self, age: u64, range: ByteRange) {
+        let within = range.offset / PAGE..range.end().div_ceil(PAGE);
+        self.pages.retain(|number, twin| twin.since >= age || !within.contains(number));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Returns the runs of a write-back.
+    fn runs(twins: &mut PageTwins, offset: u64, data: &[u8]) -> Vec<Range<usize>> {
+        twins.changed(offset, data).runs
+    }
+
+    #[test]
+    fn what_was_not_changed_is_not_written() {
+        let mut twins = PageTwins::default();
+        twins.got(PAGE, &[7; 5000]);
+        let mut page = vec![7; 4096];
+        page[10..20].fill(8);
+        page[4000] = 9;
+        assert_eq!(runs(&mut twins, PAGE, &page), [10..20, 4000..4001]);
+        assert_eq!(runs(&mut twins, PAGE, &page), [0..0; 0], "it has been written");
+        page[15] = 7;
+        assert!(runs(&mut twins, PAGE, &page).into_iter().eq(std::iter::once(15..16)));
+        // The second page ended after 904 bytes: behind them are zeros of the kernel.
+        let mut last = vec![7; 904];
+        last.resize(1000, 0);
+        last[950] = 1;
+        let Changed { runs: changed, end } = twins.changed(2 * PAGE, &last);
+        assert!(changed.into_iter().eq(std::iter::once(950..951)) && end == Some(2 * PAGE + 1000));
+        assert_eq!(runs(&mut twins, 0, &[0; 100]), vec![0..100], "it never got that");
+        twins.reaches(PAGE);
+        let longer = Changed { runs: Vec::new(), end: Some(3 * PAGE + 100) };
+        assert_eq!(twins.changed(3 * PAGE, &[0; 100]), longer, "and that was not there");
+        // A program that truncates the file and extends it again has zeros there.
+        twins.got(PAGE, &[5; 8192]);
+        twins.zeroed(PAGE + 100, u64::MAX);
+        let mut page = vec![5; 4096];
+        page[100..200].fill(0);
+        assert_eq!(runs(&mut twins, PAGE, &page), vec![200..4096], "what it was is written again");
+        assert_eq!(twins.changed(2 * PAGE, &[0; 50]), Changed { runs: Vec::new(), end: Some(2 * PAGE + 50) });
+        let age = twins.forgetting();
+        twins.got(2 * PAGE, &[7; 3]);
+        twins.forgotten(age, ByteRange::ALL);
+        assert_eq!(twins.bytes(), PAGE, "what it got since stays");
+        assert_eq!(runs(&mut twins, PAGE, &[1; 4096]), vec![0..4096]);
+    }
+
+    #[test]
+    fn what_a_call_writes_goes_as_a_whole() {
+        let mut twins = PageTwins::default();
+        twins.got(0, &[7; 8192]);
+        let range = |offset, len| ByteRange::new(offset, len);
+        twins.thread_writes(1, range(100, 8));
+        twins.thread_writes(2, range(4090, 20));
+        twins.thread_writes(3, range(200, 50));
+        let mut pages = vec![7; 8192];
+        // Two calls, and bytes of no known call; the third call has not arrived yet.
+        pages[103] = 1;
+        pages[105] = 1;
+        pages[300] = 1;
+        pages[4100] = 1;
+        assert_eq!(
+            runs(&mut twins, 0, &pages),
+            [100..108, 300..301, 4096..4110],
+            "in its first page the second has changed nothing"
+        );
+        twins.thread_writes(1, None);
+        twins.thread_writes(2, range(98, 6));
+        pages[103..106].fill(2);
+        assert_eq!(runs(&mut twins, 0, &pages), vec![98..106]);
+        // Adjacent and overlapping calls.
+        twins.thread_writes(1, range(0, 50));
+        twins.thread_writes(2, range(40, 20));
+        twins.thread_writes(3, range(60, 5));
+        pages[..70].fill(3);
+        pages[64] = 7;
+        assert_eq!(runs(&mut twins, 0, &pages), vec![0..70]);
+    }
+
+    #[test]
+    fn a_file_that_others_have_cut_is_made_no_longer_than_programs_do() {
+        let mut twins = PageTwins::default();
+        // Another client truncates the file to zero, and the kernel does not know yet when a program writes ten bytes.
+        twins.reaches(1 << 20);
+        twins.got(0, &[]);
+        twins.got_nothing(0, PAGE);
+        let mut page = vec![0; PAGE as usize];
+        page[..10].fill(7);
+        assert_eq!(runs(&mut twins, 0, &page), vec![0..10]);
+        // Behind the kernel's cached size, programs extend the file. After a write-back, the kernel has the new size
+        // cached.
+        let longer = |end| Changed { runs: Vec::new(), end };
+        assert_eq!(twins.changed(1 << 20, &[0; 100]), longer(Some((1 << 20) + 100)));
+        twins.got_nothing(1 << 20, (1 << 20) + PAGE);
+        assert_eq!(twins.changed(1 << 20, &[0; 100]), longer(None));
+        assert_eq!(twins.changed(1 << 20, &[0; 101]), longer(Some((1 << 20) + 101)));
+    }
+
+    #[test]
+    fn pages_that_the_kernel_gets_while_it_forgets_others_have_twins() {
+        let mut twins = PageTwins::default();
+        twins.got(0, &[1; 8192]);
+        let age = twins.forgetting();
+        twins.got(0, &[3; 4096]);
+        twins.forgotten(age, ByteRange { offset: 5, len: 1 });
+        assert_eq!(runs(&mut twins, 0, &[3; 4096]), [0..0; 0]);
+        assert_eq!(runs(&mut twins, PAGE, &[1; 4096]), [0..0; 0], "it was to forget the first one");
+        let age = twins.forgetting();
+        twins.forgotten(age, ByteRange { offset: PAGE, len: 1 });
+        assert_eq!(runs(&mut twins, PAGE, &[1; 4096]), vec![0..4096]);
+    }
+
+    /// A step of two writers of a file of three pages, one of them through a page cache.
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// A program writes through the page cache: the kernel reads a page before a part of it is written.
+        Write(usize, usize, u8),
+        /// Another client writes past the page cache.
+        Other(usize, usize, u8),
+        /// The kernel writes its pages back, and keeps them.
+        Back,
+        /// The kernel writes its pages back, and forgets them.
+        Forget,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let run = || (0..3 * PAGE as usize, 1..6000usize);
+        prop_oneof![
+            3 => (run(), any::<u8>()).prop_map(|((at, len), byte)| Step::Write(at, len, byte)),
+            3 => (run(), any::<u8>()).prop_map(|((at, len), byte)| Step::Other(at, len, byte)),
+            1 => Just(Step::Back),
+            2 => Just(Step::Forget),
+        ]
+    }
+
+    proptest! {
+        /// Every byte is what its last writer wrote, whichever writer changed the same page. Where both wrote a byte
+        /// since the kernel forgot its pages, it may be either value.
+        #[test]
+        fn bytes_of_others_are_never_written_over(steps in proptest::collection::vec(step(), 1..40)) {
+            let len = 3 * PAGE as usize;
+            let (mut server, mut model) = (vec![0u8; len], vec![0u8; len]);
+            // Whether bytes were written here, and by the other client, since the kernel last had no pages.
+            let (mut here, mut there) = (vec![false; len], vec![false; len]);
+            let mut cache: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+            let mut twins = PageTwins::default();
+            let size = PAGE as usize;
+            for step in steps.into_iter().chain([Step::Forget]) {
+                match step {
+                    Step::Write(at, count, byte) => {
+                        let range = at..(at + count).min(len);
+                        for number in range.start / size..range.end.div_ceil(size) {
+                            let bounds = number * size..(number + 1) * size;
+                            let whole = range.start <= bounds.start && range.end >= bounds.end;
+                            let page = cache.entry(number).or_insert_with(|| {
+                                if !whole {
+                                    twins.got(bounds.start as u64, &server[bounds.clone()]);
+                                }
+                                server[bounds.clone()].to_vec()
+                            });
+                            let part = range.start.max(bounds.start)..range.end.min(bounds.end);
+                            page[part.start - bounds.start..part.end - bounds.start].fill(byte);
+                        }
+                        model[range.clone()].fill(byte);
+                        here[range].fill(true);
+                    }
+                    Step::Other(at, count, byte) => {
+                        let range = at..(at + count).min(len);
+                        server[range.clone()].fill(byte);
+                        model[range.clone()].fill(byte);
+                        there[range].fill(true);
+                    }
+                    Step::Back | Step::Forget => {
+                        let age = twins.forgetting();
+                        for (number, page) in &cache {
+                            let offset = number * size;
+                            for run in twins.changed(offset as u64, page).runs {
+                                server[offset + run.start..offset + run.end].copy_from_slice(&page[run]);
+                            }
+                        }
+                        if matches!(step, Step::Forget) {
+                            twins.forgotten(age, ByteRange::ALL);
+                            cache.clear();
+                            for at in 0..len {
+                                let both = here[at] && there[at];
+                                prop_assert!(both || server[at] == model[at], "byte {at}");
+                                model[at] = server[at];
+                            }
+                            here.fill(false);
+                            there.fill(false);
+                        }
+                    }
+                }
+            }
+        }
+
+        /// Two writers extend a file. Before most writes, the kernel writes back and forgets its pages, and receives
+        /// the size of the file. Some writes follow so closely that it does not. Bytes that only one writer wrote keep
+        /// that writer's value.
+        #[test]
+        fn who_lengthens_a_file_leaves_to_others_what_is_theirs(
+            steps in proptest::collection::vec((any::<bool>(), any::<bool>(), 0..4 * PAGE as usize, 1..6000usize, any::<u8>()), 1..40),
+        ) {
+            let (size, most) = (PAGE as usize, 6 * PAGE as usize);
+            let (mut server, mut cache): (Vec<u8>, BTreeMap<usize, Vec<u8>>) = Default::default();
+            let mut writers = vec![Vec::new(); most];
+            let mut twins = PageTwins::default();
+            twins.reaches(0);
+            let mut kernel_len = 0;
+            let put = |server: &mut Vec<u8>, at: usize, data: &[u8]| {
+                server.resize(server.len().max(at + data.len()), 0);
+                server[at..at + data.len()].copy_from_slice(data);
+            };
+            for (here, close, at, len, byte) in steps.into_iter().chain([(true, false, 0, 0, 0)]) {
+                let range = at..at + len;
+                writers[range.clone()].iter_mut().for_each(|all| all.push((here, byte)));
+                if !here {
+                    put(&mut server, at, &vec![byte; len]);
+                    continue;
+                }
+                if !close {
+                    let age = twins.forgetting();
+                    for (number, page) in std::mem::take(&mut cache) {
+                        let whole = &page[..size.min(kernel_len - number * size)];
+                        let Changed { runs, end } = twins.changed((number * size) as u64, whole);
+                        for run in runs {
+                            put(&mut server, number * size + run.start, &whole[run]);
+                        }
+                        server.resize(server.len().max(end.unwrap_or(0) as usize), 0);
+                    }
+                    twins.forgotten(age, ByteRange::ALL);
+                    kernel_len = server.len();
+                    twins.reaches(kernel_len as u64);
+                }
+                if len == 0 {
+                    continue;
+                }
+                for number in range.start / size..range.end.div_ceil(size) {
+                    let bounds = number * size..(number + 1) * size;
+                    let whole = range.start <= bounds.start && range.end >= bounds.end;
+                    let page = cache.entry(number).or_insert_with(|| {
+                        let reads = !whole && bounds.start < kernel_len;
+                        let mut page = if reads { server.get(bounds.start..).unwrap_or_default().to_vec() } else { Vec::new() };
+                        page.truncate(size);
+                        if reads {
+                            twins.got(bounds.start as u64, &page);
+                            twins.got_nothing((bounds.start + page.len()) as u64, bounds.end as u64);
+                        }
+                        page.resize(size, 0);
+                        page
+                    });
+                    let part = range.start.max(bounds.start)..range.end.min(bounds.end);
+                    page[part.start - bounds.start..part.end - bounds.start].fill(byte);
+                }
+                kernel_len = kernel_len.max(range.end);
+            }
+            let longest = writers.iter().rposition(|all| !all.is_empty()).map_or(0, |last| last + 1);
+            prop_assert_eq!(server.len(), longest);
+            for (at, all) in writers[..longest].iter().enumerate() {
+                let mut may: Vec<u8> = all.last().map(|last| last.1).into_iter().collect();
+                if all.iter().any(|(here, _)| *here) && all.iter().any(|(here, _)| !here) {
+                    may.extend(all.iter().map(|(_, byte)| byte));
+                    may.push(0);
+                }
+                may.extend(all.is_empty().then_some(0));
+                prop_assert!(may.contains(&server[at]), "byte {at}: {} and not {may:?}", server[at]);
+            }
+        }
+    }
+}

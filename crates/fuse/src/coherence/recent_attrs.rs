@@ -1,0 +1,138 @@
+//! A cache of attributes that the kernel received with a name a moment ago, because it asks for the birth time (STATX)
+//! right after.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use types::Attrs;
+
+/// How long the attributes are valid. A request with `AT_STATX_FORCE_SYNC` looks the same as any other.
+const GOOD_FOR: Duration = Duration::from_millis(100);
+/// Largest number of files whose attributes are kept.
+const MOST: usize = 2048;
+
+/// Attributes that the kernel received a moment ago.
+#[derive(Default)]
+pub(crate) struct RecentAttrs {
+    /// Counts the beginnings and ends of operations that may change attributes.
+    changes: AtomicU64,
+    told: Mutex<HashMap<u64, Told>>,
+}
+
+/// A moment before attributes were requested.
+#[derive(Clone, Copy)]
+pub(crate) struct Mark {
+    changes: u64,
+    at: Instant,
+}
+
+/// Attributes, and when they were requested.
+struct Told {
+    attrs: Attrs,
+    mark: Mark,
+}
+
+/// An operation that may change attributes, in progress until this is dropped.
+pub(crate) struct Change<'a>(&'a RecentAttrs);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.0.changed();
+    }
+}
+
+impl RecentAttrs {
+    fn told(&self) -> MutexGuard<'_, HashMap<u64, Told>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the mark of the present moment.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { changes: self.changes.load(SeqCst), at: Instant::now() }
+    }
+
+    /// Begins an operation that may change attributes of any file.
+    pub(crate) fn change(&self) -> Change<'_> {
+        self.changed();
+        Change(self)
+    }
+
+    /// Records that attributes of any file may have changed.
+    pub(crate) fn changed(&self) {
+        self.changes.fetch_add(1, SeqCst);
+    }
+
+    /// Returns whether attributes that were requested after this mark are still valid: this mount has changed nothing
+    /// since, and the mark is recent.
+    pub(crate) fn is_good(&self, mark: Mark) -> bool {
+        mark.changes == self.changes.load(SeqCst) && mark.at.elapsed() < GOOD_FOR
+    }
+
+    /// Records that the kernel receives attributes of a file, which were requested after `mark`.
+    pub(crate) fn tell(&self, number: u64, attrs: &Attrs, mark: Mark) {
+        if !self.is_good(mark) {
+            return;
+        }
+        let mut told = self.told();
+        if told.len() >= MOST {
+            told.retain(|_, told| self.is_good(told.mark));
+            if told.len() >= MOST {
+                told.clear();
+            }
+        }
+        told.insert(number, Told { attrs: *attrs, mark });
+    }
+
+    /// Removes and returns the attributes that the kernel received of a file, and their age, if they are still valid.
+    pub(crate) fn take(&self, number: u64) -> Option<(Attrs, Duration)> {
+        let Told { attrs, mark } = self.told().remove(&number)?;
+        self.is_good(mark).then(|| (attrs, mark.at.elapsed()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{FileId, FileKind, Timestamp};
+
+    fn attrs(size: u64) -> Attrs {
+        let time = Timestamp::default();
+        let (kind, mode, nlink, used, change, rdev) = (FileKind::Regular, 0o644, 1, 0, 0, (0, 0));
+        let (atime, mtime, ctime, btime) = (time, time, time, time);
+        let (id, uid, gid, holes) = (FileId(7), 0, 0, false);
+        Attrs { id, kind, mode, nlink, uid, gid, size, used, holes, atime, mtime, ctime, btime, change, rdev }
+    }
+
+    #[test]
+    fn what_was_told_counts_until_something_changes() {
+        let recent_attrs = RecentAttrs::default();
+        recent_attrs.tell(7, &attrs(1), recent_attrs.mark());
+        assert_eq!(recent_attrs.take(8).map(|told| told.0), None);
+        assert_eq!(recent_attrs.take(7).map(|told| told.0), Some(attrs(1)));
+        assert_eq!(recent_attrs.take(7).map(|told| told.0), None, "it asks once");
+        // A completed change, a change in progress, and a change that ends while attributes are requested.
+        recent_attrs.tell(7, &attrs(1), recent_attrs.mark());
+        drop(recent_attrs.change());
+        assert!(recent_attrs.take(7).is_none());
+        let mark = recent_attrs.mark();
+        let change = recent_attrs.change();
+        recent_attrs.tell(7, &attrs(1), mark);
+        assert!(recent_attrs.take(7).is_none());
+        recent_attrs.tell(7, &attrs(1), recent_attrs.mark());
+        drop(change);
+        assert!(recent_attrs.take(7).is_none());
+    }
+
+    #[test]
+    fn it_is_forgotten_soon_and_bounded() {
+        let recent_attrs = RecentAttrs::default();
+        let mark = recent_attrs.mark();
+        let old = Mark { at: mark.at.checked_sub(GOOD_FOR).unwrap(), ..mark };
+        recent_attrs.tell(7, &attrs(1), old);
+        assert!(recent_attrs.take(7).is_none());
+        (0..3 * MOST as u64).for_each(|number| recent_attrs.tell(number, &attrs(number), recent_attrs.mark()));
+        assert!(recent_attrs.told().len() <= MOST);
+        assert!(recent_attrs.take(3 * MOST as u64 - 1).is_some());
+    }
+}

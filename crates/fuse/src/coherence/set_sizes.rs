@@ -1,0 +1,158 @@
+//! Sizes that other clients set, and ends that they extend, on a mount that writes back. Its kernel keeps the size of a
+//! regular file by itself, and answers `lseek(SEEK_END)` with it.
+
+use crate::Errno;
+use crate::abi;
+use crate::coherence::kernel_size::KernelSizes;
+use crate::coherence::write_back::segment_bytes;
+use crate::fs::FileSystem;
+use crate::opens::OpenFile;
+use crate::reply::Body;
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use types::{Attrs, ByteRange};
+
+/// Files on which requests of this mount are setting the size. The kernel has such a file locked, so the mount cannot
+/// correct the kernel's size then. Two mounts that set the size of one file would wait for each other.
+#[derive(Debug, Default)]
+pub(crate) struct Resizing(Mutex<HashMap<u64, Under>>);
+
+/// The requests that are setting the size of one file.
+#[derive(Clone, Copy, Debug, Default)]
+struct Under {
+    requests: usize,
+    /// Whether another client has set the size since.
+    missed: bool,
+}
+
+/// A request is setting the size of a file, until this is dropped.
+pub(crate) struct Request<'a>(&'a Resizing, u64);
+
+impl Resizing {
+    fn table(&self) -> MutexGuard<'_, HashMap<u64, Under>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that a request begins to set the size of a file.
+    pub(crate) fn begin(&self, number: u64) -> Request<'_> {
+        self.table().entry(number).or_default().requests += 1;
+        Request(self, number)
+    }
+
+    /// Records that another client has set the size of a file. Returns whether a request is setting it here. That
+    /// request then asks for the size once more.
+    fn is_set_elsewhere(&self, number: u64) -> bool {
+        self.table().get_mut(&number).map(|under| under.missed = true).is_some()
+    }
+}
+
+impl Request<'_> {
+    /// Returns whether another client has set the size since the request began, or since the last call.
+    pub(crate) fn has_missed(&self) -> bool {
+        self.0.table().get_mut(&self.1).is_some_and(|under| std::mem::take(&mut under.missed))
+    }
+}
+
+impl Drop for Request<'_> {
+    fn drop(&mut self) {
+        let mut table = self.0.table();
+        if let Some(under) = table.get_mut(&self.1) {
+            under.requests -= 1;
+            if under.requests == 0 {
+                table.remove(&self.1);
+            }
+        }
+    }
+}
+
+impl FileSystem {
+    /// Records that a request begins to set the size of a file, if the kernel keeps sizes.
+    pub(crate) fn resizes(&self, number: u64) -> Option<Request<'_>> {
+        self.write_back.is_on().then(|| self.resizing.begin(number))
+    }
+
+    /// Ends a request that has set the size of a file to `attrs`. Returns the attributes that the kernel has to receive.
+    ///
+    /// # Errors
+    /// The mgr does not answer.
+    pub(crate) async fn resized_here(&self, request: Option<Request<'_>>, attrs: Attrs) -> Result<Attrs, Errno> {
+        let Some(request) = request else { return Ok(attrs) };
+        let (number, mut attrs) = (request.1, attrs);
+        while request.has_missed() {
+            attrs = self.callers.anybody().getattr(&self.nodes.get(number)?).await?;
+        }
+        Ok(attrs)
+    }
+
+    /// Ends a request that has set the size of a file and that returns no attributes to the kernel.
+    pub(crate) fn resized_unseen(&self, request: Option<Request<'_>>) {
+        if let Some(request) = request
+            && request.has_missed()
+            && let Some(fs) = self.shared()
+        {
+            let number = request.1;
+            // The kernel has the inode locked until the request is answered.
+            tokio::spawn(async move { fs.follow_size(number).await });
+        }
+    }
+
+    /// Makes the kernel cache the size of a file that another client has set.
+    pub(crate) async fn follow_size(&self, number: u64) {
+        if !self.write_back.is_on() || !self.nodes.is_known(number) || self.resizing.is_set_elsewhere(number) {
+            return;
+        }
+        self.recent_attrs.changed();
+        let Ok(attrs) = self.fresh(number).await else { return };
+        if self.write_back.is_shared(number) {
+            let _ = self.agree_to_move_data(number, &attrs).await;
+        } else {
+            // No thread of this mount sets attributes with the number 0.
+            self.agree_whole(0, number, &attrs).await;
+        }
+    }
+
+    /// Raises the size that the kernel has cached, for `lseek(SEEK_END)`. The kernel has the inode locked while it asks
+    /// for the attributes, so the mount cannot set the size, but a byte that it stores in the page cache extends the
+    /// file.
+    pub(crate) async fn raise_size(&self, open: &OpenFile, size: u64) {
+        let number = open.file.node().id.0;
+        let believed = self.ask_of_self(number, KernelSizes::size).await;
+        let (Some(transport), Some(believed)) = (self.transport(), believed.filter(|believed| *believed < size)) else {
+            return;
+        };
+        let read = open.file.read_at(size - 1, 1).await;
+        let last = read.ok().and_then(|read| read.segments.iter().flat_map(segment_bytes).next()).unwrap_or(0);
+        // Node id, offset, size, padding (`struct fuse_notify_store_out`), and the byte.
+        let mut body = Body::with_capacity(25).u64(number).u64(size - 1).u32(1).u32(0).into_vec();
+        body.push(last);
+        let stored = tokio::task::spawn_blocking(move || transport.notify(abi::notify::STORE, &body)).await;
+        if let Ok(Err(error)) | Err(error) = stored.map_err(io::Error::other) {
+            tracing::debug!(node = number, "raising the size that the kernel has cached: {error}");
+        }
+        self.write_back.reaches(number, size);
+        self.may_believe_more(number);
+        // Behind the old end, the kernel's pages are zeros of its own.
+        self.forget_pages_of(number, ByteRange { offset: believed, len: size - believed }).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_learns_of_sizes_that_others_set_meanwhile() {
+        let resizing = Resizing::default();
+        assert!(!resizing.is_set_elsewhere(5), "no request is setting it");
+        let first = resizing.begin(5);
+        assert!(!first.has_missed());
+        assert!(resizing.is_set_elsewhere(5) && !resizing.is_set_elsewhere(6));
+        assert!(first.has_missed() && !first.has_missed());
+        let second = resizing.begin(5);
+        drop(first);
+        assert!(resizing.is_set_elsewhere(5) && second.has_missed());
+        drop(second);
+        assert!(!resizing.is_set_elsewhere(5) && resizing.table().is_empty());
+    }
+}

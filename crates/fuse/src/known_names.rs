@@ -1,0 +1,155 @@
+//! The table of names by which the kernel found a file.
+//!
+//! FUSE requests carry node ids and no paths. From the names of a file and of the directories above it, the mount
+//! derives the path that the kernel walked. A file may have several names, and another client may have given some of
+//! them to other files since. A request does not say which name the program used. So the mount remembers each name for
+//! as long as the kernel may use it without asking.
+
+use bytes::Bytes;
+use std::time::Duration;
+
+/// Largest number of names kept for one file.
+const KEPT: usize = 4;
+
+/// A name in a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// The number of the directory.
+    pub(crate) dir: u64,
+    /// The name in it.
+    pub(crate) name: Bytes,
+    /// When the kernel last received it, in seconds since the mount began.
+    told_at: u32,
+}
+
+impl Place {
+    fn is(&self, dir: u64, name: &[u8]) -> bool {
+        self.dir == dir && *self.name == *name
+    }
+}
+
+/// How long the kernel may use a name without asking what it stands for, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trusted(u32);
+
+impl Trusted {
+    /// Creates the limit from the time for which the kernel caches names. A request may be in flight for as long again.
+    pub(crate) fn new(entry_valid: Duration) -> Self {
+        let secs = entry_valid.as_secs().saturating_add(1).saturating_mul(2);
+        Trusted(u32::try_from(secs).unwrap_or(u32::MAX))
+    }
+}
+
+/// The names of one file, with the one found last at the front.
+#[derive(Default, Debug)]
+pub(crate) struct KnownNames(Vec<Place>);
+
+impl KnownNames {
+    /// Records that the kernel receives this name for the file at this time; a directory has no other name. Returns the
+    /// names that are no longer kept.
+    pub(crate) fn found(
+        &mut self,
+        (dir, name): (u64, &[u8]),
+        is_directory: bool,
+        (now, trusted): (u32, Trusted),
+    ) -> Vec<Place> {
+        let place = match self.0.iter().position(|place| place.is(dir, name)) {
+            Some(at) => Place { told_at: now, ..self.0.remove(at) },
+            None => Place { dir, name: Bytes::copy_from_slice(name), told_at: now },
+        };
+        let (mut kept, mut dropped) = (Vec::with_capacity(self.0.len() + 1), Vec::new());
+        kept.push(place);
+        for older in self.0.drain(..) {
+            let keeps = !is_directory && kept.len() < KEPT && now.saturating_sub(older.told_at) <= trusted.0;
+            if keeps { kept.push(older) } else { dropped.push(older) }
+        }
+        self.0 = kept;
+        dropped
+    }
+
+    /// Records that the kernel receives a name again, at this time. Returns false, without a change, unless it is the
+    /// file's only known name.
+    pub(crate) fn found_again(&mut self, (dir, name): (u64, &[u8]), now: u32) -> bool {
+        let [only] = &mut self.0[..] else { return false };
+        let again = only.is(dir, name);
+        if again {
+            only.told_at = now;
+        }
+        again
+    }
+
+    /// Removes a name that the file has lost. Returns the name if the file was known by it.
+    pub(crate) fn lost(&mut self, dir: u64, name: &[u8]) -> Option<Place> {
+        let at = self.0.iter().position(|place| place.is(dir, name))?;
+        Some(self.0.remove(at))
+    }
+
+    /// Returns the name found last.
+    pub(crate) fn last(&self) -> Option<&Place> {
+        self.0.first()
+    }
+
+    /// Returns all names.
+    pub(crate) fn all(&self) -> &[Place] {
+        &self.0
+    }
+
+    /// Returns the name found last, and the other names that the kernel may use at this time without asking.
+    pub(crate) fn in_use(&self, now: u32, trusted: Trusted) -> impl Iterator<Item = &Place> {
+        let is_new = move |place: &Place| now.saturating_sub(place.told_at) <= trusted.0;
+        self.0.iter().enumerate().filter(move |(at, place)| *at == 0 || is_new(place)).map(|(_, place)| place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRUSTED: Trusted = Trusted(4);
+
+    fn names<'a>(places: impl IntoIterator<Item = &'a Place>) -> Vec<&'a [u8]> {
+        places.into_iter().map(|place| &*place.name).collect()
+    }
+
+    #[test]
+    fn a_request_may_be_on_its_way_for_as_long_as_names_are_cached() {
+        assert_eq!(Trusted::new(Duration::from_secs(1)).0, 4);
+        assert_eq!(Trusted::new(Duration::MAX).0, u32::MAX);
+    }
+
+    #[test]
+    fn the_name_of_a_directory_replaces_the_one_before() {
+        let mut places = KnownNames::default();
+        assert!(places.found((1, b"a"), true, (0, TRUSTED)).is_empty());
+        assert!(places.found_again((1, b"a"), 1) && !places.found_again((2, b"a"), 1));
+        assert_eq!(names(&places.found((2, b"b"), true, (1, TRUSTED))), [b"a"]);
+        assert_eq!(names(places.all()), [b"b"]);
+    }
+
+    #[test]
+    fn of_many_names_the_last_found_are_kept() {
+        let mut places = KnownNames::default();
+        for name in [b"a", b"b", b"c", b"d"] {
+            assert!(places.found((1, name), false, (0, TRUSTED)).is_empty());
+        }
+        assert!(places.found((1, b"b"), false, (0, TRUSTED)).is_empty());
+        assert_eq!(names(places.all()), [b"b", b"d", b"c", b"a"]);
+        assert!(!places.found_again((1, b"b"), 0), "others may be too old by now");
+        assert_eq!(names(&places.found((1, b"e"), false, (0, TRUSTED))), [b"a"]);
+        assert_eq!(names(places.all()), [b"e", b"b", b"d", b"c"]);
+        assert_eq!(places.lost(1, b"b").map(|place| place.name), Some(Bytes::from_static(b"b")));
+        assert!(places.lost(1, b"b").is_none() && places.lost(2, b"e").is_none());
+        assert_eq!(places.last().map(|place| &*place.name), Some(&b"e"[..]));
+    }
+
+    #[test]
+    fn a_name_is_forgotten_when_the_kernel_would_ask_for_it_again() {
+        let mut places = KnownNames::default();
+        places.found((1, b"a"), false, (0, TRUSTED));
+        places.found((1, b"b"), false, (2, TRUSTED));
+        assert_eq!(names(places.in_use(4, TRUSTED)), [b"b", b"a"]);
+        assert_eq!(names(places.in_use(5, TRUSTED)), [b"b"]);
+        assert_eq!(names(places.in_use(50, TRUSTED)), [b"b"], "the last one is checked whatever its age");
+        assert_eq!(names(&places.found((1, b"b"), false, (5, TRUSTED))), [b"a"]);
+    }
+}

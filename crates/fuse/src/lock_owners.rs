@@ -1,0 +1,228 @@
+//! Lock owners: which opens asked for locks of a file, and which of these opens are being closed, so that their locks
+//! end soon.
+//!
+//! A process closes a descriptor and continues. The kernel sends RELEASE (the last descriptor of an open file is
+//! closed) later, at a time and from a thread of its choice, and no process waits for it. A process that sees the
+//! descriptor gone expects the locks of the open to be gone too (flock(2), `F_OFD_SETLK`). Earlier the kernel sends
+//! FLUSH for each closed descriptor, and the mount has to answer it first; FLUSH does not say whether the descriptor
+//! was the last. So a caller that finds a file locked by an open with a recent FLUSH waits a little for the RELEASE.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// How long after FLUSH the mount expects RELEASE. The kernel sends none while other descriptors of the same open
+/// exist.
+const RELEASE_WITHIN: Duration = Duration::from_secs(1);
+
+/// Lock owners, by file rather than by open. A process that closes one open of a file loses the locks that it got
+/// through another (fcntl(2)), and it may release them through another open as well.
+#[derive(Default)]
+pub(crate) struct LockOwners {
+    /// By file and owner.
+    table: Mutex<HashMap<(u64, u64), LockOwner>>,
+    /// Number of released opens that had locks.
+    released: AtomicU64,
+    /// Notified when `released` grows.
+    news: Notify,
+}
+
+/// An owner that asked for locks of a file.
+#[derive(Clone, Copy)]
+struct LockOwner {
+    /// The process.
+    pid: u32,
+    /// The open through which it asked last. Locks of an open end with the open, and the kernel reports only that the
+    /// open is closed.
+    handle: u64,
+    /// Whether it used flock(2).
+    flock: bool,
+    /// The closing state of that open.
+    closing: Closing,
+}
+
+/// The closing state of an open file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closing {
+    No,
+    /// This process closed a descriptor at this time.
+    Flushed(u32, Instant),
+    /// The last descriptor is closed, and the mount releases the locks.
+    Released,
+}
+
+impl LockOwner {
+    /// Returns until when its locks may end without further requests of a program. Processes that inherited a
+    /// descriptor close it all the time (`fork`, `exec`). That does not affect an fcntl(2) lock of another process. A
+    /// flock(2) lock belongs to all these processes.
+    fn may_go_until(&self) -> Option<Instant> {
+        match self.closing {
+            Closing::No => None,
+            Closing::Flushed(pid, at) => (self.flock || pid == self.pid).then(|| at + RELEASE_WITHIN),
+            Closing::Released => Some(Instant::now() + RELEASE_WITHIN),
+        }
+    }
+}
+
+impl LockOwners {
+    fn table(&self) -> MutexGuard<'_, HashMap<(u64, u64), LockOwner>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that `owner`, a process with this number, asks for a lock of a file through this open, perhaps with
+    /// flock(2). The kernel may have used the same owner number before; the locks of that owner have to end first.
+    pub(crate) async fn asks(&self, file: u64, owner: u64, by: (u32, u64, bool)) {
+        let mut mark = self.mark();
+        while !self.try_ask(file, owner, by) {
+            self.may_be_free(file, Some(owner), mark).await;
+            mark = self.mark();
+        }
+    }
+
+    fn try_ask(&self, file: u64, owner: u64, (pid, handle, flock): (u32, u64, bool)) -> bool {
+        let mut table = self.table();
+        let ends = table.get(&(file, owner)).is_some_and(|locker| locker.closing == Closing::Released);
+        if !ends {
+            table.insert((file, owner), LockOwner { pid, handle, flock, closing: Closing::No });
+        }
+        !ends
+    }
+
+    /// Returns the process that asked for locks of a file as `owner`, if one did.
+    pub(crate) fn process(&self, file: u64, owner: u64) -> Option<u32> {
+        self.table().get(&(file, owner)).map(|locker| locker.pid)
+    }
+
+    /// Records that `owner` has no locks of a file any more. Returns whether it ever asked for any.
+    pub(crate) fn take(&self, file: u64, owner: u64) -> bool {
+        self.table().remove(&(file, owner)).is_some()
+    }
+
+    /// Records that a process closed a descriptor of an open through which these owners asked for locks of a file.
+    pub(crate) fn flushed(&self, file: u64, owners: &[u64], handle: u64, pid: u32) {
+        self.set(file, owners, handle, Closing::Flushed(pid, Instant::now()));
+    }
+
+    /// Records that the last descriptor of that open is closed. Returns the owners whose locks have to be released now.
+    pub(crate) fn released(&self, file: u64, owners: &[u64], handle: u64) -> Vec<u64> {
+        self.set(file, owners, handle, Closing::Released)
+    }
+
+    fn set(&self, file: u64, owners: &[u64], handle: u64, closing: Closing) -> Vec<u64> {
+        let mut table = self.table();
+        let mut set = |owner: &u64| {
+            let locker = table.get_mut(&(file, *owner)).filter(|locker| locker.handle == handle);
+            locker.map(|locker| locker.closing = closing).is_some()
+        };
+        owners.iter().copied().filter(|owner| set(owner)).collect()
+    }
+
+    /// Records that the locks of these owners are released.
+    pub(crate) fn ended(&self, file: u64, owners: &[u64]) {
+        for owner in owners {
+            self.take(file, *owner);
+        }
+        self.released.fetch_add(1, SeqCst);
+        self.news.notify_waiters();
+    }
+
+    /// Returns the mark for [`LockOwners::may_be_free`], to be taken before the attempt to lock.
+    pub(crate) fn mark(&self) -> u64 {
+        self.released.load(SeqCst)
+    }
+
+    /// Waits, after a file was found locked after `mark`, for locks of `owner`, or of any owner, that may end soon.
+    /// Returns whether to try again.
+    pub(crate) async fn may_be_free(&self, file: u64, owner: Option<u64>, mark: u64) -> bool {
+        let news = self.news.notified();
+        let mut news = std::pin::pin!(news);
+        news.as_mut().enable();
+        if self.mark() != mark {
+            return true;
+        }
+        let of_it = |key: &(u64, u64)| key.0 == file && owner.is_none_or(|owner| owner == key.1);
+        let until = self.table().iter().filter(|(key, _)| of_it(key)).filter_map(|(_, l)| l.may_go_until()).max();
+        let Some(until) = until.filter(|until| *until > Instant::now()) else { return false };
+        let _ = tokio::time::timeout_at(until, news).await;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+
+    const FILE: u64 = 7;
+    const OWNER: u64 = 1;
+
+    /// Returns whether a caller that finds the file locked tries again, or `None` if it waits.
+    fn looks_again(lockers: &LockOwners, mark: u64) -> Option<bool> {
+        let waits = std::pin::pin!(lockers.may_be_free(FILE, None, mark));
+        match waits.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(again) => Some(again),
+            Poll::Pending => None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn locks_of_an_open_are_waited_for_from_flush_to_release() {
+        let lockers = LockOwners::default();
+        lockers.asks(FILE, OWNER, (100, 5, true)).await;
+        let mark = lockers.mark();
+        assert_eq!(looks_again(&lockers, mark), Some(false), "nobody closes it");
+        lockers.flushed(FILE, &[OWNER], 6, 100);
+        assert_eq!(looks_again(&lockers, mark), Some(false), "it is another open");
+        lockers.flushed(FILE, &[OWNER], 5, 101);
+        assert_eq!(looks_again(&lockers, mark), None);
+        assert!(!lockers.may_be_free(FILE + 1, None, mark).await, "it is another file");
+        let waits = async { lockers.may_be_free(FILE, Some(OWNER), mark).await };
+        let ends = async {
+            assert_eq!(lockers.released(FILE, &[OWNER, 2], 5), [OWNER]);
+            tokio::time::advance(RELEASE_WITHIN * 5).await;
+            assert_eq!(looks_again(&lockers, mark), None, "the servers take their time");
+            lockers.ended(FILE, &[OWNER]);
+        };
+        assert!(tokio::join!(waits, ends).0);
+        assert_eq!(looks_again(&lockers, mark), Some(true), "it was found locked before");
+        assert_eq!(looks_again(&lockers, lockers.mark()), Some(false));
+        assert_eq!(lockers.process(FILE, OWNER), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_owner_of_the_same_name_does_not_lose_its_locks() {
+        let lockers = LockOwners::default();
+        lockers.asks(FILE, OWNER, (100, 5, true)).await;
+        lockers.asks(FILE, OWNER, (100, 6, true)).await;
+        assert!(lockers.released(FILE, &[OWNER], 5).is_empty(), "it is the newer open's by now");
+        assert_eq!(lockers.released(FILE, &[OWNER], 6), [OWNER]);
+        let ends = async {
+            tokio::task::yield_now().await;
+            lockers.ended(FILE, &[OWNER]);
+        };
+        tokio::join!(ends, lockers.asks(FILE, OWNER, (101, 7, true)));
+        assert_eq!(lockers.process(FILE, OWNER), Some(101), "not before the older ones were given back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_open_that_others_still_have_keeps_nobody_for_long() {
+        let lockers = LockOwners::default();
+        lockers.asks(FILE, OWNER, (100, 5, true)).await;
+        lockers.flushed(FILE, &[OWNER], 5, 101);
+        let began = Instant::now();
+        while lockers.may_be_free(FILE, None, lockers.mark()).await {}
+        assert_eq!(began.elapsed(), RELEASE_WITHIN);
+        // A process that inherited a descriptor does not affect the fcntl(2) locks of another process.
+        lockers.asks(FILE, OWNER, (100, 5, false)).await;
+        lockers.flushed(FILE, &[OWNER], 5, 101);
+        assert_eq!(looks_again(&lockers, lockers.mark()), Some(false));
+        lockers.flushed(FILE, &[OWNER], 5, 100);
+        assert_eq!(looks_again(&lockers, lockers.mark()), None);
+        lockers.asks(FILE, OWNER, (100, 5, false)).await;
+        assert_eq!(looks_again(&lockers, lockers.mark()), Some(false), "it goes on");
+    }
+}

@@ -1,0 +1,333 @@
+//! The race between open and unlink: names that are removed while a program opens them.
+//!
+//! Between the lookup of a name and the open of its file, another program may remove the file. The mount answers
+//! ESTALE, and the kernel looks up the whole path again, once. A local file system would have opened one file or the
+//! other, or found none. So a thread that comes for the second time holds the name exclusively from its lookup until it
+//! has opened the file. A thread that removes the name, or puts another file in its place, waits for that. Removals on
+//! other mounts do not wait.
+//!
+//! The kernel caches names for a while, in which other programs may remove them or put other files in their place. A
+//! removed file exists as long as a program has it open. It must not be opened by a name that it once had. It may be
+//! opened by a descriptor (`/proc/self/fd`, or by its file handle): then the thread comes again without having looked
+//! anything up.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Largest number of threads that are known to retry.
+const MOST: usize = 1024;
+/// How long a retrying thread holds a name, whether it opens the file or not.
+const HELD_FOR: Duration = Duration::from_millis(500);
+/// How long the mount remembers a retrying thread that makes no request.
+const KNOWN_FOR: Duration = Duration::from_secs(5);
+
+/// A name in a directory.
+type Name = (u64, Box<[u8]>);
+
+/// Threads for which the kernel looks up a path once more, and names that are being removed.
+#[derive(Default)]
+pub(crate) struct OpenUnlinkRaces {
+    any: AtomicBool,
+    state: Mutex<State>,
+    /// Notified when a name may be free.
+    news: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    threads: HashMap<u32, Trying>,
+    /// Names that are being removed, and the number of removals of each.
+    removing: HashMap<Name, u32>,
+}
+
+/// A thread that retries an open.
+struct Trying {
+    /// Since when.
+    since: Instant,
+    /// The name that it has looked up last, and until when it holds that name.
+    held: Option<(Name, Instant)>,
+    /// The file that it found there.
+    found: Option<u64>,
+    /// The file that was gone at its first attempt.
+    gone: u64,
+}
+
+/// The removal of a name, in progress until this is dropped.
+pub(crate) struct Removal<'a>(&'a OpenUnlinkRaces, Name);
+
+impl Drop for Removal<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        if let Some(many) = state.removing.get_mut(&self.1) {
+            *many -= 1;
+            if *many == 0 {
+                state.removing.remove(&self.1);
+            }
+        }
+        drop(state);
+        self.0.tell();
+    }
+}
+
+impl OpenUnlinkRaces {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the waiting threads. None waits unless a thread retries.
+    fn tell(&self) {
+        if self.any.load(SeqCst) {
+            self.news.notify_waiters();
+        }
+    }
+
+    /// Waits until `free` succeeds. `free` returns the time at which to try again at the latest.
+    async fn wait<T>(&self, mut free: impl FnMut(&mut State) -> Result<T, Instant>) -> T {
+        loop {
+            let mut news = std::pin::pin!(self.news.notified());
+            // Registered before the check, so that no notification is missed.
+            news.as_mut().enable();
+            let until = match free(&mut self.state()) {
+                Ok(done) => return done,
+                Err(until) => until,
+            };
+            let _ = tokio::time::timeout_at(until, news).await;
+        }
+    }
+
+    /// Begins a lookup of a name by a thread. A retrying thread waits while the name is being removed, and then holds
+    /// the name.
+    pub(crate) async fn looks_up(&self, thread: u32, dir: u64, name: &[u8]) {
+        if !self.any.load(SeqCst) || !self.state().threads.contains_key(&thread) {
+            return;
+        }
+        let name: Name = (dir, name.into());
+        let latest = Instant::now() + HELD_FOR;
+        let free = |state: &mut State| {
+            if state.removing.contains_key(&name) && Instant::now() < latest {
+                return Err(latest);
+            }
+            if let Some(trying) = state.threads.get_mut(&thread) {
+                (trying.held, trying.found) = (Some((name.clone(), Instant::now() + HELD_FOR)), None);
+            }
+            Ok(())
+        };
+        // Boxed, for it is rare.
+        Box::pin(self.wait(free)).await;
+        self.tell();
+    }
+
+    /// Records the file that the lookup found, if any.
+    pub(crate) fn looked_up(&self, thread: u32, node: Option<u64>) {
+        if !self.any.load(SeqCst) {
+            return;
+        }
+        match node {
+            Some(node) => {
+                if let Some(trying) = self.state().threads.get_mut(&thread) {
+                    trying.found = Some(node);
+                }
+            }
+            None => self.opened(thread),
+        }
+    }
+
+    /// Begins the removal or replacement of a name by a thread: waits until no other thread holds the name.
+    pub(crate) async fn removes(&self, thread: u32, dir: u64, name: &[u8]) -> Removal<'_> {
+        let name: Name = (dir, name.into());
+        if self.any.load(SeqCst) {
+            self.opened(thread);
+            let free = |state: &mut State| match state.held(&name) {
+                Some(until) => Err(until),
+                None => {
+                    *state.removing.entry(name.clone()).or_default() += 1;
+                    Ok(())
+                }
+            };
+            Box::pin(self.wait(free)).await;
+        } else {
+            *self.state().removing.entry(name.clone()).or_default() += 1;
+        }
+        Removal(self, name)
+    }
+
+    /// Records that a thread has opened a file, or turned to something else.
+    pub(crate) fn opened(&self, thread: u32) {
+        if self.any.load(SeqCst) {
+            self.ends(&mut self.state(), thread);
+            self.news.notify_waiters();
+        }
+    }
+
+    fn ends(&self, state: &mut State, thread: u32) {
+        state.threads.remove(&thread);
+        state.threads.retain(|_, trying| trying.since.elapsed() < KNOWN_FOR);
+        if state.threads.is_empty() {
+            self.any.store(false, SeqCst);
+        }
+    }
+
+    /// Returns whether a thread may open a file that has no name any more. A thread may that uses a descriptor: it
+    /// received ESTALE for the file before and has looked up no name since. A retrying thread may that has just found
+    /// the file, while it had the name. An unknown thread (0) may as well.
+    pub(crate) fn may_be_nameless(&self, thread: u32, node: u64) -> bool {
+        let may = |trying: &Trying| match trying.found {
+            Some(found) => found == node,
+            None => trying.gone == node && trying.held.is_none(),
+        };
+        thread == 0 || (self.any.load(SeqCst) && self.state().threads.get(&thread).is_some_and(may))
+    }
+
+    /// Records that a file was gone when a thread opened it. At the second attempt, returns the directory and the name
+    /// by which the thread has just found the file. At the first, the kernel looks up the path once more.
+    pub(crate) fn gone(&self, thread: u32, node: u64) -> Option<(u64, Vec<u8>)> {
+        let mut state = self.state();
+        let again = state.threads.get_mut(&thread).filter(|trying| trying.found == Some(node));
+        let again = again.and_then(|trying| trying.held.take());
+        if let Some(((dir, name), _)) = again {
+            self.ends(&mut state, thread);
+            drop(state);
+            self.news.notify_waiters();
+            return Some((dir, name.into()));
+        }
+        if state.threads.len() >= MOST {
+            state.threads.clear();
+        }
+        state.threads.insert(thread, Trying { since: Instant::now(), held: None, found: None, gone: node });
+        self.any.store(true, SeqCst);
+        None
+    }
+}
+
+impl State {
+    /// Returns until when a thread holds a name, if one does.
+    fn held(&self, name: &Name) -> Option<Instant> {
+        let held = self.threads.values().filter_map(|trying| trying.held.as_ref());
+        let now = Instant::now();
+        held.filter(|(held, until)| held == name && *until > now).map(|(_, until)| *until).max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+
+    /// Returns the result of a future that is ready at once.
+    fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+        match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_tries_again_has_the_name_until_it_has_opened_the_file() {
+        let open_unlink_races = OpenUnlinkRaces::default();
+        assert!(now(open_unlink_races.looks_up(1, 5, b"f")).is_some());
+        open_unlink_races.looked_up(1, Some(7));
+        assert!(now(open_unlink_races.removes(2, 5, b"f")).is_some(), "it comes for the first time");
+        assert_eq!(open_unlink_races.gone(1, 7), None);
+        assert!(now(open_unlink_races.looks_up(1, 5, b"f")).is_some());
+        assert!(now(open_unlink_races.removes(2, 5, b"f")).is_none(), "it looks it up");
+        open_unlink_races.looked_up(1, Some(8));
+        assert!(now(open_unlink_races.removes(2, 5, b"f")).is_none(), "it will open it");
+        assert!(now(open_unlink_races.removes(2, 6, b"f")).is_some(), "another directory");
+        assert!(now(open_unlink_races.looks_up(3, 5, b"f")).is_some(), "another thread");
+        let waits = async { drop(open_unlink_races.removes(2, 5, b"f").await) };
+        let opens = async {
+            tokio::task::yield_now().await;
+            open_unlink_races.opened(1);
+        };
+        let began = Instant::now();
+        tokio::join!(waits, opens);
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert!(!open_unlink_races.any.load(SeqCst) && open_unlink_races.state().removing.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_being_removed_is_looked_up_afterwards() {
+        let open_unlink_races = OpenUnlinkRaces::default();
+        let removal = open_unlink_races.removes(2, 5, b"f").await;
+        let other = open_unlink_races.removes(3, 5, b"f").await;
+        assert!(now(open_unlink_races.looks_up(1, 5, b"f")).is_some(), "the first time");
+        assert_eq!(open_unlink_races.gone(1, 7), None);
+        assert!(now(open_unlink_races.looks_up(1, 1, b"dir")).is_some());
+        drop(other);
+        assert!(now(open_unlink_races.looks_up(1, 5, b"f")).is_none());
+        let waits = open_unlink_races.looks_up(1, 5, b"f");
+        let ends = async {
+            tokio::task::yield_now().await;
+            drop(removal);
+        };
+        let began = Instant::now();
+        tokio::join!(waits, ends);
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert!(now(open_unlink_races.removes(2, 5, b"f")).is_none());
+        open_unlink_races.looked_up(1, None);
+        assert!(now(open_unlink_races.removes(2, 5, b"f")).is_some(), "there is no such name");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_kept_for_long() {
+        let open_unlink_races = OpenUnlinkRaces::default();
+        assert_eq!(open_unlink_races.gone(1, 7), None);
+        open_unlink_races.looks_up(1, 5, b"f").await;
+        let began = Instant::now();
+        let removal = open_unlink_races.removes(2, 5, b"f").await;
+        assert_eq!(began.elapsed(), HELD_FOR);
+        open_unlink_races.looks_up(1, 5, b"f").await;
+        assert_eq!(began.elapsed(), HELD_FOR * 2);
+        drop(removal);
+        // A thread that removes the name itself does not open it any more.
+        drop(open_unlink_races.removes(1, 5, b"f").await);
+        assert_eq!(began.elapsed(), HELD_FOR * 2);
+        assert!(!open_unlink_races.any.load(SeqCst));
+        // A thread that never retries is forgotten.
+        assert_eq!(open_unlink_races.gone(1, 7), None);
+        tokio::time::advance(KNOWN_FOR).await;
+        drop(open_unlink_races.removes(2, 5, b"f").await);
+        assert!(!open_unlink_races.any.load(SeqCst));
+    }
+
+    #[test]
+    fn who_comes_again_without_a_name_or_has_just_found_the_file_opens_it() {
+        let open_unlink_races = OpenUnlinkRaces::default();
+        assert!(!open_unlink_races.may_be_nameless(1, 7), "the first time");
+        assert_eq!(open_unlink_races.gone(1, 7), None);
+        assert!(open_unlink_races.may_be_nameless(1, 7));
+        assert!(!open_unlink_races.may_be_nameless(1, 8), "another file");
+        assert!(!open_unlink_races.may_be_nameless(2, 7), "another thread");
+        now(open_unlink_races.looks_up(1, 5, b"f")).unwrap();
+        assert!(!open_unlink_races.may_be_nameless(1, 7), "it looks a name up");
+        open_unlink_races.looked_up(1, Some(8));
+        assert!(
+            !open_unlink_races.may_be_nameless(1, 7) && open_unlink_races.may_be_nameless(1, 8),
+            "it has found another one"
+        );
+        open_unlink_races.opened(1);
+        assert!(!open_unlink_races.may_be_nameless(1, 7), "it was opened");
+        assert!(open_unlink_races.may_be_nameless(0, 7), "nobody knows who it is");
+    }
+
+    #[test]
+    fn only_what_was_found_by_a_name_is_gone_by_it() {
+        let open_unlink_races = OpenUnlinkRaces::default();
+        assert_eq!(open_unlink_races.gone(1, 7), None);
+        now(open_unlink_races.looks_up(1, 5, b"f")).unwrap();
+        open_unlink_races.looked_up(1, Some(8));
+        assert_eq!(open_unlink_races.gone(1, 9), None, "another file, opened by what the kernel knew");
+        now(open_unlink_races.looks_up(1, 5, b"f")).unwrap();
+        open_unlink_races.looked_up(1, Some(8));
+        assert_eq!(open_unlink_races.gone(2, 8), None, "another thread");
+        assert_eq!(open_unlink_races.gone(1, 8), Some((5, b"f".to_vec())));
+        assert_eq!(open_unlink_races.gone(1, 8), None, "another call");
+        (0..3 * MOST as u32).for_each(|thread| assert_eq!(open_unlink_races.gone(thread, 1), None));
+        assert!(open_unlink_races.state().threads.len() <= MOST);
+    }
+}

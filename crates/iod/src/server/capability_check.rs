@@ -1,0 +1,163 @@
+//! The check of tickets, capabilities and filehandles: whether they are genuine, for this iod, and still valid.
+
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
+
+use net::clock::unix_now;
+use types::{Fsid, IodId, Status};
+use wire::native::{Capability, DataHandle, HelloArgs, IodKey, Key, MGR_SESSION, Rights, STORE_OBJECT, Ticket};
+
+/// The state of the check: the secret of the iod, and what the mgr sent when it claimed the iod.
+pub(super) struct CapabilityCheck {
+    key: IodKey,
+    fsid: Fsid,
+    /// Number of seconds by which the mgr's clock is ahead of this host's.
+    ahead: AtomicI64,
+    /// The first epoch of the mgr whose sessions are valid.
+    least_epoch: AtomicU32,
+}
+
+impl CapabilityCheck {
+    /// Makes the check of this iod and file system, in the cluster with this secret.
+    pub(super) fn new(key: &Key, fsid: Fsid, iod: IodId) -> Self {
+        CapabilityCheck { key: key.of_iod(iod), fsid, ahead: AtomicI64::new(0), least_epoch: AtomicU32::new(0) }
+    }
+
+    /// Notes a claim by the mgr: `now` is its clock, and sessions are valid from `least_epoch` on.
+    pub(super) fn claimed(&self, now: u64, least_epoch: u32) {
+        self.ahead.store(now.wrapping_sub(unix_now()).cast_signed(), Relaxed);
+        // Two claims may arrive in either order.
+        self.least_epoch.fetch_max(least_epoch, Relaxed);
+    }
+
+    /// Returns the time by the clock of the mgr, which decides when rights expire.
+    pub(super) fn now(&self) -> u64 {
+        unix_now().saturating_add_signed(self.ahead.load(Relaxed))
+    }
+
+    /// Returns whether the rights of this session are of a valid epoch. The high half of a client's number is the mgr's
+    /// epoch.
+    fn is_of_now(&self, session: u64) -> bool {
+        session == MGR_SESSION || (session >> 32) as u32 >= self.least_epoch.load(Relaxed)
+    }
+
+    /// Returns the ticket that a HELLO names, with its secret. PROVE shows whether the peer has this secret, too.
+    ///
+    /// # Errors
+    /// `CapRefused` for a ticket of another file system, `CapExpired` for an expired one.
+    pub(super) fn ticket(&self, args: &HelloArgs) -> Result<Ticket, Status> {
+        if args.fsid != self.fsid {
+            return Err(Status::CapRefused);
+        }
+        if self.now() >= args.expires || !self.is_of_now(args.session) {
+            return Err(Status::CapExpired);
+        }
+        Ok(self.key.ticket(self.fsid, args.session, args.expires))
+    }
+
+    /// Checks a capability for one object and for `needed`, presented in this session.
+    ///
+    /// # Errors
+    /// As those of [`Capability::verify`]; `Fenced` for a capability of an earlier epoch.
+    pub(super) fn object(&self, cap: &Capability, session: u64, needed: Rights) -> Result<(), Status> {
+        self.capability(cap, session, needed)?;
+        if cap.object == STORE_OBJECT { Err(Status::CapRefused) } else { Ok(()) }
+    }
+
+    /// Checks a capability for the whole store.
+    ///
+    /// # Errors
+    /// As those of [`Capability::verify`].
+    pub(super) fn store(&self, cap: &Capability, session: u64) -> Result<(), Status> {
+        self.capability(cap, session, Rights::ADMIN)?;
+        if cap.object == STORE_OBJECT { Ok(()) } else { Err(Status::CapRefused) }
+    }
+
+    fn capability(&self, cap: &Capability, session: u64, needed: Rights) -> Result<(), Status> {
+        cap.verify(&self.key, self.fsid, self.now(), session, needed)?;
+        if self.is_of_now(session) { Ok(()) } else { Err(Status::Fenced) }
+    }
+
+    /// Checks a filehandle of a data server.
+    ///
+    /// # Errors
+    /// `BadHandle` for one that is not genuine or not for this iod. `Fenced` for one that has expired or is of an
+    /// earlier epoch: the client then asks the mgr for a new one.
+    pub(super) fn data_handle(&self, handle: &DataHandle) -> Result<(), Status> {
+        let in_force = handle.verify(&self.key, self.fsid, self.now());
+        in_force.map_err(|e| if e == Status::CapExpired { Status::Fenced } else { e })?;
+        if self.is_of_now(handle.session) { Ok(()) } else { Err(Status::Fenced) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{FileId, Generation};
+    use wire::native::{Holder, Striping};
+
+    const FSID: Fsid = Fsid([1; 16]);
+    const IOD: IodId = IodId([2; 16]);
+
+    fn judge() -> (CapabilityCheck, IodKey) {
+        let key = Key::new([3; 32]);
+        (CapabilityCheck::new(&key, FSID, IOD), key.of_iod(IOD))
+    }
+
+    fn cap(key: &IodKey, expires: u64, session: u64) -> Capability {
+        key.sign_capability(FSID, FileId(9), Generation(1), Rights::READ, expires, session)
+    }
+
+    fn handle(key: &IodKey, expires: u64, session: u64) -> DataHandle {
+        let (striping, holder) = (Striping { unit: 64, count: 1, index: 0 }, Holder { grant: 1, session, expires });
+        DataHandle::sign(key, FSID, (FileId(9), Generation(1)), Rights::READ, striping, holder)
+    }
+
+    #[test]
+    fn what_ends_ends_by_the_clock_of_the_mgr() {
+        let (judge, key) = judge();
+        let here = unix_now();
+        for mgr in [here - 100_000, here, here + 100_000] {
+            judge.claimed(mgr, 0);
+            let session = 5 << 32 | 1;
+            for (expires, good) in [(mgr - 10, false), (mgr + 100, true)] {
+                let refused = |status| if good { Ok(()) } else { Err(status) };
+                assert_eq!(
+                    judge.object(&cap(&key, expires, session), session, Rights::READ),
+                    refused(Status::CapExpired)
+                );
+                assert_eq!(judge.data_handle(&handle(&key, expires, session)), refused(Status::Fenced));
+                let hello = HelloArgs::new(&key.ticket(FSID, session, expires), [0; 32], true);
+                assert_eq!(judge.ticket(&hello).map(drop), refused(Status::CapExpired));
+            }
+        }
+    }
+
+    #[test]
+    fn rights_of_earlier_epochs_are_refused_and_those_of_the_mgr_never() {
+        let (judge, key) = judge();
+        let later = unix_now() + 1000;
+        for least in [0, 4, 5, 6, 4] {
+            judge.claimed(unix_now(), least);
+            let least = if least == 4 && judge.least_epoch.load(Relaxed) == 6 { 6 } else { least };
+            for session in [MGR_SESSION, wire::native::PULL_SESSION, 4 << 32, 5 << 32 | 7, 6 << 32] {
+                let good = session == MGR_SESSION || session >> 32 >= u64::from(least);
+                let expected = if good { Ok(()) } else { Err(Status::Fenced) };
+                assert_eq!(
+                    judge.object(&cap(&key, later, session), session, Rights::READ),
+                    expected,
+                    "{least} {session:x}"
+                );
+                assert_eq!(judge.data_handle(&handle(&key, later, session)), expected, "{least} {session:x}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_for_another_iod_is_refused() {
+        let (judge, _) = judge();
+        let (later, session) = (unix_now() + 1000, 1 << 32);
+        let other = Key::new([3; 32]).of_iod(IodId([4; 16]));
+        assert_eq!(judge.object(&cap(&other, later, session), session, Rights::READ), Err(Status::CapRefused));
+        assert_eq!(judge.data_handle(&handle(&other, later, session)), Err(Status::BadHandle));
+    }
+}

@@ -1,0 +1,295 @@
+//! Questions of an iod to the mgr about the length of a file (LENGTHS).
+//!
+//! Where an object ends, its file may end as well, or continue with a hole. A client of the files layout that reads
+//! across that point believes the answer of the data server (RFC 8881 §18.22.3). The mgr asks for such questions and
+//! answers them with its next call (LENGTHS). It answers without asking any iod, so that no circular wait arises.
+//! Answers are not cached: an answer is valid only for callers that asked before the mgr looked it up.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use types::FileId;
+use wire::native::{FileLength, LENGTHS_MAX, Length, LengthQuestion};
+
+use crate::lock::lock;
+
+/// The questions and their waiting callers.
+#[derive(Default)]
+pub(super) struct FileSizes {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    questions: Questions,
+    /// Whether a mgr has called since a caller last waited in vain. While false, no caller waits.
+    heard: bool,
+    closing: bool,
+}
+
+/// The questions with waiting callers, by number.
+#[derive(Clone, Default, Debug)]
+struct Questions {
+    last: u64,
+    open: BTreeMap<u64, Question>,
+}
+
+#[derive(Clone, Debug)]
+struct Question {
+    object: FileId,
+    /// Whether the mgr has received the question.
+    handed_out: bool,
+    /// Number of callers that wait for the answer.
+    waiting: usize,
+    answer: Option<Option<FileLength>>,
+}
+
+impl Questions {
+    /// Adds a question and returns its number. The caller shares a question that the mgr has not received yet. It does
+    /// not share one that the mgr has, because its answer may be older than this call. Returns `None` if there are too
+    /// many questions.
+    fn ask(&mut self, object: FileId) -> Option<u64> {
+        let shared = self.open.iter_mut().find(|(_, question)| question.object == object && !question.handed_out);
+        if let Some((number, question)) = shared {
+            question.waiting += 1;
+            return Some(*number);
+        }
+        if self.open.len() >= LENGTHS_MAX {
+            return None;
+        }
+        self.last += 1;
+        self.open.insert(self.last, Question { object, handed_out: false, waiting: 1, answer: None });
+        Some(self.last)
+    }
+
+    /// Stores the mgr's answers. Ignores answers to questions that have no waiting caller or were never sent.
+    fn answer(&mut self, answers: &[Length]) {
+        for Length { number, length } in answers {
+            if let Some(question) = self.open.get_mut(number).filter(|question| question.handed_out) {
+                question.answer.get_or_insert(*length);
+            }
+        }
+    }
+
+    fn is_any_unanswered(&self) -> bool {
+        self.open.values().any(|question| question.answer.is_none())
+    }
+
+    /// Returns all questions without an answer, including those of a lost reply.
+    fn hand_out(&mut self) -> Vec<LengthQuestion> {
+        let unanswered = self.open.iter_mut().filter(|(_, question)| question.answer.is_none());
+        unanswered
+            .map(|(number, question)| {
+                question.handed_out = true;
+                LengthQuestion { number: *number, object: question.object }
+            })
+            .collect()
+    }
+
+    fn answered(&self, number: u64) -> Option<Option<FileLength>> {
+        self.open.get(&number).and_then(|question| question.answer)
+    }
+
+    /// Removes one waiting caller from a question, with or without an answer.
+    fn leave(&mut self, number: u64) {
+        if let Some(question) = self.open.get_mut(&number) {
+            question.waiting -= 1;
+            if question.waiting == 0 {
+                self.open.remove(&number);
+            }
+        }
+    }
+}
+
+impl FileSizes {
+    /// Asks the mgr for the length of an object's file; returns `None` if the mgr does not know or does not answer in
+    /// time.
+    pub(super) fn ask(&self, object: FileId, patience: Duration) -> Option<FileLength> {
+        let until = Instant::now() + patience;
+        let mut state = lock(&self.state);
+        if !state.heard || state.closing {
+            return None;
+        }
+        let number = state.questions.ask(object)?;
+        self.changed.notify_all();
+        while state.questions.answered(number).is_none() && !state.closing {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                state.heard = false;
+                break;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let answer = state.questions.answered(number).flatten();
+        state.questions.leave(number);
+        answer
+    }
+
+    /// Takes the mgr's answers and waits for further questions.
+    pub(super) fn next(&self, answers: &[Length], patience: Duration) -> Vec<LengthQuestion> {
+        let until = Instant::now() + patience;
+        let mut state = lock(&self.state);
+        state.heard = true;
+        state.questions.answer(answers);
+        self.changed.notify_all();
+        while !state.questions.is_any_unanswered() && !state.closing {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.questions.hand_out()
+    }
+
+    /// Ends all waits.
+    pub(super) fn close(&self) {
+        lock(&self.state).closing = true;
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    const LONG: Duration = Duration::from_secs(60);
+    const NOW: Duration = Duration::ZERO;
+
+    fn long(file: u64) -> FileLength {
+        FileLength { file, least: 0 }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Ask(FileId),
+        /// The mgr looks up the questions of its last reply.
+        LookUp,
+        /// The mgr calls with the answers that it has, and gets the reply.
+        Call,
+        /// The mgr restarts: its questions and answers are lost.
+        Forget,
+        /// The first waiting caller times out.
+        Leave,
+        /// An old answer arrives again.
+        Repeat,
+    }
+
+    /// A mgr that answers with the time of its lookup, and callers with the time and the number of their question.
+    #[derive(Clone, Default)]
+    struct World {
+        questions: Questions,
+        now: u64,
+        asked: Vec<LengthQuestion>,
+        answers: Vec<Length>,
+        sent: Vec<Length>,
+        waiting: Vec<(u64, u64)>,
+    }
+
+    impl World {
+        fn step(&mut self, step: Step) {
+            self.now += 1;
+            match step {
+                Step::Ask(object) => self.waiting.push((self.now, self.questions.ask(object).unwrap())),
+                Step::LookUp => {
+                    let now = self.now;
+                    self.answers.extend(
+                        self.asked.drain(..).map(|asked| Length { number: asked.number, length: Some(long(now)) }),
+                    );
+                }
+                Step::Call => {
+                    self.questions.answer(&self.answers);
+                    self.sent.append(&mut self.answers);
+                    self.asked = self.questions.hand_out();
+                }
+                Step::Forget => {
+                    self.asked.clear();
+                    self.answers.clear();
+                }
+                Step::Leave if !self.waiting.is_empty() => self.questions.leave(self.waiting.remove(0).1),
+                Step::Leave => {}
+                Step::Repeat => self.questions.answer(&self.sent.clone()),
+            }
+            self.check();
+        }
+
+        /// Each answer was looked up after its caller asked, and no question without a caller is kept.
+        fn check(&self) {
+            for (since, number) in &self.waiting {
+                match self.questions.answered(*number) {
+                    Some(looked_up) => assert!(looked_up.unwrap().file > *since),
+                    None => assert!(self.questions.is_any_unanswered()),
+                }
+            }
+            let kept: usize = self.questions.open.values().map(|question| question.waiting).sum();
+            assert_eq!(kept, self.waiting.len());
+        }
+
+        /// A working mgr answers all callers.
+        fn settle(mut self) {
+            for step in [Step::Forget, Step::Call, Step::LookUp, Step::Call] {
+                self.step(step);
+            }
+            assert!(self.waiting.iter().all(|(_, number)| self.questions.answered(*number).is_some()));
+        }
+    }
+
+    #[test]
+    fn no_history_has_an_answer_older_than_its_question() {
+        let steps = [
+            Step::Ask(FileId(1)),
+            Step::Ask(FileId(2)),
+            Step::LookUp,
+            Step::Call,
+            Step::Forget,
+            Step::Leave,
+            Step::Repeat,
+        ];
+        fn walk(world: &World, steps: &[Step], left: usize) {
+            world.clone().settle();
+            for step in steps.iter().filter(|_| left > 0) {
+                let mut next = world.clone();
+                next.step(*step);
+                walk(&next, steps, left - 1);
+            }
+        }
+        walk(&World::default(), &steps, 6);
+    }
+
+    #[test]
+    fn questions_are_bounded() {
+        let mut questions = Questions::default();
+        for object in 0..LENGTHS_MAX as u64 {
+            assert!(questions.ask(FileId(object)).is_some());
+        }
+        assert_eq!((questions.ask(FileId(5000)), questions.ask(FileId(7))), (None, Some(8)));
+        assert_eq!(questions.hand_out().len(), LENGTHS_MAX);
+        assert_eq!(questions.ask(FileId(7)), None);
+    }
+
+    #[test]
+    fn nobody_waits_without_a_mgr_and_closing_lets_everybody_go() {
+        let lengths = FileSizes::default();
+        assert_eq!(lengths.ask(FileId(1), LONG), None);
+        assert_eq!(lengths.next(&[], NOW), []);
+        // The mgr has called once and is silent now.
+        assert_eq!(lengths.ask(FileId(1), NOW), None);
+        assert_eq!(lengths.ask(FileId(1), LONG), None);
+        assert_eq!(lengths.next(&[], NOW), []);
+        thread::scope(|scope| {
+            let asking = scope.spawn(|| lengths.ask(FileId(1), LONG));
+            let asked = lengths.next(&[], LONG);
+            assert_eq!(asked.len(), 1);
+            lengths.next(&[Length { number: asked[0].number, length: Some(long(5)) }], NOW);
+            assert_eq!(asking.join().unwrap(), Some(long(5)));
+            let asking = scope.spawn(|| lengths.ask(FileId(2), LONG));
+            assert_eq!(lengths.next(&[], LONG).len(), 1);
+            lengths.close();
+            assert_eq!(asking.join().unwrap(), None);
+        });
+        assert_eq!(lengths.next(&[], LONG), []);
+    }
+}

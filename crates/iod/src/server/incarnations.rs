@@ -1,0 +1,231 @@
+//! The ordering of an owner's connections: no request of an older connection executes beside or after requests of a
+//! newer one.
+//!
+//! A client that lost a connection repeats its unanswered requests over a new one. The old requests may still wait in a
+//! socket or for a disk. If they ran later, they would undo newer changes. So PROVE names the owner and the incarnation
+//! of a connection ([`Origin`]). The iod ends the older connections of the same owner, and answers PROVE when none of
+//! them has a change in progress.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use wire::native::Origin;
+
+use crate::lock::lock;
+
+/// Error: a newer connection of the same owner has replaced this one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Replaced;
+
+/// The authenticated connections of all owners.
+#[derive(Default)]
+pub(super) struct Incarnations {
+    /// Connections by owner, in the order of their PROVEs. An owner without connections has no entry: a PROVE that
+    /// arrives after that belongs to a connection that no client uses.
+    of_owner: Mutex<HashMap<[u8; 16], Vec<Entry>>>,
+}
+
+struct Entry {
+    incarnation: u64,
+    gate: Arc<Gate>,
+}
+
+/// The gate that every change of a connection passes.
+struct Gate {
+    replaced: AtomicBool,
+    changing: Mutex<bool>,
+    changed: Condvar,
+    hang_up: Box<dyn Fn() + Send + Sync>,
+}
+
+/// The entry of a connection among those of its owner; removed when dropped.
+pub(super) struct Membership {
+    lines: Arc<Incarnations>,
+    origin: Origin,
+    gate: Arc<Gate>,
+}
+
+/// A change in progress; dropping it ends the change.
+pub(super) struct Change(Arc<Gate>);
+
+impl Incarnations {
+    /// Adds a connection to those of its owner, after all older ones are told to end and have no change in progress. A
+    /// newer connection calls `hang_up` when it replaces this one; the function must make the connection end soon.
+    ///
+    /// # Errors
+    /// When a newer connection exists, or arrives during the wait.
+    pub(super) fn join(
+        self: &Arc<Self>,
+        origin: Origin,
+        hang_up: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Membership, Replaced> {
+        let gate = Arc::new(Gate {
+            replaced: AtomicBool::new(false),
+            changing: Mutex::new(false),
+            changed: Condvar::new(),
+            hang_up: Box::new(hang_up),
+        });
+        let older: Vec<Arc<Gate>> = {
+            let mut of_owner = lock(&self.of_owner);
+            let line = of_owner.entry(origin.owner).or_default();
+            if line.iter().any(|entry| entry.incarnation > origin.incarnation) {
+                return Err(Replaced);
+            }
+            // Connections that an earlier call has ended may still have a change in progress, so wait for them as well.
+            let older = line.iter().filter(|entry| entry.incarnation < origin.incarnation);
+            let older = older.map(|entry| entry.gate.clone()).collect();
+            line.push(Entry { incarnation: origin.incarnation, gate: gate.clone() });
+            older
+        };
+        let membership = Membership { lines: self.clone(), origin, gate };
+        // Mark all before waking any: one of them may be waiting in this function for another.
+        for gate in &older {
+            gate.replaced.store(true, Ordering::SeqCst);
+        }
+        for gate in &older {
+            let changing = lock(&gate.changing);
+            gate.changed.notify_all();
+            drop(changing);
+            (gate.hang_up)();
+        }
+        for gate in &older {
+            let mut changing = lock(&gate.changing);
+            while *changing {
+                if membership.gate.is_replaced() {
+                    return Err(Replaced);
+                }
+                changing = gate.changed.wait(changing).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        if membership.gate.is_replaced() { Err(Replaced) } else { Ok(membership) }
+    }
+}
+
+impl Gate {
+    fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::SeqCst)
+    }
+}
+
+impl Membership {
+    /// Returns whether the connection was replaced, so that its remaining work has no use.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.gate.is_replaced()
+    }
+
+    /// Begins a change.
+    ///
+    /// # Errors
+    /// When the connection was replaced: no request of it may change anything any more.
+    pub(super) fn change(&self) -> Result<Change, Replaced> {
+        let mut changing = lock(&self.gate.changing);
+        if self.gate.is_replaced() {
+            return Err(Replaced);
+        }
+        *changing = true;
+        Ok(Change(self.gate.clone()))
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        *lock(&self.0.changing) = false;
+        if self.0.is_replaced() {
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let mut of_owner = lock(&self.lines.of_owner);
+        if let Some(line) = of_owner.get_mut(&self.origin.owner) {
+            line.retain(|entry| !Arc::ptr_eq(&entry.gate, &self.gate));
+            if line.is_empty() {
+                of_owner.remove(&self.origin.owner);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc;
+    use std::thread;
+
+    const fn origin(owner: u8, incarnation: u64) -> Origin {
+        Origin { owner: [owner; 16], incarnation }
+    }
+
+    fn join(lines: &Arc<Incarnations>, owner: u8, incarnation: u64) -> Result<Membership, Replaced> {
+        lines.join(origin(owner, incarnation), || {})
+    }
+
+    #[test]
+    fn a_newer_connection_ends_the_older_ones_of_its_owner_alone() {
+        let lines = Arc::new(Incarnations::default());
+        let hung_up = Arc::new(AtomicUsize::new(0));
+        let count = hung_up.clone();
+        let first = lines
+            .join(origin(1, 4), move || {
+                count.fetch_add(1, Ordering::SeqCst);
+            })
+            .unwrap();
+        let beside = join(&lines, 1, 4).unwrap();
+        let other = join(&lines, 2, 1).unwrap();
+        drop((first.change().unwrap(), beside.change().unwrap()));
+        let second = join(&lines, 1, 5).unwrap();
+        assert_eq!(hung_up.load(Ordering::SeqCst), 1);
+        assert!(first.change().is_err() && beside.change().is_err());
+        assert!(second.change().is_ok() && other.change().is_ok());
+        assert!(join(&lines, 1, 4).is_err(), "a late HELLO of an older one");
+        drop((first, beside, second, other));
+        assert!(lock(&lines.of_owner).is_empty());
+    }
+
+    #[test]
+    fn joining_waits_for_the_change_that_is_under_way() {
+        let lines = Arc::new(Incarnations::default());
+        let old = join(&lines, 1, 1).unwrap();
+        let change = old.change().unwrap();
+        let (joined, news) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| joined.send(join(&lines, 1, 2).is_ok()).unwrap());
+            while !old.gate.is_replaced() {
+                thread::yield_now();
+            }
+            news.try_recv().unwrap_err();
+            drop(change);
+            assert!(news.recv().unwrap());
+            assert!(old.change().is_err());
+        });
+    }
+
+    #[test]
+    fn who_waits_gives_way_to_a_newer_one_that_waits_for_the_same() {
+        let lines = Arc::new(Incarnations::default());
+        let old = join(&lines, 1, 1).unwrap();
+        let change = old.change().unwrap();
+        thread::scope(|scope| {
+            let waiting: Vec<_> = (2..6)
+                .map(|incarnation| {
+                    let lines = &lines;
+                    let thread = scope.spawn(move || join(lines, 1, incarnation));
+                    while !lock(&lines.of_owner)[&[1; 16]].iter().any(|entry| entry.incarnation == incarnation) {
+                        thread::yield_now();
+                    }
+                    thread
+                })
+                .collect();
+            let mut waiting = waiting.into_iter();
+            for thread in waiting.by_ref().take(3) {
+                assert!(thread.join().unwrap().is_err());
+            }
+            drop(change);
+            assert!(waiting.next().unwrap().join().unwrap().unwrap().change().is_ok());
+        });
+    }
+}

@@ -1,0 +1,566 @@
+//! Block checksums of an object, kept in a sum file beside its file (`docs/FORMATS.md`, "Sum file").
+//!
+//! Invariant: a checksum that is on disk after a power cut always matches the bytes on disk. So a checksum is written
+//! only after its bytes are synced. Before bytes with a checksum are overwritten, the removal of that checksum is made
+//! durable. Blocks without a checksum are not verified. Therefore a failed check is never the result of a crash, and
+//! committed bytes lose their checksum only by being changed.
+
+mod record;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use types::Status;
+use wire::native::{Crc32c, Failure, crc32c};
+
+use super::failure;
+use super::head::HEAD_LEN;
+use crate::counters::Counters;
+use crate::disks::{DiskFile, read_full, write_all};
+use crate::lock::{read, write};
+pub(crate) use record::BLOCK;
+use record::{BLOCKS, RECORD, REGION, Record};
+
+/// Number of changed regions of one object after which the iod syncs it on its own account; bounds their memory.
+pub(crate) const CHANGED_MAX: usize = 4096;
+
+/// The checksums of one open object. Reads share the lock and writes hold it exclusively, so that bytes and checksums
+/// change together.
+pub(crate) struct BlockChecksums {
+    file: Box<dyn DiskFile>,
+    nonce: u64,
+    table: RwLock<Table>,
+    /// A sync failed: the content of the sum file after a power cut is unknown.
+    failed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Table {
+    /// Number of records in the sum file.
+    regions: u64,
+    /// Whether the records are durable. A previous run may have written them and died before its sync. Then a record in
+    /// memory may lack a checksum that the disk still has.
+    proven: bool,
+    /// Blocks changed since the begin of the last sync, by region.
+    changed: BTreeMap<u64, Changed>,
+    /// Blocks whose sync is in progress, with their new checksums.
+    sealing: BTreeMap<u64, Record>,
+}
+
+/// The changed blocks of a region.
+#[derive(Clone)]
+struct Changed {
+    /// Blocks whose checksum must be computed from the file.
+    stale: u64,
+    /// Blocks that were written whole, so that their checksum is known.
+    fresh: u64,
+    sums: [u32; BLOCKS],
+}
+
+impl Changed {
+    const NONE: Changed = Changed { stale: 0, fresh: 0, sums: [0; BLOCKS] };
+}
+
+/// A range that does not match its checksum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mismatch {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// Result of a failed verification.
+pub(crate) enum Unverified {
+    /// The bytes do not match.
+    Mismatch(Mismatch),
+    /// The disk returned an error.
+    Failed(Failure),
+}
+
+/// The part of a range in one block: number of the block, offset in the block, offset in the range, length.
+struct Part {
+    block: u64,
+    within: usize,
+    at: usize,
+    len: usize,
+}
+
+fn parts(offset: u64, len: usize) -> impl Iterator<Item = Part> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = offset + at as u64;
+        let within = (start % BLOCK) as usize;
+        let part = Part { block: start / BLOCK, within, at, len: (BLOCK as usize - within).min(len - at) };
+        at += part.len;
+        (part.len > 0).then_some(part)
+    })
+}
+
+/// Returns the region of a block and its index there.
+fn place(block: u64) -> (u64, usize) {
+    (block / BLOCKS as u64, (block % BLOCKS as u64) as usize)
+}
+
+/// The records of a range of regions.
+struct Records {
+    first: u64,
+    /// One record for each region; `None` if it is damaged.
+    list: Vec<Option<Record>>,
+}
+
+impl Records {
+    /// Returns length and checksum of a block; `None` if its record is damaged.
+    fn of(&self, block: u64) -> Option<(u16, u32)> {
+        let (region, index) = place(block);
+        let record = self.list.get((region - self.first) as usize)?.as_ref()?;
+        Some((record.lens[index], record.sums[index]))
+    }
+}
+
+impl Table {
+    fn load(&self, sums: &BlockChecksums, first: u64, last: u64) -> io::Result<Records> {
+        let count = (last + 1 - first) as usize;
+        let there = self.regions.saturating_sub(first).min(count as u64) as usize;
+        let mut list = Vec::with_capacity(count);
+        if there > 0 {
+            let mut bytes = vec![0; there * RECORD];
+            read_full(&*sums.file, &mut bytes, first * RECORD as u64)?;
+            let (sectors, _) = bytes.as_chunks::<RECORD>();
+            list.extend((first..).zip(sectors).map(|(region, sector)| Record::decode(sector, sums.nonce, region)));
+        }
+        list.resize(count, Some(Record::EMPTY));
+        Ok(Records { first, list })
+    }
+
+    /// Loads the records of the blocks that a byte range touches.
+    fn load_range(&self, sums: &BlockChecksums, offset: u64, end: u64) -> io::Result<Records> {
+        self.load(sums, offset / REGION, end.max(offset + 1).div_ceil(REGION) - 1)
+    }
+
+    fn store(&mut self, sums: &BlockChecksums, region: u64, record: &Record) -> io::Result<()> {
+        write_all(&*sums.file, &record.encode(sums.nonce, region), &[], region * RECORD as u64)?;
+        self.regions = self.regions.max(region + 1);
+        Ok(())
+    }
+
+    fn make_stale(&mut self, block: u64) {
+        let (region, index) = place(block);
+        let changed = self.changed.entry(region).or_insert(Changed::NONE);
+        changed.stale |= 1 << index;
+        changed.fresh &= !(1 << index);
+    }
+
+    fn make_fresh(&mut self, block: u64, sum: u32) {
+        let (region, index) = place(block);
+        let changed = self.changed.entry(region).or_insert(Changed::NONE);
+        changed.fresh |= 1 << index;
+        changed.stale &= !(1 << index);
+        changed.sums[index] = sum;
+    }
+
+    fn is_changing(&self, block: u64) -> bool {
+        let (region, index) = place(block);
+        let changed = self.changed.get(&region).is_some_and(|c| (c.stale | c.fresh) >> index & 1 == 1);
+        changed || self.sealing.get(&region).is_some_and(|s| s.lens[index] > 0)
+    }
+
+    /// Drops the pending changes of the blocks from `first` up to `end`.
+    fn forget(&mut self, first: u64, end: u64) {
+        let within = |region: u64| {
+            let start = region * BLOCKS as u64;
+            let (from, to) = (first.max(start) - start, end.clamp(start, start + BLOCKS as u64) - start);
+            (from..to).fold(0u64, |mask, bit| mask | 1 << bit)
+        };
+        let regions = first / BLOCKS as u64..end.div_ceil(BLOCKS as u64);
+        for (region, changed) in self.changed.range_mut(regions.clone()) {
+            changed.stale &= !within(*region);
+            changed.fresh &= !within(*region);
+        }
+        for (region, sealing) in self.sealing.range_mut(regions) {
+            let mask = within(*region);
+            (0..BLOCKS).filter(|index| mask >> index & 1 == 1).for_each(|index| sealing.lens[index] = 0);
+        }
+        self.changed.retain(|_, changed| changed.stale | changed.fresh != 0);
+    }
+
+    /// Returns the current checksum of a block and the length that it covers, 0 if there is none.
+    fn current(&self, records: &Records, block: u64) -> Option<(u16, u32)> {
+        let (region, index) = place(block);
+        match self.changed.get(&region) {
+            Some(changed) if changed.fresh >> index & 1 == 1 => Some((BLOCK as u16, changed.sums[index])),
+            _ => records.of(block),
+        }
+    }
+}
+
+impl BlockChecksums {
+    /// Opens the checksums in `file` of the object with this nonce; `new` if the file cannot have any yet.
+    pub(crate) fn open(file: Box<dyn DiskFile>, nonce: u64, new: bool) -> io::Result<Self> {
+        let regions = file.measure()?.len / RECORD as u64;
+        Ok(BlockChecksums {
+            file,
+            nonce,
+            table: RwLock::new(Table { regions, proven: new, ..Table::default() }),
+            failed: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns the end of the last byte with a checksum on disk; `None` if the record that shows it is damaged.
+    pub(crate) fn end(&self) -> io::Result<Option<u64>> {
+        let table = read(&self.table);
+        for region in (0..table.regions).rev() {
+            match &table.load(self, region, region)?.list[0] {
+                None => return Ok(None),
+                Some(record) => {
+                    let end = |index: usize| region * REGION + index as u64 * BLOCK + u64::from(record.lens[index]);
+                    if let Some(last) = (0..BLOCKS).rev().find(|index| record.lens[*index] > 0) {
+                        return Ok(Some(end(last)));
+                    }
+                }
+            }
+        }
+        Ok(Some(0))
+    }
+
+    /// Returns the bytes of the sum file on disk.
+    pub(crate) fn allocated(&self) -> io::Result<u64> {
+        self.file.measure().map(|measure| measure.allocated)
+    }
+
+    /// Returns the number of regions with changes that no sync has covered.
+    pub(crate) fn changed(&self) -> usize {
+        read(&self.table).changed.len()
+    }
+
+    /// Returns whether a sync failed.
+    pub(crate) fn failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Makes the records durable.
+    fn sync(&self, counters: &Counters) -> io::Result<()> {
+        Counters::add(&counters.syncs_sums, 1);
+        self.file.sync().inspect_err(|_| self.failed.store(true, Ordering::Release))
+    }
+
+    /// Syncs the records before bytes change: a block without a checksum in memory must not have one on disk.
+    fn prove(&self, table: &mut Table, counters: &Counters) -> Result<(), Failure> {
+        if !table.proven {
+            self.sync(counters).map_err(|e| failure(&e, "sync the checksums of the object"))?;
+            table.proven = true;
+        }
+        Ok(())
+    }
+
+    /// Calls `act` to write `a` followed by `b` at `offset` of `data`, and notes their checksums.
+    pub(crate) fn write(
+        &self,
+        data: &dyn DiskFile,
+        offset: u64,
+        [a, b]: [&[u8]; 2],
+        counters: &Counters,
+        act: impl FnOnce() -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        let len = a.len() + b.len();
+        if len == 0 {
+            return Ok(());
+        }
+        let whole = |part: &Part| part.len == BLOCK as usize;
+        let of_part = |part: Part| (part.block, sum_of(a, b, part.at, part.len));
+        let whole_sums: Vec<_> = parts(offset, len).filter(whole).map(of_part).collect();
+        let mut table = write(&self.table);
+        self.release(&mut table, data, offset, offset + len as u64, counters)?;
+        let written = act();
+        for part in parts(offset, len) {
+            table.make_stale(part.block);
+        }
+        written.map_err(|e| failure(&e, "write the object"))?;
+        for (block, sum) in whole_sums {
+            table.make_fresh(block, sum);
+        }
+        Ok(())
+    }
+
+    /// Removes, durably, the checksums of blocks before their bytes change. Verifies blocks that keep some of their
+    /// bytes, so that damage never gets a valid checksum. Replaces a damaged record by an empty one if all bytes of its
+    /// region change.
+    fn release(
+        &self,
+        table: &mut Table,
+        data: &dyn DiskFile,
+        offset: u64,
+        end: u64,
+        counters: &Counters,
+    ) -> Result<(), Failure> {
+        let fail = |e: io::Error| failure(&e, "forget checksums of the object");
+        self.prove(table, counters)?;
+        if offset / REGION >= table.regions {
+            return Ok(());
+        }
+        let mut records = table.load_range(self, offset, end).map_err(fail)?;
+        let first = records.first;
+        let mut synced = false;
+        for (region, record) in (first..).zip(&mut records.list) {
+            let start = region * REGION;
+            let mut touched = false;
+            let record = match record {
+                Some(record) => record,
+                // All bytes that the damaged record covered are overwritten.
+                None if offset <= start && end >= self.end_in(data, start).map_err(fail)? => {
+                    touched = true;
+                    record.insert(Record::EMPTY)
+                }
+                None => return Err(damaged(Mismatch { offset: start, len: REGION }, "its checksums are damaged")),
+            };
+            for index in 0..BLOCKS {
+                let from = start + index as u64 * BLOCK;
+                let covered = from + u64::from(record.lens[index]);
+                if covered == from || offset >= covered || end <= from {
+                    continue;
+                }
+                if offset > from || end < covered {
+                    self.check(data, from, record.lens[index], record.sums[index]).map_err(|e| e.failure(counters))?;
+                }
+                (record.lens[index], record.sums[index], touched) = (0, 0, true);
+                // If the write fails, the next sync computes the checksum again.
+                table.make_stale(from / BLOCK);
+            }
+            if touched {
+                table.store(self, region, record).map_err(fail)?;
+                synced = true;
+            }
+        }
+        if synced { self.sync(counters).map_err(fail) } else { Ok(()) }
+    }
+
+    /// Returns the end of the object's bytes in the region that begins at `start`.
+    fn end_in(&self, data: &dyn DiskFile, start: u64) -> io::Result<u64> {
+        let size = data.measure()?.len.saturating_sub(HEAD_LEN);
+        Ok(size.clamp(start, start + REGION))
+    }
+
+    /// Compares the block at `from` with its checksum.
+    fn check(&self, data: &dyn DiskFile, from: u64, len: u16, sum: u32) -> Result<(), Unverified> {
+        let mut block = [0; BLOCK as usize];
+        let block = &mut block[..len.into()];
+        let read = read_full(data, block, HEAD_LEN + from);
+        read.map_err(|e| Unverified::Failed(failure(&e, "read the object")))?;
+        if crc32c(block) == sum {
+            Ok(())
+        } else {
+            Err(Unverified::Mismatch(Mismatch { offset: from, len: len.into() }))
+        }
+    }
+
+    /// Reads `buffer.len()` bytes at `offset` and verifies every block that they touch. The first and the last block
+    /// are read completely for that. Bytes beyond the end of the file read as zeros.
+    pub(crate) fn read(&self, data: &dyn DiskFile, offset: u64, buffer: &mut [u8]) -> Result<(), Unverified> {
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        let fail = |e: io::Error| Unverified::Failed(failure(&e, "read the object"));
+        let table = read(&self.table);
+        let records = table.load_range(self, offset, offset + buffer.len() as u64).map_err(fail)?;
+        let done = read_full(data, buffer, HEAD_LEN + offset).map_err(fail)?;
+        buffer[done..].fill(0);
+        for part in parts(offset, buffer.len()) {
+            let from = part.block * BLOCK;
+            let Some((len, sum)) = table.current(&records, part.block) else {
+                return Err(Unverified::Mismatch(Mismatch { offset: from, len: BLOCK }));
+            };
+            let covered = usize::from(len);
+            if covered == 0 || part.within >= covered {
+                continue;
+            }
+            if part.within > 0 || part.len < covered {
+                self.check(data, from, len, sum)?;
+            } else if crc32c(&buffer[part.at..part.at + covered]) != sum {
+                return Err(Unverified::Mismatch(Mismatch { offset: from, len: len.into() }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Verifies that the blocks of a range that reads as a hole have no checksum, or match one of zeros.
+    pub(crate) fn check_hole(&self, data: &dyn DiskFile, offset: u64, end: u64) -> Result<(), Unverified> {
+        let table = read(&self.table);
+        let fail = |e: io::Error| Unverified::Failed(failure(&e, "read the checksums of the object"));
+        let mut at = offset;
+        while at < end && at / REGION < table.regions {
+            let until = end.min((at / REGION + 1) * REGION);
+            let records = table.load_range(self, at, until).map_err(fail)?;
+            for block in at / BLOCK..until.div_ceil(BLOCK) {
+                match table.current(&records, block) {
+                    None => return Err(Unverified::Mismatch(Mismatch { offset: block * BLOCK, len: BLOCK })),
+                    Some((0, _)) => {}
+                    Some((len, sum)) => self.check(data, block * BLOCK, len, sum)?,
+                }
+            }
+            at = until;
+        }
+        Ok(())
+    }
+
+    /// Computes the checksums of all changes so far, before a sync of `data`; `size` returns the object's size.
+    pub(crate) fn begin_seal(&self, data: &dyn DiskFile, size: impl Fn() -> u64) -> Result<(), Failure> {
+        let mut table = write(&self.table);
+        let size = size();
+        let mut sealing = BTreeMap::new();
+        for (region, changed) in &table.changed {
+            let old =
+                table.load(self, *region, *region).map_err(|e| failure(&e, "read the checksums of the object"))?;
+            let mut record = Record::EMPTY;
+            for index in 0..BLOCKS {
+                let from = region * REGION + index as u64 * BLOCK;
+                let len = size.saturating_sub(from).min(BLOCK) as u16;
+                if changed.fresh >> index & 1 == 1 {
+                    (record.lens[index], record.sums[index]) = (BLOCK as u16, changed.sums[index]);
+                } else if changed.stale >> index & 1 == 1 && len > 0 {
+                    let (covered, sum) = old.of(from / BLOCK).unwrap_or_default();
+                    if let Some(sum) = self.sum_again(data, from, len, covered, sum)? {
+                        (record.lens[index], record.sums[index]) = (len, sum);
+                    }
+                }
+            }
+            sealing.insert(*region, record);
+        }
+        table.changed.clear();
+        table.sealing = sealing;
+        Ok(())
+    }
+
+    /// Returns the checksum of a block's current bytes; `None` if its covered part is damaged, so that the old checksum
+    /// stays.
+    fn sum_again(&self, data: &dyn DiskFile, from: u64, len: u16, old: u16, sum: u32) -> Result<Option<u32>, Failure> {
+        let mut block = [0; BLOCK as usize];
+        let block = &mut block[..len.into()];
+        read_full(data, block, HEAD_LEN + from).map_err(|e| failure(&e, "read the object"))?;
+        let covered = block.get(..old.into()).is_some_and(|part| old == 0 || crc32c(part) == sum);
+        Ok(covered.then(|| crc32c(block)))
+    }
+
+    /// Stores, durably, the checksums of blocks that have not changed again. Call this after the sync of the data.
+    pub(crate) fn finish_seal(&self, counters: &Counters) -> io::Result<()> {
+        let mut table = write(&self.table);
+        if table.sealing.is_empty() {
+            return Ok(());
+        }
+        let mut stored = Ok(());
+        while let Some((region, new)) = table.sealing.pop_first() {
+            stored = stored.and_then(|()| self.seal(&mut table, region, &new));
+            if stored.is_err() {
+                // Mark the blocks as changed, so that the next sync computes them again.
+                let blocks = (0..BLOCKS as u64).filter(|index| new.lens[*index as usize] > 0);
+                blocks.for_each(|index| table.make_stale(region * BLOCKS as u64 + index));
+            }
+        }
+        drop(table);
+        stored?;
+        self.sync(counters)
+    }
+
+    fn seal(&self, table: &mut Table, region: u64, new: &Record) -> io::Result<()> {
+        // Keep a damaged record: it may hold checksums that are needed.
+        let Some(mut record) = table.load(self, region, region)?.list.remove(0) else { return Ok(()) };
+        let again = table.changed.get(&region).map_or(0, |changed| changed.stale | changed.fresh);
+        for index in (0..BLOCKS).filter(|index| new.lens[*index] > 0 && again >> index & 1 == 0) {
+            (record.lens[index], record.sums[index]) = (new.lens[index], new.sums[index]);
+        }
+        table.store(self, region, &record)
+    }
+
+    /// Removes, durably, the checksums beyond `size`, before the object is truncated.
+    pub(crate) fn cut(&self, data: &dyn DiskFile, size: u64, counters: &Counters) -> Result<(), Failure> {
+        let fail = |e: io::Error| failure(&e, "forget checksums of the object");
+        let mut table = write(&self.table);
+        self.prove(&mut table, counters)?;
+        let (last, kept) = (size / BLOCK, size.div_ceil(REGION));
+        if !size.is_multiple_of(REGION) {
+            self.release(&mut table, data, size, kept * REGION, counters)?;
+        }
+        if kept < table.regions {
+            self.file.set_len(kept * RECORD as u64).map_err(fail)?;
+            table.regions = kept;
+            self.sync(counters).map_err(fail)?;
+        }
+        table.forget(size.div_ceil(BLOCK), u64::MAX / BLOCK);
+        if !size.is_multiple_of(BLOCK) {
+            let records = table.load_range(self, size, size + 1).map_err(fail)?;
+            if table.is_changing(last) || records.of(last) == Some((0, 0)) {
+                table.make_stale(last);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes, durably, the checksums of blocks that a hole from `offset` to `end` changes, before it is punched.
+    pub(crate) fn punch(&self, data: &dyn DiskFile, offset: u64, end: u64, counters: &Counters) -> Result<(), Failure> {
+        let mut table = write(&self.table);
+        self.prove(&mut table, counters)?;
+        let mut at = offset;
+        while at < end && at / REGION < table.regions {
+            let until = end.min((at / REGION + 64) * REGION);
+            self.release(&mut table, data, at, until, counters)?;
+            at = until;
+        }
+        table.forget(offset.div_ceil(BLOCK), end / BLOCK);
+        for edge in [offset, end].into_iter().filter(|edge| !edge.is_multiple_of(BLOCK)) {
+            table.make_stale(edge / BLOCK);
+        }
+        Ok(())
+    }
+
+    /// Marks unchanged data blocks without a checksum, so that the next sync computes one; returns their number.
+    /// Damaged records stay as they are.
+    pub(crate) fn adopt(&self, offset: u64, end: u64) -> io::Result<u64> {
+        let mut table = write(&self.table);
+        let records = table.load_range(self, offset, end)?;
+        let mut adopted = 0;
+        for block in offset / BLOCK..end.div_ceil(BLOCK) {
+            if records.of(block).is_some_and(|(len, _)| len == 0) && !table.is_changing(block) {
+                table.make_stale(block);
+                adopted += 1;
+            }
+        }
+        Ok(adopted)
+    }
+}
+
+impl Unverified {
+    /// Converts the error to a failure; counts damage.
+    pub(crate) fn failure(self, counters: &Counters) -> Failure {
+        match self {
+            Unverified::Failed(failure) => failure,
+            Unverified::Mismatch(mismatch) => {
+                Counters::add(&counters.sums_mismatched, 1);
+                damaged(mismatch, "they are not what was written")
+            }
+        }
+    }
+}
+
+fn damaged(mismatch: Mismatch, why: &str) -> Failure {
+    let Mismatch { offset, len } = mismatch;
+    Failure {
+        status: Status::Corrupt,
+        detail: Some(format!("bytes {offset} to {} of the object: {why}", offset + len)),
+    }
+}
+
+/// Returns the CRC-32C of `len` bytes at `at` of the concatenation of `a` and `b`.
+fn sum_of(a: &[u8], b: &[u8], at: usize, len: usize) -> u32 {
+    if at + len <= a.len() {
+        return crc32c(&a[at..at + len]);
+    }
+    if at >= a.len() {
+        return crc32c(&b[at - a.len()..at - a.len() + len]);
+    }
+    let mut sum = Crc32c::new();
+    sum.update(&a[at..]);
+    sum.update(&b[..at + len - a.len()]);
+    sum.finish()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! Tombstones of deleted objects, so that a late write does not create an object again.
+//!
+//! This is best effort: the list is bounded and lost when the iod ends. The mgr collects objects that late writes
+//! created.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Mutex;
+
+use types::FileId;
+use types::limits::IOD_GONE_MAX;
+
+use crate::lock::lock;
+
+/// The most recently deleted objects.
+#[derive(Default)]
+pub(super) struct Tombstones(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    ids: HashSet<FileId>,
+    /// The same ids, oldest first.
+    order: VecDeque<FileId>,
+}
+
+impl Tombstones {
+    /// Adds a tombstone; drops the oldest one if there are too many.
+    pub(super) fn remember(&self, id: FileId) {
+        let mut inner = lock(&self.0);
+        if !inner.ids.insert(id) {
+            return;
+        }
+        inner.order.push_back(id);
+        if inner.order.len() > IOD_GONE_MAX
+            && let Some(oldest) = inner.order.pop_front()
+        {
+            inner.ids.remove(&oldest);
+        }
+    }
+
+    /// Returns whether there is a tombstone for a file.
+    pub(super) fn is(&self, id: FileId) -> bool {
+        lock(&self.0).ids.contains(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounded_and_the_oldest_go_first() {
+        let gone = Tombstones::default();
+        for id in 0..IOD_GONE_MAX as u64 + 10 {
+            gone.remember(FileId(id));
+            gone.remember(FileId(id));
+        }
+        assert!(!gone.is(FileId(9)) && gone.is(FileId(10)) && gone.is(FileId(IOD_GONE_MAX as u64 + 9)));
+        let inner = lock(&gone.0);
+        assert_eq!((inner.ids.len(), inner.order.len()), (IOD_GONE_MAX, IOD_GONE_MAX));
+    }
+}

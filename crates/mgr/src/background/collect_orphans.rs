@@ -1,0 +1,140 @@
+//! Collection of orphaned objects: a background task that deletes objects whose files are gone.
+//!
+//! A write that was in flight while its file was removed can create an object again, which no list of the namespace
+//! names. It cannot be mistaken for another file's object: inode numbers are never reused. So the mgr lists all objects
+//! of each iod from time to time, slowly, and removes the objects without files.
+//!
+//! Such writes are rare. Many objects without files are a sign of another problem, such as damage that hides records of
+//! the namespace. Then they may be the last copy of a user's data, and are left for `weir fsck` to show.
+
+use crate::counters::add;
+use crate::gateway::NfsServer;
+use crate::iods::Link;
+use crate::volume::Volume;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use types::{FileId, Generation, Status};
+use wire::native::{ListArgs, ListEntry, ListReply, Nothing, ObjectArgs, Procedure, Rights, STORE_OBJECT};
+
+/// Interval between two passes over an iod that stays up.
+const EVERY: Duration = Duration::from_secs(6 * 3600);
+/// Interval of the checks whether an iod is due.
+const LOOK: Duration = Duration::from_secs(2);
+/// Objects listed per request.
+const PAGE: u32 = 256;
+/// Seconds of rest for each second of listing.
+const REST: u32 = 9;
+/// If one iod has more objects without files than this, the result is not trusted.
+const STRAYS_MAX: usize = 64;
+/// Shortest rest.
+const REST_MIN: Duration = Duration::from_millis(5);
+
+/// Collects, for ever: from each iod when it has come up and the grace period is over, and again every few hours.
+pub(crate) async fn collect(server: Arc<NfsServer>) {
+    let volume = server.fs().0.clone();
+    let mut came_up = volume.iods.came_up.subscribe();
+    // Per iod: the link of the last pass, and its time.
+    let mut walked: HashMap<u16, (Arc<Link>, Instant)> = HashMap::new();
+    loop {
+        came_up.mark_unchanged();
+        // Returning clients may still write under capabilities from before the restart.
+        if !server.inspect(|state| state.in_grace()) {
+            for (number, link) in volume.iods.up() {
+                let due =
+                    walked.get(&number).is_none_or(|(old, when)| !Arc::ptr_eq(old, &link) || when.elapsed() >= EVERY);
+                if !due {
+                    continue;
+                }
+                match walk(&volume, &link).await {
+                    Ok(()) => drop(walked.insert(number, (link, Instant::now()))),
+                    Err(e) => tracing::debug!(number, "objects without files cannot be collected yet: {e}"),
+                }
+            }
+        }
+        tokio::select! {
+            // The sender lives in `volume`.
+            _ = came_up.changed() => {}
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+}
+
+/// Lists all objects of an iod once, then removes those without files if the result is plausible.
+async fn walk(volume: &Volume, link: &Link) -> Result<(), Status> {
+    let strays = strays(volume, link).await?;
+    let damaged = volume.namespace.standing().counters.corrupt;
+    if strays.len() > STRAYS_MAX || (damaged > 0 && !strays.is_empty()) {
+        let iod = link.hello.iod;
+        tracing::warn!(%iod, damaged, "too many objects without files to be true; run weir fsck: none removed");
+        add(&volume.counters.objects_spared, strays.len() as u64);
+        return Ok(());
+    }
+    for (next, entry) in strays {
+        // The object was listed some time ago.
+        if is_stray(volume, next, entry.object)? {
+            remove(link, &entry).await?;
+            add(&volume.counters.objects_collected, 1);
+            tracing::info!(object = entry.object.0, iod = %link.hello.iod, "removed an object whose file is gone");
+        }
+    }
+    Ok(())
+}
+
+/// Returns the objects of an iod that belong to no file, each with the first inode number that was free before it was
+/// listed. Stops soon after [`STRAYS_MAX`].
+async fn strays(volume: &Volume, link: &Link) -> Result<Vec<(FileId, ListEntry)>, Status> {
+    let mut after = 0;
+    let mut strays = Vec::new();
+    loop {
+        let begun = Instant::now();
+        // Read before the list: an object from this number on may belong to a file created since.
+        let next = volume.namespace.next_id()?;
+        let page = list(link, after, PAGE).await?;
+        add(&volume.counters.objects_listed, page.entries.len() as u64);
+        let last = page.entries.last().map(|entry| entry.object.0);
+        for entry in page.entries {
+            if is_stray(volume, next, entry.object)? {
+                strays.push((next, entry));
+            }
+        }
+        match last {
+            Some(last) if !page.eof && strays.len() <= STRAYS_MAX => after = last,
+            _ => return Ok(strays),
+        }
+        tokio::time::sleep((begun.elapsed() * REST).max(REST_MIN)).await;
+    }
+}
+
+/// Lists the next objects of an iod after `after`, 0 for the first.
+pub(crate) async fn list(link: &Link, after: u64, max: u32) -> Result<ListReply, Status> {
+    let cap = link.capability(STORE_OBJECT, Generation::default(), Rights::ADMIN);
+    link.call(Procedure::List, &ListArgs { cap, after, max }).await
+}
+
+/// Returns whether an object belongs to no file and may be deleted. `next` is from before the object was listed.
+fn is_stray(volume: &Volume, next: FileId, object: FileId) -> Result<bool, Status> {
+    Ok(object >= volume.kept_below && is_of_no_file(volume, next, object)?)
+}
+
+/// Returns whether an object belongs to no file and is in no deletion list. `next` is from before the object was
+/// listed.
+pub(crate) fn is_of_no_file(volume: &Volume, next: FileId, object: FileId) -> Result<bool, Status> {
+    if object >= next {
+        return Ok(false);
+    }
+    match volume.namespace.info(object) {
+        Ok(_) | Err(Status::Corrupt) => return Ok(false),
+        Err(Status::Stale) => {}
+        Err(e) => return Err(e),
+    }
+    let doomed = volume.namespace.doomed(FileId(object.0.saturating_sub(1)), 1)?;
+    Ok(doomed.first().is_none_or(|doomed| doomed.id != object))
+}
+
+/// Removes an object as it was listed; an object whose generation has risen since stays.
+pub(crate) async fn remove(link: &Link, entry: &ListEntry) -> Result<(), Status> {
+    let cap = link.capability(entry.object, entry.generation, Rights::ADMIN);
+    link.call::<Nothing>(Procedure::Remove, &ObjectArgs { cap }).await.map(drop)
+}

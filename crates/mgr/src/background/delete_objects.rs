@@ -1,0 +1,77 @@
+//! Deletion of the objects of deleted files: a background task that works from a durable list until every iod has
+//! deleted them.
+
+use crate::counters::add;
+use crate::proxy::Objects;
+use crate::volume::{Volume, now};
+use futures_util::{StreamExt, stream};
+use meta::Doomed;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{FileId, Status};
+
+/// Number of files worked on at a time.
+const AT_ONCE: usize = 32;
+/// Number of files that one read of the list returns at most.
+const PAGE: usize = 256;
+/// Time until the next pass after a failure, if no iod comes up.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Deletes objects, for ever.
+pub(crate) async fn sweep(volume: Arc<Volume>) {
+    let mut came_up = volume.iods.came_up.subscribe();
+    loop {
+        came_up.mark_unchanged();
+        let left = match walk(&volume).await {
+            Ok(left) => left,
+            Err(e) => {
+                tracing::error!("cannot read or change the list of files to be deleted: {e}");
+                true
+            }
+        };
+        tokio::select! {
+            biased;
+            () = volume.doomed.notified() => {}
+            // The sender lives in `volume`.
+            _ = came_up.changed() => {}
+            () = tokio::time::sleep(AGAIN), if left => {}
+        }
+    }
+}
+
+/// Tries every file of the list once; returns whether any is left.
+async fn walk(volume: &Volume) -> Result<bool, Status> {
+    let mut after = FileId(0);
+    let mut left = false;
+    loop {
+        let page = volume.namespace.doomed(after, PAGE)?;
+        let Some(last) = page.last() else { return Ok(left) };
+        // A removal that is not durable yet may be undone by a power failure: then the file must still have its bytes.
+        volume.namespace.settle().await?;
+        after = last.id;
+        let count = page.len();
+        let ends: Vec<_> = page.into_iter().map(|doomed| end(volume, doomed)).collect();
+        let outcomes: Vec<Option<FileId>> = stream::iter(ends).buffer_unordered(AT_ONCE).collect().await;
+        let done: Vec<FileId> = outcomes.into_iter().flatten().collect();
+        add(&volume.counters.objects_swept, done.len() as u64);
+        add(&volume.counters.sweeps_postponed, (count - done.len()) as u64);
+        left |= done.len() < count;
+        volume.namespace.forget_doomed(now(), &done).await?;
+    }
+}
+
+/// Deletes the objects of one file; returns the file if all are deleted.
+async fn end(volume: &Volume, doomed: Doomed) -> Option<FileId> {
+    let objects = Objects::new(&volume.iods, doomed.id, doomed.generation, &doomed.layout);
+    let removed = match objects {
+        Ok(objects) => objects.remove().await,
+        Err(e) => Err(e),
+    };
+    match removed {
+        Ok(()) => Some(doomed.id),
+        Err(e) => {
+            tracing::debug!(file = doomed.id.0, "objects cannot be deleted yet: {e}");
+            None
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Recall of kernel clients' layouts that use lost iods.
+//!
+//! A kernel client whose data server refuses connections switches to the mgr by itself. If the data server is silent,
+//! it retries for minutes. In both cases it tries the data server again later, under the layout that it holds.
+
+use crate::gateway::NfsServer;
+use crate::volume::{Volume, now};
+use futures_util::{StreamExt, stream};
+use layout::kinds::native;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use types::FileId;
+
+/// Interval of the checks of the iods.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Number of files whose layouts are recalled at a time.
+const AT_ONCE: usize = 64;
+
+/// Recalls layouts, for ever.
+pub(crate) async fn recall(server: Arc<NfsServer>) {
+    let volume = server.fs().0.clone();
+    let mut known = BTreeSet::new();
+    loop {
+        tokio::time::sleep(AGAIN).await;
+        let lost = volume.iods.lost();
+        let new: BTreeSet<u16> = lost.difference(&known).copied().collect();
+        known = lost;
+        if new.is_empty() {
+            continue;
+        }
+        let mut held = server.inspect(|state| state.files_with_layouts());
+        held.retain(|(file, kind)| *kind != native::KIND && leads_to(&volume, *file, &new));
+        tracing::info!(iods = ?new, layouts = held.len(), "recalling layouts that lead to lost iods");
+        let recalls = stream::iter(held).map(|(file, kind)| server.recall_kind(file, kind, now()));
+        recalls.buffer_unordered(AT_ONCE).collect::<()>().await;
+    }
+}
+
+/// Returns whether a file has bytes on any of these iods.
+fn leads_to(volume: &Volume, file: FileId, iods: &BTreeSet<u16>) -> bool {
+    let Ok(info) = volume.namespace.info(file) else { return false };
+    let objects = volume.objects(&info);
+    objects.is_ok_and(|objects| objects.is_some_and(|o| o.record.iods.iter().any(|number| iods.contains(number))))
+}

@@ -1,0 +1,317 @@
+//! The scrub: a background task that reads all data of all iods to find damage, with an optional rate limit, across
+//! restarts.
+
+mod job;
+
+use crate::background::collect_orphans;
+use crate::iods::Link;
+use crate::paths;
+use crate::proxy::{Objects, Suspect};
+use crate::volume::{Volume, now};
+use job::{Found, Job};
+use layout::kinds::native::{KIND, Record};
+use meta::{Embedded, Namespace};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use types::{ByteRange, FileId, Generation, Status};
+use wire::admin::{
+    SCRUB_FINDINGS_MAX, SCRUB_PATHS_MAX, SCRUB_RANGES_MAX, ScrubAction, ScrubArgs, ScrubFinding, ScrubReply, ScrubState,
+};
+use wire::native::{self, Damage, LIST_MAX, Procedure, Rights, STORE_OBJECT};
+use xdr::Xdr;
+
+const KEY: &[u8] = b"scrub";
+/// Number of bytes per request without a rate limit, and the largest number with one.
+const STEP: u32 = 4 << 20;
+/// Smallest number of bytes per request.
+const STEP_MIN: u64 = 64 << 10;
+/// How often the progress is recorded; work since the last record is repeated after a crash.
+const SAVE: Duration = Duration::from_secs(2);
+/// Pause before an iod that is down is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// Number of findings of one scrub that are logged with their paths.
+const LOGGED_MAX: usize = 16;
+
+/// The last scrub, running or not.
+#[derive(Debug)]
+pub(crate) struct Scrubs {
+    namespace: Arc<Namespace<Embedded>>,
+    job: Mutex<Job>,
+    /// Held while the record is written, so that the newest state is written last.
+    saving: tokio::sync::Mutex<()>,
+    /// Notified when a scrub was started or cancelled.
+    changed: Notify,
+}
+
+impl Scrubs {
+    /// Loads the last scrub from the store.
+    pub(crate) fn load(namespace: Arc<Namespace<Embedded>>) -> Result<Self, Status> {
+        let job = match namespace.registry(KEY)? {
+            None => Job::default(),
+            Some(record) => Job::from_bytes(&record).unwrap_or_else(|e| {
+                tracing::error!("the record of the last scrub is damaged and left aside: {e}");
+                Job::default()
+            }),
+        };
+        Ok(Scrubs { namespace, job: Mutex::new(job), saving: tokio::sync::Mutex::default(), changed: Notify::new() })
+    }
+
+    fn job(&self) -> MutexGuard<'_, Job> {
+        self.job.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the current state durable.
+    async fn save(&self) -> Result<(), Status> {
+        let _one = self.saving.lock().await;
+        let record = self.job().to_bytes();
+        self.namespace.registry_put(now(), KEY, Some(&record)).await
+    }
+
+    /// Changes the scrub with this number, if it is still running.
+    fn update(&self, serial: u64, change: impl FnOnce(&mut Job)) {
+        let mut job = self.job();
+        if job.serial == serial && job.state == ScrubState::Running {
+            change(&mut job);
+        }
+    }
+
+    /// Returns the running scrub, if there is one.
+    fn running(&self) -> Option<Job> {
+        let job = self.job();
+        (job.state == ScrubState::Running).then(|| job.clone())
+    }
+
+    /// Returns the damage that the last scrub found inside of objects: iods, files, and ranges of their objects on
+    /// those iods.
+    pub(crate) fn damaged_ranges(&self) -> Vec<(u16, FileId, ByteRange)> {
+        let inside = |found: &&Found| found.finding.damage != Damage::Object;
+        let range = |finding: &native::Finding| ByteRange { offset: finding.offset, len: finding.len };
+        let job = self.job();
+        let found = job.findings.iter().filter(inside);
+        found.map(|found| (found.iod, found.finding.object, range(&found.finding))).collect()
+    }
+
+    fn start(&self, iods: Vec<u16>, rate: u64) -> Result<(), String> {
+        let mut job = self.job();
+        if job.state == ScrubState::Running {
+            return Err("a scrub is running already; wait for it or cancel it".into());
+        }
+        let started = net::clock::unix_now();
+        let serial = job.serial + 1;
+        *job = Job { serial, state: ScrubState::Running, started, rate, left: iods, ..Job::default() };
+        Ok(())
+    }
+}
+
+/// Answers the SCRUB request of the admin program.
+pub(crate) async fn answer(volume: &Volume, args: ScrubArgs) -> Result<ScrubReply, Status> {
+    let scrubs = &volume.scrubs;
+    let mut refused = None;
+    match args.action {
+        ScrubAction::Status => {}
+        ScrubAction::Start => match scrubs.start(volume.iods.numbers(), args.rate) {
+            Ok(()) => {
+                // Durable before the answer, so that the scrub survives a crash.
+                scrubs.save().await?;
+                scrubs.changed.notify_one();
+            }
+            Err(why) => refused = Some(why),
+        },
+        ScrubAction::Cancel => {
+            let serial = scrubs.job().serial;
+            scrubs.update(serial, |job| job.state = ScrubState::Cancelled);
+            scrubs.save().await?;
+            scrubs.changed.notify_one();
+        }
+    }
+    let job = scrubs.job().clone();
+    let findings = match args.findings_from {
+        Some(from) => locate(volume, job.findings.get(from as usize..).unwrap_or_default()).await?,
+        None => Vec::new(),
+    };
+    Ok(ScrubReply {
+        refused,
+        state: job.state,
+        problem: (!job.problem.is_empty()).then_some(job.problem),
+        started: job.started,
+        rate: job.rate,
+        objects: job.objects,
+        objects_total: job.objects_total,
+        bytes: job.bytes,
+        bytes_total: job.bytes_total,
+        verified: job.verified,
+        rebuilt: job.rebuilt,
+        found: job.found,
+        kept: job.findings.len() as u32,
+        findings,
+    })
+}
+
+/// Translates the first of `found`, as many as an answer holds, to files and ranges of them.
+async fn locate(volume: &Volume, found: &[Found]) -> Result<Vec<ScrubFinding>, Status> {
+    let found = &found[..found.len().min(SCRUB_FINDINGS_MAX)];
+    let files: Vec<FileId> = found.iter().map(|f| f.finding.object).collect();
+    let paths = if files.is_empty() { BTreeMap::new() } else { paths::of(&volume.namespace, &files).await? };
+    let each = found.iter().map(|f| {
+        let (object, range) = (f.finding.object, ByteRange { offset: f.finding.offset, len: f.finding.len });
+        let mut ranges = ranges(volume, f.iod, object, range);
+        let more = ranges.len() > SCRUB_RANGES_MAX;
+        ranges.truncate(SCRUB_RANGES_MAX);
+        let paths = paths.get(&object).into_iter().flatten().take(SCRUB_PATHS_MAX);
+        ScrubFinding {
+            iod: volume.iods.registered(f.iod).map_or_else(|_| f.iod.to_string(), |iod| iod.id.to_string()),
+            object: object.0,
+            damage: f.finding.damage,
+            offset: range.offset,
+            len: range.len,
+            paths: paths.map(|path| path.clone().into()).collect(),
+            ranges,
+            more,
+        }
+    });
+    Ok(each.collect())
+}
+
+/// Returns the ranges of the file that lie in `range` of an object on an iod, at most one more than an answer holds.
+/// Returns none if the file does not exist. If the object as a whole is damaged, the range is all of it.
+fn ranges(volume: &Volume, iod: u16, object: FileId, range: ByteRange) -> Vec<(u64, u64)> {
+    let Ok(info) = volume.namespace.info(object) else { return Vec::new() };
+    let Some(layout) = info.layout.filter(|layout| layout.kind == KIND) else { return Vec::new() };
+    let Ok(record) = Record::from_bytes(&layout.body) else { return Vec::new() };
+    let (Ok(distribution), Some(index)) = (record.distribution(), record.iods.iter().position(|n| *n == iod)) else {
+        return Vec::new();
+    };
+    // The distribution knows no copies.
+    let index = index % distribution.count();
+    let whole = ByteRange { offset: 0, len: distribution.object_size(info.attrs.size, index) };
+    let range = if range.len == 0 { whole } else { range };
+    let ranges = distribution.file_ranges(index, range).take(SCRUB_RANGES_MAX + 1);
+    ranges.map(|range| (range.offset, range.end())).collect()
+}
+
+/// Runs scrubs, for ever.
+pub(crate) async fn run(volume: Arc<Volume>) {
+    let scrubs = &volume.scrubs;
+    loop {
+        let Some(job) = scrubs.running() else {
+            scrubs.changed.notified().await;
+            continue;
+        };
+        tokio::select! {
+            () = work(&volume, job.serial) => {}
+            () = scrubs.changed.notified() => {}
+        }
+        if let Err(e) = scrubs.save().await {
+            tracing::error!("how far the scrub is cannot be stored: {e}");
+        }
+    }
+}
+
+/// Runs the scrub with this number until it ends.
+async fn work(volume: &Volume, serial: u64) {
+    let scrubs = &volume.scrubs;
+    let mut saved = Instant::now();
+    let mut due = Instant::now();
+    while let Some(job) = scrubs.running().filter(|job| job.serial == serial) {
+        let worked = match job.left.first() {
+            None => return scrubs.update(serial, |job| job.state = ScrubState::Done),
+            Some(_) if !job.counted => count(volume, serial, &job.left).await,
+            Some(iod) => step(volume, serial, *iod, &job, &mut due).await,
+        };
+        match worked {
+            Ok(()) => {}
+            Err(Status::Delay) => {
+                scrubs.update(serial, |job| job.problem = "waiting for an iod that cannot be reached".into());
+                tokio::time::sleep(RETRY).await;
+            }
+            Err(e) => {
+                tracing::error!("the scrub cannot go on: {e}");
+                return scrubs.update(serial, |job| {
+                    (job.state, job.problem) = (ScrubState::Failed, format!("an iod refused to go on: {e}"));
+                });
+            }
+        }
+        if saved.elapsed() >= SAVE {
+            if let Err(e) = scrubs.save().await {
+                tracing::error!("how far the scrub is cannot be stored: {e}");
+            }
+            saved = Instant::now();
+        }
+    }
+}
+
+/// Schedules the repair of damage on an iod, if the file has another copy.
+fn heal(volume: &Volume, iod: u16, file: FileId, range: ByteRange) {
+    let Ok(info) = volume.namespace.info(file) else { return };
+    let layout = info.layout.as_ref().filter(|layout| layout.is_final());
+    let objects = layout.map(|layout| Objects::new(&volume.iods, file, info.generation, layout));
+    let Some(Ok(objects)) = objects.filter(|objects| objects.as_ref().is_ok_and(|objects| objects.record.mirrors > 1))
+    else {
+        return;
+    };
+    if let Some(index) = objects.index_on(iod) {
+        volume.damaged.found(file, &[Suspect { index, range }]);
+    }
+}
+
+/// Counts the objects and bytes to be read.
+async fn count(volume: &Volume, serial: u64, iods: &[u16]) -> Result<(), Status> {
+    let (mut objects, mut bytes) = (0, 0);
+    for iod in iods {
+        let mut after = 0;
+        loop {
+            let page = collect_orphans::list(&*volume.iods.link(*iod)?, after, LIST_MAX as u32).await?;
+            objects += page.entries.len() as u64;
+            // The allocated size includes the header of an object. A scrub reads neither the header nor holes.
+            let data = page.entries.iter().map(|e| e.size.min(e.allocated.saturating_sub(4096)));
+            bytes += data.sum::<u64>();
+            match page.entries.last().filter(|_| !page.eof) {
+                Some(last) => after = last.object.0,
+                None => break,
+            }
+        }
+    }
+    volume.scrubs.update(serial, |job| {
+        (job.counted, job.objects_total, job.bytes_total) = (true, objects, bytes);
+    });
+    Ok(())
+}
+
+/// Asks one iod to scrub its next part, and waits as long as the rate limit requires.
+async fn step(volume: &Volume, serial: u64, iod: u16, job: &Job, due: &mut Instant) -> Result<(), Status> {
+    let link: Arc<Link> = volume.iods.link(iod)?;
+    let cap = link.capability(STORE_OBJECT, Generation::default(), Rights::ADMIN);
+    let budget = match job.rate {
+        0 => STEP,
+        rate => (rate / 4).clamp(STEP_MIN, STEP.into()) as u32,
+    };
+    let args = native::ScrubArgs { cap, from: job.cursor, budget };
+    let mut reply: native::ScrubReply = link.call(Procedure::Scrub, &args).await?;
+    // Damage to an object that only waits for its deletion loses no data.
+    reply.findings.retain(|finding| volume.namespace.info(finding.object).err() != Some(Status::Stale));
+    volume.scrubs.update(serial, |job| job.take(&reply));
+    for (index, finding) in reply.findings.iter().enumerate() {
+        let file = match job.findings.len() + index {
+            ..LOGGED_MAX => paths::text(&volume.namespace, finding.object).await,
+            _ => format!("inode {}", finding.object),
+        };
+        let what = match finding.damage {
+            Damage::Object => "an object as a whole is damaged",
+            Damage::Checksum => "bytes are not what was written",
+            Damage::Unreadable => "bytes cannot be read",
+        };
+        let range = ByteRange { offset: finding.offset, len: finding.len };
+        let ranges = ranges(volume, iod, finding.object, range);
+        heal(volume, iod, finding.object, range);
+        tracing::error!(file, iod = %link.hello.iod, first = ?ranges.first(), ranges = ranges.len(), "scrub: {what}");
+    }
+    if job.rate > 0 {
+        let span = Duration::from_secs_f64(reply.bytes as f64 / job.rate as f64);
+        *due = (*due).max(Instant::now()) + span;
+        tokio::time::sleep_until(*due).await;
+    }
+    Ok(())
+}

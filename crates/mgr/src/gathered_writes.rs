@@ -1,0 +1,400 @@
+//! Gathered writes: small writes of all files that wait in memory to be joined, limited in time and in bytes.
+//!
+//! The mgr answers a held write as an unstable write, with a verifier from before it was held. Held bytes that cannot
+//! be written are given up, which changes the verifier. So no COMMIT of their writers looks successful, and the next
+//! COMMIT of each of these writers fails.
+
+use layout::gather::{Gather, Part, Run};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, OwnedMutexGuard};
+use tokio::time::Instant;
+use types::limits::GATHER_FAILED_MAX;
+use types::{FileId, Status};
+
+/// When held bytes that could not be written are tried again, unless a request needs them before.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// The gathered writes of all files.
+#[derive(Debug)]
+pub(crate) struct GatheredWrites {
+    /// How long bytes wait; zero: nothing is held.
+    delay: Duration,
+    /// Limit of the memory for all held bytes.
+    most: usize,
+    begun: Instant,
+    inner: Mutex<Inner>,
+    /// Notified when a file becomes due before all others.
+    woken: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    files: BTreeMap<FileId, Held>,
+    /// The files ordered by due time.
+    due: BTreeSet<(Duration, FileId)>,
+    bytes: usize,
+    /// Files that currently hold no writes, with the number of their bars.
+    barred: BTreeMap<FileId, u32>,
+    failed: BTreeMap<FileId, Failed>,
+}
+
+#[derive(Debug)]
+struct Held {
+    gather: Gather,
+    /// The clients whose bytes are held.
+    writers: BTreeSet<u64>,
+    /// Locked while bytes are in flight to the iods.
+    lane: Arc<tokio::sync::Mutex<()>>,
+    /// The due time under which the file is in `due`.
+    due: Option<Duration>,
+    bytes: usize,
+}
+
+/// Held bytes of a file that could not be written.
+#[derive(Debug)]
+struct Failed {
+    why: Status,
+    /// The clients that wrote these bytes and have not received the error yet.
+    untold: BTreeSet<u64>,
+}
+
+/// A write to be held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Small<'a> {
+    pub(crate) client: u64,
+    pub(crate) offset: u64,
+    pub(crate) data: &'a [u8],
+    /// Length of the file's windows.
+    pub(crate) window: u64,
+}
+
+/// The result of a write that is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Taken {
+    pub(crate) joined: bool,
+    /// Whether a window is full and should be written.
+    pub(crate) full: bool,
+}
+
+/// What all held writes use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Standing {
+    pub(crate) files: usize,
+    pub(crate) bytes: usize,
+}
+
+impl GatheredWrites {
+    /// Creates an empty set.
+    pub(crate) fn new(delay: Duration, most: usize) -> Self {
+        GatheredWrites { delay, most, begun: Instant::now(), inner: Mutex::default(), woken: Notify::new() }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Returns whether a write of `len` bytes is small enough to be held.
+    pub(crate) fn is_for(&self, len: usize, window: u64) -> bool {
+        !self.delay.is_zero() && 2 * len as u64 <= window
+    }
+
+    /// Holds a write; `None` when it has to be written at once. Calls `may` under the lock, while no bytes can arrive
+    /// or leave.
+    pub(crate) fn take(&self, file: FileId, small: Small<'_>, may: impl Fn() -> bool) -> Option<Taken> {
+        let mut inner = self.inner();
+        if !may() || inner.barred.contains_key(&file) || inner.failed.contains_key(&file) {
+            return None;
+        }
+        let held = inner.files.get(&file);
+        let growth = held.map_or(Gather::new(small.window, self.delay).growth(small.data.len()), |held| {
+            held.gather.growth(small.data.len())
+        });
+        if inner.bytes + growth > self.most {
+            return None;
+        }
+        let held = inner.files.entry(file).or_insert_with(|| Held {
+            gather: Gather::new(small.window, self.delay),
+            writers: BTreeSet::new(),
+            lane: Arc::default(),
+            due: None,
+            bytes: 0,
+        });
+        held.writers.insert(small.client);
+        let joined = held.gather.write(self.now(), small.offset, small.data);
+        let full = held.gather.meets(Part::Full);
+        if inner.update(file) {
+            self.woken.notify_one();
+        }
+        Some(Taken { joined, full })
+    }
+
+    /// Prevents writes of a file from being held until the result is dropped. Bytes that are held already stay.
+    pub(crate) fn bar(&self, file: FileId) -> Bar<'_> {
+        *self.inner().barred.entry(file).or_default() += 1;
+        Bar { gathered: self, file }
+    }
+
+    /// Returns whether a byte of this part is held, or in flight to the iods.
+    pub(crate) fn meets(&self, file: FileId, part: Part) -> bool {
+        self.inner().files.get(&file).is_some_and(|held| held.gather.meets(part))
+    }
+
+    /// Takes a part of a file out to be written, after earlier bytes in flight have arrived. `None` when nothing is
+    /// held.
+    pub(crate) async fn leave(&self, file: FileId, part: Part) -> Option<Leaving<'_>> {
+        let lane = {
+            let inner = self.inner();
+            inner.files.get(&file).filter(|held| held.gather.meets(part))?.lane.clone()
+        };
+        let turn = lane.lock_owned().await;
+        let mut inner = self.inner();
+        let runs = inner.files.get_mut(&file)?.gather.leave(part)?;
+        inner.update(file);
+        Some(Leaving { gathered: self, file, runs, outcome: None, _turn: turn })
+    }
+
+    /// Returns up to `most` files that are due; each becomes due again after [`AGAIN`] if it is not written now.
+    pub(crate) fn due(&self, most: usize) -> Vec<FileId> {
+        let (now, mut inner) = (self.now(), self.inner());
+        let due: Vec<_> = inner.due.iter().take_while(|(due, _)| *due <= now).take(most).copied().collect();
+        for (due, file) in &due {
+            inner.due.remove(&(*due, *file));
+            inner.due.insert((now + AGAIN, *file));
+            if let Some(held) = inner.files.get_mut(file) {
+                held.due = Some(now + AGAIN);
+            }
+        }
+        due.into_iter().map(|(_, file)| file).collect()
+    }
+
+    /// Completes when a file may be due.
+    pub(crate) async fn wait(&self) {
+        let first = self.inner().due.first().map(|(due, _)| self.begun + *due);
+        let due = async {
+            match first {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.woken.notified() => {}
+            () = due => {}
+        }
+    }
+
+    /// Returns all files with held bytes.
+    pub(crate) fn files(&self) -> Vec<FileId> {
+        self.inner().files.keys().copied().collect()
+    }
+
+    /// Drops the held bytes of a deleted file.
+    pub(crate) fn gone(&self, file: FileId) {
+        let mut inner = self.inner();
+        inner.failed.remove(&file);
+        if let Some(held) = inner.files.remove(&file) {
+            inner.bytes -= held.bytes;
+            held.due.map(|due| inner.due.remove(&(due, file)));
+        }
+    }
+
+    /// Returns the error of bytes that this client had written and that were lost, exactly once.
+    pub(crate) fn tell(&self, file: FileId, client: u64) -> Option<Status> {
+        let mut inner = self.inner();
+        let failed = inner.failed.get_mut(&file)?;
+        let why = failed.untold.remove(&client).then_some(failed.why);
+        if failed.untold.is_empty() {
+            inner.failed.remove(&file);
+        }
+        why
+    }
+
+    /// Returns what is held now.
+    pub(crate) fn standing(&self) -> Standing {
+        let inner = self.inner();
+        Standing { files: inner.files.len(), bytes: inner.bytes }
+    }
+}
+
+impl Inner {
+    /// Updates the totals and the due time of a file; returns whether the file is now the first that is due.
+    fn update(&mut self, file: FileId) -> bool {
+        let Some(held) = self.files.get_mut(&file) else { return false };
+        let bytes = held.gather.weight();
+        self.bytes = self.bytes + bytes - held.bytes;
+        held.bytes = bytes;
+        let due = held.gather.due();
+        let old = std::mem::replace(&mut held.due, due);
+        let is_empty = held.gather.is_empty();
+        if is_empty {
+            self.files.remove(&file);
+        }
+        if old == due {
+            return false;
+        }
+        old.map(|old| self.due.remove(&(old, file)));
+        due.is_some_and(|due| self.due.insert((due, file)) && self.due.first() == Some(&(due, file)))
+    }
+
+    fn fail(&mut self, file: FileId, why: Status) {
+        let Some(held) = self.files.get(&file) else { return };
+        let untold = held.writers.clone();
+        // Clients whose failures are dropped here notice the loss by the verifier.
+        if self.failed.len() >= GATHER_FAILED_MAX {
+            self.failed.pop_first();
+        }
+        let failed = self.failed.entry(file).or_insert(Failed { why, untold: BTreeSet::new() });
+        failed.why = why;
+        failed.untold.extend(untold);
+    }
+}
+
+/// Prevents a file from being gathered.
+#[derive(Debug)]
+pub(crate) struct Bar<'a> {
+    gathered: &'a GatheredWrites,
+    file: FileId,
+}
+
+impl Drop for Bar<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.gathered.inner();
+        if let Some(count) = inner.barred.get_mut(&self.file) {
+            *count -= 1;
+            if *count == 0 {
+                inner.barred.remove(&self.file);
+            }
+        }
+    }
+}
+
+/// Bytes in flight to the iods. If it is dropped without an outcome, they are held again.
+#[derive(Debug)]
+pub(crate) struct Leaving<'a> {
+    gathered: &'a GatheredWrites,
+    file: FileId,
+    pub(crate) runs: Vec<Run>,
+    outcome: Option<Result<(), Status>>,
+    /// Dropped last; then the next bytes may leave.
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Leaving<'_> {
+    /// Records that the bytes have arrived, or are given up because of this error.
+    pub(crate) fn end(mut self, outcome: Result<(), Status>) {
+        self.outcome = Some(outcome);
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        let now = self.gathered.now();
+        let mut inner = self.gathered.inner();
+        if let Some(Err(why)) = self.outcome {
+            inner.fail(self.file, why);
+        }
+        if let Some(held) = inner.files.get_mut(&self.file) {
+            match self.outcome {
+                Some(_) => held.gather.arrived(),
+                None => held.gather.back(now + AGAIN),
+            }
+        }
+        if inner.update(self.file) {
+            self.gathered.woken.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    const FILE: FileId = FileId(5);
+
+    fn small(client: u64, offset: u64, data: &[u8]) -> Small<'_> {
+        Small { client, offset, data, window: 4096 }
+    }
+
+    #[tokio::test]
+    async fn held_for_no_longer_than_the_delay() {
+        let gathered = GatheredWrites::new(Duration::from_millis(2), 1 << 20);
+        assert!(gathered.is_for(2048, 4096) && !gathered.is_for(2049, 4096));
+        assert!(!GatheredWrites::new(Duration::ZERO, 1 << 20).is_for(1, 4096));
+        assert_eq!(gathered.take(FILE, small(1, 0, b"ab"), || true), Some(Taken { joined: false, full: false }));
+        assert_eq!(gathered.take(FILE, small(2, 2, b"cd"), || true), Some(Taken { joined: true, full: false }));
+        let due = async {
+            loop {
+                gathered.wait().await;
+                let due = gathered.due(9);
+                if !due.is_empty() {
+                    return due;
+                }
+            }
+        };
+        assert_eq!(due.await, [FILE]);
+        let leaving = gathered.leave(FILE, Part::All).await.unwrap();
+        assert_eq!(leaving.runs[0].data, "abcd");
+        assert!(gathered.meets(FILE, Part::All), "on its way");
+        assert!(gathered.leave(FILE, Part::All).now_or_never().is_none(), "the second waits for the first");
+        leaving.end(Ok(()));
+        assert_eq!(gathered.standing(), Standing::default());
+        assert!(gathered.inner().due.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_does_not_arrive_comes_back_or_is_told_to_each_writer_once() {
+        let gathered = GatheredWrites::new(Duration::from_millis(2), 1 << 20);
+        gathered.take(FILE, small(1, 0, b"aaaa"), || true).unwrap();
+        let leaving = gathered.leave(FILE, Part::All).await.unwrap();
+        gathered.take(FILE, small(2, 1, b"b"), || true).unwrap();
+        drop(leaving);
+        let leaving = gathered.leave(FILE, Part::All).await.unwrap();
+        let bytes: Vec<u8> = leaving.runs.iter().flat_map(|run| run.data.to_vec()).collect();
+        assert_eq!(bytes, b"abaa");
+        leaving.end(Err(Status::NoSpc));
+        assert_eq!(gathered.take(FILE, small(1, 0, b"a"), || true), None, "at once, so that it is told at once");
+        assert_eq!(gathered.tell(FILE, 3), None);
+        assert_eq!((gathered.tell(FILE, 1), gathered.tell(FILE, 1)), (Some(Status::NoSpc), None));
+        assert_eq!((gathered.tell(FILE, 2), gathered.tell(FILE, 2)), (Some(Status::NoSpc), None));
+        assert!(gathered.take(FILE, small(1, 0, b"a"), || true).is_some());
+        gathered.gone(FILE);
+        assert_eq!(gathered.standing(), Standing::default());
+    }
+
+    #[test]
+    fn memory_is_bounded_and_files_are_barred() {
+        let gathered = GatheredWrites::new(Duration::from_millis(2), 100_000);
+        let mut held = 0;
+        for file in 0..1000 {
+            held += u32::from(gathered.take(FileId(file), small(1, 0, &[1; 1000]), || true).is_some());
+            assert!(gathered.standing().bytes <= 100_000);
+        }
+        assert!((50..100).contains(&held), "{held}");
+        gathered.files().into_iter().for_each(|file| gathered.gone(file));
+        let (one, other) = (gathered.bar(FILE), gathered.bar(FILE));
+        drop(one);
+        assert_eq!(gathered.take(FILE, small(1, 0, b"a"), || true), None);
+        drop(other);
+        assert_eq!(gathered.take(FILE, small(1, 0, b"a"), || false), None);
+        assert!(gathered.take(FILE, small(1, 0, b"a"), || true).is_some());
+    }
+
+    #[test]
+    fn failures_that_nobody_asks_for_are_forgotten() {
+        let gathered = GatheredWrites::new(Duration::from_millis(2), 1 << 20);
+        for file in 0..2 * GATHER_FAILED_MAX as u64 {
+            gathered.take(FileId(file), small(1, 0, b"a"), || true).unwrap();
+            let leaving = gathered.leave(FileId(file), Part::All).now_or_never().flatten().unwrap();
+            leaving.end(Err(Status::Io));
+        }
+        assert_eq!(gathered.inner().failed.len(), GATHER_FAILED_MAX);
+        assert_eq!(gathered.standing(), Standing::default());
+    }
+}

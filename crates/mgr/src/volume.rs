@@ -1,0 +1,159 @@
+//! A volume: the namespace, the iods and the layouts, combined for the NFS server.
+
+mod damaged;
+mod data;
+pub(crate) mod gathering;
+mod inline;
+mod layouts;
+mod lost;
+mod policy;
+mod queue;
+mod sizes;
+mod space;
+
+use crate::background::scrub::Scrubs;
+use crate::clients::Clients;
+use crate::counters::Counting;
+use crate::devices::Devices;
+use crate::exports::Exports;
+use crate::gathered_writes::GatheredWrites;
+use crate::grants::Grants;
+use crate::intents::Intents;
+use crate::iods::Iods;
+use crate::locks::FileLocks;
+use crate::proxy::Objects;
+use crate::queue::Queue;
+use crate::rights::Rights;
+use crate::space::Space;
+use damaged::Damaged;
+pub(crate) use damaged::Suspects;
+use layout::kinds::native::KIND;
+use layout::{Later, Origin, Policy, Settings};
+use lost::NativeClients;
+use meta::{Embedded, FileInfo, Layout, Namespace};
+use nfs::exports::Place;
+use nfs::fs::Ctx;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use types::{FileId, FileKind, Status, Timestamp};
+use xdr::Xdr;
+
+/// The state that the operations of the file system use.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    pub(crate) namespace: Arc<Namespace<Embedded>>,
+    /// Changes once the host has lost power: changes that were answered and not durable before that may be lost.
+    pub(crate) boot: u64,
+    /// Objects without files are kept below this number: an older copy of the store may not know their files.
+    pub(crate) kept_below: FileId,
+    pub(crate) iods: Arc<Iods>,
+    pub(crate) clients: Clients,
+    pub(crate) grants: Grants,
+    pub(crate) notes: Intents,
+    pub(crate) scrubs: Scrubs,
+    pub(crate) locks: FileLocks,
+    /// Locked while the bytes of an inline file move to its objects.
+    pub(crate) moving: FileLocks,
+    /// Largest size of an inline file, in bytes.
+    pub(crate) inline_max: u64,
+    /// The space that files with holes use.
+    pub(crate) space: Space,
+    /// Gathered writes that wait in memory.
+    pub(crate) gathered: GatheredWrites,
+    pub(crate) counters: Counting,
+    /// The layout policy of files whose directory and export set none.
+    pub(crate) policy: Policy,
+    pub(crate) lease_secs: u32,
+    pub(crate) capability_secs: u32,
+    pub(crate) data_handle_secs: u32,
+    /// The rights on the direct path that may still be valid.
+    pub(crate) rights: Rights,
+    /// How long requests wait before the mgr executes them.
+    pub(crate) queue: Arc<Mutex<Queue>>,
+    /// When this mgr started.
+    pub(crate) begun: Instant,
+    /// The directories that clients may mount, and on what terms.
+    pub(crate) exports: Exports,
+    pub(crate) devices: Devices,
+    pub(crate) native: NativeClients,
+    /// Files in which lost or damaged bytes were found.
+    pub(crate) damaged: Damaged,
+    /// Notified when a file's objects are to be deleted.
+    pub(crate) doomed: Notify,
+    /// Whether files may exist that have neither a name nor an open, from before the start or after a failed deletion.
+    pub(crate) orphans_left: AtomicBool,
+}
+
+pub(crate) fn now() -> Timestamp {
+    net::clock::now().into()
+}
+
+impl Volume {
+    /// Returns the layout of a new file in `dir`; while too few iods are up, a record of the policy that chooses them
+    /// at first use.
+    pub(crate) fn layout_in(&self, place: Place, dir: FileId) -> Result<Layout, Status> {
+        let xattrs = self.namespace.effective_xattrs(dir, layout::policy::PREFIX.as_bytes())?;
+        let xattrs = xattrs.iter().map(|(name, value)| (&name[..], &value[..]));
+        let own = Settings::of_xattrs(Origin::Directory, xattrs, |e| {
+            tracing::warn!(dir = dir.0, "a part of the policy of a directory cannot be used: {e}");
+        });
+        let policy = self.exports.rule(place).policy.with(&own);
+        match self.choose(&policy) {
+            Ok(layout) if self.inline_max > 0 => Ok(layout.inline()),
+            Ok(layout) => Ok(layout),
+            Err(Status::Delay) => Ok(Layout { kind: Layout::LATER, body: Later::from(&policy).to_bytes() }),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Returns the namespace in the mode that the client asked for: waiting for the disk, or not.
+    pub(crate) fn names(&self, ctx: &Ctx) -> Namespace<Embedded> {
+        if ctx.soon { self.namespace.soon() } else { self.namespace.waiting() }
+    }
+
+    fn choose(&self, policy: &Policy) -> Result<Layout, Status> {
+        let record = self.iods.choose(policy)?;
+        Ok(Layout { kind: KIND, body: record.to_bytes() })
+    }
+
+    /// Returns the state of a regular file; `IsDir`, `Symlink` or `WrongType` for other inodes.
+    pub(crate) fn regular(&self, file: FileId) -> Result<FileInfo, Status> {
+        let info = self.namespace.info(file)?;
+        match info.attrs.kind {
+            FileKind::Regular => Ok(info),
+            FileKind::Directory => Err(Status::IsDir),
+            FileKind::Symlink => Err(Status::Symlink),
+            _ => Err(Status::WrongType),
+        }
+    }
+
+    /// Returns the objects of a file; `None` while its bytes are with its metadata.
+    pub(crate) fn objects(&self, info: &FileInfo) -> Result<Option<Objects<'_>>, Status> {
+        let objects = |layout| {
+            Objects::new(&self.iods, info.attrs.id, info.generation, layout)
+                .map(|objects| objects.knowing(info.attrs.size, info.whole, info.written))
+        };
+        info.layout.as_ref().filter(|layout| layout.is_final()).map(objects).transpose()
+    }
+
+    /// Returns the objects that a file has or will have, if they are decided.
+    pub(crate) fn objects_to_be(&self, info: &FileInfo) -> Result<Option<Objects<'_>>, Status> {
+        let objects = |layout| Objects::new(&self.iods, info.attrs.id, info.generation, &layout);
+        self.decided(info)?.map(objects).transpose()
+    }
+
+    /// Returns whether the bytes of a file are in its objects, and not with its metadata.
+    pub(crate) fn is_in_objects(&self, info: &FileInfo) -> bool {
+        info.layout.as_ref().is_some_and(Layout::is_final)
+    }
+
+    /// Returns the objects of a file for use; moves inline bytes to them first.
+    pub(crate) async fn objects_now(&self, now: Timestamp, info: &FileInfo) -> Result<Objects<'_>, Status> {
+        if let Some(objects) = self.objects(info)? {
+            return Ok(objects);
+        }
+        self.move_out(now, info.attrs.id).await
+    }
+}

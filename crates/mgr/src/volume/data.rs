@@ -1,0 +1,282 @@
+//! READ, WRITE, COMMIT, SEEK, ALLOCATE, DEALLOCATE and server-side copy on the mgr path.
+
+use super::Volume;
+use super::gathering::Why;
+use crate::counters::add;
+use crate::proxy::zeros;
+use bytes::Bytes;
+use layout::gather::{Part, Run};
+use meta::schema::{Holes, Reach, Whole};
+use nfs::fs::{Content, Ctx, ReadOut, SeekOut, Stability, WriteOut};
+use types::{ByteRange, FileId, Status, Verifier, limits};
+
+/// How often a read that meets lost bytes is tried again: the file may have been truncated and written again in the
+/// meantime.
+const LOST_TRIES: usize = 3;
+/// The unit in which kernel clients read files.
+const PAGE: u64 = 4096;
+
+impl Volume {
+    /// Reads a range; bytes that a concurrent truncation removes are not returned as zeros.
+    pub(crate) async fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<ReadOut, Status> {
+        let mut tries = LOST_TRIES;
+        loop {
+            let (out, reached) = match self.read_once(ctx, file, offset, len).await {
+                Err(Status::Lost) if tries > 0 => {
+                    tries -= 1;
+                    continue;
+                }
+                read => read.inspect_err(|e| self.tell_lost(file, *e))?,
+            };
+            // A truncation changes the size before it reaches the objects.
+            if self.regular(file)?.attrs.size >= reached {
+                return Ok(out);
+            }
+        }
+    }
+
+    /// As [`Self::read`]; also returns one past the last byte that the read assumed in the file.
+    async fn read_once(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<(ReadOut, u64), Status> {
+        let mut info = self.regular(file)?;
+        let wanted = u64::from(len).min(limits::PAYLOAD_MAX as u64);
+        if offset.saturating_add(wanted) > info.attrs.size {
+            info.attrs = self.attrs(ctx, file).await?;
+        }
+        let size = info.attrs.size;
+        let range = ByteRange { offset, len: wanted.min(size.saturating_sub(offset)) };
+        let eof = range.end() >= size;
+        if range.is_empty() {
+            return Ok((ReadOut { data: Default::default(), eof }, 0));
+        }
+        if !self.is_in_objects(&info)
+            && let Some(data) = self.read_inline(file, range)?
+        {
+            add(&self.counters.proxy_read_bytes, range.len);
+            return Ok((ReadOut { data, eof }, 0));
+        }
+        self.settled(file, Part::Meeting(range), Why::Read).await?;
+        // The file may have got objects in the meantime.
+        let data = match self.objects(&self.regular(file)?)? {
+            Some(objects) => {
+                let read = objects.read(range).await;
+                if objects.is_damaged() && objects.record.mirrors > 1 {
+                    self.damaged.found(file, &objects.suspects());
+                }
+                read?
+            }
+            None => zeros(range),
+        };
+        add(&self.counters.proxy_reads, 1);
+        add(&self.counters.proxy_read_bytes, range.len);
+        Ok((ReadOut { data, eof }, range.end()))
+    }
+
+    /// Writes bytes. If a copy has lost bytes, the file is first repaired from its other copy. If there is no other
+    /// copy, the write is refused, because the lost bytes would then read as zeros.
+    pub(crate) async fn write(
+        &self,
+        ctx: &Ctx,
+        file: FileId,
+        offset: u64,
+        data: Bytes,
+        wanted: Stability,
+    ) -> Result<WriteOut, Status> {
+        match self.write_once(ctx, file, offset, data.clone(), wanted).await {
+            Err(Status::Lost) => {
+                self.rebuild(file, &[]).await.inspect_err(|e| self.tell_lost(file, *e))?;
+                self.write_once(ctx, file, offset, data, wanted).await
+            }
+            other => other,
+        }
+    }
+
+    async fn write_once(
+        &self,
+        ctx: &Ctx,
+        file: FileId,
+        offset: u64,
+        mut data: Bytes,
+        wanted: Stability,
+    ) -> Result<WriteOut, Status> {
+        data.truncate(limits::PAYLOAD_MAX);
+        let _shared = self.shared(file).await?;
+        let info = self.regular(file)?;
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= limits::FILE_SIZE_MAX);
+        end.ok_or(Status::FBig)?;
+        if data.is_empty() {
+            return Ok(WriteOut { count: 0, stable: wanted, verifier: self.iods.verifiers.combine(&[]) });
+        }
+        if let Some(out) = self.write_inline(ctx, &info, offset, &data, wanted).await? {
+            return Ok(self.counted(out));
+        }
+        let objects = self.objects_now(ctx.now, &info).await?;
+        // With an iod lost, the other iods write stably: a later COMMIT of the file could not confirm their bytes
+        // alone.
+        let stable = wanted > Stability::Unstable || objects.lost_in(None);
+        if !stable && let Some(out) = self.gather(ctx, &objects, offset, &data).await? {
+            return Ok(self.counted(out));
+        }
+        let run = Run { offset, data };
+        self.settled_held(file, Part::Meeting(run.range()), Why::Write).await?;
+        let writing = self.notes.writing(file).await?;
+        let written = objects.write(std::slice::from_ref(&run), stable).await?;
+        if stable && !written.stable {
+            tracing::error!(file = file.0, "an iod did not make a write durable as it was told to");
+            return Err(Status::Io);
+        }
+        if stable {
+            self.namespace.set_size(&ctx.cred, ctx.now, file, run.range(), None).await?;
+        } else {
+            self.namespace.note_write(&ctx.cred, ctx.now, file, run.range()).await?;
+        }
+        writing.done();
+        // The namespace is as durable as the client asked, and no more.
+        let stable = if stable { Stability::FileSync } else { Stability::Unstable };
+        Ok(self.counted(WriteOut { count: run.data.len() as u32, stable, verifier: written.verifier }))
+    }
+
+    fn counted(&self, out: WriteOut) -> WriteOut {
+        add(&self.counters.proxy_writes, 1);
+        add(&self.counters.proxy_write_bytes, out.count.into());
+        out
+    }
+
+    pub(crate) async fn commit(&self, ctx: &Ctx, file: FileId) -> Result<Verifier, Status> {
+        let info = self.regular(file)?;
+        let gone = self.let_go(file, Part::All, Why::Commit).await;
+        // Reported once: a failure of this flush or of an earlier one.
+        let failed = if gone == Err(Status::Delay) { None } else { self.gathered.tell(file, ctx.client) };
+        gone.and(failed.map_or(Ok(()), Err))?;
+        let verifier = match self.objects(&info)? {
+            Some(objects) if !self.notes.is_untouched(file) => {
+                // The shared lock excludes truncations.
+                let _shared = self.locks.shared(file).await;
+                let (size, known) = self.regular(file).map(|info| (info.attrs.size, info.whole))?;
+                let (verifier, whole) = objects.commit(size).await?;
+                if whole && known < size && self.notes.cut(file).is_none() {
+                    self.namespace.note_whole(ctx.now, file, Whole { from: 0, end: size }).await?;
+                }
+                verifier
+            }
+            _ => self.iods.verifiers.combine(&[]),
+        };
+        self.notes.settle(file).await?;
+        add(&self.counters.proxy_commits, 1);
+        Ok(verifier)
+    }
+
+    pub(crate) async fn seek(&self, ctx: &Ctx, file: FileId, offset: u64, what: Content) -> Result<SeekOut, Status> {
+        self.regular(file)?;
+        let size = self.attrs(ctx, file).await?.size;
+        if offset >= size {
+            return Err(Status::NxIo);
+        }
+        self.settled(file, Part::All, Why::Read).await?;
+        let found = match self.seek_inline(file, offset, what)? {
+            Some(found) => found,
+            None => match self.objects(&self.regular(file)?)? {
+                Some(objects) => objects.seek(offset, what).await?,
+                None => return Err(Status::ServerFault),
+            },
+        };
+        match (what, found) {
+            (Content::Data, Some(at)) if at < size => Ok(SeekOut { offset: at, eof: false }),
+            (Content::Data, _) => Err(Status::NxIo),
+            (Content::Hole, at) => {
+                let offset = at.unwrap_or(size).min(size);
+                Ok(SeekOut { offset, eof: offset == size })
+            }
+        }
+    }
+
+    /// Asks the iods to copy the beginning of a range of one file to `target` in another, as an unstable write. Returns
+    /// `None` if they cannot: then the bytes have to be read and written, and any part may be written already.
+    pub(crate) async fn copy(
+        &self,
+        ctx: &Ctx,
+        (from, range): (FileId, ByteRange),
+        (to, target): (FileId, u64),
+    ) -> Result<Option<WriteOut>, Status> {
+        self.settled(from, Part::Meeting(range), Why::Read).await?;
+        self.settled(to, Part::Meeting(ByteRange { offset: target, len: range.len }), Why::Write).await?;
+        // The shared locks exclude truncations. They are taken in one order, so that no two tasks with two locks wait
+        // for each other.
+        let _first = self.shared(from.min(to)).await?;
+        let _second = self.shared(from.max(to)).await?;
+        let (source, info) = (self.regular(from)?, self.regular(to)?);
+        let len = range.end().min(source.attrs.size).saturating_sub(range.offset);
+        let Some(from) = self.objects(&source)?.filter(|_| len > 0) else { return Ok(None) };
+        let objects = self.objects_now(ctx.now, &info).await?;
+        let len = objects.copied_at_once(&from, len);
+        let end = target.checked_add(len).filter(|end| *end <= limits::FILE_SIZE_MAX).ok_or(Status::FBig)?;
+        if objects.all_up().is_err() {
+            return Ok(None);
+        }
+        let writing = self.notes.writing(to).await?;
+        let range = ByteRange { offset: range.offset, len };
+        let Some(written) = objects.copy(&from, range, target).await? else { return Ok(None) };
+        // A hole of the source may be a hole of the target.
+        let holes = if source.attrs.holes { Holes::Made } else { Holes::Before(target) };
+        self.namespace.note_write(&ctx.cred, ctx.now, to, Reach { end, holes, whole: None }).await?;
+        writing.done();
+        add(&self.counters.iod_copied_bytes, len);
+        Ok(Some(WriteOut { count: len as u32, stable: Stability::Unstable, verifier: written.verifier }))
+    }
+
+    /// Reserves space for a range on all iods that hold a part of it, and then extends the file to its end.
+    ///
+    /// The objects grow first, as with a write. If the mgr ends in between, or an iod has no space, the objects report
+    /// the size of the file.
+    pub(crate) async fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
+        self.settled(file, Part::Meeting(range), Why::Write).await?;
+        let _shared = self.shared(file).await?;
+        let info = self.regular(file)?;
+        if range.end() > limits::FILE_SIZE_MAX {
+            return Err(Status::FBig);
+        }
+        let objects = self.objects_now(ctx.now, &info).await?;
+        let writing = self.notes.writing(file).await?;
+        // If an object ends within a page, its data server has to ask the mgr for the length of the file. Within the
+        // file, the object does not end there.
+        let end = range.end().next_multiple_of(PAGE).min(info.attrs.size).max(range.end());
+        objects.reserve(ByteRange { offset: range.offset, len: end - range.offset }).await?;
+        self.namespace.set_size(&ctx.cred, ctx.now, file, range, None).await?;
+        writing.done();
+        add(&self.counters.allocations, 1);
+        Ok(())
+    }
+
+    /// Extends a file to `end`, unless it is as long already. Other clients may extend it at the same time.
+    pub(crate) async fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> Result<(), Status> {
+        let _shared = self.shared(file).await?;
+        self.regular(file)?;
+        if end > limits::FILE_SIZE_MAX {
+            return Err(Status::FBig);
+        }
+        self.namespace
+            .note_write(&ctx.cred, ctx.now, file, Reach { end, holes: Holes::Before(end), whole: None })
+            .await
+            .map(drop)
+    }
+
+    pub(crate) async fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
+        self.settled(file, Part::Meeting(range), Why::Write).await?;
+        let _shared = self.shared(file).await?;
+        let info = self.regular(file)?;
+        // Behind the end there is nothing to deallocate; but objects that other clients write may reach further.
+        let end = if self.grants.written(file) { limits::FILE_SIZE_MAX } else { info.attrs.size };
+        let len = range.end().min(end).saturating_sub(range.offset);
+        if len == 0 {
+            return Ok(());
+        }
+        let range = ByteRange { offset: range.offset, len };
+        if !self.is_in_objects(&info) && self.punch_inline(ctx, file, range).await? {
+            return Ok(());
+        }
+        let Some(objects) = self.objects(&self.regular(file)?)? else { return Err(Status::ServerFault) };
+        objects.punch(range).await?;
+        // Times and the change attribute change, the size does not.
+        let punched = Reach { end: 0, holes: Holes::Made, whole: None };
+        self.namespace.set_size(&ctx.cred, ctx.now, file, punched, None).await.map(drop)
+    }
+}

@@ -1,0 +1,143 @@
+//! Inline files: the mgr keeps the bytes of a small file with its metadata until it grows, or a client gets a layout to
+//! write it.
+//!
+//! No iod knows of an inline file: the mgr alone creates, writes, reads and removes it. When its bytes move, the
+//! namespace first records their destination, and from then on no write changes the inline bytes. Then the mgr writes
+//! them to the objects, durably, and the namespace forgets the inline bytes. Until then the inline bytes count, so a
+//! mgr that dies in between starts the move again.
+
+use super::Volume;
+use crate::counters::add;
+use crate::proxy::{Objects, zeros};
+use bytes::Bytes;
+use layout::Later;
+use layout::gather::Run;
+use meta::{FileInfo, Layout};
+use nfs::fs::{Content, Ctx, Stability, WriteOut};
+use types::{ByteRange, FileId, Status, Timestamp};
+use xdr::{Segments, Xdr};
+
+impl Volume {
+    /// Writes to an inline file that stays short enough. Returns `None` for any other file.
+    pub(super) async fn write_inline(
+        &self,
+        ctx: &Ctx,
+        info: &FileInfo,
+        offset: u64,
+        data: &Bytes,
+        wanted: Stability,
+    ) -> Result<Option<WriteOut>, Status> {
+        let (file, most) = (info.attrs.id, self.inline_max);
+        // Taken before the write, so that a loss meanwhile changes the verifier of a COMMIT.
+        let verifier = self.iods.verifiers.combine(&[]);
+        if !info.layout.as_ref().is_some_and(Layout::is_inline) || offset.saturating_add(data.len() as u64) > most {
+            return Ok(None);
+        }
+        let durable = wanted > Stability::Unstable;
+        let names = self.names(ctx);
+        let written = names.write_inline(&ctx.cred, ctx.now, file, (offset, &data[..], most), durable).await?;
+        if written.is_none() {
+            return Ok(None);
+        }
+        add(&self.counters.inline_writes, 1);
+        let stable = if durable { Stability::FileSync } else { Stability::Unstable };
+        Ok(Some(WriteOut { count: data.len() as u32, stable, verifier }))
+    }
+
+    /// Returns a range within the size of an inline file; `None` if the file has objects.
+    pub(super) fn read_inline(&self, file: FileId, range: ByteRange) -> Result<Option<Segments>, Status> {
+        let Some((bytes, _)) = self.namespace.read_inline(file)? else { return Ok(None) };
+        add(&self.counters.inline_reads, 1);
+        let kept = (bytes.len() as u64).saturating_sub(range.offset).min(range.len);
+        let mut all = Segments::default();
+        if kept > 0 {
+            let from = range.offset as usize;
+            all.push(bytes.slice(from..from + kept as usize));
+        }
+        if kept < range.len {
+            all.extend(zeros(ByteRange { offset: range.offset + kept, len: range.len - kept }));
+        }
+        Ok(Some(all))
+    }
+
+    /// Returns the next data or hole of an inline file: the inline bytes are data, the rest is a hole. `None` if the
+    /// file has objects.
+    pub(super) fn seek_inline(&self, file: FileId, offset: u64, what: Content) -> Result<Option<Option<u64>>, Status> {
+        let Some((bytes, _)) = self.namespace.read_inline(file)? else { return Ok(None) };
+        let end = bytes.len() as u64;
+        Ok(Some(match what {
+            Content::Data => (offset < end).then_some(offset),
+            Content::Hole => Some(offset.max(end)),
+        }))
+    }
+
+    /// Fills a range of an inline file with zeros, as far as it has bytes there; returns `false` if the file has
+    /// objects.
+    pub(super) async fn punch_inline(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<bool, Status> {
+        loop {
+            let Some((bytes, _)) = self.namespace.read_inline(file)? else { return Ok(false) };
+            let kept = (bytes.len() as u64).min(range.end()).saturating_sub(range.offset);
+            if kept == 0 {
+                return Ok(true);
+            }
+            let (blank, most) = (vec![0; kept as usize], range.offset + kept);
+            let most = most.max(self.inline_max);
+            let written = self.namespace.write_inline(&ctx.cred, ctx.now, file, (range.offset, &blank, most), true);
+            if written.await?.is_some() {
+                return Ok(true);
+            }
+            // The file has grown, or has got objects.
+            self.objects_now(ctx.now, &self.regular(file)?).await?;
+        }
+    }
+
+    /// Returns the objects of a file; creates them first, or moves the inline bytes there.
+    pub(super) async fn move_out(&self, now: Timestamp, file: FileId) -> Result<Objects<'_>, Status> {
+        // One move at a time: later writes to the objects must not arrive before the moved bytes.
+        let _turn = self.moving.alone(file).await;
+        let info = self.regular(file)?;
+        if let Some(objects) = self.objects(&info)? {
+            return Ok(objects);
+        }
+        let layout = self.decided(&info)?.map_or_else(|| self.decide(&info), Ok)?;
+        let new = Objects::new(&self.iods, file, info.generation, &layout)?;
+        // Checked first: the bytes do not move while an iod is down.
+        let has_bytes = self.namespace.read_inline(file)?.is_some_and(|(bytes, _)| !bytes.is_empty());
+        if has_bytes {
+            new.all_up()?;
+        }
+        let (info, bytes) = self.namespace.set_layout(now, file, &layout).await?;
+        let Some(bytes) = bytes else { return self.objects(&info)?.ok_or(Status::ServerFault) };
+        if !bytes.is_empty() {
+            let new = Objects::new(&self.iods, file, info.generation, &layout)?;
+            let writing = self.notes.writing(file).await?;
+            let written = new.write(&[Run { offset: 0, data: bytes }], true).await?;
+            if !written.stable {
+                tracing::error!(file = file.0, "an iod did not make a write durable as it was told to");
+                return Err(Status::Io);
+            }
+            writing.done();
+        }
+        add(&self.counters.inline_moves, 1);
+        let info = self.namespace.arrived(now, file).await?;
+        self.objects(&info)?.ok_or(Status::ServerFault)
+    }
+
+    /// Returns the layout that a file has or will have, if it is decided.
+    pub(super) fn decided(&self, info: &FileInfo) -> Result<Option<Layout>, Status> {
+        let decided = info.layout.as_ref().and_then(Layout::decided).transpose();
+        decided.map_err(|e| {
+            tracing::error!(file = info.attrs.id.0, "the layout record of a file cannot be used: {e}");
+            Status::Corrupt
+        })
+    }
+
+    fn decide(&self, info: &FileInfo) -> Result<Layout, Status> {
+        let later = info.layout.as_ref().map(|layout| Later::from_bytes(&layout.body)).transpose();
+        let later = later.map_err(|e| {
+            tracing::error!(file = info.attrs.id.0, "how a file is to be laid out cannot be read: {e}");
+            Status::Corrupt
+        })?;
+        self.choose(&later.map_or(self.policy, |later| later.policy(self.policy)))
+    }
+}

@@ -1,0 +1,67 @@
+//! The policy that clients receive: the settings of the server, and those of directories and files.
+
+use super::Volume;
+use bytes::Bytes;
+use layout::threshold::Rule as ThresholdRule;
+use layout::{Origin, Settings};
+use nfs::fs::{Ctx, Told};
+use types::{FileId, FileKind, Status};
+
+impl Volume {
+    /// Returns the settings of a directory or file, from its extended attributes.
+    fn own_settings(&self, file: FileId) -> Result<Settings, Status> {
+        let xattrs = self.namespace.effective_xattrs(file, layout::policy::PREFIX.as_bytes())?;
+        if xattrs.is_empty() {
+            return Ok(Settings::default());
+        }
+        let origin = self.origin(file)?;
+        let xattrs = xattrs.iter().map(|(name, value)| (&name[..], &value[..]));
+        // Settings without effect on a file were reported when they were set.
+        Ok(Settings::of_xattrs(origin, xattrs, |e| tracing::debug!(file = file.0, "passed over: {e}")))
+    }
+
+    /// Returns the origin of this inode's settings: directory or file.
+    fn origin(&self, file: FileId) -> Result<Origin, Status> {
+        let directory = self.namespace.getattr(file)?.kind == FileKind::Directory;
+        Ok(if directory { Origin::Directory } else { Origin::File })
+    }
+
+    /// Checks whether an extended attribute of the policy may have this value.
+    pub(crate) fn check_policy(&self, file: FileId, name: &[u8], value: &[u8]) -> Result<(), Status> {
+        let origin = self.origin(file)?;
+        match Settings::default().set(origin, name, value) {
+            Ok(_) => Ok(()),
+            Err(e) => {
+                tracing::info!(file = file.0, "a policy was refused: {e}");
+                Err(Status::Inval)
+            }
+        }
+    }
+
+    /// Returns the policy for the private attribute of Weir's clients.
+    pub(crate) fn told(&self, ctx: &Ctx, file: FileId) -> Result<Told, Status> {
+        let own = if ctx.place.is_outside() { Settings::default() } else { self.own_settings(file)? };
+        let server = self.exports.rule(ctx.place).told;
+        Ok(Told { server: Bytes::from(server.text()), own: Bytes::from(own.text()) })
+    }
+
+    /// Returns the thresholds that a policy sets for a file, opened in `dir` if that is known: for kernel clients'
+    /// reads and writes, in bytes. `auto` gives none, because kernels do not know it.
+    pub(super) fn thresholds_of(
+        &self,
+        ctx: &Ctx,
+        file: FileId,
+        dir: Option<FileId>,
+    ) -> Result<(Option<u64>, Option<u64>), Status> {
+        let mut settings = self.exports.rule(ctx.place).told;
+        if let Some(dir) = dir {
+            settings.lay(&self.own_settings(dir)?);
+        }
+        settings.lay(&self.own_settings(file)?);
+        let write = match settings.write_threshold {
+            Some(ThresholdRule::Fixed(t)) => Some(t),
+            Some(ThresholdRule::Auto) | None => None,
+        };
+        Ok((settings.read_threshold, write))
+    }
+}

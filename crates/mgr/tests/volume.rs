@@ -1,0 +1,42 @@
+//! The mgr with real iods, all in one process: proxied I/O, layouts, failures, restarts, what it answers on its port.
+
+#[path = "volume/allocate.rs"]
+mod allocate;
+#[path = "volume/check.rs"]
+mod check;
+#[path = "volume/cluster.rs"]
+mod cluster;
+#[path = "volume/copy.rs"]
+mod copy;
+#[path = "volume/exports.rs"]
+mod exports;
+#[path = "volume/failures.rs"]
+mod failures;
+#[path = "../../iod/tests/serving/false_iod.rs"]
+mod false_iod;
+#[path = "volume/gather.rs"]
+mod gather;
+#[path = "volume/inline.rs"]
+mod inline;
+#[path = "volume/intents.rs"]
+mod intents;
+#[path = "volume/layouts.rs"]
+mod layouts;
+#[path = "volume/lengths.rs"]
+mod lengths;
+#[path = "volume/lost.rs"]
+mod lost;
+#[path = "volume/model.rs"]
+mod model;
+#[path = "volume/names.rs"]
+mod names;
+#[path = "volume/policy.rs"]
+mod policy;
+#[path = "volume/port.rs"]
+mod port;
+#[path = "volume/rights.rs"]
+mod rights;
+#[path = "volume/space.rs"]
+mod space;
+#[path = "volume/start.rs"]
+mod start;

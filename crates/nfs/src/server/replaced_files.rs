@@ -1,0 +1,101 @@
+//! Files whose last name a rename has just replaced, kept for a moment for clients that have just looked up that name.
+//!
+//! A client opens a file, or asks for its attributes, by the handle from its LOOKUP, and repeats the path walk once if
+//! the file is gone. If a name is replaced again and again, the next file may be gone too before the client's request
+//! arrives. Yet the name always stood for a file, so the client must not see an error.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+use types::{FileId, Timestamp};
+
+/// How long each file is kept: longer than the time between two requests of a path walk.
+const KEPT_FOR: Duration = Duration::from_secs(1);
+/// Largest number of files kept.
+const MOST: usize = 1024;
+
+/// A kept file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Kept {
+    file: FileId,
+    until: Timestamp,
+    bytes: u64,
+}
+
+/// The kept files, in the order in which they lost their names.
+#[derive(Debug, Default)]
+pub(super) struct ReplacedFiles {
+    kept: VecDeque<Kept>,
+    files: HashSet<FileId>,
+    bytes: u64,
+}
+
+impl ReplacedFiles {
+    /// Keeps a file of `bytes` bytes from now on; all kept files together may have up to `room` bytes. Returns the
+    /// files that no longer fit, including this file if it is larger than `room`.
+    pub(super) fn add(&mut self, file: FileId, bytes: u64, room: u64, now: Timestamp) -> Vec<FileId> {
+        if self.files.insert(file) {
+            self.kept.push_back(Kept { file, until: now.after(KEPT_FOR), bytes });
+            self.bytes = self.bytes.saturating_add(bytes);
+        }
+        let mut over = Vec::new();
+        while self.kept.len() > MOST || self.bytes > room {
+            let Some(kept) = self.kept.pop_front() else { break };
+            over.push(self.gone(kept));
+        }
+        over
+    }
+
+    /// Whether a file is kept.
+    pub(super) fn keeps(&self, file: FileId) -> bool {
+        self.files.contains(&file)
+    }
+
+    /// Removes and returns the files whose time is over.
+    pub(super) fn take_due(&mut self, now: Timestamp) -> Vec<FileId> {
+        let due = self.kept.iter().position(|kept| kept.until > now).unwrap_or(self.kept.len());
+        let due: Vec<_> = self.kept.drain(..due).collect();
+        due.into_iter().map(|kept| self.gone(kept)).collect()
+    }
+
+    fn gone(&mut self, kept: Kept) -> FileId {
+        self.files.remove(&kept.file);
+        self.bytes = self.bytes.saturating_sub(kept.bytes);
+        kept.file
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(secs: i64) -> Timestamp {
+        Timestamp { secs, nanos: 0 }
+    }
+
+    #[test]
+    fn each_is_kept_for_its_time() {
+        let mut lingering = ReplacedFiles::default();
+        assert_eq!(lingering.add(FileId(5), 10, 100, at(1)), []);
+        assert_eq!(lingering.add(FileId(6), 10, 100, at(2)), []);
+        assert!(lingering.keeps(FileId(5)) && !lingering.keeps(FileId(7)));
+        assert_eq!(lingering.take_due(at(1)), []);
+        assert_eq!(lingering.take_due(at(2)), [FileId(5)]);
+        assert!(!lingering.keeps(FileId(5)) && lingering.keeps(FileId(6)));
+        assert_eq!(lingering.take_due(at(9)), [FileId(6)]);
+        assert_eq!(lingering.bytes, 0);
+    }
+
+    #[test]
+    fn the_oldest_go_where_room_is_short() {
+        let mut lingering = ReplacedFiles::default();
+        assert_eq!(lingering.add(FileId(5), 60, 100, at(1)), []);
+        assert_eq!(lingering.add(FileId(6), 60, 100, at(1)), [FileId(5)]);
+        assert_eq!(lingering.add(FileId(7), 101, 100, at(1)), [FileId(6), FileId(7)]);
+        assert_eq!((lingering.bytes, lingering.kept.len()), (0, 0));
+        assert_eq!(lingering.add(FileId(8), 0, 0, at(1)), [], "nothing takes no room");
+        assert_eq!(lingering.add(FileId(8), 0, 0, at(1)), []);
+        let gone: Vec<_> = (0..MOST as u64).flat_map(|id| lingering.add(FileId(100 + id), 0, 0, at(1))).collect();
+        assert_eq!(gone, [FileId(8)]);
+        assert_eq!(lingering.kept.len(), lingering.files.len());
+    }
+}
