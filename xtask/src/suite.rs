@@ -1,17 +1,20 @@
-//! `cargo xtask test`: every check of the project, with the time each takes and the sum of all tests at the end.
+//! `cargo xtask test`: every check of the project. The ten slowest parts and the number of all tests follow at the end.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Instant;
 
-const STEPS: [(&str, &[&str]); 4] = [
+const STEPS: [(&str, &[&str]); 5] = [
     ("formatting", &["fmt", "--all", "--check"]),
     ("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+    ("documentation", &["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"]),
     ("tests", &["test", "--workspace", "--no-fail-fast"]),
     ("simulator", &["run", "--quiet", "--package", "sim", "--", "--seeds", "1..1001"]),
 ];
+
+/// How many of the slowest parts are listed.
+const SLOWEST: usize = 10;
 
 /// Programs that tests start, with their packages: guests with stock kernels.
 const NEEDS: &str = "qemu-system-x86_64 qemu-system-x86\ncpio cpio\n";
@@ -26,13 +29,17 @@ pub fn run(root: &Path) -> Result<(), Box<dyn Error>> {
         let step = Instant::now();
         println!("==> {name}: cargo {}", args.join(" "));
         let passed = step_passes(root, args, &mut sum)?;
-        let verdict = if passed { "passed" } else { "FAILED" };
-        println!("==> {name} {verdict} after {:.1} s", step.elapsed().as_secs_f64());
+        let (verdict, secs) = (if passed { "passed" } else { "FAILED" }, step.elapsed().as_secs_f64());
+        println!("==> {name} {verdict} after {secs:.1} s");
+        sum.end_step(name, secs);
         if !passed {
             failed.push(name);
         }
     }
-    println!("==> all steps took {:.1} s", start.elapsed().as_secs_f64());
+    println!("==> all steps took {:.1} s; the slowest parts:", start.elapsed().as_secs_f64());
+    for (name, secs) in sum.slowest() {
+        println!("{secs:8.1} s  {name}");
+    }
     if !failed.is_empty() {
         println!("==> FAILED: {}", failed.join(", "));
     }
@@ -44,12 +51,17 @@ pub fn run(root: &Path) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Runs one cargo command, passes its output on and counts the test results in it.
+/// Runs one cargo command, prints its output and counts the test results in it. Both outputs of the command share a pipe,
+/// because cargo names a test program on the one and the program prints its result on the other.
 fn step_passes(root: &Path, args: &[&str], sum: &mut Summary) -> Result<bool, Box<dyn Error>> {
-    let mut command = crate::cargo();
-    command.current_dir(root).args(args).env("WEIR_COMMIT", crate::sim::commit(root)).stdout(Stdio::piped());
-    let mut child = command.spawn().map_err(|e| format!("cannot start cargo: {e}"))?;
-    let mut output = BufReader::new(child.stdout.take().ok_or("cargo has no output")?);
+    let (reader, writer) = std::io::pipe()?;
+    let mut child = {
+        let mut command = crate::cargo();
+        command.current_dir(root).args(args).env("WEIR_COMMIT", crate::sim::commit(root));
+        command.env("RUSTDOCFLAGS", "-D warnings").stdout(writer.try_clone()?).stderr(writer);
+        command.spawn().map_err(|e| format!("cannot start cargo: {e}"))?
+    };
+    let mut output = BufReader::new(reader);
     let mut line = Vec::new();
     while output.read_until(b'\n', &mut line)? > 0 {
         std::io::stdout().write_all(&line)?;
@@ -59,17 +71,51 @@ fn step_passes(root: &Path, args: &[&str], sum: &mut Summary) -> Result<bool, Bo
     Ok(child.wait()?.success())
 }
 
-/// Tests over all test programs.
+/// Tests over all test programs, and the time of each part.
 #[derive(Default, PartialEq, Debug)]
 struct Summary {
     passed: u64,
     failed: u64,
+    /// The test program that runs.
+    program: String,
+    /// Test programs, and steps that run none, with their seconds.
+    parts: Vec<(String, f64)>,
+    /// How many of the parts were there when the step began.
+    before: usize,
 }
 
 impl Summary {
-    /// Adds the result of a test program, if `line` tells one: `test result: ok. 4 passed; 0 failed; ...`.
+    /// Ends a step. A step that ran no test program is a part of its own.
+    fn end_step(&mut self, name: &str, secs: f64) {
+        if self.parts.len() == self.before {
+            self.parts.push((name.to_owned(), secs));
+        }
+        self.before = self.parts.len();
+    }
+
+    /// The slowest parts, the slowest first.
+    fn slowest(&self) -> Vec<(String, f64)> {
+        let mut parts = self.parts.clone();
+        parts.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+        parts.truncate(SLOWEST);
+        parts
+    }
+
+    /// Reads a line of output. Records which test program runs (`Running tests/a.rs (target/debug/deps/a-0123)`,
+    /// `Doc-tests a`), and its result (`test result: ok. 4 passed; 0 failed; ...; finished in 0.05s`).
     fn count(&mut self, line: &str) {
-        let Some(result) = line.trim().strip_prefix("test result: ") else { return };
+        let line = line.trim();
+        if let Some(program) = line.strip_prefix("Running ").or_else(|| line.strip_prefix("Doc-tests ")) {
+            let file = program.rsplit('/').next().unwrap_or(program).trim_end_matches(')');
+            let name = file.rsplit_once('-').map_or(file, |(name, _)| name);
+            self.program = format!("{name}: {}", program.split(" (").next().unwrap_or(program));
+        }
+        let Some(result) = line.strip_prefix("test result: ") else { return };
+        if let Some(secs) =
+            result.rsplit_once("finished in ").and_then(|(_, secs)| secs.strip_suffix('s')?.parse().ok())
+        {
+            self.parts.push((self.program.clone(), secs));
+        }
         let counts = result.split_once(". ").map_or("", |(_, counts)| counts);
         for item in counts.split("; ") {
             match item.split_once(' ') {
@@ -89,13 +135,19 @@ mod tests {
     fn results_are_summed() {
         let mut sum = Summary::default();
         for line in [
+            "     Running unittests src/lib.rs (target/debug/deps/xdr-0123456789abcdef)",
             "running 4 tests",
             "test result: ok. 4 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.05s",
+            "   Doc-tests xdr",
             "test result: FAILED. 12 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n",
             "a test said: 7 passed; 7 failed",
         ] {
             sum.count(line);
         }
-        assert_eq!(sum, Summary { passed: 16, failed: 3 });
+        assert_eq!((sum.passed, sum.failed), (16, 3));
+        sum.end_step("tests", 9.0);
+        sum.end_step("clippy", 0.07);
+        let parts = [("xdr: xdr", 0.1), ("clippy", 0.07), ("xdr: unittests src/lib.rs", 0.05)];
+        assert_eq!(sum.slowest(), parts.map(|(name, secs)| (name.to_owned(), secs)));
     }
 }

@@ -298,7 +298,7 @@ impl OpenFile {
         }
     }
 
-    /// Returns whether the kernel has read all its pages under this delegation ([`File::delegation_number`]).
+    /// Returns whether the kernel has read all its pages under this delegation ([`File::delegation`]).
     pub(crate) fn are_pages_of(&self, delegation: u64) -> bool {
         self.pages.got_under.load(SeqCst) == delegation
     }

@@ -86,7 +86,7 @@ pub fn divide_by(
 /// (list I/O). On the mgr path each range needs its own request. So the mean length of the requests counts for them:
 /// `requests` returns their number on the direct path, at least one. The iods write ranges that are shorter than a
 /// block in the mean one by one, and must read the rest of incomplete blocks first. The mgr may join such ranges with
-/// ranges of other clients. They take the direct path only where [`LIST_RANGES`] or more of them fit in each request.
+/// ranges of other clients. They take the direct path only where `LIST_RANGES` or more of them fit in each request.
 /// An example is the changes of a program in mapped pages beside other clients: tens of thousands of such ranges.
 pub fn divide(
     ranges: &[ByteRange],

@@ -17,7 +17,7 @@ const RECORDS: u32 = 1;
 const END: u32 = 2;
 /// A block is closed once it has so many bytes.
 const BLOCK: usize = 256 << 10;
-/// Maximum number of bytes of a block: one more record may begin below [`BLOCK`].
+/// Maximum number of bytes of a block: one more record may begin below `BLOCK`.
 pub const BLOCK_MAX: usize = BLOCK + RECORD_HEAD + limits::KEY_MAX + limits::VALUE_MAX;
 /// Bytes of a record before its key.
 const RECORD_HEAD: usize = 6;

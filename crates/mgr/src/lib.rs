@@ -1,7 +1,7 @@
 //! The metadata server (mgr): it connects NFS, the namespace and layouts to the network, and does I/O on the iods for
 //! clients without layouts.
 //!
-//! [`format`] makes a file system, [`Mgr::start`] serves it.
+//! [`format()`] makes a file system, [`Mgr::start`] serves it.
 
 mod backchannel;
 mod background;

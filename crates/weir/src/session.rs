@@ -13,7 +13,7 @@ const DISCONNECT_PATIENCE: Duration = Duration::from_secs(2);
 /// Options of every command that talks to a cluster.
 #[derive(clap::Args, Clone)]
 pub struct Connect {
-    /// The default file system for names without a host, weir://host[:port][/directory] [env: WEIR_URL]
+    /// The default file system for names without a host, `weir://host[:port][/directory]` [env: WEIR_URL]
     // The environment is asked apart: usage lines would show the option as one that must be given.
     #[arg(long, value_name = "URL")]
     url: Option<OsString>,

@@ -47,7 +47,7 @@ pub struct Client {
     pub origin: Machine,
     /// Whether a CREATE_SESSION has confirmed it.
     pub confirmed: bool,
-    /// The implementation id that the client sends (§18.35.3); for people, and see [`State::is_own`].
+    /// The implementation id that the client sends (§18.35.3); for people, and for `State::is_own`.
     pub implementation: Option<nfs_impl_id4>,
     /// Last renewal of the lease.
     pub renewed: Timestamp,

@@ -61,7 +61,7 @@ impl Key {
     }
 
     /// Derives an id from `of`: the same input gives the same id, and only holders of the secret can compute it. Used
-    /// for owners of connections ([`Origin`](super::Origin)) and for devices.
+    /// for owners of connections ([`Origin`]) and for devices.
     pub fn derived_id(&self, of: &[u8]) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&[DOMAIN_ID]).update(of);
