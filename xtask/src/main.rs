@@ -2,6 +2,7 @@
 
 mod apt;
 mod bench;
+mod docs;
 mod drills;
 mod fuzz;
 mod hostile;
@@ -32,6 +33,10 @@ enum Task {
     Ci,
     /// Run an experiment of `bench/`, or list them
     Bench(bench::Options),
+    /// Build the guide as a book (target/docs/book) and the manual pages (target/docs/man)
+    ///
+    /// Installs mdBook below target/tools if it is absent. Fails when mdBook warns.
+    Docs(docs::Options),
     /// Copy a real tree in and out while daemons are killed and connections cut, round after round
     ///
     /// Every round kills an iod, the mgr, both, and cuts connections, each during a copy in and a copy out, compares the
@@ -51,6 +56,7 @@ fn run(task: &Task, root: &Path) -> Result<(), Box<dyn Error>> {
     match task {
         Task::Test | Task::Ci => suite::run(root),
         Task::Bench(options) => bench::run(options, root),
+        Task::Docs(options) => docs::run(options, root),
         Task::Drills(options) => drills::run(options, root),
         Task::Fuzz(options) => fuzz::run(options, root),
         Task::Sim(options) => sim::run(options, root),

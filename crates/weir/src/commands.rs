@@ -13,6 +13,7 @@ pub mod guard;
 mod iod;
 mod ln;
 mod ls;
+mod man;
 mod mgr;
 mod mkdir;
 mod mkfs;
@@ -94,6 +95,8 @@ pub enum Command {
     Scrub(scrub::Args),
     /// Print shell completions
     Completions(completions::Args),
+    /// Write manual pages
+    Man(man::Args),
     /// Stand guard over a mount: started by mounts, for themselves
     #[command(hide = true)]
     Guard(guard::Args),
@@ -136,6 +139,7 @@ impl Command {
             Command::Restore(args) => restore::run(args),
             Command::Scrub(args) => scrub::run(args),
             Command::Completions(args) => completions::run(args),
+            Command::Man(args) => man::run(args),
             Command::Guard(args) => guard::run(args),
         }
     }

@@ -17,6 +17,8 @@ mod logging;
 mod modes;
 mod mounted;
 mod nfs;
+#[cfg(test)]
+mod reference;
 mod replay;
 mod session;
 mod show;

@@ -34,6 +34,8 @@ mod names;
 mod permissions;
 #[path = "../../client/tests/support/proxy.rs"]
 mod proxy;
+#[path = "end_to_end/quick_start.rs"]
+mod quick_start;
 #[path = "end_to_end/real_tree.rs"]
 mod real_tree;
 #[path = "end_to_end/replay.rs"]

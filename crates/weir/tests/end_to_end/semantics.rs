@@ -1,7 +1,8 @@
 //! The examples of docs/SEMANTICS.md, run as they stand there.
 
 use crate::cluster::{Cluster, WEIR};
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A command line, and what it says with its exit code.
@@ -23,6 +24,16 @@ fn examples(markdown: &str) -> Vec<Example> {
         }
     }
     found
+}
+
+/// Other pages have no commands after `$`, which nobody would run.
+#[test]
+fn only_these_examples_begin_with_a_prompt() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let pages = std::fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path());
+    let has_prompt = |page: &PathBuf| page.is_file() && std::fs::read_to_string(page).unwrap().contains("\n$ ");
+    let with: Vec<_> = pages.filter(has_prompt).filter_map(|page| page.file_name().map(OsString::from)).collect();
+    assert_eq!(with, ["SEMANTICS.md"]);
 }
 
 #[test]
