@@ -39,7 +39,6 @@ pub use config::{Carrier, Config, KNOWN_FILES, Powers, driver};
 pub use guard::stand_guard;
 pub use mounted::{Mounted, detach_dead, place_of, remount, source_at, unmount};
 pub use namespaces::{Holder, device_at, holder};
-pub use transports::uring::thread_begins;
 
 /// An errno value, such as 2 for "no such file or directory".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

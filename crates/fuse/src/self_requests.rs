@@ -12,13 +12,11 @@ use std::thread::{self, JoinHandle};
 ///
 /// # Errors
 /// Those of starting a thread.
-/// Those of starting a thread.
 pub(crate) fn spawn<T: Send + 'static>(
     name: String,
     ask: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
     let apart = move || {
-        crate::thread_begins();
         // Where that fails (Linux before 5.9), the thread keeps the shared table.
         let _ = let_go_of_descriptors();
         ask()

@@ -153,7 +153,6 @@ impl Mounts {
 pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        .on_thread_start(fuse::thread_begins)
         .build()
         .map_err(|e| Failure::from(e).about("cannot start threads"))
 }

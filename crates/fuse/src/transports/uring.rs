@@ -7,7 +7,6 @@
 //! INIT, interrupts and FORGET still arrive through the device, and notifications to the kernel go there. So this
 //! transport uses a device transport as well.
 
-mod affinity;
 mod entry;
 mod nudge;
 mod ring;
@@ -17,7 +16,6 @@ use crate::abi;
 use crate::dispatch::Dispatcher;
 use crate::reply::Reply;
 use crate::transport::Transport;
-use affinity::Watch;
 use ring::{Over, Ring, Server};
 use rustix::fd::RawFd;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -29,7 +27,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 pub(crate) use crate::abi::uring::SWITCH;
-pub use affinity::thread_begins;
 
 const EINVAL: Errno = Errno(22);
 /// The bit that marks tickets of rings; tickets of the device do not have it.
@@ -79,15 +76,13 @@ impl Uring {
         let queues = queues.filter(|count| *count > 0).ok_or_else(|| io::Error::other("too many processors"))?;
         // Processors that are offline share the threads of the other processors.
         let count = std::thread::available_parallelism().map_or(1, usize::from).min(queues.into());
-        let watch = Watch::new().inspect_err(|error| tracing::debug!("rings give way to nobody: {error}"));
-        let watch = watch.ok().map(Arc::new);
         let (mut rings, mut threads, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..count {
             let own: Vec<u16> = (number as u16..queues).step_by(count).collect();
             let ring = Arc::new(Ring::new(own.len(), payload)?);
             rings.push(ring.clone());
             let ((go, start), (made, ready)) = (mpsc::channel(), mpsc::channel());
-            let over = Over { device, place: place.into(), watch: watch.clone() };
+            let over = Over { device, place: place.into() };
             let run = move || serve(ring, number as u32, &own, &over, &made, &start);
             threads.push(Builder::new().name(format!("fuse-ring-{number}")).spawn(run)?);
             ready.recv().unwrap_or_else(|_| Err(io::Error::other("its thread died")))?;

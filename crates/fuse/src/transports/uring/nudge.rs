@@ -16,8 +16,6 @@ const ATTRIBUTE: &str = "user.weir.mount.access";
 /// Makes a request arrive through the queue of this processor, of the file system mounted at `place`. Each request has
 /// a thread of its own: the kernel may queue this request as well, until the next one arrives.
 pub(super) fn nudge(queue: u16, place: &Arc<Path>) {
-    // The requesting thread must not yield, from its beginning.
-    crate::thread_begins();
     let place = place.clone();
     // If the thread cannot be bound to that processor, requests of the queue may have to wait.
     let ask = move || drop(ask(queue, &place));

@@ -1,6 +1,5 @@
 //! A ring: a thread that takes the requests of one or more processors and hands replies back.
 
-use super::affinity::{Member, Watch};
 use super::entry::Entry;
 use super::nudge::nudge;
 use crate::abi::uring as abi;
@@ -94,8 +93,6 @@ pub(super) struct Over {
     pub(super) device: RawFd,
     /// The mount point.
     pub(super) place: Arc<Path>,
-    /// The watcher of the threads, if available.
-    pub(super) watch: Option<Arc<Watch>>,
 }
 
 /// The thread of a ring.
@@ -109,8 +106,6 @@ pub(super) struct Server {
     buffers: Arc<Buffers>,
     /// The mount point.
     place: Arc<Path>,
-    /// Counts requests for the watcher.
-    pulse: Option<Member>,
 }
 
 impl Server {
@@ -120,11 +115,8 @@ impl Server {
         kernel.submitter().register_files(&[over.device])?;
         let queues = queues.iter().map(|&number| Queue { number, all: 0, free: 0, behind: false }).collect();
         let buffers = Buffers::new(ring.payload);
-        let pulse = over.watch.as_ref().and_then(|watch| {
-            watch.join().inspect_err(|error| tracing::debug!(number, "a ring that gives way to nobody: {error}")).ok()
-        });
         let place = over.place.clone();
-        let mut server = Server { ring, number, kernel, queues, alive: 0, buffers, place, pulse };
+        let mut server = Server { ring, number, kernel, queues, alive: 0, buffers, place };
         server.listen()?;
         Ok(server)
     }
@@ -239,9 +231,6 @@ impl Server {
             let error = io::Error::from_raw_os_error(-completion.result());
             tracing::debug!(index, "the kernel gives an entry up: {error}");
             return Ok(());
-        }
-        if let Some(pulse) = &self.pulse {
-            pulse.beat();
         }
         let index = index as usize;
         let Some(entry) = self.ring.entries[index].get() else { return Ok(()) };
