@@ -8,3 +8,4 @@ pub(crate) mod recent_attrs;
 pub(crate) mod set_sizes;
 pub(crate) mod sync_mount;
 pub(crate) mod write_back;
+pub(crate) mod writers;

@@ -14,11 +14,18 @@ use crate::signals;
 use crate::transport::Transport;
 use futures_util::future::{BoxFuture, FutureExt};
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use tokio::runtime::Handle;
+
+/// A transport that passes requests to a dispatcher.
+pub(crate) trait Serve: Transport {
+    /// Passes requests to the dispatcher until the file system is unmounted.
+    fn serve(self: Arc<Self>, dispatcher: Arc<Dispatcher>) -> io::Result<()>;
+}
 
 const EINTR: Errno = Errno(4);
 const EIO: Errno = Errno(5);

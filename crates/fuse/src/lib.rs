@@ -12,6 +12,7 @@ mod coherence;
 mod config;
 mod control;
 mod dispatch;
+mod execute;
 mod expectations;
 mod fs;
 mod guard;

@@ -2,7 +2,7 @@
 
 use crate::coherence::write_back::WriteBack;
 use crate::config::{Carrier, Config};
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, Serve};
 use crate::fs::FileSystem;
 use crate::guard::Guard;
 use crate::inode_limit;
@@ -50,7 +50,8 @@ impl Mounted {
         let (transport, carrier) = transport(fd, &dir, &config, carrier);
         let guard = guard(&config, &dir);
         let fs = FileSystem::new(mount, root, config).map_err(|e| io::Error::other(e.to_string()))?;
-        fs.connect(&transport);
+        let notifies: Arc<dyn Transport> = transport.clone();
+        fs.connect(&notifies);
         tokio::spawn(inode_limit::watch(Arc::downgrade(&fs)));
         fs.read_ahead.mounted_at(&dir);
         fs.write_back.mounted_at(&dir);
@@ -133,7 +134,7 @@ fn guard(config: &Config, dir: &Path) -> Option<Guard> {
 }
 
 /// Creates the transport, and returns which one it is.
-fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc<dyn Transport>, Carrier) {
+fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc<dyn Serve>, Carrier) {
     let (number, threads) = (fd.as_raw_fd(), config.threads.max(1));
     let device = Arc::new(Device::new(fd, threads, PAYLOAD_MAX));
     if carrier == Carrier::Uring {

@@ -2,7 +2,7 @@
 
 use crate::coherence::mmap::MappedPages;
 use crate::coherence::recent_attrs::Mark;
-use crate::coherence::write_back::Writing;
+use crate::coherence::writers::Writing;
 use crate::lock_owners::LockOwners;
 use crate::{Errno, abi};
 use client::{Entry, File, ReadDir};

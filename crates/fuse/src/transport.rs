@@ -1,16 +1,11 @@
 //! The transport trait: carries requests from the kernel to the mount, and replies back to the kernel.
 
-use crate::dispatch::Dispatcher;
 use crate::reply::Reply;
 use std::io;
-use std::sync::Arc;
 
 /// A channel to and from the kernel. Each request has a *ticket*, a number by which the transport finds the place for
 /// the reply. Replies may come at any time, from any thread, in any order.
 pub(crate) trait Transport: Send + Sync {
-    /// Passes requests to the dispatcher until the file system is unmounted.
-    fn serve(self: Arc<Self>, dispatcher: Arc<Dispatcher>) -> io::Result<()>;
-
     /// Replies to a request.
     fn answer(&self, ticket: u64, unique: u64, reply: Reply);
 

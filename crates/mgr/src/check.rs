@@ -13,7 +13,7 @@ mod run;
 mod scrubbed;
 mod truncations;
 
-use crate::gateway::NfsServer;
+use crate::fs::NfsServer;
 use crate::paths;
 use bytes::Bytes;
 use run::Step;

@@ -1,8 +1,9 @@
 //! Reports of data servers: iods report the writes of kernel clients, and ask how long files are (NEWS and LENGTHS).
 
+use crate::clock::now;
 use crate::counters::add;
 use crate::iods::Link;
-use crate::volume::{Volume, now};
+use crate::volume::Volume;
 use futures_util::future::join_all;
 use net::task;
 use std::collections::HashMap;

@@ -1,13 +1,16 @@
 //! The file system of the NFS server: it implements the server's trait and passes each call to the namespace or to
 //! [`Volume`].
 
+use crate::backchannel::Backchannel;
+use crate::clock::now;
 use crate::handle;
-use crate::volume::{Volume, now};
+use crate::volume::Volume;
 use bytes::Bytes;
 use layout::kinds::{files, flexfiles, native};
 use meta::{ChangeInfo, How, SetXattr};
 use nfs::exports::{Place, Terms, View};
 use nfs::fs::*;
+use nfs::server::Server;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +21,9 @@ use types::{
 /// The file system that the NFS server uses; clones share it.
 #[derive(Clone, Debug)]
 pub struct Files(pub(crate) Arc<Volume>);
+
+/// The NFS server of a mgr.
+pub(crate) type NfsServer = Server<Files, Backchannel>;
 
 /// The access that every client has to a pseudo directory above an export.
 const ON_THE_WAY: u32 = access::READ | access::LOOKUP | access::EXECUTE;

@@ -4,17 +4,17 @@ use crate::backchannel::Backchannel;
 use crate::background::scrub;
 use crate::caller::Seen;
 use crate::check::Checks;
+use crate::clock::now;
 use crate::dumps::Dumps;
-use crate::fs::Files;
+use crate::fs::NfsServer;
 use crate::local_socket_hint::LocalSocket;
 use crate::random::Random;
 use crate::refused_clients::{Asked, RefusedClients};
-use crate::volume::now;
 use crate::{caller, status};
 use net::Address;
 use net::rpc::{CallContext, Refusal, Service};
 use nfs::exports::View;
-use nfs::server::{Call, Server, reply_bound};
+use nfs::server::{Call, reply_bound};
 use nfs::state::ConnectionId;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -34,9 +34,6 @@ const NFSPROC4_COMPOUND: u32 = 1;
 /// The reply to callers that may not check a file system.
 const NOT_ALLOWED: &str = "only the superuser and the owner of the root directory may check or dump a file system, from where exports let \
      them; root on the machine of the mgr always may";
-
-/// The NFS server of a mgr.
-pub(crate) type NfsServer = Server<Files, Backchannel>;
 
 /// Answers every call to the mgr.
 pub(crate) struct Gateway {

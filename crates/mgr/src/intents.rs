@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::{Cred, FileId, Generation, Status};
 
-use crate::volume::now;
+use crate::clock::now;
 
 /// Number of notes that one read of the namespace returns at most.
 const PAGE: usize = 4096;

@@ -9,6 +9,7 @@ mod epochs;
 mod given;
 mod keeper;
 mod link;
+pub(crate) mod objects;
 mod recover;
 mod register;
 mod verifiers;

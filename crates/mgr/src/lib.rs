@@ -9,6 +9,7 @@ mod backup;
 mod caller;
 mod check;
 mod clients;
+mod clock;
 mod cluster_file;
 mod config;
 mod counters;

@@ -1,9 +1,9 @@
 //! The metadata store in the mgr's directory: its creation, and its opening with a separate error for each mistake.
 
 use crate::backup;
+use crate::clock::now;
 use crate::cluster_file::ClusterFile;
 use crate::error::{Error, io_error, random};
-use crate::volume::now;
 use bytes::Bytes;
 use meta::{Embedded, Format, Namespace};
 use std::os::unix::fs::MetadataExt;

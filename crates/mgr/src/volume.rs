@@ -86,10 +86,6 @@ pub(crate) struct Volume {
     pub(crate) orphans_left: AtomicBool,
 }
 
-pub(crate) fn now() -> Timestamp {
-    net::clock::now().into()
-}
-
 impl Volume {
     /// Returns the layout of a new file in `dir`; while too few iods are up, a record of the policy that chooses them
     /// at first use.

@@ -12,6 +12,7 @@ use crate::caller_syscall;
 use crate::coherence::kernel_size::{self, KernelSizes};
 use crate::coherence::page_twins::{self, PageTwins};
 use crate::coherence::sync_mount::SyncMount;
+use crate::coherence::writers::{Writers, Writing};
 use crate::fs::FileSystem;
 use crate::mounting;
 use crate::opens::OpenFile;
@@ -22,11 +23,10 @@ use bytes::Bytes;
 use client::{Access, File, Keeper, Segment};
 use futures_util::future::BoxFuture;
 use rustix::fs::OFlags;
-use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 use types::{Attrs, ByteRange, FileId, FileKind};
 
@@ -62,29 +62,6 @@ pub(crate) struct WriteBack {
     turns: [tokio::sync::Mutex<()>; TURNS],
 }
 
-/// Files that are written to the page cache.
-#[derive(Default)]
-struct Writers(Mutex<HashMap<u64, Cached>>);
-
-/// A file that is written to the page cache.
-#[derive(Default)]
-struct Cached {
-    /// How many opens write it to the page cache.
-    opens: usize,
-    /// Whether other clients have it open, too.
-    shared: bool,
-    /// Whether the mount refuses the kernel's dirty pages of the file.
-    given_up: bool,
-    /// Pages as the kernel got them, while the file is shared.
-    twins: PageTwins,
-}
-
-/// An open that writes a file to the page cache, until this is dropped.
-pub(crate) struct Writing {
-    writers: Arc<Writers>,
-    number: u64,
-}
-
 /// The file is not exclusive to this mount, so it has to be written past the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NotAlone;
@@ -92,24 +69,6 @@ pub(crate) struct NotAlone;
 /// Returns whether these open flags allow writes.
 fn writes(flags: u32) -> bool {
     OFlags::from_bits_retain(flags).intersects(OFlags::WRONLY | OFlags::RDWR)
-}
-
-impl Writers {
-    fn table(&self) -> MutexGuard<'_, HashMap<u64, Cached>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Writing {
-    fn drop(&mut self) {
-        let mut table = self.writers.table();
-        if let Some(cached) = table.get_mut(&self.number) {
-            cached.opens -= 1;
-            if cached.opens == 0 {
-                table.remove(&self.number);
-            }
-        }
-    }
 }
 
 impl WriteBack {
@@ -173,8 +132,7 @@ impl WriteBack {
         if !self.wants(flags) {
             return Err(NotAlone);
         }
-        self.writers.table().entry(number).or_default().opens += 1;
-        let writing = Writing { writers: self.writers.clone(), number };
+        let writing = Writing::begin(&self.writers, number);
         // Checked after that, so that a recall from here on finds the file in the table. A writer has to be able to
         // read, as the kernel fills up pages by reading.
         if file.is_alone() && file.is_readable() { Ok(Some(writing)) } else { Err(NotAlone) }

@@ -1,7 +1,7 @@
 //! The transport over `/dev/fuse`: reads requests from the device and writes replies to it.
 
 use crate::buffers::Buffers;
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, Serve};
 use crate::reply::{Reply, header};
 use crate::request::{Header, Request};
 use crate::transport::Transport;
@@ -91,7 +91,7 @@ impl Device {
     }
 }
 
-impl Transport for Device {
+impl Serve for Device {
     fn serve(self: Arc<Self>, dispatcher: Arc<Dispatcher>) -> io::Result<()> {
         std::thread::scope(|scope| {
             let serve = || self.read_requests(&dispatcher);
@@ -104,7 +104,9 @@ impl Transport for Device {
             ended.fold(first, |all, one| all.and(one))
         })
     }
+}
 
+impl Transport for Device {
     fn answer(&self, _ticket: u64, unique: u64, reply: Reply) {
         let sent = match reply {
             Reply::None => return,

@@ -13,7 +13,7 @@ mod ring;
 
 use crate::Errno;
 use crate::abi;
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, Serve};
 use crate::reply::Reply;
 use crate::transport::Transport;
 use ring::{Over, Ring, Server};
@@ -39,7 +39,7 @@ fn ticket(ring: u32, entry: u32) -> u64 {
 
 /// The rings, and the device transport.
 pub(crate) struct Uring {
-    classic: Arc<dyn Transport>,
+    classic: Arc<dyn Serve>,
     rings: Vec<Arc<Ring>>,
     threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
     /// Whether the rings start when the kernel has received the answer to INIT.
@@ -70,7 +70,7 @@ fn processors(possible: &str) -> Option<usize> {
 impl Uring {
     /// Creates rings for an open device of the mount at `place`, for requests with up to `payload` bytes, beside the
     /// classic transport over the device. Fails if the system allows no rings.
-    pub(crate) fn new(device: RawFd, place: &Path, classic: Arc<dyn Transport>, payload: usize) -> io::Result<Uring> {
+    pub(crate) fn new(device: RawFd, place: &Path, classic: Arc<dyn Serve>, payload: usize) -> io::Result<Uring> {
         let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
         let queues = processors(&possible).and_then(|count| u16::try_from(count).ok());
         let queues = queues.filter(|count| *count > 0).ok_or_else(|| io::Error::other("too many processors"))?;
@@ -149,7 +149,7 @@ fn serve(
     }
 }
 
-impl Transport for Uring {
+impl Serve for Uring {
     fn serve(self: Arc<Self>, dispatcher: Arc<Dispatcher>) -> io::Result<()> {
         *lock(&self.dispatcher) = Some(dispatcher.clone());
         let served = self.classic.clone().serve(dispatcher);
@@ -159,7 +159,9 @@ impl Transport for Uring {
         let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("panic"))));
         ended.fold(served, |all, one| all.and(one))
     }
+}
 
+impl Transport for Uring {
     fn wants(&self) -> u64 {
         abi::init::OVER_IO_URING
     }

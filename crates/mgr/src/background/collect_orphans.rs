@@ -8,15 +8,15 @@
 //! the namespace. Then they may be the last copy of a user's data, and are left for `weir fsck` to show.
 
 use crate::counters::add;
-use crate::gateway::NfsServer;
-use crate::iods::Link;
+use crate::fs::NfsServer;
+use crate::iods::{Link, objects};
 use crate::volume::Volume;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use types::{FileId, Generation, Status};
-use wire::native::{ListArgs, ListEntry, ListReply, Nothing, ObjectArgs, Procedure, Rights, STORE_OBJECT};
+use types::{FileId, Status};
+use wire::native::ListEntry;
 
 /// Interval between two passes over an iod that stays up.
 const EVERY: Duration = Duration::from_secs(6 * 3600);
@@ -74,7 +74,7 @@ async fn walk(volume: &Volume, link: &Link) -> Result<(), Status> {
     for (next, entry) in strays {
         // The object was listed some time ago.
         if is_stray(volume, next, entry.object)? {
-            remove(link, &entry).await?;
+            objects::remove(link, &entry).await?;
             add(&volume.counters.objects_collected, 1);
             tracing::info!(object = entry.object.0, iod = %link.hello.iod, "removed an object whose file is gone");
         }
@@ -91,7 +91,7 @@ async fn strays(volume: &Volume, link: &Link) -> Result<Vec<(FileId, ListEntry)>
         let begun = Instant::now();
         // Read before the list: an object from this number on may belong to a file created since.
         let next = volume.namespace.next_id()?;
-        let page = list(link, after, PAGE).await?;
+        let page = objects::list(link, after, PAGE).await?;
         add(&volume.counters.objects_listed, page.entries.len() as u64);
         let last = page.entries.last().map(|entry| entry.object.0);
         for entry in page.entries {
@@ -105,12 +105,6 @@ async fn strays(volume: &Volume, link: &Link) -> Result<Vec<(FileId, ListEntry)>
         }
         tokio::time::sleep((begun.elapsed() * REST).max(REST_MIN)).await;
     }
-}
-
-/// Lists the next objects of an iod after `after`, 0 for the first.
-pub(crate) async fn list(link: &Link, after: u64, max: u32) -> Result<ListReply, Status> {
-    let cap = link.capability(STORE_OBJECT, Generation::default(), Rights::ADMIN);
-    link.call(Procedure::List, &ListArgs { cap, after, max }).await
 }
 
 /// Returns whether an object belongs to no file and may be deleted. `next` is from before the object was listed.
@@ -131,10 +125,4 @@ pub(crate) fn is_of_no_file(volume: &Volume, next: FileId, object: FileId) -> Re
     }
     let doomed = volume.namespace.doomed(FileId(object.0.saturating_sub(1)), 1)?;
     Ok(doomed.first().is_none_or(|doomed| doomed.id != object))
-}
-
-/// Removes an object as it was listed; an object whose generation has risen since stays.
-pub(crate) async fn remove(link: &Link, entry: &ListEntry) -> Result<(), Status> {
-    let cap = link.capability(entry.object, entry.generation, Rights::ADMIN);
-    link.call::<Nothing>(Procedure::Remove, &ObjectArgs { cap }).await.map(drop)
 }

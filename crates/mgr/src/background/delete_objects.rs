@@ -1,9 +1,10 @@
 //! Deletion of the objects of deleted files: a background task that works from a durable list until every iod has
 //! deleted them.
 
+use crate::clock::now;
 use crate::counters::add;
 use crate::proxy::Objects;
-use crate::volume::{Volume, now};
+use crate::volume::Volume;
 use futures_util::{StreamExt, stream};
 use meta::Doomed;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Completion of noted work: a background task that learns unreported sizes and finishes truncations and fences on
 //! every iod.
 
-use crate::gateway::NfsServer;
+use crate::fs::NfsServer;
 use crate::volume::Volume;
 use futures_util::{StreamExt, stream};
 use std::collections::HashSet;

@@ -3,8 +3,9 @@
 //! A kernel client whose data server refuses connections switches to the mgr by itself. If the data server is silent,
 //! it retries for minutes. In both cases it tries the data server again later, under the layout that it holds.
 
-use crate::gateway::NfsServer;
-use crate::volume::{Volume, now};
+use crate::clock::now;
+use crate::fs::NfsServer;
+use crate::volume::Volume;
 use futures_util::{StreamExt, stream};
 use layout::kinds::native;
 use std::collections::BTreeSet;

@@ -3,11 +3,12 @@
 
 mod job;
 
-use crate::background::collect_orphans;
+use crate::clock::now;
 use crate::iods::Link;
+use crate::iods::objects;
 use crate::paths;
 use crate::proxy::{Objects, Suspect};
-use crate::volume::{Volume, now};
+use crate::volume::Volume;
 use job::{Found, Job};
 use layout::kinds::native::{KIND, Record};
 use meta::{Embedded, Namespace};
@@ -263,7 +264,7 @@ async fn count(volume: &Volume, serial: u64, iods: &[u16]) -> Result<(), Status>
     for iod in iods {
         let mut after = 0;
         loop {
-            let page = collect_orphans::list(&*volume.iods.link(*iod)?, after, LIST_MAX as u32).await?;
+            let page = objects::list(&*volume.iods.link(*iod)?, after, LIST_MAX as u32).await?;
             objects += page.entries.len() as u64;
             // The allocated size includes the header of an object. A scrub reads neither the header nor holes.
             let data = page.entries.iter().map(|e| e.size.min(e.allocated.saturating_sub(4096)));

@@ -2,7 +2,7 @@
 
 use super::finding::{self, Kind};
 use super::run::{Check, Checked, Stop};
-use crate::volume::now;
+use crate::clock::now;
 use crate::{clients, iods};
 use bytes::Bytes;
 use meta::engine::Walk;

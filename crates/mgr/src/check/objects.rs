@@ -4,9 +4,10 @@
 use super::finding::Kind;
 use super::run::{Check, Checked};
 use crate::background::collect_orphans;
+use crate::clock::now;
+use crate::iods::objects;
 use crate::iods::{Link, Registered};
 use crate::proxy::Objects;
-use crate::volume::now;
 use meta::schema::Intent;
 use meta::{FileState, Layout};
 use types::{FileId, FileKind, Status};
@@ -44,7 +45,7 @@ impl Check {
         let mut after = 0;
         loop {
             let next = self.volume.namespace.next_id()?;
-            let page = collect_orphans::list(link, after, PAGE).await?;
+            let page = objects::list(link, after, PAGE).await?;
             self.counts.objects += page.entries.len() as u64;
             for entry in &page.entries {
                 self.object(iod, link, (next, after), entry).await?;
@@ -96,7 +97,7 @@ impl Check {
         if !self.repair {
             return self.found(finding).await;
         }
-        let removed = collect_orphans::remove(link, entry).await;
+        let removed = objects::remove(link, entry).await;
         self.mended(finding, removed.map(|()| true)).await
     }
 
@@ -157,7 +158,7 @@ impl Check {
 
     /// Returns the current state of an object; `from` is the start of the listing that contained it.
     async fn again(&self, link: &Link, from: u64, entry: &ListEntry) -> Result<Option<ListEntry>, Status> {
-        let page = collect_orphans::list(link, from, LIST_MAX as u32).await?;
+        let page = objects::list(link, from, LIST_MAX as u32).await?;
         Ok(page.entries.into_iter().find(|now| now.object == entry.object))
     }
 

@@ -1,7 +1,7 @@
 //! One run of the online check, from its start to its end.
 
 use super::finding::Kind;
-use crate::gateway::NfsServer;
+use crate::fs::NfsServer;
 use crate::volume::Volume;
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -6,11 +6,11 @@
 
 use super::Volume;
 use super::gathering::Why;
+use crate::clock::now;
 use crate::counters::add;
 use crate::fs::own_ctx;
 use crate::intents::Cut;
 use crate::locks::FileGuard;
-use crate::volume::now;
 use layout::gather::Part;
 use meta::Ending;
 use meta::schema::{Intent, Noted};

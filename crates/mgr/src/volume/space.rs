@@ -1,9 +1,9 @@
 //! The space that files with holes use (`st_blocks`), as their iods report it, because it is stored nowhere.
 
 use super::Volume;
+use crate::clock::now;
 use crate::counters::add;
 use crate::space::Next;
-use crate::volume::now;
 use futures_util::{StreamExt, stream};
 use net::task;
 use std::pin::pin;

@@ -1,0 +1,97 @@
+//! Execution of a request, and the answer to a request whose path leads elsewhere or whose file is gone.
+
+use crate::Errno;
+use crate::caller_syscall::{self, Call};
+use crate::fs::{Answer, FileSystem, told};
+use crate::ops::{self, InDirectory};
+use crate::reply::Reply;
+use crate::request::{Header, Request};
+use std::sync::Arc;
+use std::time::Duration;
+
+const ENOENT: Errno = Errno(2);
+const ESTALE: Errno = Errno(116);
+
+impl FileSystem {
+    /// Executes a request.
+    pub(crate) async fn carry_out(self: Arc<Self>, mut request: Request) -> Reply {
+        request.header.expects = self.expects(&request);
+        let _asking = self.asks(&request);
+        let header = request.header;
+        let mut again = header.expects.then(|| Box::new(request.clone()));
+        let mut outcome = ops::carry_out(&self, request).await;
+        // Boxed because it is rare, as are the calls below.
+        if matches!(outcome, Err(Errno::UNWALKED))
+            && let Some(request) = again.take()
+        {
+            outcome = Box::pin(self.carry_out_unchecked(*request)).await;
+        }
+        match (&outcome, again) {
+            (Err(Errno::MOVED), Some(request)) => outcome = Box::pin(self.moved(*request)).await,
+            (Err(ESTALE), _) => outcome = Box::pin(self.gone(&header)).await,
+            _ => self.answered(&header, &outcome),
+        }
+        tracing::trace!(unique = header.unique, opcode = header.opcode, node = header.node, failed = ?outcome.as_ref().err());
+        outcome.unwrap_or_else(Reply::Failed)
+    }
+
+    /// Returns the answer to a request about a file that another client has removed. After ESTALE the kernel walks the
+    /// path again, once in a system call. A thread that has a removed directory open gets the answer of a local file
+    /// system: the directory is empty, and its attributes still exist.
+    async fn gone(&self, header: &Header) -> Answer {
+        if !self.has_kernel_walk_again(header).await {
+            let outcome = self.gone_for_good(header);
+            self.answered(header, &outcome);
+            return outcome;
+        }
+        Err(ESTALE)
+    }
+
+    /// Returns whether the kernel walks a path again when the answer is ESTALE. If so, the caller must answer ESTALE:
+    /// the rewalk is registered.
+    async fn has_kernel_walk_again(&self, header: &Header) -> bool {
+        let in_directory = InDirectory::of(header.opcode);
+        let by_path = matches!(in_directory, Some(InDirectory::Name | InDirectory::Itself));
+        if by_path && self.nodes.comes_again(header.node, header.pid) || !by_path && !header.expects {
+            return false;
+        }
+        let call: Call = caller_syscall::look(header.pid, |call| call).await;
+        if self.rewalks.is_walking(header.pid, call.text()) || by_path && call.is_fstat() {
+            return false;
+        }
+        if by_path && call.opens() {
+            // `ops::open` has done this already for OPEN, but not for a lookup or a GETATTR within open(2).
+            self.open_unlink_races.gone(header.pid, header.node);
+        }
+        self.rewalks.begin(header.pid, call.text());
+        true
+    }
+
+    /// Returns the answer where the kernel would not walk the path again: the directory is empty, and its attributes
+    /// still exist.
+    pub(crate) fn gone_for_good(&self, header: &Header) -> Answer {
+        match InDirectory::of(header.opcode) {
+            Some(InDirectory::Entries | InDirectory::Name) => Err(ENOENT),
+            Some(InDirectory::Itself) => {
+                let attrs = self.nodes.removed(header.node).ok_or(ESTALE)?;
+                Ok(told(header, &attrs, Duration::ZERO))
+            }
+            None => Err(ESTALE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_takes_little_room() {
+        fn room<A, B, F: Future>(_: fn(A, B) -> F) -> usize {
+            size_of::<F>()
+        }
+        // The whole future is allocated and moved for each request, also for a request that ends at once.
+        let room = room(FileSystem::carry_out);
+        assert!(room <= 4096, "{room} bytes");
+    }
+}

@@ -1,0 +1,17 @@
+//! The objects of one iod: their list, and removal of one as it was listed.
+
+use super::link::Link;
+use types::{Generation, Status};
+use wire::native::{ListArgs, ListEntry, ListReply, Nothing, ObjectArgs, Procedure, Rights, STORE_OBJECT};
+
+/// Lists the next objects of an iod after `after`, 0 for the first.
+pub(crate) async fn list(link: &Link, after: u64, max: u32) -> Result<ListReply, Status> {
+    let cap = link.capability(STORE_OBJECT, Generation::default(), Rights::ADMIN);
+    link.call(Procedure::List, &ListArgs { cap, after, max }).await
+}
+
+/// Removes an object as it was listed; an object whose generation has risen since stays.
+pub(crate) async fn remove(link: &Link, entry: &ListEntry) -> Result<(), Status> {
+    let cap = link.capability(entry.object, entry.generation, Rights::ADMIN);
+    link.call::<Nothing>(Procedure::Remove, &ObjectArgs { cap }).await.map(drop)
+}
