@@ -1,4 +1,4 @@
-//! Answers that a mgr gives now and then: later, gone meanwhile, done but forgotten how.
+//! Rare answers of the mgr: NFS4ERR_DELAY, a file removed in between, a request executed without a cached reply.
 
 #[path = "support/memory_mgr.rs"]
 mod memory_mgr;
@@ -16,7 +16,8 @@ async fn mounted() -> (MemoryMgr, Mount) {
     (mgr, mount)
 }
 
-/// Lets the first GETATTR behind a LOOKUP, CREATE or LINK find nothing, as if the file had been removed in between.
+/// Makes the first GETATTR after a LOOKUP, CREATE or LINK fail with NFS4ERR_STALE, as if another client had removed the
+/// file in between.
 fn remove_in_between(mgr: &MemoryMgr) {
     let mut done = false;
     mgr.meddle(move |_, answer| {
@@ -38,7 +39,7 @@ fn remove_in_between(mgr: &MemoryMgr) {
 }
 
 #[tokio::test]
-async fn a_name_whose_file_goes_while_it_is_looked_up_is_looked_up_again() {
+async fn a_lookup_is_retried_when_the_file_is_removed_meanwhile() {
     let (mgr, mount) = mounted().await;
     let root = mount.root();
     let (dir, _) = mount.mkdir(&root, b"d", 0o755).await.unwrap();
@@ -46,13 +47,13 @@ async fn a_name_whose_file_goes_while_it_is_looked_up_is_looked_up_again() {
     assert_eq!(mount.lookup(&root, b"d").await.unwrap().0, dir);
     remove_in_between(&mgr);
     assert_eq!(mount.resolve(&[b"d".to_vec()], true).await.unwrap().0, dir);
-    // A directory that is gone itself is another thing.
+    // A lookup in a removed directory fails with ESTALE.
     mount.remove(&root, b"d").await.unwrap();
     assert!(mount.lookup(&dir, b"x").await.unwrap_err().is(Status::Stale));
 }
 
 #[tokio::test]
-async fn what_was_made_and_removed_before_it_was_looked_at_is_in_doubt() {
+async fn mkdir_and_link_are_in_doubt_when_the_new_name_is_removed_at_once() {
     let (mgr, mount) = mounted().await;
     let root = mount.root();
     remove_in_between(&mgr);
@@ -64,7 +65,7 @@ async fn what_was_made_and_removed_before_it_was_looked_at_is_in_doubt() {
 }
 
 #[tokio::test]
-async fn what_was_done_and_forgotten_is_in_doubt_and_not_done_twice() {
+async fn an_executed_request_without_cached_reply_is_in_doubt_and_not_repeated() {
     let (mgr, mount) = mounted().await;
     let root = mount.root();
     mount.mkdir(&root, b"d", 0o755).await.unwrap();
@@ -84,9 +85,9 @@ async fn what_was_done_and_forgotten_is_in_doubt_and_not_done_twice() {
 }
 
 #[tokio::test]
-async fn a_reclaim_that_is_to_wait_is_waited_for() {
+async fn a_reclaim_answered_with_delay_is_retried() {
     let (mgr, mount) = mounted().await;
-    // Without a delegation, which is claimed apart.
+    // Without a delegation: the client reclaims delegations separately.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let root = mount.root();
     let file = mount.create(&root, b"f", CreateOptions::default()).await.unwrap();
@@ -115,8 +116,9 @@ async fn a_reclaim_that_is_to_wait_is_waited_for() {
     file.close().await.unwrap();
 }
 
-/// Where a request that closes a file is cut: at its `nth` operation that changes something, or at the last one, the first time it comes that far.
-fn cut_closing(mgr: &MemoryMgr, nth: usize) -> Arc<Mutex<Vec<Vec<&'static str>>>> {
+/// Answers the `nth` SETATTR, CLOSE, RENAME or GETATTR of a request with NFS4ERR_DELAY, once. Returns the names of
+/// these operations in each request.
+fn delay_closing_at(mgr: &MemoryMgr, nth: usize) -> Arc<Mutex<Vec<Vec<&'static str>>>> {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = asked.clone();
     let mut done = false;
@@ -139,7 +141,7 @@ fn cut_closing(mgr: &MemoryMgr, nth: usize) -> Arc<Mutex<Vec<Vec<&'static str>>>
 }
 
 #[tokio::test]
-async fn closing_goes_on_where_it_was_told_to_wait() {
+async fn closing_resumes_at_the_operation_answered_with_delay() {
     const STEPS: [&str; 4] = ["SETATTR", "CLOSE", "RENAME", "GETATTR"];
     for nth in 0..=STEPS.len() {
         let (mgr, mount) = mounted().await;
@@ -147,11 +149,11 @@ async fn closing_goes_on_where_it_was_told_to_wait() {
         let file = mount.create(&root, b"new", CreateOptions::default()).await.unwrap();
         file.write_at(0, Bytes::from_static(b"bytes")).await.unwrap();
         file.fsync().await.unwrap();
-        let asked = cut_closing(&mgr, nth);
+        let asked = delay_closing_at(&mgr, nth);
         let changes = SetAttrs { mode: Some(0o600), ..SetAttrs::default() };
         let attrs = file.finish(changes, Some((&root, b"final"))).await.unwrap_or_else(|e| panic!("step {nth}: {e}"));
         assert_eq!((attrs.mode, attrs.size), (0o600, 5), "step {nth}");
-        // Nothing that was done is asked for again, and nothing is left out.
+        // The retry contains exactly the operations from the delayed one on.
         let expected = if nth < STEPS.len() { vec![&STEPS[..], &STEPS[nth..]] } else { vec![&STEPS[..]] };
         assert_eq!(*asked.lock().unwrap(), expected, "step {nth}");
         assert_eq!(mount.lookup(&root, b"final").await.unwrap().1.mode, 0o600);
@@ -161,7 +163,7 @@ async fn closing_goes_on_where_it_was_told_to_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_delegation_is_given_back_once() {
+async fn each_delegation_is_returned_once() {
     let (mgr, one) = mounted().await;
     let other = mgr.mount(options()).await;
     let (root, alone) = (one.root(), CreateOptions { alone: true, ..CreateOptions::default() });
@@ -173,7 +175,7 @@ async fn each_delegation_is_given_back_once() {
             if let nfs_argop4::OP_DELEGRETURN(args) = op {
                 noted.lock().unwrap().push(args.deleg_stateid.other);
                 if closes {
-                    // Time for whoever gave back the one before to look at the file again.
+                    // Gives the task that returned the previous delegation time to check the file again.
                     std::thread::sleep(4 * nfs::client::recovery::pause(0));
                 }
             }

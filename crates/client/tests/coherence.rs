@@ -1,4 +1,4 @@
-//! Several clients in one file: with `sharing=coherent` each meets what the others' writes and truncations returned for.
+//! Several clients use one file: with `sharing=coherent` each sees every write and truncate that has returned.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -48,15 +48,15 @@ async fn an_older_write_does_not_land_over_a_newer_one() {
     assert_eq!(read(&open(&one, OpenFlags::READ).await, 0, 9).await, b"new.");
 }
 
-/// What a client wrote to a shared file it does not send again because it has another layout by now.
+/// A client does not send its bytes of a shared file again just because it has a new layout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_older_write_does_not_land_again_when_the_layout_was_lost() {
+async fn an_older_write_is_not_sent_again_after_the_layout_was_lost() {
     let mut cluster = Cluster::start(2).await;
     let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     let (mine, theirs) = (create(&one).await, open(&other, OpenFlags::READ_WRITE).await);
     mine.write_at(0, text("OLD! and")).await.unwrap();
     cluster.restart_mgr().await;
-    // The mgr does not know the layout any more, and gives another one.
+    // The restarted mgr does not know the layout, and grants another one.
     let (refreshed, cut) = tokio::join!(mine.refresh(), theirs.set_len(6));
     refreshed.and(cut).unwrap();
     theirs.write_at(0, text("new.")).await.unwrap();
@@ -69,7 +69,7 @@ async fn an_older_write_does_not_land_again_when_the_layout_was_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_buffered_alone_is_met_by_whoever_comes() {
+async fn bytes_buffered_under_a_delegation_are_seen_by_the_next_client() {
     let cluster = Cluster::start(2).await;
     let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     let mine = create(&one).await;
@@ -81,7 +81,8 @@ async fn what_was_buffered_alone_is_met_by_whoever_comes() {
     assert_eq!(attrs.size, 100_000);
     let theirs = open(&other, OpenFlags::READ).await;
     assert!(read(&theirs, 0, 200_000).await == vec![7; 100_000]);
-    // From here on each write is on a server when it returns, and each end of the file is asked for.
+    // From here on a write returns when a server has its bytes, and a read asks for the file size where it meets the
+    // end.
     mine.write_at(100_000, text("more")).await.unwrap();
     assert_eq!(read(&theirs, 99_999, 9).await, b"\x07more");
     assert_eq!(theirs.refresh().await.unwrap().size, 100_004);
@@ -90,7 +91,7 @@ async fn what_was_buffered_alone_is_met_by_whoever_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writes_of_a_shared_file_take_one_hop() {
+async fn writes_to_a_shared_file_ignore_a_finite_write_threshold() {
     let cluster = Cluster::start(2).await;
     let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     let written = || (one.counters().written_via_mgr, one.counters().written_direct);
@@ -114,7 +115,7 @@ async fn writes_of_a_shared_file_take_one_hop() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_client_cut_off_does_not_come_back() {
+async fn bytes_truncated_by_another_client_do_not_return() {
     let cluster = Cluster::start(2).await;
     let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     for written in [text("0123456789"), Bytes::from(vec![1; 3 << 20])] {
@@ -129,7 +130,7 @@ async fn what_another_client_cut_off_does_not_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn appenders_on_two_clients_find_the_end_at_once() {
+async fn appenders_on_two_clients_always_find_the_current_end() {
     let cluster = Cluster::start(2).await;
     let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     let (mine, theirs) = (create(&one).await, open(&other, OpenFlags::READ_WRITE).await);
@@ -139,7 +140,7 @@ async fn appenders_on_two_clients_find_the_end_at_once() {
         assert_eq!(file.append(Bytes::from(vec![round as u8; 7])).await.unwrap(), end);
         end += 7;
         if round == 9 {
-            // Others may make it longer without appending.
+            // A plain write may extend the file, too.
             mine.write_at(end, text("between")).await.unwrap();
             end += 7;
         }
@@ -149,13 +150,13 @@ async fn appenders_on_two_clients_find_the_end_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_left_buffers_again() {
+async fn the_last_client_of_a_file_gets_a_delegation_and_buffers_again() {
     let cluster = Cluster::start(1).await;
     let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     let (mine, theirs) = (create(&one).await, open(&other, OpenFlags::READ).await);
     assert!(!mine.is_alone() && mine.delegation().is_none() && theirs.delegation().is_none());
     theirs.close().await.unwrap();
-    // Using the file has it asked for, a second after it was last refused.
+    // Using the file makes the client request the delegation again, one second after the last refusal.
     while !mine.is_alone() {
         mine.write_at(0, text("x")).await.unwrap();
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -166,7 +167,7 @@ async fn who_is_left_buffers_again() {
         mine.write_at(at, text("y")).await.unwrap();
     }
     assert_eq!(one.counters().operation("WRITE"), before.operation("WRITE"));
-    // Readers share theirs.
+    // Several readers hold read delegations at the same time.
     mine.close().await.unwrap();
     let (mine, theirs) = (open(&one, OpenFlags::READ).await, open(&other, OpenFlags::READ).await);
     assert!(mine.delegation().is_some() && theirs.delegation().is_some());
@@ -175,7 +176,7 @@ async fn who_is_left_buffers_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_is_opened_again_at_once_stays_delegated() {
+async fn a_file_reopened_at_once_keeps_its_delegation() {
     let cluster = Cluster::start(1).await;
     let mount = cluster.mount(options()).await;
     create(&mount).await.close().await.unwrap();
@@ -184,13 +185,13 @@ async fn a_file_that_is_opened_again_at_once_stays_delegated() {
         assert!(file.is_alone(), "round {round}");
         file.leave().await.unwrap();
     }
-    // Another client does not wait for what was left.
+    // Another client does not wait for the deferred close.
     let other = cluster.mount(options()).await;
     assert!(open(&other, OpenFlags::READ_WRITE).await.is_alone());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn close_to_open_is_what_it_was() {
+async fn close_to_open_sharing_buffers_writes_until_close() {
     let cluster = Cluster::start(1).await;
     let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     for mount in [&one, &other] {
@@ -208,7 +209,7 @@ fn full() -> bool {
     std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
 
-/// One file on several clients, used by them in turns, and what it holds.
+/// One file that several clients use in turns, and its expected content.
 struct Turns {
     mounts: Vec<Mount>,
     files: Vec<File>,
@@ -260,7 +261,7 @@ impl Turns {
             }
             17 => self.files[who].fsync().await.unwrap(),
             18 => {
-                // The others may have it alone by then.
+                // Another client may hold the delegation by then.
                 let (mount, node) = (self.mounts[who].clone(), self.files[who].node());
                 let again = mount.open(&node, OpenFlags::READ_WRITE).await.unwrap();
                 std::mem::replace(&mut self.files[who], again).close().await.unwrap();
@@ -271,7 +272,7 @@ impl Turns {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_in_turns_are_one_client() {
+async fn clients_that_take_turns_behave_like_one_client() {
     let seed = seed();
     let cluster = Cluster::start(3).await;
     let mounts = [cluster.mount(options()).await, cluster.mount(options()).await, cluster.mount(options()).await];
@@ -289,7 +290,7 @@ async fn clients_in_turns_are_one_client() {
     }
 }
 
-/// Clients that write and read a few places at the same time: every read of each fits an order of all calls.
+/// Clients write and read a few registers concurrently. The history of all calls must be linearizable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn calls_at_the_same_time_have_an_order() {
     let seed = seed();

@@ -1,4 +1,4 @@
-//! Copies within the file system: they are copies, and no byte passes the mgr where the iods can do it.
+//! Copies within the file system: the content is right, and no byte passes the mgr where iods can copy.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -11,7 +11,7 @@ use proptest::test_runner::TestRunner;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use types::{ByteRange, Status};
 
-/// A new file that is striped so.
+/// Creates a file with this stripe unit, stripe count and number of copies.
 async fn striped(mount: &Mount, unit: u64, count: usize, mirrors: u32) -> File {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!("dir{}", NEXT.fetch_add(1, Relaxed));
@@ -40,13 +40,13 @@ async fn content(file: &File) -> Vec<u8> {
     all
 }
 
-/// Bytes that the mgr had in its hands, and those that it saw copied without.
+/// Returns the bytes that passed the mgr, and the bytes that iods copied without it.
 fn moved(cluster: &Cluster) -> (u64, u64) {
     let counters = cluster.mgr.as_ref().unwrap().counters();
     (counters.proxy_read_bytes + counters.proxy_write_bytes, counters.iod_copied_bytes)
 }
 
-/// What holds bytes of a file that is as `data`, by the file systems of the iods.
+/// Returns the number of bytes in runs of data, as the file systems of the iods report them.
 async fn data_bytes(file: &File) -> u64 {
     let (mut at, mut sum) = (0, 0);
     while let Some(run) = file.next_data(at).await.unwrap() {
@@ -60,7 +60,7 @@ async fn data_bytes(file: &File) -> u64 {
 async fn no_byte_of_a_copy_passes_the_mgr() {
     let cluster = Cluster::start(4).await;
     let mount = cluster.mount(options()).await;
-    // Stripe unit and count of source and target, copies of the target, and where in it the copy goes.
+    // Stripe unit and stripe count of the source and of the target, number of copies of the target, target offset.
     for (source, target, mirrors, at) in [
         ((1 << 20, 4), (1 << 20, 4), 1, 0),
         ((65536, 4), (65536, 4), 1, 65536),
@@ -83,7 +83,7 @@ async fn no_byte_of_a_copy_passes_the_mgr() {
         let got = content(&to).await;
         assert!(got[..at as usize].iter().all(|b| *b == 0) && got[at as usize..] == data, "{source:?} {target:?}");
         let before = moved(&cluster);
-        // Another mount sees the same, and so does who asks the mgr alone.
+        // A mount that uses only the mgr path reads the same bytes.
         let other = cluster.mount(client::Options { direct: false, ..options() }).await;
         let file = other.open(&to.node(), OpenFlags::READ).await.unwrap();
         assert!(content(&file).await == got);
@@ -95,7 +95,7 @@ async fn no_byte_of_a_copy_passes_the_mgr() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holes_stay_holes_and_ends_are_ends() {
+async fn copies_keep_holes_and_stop_at_the_end_of_the_source() {
     let cluster = Cluster::start(3).await;
     let mount = cluster.mount(options()).await;
     let (from, to) = (striped(&mount, 65536, 3, 1).await, striped(&mount, 65536, 3, 1).await);
@@ -111,18 +111,18 @@ async fn holes_stay_holes_and_ends_are_ends() {
     assert_eq!(moved(&cluster).0, before.0);
     assert!(content(&to).await == model);
     assert_eq!(data_bytes(&to).await, data_bytes(&from).await);
-    // Behind the end of the source is nothing to copy.
+    // No bytes are copied from behind the end of the source.
     assert_eq!(to.copy_range(0, &from, ByteRange { offset: (6 << 20) - 5, len: 100 }).await.unwrap(), 5);
     assert_eq!(to.copy_range(0, &from, ByteRange { offset: 6 << 20, len: 100 }).await.unwrap(), 0);
     let other = cluster.mount(options()).await;
     let same = other.open(&from.node(), OpenFlags::READ_WRITE).await.unwrap();
     same.set_len(2 << 20).await.unwrap();
-    // Somebody has cut it, which this mount has not heard of.
+    // Another client has truncated the source, which this mount does not know.
     assert_eq!(to.copy_range(0, &from, ByteRange { offset: 1 << 20, len: 5 << 20 }).await.unwrap(), 1 << 20);
     assert!(content(&to).await[..1 << 20] == fill(1, 1 << 20));
     let error = from.copy_range(9, &from, ByteRange { offset: 0, len: 10 }).await.unwrap_err();
     assert!(error.is(Status::Inval), "{error}");
-    // Within one file.
+    // A copy within one file.
     let mut expected = content(&to).await;
     assert_eq!(to.copy_range(5 << 20, &to, ByteRange { offset: 7, len: 3 << 20 }).await.unwrap(), 3 << 20);
     expected.resize(8 << 20, 0);
@@ -140,7 +140,7 @@ struct Step {
 }
 
 #[test]
-fn any_copies_equal_those_of_flat_models() {
+fn any_sequence_of_copies_matches_the_flat_models() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (cluster, mount) = runtime.block_on(async {
         let cluster = Cluster::start(4).await;
@@ -188,10 +188,10 @@ fn any_copies_equal_those_of_flat_models() {
     outcome.unwrap();
 }
 
-/// Iods go in the middle of copies and come back: whatever was answered is right, and what is answered in the end is all.
-/// Parts of one file that are copied side by side: a hole in the front does not cut off what another part has let it reach.
+/// Parts of one file are copied concurrently. A copied hole at the front must not truncate what the copy of another
+/// part has extended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holes_copied_side_by_side_make_no_file_shorter() {
+async fn concurrent_copies_of_holes_do_not_shorten_the_target() {
     const PART: u64 = 1 << 20;
     const PARTS: u64 = 6;
     let cluster = Cluster::start(2).await;
@@ -208,8 +208,9 @@ async fn holes_copied_side_by_side_make_no_file_shorter() {
     }
 }
 
+/// Iods stop and start again during copies. In the end each copy is complete and right.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn iods_that_go_in_the_middle_of_copies() {
+async fn copies_survive_restarts_of_iods() {
     let mut cluster = Cluster::start(3).await;
     let mount = cluster.mount(options()).await;
     let (from, to) = (striped(&mount, 65536, 3, 1).await, striped(&mount, 196_608, 3, 1).await);
@@ -225,7 +226,7 @@ async fn iods_that_go_in_the_middle_of_copies() {
                 async move { to.copy_range(round * 1000, &from, ByteRange { offset: 0, len: 24 << 20 }).await },
             )
         };
-        // Some bytes on the way, or all of them.
+        // In odd rounds, waits until iods have copied some bytes.
         while moved(&cluster).1 == begun && !copying.is_finished() && round % 2 == 1 {
             tokio::task::yield_now().await;
         }

@@ -1,6 +1,7 @@
-//! Every file that a cluster keeps, removed, cut, replaced by an older copy, or with a bit flipped: no read answers with other bytes, and what is lost is named.
+//! Damage to any file of a cluster: no read returns wrong bytes, and checks and scrubs report lost bytes.
 //!
-//! `WEIR_TEST_SCALE=full` tries 10,000 cases, `WEIR_TEST_CASES` so many of each kind, `WEIR_TEST_SEED` another seed.
+//! Each case removes or truncates a file, replaces it by an older copy, or flips a bit. `WEIR_TEST_SCALE=full` runs
+//! 10,000 cases. `WEIR_TEST_CASES` sets the number of cases for each test, and `WEIR_TEST_SEED` the seed.
 
 #[path = "support/dice.rs"]
 mod dice;
@@ -15,14 +16,14 @@ use types::Cred;
 use wire::admin::{CheckReply, Finding, Mended};
 use wreck::{Files, Yard};
 
-/// How a file is read after the damage.
+/// The result of a read after the damage.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Read {
-    /// As it was written.
+    /// The written bytes.
     Right,
-    /// As it was written, and bytes behind that.
+    /// The written bytes, and further bytes behind them.
     Longer,
-    /// An error, or no such name.
+    /// An error, or the name does not exist.
     Refused(String),
     /// Other bytes, without an error.
     Wrong,
@@ -49,7 +50,7 @@ async fn read(mount: &Mount, name: &str, content: &[u8]) -> Read {
     }
 }
 
-/// Reads all files; where an iod is away, which takes its time, some of each kind.
+/// Reads all files. If an iod is down, reads take long, so this reads only one file of each kind.
 async fn read_all(mount: &Mount, files: &Files, all_up: bool) -> BTreeMap<String, Read> {
     let mut all = BTreeMap::new();
     for (name, content) in files.iter().filter(|(name, _)| all_up || ["long", "sparse", "tiny"].contains(&&name[..])) {
@@ -58,12 +59,12 @@ async fn read_all(mount: &Mount, files: &Files, all_up: bool) -> BTreeMap<String
     all
 }
 
-/// Whether a check says that not everything is well.
+/// Returns whether a check reports a problem.
 fn tells(check: &CheckReply) -> bool {
     !check.findings.is_empty() || check.broken_off.is_some() || check.refused.is_some()
 }
 
-/// One case; what came of it, for people.
+/// Runs one case, and returns a word about its outcome for the summary.
 async fn case(yard: &Yard, dice: &mut Dice) -> &'static str {
     let wreck = yard.restore();
     let Some(damage) = wreck.damage(yard, dice) else { return "nothing to do" };
@@ -96,14 +97,14 @@ async fn case(yard: &Yard, dice: &mut Dice) -> &'static str {
     let repaired = running.check(true).await;
     let again = read_all(&mount, yard.files(), running.all_up()).await;
     for (name, read) in &again {
-        // An older object that was not truncated yet is taken for one that grew, if there is no other copy.
+        // If there is no other copy, a check takes an older object that was truncated later for one that grew.
         let grew = |finding: &Finding| finding.code == "object-beyond" && finding.mended == Mended::Yes;
         let longer = *read == Read::Longer && !(yard.mirrors() == 1 && repaired.findings.iter().any(grew));
         let wrong = longer || *read == Read::Wrong;
         assert!(!wrong || damage.excuses(yard), "{about}: {name} has other bytes after the repair");
     }
     if whole && running.all_up() {
-        // By the check or in the background, which may be quicker.
+        // The check repairs the damage, or the background repair does it before.
         running.until_clean(&about).await;
         assert!(again.values().all(|read| *read == Read::Right || damage.excuses(yard)), "{about}: {again:?}");
         assert!(
@@ -135,21 +136,21 @@ async fn walk(mirrors: u32, checksums: bool, part: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_copy() {
+async fn damage_to_files_with_one_copy_is_reported() {
     walk(1, false, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_copy_with_block_checksums() {
+async fn damage_with_one_copy_and_block_checksums_is_reported() {
     walk(1, true, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_copies() {
+async fn damage_to_files_with_two_copies_is_repaired() {
     walk(2, false, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_copies_with_block_checksums() {
+async fn damage_with_two_copies_and_block_checksums_is_repaired() {
     walk(2, true, 4).await;
 }

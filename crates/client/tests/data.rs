@@ -1,4 +1,4 @@
-//! Bytes through the whole client, a mgr and iods, against a flat model.
+//! File data through a client, a mgr and iods, compared with a flat byte array (the model).
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -11,7 +11,7 @@ use proptest::test_runner::TestRunner;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use types::{ByteRange, SetAttrs};
 
-/// A directory whose new files are striped so.
+/// Creates a directory whose new files have this stripe unit and stripe count.
 async fn striped(mount: &Mount, unit: u64, count: usize) -> Node {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!("dir{}", NEXT.fetch_add(1, Relaxed));
@@ -21,7 +21,7 @@ async fn striped(mount: &Mount, unit: u64, count: usize) -> Node {
     dir
 }
 
-/// Bytes that tell where they belong and which write they are of.
+/// Returns bytes that depend on their position and on `seed`, so that a test recognises which write they belong to.
 fn fill(seed: u64, len: usize) -> Bytes {
     (0..len as u64).map(|i| (seed.wrapping_mul(31).wrapping_add(i * 7 + i / 251)) as u8).collect::<Vec<_>>().into()
 }
@@ -54,7 +54,8 @@ enum Step {
         len: usize,
     },
     Fsync,
-    /// Close, and open again: by the other path (direct or through the mgr) when `swap`.
+    /// Closes the file and opens it again. With `swap`, the other mount opens it, which uses the other path (direct or
+    /// mgr).
     Reopen {
         swap: bool,
     },
@@ -79,7 +80,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..25)
 }
 
-/// The file and what it should hold.
+/// An open file and the bytes that it must hold.
 struct Checked {
     file: Option<File>,
     model: Vec<u8>,
@@ -143,7 +144,7 @@ impl Checked {
 }
 
 #[test]
-fn any_sequence_equals_a_flat_model() {
+fn any_sequence_of_operations_matches_the_flat_model() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (cluster, direct, proxied) = runtime.block_on(async {
         let cluster = Cluster::start(8).await;
@@ -169,7 +170,7 @@ fn any_sequence_equals_a_flat_model() {
             prop_assert_eq!(&read_all(&file).await, &checked.model);
             let node = file.node();
             file.close().await.unwrap();
-            // Both paths reach the same bytes.
+            // Both paths return the same bytes.
             for mount in &mounts {
                 let file = mount.open(&node, OpenFlags::READ).await.unwrap();
                 prop_assert_eq!(&read_all(&file).await, &checked.model);
@@ -188,7 +189,7 @@ async fn a_small_file_costs_two_compounds_and_one_write() {
     let cluster = Cluster::start(4).await;
     let mount = cluster.mount(options()).await;
     let root = mount.root();
-    // The first file pays for the iods' addresses and connections.
+    // The first files also cost the requests for the iods' addresses and connections.
     for name in ["first", "second", "third", "fourth"] {
         let file = mount.create(&root, name.as_bytes(), CreateOptions::default()).await.unwrap();
         file.write_at(0, Bytes::from_static(b"x")).await.unwrap();
@@ -211,7 +212,7 @@ async fn a_small_file_costs_two_compounds_and_one_write() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_sent_yet_counts_wherever_a_size_is_told() {
+async fn unsent_writes_are_included_in_every_reported_size() {
     let cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
     let root = mount.root();
@@ -225,7 +226,7 @@ async fn what_is_not_sent_yet_counts_wherever_a_size_is_told() {
         let other = format!("also with {len}").into_bytes();
         assert_eq!(mount.link(&file.node(), &root, &other).await.unwrap().size, len);
     }
-    // Cut by somebody else meanwhile.
+    // Another client truncates the file in the meantime.
     file.fsync().await.unwrap();
     let others = cluster.mount(options()).await;
     let (node, _) = others.lookup(&others.root(), b"f").await.unwrap();
@@ -234,9 +235,9 @@ async fn what_is_not_sent_yet_counts_wherever_a_size_is_told() {
     assert_eq!(read_all(&file).await.len(), 10);
 }
 
-/// Short writes all over a file: few go through the mgr each by itself, many straight as lists.
+/// Scattered short writes: a few take the mgr path, one request each. Many take the direct path as list I/O.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_short_writes_go_as_lists() {
+async fn many_scattered_short_writes_are_sent_as_list_io() {
     let cluster = Cluster::start(4).await;
     let policy = client::Settings {
         write_threshold: Some(client::options::Rule::Fixed(64 << 10)),
@@ -247,7 +248,7 @@ async fn many_short_writes_go_as_lists() {
     for (name, count, requests, through) in [("few", 16u64, 16, 16 * 4096), ("many", 256, 4, 0)] {
         let file = mount.create(&dir, name.as_bytes(), CreateOptions::default()).await.unwrap();
         let before = mount.counters();
-        // In no order, none next to another.
+        // Scattered order, and no two writes are adjacent.
         for i in (0..count).map(|i| i * 7 % count) {
             file.write_at(i * 3 * 4096, fill(i, 4096)).await.unwrap();
         }
@@ -265,7 +266,7 @@ async fn many_short_writes_go_as_lists() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_in_parallel_through_a_small_window() {
+async fn files_written_in_parallel_share_a_small_window() {
     let cluster = Cluster::start(3).await;
     let mount = cluster.mount(Options { window: 2 << 20, ..options() }).await;
     let dir = striped(&mount, 65536, 0).await;
@@ -294,7 +295,7 @@ async fn files_in_parallel_through_a_small_window() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn placement_tells_where_bytes_are() {
+async fn placement_reports_where_bytes_are_stored() {
     let cluster = Cluster::start(4).await;
     let mount = cluster.mount(options()).await;
     let dir = striped(&mount, 4096, 3).await;
@@ -311,7 +312,7 @@ async fn placement_tells_where_bytes_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_by_another_client_comes_after_the_bytes_before_it() {
+async fn a_truncate_by_another_client_applies_after_earlier_writes() {
     let cluster = Cluster::start(3).await;
     let (writer, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     let dir = striped(&writer, 4096, 3).await;
@@ -319,7 +320,7 @@ async fn a_cut_by_another_client_comes_after_the_bytes_before_it() {
         let other = if proxied { cluster.mount(Options { direct: false, ..options() }).await } else { other.clone() };
         let file = writer.create(&dir, format!("f{proxied}").as_bytes(), CreateOptions::default()).await.unwrap();
         let data = fill(1, 3 << 20);
-        // Some bytes are committed, some sent, some not even sent when the layout is asked back.
+        // When the mgr recalls the layout, some bytes are committed, some are sent, and some are not sent yet.
         file.write_at(0, data.slice(..1 << 20)).await.unwrap();
         file.fsync().await.unwrap();
         file.write_at(1 << 20, data.slice(1 << 20..)).await.unwrap();
@@ -338,7 +339,7 @@ async fn a_cut_by_another_client_comes_after_the_bytes_before_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn modes_bind_other_users_and_layouts_allow_what_the_opens_do() {
+async fn modes_restrict_other_users_and_layouts_grant_what_the_open_allows() {
     let cluster = Cluster::start(2).await;
     let root = cluster.mount(options()).await;
     let cred = types::Cred { uid: 1000, gid: 1000, groups: vec![1001] };
@@ -355,7 +356,7 @@ async fn modes_bind_other_users_and_layouts_allow_what_the_opens_do() {
         file.write_at(0, fill(1, 1000)).await.unwrap();
         let node = file.node();
         file.close().await.unwrap();
-        // Which extended attributes there are everybody may know, and what they say who may read.
+        // Every user may list extended attributes. Only users with read permission may read their values.
         root.setxattr(&node, b"a", b"b", XattrMode::Either).await.unwrap();
         assert_eq!(user.listxattr(&node).await.unwrap(), ["a"]);
         assert_eq!(user.getxattr(&node, b"a").await.is_ok(), may_read, "{name}");
@@ -381,7 +382,7 @@ async fn modes_bind_other_users_and_layouts_allow_what_the_opens_do() {
         }
         writer.close().await.unwrap();
     }
-    // An owner is bound by the mode as well, but not while the file that was created is open.
+    // The mode restricts the owner, too, but not through the open that created the file.
     let dir = root.mkdir(&root.root(), b"free", 0o777).await.unwrap().0;
     let own = user.create(&dir, b"sealed", CreateOptions { mode: 0, ..Default::default() }).await.unwrap();
     own.write_at(0, fill(3, 100)).await.unwrap();
@@ -395,9 +396,9 @@ async fn modes_bind_other_users_and_layouts_allow_what_the_opens_do() {
     assert_eq!((counters.written_via_mgr, counters.read_via_mgr, counters.reconnects), (0, 0, 0), "{counters:?}");
 }
 
-/// A program that appends to a log, and others that read it: the mgr allows to read by an open for reading alone.
+/// One program appends to a log while another program reads it. The mgr permits reads only through an open for reading.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_opens_a_file_to_read_it_does_so_beside_one_who_only_writes() {
+async fn a_file_can_be_opened_for_reading_while_a_writer_has_it_write_only() {
     let cluster = Cluster::start(2).await;
     for (threshold, len) in [("max", 100), ("max", 300_000), ("0", 300_000)] {
         let policy = format!("write_threshold={threshold},read_threshold={threshold}");
@@ -420,16 +421,16 @@ async fn who_opens_a_file_to_read_it_does_so_beside_one_who_only_writes() {
             model.extend_from_slice(&fill(8, 50));
             assert_eq!(read_all(&reader).await, model, "{name}");
             reader.close().await.unwrap();
-            // That there is data somewhere who writes may know.
+            // A write-only open may query where data is.
             assert_eq!(writer.next_data(0).await.unwrap().unwrap().offset, 0);
             writer.close().await.unwrap();
         }
     }
 }
 
-/// Each of them waits for the mgr, which waits for the layouts of both.
+/// Each client waits for the mgr, and the mgr waits for the layouts of both clients.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_clients_cut_one_file_at_the_same_time() {
+async fn two_clients_truncate_one_file_concurrently() {
     let cluster = Cluster::start(2).await;
     let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     let made = one.create(&one.root(), b"f", CreateOptions::default()).await.unwrap();
@@ -447,7 +448,7 @@ async fn two_clients_cut_one_file_at_the_same_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_pushed_others_see_and_only_a_sync_commits() {
+async fn push_sends_bytes_to_the_iods_and_only_fsync_commits_them() {
     let cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
     let file = mount.create(&mount.root(), b"f", CreateOptions::default()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Files that a mount has alone: what it keeps of them is handed on before others have them.
+//! Write delegations: the cache above a client hands over its bytes before another client uses the file.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -13,7 +13,7 @@ use types::FileId;
 
 type Handing = futures_util::future::BoxFuture<'static, ()>;
 
-/// Keeps bytes for a file, which it writes when it has to.
+/// A cache that keeps the bytes of a file and writes them when the client calls `hand_on`.
 #[derive(Default)]
 struct Late {
     kept: Mutex<Option<(Arc<File>, Bytes)>>,
@@ -53,7 +53,7 @@ async fn open(mount: &Mount, flags: OpenFlags, alone: bool) -> File {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_kept_is_there_when_others_come() {
+async fn cached_bytes_are_handed_over_before_another_client_reads() {
     let cluster = Cluster::start(2).await;
     let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     let late = keeping(&one).await;
@@ -67,12 +67,12 @@ async fn what_is_kept_is_there_when_others_come() {
     assert!(theirs.read_at(0, 400_000).await.unwrap().to_vec() == data);
     assert!(!mine.is_alone());
     assert_eq!(late.asked.load(SeqCst), 1);
-    // As long as they have it open, it is theirs, too.
+    // The mgr grants no write delegation while the other client has the file open.
     assert!(!mine.ask_alone().await.unwrap());
     theirs.close().await.unwrap();
     assert!(mine.ask_alone().await.unwrap());
     assert!(mine.ask_alone().await.unwrap(), "it has it already");
-    // A second open here changes nothing, and whoever closes last gives it back.
+    // A second open on the same mount changes nothing. The last close returns the delegation.
     let again = open(&one, OpenFlags::READ_WRITE, true).await;
     assert!(again.is_alone());
     Arc::try_unwrap(mine).ok().unwrap().close().await.unwrap();
@@ -85,7 +85,7 @@ async fn what_is_kept_is_there_when_others_come() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_has_alone_what_others_have_open() {
+async fn no_write_delegation_while_another_client_has_the_file_open() {
     let cluster = Cluster::start(1).await;
     let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     let mine = create(&one, false).await;
@@ -97,7 +97,7 @@ async fn nobody_has_alone_what_others_have_open() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_mgr_that_restarts_is_told_of_it() {
+async fn a_write_delegation_is_reclaimed_after_a_restart_of_the_mgr() {
     let mut cluster = Cluster::start(1).await;
     let one = cluster.mount(options()).await;
     let late = keeping(&one).await;
@@ -115,7 +115,7 @@ async fn an_mgr_that_restarts_is_told_of_it() {
     Arc::try_unwrap(mine).ok().unwrap().close().await.unwrap();
 }
 
-/// Does not come to an end with what it keeps.
+/// The state of a cache whose `hand_on` ends only after a call of `give_up`.
 struct Stuck {
     end: tokio::sync::Semaphore,
     given_up: Mutex<u32>,
@@ -134,7 +134,8 @@ impl Keeper for Sticks {
         let mut given_up = self.0.given_up.lock().unwrap();
         *given_up += 1;
         self.0.again.notify_all();
-        // As slow as a busy machine, so that a second request that learns of the same has its time.
+        // Waits as long as a busy machine would take, so that a second request that detects the revocation could call
+        // this, too.
         drop(self.0.again.wait_timeout_while(given_up, Duration::from_millis(300), |given_up| *given_up < 2).unwrap());
         self.0.end.add_permits(1);
         Box::pin(std::future::ready(()))
@@ -142,7 +143,7 @@ impl Keeper for Sticks {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_kept_too_long_is_not_written_over_what_others_wrote() {
+async fn bytes_of_a_revoked_delegation_do_not_overwrite_newer_bytes() {
     let mut cluster = Cluster::start(1).await;
     cluster.lease_secs = Some(2);
     cluster.restart_mgr().await;
@@ -153,7 +154,7 @@ async fn what_was_kept_too_long_is_not_written_over_what_others_wrote() {
         one.keep_with(Arc::new(Sticks(stuck.clone()))).unwrap();
         let mine = create(&one, true).await;
         mine.write_at(0, Bytes::from(vec![1; len])).await.unwrap();
-        // It comes when the mgr has waited long enough.
+        // The mgr grants this open after it has waited long enough and revoked the delegation.
         let theirs = open(&other, OpenFlags::READ_WRITE, false).await;
         let newer = Bytes::from(vec![2; len]);
         theirs.write_at(0, newer.clone()).await.unwrap();
@@ -162,7 +163,7 @@ async fn what_was_kept_too_long_is_not_written_over_what_others_wrote() {
         assert_eq!(*stuck.given_up.lock().unwrap(), 1, "and so is what is kept");
         assert!(!mine.is_alone());
         assert!(theirs.read_at(0, 2 * len).await.unwrap().to_vec() == newer);
-        // What is written from then on is new.
+        // Bytes written after the error are new, and are not lost.
         mine.write_at(0, Bytes::from_static(b"new")).await.unwrap();
         mine.close().await.unwrap();
         assert_eq!(theirs.read_at(0, 4).await.unwrap().to_vec(), [b'n', b'e', b'w', 2]);

@@ -1,4 +1,4 @@
-//! Mounts that wait for the mgr's disk only when something is synced.
+//! Mounts with `durable=fsync`: only sync calls wait for the mgr's disk.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -18,7 +18,7 @@ use wire::admin::Value;
 use wire::nfs4::*;
 
 fn options() -> Options {
-    // Small files are kept with their metadata where what is written goes through the mgr.
+    // Writes below the threshold take the mgr path, and the mgr keeps such small files inline.
     let driver = Policy { write_threshold: Rule::Fixed(64 << 10), ..Policy::default() };
     Options { durable: Durable::Fsync, driver, ..cluster::options() }
 }
@@ -32,8 +32,9 @@ async fn flushes(mount: &Mount) -> u64 {
     }
 }
 
-/// Makes, writes, closes, renames and removes so many small files, and directories with attributes.
-async fn toil(mount: &Mount, count: usize) {
+/// Creates, writes, closes and renames `count` small files, and creates `count` directories and sets their modes.
+/// Removes every second file and directory.
+async fn small_file_workload(mount: &Mount, count: usize) {
     let root = mount.root();
     for i in 0..count {
         let (name, to) = (format!("f{i}"), format!("t{i}"));
@@ -58,9 +59,9 @@ async fn only_syncs_wait_for_the_disk() {
     let mut cluster = Cluster::start(2).await;
     let (mount, other) = (cluster.mount(options()).await, cluster.mount(cluster::options()).await);
     let before = flushes(&other).await;
-    toil(&mount, FILES).await;
+    small_file_workload(&mount, FILES).await;
     let working = flushes(&other).await - before;
-    // The store flushes by itself once a second, and for numbers of files in blocks.
+    // The store also flushes once a second, and when it allocates a block of file ids.
     assert!(working < FILES as u64 / 2, "{working} flushes");
     let before = flushes(&other).await;
     mount.sync_names().await.unwrap();
@@ -69,7 +70,7 @@ async fn only_syncs_wait_for_the_disk() {
     file.write_at(0, Bytes::from_static(b"new")).await.unwrap();
     file.fsync().await.unwrap();
     assert!(flushes(&other).await > before, "the write was synced");
-    // Whoever waits finds everything, also when the mgr was started again on a machine that never went down.
+    // Syncs succeed and nothing is lost after a restart of the mgr process, because its machine kept running.
     mount.mkdir(&mount.root(), b"last", 0o700).await.unwrap();
     cluster.restart_mgr().await;
     mount.sync_names().await.unwrap();
@@ -87,12 +88,13 @@ async fn only_syncs_wait_for_the_disk() {
     other.disconnect().await.unwrap();
 }
 
-/// How often it was asked what is durable, and for what nobody wanted to wait.
+/// What the mgr received: the number of durability queries, and the operations that the client did not wait for
+/// ([`nfs::fs::SOON`]).
 #[derive(Default)]
 struct Heard {
     settled: AtomicU64,
     soon: Mutex<Vec<nfs_opnum4>>,
-    /// What is told instead of the number of the machine's run.
+    /// The boot number of the mgr's machine that the answers report.
     boot: AtomicU64,
 }
 
@@ -117,7 +119,7 @@ fn listen(mgr: &MemoryMgr) -> Arc<Heard> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_is_asked_once_for_what_was_changed_and_told_once_what_may_be_lost() {
+async fn durability_is_queried_once_and_a_possible_loss_reported_once() {
     let mgr = MemoryMgr::start().await;
     let heard = listen(&mgr);
     let mount = mgr.mount(options()).await;
@@ -139,7 +141,7 @@ async fn it_is_asked_once_for_what_was_changed_and_told_once_what_may_be_lost() 
     file.fsync().await.unwrap();
     let later = mount.create(&root, b"g", CreateOptions::default()).await.unwrap();
     later.fsync().await.unwrap();
-    // Nothing was changed when the power went once more.
+    // No change was pending at the second power cut (boot number 9).
     heard.boot.store(9, SeqCst);
     mount.lookup(&root, b"g").await.unwrap();
     mount.sync_names().await.unwrap();
@@ -150,11 +152,11 @@ async fn it_is_asked_once_for_what_was_changed_and_told_once_what_may_be_lost() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn others_wait_for_everything() {
+async fn mounts_without_durable_fsync_wait_for_every_change() {
     let mgr = MemoryMgr::start().await;
     let heard = listen(&mgr);
     let mount = mgr.mount(cluster::options()).await;
-    toil(&mount, 4).await;
+    small_file_workload(&mount, 4).await;
     mount.sync_names().await.unwrap();
     mount.disconnect().await.unwrap();
     assert_eq!(heard.soon.lock().unwrap().len(), 0);

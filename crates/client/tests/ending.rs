@@ -1,4 +1,4 @@
-//! Attributes that are set by a file's name while its last open ends.
+//! Attributes that are set by the node, not through an open, while the last open of the file is closed.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -10,12 +10,13 @@ use types::{SetAttrs, SetTime, Timestamp};
 
 const LEN: u64 = 100_000;
 
-/// Writes a file, and sets attributes of it by its name while it is closed, after so many turns of other tasks.
+/// Writes a file and starts its deferred close. Sets `changes` by the node after `turns` yields to other tasks, and
+/// checks the result.
 async fn round(mount: &Mount, name: String, changes: SetAttrs, turns: u32) {
     let file = mount.create(&mount.root(), name.as_bytes(), CreateOptions::default()).await.unwrap();
     let node = file.node();
     file.write_at(0, Bytes::from(vec![7; LEN as usize])).await.unwrap();
-    // As a mount does at close(2): what is left of the close is not waited for.
+    // A mount flushes at close(2) and does not wait for the rest of the close.
     if turns.is_multiple_of(2) {
         file.flush().await.unwrap();
     }
@@ -35,7 +36,7 @@ async fn round(mount: &Mount, name: String, changes: SetAttrs, turns: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn attributes_can_be_set_by_name_while_the_last_open_ends() {
+async fn attributes_can_be_set_by_node_while_the_last_open_is_closed() {
     let cluster = Cluster::start(2).await;
     let mount = Mount::connect(&cluster.target, options()).await.unwrap();
     let size = SetAttrs { size: Some(LEN / 3), ..SetAttrs::default() };

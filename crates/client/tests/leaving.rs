@@ -1,4 +1,4 @@
-//! Files that are left rather than closed: the mgr hears of it soon, of many at once, whatever happens meanwhile.
+//! Deferred closes: the mgr receives many CLOSE operations together, also after removals, disconnects and restarts.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -9,12 +9,12 @@ use cluster::{Cluster, options};
 
 const FILES: usize = 50;
 
-/// Options by which files as small as these go through the mgr, and have no layout to be given back.
+/// Returns options with which the small files of these tests take the mgr path, so that no layout must be returned.
 fn small() -> Options {
     Options { policy: Settings::parse(Origin::Mount, "write_threshold=64K").unwrap(), ..options() }
 }
 
-/// What the mgr says of a number.
+/// Returns one number of the mgr's status.
 async fn told(mount: &Mount, name: &str) -> u64 {
     let status = mount.status().await.unwrap();
     let mut values = status.groups.iter().flat_map(|group| &group.values);
@@ -24,7 +24,7 @@ async fn told(mount: &Mount, name: &str) -> u64 {
     }
 }
 
-/// Returns when the mgr knows of no open file. What is left is closed soon.
+/// Waits until the mgr counts no open file. Deferred closes arrive within a short time.
 async fn all_closed(mount: &Mount) {
     while told(mount, "open_files").await > 0 {
         tokio::task::yield_now().await;
@@ -44,16 +44,16 @@ async fn opened(mount: &Mount) -> Vec<File> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_made_without_waiting_is_flushed_with_what_follows() {
+async fn an_unsynced_create_is_made_durable_by_the_next_flush_sync_or_close() {
     let cluster = Cluster::start(1).await;
     let (mount, other) = (cluster.mount(small()).await, cluster.mount(small()).await);
     let soon = CreateOptions { unsynced: true, ..CreateOptions::default() };
     let make = async |name: &str, options| mount.create(&mount.root(), name.as_bytes(), options).await.unwrap();
-    // The numbers of files are taken from the store in blocks.
+    // The store allocates file ids in blocks. The first file pays for the flush of a block.
     make("first", CreateOptions::default()).await.close().await.unwrap();
     let commits = || mount.counters().operation("COMMIT");
     let flushes = async || told(&mount, "flushes").await;
-    // Written through the mgr: one flush for all, and no round trip more.
+    // A write on the mgr path: one flush makes the new file and the bytes durable, without a COMMIT.
     let (before, asked) = (flushes().await, commits());
     let file = make("written", soon).await;
     assert!(file.is_unsynced());
@@ -63,7 +63,7 @@ async fn what_is_made_without_waiting_is_flushed_with_what_follows() {
     assert!(!file.is_unsynced());
     assert_eq!((flushes().await, commits()), (before + 1, asked));
     file.close().await.unwrap();
-    // Nothing written, and its directory synced.
+    // Nothing is written. Each of these calls costs one COMMIT and one flush; the last one syncs the directory.
     let before = flushes().await;
     for (n, name) in ["flushed", "synced", "closed", "left", "with its directory"].iter().enumerate() {
         let file = make(name, soon).await;
@@ -80,7 +80,7 @@ async fn what_is_made_without_waiting_is_flushed_with_what_follows() {
         assert_eq!(flushes().await, before + n as u64 + 1, "{name}");
     }
     assert_eq!(commits(), asked + 5);
-    // What is there is not made; whoever finds it waits for what was not durable.
+    // The other client finds the file instead of creating it. Its open waits until the file is durable.
     let file = make("there", soon).await;
     let found = other.create(&other.root(), b"there", soon).await.unwrap();
     assert!(!found.is_unsynced());
@@ -90,7 +90,7 @@ async fn what_is_made_without_waiting_is_flushed_with_what_follows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_files_share_a_round_trip() {
+async fn deferred_closes_of_many_files_share_compounds() {
     let cluster = Cluster::start(1).await;
     let mount = cluster.mount(small()).await;
     let files = opened(&mount).await;
@@ -103,7 +103,7 @@ async fn many_files_share_a_round_trip() {
     assert_eq!(after.operation("CLOSE") - before.operation("CLOSE"), FILES as u64);
     let compounds = after.rpc("COMPOUND") - before.rpc("COMPOUND");
     assert!(compounds <= FILES as u64 / 8, "{compounds}");
-    // What is written and not told yet is so before it is left.
+    // `leave` sends gathered bytes before the deferred close, so another client reads them.
     let node = mount.lookup(&mount.root(), b"7").await.unwrap().0;
     let file = mount.open(&node, OpenFlags::READ_WRITE).await.unwrap();
     file.write_at(0, Bytes::from_static(b"new")).await.unwrap();
@@ -114,7 +114,7 @@ async fn many_files_share_a_round_trip() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_left_is_closed_before_the_session_ends() {
+async fn deferred_closes_are_sent_before_the_session_ends() {
     let cluster = Cluster::start(1).await;
     let (mount, other) = (cluster.mount(small()).await, cluster.mount(small()).await);
     for file in opened(&mount).await {
@@ -125,7 +125,7 @@ async fn what_is_left_is_closed_before_the_session_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_that_are_left_may_be_removed_and_the_mgr_may_restart() {
+async fn deferred_closes_survive_removals_and_a_restart_of_the_mgr() {
     let mut cluster = Cluster::start(1).await;
     let mount = cluster.mount(small()).await;
     for (n, file) in opened(&mount).await.into_iter().enumerate() {
@@ -135,7 +135,7 @@ async fn files_that_are_left_may_be_removed_and_the_mgr_may_restart() {
         }
     }
     all_closed(&mount).await;
-    // The root is one.
+    // The root directory counts as one file.
     assert_eq!(told(&mount, "files").await, 1 + FILES as u64 / 2);
     for n in (1..FILES).step_by(2) {
         let node = mount.lookup(&mount.root(), n.to_string().as_bytes()).await.unwrap().0;

@@ -1,4 +1,4 @@
-//! Reads from files that iods of this machine lend: they show what reads that ask the iods show.
+//! Short-circuit reads: they return the same bytes as reads that the iods answer.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -16,10 +16,10 @@ use wire::rpc::{Auth, CallHeader, decode_message};
 use xdr::{Reader, Writer, Xdr};
 
 const BLOCK: usize = 4096;
-/// Whose connections those of the tests are.
+/// The origin of the connections that the tests themselves open to iods.
 const ORIGIN: wire::native::Origin = wire::native::Origin { owner: [1; 16], incarnation: 0 };
 
-/// Nothing is read ahead: each read is one of the servers'.
+/// Returns options without read-ahead, so that each read reaches an iod or a file of an iod.
 fn plain() -> Options {
     Options { policy: Settings::parse(Origin::Mount, "read_ahead=0").unwrap(), ..options() }
 }
@@ -28,7 +28,7 @@ fn never_lent() -> Options {
     Options { lent: false, ..plain() }
 }
 
-/// Bytes that tell where they belong.
+/// Returns bytes that depend on their position and on `seed`.
 fn fill(seed: u64, len: usize) -> Bytes {
     (0..len as u64).map(|i| (seed.wrapping_mul(31).wrapping_add(i * 7 + i / 251)) as u8).collect::<Vec<_>>().into()
 }
@@ -49,7 +49,7 @@ async fn read(file: &File, offset: u64, len: usize) -> Vec<u8> {
     file.read_at(offset, len).await.unwrap().to_vec()
 }
 
-/// Asks until the answer is yes; a test that waits in vain fails.
+/// Waits until `done` returns true. Panics after 60 seconds.
 async fn soon(mut done: impl AsyncFnMut() -> bool) {
     let asked = async {
         while !done().await {
@@ -59,7 +59,7 @@ async fn soon(mut done: impl AsyncFnMut() -> bool) {
     tokio::time::timeout(Duration::from_secs(60), asked).await.expect("waited in vain");
 }
 
-/// Reads until reads of this range come from lent files.
+/// Reads this range until a read is a short-circuit read.
 async fn borrow(mount: &Mount, file: &File, offset: u64, len: usize) {
     let before = mount.counters().reads_lent;
     soon(async || {
@@ -69,7 +69,7 @@ async fn borrow(mount: &Mount, file: &File, offset: u64, len: usize) {
     .await;
 }
 
-/// The descriptors of this process of files in a store that can be read and not written.
+/// Returns how many read-only descriptors of object files of this iod are open in this process.
 fn lent_files(cluster: &Cluster, iod: usize) -> usize {
     let store = cluster.store(iod).canonicalize().unwrap();
     let of_store = |fd: &std::ffi::OsStr| {
@@ -81,7 +81,7 @@ fn lent_files(cluster: &Cluster, iod: usize) -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().filter(|fd| of_store(&fd.as_ref().unwrap().file_name())).count()
 }
 
-/// Does to an object what only the mgr may.
+/// Sends an iod a request on an object that only the mgr may send.
 fn as_mgr(
     cluster: &Cluster,
     iod: usize,
@@ -103,7 +103,7 @@ fn as_mgr(
         assert_eq!(reply.u32().unwrap(), 0, "refused");
         reply
     };
-    // Of the last epoch that there can be.
+    // A session of the highest possible epoch.
     let session = u64::from(u32::MAX) << 32;
     let ticket = key.ticket(fsid, session, u64::MAX);
     let hello = HelloArgs::new(&ticket, [8; 32], false);
@@ -120,14 +120,15 @@ fn encode(args: &impl Xdr) -> xdr::Segments {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_sees_what_others_have_written_before() {
+async fn short_circuit_reads_see_earlier_writes_of_other_clients() {
     let cluster = Cluster::start(2).await;
     let (one, other) = (cluster.mount(plain()).await, cluster.mount(plain()).await);
     let len = 3 << 20;
     let file = create(&one, "f", vec![0; len].into()).await;
     let reader = open(&other, "f").await;
     borrow(&other, &reader, 0, BLOCK).await;
-    // What was answered, and what was begun.
+    // The number of the last write that has returned, that of the last write that has begun, and whether all have
+    // returned.
     let (done, begun, over) = (AtomicU8::new(0), AtomicU8::new(0), AtomicBool::new(false));
     let writing = async {
         for round in 1..=60 {
@@ -160,7 +161,7 @@ async fn a_reader_sees_what_others_have_written_before() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_length_and_offset_gives_the_same_bytes() {
+async fn short_circuit_reads_of_any_range_return_the_right_bytes() {
     let cluster = Cluster::start(3).await;
     let mount = cluster.mount(plain()).await;
     let data = fill(1, (3 << 20) + 777);
@@ -174,7 +175,7 @@ async fn every_length_and_offset_gives_the_same_bytes() {
     let counters = mount.counters();
     assert!(counters.reads_lent > 300, "{counters:?}");
     assert_eq!(counters.rpc("LEND"), 3, "one for each object");
-    // Holes, and what was written behind them.
+    // Holes, and bytes behind them.
     file.write_at(9 << 20, Bytes::from_static(b"far")).await.unwrap();
     file.punch(types::ByteRange { offset: 1 << 20, len: 1 << 20 }).await.unwrap();
     let mut model = data.to_vec();
@@ -186,14 +187,14 @@ async fn every_length_and_offset_gives_the_same_bytes() {
         let end = model.len().min(at as usize + 300_000);
         assert!(read(&file, at, 300_000).await == model[at as usize..end], "from {at}");
     }
-    // Who copies leaves holes out, and so has to hear of them.
+    // Copies skip holes, so a read must report holes.
     let far = file.read_at(4 << 20, 1 << 20).await.unwrap();
     assert_eq!(far.segments, [client::Segment::Hole(1 << 20)]);
     file.close().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_others_cut_is_not_there_and_comes_back_as_zeros() {
+async fn bytes_truncated_by_another_client_read_as_zeros_after_extension() {
     let cluster = Cluster::start(1).await;
     let (one, other) = (cluster.mount(plain()).await, cluster.mount(plain()).await);
     let data = fill(2, 100_000);
@@ -213,7 +214,7 @@ async fn what_others_cut_is_not_there_and_comes_back_as_zeros() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fence_ends_a_loan_as_it_ends_reads() {
+async fn a_fence_ends_short_circuit_reads() {
     let cluster = Cluster::start(1).await;
     let quick = |options: Options| Options { retry_timeout: Duration::from_secs(2), ..options };
     let (one, asks) = (cluster.mount(quick(plain())).await, cluster.mount(quick(never_lent())).await);
@@ -226,7 +227,7 @@ async fn a_fence_ends_a_loan_as_it_ends_reads() {
     as_mgr(&cluster, 0, Procedure::Fence, |cap| encode(&FenceArgs { cap, generation: Generation(1000) }), object);
     let before = one.counters().reads_lent;
     let (mine, theirs) = tokio::join!(lent.read_at(0, BLOCK), asking.read_at(0, BLOCK));
-    // Nobody gets another capability: the mgr knows nothing of this fence.
+    // The mgr does not know of this fence, so no client gets a capability of the new generation.
     assert_eq!(mine.unwrap_err().as_status(), theirs.unwrap_err().as_status());
     assert_eq!(one.counters().reads_lent, before);
     assert_eq!(lent_files(&cluster, 0), 0);
@@ -234,7 +235,7 @@ async fn a_fence_ends_a_loan_as_it_ends_reads() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_object_that_was_removed_and_made_again_is_read_anew() {
+async fn an_object_created_again_is_not_read_from_its_old_file() {
     let cluster = Cluster::start(1).await;
     let (one, other) = (cluster.mount(plain()).await, cluster.mount(plain()).await);
     let file = create(&one, "f", fill(4, 100_000)).await;
@@ -242,7 +243,7 @@ async fn an_object_that_was_removed_and_made_again_is_read_anew() {
     borrow(&other, &reader, 0, BLOCK).await;
     as_mgr(&cluster, 0, Procedure::Remove, |cap| encode(&ObjectArgs { cap }), file.node().id);
     let lent = other.counters().reads_lent;
-    // As an iod answers of an object that does not exist.
+    // An iod, too, answers with zeros for an object that does not exist.
     assert_eq!(read(&reader, 0, BLOCK).await, [0; BLOCK]);
     file.write_at(0, fill(5, 100_000)).await.unwrap();
     file.fsync().await.unwrap();
@@ -253,14 +254,14 @@ async fn an_object_that_was_removed_and_made_again_is_read_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_iod_is_dead_and_lends_again_when_it_is_back() {
+async fn short_circuit_reads_end_with_the_iod_and_resume_after_its_restart() {
     let mut cluster = Cluster::start(1).await;
     let short = Duration::from_secs(1);
     let mount = cluster.mount(Options { connect_timeout: short, retry_timeout: short, ..plain() }).await;
     let file = create(&mount, "f", fill(6, 100_000)).await;
     borrow(&mount, &file, 0, BLOCK).await;
     cluster.stop_iod(0);
-    // The end of the connection is heard of a moment later.
+    // The client detects the end of the connection a moment later.
     soon(async || file.read_at(0, BLOCK).await.is_err()).await;
     let lent = mount.counters().reads_lent;
     assert_eq!(lent_files(&cluster, 0), 0, "nothing is kept of a dead iod");
@@ -273,15 +274,15 @@ async fn a_dead_iod_is_dead_and_lends_again_when_it_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn loans_go_with_the_layout_and_at_last_with_the_file() {
+async fn lent_files_are_closed_with_the_layout_and_with_the_file() {
     let cluster = Cluster::start(1).await;
     let (one, other) = (cluster.mount(plain()).await, cluster.mount(plain()).await);
     let file = create(&one, "f", fill(7, 100_000)).await;
     let reader = open(&other, "f").await;
     borrow(&other, &reader, 0, BLOCK).await;
-    // The iod, of the same process, may not have closed what it has sent.
+    // The iod runs in this process, and may not have closed a descriptor that it has sent.
     soon(async || lent_files(&cluster, 0) == 1).await;
-    // Whoever cuts the file has the layouts of others given back.
+    // A truncate makes the mgr recall the layouts of other clients.
     file.set_len(90_000).await.unwrap();
     assert_eq!(lent_files(&cluster, 0), 0);
     assert!(read(&reader, 0, 100_000).await == fill(7, 90_000));
@@ -291,7 +292,7 @@ async fn loans_go_with_the_layout_and_at_last_with_the_file() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_nothing_is_lent_it_is_asked_for_once_at_most() {
+async fn lend_is_requested_at_most_once_where_an_iod_does_not_lend() {
     let summed = Features { block_checksums: true };
     let features = |features, lend| async move {
         Cluster::start_with(1, |address| address, features, |config| config.lend = lend).await
@@ -336,7 +337,7 @@ async fn the_socket_of_another_user_is_not_used() {
     }
     assert_eq!(mount.counters().reads_lent, 0);
     file.close().await.unwrap();
-    // The same reads are of lent files when root has the socket.
+    // When root owns the socket, the same reads are short-circuit reads.
     std::os::unix::fs::chown(&socket, Some(0), None).unwrap();
     let mount = cluster.mount(plain()).await;
     let file = open(&mount, "file").await;

@@ -1,4 +1,4 @@
-//! Connections that break, answers that are lost, and servers that do not come back.
+//! Broken connections, lost answers, and servers that do not come back.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, Status};
 
-/// Long enough for a server that is there, short enough for one that is not.
+/// A timeout that is long enough for a running server, and short for a dead one.
 const SHORT: Duration = Duration::from_secs(2);
-/// What nothing may take: a test fails instead of hanging.
+/// The time limit of every step, so that a test fails instead of hanging.
 const EVER: Duration = Duration::from_secs(100);
 
 /// A cluster with a proxy in front of each daemon.
@@ -81,7 +81,7 @@ async fn names(mount: &Mount) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_that_only_its_connection_lost_comes_from_the_reply_cache() {
+async fn a_lost_answer_is_repeated_from_the_reply_cache() {
     let wired = Wired::start(1).await;
     let mount = wired.mount(options()).await;
     let root = mount.root();
@@ -102,7 +102,7 @@ async fn an_answer_that_only_its_connection_lost_comes_from_the_reply_cache() {
     mount.rename(&root, b"dir", &root, b"moved").await.unwrap();
     lose();
     mount.remove(&root, b"link").await.unwrap();
-    // Refusals are remembered like everything else.
+    // The reply cache keeps errors, too.
     lose();
     assert!(mount.mkdir(&root, b"moved", 0o755).await.unwrap_err().is(Status::Exist));
     lose();
@@ -114,7 +114,7 @@ async fn an_answer_that_only_its_connection_lost_comes_from_the_reply_cache() {
     assert_eq!(mount.getattr(&file).await.unwrap().nlink, 1);
 }
 
-/// Something of everything, each with its outcome.
+/// Runs one operation of each kind and checks its result.
 async fn day(target: &Target, number: u64) {
     let mount = Mount::connect(target, options()).await.unwrap();
     let root = mount.root();
@@ -140,7 +140,7 @@ async fn day(target: &Target, number: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_answer_of_the_mgr_may_be_lost() {
+async fn clients_recover_from_the_loss_of_any_answer_of_the_mgr() {
     let wired = Wired::start(1).await;
     for at in 0.. {
         let lost = wired.mgr.lost();
@@ -156,10 +156,10 @@ async fn every_answer_of_the_mgr_may_be_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_answer_of_an_iod_may_be_lost() {
+async fn clients_recover_from_the_loss_of_any_answer_of_an_iod() {
     let wired = Wired::start(1).await;
     let (mut at, mut in_a_row) = (0, 0);
-    // The mgr has connections of its own, and asks now and then.
+    // The mgr also sends requests over connections of its own, so a round may pass without a loss by chance.
     while in_a_row < 3 {
         let lost = wired.iods[0].lost();
         wired.iods[0].lose_answer_after(at);
@@ -172,8 +172,8 @@ async fn every_answer_of_an_iod_may_be_lost() {
     assert!(at > 6, "there are more answers than {at}");
 }
 
-/// Whether another owner gets a lock of what the file has locked.
-async fn two_locks(mount: &Mount, file: &File) -> bool {
+/// Returns whether another owner gets an exclusive lock on the whole file.
+async fn another_owner_gets_a_lock(mount: &Mount, file: &File) -> bool {
     let again = mount.open(&file.node(), OpenFlags::READ_WRITE).await.unwrap();
     let got = again.try_lock(2, ByteRange::ALL, LockKind::Write).await.unwrap();
     again.close().await.unwrap();
@@ -181,7 +181,7 @@ async fn two_locks(mount: &Mount, file: &File) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn recovery_that_is_cut_short_is_begun_again() {
+async fn interrupted_recovery_is_started_again() {
     let mut wired = Wired::start(1).await;
     for at in 0..8 {
         let mount = wired.mount(Options { direct: false, ..options() }).await;
@@ -195,8 +195,8 @@ async fn recovery_that_is_cut_short_is_begun_again() {
             assert!(one.read_at(0, 1000).await.unwrap().to_vec() == fill(at, 1000));
             two.write_at(0, fill(at + 1, 1000)).await.unwrap();
             two.fsync().await.unwrap();
-            assert!(!two_locks(&mount, &one).await, "the lock is still held at the mgr");
-            // Grace must have ended, as everybody is back.
+            assert!(!another_owner_gets_a_lock(&mount, &one).await, "the lock is still held at the mgr");
+            // The grace period must have ended, because all clients have reclaimed.
             create(&mount, "three").await.close().await.unwrap();
             one.close().await.unwrap();
             two.close().await.unwrap();
@@ -208,18 +208,18 @@ async fn recovery_that_is_cut_short_is_begun_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_committed_is_not_sent_again_when_the_report_of_it_is_lost() {
+async fn committed_bytes_are_not_sent_again_when_a_layoutcommit_is_lost() {
     for mgr_too in [false, true] {
         let mut wired = Wired::start(2).await;
         let mount = wired.mount(options()).await;
         let file = Arc::new(create(&mount, "f").await);
         let data = fill(1, 3 << 20);
-        // The iods are known after this.
+        // From here on the client knows the addresses of the iods.
         file.write_at(0, data.clone()).await.unwrap();
         file.fsync().await.unwrap();
         let data = fill(2, 3 << 20);
         file.write_at(0, data.clone()).await.unwrap();
-        // The first answer that the mgr gives from now on is that to the report, after everything was committed.
+        // The next answer of the mgr is that to LAYOUTCOMMIT, after all bytes were committed.
         wired.mgr.hold_answers_after(0);
         let synced = tokio::spawn({
             let file = file.clone();
@@ -248,7 +248,7 @@ async fn what_was_committed_is_not_sent_again_when_the_report_of_it_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_iod_that_is_gone_for_good_takes_only_its_own_bytes_with_it() {
+async fn a_dead_iod_fails_only_files_with_bytes_on_it() {
     let mut wired = Wired::start(2).await;
     let mount = wired.mount(impatient()).await;
     let mut files = Vec::new();
@@ -275,11 +275,11 @@ async fn an_iod_that_is_gone_for_good_takes_only_its_own_bytes_with_it() {
         for error in [read.as_ref().err(), synced.as_ref().err()] {
             assert_eq!(error.map(client::Error::errno), (!there).then_some(5), "{error:?}");
         }
-        // What was lost was told, and there is nothing left to lose.
+        // The errors above reported the loss, so the close has nothing left to report.
         file.close().await.unwrap();
     });
     tokio::time::timeout(EVER, futures_util::future::join_all(work)).await.expect("nothing waits for ever");
-    // New files are made where there is room for them.
+    // New files are placed on iods that are up.
     let file = create(&mount, "new").await;
     file.write_at(0, fill(9, 3 << 20)).await.unwrap();
     file.close().await.unwrap();
@@ -288,7 +288,7 @@ async fn an_iod_that_is_gone_for_good_takes_only_its_own_bytes_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_iod_that_never_answers_is_given_up() {
+async fn requests_to_an_iod_that_never_answers_time_out() {
     let wired = Wired::start(1).await;
     let mount = wired.mount(impatient()).await;
     let file = create(&mount, "f").await;
@@ -297,14 +297,14 @@ async fn an_iod_that_never_answers_is_given_up() {
     let other = wired.mount(options()).await;
     wired.iods[0].hold_answers_after(0);
     let work = async {
-        // Far more than are sent at once: they do not each wait for their own end.
+        // Far more reads than the client sends at once. They time out together, not one after the other.
         let reads = (0..600).map(|_| file.read_at(0, 1000));
         for read in futures_util::future::join_all(reads).await {
             assert_eq!(read.unwrap_err().errno(), 5);
         }
         file.write_at(0, fill(2, 1000)).await.unwrap();
         assert_eq!(file.fsync().await.unwrap_err().errno(), 5);
-        // Names are none of its business.
+        // Operations on names do not depend on the iod.
         other.mkdir(&other.root(), b"dir", 0o755).await.unwrap();
     };
     tokio::time::timeout(EVER, work).await.expect("nothing waits for ever");
@@ -321,7 +321,7 @@ async fn an_iod_that_never_answers_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_that_was_given_up_does_not_land_on_newer_bytes() {
+async fn an_abandoned_write_does_not_overwrite_newer_bytes() {
     let wired = Wired::start(1).await;
     let before = wired.iods[0].connections();
     let mount = wired.mount(impatient()).await;
@@ -329,7 +329,7 @@ async fn a_write_that_was_given_up_does_not_land_on_newer_bytes() {
     file.write_at(0, fill(1, 1000)).await.unwrap();
     file.fsync().await.unwrap();
     assert_eq!(mount.counters().written_via_mgr, 0);
-    // The mgr reaches the iod, this client does not.
+    // The mgr reaches the iod, but this client does not.
     wired.iods[0].hold_requests_from(before + 1);
     file.write_at(0, fill(2, 1000)).await.unwrap();
     file.fsync().await.unwrap();
@@ -343,7 +343,8 @@ async fn a_write_that_was_given_up_does_not_land_on_newer_bytes() {
     };
     let (refused, ended) = (count("refused.fenced"), count("connections.open"));
     wired.iods[0].let_requests_go();
-    // The write comes and is refused, or HELLO of a later connection comes first and ends the one that it came over.
+    // The iod refuses the late write. Or a HELLO on a later connection arrives first and ends the connection of the
+    // write.
     let arrived = async {
         while count("refused.fenced") == refused && count("connections.open") == ended {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -359,7 +360,7 @@ async fn a_write_that_was_given_up_does_not_land_on_newer_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_mgr_that_falls_silent_is_asked_again_before_the_lease_is_over() {
+async fn a_silent_mgr_is_contacted_again_before_the_lease_expires() {
     let mut wired = Wired::start(1).await;
     let lease = 6;
     wired.cluster.lease_secs = Some(lease);
@@ -381,7 +382,7 @@ async fn an_mgr_that_falls_silent_is_asked_again_before_the_lease_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_go_on_over_connections_that_are_cut_at_random() {
+async fn streams_survive_randomly_cut_connections() {
     let wired = Wired::start(2).await;
     let mount = wired.mount(options()).await;
     for (i, proxy) in wired.iods.iter().chain([&wired.mgr]).enumerate() {
@@ -402,7 +403,7 @@ async fn streams_go_on_over_connections_that_are_cut_at_random() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn state_that_cannot_be_had_again_fails_its_file_and_no_other() {
+async fn a_failed_reclaim_fails_only_its_own_file() {
     let mgr = MemoryMgr::start().await;
     let mount = mgr.mount(options()).await;
     let (gone, stays) = (create(&mount, "gone").await, create(&mount, "stays").await);
@@ -410,7 +411,7 @@ async fn state_that_cannot_be_had_again_fails_its_file_and_no_other() {
         file.write_at(0, fill(1, 100)).await.unwrap();
         file.fsync().await.unwrap();
     }
-    // The lease runs out, and before this client notices, another one removes a file.
+    // The lease expires. Another client removes a file before this client detects the expiry.
     mgr.expire().await;
     let other = mgr.mount(options()).await;
     other.remove(&other.root(), b"gone").await.unwrap();
@@ -420,13 +421,13 @@ async fn state_that_cannot_be_had_again_fails_its_file_and_no_other() {
     stays.write_at(100, fill(2, 100)).await.unwrap();
     stays.fsync().await.unwrap();
     assert_eq!(stays.read_at(0, 300).await.unwrap().to_vec(), [fill(1, 100), fill(2, 100)].concat());
-    // Closing what is gone has nothing left to lose.
+    // fsync has reported the loss, so the close has nothing left to report.
     gone.close().await.unwrap();
     stays.close().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn layouts_that_are_asked_back_under_a_stream_cost_it_nothing() {
+async fn a_stream_loses_no_bytes_to_layout_recalls() {
     let wired = Wired::start(2).await;
     let (writer, cutter) = (wired.mount(options()).await, wired.mount(options()).await);
     let file = create(&writer, "f").await;
@@ -440,7 +441,7 @@ async fn layouts_that_are_asked_back_under_a_stream_cost_it_nothing() {
         }
         file.fsync().await.unwrap();
     };
-    // Longer than the stream will ever be: what is written is never cut off.
+    // The size is always beyond the end of the stream, so no written byte is truncated.
     let cutting = async {
         for i in 0..8u64 {
             let size = types::SetAttrs { size: Some((64 << 20) + i), ..types::SetAttrs::default() };
@@ -460,7 +461,7 @@ async fn layouts_that_are_asked_back_under_a_stream_cost_it_nothing() {
     }
 }
 
-/// A name as it is in an answer (XDR: its length, its bytes, filled up with zeros).
+/// Returns a name in XDR: its length, its bytes, and padding with zeros.
 fn encoded(name: &[u8]) -> Vec<u8> {
     let mut bytes = (name.len() as u32).to_be_bytes().to_vec();
     bytes.extend(name);
@@ -469,7 +470,7 @@ fn encoded(name: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_that_no_file_can_have_is_an_error_of_its_directory() {
+async fn an_invalid_name_in_a_directory_is_a_protocol_error() {
     let wired = Wired::start(1).await;
     let mount = wired.mount(options()).await;
     let (longest, too_long) = ("n".repeat(255), "n".repeat(256));
@@ -496,7 +497,7 @@ async fn a_name_that_no_file_can_have_is_an_error_of_its_directory() {
         let named = format!("the mgr sent a name that no file can have: {false_name:?}");
         assert!(error.to_string().contains(&named), "{error}");
         wired.mgr.leave_answers();
-        // The connection and the rest of the file system are as they were.
+        // The connection and other directories still work.
         assert_eq!(mount.readdir(&mount.root()).next_page().await.unwrap().unwrap().len(), number + 1);
     }
 }

@@ -1,4 +1,4 @@
-//! A write threshold that follows the load of the mgr: one that is slowed, and one that stands still.
+//! The automatic write threshold follows the load of the mgr: a slowed mgr, and a mgr that does not answer.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -13,20 +13,20 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// How long what iods are asked, and what they answer, takes on its way.
+/// The delay that the proxy adds to requests to iods, and to their answers.
 const WAY: Duration = Duration::from_millis(20);
-/// How long a busy mgr does something else before it looks for requests.
+/// How long a busy mgr is blocked before it looks for requests.
 const BUSY: Duration = Duration::from_millis(150);
-/// What never takes so long has gone wrong.
+/// A step that takes longer has failed.
 const LONG: Duration = Duration::from_secs(30);
 
-/// A door to `target` behind which everything takes its time.
+/// Starts a proxy to `target` that delays all data, and returns its address.
 fn far(target: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for near in listener.incoming().flatten() {
-            // It may be gone by now.
+            // The target may be stopped by now.
             let Ok(far) = TcpStream::connect(target) else { continue };
             let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
             std::thread::spawn(move || pass(near, far));
@@ -47,13 +47,13 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// What the one thread of the mgr does besides its work.
+/// What the only thread of the mgr does besides its work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mood {
     Idle,
-    /// Something else, again and again.
+    /// Blocks for [`BUSY`], again and again.
     Busy,
-    /// Nothing, until it is told otherwise.
+    /// Blocks until the mood changes.
     Still,
 }
 
@@ -91,7 +91,7 @@ fn runtime(threads: usize) -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap()
 }
 
-/// A cluster whose iods are far away, and a mount of it that finds its threshold itself.
+/// Starts a cluster with an iod behind a slow proxy.
 fn far_cluster(runtime: &Runtime) -> Cluster {
     runtime.block_on(Cluster::start_behind(1, false, far))
 }
@@ -101,7 +101,7 @@ async fn mounted(cluster: &Cluster) -> Mount {
     cluster.mount(Options { policy, ..options() }).await
 }
 
-/// A file that has a layout and is written to in places of its own.
+/// Creates a file of 2 MiB that has a layout.
 async fn file(mount: &Mount, name: &str) -> File {
     let file = mount.create(&mount.root(), name.as_bytes(), CreateOptions::default()).await.unwrap();
     file.write_at(0, Bytes::from(vec![1; 2 << 20])).await.unwrap();
@@ -109,14 +109,15 @@ async fn file(mount: &Mount, name: &str) -> File {
     file
 }
 
-/// Writes a small piece at a place of its own.
+/// Writes 1000 bytes at the place `n` behind the first 2 MiB, where no other write is adjacent.
 async fn write(file: &File, n: u64) {
     file.write_at((2 << 20) + n * 4096, Bytes::from(vec![2; 1000])).await.unwrap();
 }
 
-/// What is sent straight to see how long that takes is followed by none of those right behind it, as they would follow a stream.
+/// The client sends single writes on the direct path to measure its latency. The writes behind them do not follow, as
+/// they would follow a stream.
 #[test]
-fn a_try_is_no_stream() {
+fn writes_behind_a_latency_probe_do_not_follow_it_to_the_direct_path() {
     let (servers, clients) = (runtime(1), runtime(2));
     let cluster = far_cluster(&servers);
     clients.block_on(async {
@@ -134,7 +135,7 @@ fn a_try_is_no_stream() {
 }
 
 #[test]
-fn a_busy_mgr_is_spared_until_it_has_time() {
+fn small_writes_avoid_an_overloaded_mgr_until_it_is_idle() {
     let (servers, clients) = (runtime(1), runtime(2));
     let cluster = far_cluster(&servers);
     let hog = Hog::start(&servers);
@@ -172,11 +173,12 @@ fn a_busy_mgr_is_spared_until_it_has_time() {
         assert!(through <= 2000, "{through} bytes through an overloaded mgr");
 
         hog.set(Mood::Idle);
-        // It is an average over a dozen looks, one in ten milliseconds, however many ask.
+        // The load is an average over a dozen samples, one every ten milliseconds, regardless of the number of
+        // requests.
         let begun = Instant::now();
         while mount.write_threshold() <= 1000 {
             assert!(begun.elapsed() < LONG, "the mgr tells that they do not wait any more");
-            // Any answer tells it.
+            // Every answer of the mgr carries the load.
             mount.getattr(&mount.root()).await.unwrap();
         }
         let before = mount.counters().written_via_mgr;
@@ -189,7 +191,7 @@ fn a_busy_mgr_is_spared_until_it_has_time() {
 }
 
 #[test]
-fn nobody_waits_for_a_mgr_that_stands_still() {
+fn small_writes_do_not_wait_for_a_mgr_that_does_not_answer() {
     let (servers, clients) = (runtime(1), runtime(2));
     let cluster = far_cluster(&servers);
     let hog = Hog::start(&servers);
@@ -201,7 +203,7 @@ fn nobody_waits_for_a_mgr_that_stands_still() {
         }
         assert!(mount.write_threshold() > 1000);
         hog.set(Mood::Still);
-        // Some have begun to wait for it; those that come later do not.
+        // Some writes wait for the mgr already. Later writes take the direct path.
         let straight = mount.counters().written_direct;
         let mut writers = Vec::new();
         while mount.counters().written_direct < straight + 5000 {

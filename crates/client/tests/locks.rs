@@ -1,4 +1,4 @@
-//! Byte-range locks: between mounts, over restarts of the mgr, and when they are lost.
+//! Byte-range locks: conflicts between mounts, reclaims after restarts of the mgr, and lost locks.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -32,7 +32,7 @@ async fn read(file: &File) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn locks_keep_locks_of_others_away() {
+async fn locks_exclude_conflicting_locks_of_other_owners() {
     let mgr = MemoryMgr::start().await;
     let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
     let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
@@ -44,7 +44,7 @@ async fn locks_keep_locks_of_others_away() {
     let found = mine.test_lock(2, bytes(15, u64::MAX), EXCLUSIVE).await.unwrap();
     assert_eq!(found, Some(HeldLock { range: bytes(10, 10), kind: EXCLUSIVE, owner: Some(1) }));
     assert_eq!(mine.test_lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap(), None);
-    // The middle is given back, the end is shared.
+    // Unlocks the middle and downgrades the end to a shared lock.
     mine.unlock(1, bytes(12, 3)).await.unwrap();
     mine.lock(1, bytes(15, u64::MAX), SHARED).await.unwrap();
     assert!(theirs.try_lock(1, bytes(12, 100), SHARED).await.unwrap());
@@ -52,7 +52,7 @@ async fn locks_keep_locks_of_others_away() {
     theirs.unlock(1, ByteRange::ALL).await.unwrap();
     assert!(mine.try_lock(1, bytes(20, 1), EXCLUSIVE).await.unwrap());
     assert_eq!(mgr.counts().locks, 4, "two to the left of the gap and three to the right, of which one is taken out");
-    // Through another open of the same mount it is the same owner.
+    // Another open on the same mount has the same lock owner.
     let again = open(&mount, "f").await;
     again.unlock(1, bytes(0, 15)).await.unwrap();
     assert!(theirs.try_lock(1, bytes(0, 15), EXCLUSIVE).await.unwrap());
@@ -68,7 +68,7 @@ async fn locks_keep_locks_of_others_away() {
 }
 
 #[tokio::test]
-async fn whoever_gets_the_lock_next_sees_what_was_written() {
+async fn the_next_lock_holder_sees_bytes_written_under_the_lock() {
     let mgr = MemoryMgr::start().await;
     let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
     let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
@@ -85,7 +85,7 @@ async fn whoever_gets_the_lock_next_sees_what_was_written() {
         }
         mine.write_at(0, Bytes::from_static(b"first")).await.unwrap();
         mine.unlock(1, ByteRange::ALL).await.unwrap();
-        // The other one was first.
+        // The other client gets the lock first.
         mine.lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap();
         assert_eq!(read(&mine).await, b"later");
     };
@@ -93,7 +93,7 @@ async fn whoever_gets_the_lock_next_sees_what_was_written() {
 }
 
 #[tokio::test]
-async fn a_lock_that_nobody_waits_for_any_more_is_not_held() {
+async fn a_lock_whose_request_was_cancelled_is_not_held() {
     let mgr = MemoryMgr::start().await;
     let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
     let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
@@ -115,7 +115,7 @@ async fn a_lock_that_nobody_waits_for_any_more_is_not_held() {
             tokio::task::yield_now().await;
         }
     }
-    // What the owner held before it keeps.
+    // The owner keeps the lock that it held before.
     for free in [bytes(0, 5), bytes(6, 4)] {
         while !theirs.try_lock(1, free, EXCLUSIVE).await.unwrap() {
             tokio::task::yield_now().await;
@@ -125,7 +125,7 @@ async fn a_lock_that_nobody_waits_for_any_more_is_not_held() {
 }
 
 #[tokio::test]
-async fn a_lease_that_ran_out_costs_nothing_while_nobody_wants_the_locks() {
+async fn locks_survive_an_expired_lease_without_conflicting_requests() {
     let mgr = MemoryMgr::start().await;
     let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
     let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
@@ -139,8 +139,8 @@ async fn a_lease_that_ran_out_costs_nothing_while_nobody_wants_the_locks() {
     assert!(theirs.try_lock(1, bytes(0, 1), SHARED).await.unwrap());
 }
 
-/// Waits until a client has found out that it lost a lock of this file.
-async fn found_out(file: &File) {
+/// Waits until the client has detected that it lost a lock of this file.
+async fn wait_for_lock_loss(file: &File) {
     loop {
         match file.read_at(0, 1).await {
             Ok(_) => tokio::task::yield_now().await,
@@ -154,7 +154,7 @@ async fn found_out(file: &File) {
 }
 
 #[tokio::test]
-async fn a_lock_that_others_took_is_lost_and_so_is_what_was_written_under_it() {
+async fn a_lock_taken_by_another_client_is_lost_with_bytes_written_under_it() {
     let mgr = MemoryMgr::start().await;
     let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
     let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
@@ -167,7 +167,7 @@ async fn a_lock_that_others_took_is_lost_and_so_is_what_was_written_under_it() {
     theirs.lock(1, bytes(9, 1), EXCLUSIVE).await.unwrap();
     theirs.write_at(0, Bytes::from_static(b"theirs")).await.unwrap();
     theirs.fsync().await.unwrap();
-    found_out(&mine).await;
+    wait_for_lock_loss(&mine).await;
     for error in [
         mine.write_at(0, Bytes::from_static(b"mine")).await.unwrap_err(),
         mine.fsync().await.unwrap_err(),
@@ -176,11 +176,11 @@ async fn a_lock_that_others_took_is_lost_and_so_is_what_was_written_under_it() {
     ] {
         assert_eq!((error.kind(), error.errno()), (ErrorKind::LockLost, 5));
     }
-    // Having unlocked it goes on, without what it had written.
+    // After unlocking, the file is usable again, without the bytes written under the lost lock.
     assert!(!mine.try_lock(1, bytes(9, 1), EXCLUSIVE).await.unwrap());
     assert_eq!(read(&mine).await, b"theirs");
     mine.close().await.unwrap();
-    // Its other locks are gone, too; a file without any never knew.
+    // The client's locks on other files are lost, too. Files without locks are not affected.
     assert_eq!(locked.write_at(0, Bytes::from_static(b"x")).await.unwrap_err().kind(), ErrorKind::LockLost);
     assert_eq!(locked.close().await.unwrap_err().kind(), ErrorKind::LockLost);
     free.fsync().await.unwrap();
@@ -192,9 +192,10 @@ async fn a_lock_that_others_took_is_lost_and_so_is_what_was_written_under_it() {
     assert_eq!(mgr.counts().opens, 0);
 }
 
-/// Of what a client that was cut off had buffered, nothing lands over what others wrote meanwhile; the rest does.
+/// After its lease has expired, a client's buffered bytes do not overwrite bytes that another client wrote meanwhile.
+/// Buffered bytes of other files are written.
 #[tokio::test]
-async fn what_was_buffered_while_others_wrote_is_lost_and_the_rest_is_not() {
+async fn buffered_bytes_are_lost_only_in_files_that_another_client_wrote() {
     let mgr = MemoryMgr::start().await;
     let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
     let (mine, free) = (create(&mount, "f").await, create(&mount, "g").await);
@@ -209,7 +210,7 @@ async fn what_was_buffered_while_others_wrote_is_lost_and_the_rest_is_not() {
     assert!(error.is(Status::Io), "{error}");
     assert_eq!((read(&mine).await, read(&theirs).await), (b"theirs".to_vec(), b"theirs".to_vec()));
     free.fsync().await.unwrap();
-    // What is written from then on is new.
+    // Bytes written after the error are new, and are not lost.
     mine.write_at(0, Bytes::from_static(b"mine")).await.unwrap();
     mine.close().await.unwrap();
     assert_eq!(read(&theirs).await, b"miners");
@@ -217,7 +218,7 @@ async fn what_was_buffered_while_others_wrote_is_lost_and_the_rest_is_not() {
 }
 
 #[tokio::test]
-async fn a_client_that_the_mgr_forgot_has_lost_its_locks_and_keeps_its_files() {
+async fn an_expired_client_loses_its_locks_and_keeps_its_files() {
     let mgr = MemoryMgr::start().await;
     let mount = mgr.mount(options()).await;
     let (locked, free) = (create(&mount, "f").await, create(&mount, "g").await);
@@ -228,7 +229,7 @@ async fn a_client_that_the_mgr_forgot_has_lost_its_locks_and_keeps_its_files() {
     free.write_at(0, Bytes::from_static(b"new")).await.unwrap();
     free.fsync().await.unwrap();
     assert_eq!(locked.read_at(0, 3).await.unwrap_err().kind(), ErrorKind::LockLost);
-    // Nobody unlocks: closing tells.
+    // The program does not unlock, so the close reports the lost lock.
     assert_eq!(locked.close().await.unwrap_err().kind(), ErrorKind::LockLost);
     let again = open(&mount, "f").await;
     again.lock(7, bytes(0, 1), EXCLUSIVE).await.unwrap();
@@ -237,7 +238,7 @@ async fn a_client_that_the_mgr_forgot_has_lost_its_locks_and_keeps_its_files() {
 }
 
 #[tokio::test]
-async fn a_file_that_others_wanted_alone_is_open_again_or_fails_alone() {
+async fn a_file_denied_by_another_client_fails_and_other_files_do_not() {
     let mgr = MemoryMgr::start().await;
     let mount = mgr.mount(options()).await;
     let file = create(&mount, "f").await;
@@ -246,9 +247,9 @@ async fn a_file_that_others_wanted_alone_is_open_again_or_fails_alone() {
     file.lock(1, bytes(0, 1), SHARED).await.unwrap();
     mgr.lapse().await;
     mgr.open_alone(&file.node().handle).await;
-    found_out(&file).await;
+    wait_for_lock_loss(&file).await;
     assert_eq!(file.unlock(1, ByteRange::ALL).await.unwrap_err().kind(), ErrorKind::LockLost);
-    // Whoever opened it denies everything.
+    // The open of the other client denies all access.
     assert!(file.read_at(0, 1).await.unwrap_err().is(Status::Delay));
     let other = create(&mount, "g").await;
     other.write_at(0, Bytes::from_static(b"x")).await.unwrap();
@@ -258,7 +259,7 @@ async fn a_file_that_others_wanted_alone_is_open_again_or_fails_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_outlive_a_restart_of_the_mgr() {
+async fn locks_survive_a_restart_of_the_mgr() {
     let mut cluster = Cluster::start(1).await;
     let (mount, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
@@ -269,7 +270,7 @@ async fn locks_outlive_a_restart_of_the_mgr() {
     mine.write_at(0, Bytes::from_static(b"under the lock")).await.unwrap();
     for _ in 0..2 {
         cluster.restart_mgr().await;
-        // Each finds out by itself; nothing new is given before both have reclaimed.
+        // Each client detects the restart by itself. The mgr grants no new lock before both clients have reclaimed.
         let both = tokio::join!(theirs.try_lock(1, bytes(0, 1), SHARED), mine.try_lock(1, bytes(50, 1), SHARED));
         assert_eq!((both.0.unwrap(), both.1.unwrap()), (false, false));
     }
@@ -284,7 +285,7 @@ async fn locks_outlive_a_restart_of_the_mgr() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_is_waited_for_is_had_in_the_end_although_the_mgr_restarts() {
+async fn a_waiting_lock_request_succeeds_after_a_restart_of_the_mgr() {
     let mut cluster = Cluster::start(1).await;
     let (mount, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
@@ -303,7 +304,7 @@ async fn a_lock_that_is_waited_for_is_had_in_the_end_although_the_mgr_restarts()
 }
 
 #[tokio::test]
-async fn who_appends_alone_asks_seldom() {
+async fn a_single_appender_needs_few_locks_and_writes() {
     let mgr = MemoryMgr::start().await;
     let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
@@ -313,9 +314,9 @@ async fn who_appends_alone_asks_seldom() {
         assert_eq!(mine.append(Bytes::from(vec![i as u8; 3])).await.unwrap(), 3 * i);
     }
     let after = (mount.counters().operation("LOCK"), mount.counters().operation("WRITE"));
-    // How long a hundred take nobody knows; all of a tenth of a second share a lock.
+    // The duration of a hundred appends varies. All appends within a tenth of a second share a lock.
     assert!(after.0 - before.0 <= 10 && after.1 - before.1 <= 10, "{before:?} {after:?}");
-    // Whoever comes behind finds all of it, without any sync.
+    // The next appender finds all bytes, without a sync.
     assert_eq!(theirs.append(Bytes::from_static(b"next")).await.unwrap(), 300);
     mine.close().await.unwrap();
     let all = read(&theirs).await;
@@ -323,7 +324,7 @@ async fn who_appends_alone_asks_seldom() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn appenders_of_all_mounts_find_their_bytes_one_behind_the_other() {
+async fn appends_of_several_mounts_do_not_overlap() {
     let mgr = MemoryMgr::start().await;
     let mut mounts = Vec::new();
     for _ in 0..3 {
@@ -339,7 +340,7 @@ async fn appenders_of_all_mounts_find_their_bytes_one_behind_the_other() {
             for i in 0..30u8 {
                 places.push((file.append(Bytes::from(vec![who, i, who ^ i])).await.unwrap(), who, i));
                 if i % 11 == who {
-                    // Long enough for others to have their turn.
+                    // Long enough for the other clients to append.
                     tokio::time::sleep(std::time::Duration::from_millis(120)).await;
                 }
             }

@@ -1,6 +1,7 @@
-//! Sizes around a write threshold that changes, on both ways, against a flat model: one client, and two with locks.
+//! Random I/O on both paths while policies change, compared with a flat model: one client, and two with locks.
 //!
-//! `WEIR_TEST_SCALE=full` does 100,000 operations each; `WEIR_TEST_SEED` repeats what a failure named.
+//! `WEIR_TEST_SCALE=full` runs 100,000 operations in each test. `WEIR_TEST_SEED` repeats a run with the seed that it
+//! printed.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -34,12 +35,12 @@ impl Dice {
 
     fn bytes(&mut self, len: usize) -> Vec<u8> {
         let seed = self.roll();
-        // Never 0: that is what was not written.
+        // Never 0, which is the value of bytes that were not written.
         (0..len as u64).map(|i| 1 + ((seed ^ i.wrapping_mul(0x2545_f491)) >> 9) as u8 % 255).collect()
     }
 }
 
-/// What both tests do in all.
+/// Returns the number of operations of each test.
 fn operations() -> usize {
     if std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full") { 100_000 } else { 3000 }
 }
@@ -49,9 +50,9 @@ fn seed() -> u64 {
     given.unwrap_or_else(|| getrandom::u64().unwrap())
 }
 
-/// The thresholds, around which sizes are chosen.
+/// The write thresholds that the tests set. Sizes are chosen around them.
 const THRESHOLDS: [usize; 5] = [0, 700, 4096, 10_000, 30_000];
-/// What else of the policy is changed.
+/// Other policy settings that the tests change.
 const OTHERS: &[(&str, &str)] = &[
     ("write_threshold", "max"),
     ("write_threshold", "auto"),
@@ -83,7 +84,7 @@ fn change_policy(mount: &Mount, dice: &mut Dice) {
     mount.set_policy(name.as_bytes(), Some(value.as_bytes())).unwrap();
 }
 
-/// A length: a few bytes, or about a threshold.
+/// Returns a random length: a few bytes, up to 40,000 bytes, or about a threshold.
 fn length(dice: &mut Dice) -> usize {
     match dice.below(4) {
         0 => 1 + dice.below(50),
@@ -92,7 +93,7 @@ fn length(dice: &mut Dice) -> usize {
     }
 }
 
-/// A directory whose files are striped finely.
+/// Creates a directory whose files have a stripe unit of 4096 bytes.
 async fn striped(mount: &Mount) -> Node {
     let (dir, _) = mount.mkdir(&mount.root(), b"d", 0o755).await.unwrap();
     mount.setxattr(&dir, b"weir.stripe_unit", b"4096", XattrMode::Either).await.unwrap();
@@ -103,7 +104,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// Where a file is compared with what it should hold.
+/// Panics with the first differing offset if the bytes read at offset `at` are not the expected ones.
 fn same(got: &[u8], want: &[u8], at: usize, what: &str) {
     if got != want {
         let first = got.iter().zip(want).position(|(a, b)| a != b).unwrap_or(got.len().min(want.len()));
@@ -111,7 +112,7 @@ fn same(got: &[u8], want: &[u8], at: usize, what: &str) {
     }
 }
 
-/// The longest file.
+/// The upper limit of the file length.
 const LONGEST: usize = 200_000;
 
 /// One client with two opens of a file.
@@ -185,7 +186,7 @@ async fn check_all(mount: &Mount, node: &Node, model: &[u8]) {
 }
 
 #[test]
-fn one_client_reads_what_it_wrote_whichever_way_it_went() {
+fn one_client_reads_its_own_writes_on_both_paths() {
     let seed = seed();
     println!("WEIR_TEST_SEED={seed}");
     let runtime = runtime();
@@ -218,10 +219,10 @@ fn one_client_reads_what_it_wrote_whichever_way_it_went() {
     });
 }
 
-/// How long the file of two clients is, but for while one of them has all of it.
+/// The length of the shared file, except while one client has locked all of it.
 const SHARED: usize = 120_000;
 
-/// One of two clients, at work on a file under locks.
+/// One of two clients that read and write a file under locks.
 struct Sharer {
     mount: Mount,
     file: File,
@@ -235,7 +236,7 @@ impl Sharer {
         look(&mut self.model.lock().unwrap())
     }
 
-    /// Works until there is nothing left to do.
+    /// Runs until no operations are left.
     async fn run(mut self) {
         while self.left.load(Relaxed) > 0 {
             let whole = self.dice.below(8) == 0;
@@ -247,7 +248,7 @@ impl Sharer {
             let writing = whole || self.dice.below(3) > 0;
             let kind = if writing { LockKind::Write } else { LockKind::Read };
             self.file.lock(1, range, kind).await.unwrap();
-            // What others did to the length before they unlocked.
+            // Fetches the file size that the other client left.
             self.file.refresh().await.unwrap();
             let (from, to) = if whole { (0, SHARED) } else { (at, at + range.len as usize) };
             for _ in 0..1 + self.dice.below(12) {
@@ -262,7 +263,7 @@ impl Sharer {
         self.file.close().await.unwrap();
     }
 
-    /// Reads or writes a part of what is locked.
+    /// Reads or writes a part of the locked range, changes the policy, or syncs.
     async fn step(&mut self, (from, to): (usize, usize), writing: bool) {
         let at = from + self.dice.below(to - from);
         let len = length(&mut self.dice).min(to - at);
@@ -282,7 +283,7 @@ impl Sharer {
         }
     }
 
-    /// Cuts the file, which is all locked, and makes it as long again as it was.
+    /// Truncates the file, which this client has locked as a whole, and extends it to its old length.
     async fn cut(&mut self) {
         let size = self.dice.below(SHARED);
         self.file.set_len(size as u64).await.unwrap();
@@ -292,7 +293,7 @@ impl Sharer {
 }
 
 #[test]
-fn two_clients_read_under_locks_what_either_wrote() {
+fn two_clients_with_locks_read_each_others_writes() {
     let seed = seed();
     println!("WEIR_TEST_SEED={seed}");
     let runtime = runtime();

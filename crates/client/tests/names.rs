@@ -1,4 +1,4 @@
-//! Names, attributes and the mgr path against the server half over a file system in memory.
+//! Names, attributes and the mgr path, against the NFS server over a file system in memory.
 
 #[path = "support/memory_mgr.rs"]
 mod memory_mgr;
@@ -21,7 +21,7 @@ fn path(text: &str) -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn names_come_move_and_go() {
+async fn names_are_created_linked_renamed_and_removed() {
     let (_mgr, mount) = mounted().await;
     let root = mount.root();
     let (dir, attrs) = mount.mkdir(&root, b"d", 0o750).await.unwrap();
@@ -47,7 +47,7 @@ async fn names_come_move_and_go() {
 }
 
 #[tokio::test]
-async fn paths_follow_symlinks() {
+async fn path_resolution_follows_symlinks() {
     let (_mgr, mount) = mounted().await;
     let root = mount.root();
     let mut dir = root.clone();
@@ -111,7 +111,7 @@ async fn directories_are_read_in_pages() {
 }
 
 #[tokio::test]
-async fn attributes_and_xattrs() {
+async fn attributes_and_xattrs_are_stored() {
     let (_mgr, mount) = mounted().await;
     let file = mount.create(&mount.root(), b"f", CreateOptions::default()).await.unwrap();
     let node = file.node();
@@ -139,7 +139,7 @@ async fn attributes_and_xattrs() {
 }
 
 #[tokio::test]
-async fn a_create_costs_little() {
+async fn creating_writing_and_finishing_a_file_takes_three_compounds() {
     let (_mgr, mount) = mounted().await;
     let root = mount.root();
     let before = mount.counters().rpc("COMPOUND");
@@ -147,7 +147,7 @@ async fn a_create_costs_little() {
     file.write_at(0, Bytes::from_static(b"hello")).await.unwrap();
     let changes = SetAttrs { mode: Some(0o640), ..SetAttrs::default() };
     let attrs = file.finish(changes, Some((&root, b"final"))).await.unwrap();
-    // Create, write, and everything else: through the mgr the write is one of them.
+    // One COMPOUND to create, one to write on the mgr path, and one for everything else.
     assert_eq!(mount.counters().rpc("COMPOUND") - before, 3, "{:?}", mount.counters());
     assert_eq!((attrs.size, attrs.mode), (5, 0o640));
     let (node, _) = mount.lookup(&root, b"final").await.unwrap();
@@ -161,7 +161,7 @@ async fn a_create_costs_little() {
 }
 
 #[tokio::test]
-async fn the_mgr_path_holds_what_was_written() {
+async fn the_mgr_path_stores_and_truncates_bytes() {
     let (_mgr, mount) = mounted().await;
     let file = mount.create(&mount.root(), b"f", CreateOptions::default()).await.unwrap();
     let data: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7 / 3) as u8).collect();
@@ -181,7 +181,7 @@ async fn the_mgr_path_holds_what_was_written() {
     file.close().await.unwrap();
     let counters = mount.counters();
     assert!(counters.written_via_mgr >= 3_000_006 && counters.written_direct == 0, "{counters:?}");
-    // Cutting while opening.
+    // Truncates in the open.
     let (node, _) = mount.lookup(&mount.root(), b"f").await.unwrap();
     let file = mount.open(&node, OpenFlags { truncate: true, ..OpenFlags::WRITE }).await.unwrap();
     assert_eq!(file.size(), 0);
@@ -190,13 +190,13 @@ async fn the_mgr_path_holds_what_was_written() {
 }
 
 #[tokio::test]
-async fn files_are_opened_again_when_the_lease_ran_out() {
+async fn files_are_opened_again_after_the_lease_expired() {
     let (mgr, mount) = mounted().await;
     let file = mount.create(&mount.root(), b"f", CreateOptions::default()).await.unwrap();
     file.write_at(0, Bytes::from_static(b"before")).await.unwrap();
     file.fsync().await.unwrap();
     mgr.expire().await;
-    // Whatever comes next finds the session gone and opens the file again.
+    // The next request finds that the session is lost, and the client opens the file again.
     assert_eq!(mount.getattr(&file.node()).await.unwrap().size, 6);
     file.write_at(6, Bytes::from_static(b" and after")).await.unwrap();
     file.fsync().await.unwrap();
@@ -205,7 +205,7 @@ async fn files_are_opened_again_when_the_lease_ran_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_under_way_when_the_lease_runs_out_are_done_all_the_same() {
+async fn requests_in_flight_survive_an_expired_lease() {
     let (mgr, mount) = mounted().await;
     let file = Arc::new(mount.create(&mount.root(), b"f", CreateOptions::default()).await.unwrap());
     file.write_at(0, Bytes::from_static(b"some bytes")).await.unwrap();
@@ -224,7 +224,7 @@ async fn requests_under_way_when_the_lease_runs_out_are_done_all_the_same() {
         .collect();
     while !readers.iter().all(|reader| reader.is_finished()) {
         mgr.expire().await;
-        // The next loss hits requests and not only the making of sessions.
+        // Waits for I/O, so that the next expiry hits requests and not only the creation of sessions.
         let (before, rpcs) = (mount.counters(), |c: client::Counters| c.rpc("READ") + c.rpc("WRITE"));
         while rpcs(mount.counters()) < rpcs(before.clone()) + 16 && !readers.iter().all(|r| r.is_finished()) {
             tokio::task::yield_now().await;
@@ -237,7 +237,7 @@ async fn requests_under_way_when_the_lease_runs_out_are_done_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failure_to_make_a_directory_says_that_it_may_be_there() {
+async fn a_mkdir_that_fails_during_recovery_is_in_doubt() {
     let (mgr, mount) = mounted().await;
     let maker = tokio::spawn({
         let mount = mount.clone();
@@ -276,17 +276,17 @@ async fn opens_of_one_mount_see_each_others_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cut_connections_lose_nothing_and_do_nothing_twice() {
+async fn requests_over_cut_connections_are_executed_exactly_once() {
     let (mgr, mount) = mounted().await;
     let root = mount.root();
     for i in 0..300u32 {
-        // A rename that is done twice fails, and a create that is lost leaves nothing to rename.
+        // A rename that is executed twice fails. A mkdir that is lost leaves nothing to rename.
         let (from, to) = (format!("from{i}"), format!("to{i}"));
         let made = async {
             mount.mkdir(&root, from.as_bytes(), 0o755).await.unwrap();
             mount.rename(&root, from.as_bytes(), &root, to.as_bytes()).await.unwrap();
         };
-        // The cut comes while the first request is under way: before it arrives, or before its reply does.
+        // Cuts the connection during the first request: before the request arrives, or before its reply does.
         let cut = async {
             for _ in 0..i % 5 {
                 tokio::task::yield_now().await;
@@ -305,7 +305,7 @@ async fn cut_connections_lose_nothing_and_do_nothing_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_requests_at_once_share_the_slots() {
+async fn concurrent_requests_share_the_session_slots() {
     let (_mgr, mount) = mounted().await;
     let root = mount.root();
     let tasks = (0..400u32).map(|i| {
@@ -319,7 +319,7 @@ async fn many_requests_at_once_share_the_slots() {
 }
 
 #[tokio::test]
-async fn no_server_is_a_clear_error() {
+async fn a_missing_server_is_reported_as_a_connection_error() {
     let target = Target::parse("weir://127.0.0.1:1/").unwrap();
     let options = Options { connect_timeout: Duration::from_millis(50), ..options() };
     let error = Mount::connect(&target, options).await.err().unwrap();

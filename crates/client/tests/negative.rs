@@ -1,4 +1,4 @@
-//! Names that are known not to be there: nobody is asked for them, and what anybody makes is found at once.
+//! Negative lookup caching: missing names cost no request, and new names of any client are found at once.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use types::{Cred, FileKind, SetAttrs, Status};
 use wire::nfs4::*;
 
-/// Longer than anything here takes on a busy machine.
+/// A time limit that no step exceeds, even on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
 
 async fn is_there(mount: &Mount, dir: &Node, name: &[u8]) -> bool {
@@ -26,14 +26,14 @@ async fn is_there(mount: &Mount, dir: &Node, name: &[u8]) -> bool {
     }
 }
 
-/// Whether nobody was asked for a name that is not there.
+/// Looks up a missing name, and returns whether the cache answered without a request.
 async fn is_known(mount: &Mount, dir: &Node) -> bool {
     let before = mount.counters().absent;
     assert!(!is_there(mount, dir, b"none").await);
     mount.counters().absent > before
 }
 
-/// Looks for names in vain until those of the directory are known.
+/// Looks up a missing name until the client has cached the names of the directory.
 async fn learn(mount: &Mount, dir: &Node) {
     let begun = Instant::now();
     while !is_known(mount, dir).await {
@@ -55,7 +55,7 @@ async fn touch(mount: &Mount, dir: &Node, name: &[u8]) -> Node {
 
 type Way = for<'a> fn(&'a Mount, &'a Node) -> BoxFuture<'a, ()>;
 
-/// The ways to make the name `new` in a directory in which there is `old`.
+/// The ways to create the name `new` in a directory that contains `old`.
 const WAYS: [(&str, Way); 9] = [
     ("a file", |mount, dir| Box::pin(async move { drop(touch(mount, dir, b"new").await) })),
     ("a directory", |mount, dir| Box::pin(async move { drop(mount.mkdir(dir, b"new", 0o755).await.unwrap()) })),
@@ -93,7 +93,7 @@ const WAYS: [(&str, Way); 9] = [
 ];
 
 #[tokio::test]
-async fn what_is_made_here_is_found_and_what_is_removed_is_not() {
+async fn own_new_names_are_found_and_own_removed_names_are_not() {
     let mgr = MemoryMgr::start().await;
     let mount = mgr.mount(options()).await;
     let dir = mkdir(&mount, "d").await;
@@ -114,7 +114,8 @@ async fn what_is_made_here_is_found_and_what_is_removed_is_not() {
         assert!(!is_there(&mount, &dir, b"new").await, "{what}: removed");
     }
     let counters = mount.counters();
-    // Where there is something: `old` each time and for the link, `new` each time.
+    // Only lookups of existing names cost requests: `old` once for each way and once for the link, `new` once for each
+    // way.
     assert!(counters.operation("LOOKUP") - asked <= 3 * WAYS.len() as u64, "{counters:?}");
     assert!(counters.absent >= 2 * WAYS.len() as u64);
     assert_eq!(counters.operation("GET_DIR_DELEGATION"), 1);
@@ -122,7 +123,7 @@ async fn what_is_made_here_is_found_and_what_is_removed_is_not() {
 }
 
 #[tokio::test]
-async fn what_others_make_is_found_at_once() {
+async fn new_names_of_another_client_are_found_at_once() {
     let mgr = MemoryMgr::start().await;
     let (one, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
     for (what, way) in WAYS {
@@ -133,14 +134,15 @@ async fn what_others_make_is_found_at_once() {
         way(&other, &dir).await;
         assert!(is_there(&one, &dir, b"new").await, "{what}");
         assert!(is_there(&other, &dir, b"new").await, "{what}");
-        // Several that make names there had to wait for each other all the time.
+        // The client that lost its delegation does not request another one at once. Else several clients that create
+        // names would wait for each other all the time.
         assert!(!is_known(&one, &dir).await, "{what}");
         assert!(is_known(&other, &dir).await, "{what}");
     }
 }
 
 #[tokio::test]
-async fn many_names_are_read_page_by_page() {
+async fn the_names_of_a_large_directory_are_cached_page_by_page() {
     let mgr = MemoryMgr::start().await;
     let (one, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
     let dir = mkdir(&one, "d").await;
@@ -157,7 +159,7 @@ async fn many_names_are_read_page_by_page() {
 }
 
 #[tokio::test]
-async fn who_may_not_look_is_told_so() {
+async fn lookups_without_search_permission_get_eacces_despite_the_cache() {
     let mgr = MemoryMgr::start().await;
     let root = mgr.mount(options()).await;
     let user = root.acting_as(&Cred { uid: 1000, gid: 1000, groups: Vec::new() });
@@ -174,7 +176,7 @@ async fn who_may_not_look_is_told_so() {
 }
 
 #[tokio::test]
-async fn an_mgr_that_does_not_know_of_it_is_asked_each_time() {
+async fn every_lookup_is_sent_to_a_mgr_without_directory_delegations() {
     let mgr = MemoryMgr::start().await;
     for status in [NFS4ERR_NOTSUPP, NFS4ERR_DIRDELEG_UNAVAIL] {
         mgr.meddle(move |request, answer| {
@@ -200,13 +202,13 @@ async fn an_mgr_that_does_not_know_of_it_is_asked_each_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_restart_of_the_mgr_it_is_asked_again() {
+async fn directory_delegations_are_requested_again_after_a_mgr_restart() {
     let mut cluster = Cluster::start(1).await;
     let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     let dir = mkdir(&one, "d").await;
     learn(&one, &dir).await;
     cluster.restart_mgr().await;
-    // Nobody changes anything before all are back.
+    // The mgr permits no change before all clients have reclaimed.
     let root = one.root();
     let (_, found) = tokio::join!(touch(&other, &dir, b"new"), one.getattr(&root));
     found.unwrap();
@@ -214,7 +216,7 @@ async fn after_a_restart_of_the_mgr_it_is_asked_again() {
     learn(&one, &dir).await;
     touch(&other, &dir, b"newer").await;
     assert!(is_there(&one, &dir, b"newer").await);
-    // Who goes leaves nothing that others would wait for.
+    // A client that disconnects leaves no delegation that other clients would wait for.
     let dir = mkdir(&one, "e").await;
     learn(&one, &dir).await;
     one.disconnect().await.unwrap();
@@ -222,7 +224,7 @@ async fn after_a_restart_of_the_mgr_it_is_asked_again() {
 }
 
 #[tokio::test]
-async fn what_the_mgr_has_taken_away_is_found_out_and_acknowledged() {
+async fn a_revoked_directory_delegation_is_detected_and_freed() {
     let mgr = MemoryMgr::start().await;
     let mount = mgr.mount(options()).await;
     let dir = mkdir(&mount, "d").await;

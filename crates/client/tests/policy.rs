@@ -1,4 +1,4 @@
-//! Policies of server, directory, mount, environment, file and open, as the counters of a mount show what follows from them.
+//! Policies of server, directory, mount, environment, file and open, and their effect on the counters of a mount.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const KIB: usize = 1 << 10;
 
-/// Root's options, with a policy.
+/// Returns client options for root with this mount policy.
 fn with(text: &str) -> Options {
     Options { policy: Settings::parse(Origin::Mount, text).unwrap(), ..options() }
 }
@@ -36,26 +36,26 @@ async fn create(mount: &Mount, dir: &Node, name: &str) -> File {
     mount.create(dir, name.as_bytes(), CreateOptions::default()).await.unwrap()
 }
 
-/// Writes so many bytes, one run behind the other, and closes.
+/// Writes runs of these lengths, each followed by a gap of the same length, and closes the file.
 async fn fill(file: File, runs: &[usize]) {
     let mut at = 0;
     for run in runs {
         file.write_at(at, Bytes::from(vec![7; *run])).await.unwrap();
-        // Each run on its own.
+        // The gap keeps the client from joining the runs.
         at += 2 * *run as u64;
     }
     file.close().await.unwrap();
 }
 
-/// What was counted while something was done.
+/// The counters of a mount, or how they changed during some work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Done {
     compounds: u64,
     layouts: u64,
-    /// Writes, in requests and in bytes, to the mgr and to iods.
+    /// Requests and bytes of writes to the mgr (`mgr`) and to iods (`iods`).
     mgr: (u64, u64),
     iods: (u64, u64),
-    /// Bytes read from both.
+    /// Bytes read from the mgr and from iods.
     read: (u64, u64),
 }
 
@@ -92,19 +92,19 @@ async fn opened(mount: &Mount, node: &Node, dir: Option<&Node>, policy: &str) ->
         .unwrap()
 }
 
-/// Each part of a policy, set for the directory, and what can be counted of it.
+/// Sets each part of a policy for a directory, and checks its effect on the counters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_part_shows_in_the_counters() {
+async fn every_policy_setting_of_a_directory_takes_effect() {
     let cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
     let small = vec![KIB; 16];
-    // Policy, runs that are written (with gaps), and then: layouts, requests and bytes to the mgr and to iods.
+    // Policy, written runs (with gaps), then requests and bytes to the mgr, requests and bytes to iods, and layouts.
     type Sent = (u64, u64);
     let table: Vec<(&str, Vec<usize>, Sent, Sent, u64)> = vec![
         ("", vec![20 * KIB, 40 * KIB], (0, 0), (1, 60 * KIB as u64), 1),
         ("write_threshold=32K", vec![20 * KIB, 40 * KIB], (1, 20 * KIB as u64), (1, 40 * KIB as u64), 1),
         ("write_threshold=max", vec![20 * KIB, 40 * KIB], (2, 60 * KIB as u64), (0, 0), 0),
-        // More than a request.
+        // More bytes than one request carries.
         ("write_threshold=max", vec![800 * KIB, 800 * KIB], (2, 1600 * KIB as u64), (0, 0), 0),
         ("write_threshold=32K,layout=open", vec![KIB], (1, KIB as u64), (0, 0), 1),
         ("write_threshold=32K,layout=first-io", vec![KIB], (1, KIB as u64), (0, 0), 0),
@@ -121,7 +121,8 @@ async fn every_part_shows_in_the_counters() {
     ];
     for (n, (policy, runs, mgr, iods, layouts)) in table.into_iter().enumerate() {
         let dir = dir(&mount, &format!("d{n}"), policy).await;
-        // The first file that is opened in a directory is opened by what is usual; its answer tells of the rest.
+        // The client opens the first file of a directory with the usual policy. The answer carries the policy of the
+        // directory.
         create(&mount, &dir, "first").await.close().await.unwrap();
         let done = during(&mount, async { fill(create(&mount, &dir, "f").await, &runs).await }).await;
         assert_eq!((done.mgr, done.iods, done.layouts), (mgr, iods, layouts), "{policy}: {done:?}");
@@ -129,7 +130,7 @@ async fn every_part_shows_in_the_counters() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reads_below_their_threshold_go_through_the_mgr() {
+async fn reads_below_the_read_threshold_take_the_mgr_path() {
     let cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
     let dir = dir(&mount, "d", "read_threshold=8K").await;
@@ -144,9 +145,9 @@ async fn reads_below_their_threshold_go_through_the_mgr() {
     file.close().await.unwrap();
 }
 
-/// Bytes that gather for longer than they are to leave by themselves.
+/// The client sends gathered bytes after `gather_delay` without a sync.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_gathers_leaves_after_its_delay() {
+async fn gathered_bytes_are_sent_after_gather_delay() {
     let cluster = Cluster::start(1).await;
     let mount = cluster.mount(with("write_threshold=max,gather_delay=5ms")).await;
     let file = create(&mount, &mount.root(), "f").await;
@@ -159,9 +160,10 @@ async fn what_gathers_leaves_after_its_delay() {
     file.close().await.unwrap();
 }
 
-/// Straight to the iods, too: others find it though nobody syncs it, and after a while more nothing is left to be made durable.
+/// The same on the direct path: other clients find the bytes without a sync. After a while the client makes the bytes
+/// durable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_has_left_is_durable_in_a_while() {
+async fn bytes_sent_by_the_flush_timer_become_durable_later() {
     let cluster = Cluster::start(2).await;
     let (mount, other) =
         (cluster.mount(with("write_threshold=0,gather_delay=5ms")).await, cluster.mount(options()).await);
@@ -185,9 +187,9 @@ async fn what_has_left_is_durable_in_a_while() {
     file.close().await.unwrap();
 }
 
-/// What is set for a directory counts for whoever opens files there afterwards, in all mounts, in the same round trips.
+/// The policy of a directory applies to later opens of its files on all mounts, without further round trips.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_directory_rules_all_clients_and_costs_no_round_trip() {
+async fn a_directory_policy_applies_to_all_clients_without_round_trips() {
     let cluster = Cluster::start(1).await;
     let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     let here = dir(&one, "d", "").await;
@@ -209,13 +211,13 @@ async fn a_directory_rules_all_clients_and_costs_no_round_trip() {
                 file.close().await.unwrap();
             }
         });
-        // One to open, one to close.
+        // One COMPOUND to open each file, and one to close it.
         assert_eq!(done.await.compounds, 40, "{policy}");
     }
     let done = during(&other, async { fill(create(&other, &there, "new").await, &[KIB]).await }).await;
-    // To make it, to write, to commit, and to close.
+    // One COMPOUND each to create the file, to write, to commit, and to close.
     assert_eq!((done.compounds, done.mgr), (4, (1, KIB as u64)));
-    // Without the directory nobody says anything, and one that is gone is in nobody's way.
+    // An open without the directory gets no directory policy. An open with a removed directory succeeds.
     let file = opened(&other, &nodes[0], None, "").await;
     assert_eq!(file.policy().write_threshold, Rule::Fixed(0));
     file.close().await.unwrap();
@@ -227,9 +229,9 @@ async fn a_directory_rules_all_clients_and_costs_no_round_trip() {
     opened(&other, &nodes[0], Some(&there), "").await.close().await.unwrap();
 }
 
-/// Of all places the last counts, and each is told from the others.
+/// The last place that sets a part of the policy applies, and the client reports which place it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn places_count_in_their_order() {
+async fn policies_of_later_places_override_earlier_ones() {
     let mut cluster = Cluster::start(1).await;
     cluster.policy = Some("write_threshold=1K,read_threshold=1K,gather_size=1K,gather_delay=1s,layout=open".into());
     cluster.restart_mgr().await;
@@ -256,7 +258,7 @@ async fn places_count_in_their_order() {
     ] {
         assert_eq!(of(&file, part), (text(value), origin), "{}", part.name());
     }
-    // What is set for the open file counts at once, what the mount is told too; what the directory is told does not.
+    // New settings of the file and of the mount apply to an open file at once. New settings of the directory do not.
     set(&mount, &node, "write_threshold=5K,read_threshold=5K").await;
     set(&mount, &dir, "gather_delay=7s").await;
     mount.set_policy(b"gather_size", Some(b"8K")).unwrap();
@@ -280,9 +282,9 @@ async fn places_count_in_their_order() {
     }
 }
 
-/// A mount that is told to use files in another way does so with the next write, and loses none of before.
+/// A new mount policy applies from the next write on, and no earlier byte is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mount_changes_its_ways_between_two_writes() {
+async fn a_new_mount_policy_applies_to_the_next_write() {
     let cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
     let file = create(&mount, &mount.root(), "f").await;
@@ -313,13 +315,13 @@ async fn a_mount_changes_its_ways_between_two_writes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_tail_of_a_stream_follows_it_and_nothing_else_does() {
+async fn only_the_first_short_write_after_a_stream_takes_the_direct_path() {
     let cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
     mount.set_policy(b"write_threshold", Some(b"8K")).unwrap();
     let file = create(&mount, &mount.root(), "f").await;
     let mut at = 0;
-    // Behind the first short piece nothing is a stream any more, until something long comes.
+    // After the first short write the stream has ended, until the next long write.
     for (len, straight) in [(20, true), (1, true), (1, false), (1, false), (30, true), (2, true), (2, false)] {
         let done = during(&mount, async {
             file.write_at(at, Bytes::from(vec![len as u8; len * KIB])).await.unwrap();

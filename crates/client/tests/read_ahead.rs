@@ -1,4 +1,4 @@
-//! Reading ahead: what it saves, by counters, and that nobody reads bytes that are older than promised.
+//! Read-ahead: counters show what it saves, and no read returns bytes that are older than the semantics allow.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -31,7 +31,8 @@ async fn written(mount: &Mount, name: &[u8], data: &Bytes) -> File {
     mount.open(&node, OpenFlags::READ).await.unwrap()
 }
 
-/// What the requests of a reader cost: bytes from the iods or the files that they lent, requests for them, bytes found read ahead.
+/// Returns the cost of a reader's requests: bytes from iods and short-circuit reads, requests for them, and bytes found
+/// read ahead.
 async fn cost(mount: &Mount, file: &File, data: &Bytes, requests: impl IntoIterator<Item = (u64, usize)>) -> [u64; 3] {
     let before = mount.counters();
     for (offset, len) in requests {
@@ -46,7 +47,7 @@ async fn cost(mount: &Mount, file: &File, data: &Bytes, requests: impl IntoItera
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_reads_in_order_asks_seldom_and_gets_every_byte_once() {
+async fn sequential_reads_need_few_requests_and_fetch_every_byte_once() {
     let (_cluster, mount) = cluster_and_mount().await;
     let data = fill(1, (8 << 20) + 1000);
     let file = written(&mount, b"f", &data).await;
@@ -55,7 +56,8 @@ async fn who_reads_in_order_asks_seldom_and_gets_every_byte_once() {
         let again = mount.open(&file.node(), OpenFlags::READ).await.unwrap();
         let [bytes, requests, ahead] = cost(&mount, &again, &data, all(len)).await;
         assert_eq!(bytes, data.len() as u64, "{len}");
-        // One for each stripe unit, and a few where a part that was read ahead begins within one.
+        // One request for each stripe unit, and a few more where a range that is read ahead begins within a stripe
+        // unit.
         assert!(requests <= 2 * data.len() as u64 / UNIT, "{len}: {requests} requests");
         assert!(ahead >= bytes - 4 * len as u64, "{len}: {ahead} of {bytes} bytes were read ahead");
         again.close().await.unwrap();
@@ -73,11 +75,11 @@ async fn mount_with(cluster: &Cluster, policy: Settings) -> Mount {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strides_are_read_ahead_and_chance_is_not() {
+async fn strided_reads_are_read_ahead_and_random_reads_are_not() {
     let (_cluster, mount) = cluster_and_mount().await;
     let data = fill(2, 16 << 20);
     let file = written(&mount, b"f", &data).await;
-    // As one of eight processes reads its records.
+    // The pattern of one of eight processes that read their records.
     let (step, len) = (8 * 47_104, 47_104);
     let records = data.len().div_ceil(step) as u64;
     let requests = (0..records).map(|n| (n * step as u64, len));
@@ -91,7 +93,7 @@ async fn strides_are_read_ahead_and_chance_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_shows_what_others_wrote_over_bytes_read_ahead() {
+async fn a_lock_discards_bytes_read_ahead_before_another_client_wrote() {
     let (cluster, mount) = cluster_and_mount().await;
     let other = cluster.mount(options()).await;
     let data = fill(3, 4 << 20);
@@ -114,7 +116,7 @@ async fn a_lock_shows_what_others_wrote_over_bytes_read_ahead() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Requests of this length, each so far behind the one before.
+    /// `count` requests of `len` bytes, each `step` bytes after the previous one.
     Read {
         offset: usize,
         len: usize,
@@ -146,9 +148,10 @@ fn steps() -> impl Strategy<Value = Vec<(Step, bool)>> {
     prop::collection::vec((steps, any::<bool>()), 1..25)
 }
 
-/// Two open files of one mount see at once what is done by either, whatever was read ahead for them. Failures print what led there.
+/// Two opens on one mount see each other's changes at once, even where the client has read ahead. A failure prints the
+/// steps that led to it.
 #[test]
-fn own_changes_are_seen_at_once() {
+fn opens_of_one_mount_see_changes_at_once_despite_read_ahead() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (_cluster, mount) = runtime.block_on(cluster_and_mount());
     let mut runner = TestRunner::new(ProptestConfig { cases: 60, ..ProptestConfig::default() });

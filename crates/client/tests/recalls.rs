@@ -1,4 +1,4 @@
-//! Layouts that are asked back while their holder is busy.
+//! Layout recalls while the holder of the layout is busy.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use client::{CreateOptions, File, OpenFlags};
 use cluster::{Cluster, options};
 
-/// Several requests long.
+/// The length of a write that takes several requests.
 const LEN: u64 = 5 << 20;
 
 async fn write(file: &File, byte: u8) {
@@ -15,28 +15,28 @@ async fn write(file: &File, byte: u8) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_who_cut_a_file_at_once_do_not_wait_for_one_another() {
+async fn concurrent_truncates_by_two_clients_do_not_deadlock() {
     let cluster = Cluster::start(2).await;
     let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     let mine = one.create(&one.root(), b"f", CreateOptions::default()).await.unwrap();
     let (node, _) = other.lookup(&other.root(), b"f").await.unwrap();
     let theirs = other.open(&node, OpenFlags::READ_WRITE).await.unwrap();
     for round in 1..=10 {
-        // Both hold a layout for writing then, which the other's cut asks back.
+        // Both clients then hold a write layout, which the truncate of the other client recalls.
         write(&mine, round).await;
         write(&theirs, round).await;
         let (a, b) = tokio::join!(mine.set_len(LEN / 2), theirs.set_len(LEN / 2));
         a.unwrap();
         b.unwrap();
     }
-    // Whoever waits for a lease takes the layout away.
+    // The mgr revokes a layout if its recall takes longer than a lease.
     assert_eq!(cluster.mgr.as_ref().unwrap().counters().layouts_revoked, 0);
     mine.close().await.unwrap();
     theirs.close().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_layout_is_given_back_in_the_middle_of_writing() {
+async fn a_layout_is_returned_during_writes() {
     let cluster = Cluster::start(2).await;
     let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
     let mine = one.create(&one.root(), b"f", CreateOptions::default()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Daemons that stop and start while a file is being written.
+//! Restarts of the mgr and of iods while a client writes a file.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, SetAttrs, Status};
 
-/// How long a daemon that stays away is waited for; long enough for one that is there, on a busy machine.
+/// The connect and retry timeout for a daemon that stays down. It is long enough for a running daemon on a busy
+/// machine.
 const SHORT: Duration = Duration::from_secs(4);
 
-/// An object file begins with a head of this length (`docs/FORMATS.md`).
+/// The length of the header of an object file (`docs/FORMATS.md`).
 const HEAD: u64 = 4096;
 
 fn fill(seed: u64, len: usize) -> Bytes {
@@ -33,7 +34,7 @@ async fn read_back(mount: &Mount, name: &str) -> Vec<u8> {
     got.to_vec()
 }
 
-/// Takes from every object what a crash may take: all bytes that were not committed.
+/// Removes the bytes of every object, as a crash may remove bytes that were not committed.
 fn lose_bytes(dir: &Path) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let entry = entry.unwrap();
@@ -45,15 +46,17 @@ fn lose_bytes(dir: &Path) {
     }
 }
 
-/// Nobody has asked for it to be handed on, so it is not given up when that cannot be done for longer than requests are tried.
+/// The flush timer, not a program, started these writes. So the client keeps the bytes when the mgr is unreachable for
+/// longer than `retry_timeout`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_leaves_by_the_clock_stays_while_the_mgr_is_away() {
+async fn data_of_the_flush_timer_is_kept_while_the_mgr_is_unreachable() {
     let mut cluster = Cluster::start(1).await;
     let policy = Settings::parse(Origin::Mount, "write_threshold=max,gather_delay=5ms").unwrap();
     let mount = cluster.mount(Options { retry_timeout: Duration::from_millis(1500), policy, ..options() }).await;
     let file = create(&mount, "f").await;
     cluster.mgr.take().unwrap().stop().await;
-    // Until the mount takes it for away, and then for as long as what it does by itself is tried.
+    // The first failure means that the mount considers the mgr unreachable. The loop lasts longer than the mount
+    // retries its background writes.
     let root = mount.root();
     mount.getattr(&root).await.unwrap_err();
     file.write_at(0, fill(1, 100)).await.unwrap();
@@ -67,7 +70,7 @@ async fn what_leaves_by_the_clock_stays_while_the_mgr_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_iod_lost_before_its_commit_is_sent_again() {
+async fn bytes_that_an_iod_lost_before_the_commit_are_sent_again() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
     let file = create(&mount, "f").await;
@@ -92,7 +95,7 @@ async fn what_an_iod_lost_before_its_commit_is_sent_again() {
     let counters = mount.counters();
     assert!(counters.written_direct >= 20 << 20, "sent again: {counters:?}");
     assert!(counters.reconnects >= 2 && counters.written_via_mgr == 0, "{counters:?}");
-    // What fsync promised survives the next crash.
+    // Bytes that fsync made durable survive the next restart of the iods.
     for i in 0..2 {
         cluster.stop_iod(i);
         cluster.start_iod(i);
@@ -102,7 +105,7 @@ async fn what_an_iod_lost_before_its_commit_is_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_waits_for_an_iod_that_comes_back() {
+async fn a_write_waits_for_an_iod_to_restart() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
     let file = create(&mount, "f").await;
@@ -116,7 +119,7 @@ async fn a_write_waits_for_an_iod_that_comes_back() {
         file.fsync().await.unwrap();
     };
     let back = async {
-        // Not before the client has noticed.
+        // Starts the iods only after the client has retried a request.
         while mount.counters().retries == 0 {
             tokio::task::yield_now().await;
         }
@@ -129,7 +132,7 @@ async fn a_write_waits_for_an_iod_that_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_iod_that_stays_away_is_an_error_told_once() {
+async fn an_unreachable_iod_is_reported_once() {
     let mut cluster = Cluster::start(1).await;
     let mount = cluster.mount(Options { connect_timeout: SHORT, retry_timeout: SHORT, ..options() }).await;
     let file = create(&mount, "f").await;
@@ -146,12 +149,12 @@ async fn an_iod_that_stays_away_is_an_error_told_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bytes_that_were_given_up_are_not_said_to_be_durable() {
+async fn abandoned_bytes_are_not_reported_as_durable() {
     let mut cluster = Cluster::start(1).await;
     let mount = cluster.mount(Options { connect_timeout: SHORT, retry_timeout: SHORT, ..options() }).await;
     let file = create(&mount, "f").await;
     file.write_at(0, fill(1, 100)).await.unwrap();
-    // Reading hands the bytes to the iod, which loses them.
+    // The read makes the client send the bytes to the iod, which loses them.
     assert!(file.read_at(0, 100).await.unwrap().to_vec() == fill(1, 100));
     cluster.stop_iod(0);
     lose_bytes(&cluster.store(0).join("objects"));
@@ -169,13 +172,13 @@ async fn bytes_that_were_given_up_are_not_said_to_be_durable() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bytes_moving_to_another_path_are_not_durable_and_every_writer_learns_of_their_loss() {
+async fn every_writer_gets_the_error_when_bytes_moving_to_the_mgr_path_are_lost() {
     let mut cluster = Cluster::start(1).await;
     let quick = Duration::from_millis(500);
     let mount = cluster.mount(Options { connect_timeout: quick, retry_timeout: quick, ..options() }).await;
     let one = Arc::new(create(&mount, "f").await);
     let two = mount.open(&one.node(), OpenFlags::READ_WRITE).await.unwrap();
-    // Reading hands the bytes to the iod, which may lose them.
+    // The read makes the client send the bytes to the iod, which may lose them.
     one.write_at(0, fill(1, 100)).await.unwrap();
     assert!(two.read_at(0, 100).await.unwrap().to_vec() == fill(1, 100));
     cluster.stop_iod(0);
@@ -197,7 +200,7 @@ async fn bytes_moving_to_another_path_are_not_durable_and_every_writer_learns_of
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_mgr_was_not_told_of_is_read_through_it_all_the_same() {
+async fn bytes_not_reported_to_the_mgr_can_be_read_on_the_mgr_path() {
     let mut cluster = Cluster::start(1).await;
     let quick = Duration::from_millis(300);
     let mount = cluster.mount(Options { connect_timeout: quick, ..options() }).await;
@@ -206,7 +209,8 @@ async fn what_the_mgr_was_not_told_of_is_read_through_it_all_the_same() {
     file.write_at(0, data.clone()).await.unwrap();
     assert!(file.read_at(0, 1 << 20).await.unwrap().to_vec() == data);
     cluster.stop_iod(0);
-    // The client leaves an iod alone for a while that could not be reached, and the mgr is quicker to find it again.
+    // The client does not retry an unreachable iod for a while. The mgr reconnects sooner, so the read takes the mgr
+    // path.
     let read = file.read_at(0, 1 << 20);
     let back = async {
         while !mount.counters().operations.iter().any(|(name, _)| name == "READ") {
@@ -220,7 +224,7 @@ async fn what_the_mgr_was_not_told_of_is_read_through_it_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_goes_on_when_the_mgr_restarts() {
+async fn writing_and_finishing_a_file_survives_restarts_of_the_mgr() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
     let root = mount.root();
@@ -239,14 +243,14 @@ async fn a_copy_goes_on_when_the_mgr_restarts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bytes_go_straight_to_the_iods_again_after_the_mgr_restarted() {
+async fn the_direct_path_is_used_again_after_a_restart_of_the_mgr() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
     let file = create(&mount, "f").await;
     let data = fill(7, 4 << 20);
     file.write_at(0, data.clone()).await.unwrap();
     file.fsync().await.unwrap();
-    // To the new mgr this is another client, while the connections to the iods were opened as the old one.
+    // For the restarted mgr this is a new client. The connections to the iods still belong to the old client.
     cluster.restart_mgr().await;
     assert_eq!(file.refresh().await.unwrap().size, 4 << 20);
     file.write_at(4 << 20, data.clone()).await.unwrap();
@@ -258,7 +262,7 @@ async fn bytes_go_straight_to_the_iods_again_after_the_mgr_restarted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_mgr_path_sends_again_what_the_mgr_lost() {
+async fn bytes_lost_on_the_mgr_path_are_sent_again() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(Options { direct: false, ..options() }).await;
     let file = create(&mount, "f").await;
@@ -284,10 +288,11 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
     let file = create(&mount, "f").await;
     let data = fill(5, 3 << 20);
     file.write_at(0, data.clone()).await.unwrap();
-    // Reading hands the bytes to the iods; the mgr knows nothing of them.
+    // The read makes the client send the bytes to the iods. The mgr does not know of these bytes.
     assert!(file.read_at(0, 3 << 20).await.unwrap().to_vec() == data);
     cluster.restart_mgr().await;
-    // The client learns here that its session and its layout are gone. Bytes that may still be lost are not reported.
+    // The client detects here that its session and its layout are lost. It does not report bytes that are not durable
+    // yet.
     mount.statfs().await.unwrap();
     assert_eq!(mount.counters().operation("LAYOUTCOMMIT"), 0);
     file.close().await.unwrap();
@@ -297,38 +302,39 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_others_cut_off_after_a_restart_is_not_said_to_be_durable() {
+async fn bytes_truncated_by_another_client_after_a_restart_are_sent_again() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
-    // With a delegation the truncation would wait for what is written here.
+    // Under a delegation the truncate would wait until this client has written its bytes.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let file = create(&mount, "f").await;
     let data = fill(5, 3 << 20);
     file.write_at(0, data.clone()).await.unwrap();
-    // Reading hands the bytes to the iods, which may lose them.
+    // The read makes the client send the bytes to the iods, which may lose them.
     assert!(file.read_at(0, 3 << 20).await.unwrap().to_vec() == data);
     cluster.restart_mgr().await;
-    // The open is known to the new mgr, the layout is not: nobody is asked before the cut.
+    // The new mgr knows the open, but not the layout. So it recalls nothing before the truncate.
     mount.statfs().await.unwrap();
     let other = cluster.mount(options()).await;
     let (node, _) = other.lookup(&other.root(), b"f").await.unwrap();
     other.setattr(&node, &SetAttrs { size: Some(10), ..SetAttrs::default() }).await.unwrap();
     file.close().await.unwrap();
-    // The iods have not started anew, and yet do not have the bytes any more.
+    // The iods have not restarted, so their verifiers are unchanged. Yet the truncate has removed the bytes, so the
+    // client sent them again.
     assert!(read_back(&other, "f").await == data);
     assert_eq!(cluster.mgr.as_ref().unwrap().check(false).await.findings, []);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_report_that_a_cut_overtook_does_not_bring_the_length_back() {
+async fn a_truncate_before_a_late_size_report_leaves_a_consistent_file() {
     let mut cluster = Cluster::start(1).await;
     let mount = cluster.mount(options()).await;
-    // With a delegation the truncation would wait for what is written here.
+    // Under a delegation the truncate would wait until this client has written its bytes.
     mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let file = create(&mount, "f").await;
     file.write_at(0, fill(5, 100)).await.unwrap();
     file.fsync().await.unwrap();
-    // A hole is durable at once, and only its time is left to be told.
+    // A hole is durable at once. Only its modification time remains to be reported.
     file.punch(ByteRange { offset: 0, len: 10 }).await.unwrap();
     file.write_at(100, fill(6, 100)).await.unwrap();
     assert_eq!(file.read_at(100, 100).await.unwrap().len(), 100);
@@ -345,7 +351,7 @@ async fn a_report_that_a_cut_overtook_does_not_bring_the_length_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_durable_is_reported_with_the_reclaims() {
+async fn durable_changes_are_reported_during_reclaim() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
     let file = create(&mount, "f").await;
@@ -364,7 +370,7 @@ async fn what_is_durable_is_reported_with_the_reclaims() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_close_is_the_first_to_meet_a_restarted_cluster() {
+async fn a_close_recovers_from_a_restart_of_the_whole_cluster() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
     let file = create(&mount, "temporary").await;
@@ -386,7 +392,7 @@ async fn a_close_is_the_first_to_meet_a_restarted_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_longer_than_the_window_is_committed_on_the_way() {
+async fn a_stream_longer_than_the_window_is_committed_before_it_ends() {
     let cluster = Cluster::start(2).await;
     let window = 4 << 20;
     let mount = cluster.mount(Options { window, ..options() }).await;
@@ -402,14 +408,14 @@ async fn a_stream_longer_than_the_window_is_committed_on_the_way() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_without_a_name_is_closed_over_a_restart_of_the_mgr() {
+async fn a_removed_open_file_can_be_closed_across_a_restart_of_the_mgr() {
     let mut cluster = Cluster::start(1).await;
     let mount = cluster.mount(options()).await;
     let file = create(&mount, "f").await;
     file.write_at(0, fill(1, 100_000)).await.unwrap();
     mount.remove(&mount.root(), b"f").await.unwrap();
     cluster.mgr.take().unwrap().stop().await;
-    // The mgr that comes back is not told of a file that is being closed, and lets it go.
+    // The client does not reclaim a file that it is closing. So the restarted mgr removes the unnamed file.
     let before = mount.counters().retries;
     let closing = tokio::spawn(file.close());
     while mount.counters().retries == before {

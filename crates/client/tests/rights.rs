@@ -1,4 +1,4 @@
-//! Capabilities end and are renewed before they do; who cannot prove to be an iod gets none.
+//! Capabilities are renewed before they expire; a server that cannot prove to be an iod receives none.
 
 #[path = "support/cluster.rs"]
 mod cluster;
@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::native::Procedure;
 
-/// Bytes go to the iods at once, and are asked for there.
+/// Returns options for the direct path without read-ahead and short-circuit reads, so that every read and write reaches
+/// an iod.
 fn straight() -> Options {
     let words = "write_threshold=0,read_ahead=0";
     Options { policy: Settings::parse(Origin::Mount, words).unwrap(), lent: false, ..options() }
@@ -25,7 +26,7 @@ fn refused_expired(cluster: &Cluster) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_in_use_has_its_layout_renewed_before_that_ends() {
+async fn the_layout_of_a_file_in_use_is_renewed_before_it_expires() {
     let mut cluster = Cluster::start(2).await;
     cluster.capability_secs = Some(5);
     cluster.restart_mgr().await;
@@ -34,7 +35,7 @@ async fn a_file_in_use_has_its_layout_renewed_before_that_ends() {
     file.write_at(0, Bytes::from(vec![1; 1 << 20])).await.unwrap();
     let given = || cluster.mgr.as_ref().unwrap().counters().layouts_write;
     let (before, begun) = (given(), Instant::now());
-    // Longer than one capability lasts.
+    // Runs until the layout was renewed twice, which is longer than one capability is valid.
     let mut number = 0u64;
     while given() < before + 2 {
         assert!(begun.elapsed() < Duration::from_secs(60), "never renewed");
@@ -48,7 +49,7 @@ async fn a_file_in_use_has_its_layout_renewed_before_that_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_cannot_prove_to_be_an_iod_gets_no_capability() {
+async fn a_server_that_cannot_prove_to_be_an_iod_gets_no_capability() {
     let mut cluster = Cluster::start_behind(1, false, |address| address).await;
     let mount = cluster.mount(straight()).await;
     let file = mount.create(&mount.root(), b"f", CreateOptions::default()).await.unwrap();
@@ -71,7 +72,7 @@ async fn who_cannot_prove_to_be_an_iod_gets_no_capability() {
         assert!(begun.elapsed() < Duration::from_secs(60), "nobody came");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // The genuine one is back.
+    // Stops the false iod. The genuine iod then starts at the same address.
     rustix::net::shutdown(&address, rustix::net::Shutdown::Both).unwrap();
     drop(address);
     assert!(heard.lock().unwrap().iter().all(|(procedure, _)| *procedure == Procedure::Hello as u32), "{heard:?}");

@@ -1,4 +1,4 @@
-//! Operations that expect paths: carried out where the paths still lead, refused without any change where they lead elsewhere.
+//! Path expectations: an operation is executed only if its paths still lead to the file, and else changes nothing.
 
 #[path = "support/memory_mgr.rs"]
 mod memory_mgr;
@@ -33,7 +33,7 @@ impl Tree {
         Tree { mount, root, dir, file: node }
     }
 
-    /// The mount with the paths that these were found by.
+    /// Returns the mount with the expectation that the paths still lead to this directory and this file.
     fn expecting(&self) -> Mount {
         let dir = walk(&self.root, &["a", "b"], &self.dir);
         self.mount.expecting(vec![dir, walk(&self.root, &["a", "b", "f"], &self.file)])
@@ -44,7 +44,7 @@ async fn outcome<T>(operation: impl Future<Output = client::Result<T>>) -> Optio
     operation.await.err()
 }
 
-/// Every operation by name, and how it ended.
+/// Runs every operation by name and returns its error, if any.
 async fn all(tree: &Tree) -> Vec<(&'static str, Option<Error>)> {
     let (mount, dir, file) = (tree.expecting(), &tree.dir, &tree.file);
     let mode = SetAttrs { mode: Some(0o600), ..SetAttrs::default() };
@@ -72,13 +72,13 @@ async fn all(tree: &Tree) -> Vec<(&'static str, Option<Error>)> {
 }
 
 #[tokio::test]
-async fn operations_go_on_where_their_paths_lead() {
+async fn operations_are_executed_if_their_paths_still_lead_to_the_file() {
     let mgr = MemoryMgr::start().await;
     let tree = Tree::make(mgr.mount(options()).await).await;
     for (what, error) in all(&tree).await {
         assert_eq!(error, None, "{what}");
     }
-    // Both names of a file lead to it.
+    // Two expectations: both names of the file lead to it.
     tree.mount.link(&tree.file, &tree.root, b"second").await.unwrap();
     let both = [walk(&tree.root, &["a", "b", "f"], &tree.file), walk(&tree.root, &["second"], &tree.file)];
     let mount = tree.mount.expecting(both.to_vec());
@@ -89,7 +89,7 @@ async fn operations_go_on_where_their_paths_lead() {
 }
 
 #[tokio::test]
-async fn operations_change_nothing_where_their_paths_lead_elsewhere() {
+async fn operations_change_nothing_if_their_paths_lead_elsewhere() {
     let mgr = MemoryMgr::start().await;
     let tree = Tree::make(mgr.mount(options()).await).await;
     let (mount, root) = (&tree.mount, &tree.root);
@@ -98,7 +98,7 @@ async fn operations_change_nothing_where_their_paths_lead_elsewhere() {
     let states = |mount: Mount, file: Node, dir: Node| async move {
         (mount.getattr(&file).await.unwrap().change, mount.getattr(&dir).await.unwrap().change)
     };
-    // The directory has moved, another one is in its place, and at last there is none on the path.
+    // In the first round another directory has the name of the moved one. In the second round the path does not exist.
     mount.rename(&above, b"b", root, b"moved").await.unwrap();
     mount.mkdir(&above, b"b", 0o755).await.unwrap();
     for round in 0..2 {
@@ -113,13 +113,13 @@ async fn operations_change_nothing_where_their_paths_lead_elsewhere() {
             mount.remove(root, b"a").await.unwrap();
         }
     }
-    // By themselves the files are there, and a failure of the operation is told from one of the path.
+    // Without expectations the files are accessible. An error of the operation itself is not reported as a moved path.
     assert!(!mount.lookup(&tree.dir, b"none").await.unwrap_err().is_moved());
     mount.getattr(&tree.file).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_path_that_the_caller_may_not_walk_leads_elsewhere() {
+async fn a_path_without_search_permission_counts_as_moved() {
     let mgr = MemoryMgr::start().await;
     let tree = Tree::make(mgr.mount(options()).await).await;
     let walks = vec![walk(&tree.root, &["a", "b", "f"], &tree.file)];
@@ -144,7 +144,7 @@ async fn a_path_too_long_for_a_compound_is_not_checked() {
         dir = mount.mkdir(&dir, name.as_bytes(), 0o755).await.unwrap().0;
         names.push(&name[..]);
         let expecting = mount.expecting(vec![walk(&mount.root(), &names, &dir)]);
-        // The most that a COMPOUND has to hold: two paths, and a lookup besides.
+        // The largest COMPOUND has two paths and one more lookup.
         expecting.mkdir(&dir, b"x", 0o755).await.unwrap();
         expecting.rename(&dir, b"x", &dir, b"y").await.unwrap();
         expecting.lookup(&dir, b"y").await.unwrap();

@@ -1,4 +1,4 @@
-//! A script plays the client of the files layout, over sockets, against a data server and the store of a real iod.
+//! A scripted pNFS client (files layout) over sockets, against a data server and the store of a real iod.
 
 #[path = "../../iod/tests/serving/cluster.rs"]
 #[allow(dead_code)]
@@ -20,10 +20,10 @@ use xdr::Xdr;
 
 const OBJECT: FileId = FileId(77);
 const UNIT: u32 = 65536;
-/// A stateid as the mgr gives them, which no data server knows.
+/// A stateid as the mgr issues them; a data server does not know the stateids of the mgr.
 const STATEID: stateid4 = stateid4 { seqid: 0, other: [7; 12] };
 
-/// An iod with its NFS face.
+/// An iod with its NFS data server (`face`).
 struct Server {
     iod: cluster::Server,
     face: Option<ds::Running>,
@@ -41,8 +41,8 @@ impl Server {
         self.face = Some(ds::start(self.iod.running().served(), vec![listener]).await.unwrap());
     }
 
-    /// Stops the face, and waits for its tasks, which have the store open until they end.
-    async fn end_face(&mut self) {
+    /// Stops the data server, and waits for its tasks, which keep the store open until they end.
+    async fn stop_data_server(&mut self) {
         let served = Arc::downgrade(&self.iod.running().served());
         self.face.take().unwrap().stop().await;
         let begun = std::time::Instant::now();
@@ -79,7 +79,7 @@ impl Client {
         COMPOUND4res::from_bytes(&reply.body.rest()).unwrap()
     }
 
-    /// EXCHANGE_ID and CREATE_SESSION as Linux sends them to data servers.
+    /// Sends EXCHANGE_ID and CREATE_SESSION as Linux sends them to data servers, and RECLAIM_COMPLETE.
     async fn introduce(&mut self) -> EXCHANGE_ID4resok {
         let args = EXCHANGE_ID4args {
             eia_clientowner: client_owner4 {
@@ -121,7 +121,7 @@ impl Client {
         met.clone()
     }
 
-    /// Operations behind a SEQUENCE.
+    /// Sends operations after a SEQUENCE.
     async fn ask(&mut self, mut ops: Vec<nfs_argop4>) -> COMPOUND4res {
         self.sequence += 1;
         let sequence = SEQUENCE4args {
@@ -135,7 +135,7 @@ impl Client {
         self.send(ops).await
     }
 
-    /// One operation on a file; its result, or the status that the COMPOUND ended with.
+    /// Sends one operation on a file. Returns its result, or the status of the COMPOUND if that is an error.
     async fn on(&mut self, handle: &Bytes, op: nfs_argop4) -> Result<nfs_resop4, nfsstat4> {
         let mut reply = self.ask(vec![nfs_argop4::OP_PUTFH(PUTFH4args { object: handle.clone() }), op]).await;
         if reply.status == NFS4_OK { Ok(reply.resarray.remove(2)) } else { Err(reply.status) }
@@ -170,7 +170,8 @@ impl Client {
     }
 }
 
-/// A mgr that answers how long files are, `Some(None)` what it does not know; until it has no answer any more. Tells how many it gave.
+/// Starts a mgr that answers queries for file lengths until `answer` returns `None`. `Some(None)` means that the mgr
+/// does not know the length. The thread returns the number of answers.
 fn mgr(server: &Server, mut answer: impl FnMut() -> Option<Option<FileLength>> + Send + 'static) -> JoinHandle<usize> {
     let mut mgr = cluster::Client::new(server.iod.tcp());
     let ticket = key().ticket(FSID, MGR_SESSION, now() + 1000);
@@ -195,12 +196,12 @@ fn long(file: u64) -> FileLength {
     FileLength { file, least: 0 }
 }
 
-/// A handle of a file over two iods, of which this is the one that it begins at.
+/// Returns a handle of a file over two iods; this iod has the first stripe unit.
 fn handle(generation: u32, rights: Rights) -> Bytes {
     sign(&key(), generation, rights, now() + 1000)
 }
 
-/// A handle for the iod with this key, until then.
+/// Returns a handle for the iod with this key that is valid until `expires`.
 fn sign(key: &IodKey, generation: u32, rights: Rights, expires: u64) -> Bytes {
     let (striping, holder) =
         (Striping { unit: UNIT, count: 2, index: 0 }, Holder { grant: 1, session: 1 << 32, expires });
@@ -208,7 +209,7 @@ fn sign(key: &IodKey, generation: u32, rights: Rights, expires: u64) -> Bytes {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_go_where_the_handle_says() {
+async fn reads_and_writes_follow_the_striping_in_the_handle() {
     let server = Server::new().await;
     let handle = handle(1, Rights::READ | Rights::WRITE);
     for minor in [1, 2] {
@@ -218,8 +219,8 @@ async fn bytes_go_where_the_handle_says() {
         let written = client.write(&handle, 0, &[minor as u8; 1000], UNSTABLE4).await.unwrap();
         assert_eq!((written.count, written.committed), (1000, UNSTABLE4));
         assert_eq!(client.commit(&handle).await, Ok(written.writeverf));
-        // What reaches into the stripe unit of the other iod, or lies in it, is not done in part; the next here is the third of
-        // the file.
+        // A request that touches the stripe unit of the other iod fails as a whole. The next stripe unit of this iod is
+        // the third of the file.
         for (offset, len) in [(u64::from(UNIT) - 10, 11), (u64::from(UNIT), 10), (0, UNIT + 1)] {
             let write = client.write(&handle, offset, &vec![3; len as usize], DATA_SYNC4).await;
             assert_eq!(write.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
@@ -234,7 +235,8 @@ async fn bytes_go_where_the_handle_says() {
         assert_eq!((&read.data[..], read.eof), (&[3; 10][..], false));
         let read = client.read(&handle, 2 * u64::from(UNIT), 5).await.unwrap();
         assert_eq!((&read.data[..], read.eof), (&b"third"[..], false));
-        // Where the object ends there may be a hole, or the end of the file.
+        // Behind the end of the object there may be a hole or the end of the file. Without the file length the iod
+        // cannot answer.
         for behind in [0, 5, 1000] {
             let read = client.read(&handle, 2 * u64::from(UNIT) + behind, 100).await;
             assert_eq!(read.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
@@ -246,7 +248,7 @@ async fn bytes_go_where_the_handle_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_an_object_ends_the_mgr_says_how_long_the_file_is() {
+async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
     let server = Server::new().await;
     let mut client = server.client(2).await;
     client.introduce().await;
@@ -254,25 +256,25 @@ async fn where_an_object_ends_the_mgr_says_how_long_the_file_is() {
     client.write(&handle, 0, &[7; 100], DATA_SYNC4).await.unwrap();
     let (length, told) = watch::channel(Some(None));
     let mgr = mgr(&server, move || *told.borrow());
-    // It does not know: the client is to ask it.
+    // The mgr does not know the length, so the client must read through the mgr.
     for offset in [0, 100, 5000] {
         assert_eq!(client.read(&handle, offset, 4096).await.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
     }
-    // By the offset of a READ of 4096 bytes: those of the file that are stored, zeros, and whether that was all.
+    // For each READ of 4096 bytes: its offset, the number of stored bytes, the number of zeros, and EOF.
     let cases = [
-        // The file ends with the object, goes on with a hole, and ends in that.
+        // The file ends with the object, continues with a hole beyond the read, or ends within the hole.
         (100, [(0, 100, 0, true), (60, 40, 0, true), (100, 0, 0, true), (5000, 0, 0, true)]),
         (
             5 * u64::from(UNIT),
             [(0, 100, 3996, false), (99, 1, 4095, false), (100, 0, 4096, false), (5000, 0, 4096, false)],
         ),
         (5001, [(0, 100, 3996, false), (99, 1, 4095, false), (905, 0, 4096, true), (5000, 0, 1, true)]),
-        // It was cut just now.
+        // The file was just truncated.
         (30, [(0, 30, 0, true), (29, 1, 0, true), (30, 0, 0, true), (99, 0, 0, true)]),
     ];
     for (is, reads) in cases {
         length.send(Some(Some(long(is)))).unwrap();
-        // It may not have been heard yet.
+        // The iod may not have received the new length yet.
         while client.read(&handle, 5000, 1).await.is_err() {}
         for (offset, stored, zeros, eof) in reads {
             let read = client.read(&handle, offset, 4096).await.unwrap();
@@ -280,7 +282,8 @@ async fn where_an_object_ends_the_mgr_says_how_long_the_file_is() {
             assert_eq!((&read.data[..], read.eof), (&right[..], eof), "{offset} of {is}");
         }
     }
-    // An object that must be longer has lost bytes: the client is to ask the mgr, who says so.
+    // An object shorter than the length that the mgr requires has lost bytes. The client must ask the mgr, which
+    // reports the loss.
     let length_of = |least| length.send(Some(Some(FileLength { file: 5001, least }))).unwrap();
     length_of(101);
     while client.read(&handle, 5000, 1).await.is_ok() {}
@@ -288,10 +291,10 @@ async fn where_an_object_ends_the_mgr_says_how_long_the_file_is() {
     length_of(100);
     while client.read(&handle, 5000, 1).await.is_err() {}
     assert_eq!(client.read(&handle, 60, 41).await.unwrap().data[..], [&[7; 40][..], &[0]].concat());
-    // What is all there is asked of nobody.
+    // A read within the object needs no answer of the mgr.
     let whole = client.read(&handle, 0, 100).await.unwrap();
     assert_eq!((whole.data.len(), whole.eof), (100, false));
-    // Who waits for one that has gone goes to look for it, and nobody waits after that.
+    // When the mgr is gone, a READ that waits for an answer sends the client to the mgr. Later READs do not wait.
     length.send(None).unwrap();
     for _ in 0..2 {
         assert_eq!(client.read(&handle, 0, 4096).await.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
@@ -300,7 +303,7 @@ async fn where_an_object_ends_the_mgr_says_how_long_the_file_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_written_while_the_mgr_is_asked_is_read() {
+async fn bytes_written_during_a_length_query_are_read() {
     for times in [2, 1000] {
         let server = Server::new().await;
         let mut client = server.client(1).await;
@@ -324,7 +327,7 @@ async fn what_is_written_while_the_mgr_is_asked_is_read() {
             assert_eq!((&read.data[..], read.eof), (&[&[7; 100][..], &[9; 2], &[0; 98]].concat()[..], false));
             continue;
         }
-        // Of an object that changes each time the mgr is asked nothing can be said.
+        // If the object changes during each query, the iod cannot answer the READ.
         while !mgr.is_finished() {
             assert_eq!(client.read(&handle, 0, 1000).await.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
         }
@@ -333,7 +336,7 @@ async fn what_is_written_while_the_mgr_is_asked_is_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_done_without_a_genuine_handle() {
+async fn requests_without_a_valid_handle_are_refused() {
     let server = Server::new().await;
     let mut client = server.client(2).await;
     client.introduce().await;
@@ -357,15 +360,15 @@ async fn nothing_is_done_without_a_genuine_handle() {
     assert_eq!(client.read(&foreign([1; 32], FSID.0, cluster::IOD.0), 0, 4).await, Err(NFS4ERR_BADHANDLE));
     assert_eq!(client.read(&foreign([3; 32], [6; 16], cluster::IOD.0), 0, 4).await, Err(NFS4ERR_BADHANDLE));
     assert_eq!(client.read(&foreign([3; 32], FSID.0, [6; 16]), 0, 4).await, Err(NFS4ERR_BADHANDLE), "of another iod");
-    // One that has ended leads to the mgr.
+    // An expired handle leads the client to the mgr.
     assert_eq!(client.read(&sign(&key(), 1, Rights::READ, now()), 0, 4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
-    // Rights are those of the handle.
+    // The handle limits the rights.
     let reader = handle(1, Rights::READ);
     assert_eq!(client.read(&reader, 0, 4).await.unwrap().data, b"text"[..]);
     assert_eq!(client.write(&reader, 0, b"x", UNSTABLE4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
     assert_eq!(client.commit(&reader).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
     assert_eq!(client.read(&handle(1, Rights::WRITE), 0, 4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
-    // A fenced generation is worth nothing, a new one is.
+    // Handles of a fenced generation are refused, and handles of the new generation are accepted.
     server.iod.client().fence(OBJECT.0, 2).unwrap();
     assert_eq!(client.write(&good, 0, b"late", UNSTABLE4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
     assert_eq!(client.read(&good, 0, 4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
@@ -373,7 +376,7 @@ async fn nothing_is_done_without_a_genuine_handle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_a_data_server_and_nothing_else() {
+async fn operations_beyond_those_of_a_data_server_are_refused() {
     let server = Server::new().await;
     let mut client = server.client(1).await;
     client.introduce().await;
@@ -398,13 +401,13 @@ async fn it_is_a_data_server_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_shows_in_session_and_verifier() {
+async fn a_restart_ends_the_session_and_changes_the_verifier() {
     let mut server = Server::new().await;
     let handle = handle(1, Rights::READ | Rights::WRITE);
     let mut client = server.client(1).await;
     let before = client.introduce().await;
     let written = client.write(&handle, 0, b"text", UNSTABLE4).await.unwrap();
-    server.end_face().await;
+    server.stop_data_server().await;
     server.iod.restart();
     server.start().await;
     let session = client.session;

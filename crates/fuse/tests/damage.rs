@@ -1,4 +1,4 @@
-//! The fuzz target of requests, run over damaged ones: nothing may panic.
+//! Runs the fuzz target of FUSE requests over damaged requests: no input may cause a panic.
 
 use fuse::abi::{IN_HEADER, opcode};
 use fuse::request::fixed_size;
@@ -8,7 +8,7 @@ mod fuse_request;
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;
 
-/// A request with nothing but zeros in it, and two names.
+/// Returns a request with zeros in all fields but length and opcode, and two names.
 fn request(code: u32) -> Vec<u8> {
     let names = b"a\0b\0";
     let len = IN_HEADER + fixed_size(code) + names.len();
@@ -20,13 +20,14 @@ fn request(code: u32) -> Vec<u8> {
 }
 
 #[test]
-fn damaged_requests() {
+fn damaged_requests_do_not_panic() {
     for code in 1..=opcode::SYNCFS {
         let whole = request(code);
         for seed in 0..2000 {
             let mut damaged = mutate::mutate(&whole, seed);
             fuse_request::run(&damaged);
-            // The kernel at least tells lengths as they are.
+            // The kernel always sends the right length, so the test also tries the damaged request with its right
+            // length.
             let len = (damaged.len() as u32).to_ne_bytes();
             if let Some(head) = damaged.get_mut(..4) {
                 head.copy_from_slice(&len);

@@ -1,4 +1,4 @@
-//! Golden bytes, round trips and refusals of the native kind's record and bodies.
+//! Golden bytes, round trips and refusals of the record and the bodies of native layouts.
 
 use bytes::Bytes;
 use layout::DistributionId;
@@ -123,7 +123,7 @@ fn bad_records_are_refused() {
 }
 
 #[test]
-fn rotation_begins_elsewhere_for_each_file() {
+fn rotation_starts_each_file_on_another_iod() {
     let iods = [10, 11, 12, 13];
     let made =
         |count, first| Record::rotated(DistributionId::SimpleStripe, 64, &iods, (count, 1), first).map(|r| r.iods);
@@ -144,7 +144,9 @@ fn rotation_begins_elsewhere_for_each_file() {
 
 proptest! {
     #[test]
-    fn decoders_survive_anything(bytes in prop::collection::vec(any::<u8>(), 0..300), at in 0usize..120, flip in any::<u8>()) {
+    fn decoders_accept_or_refuse_any_bytes_without_panic(
+        bytes in prop::collection::vec(any::<u8>(), 0..300), at in 0usize..120, flip in any::<u8>(),
+    ) {
         let bytes = Bytes::from(bytes);
         let _ = (Record::from_bytes(&bytes), Body::from_bytes(&bytes), Device::from_bytes(&bytes));
         for good in [record().to_bytes(), body().to_bytes(), device().to_bytes()] {

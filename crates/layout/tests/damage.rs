@@ -1,4 +1,4 @@
-//! The fuzz target of this crate, run over damaged records and bodies and over noise: nothing may panic.
+//! The fuzz target of this crate, run over damaged records, damaged bodies and random bytes: nothing may panic.
 
 use bytes::Bytes;
 use layout::DistributionId::SimpleStripe;
@@ -32,7 +32,7 @@ fn good() -> [Bytes; 4] {
 }
 
 #[test]
-fn damaged_bodies() {
+fn damaged_bodies_cause_no_panic() {
     for bytes in good() {
         fuzzed::run(&bytes);
         for seed in 0..2000 {
@@ -48,7 +48,7 @@ proptest! {
     }
 
     #[test]
-    fn policy_like_text(text in "[ 0-9KMGTiBb+.a-z-]{0,12}") {
+    fn policy_like_text_causes_no_panic(text in "[ 0-9KMGTiBb+.a-z-]{0,12}") {
         fuzzed::run(text.as_bytes());
     }
 }

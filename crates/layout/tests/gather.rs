@@ -1,4 +1,4 @@
-//! Gathering against a flat model: random histories, and every short one.
+//! Gathering of writes, compared with a flat model of bytes: random histories, and all short ones.
 
 use bytes::Bytes;
 use layout::gather::{Gather, Part, Run, ranges, slices};
@@ -10,28 +10,28 @@ use types::ByteRange;
 const DELAY: Duration = Duration::from_millis(2);
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What may happen to a file.
+/// An event of a file.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A write of so many bytes, gathered.
+    /// A gathered write: offset and length.
     Write(u64, usize),
-    /// Something is to leave.
+    /// A part is sent.
     Leave(Part),
-    /// What left has arrived.
+    /// The sent bytes have arrived on the disks.
     Arrived,
-    /// What left has not arrived, though any half of it may have.
+    /// Sending failed; half of the runs are on the disks nevertheless.
     Back,
 }
 
-/// A file as its writers see it, and as the disks have it.
+/// The content of a file as its writers see it, and as it is on the disks.
 struct World {
     gather: Gather,
     now: Duration,
-    /// The newest byte of every place, `None` where nobody wrote.
+    /// The newest byte at each offset, `None` where no write was.
     newest: Vec<Option<u8>>,
     disks: Vec<Option<u8>>,
     leaving: Vec<Run>,
-    /// Since when the oldest held byte is there; of those that came back, when they are tried again.
+    /// The time at which held bytes must be due: the delay after the oldest write, or the retry after a failed send.
     bound: Option<Duration>,
     written: u8,
 }
@@ -95,7 +95,7 @@ impl World {
     }
 
     fn check(&mut self) {
-        // Whoever reads what is held over what leaves over the disks reads the newest.
+        // A byte that is neither held nor in transit is the newest one on the disks. No byte is made up.
         let mut seen = self.disks.clone();
         put(&mut seen, &self.leaving);
         for (at, newest) in self.newest.iter().enumerate() {
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// All that is held leaves and arrives.
+    /// Sends all held bytes and lets them arrive.
     fn end(&mut self) {
         self.step(Step::Arrived);
         self.step(Step::Leave(Part::All));
@@ -135,7 +135,8 @@ fn put(flat: &mut [Option<u8>], runs: &[Run]) {
     }
 }
 
-/// Every history of up to five steps: few places, so that all of them touch and overlap, in windows of four bytes.
+/// Every history of five steps (six at full scale), in windows of four bytes. There are few offsets, so that the ranges
+/// touch and overlap.
 #[test]
 fn every_short_history() {
     let range = |offset, len| Part::Meeting(ByteRange { offset, len });
@@ -187,9 +188,9 @@ proptest! {
         world.end();
     }
 
-    /// What is cut out of runs is what they are made of, however they were cut.
+    /// Any slice of runs returns the bytes of the runs, however they are split.
     #[test]
-    fn runs_join_and_are_cut(
+    fn ranges_and_slices_of_runs_match_a_flat_model(
         parts in prop::collection::vec((0u64..4, 1usize..50), 1..12),
         (from, len) in (0u64..600, 1u64..600),
     ) {
@@ -214,7 +215,7 @@ proptest! {
 }
 
 #[test]
-fn records_of_many_writers_become_one_run() {
+fn interleaved_records_of_many_writers_become_one_run() {
     let mut gather = Gather::new(1 << 20, DELAY);
     let mut joined = 0;
     for writer in [3u64, 1, 0, 2] {
@@ -229,7 +230,7 @@ fn records_of_many_writers_become_one_run() {
 }
 
 #[test]
-fn scattered_writes_do_not_pile_up() {
+fn scattered_writes_are_sent_before_they_use_much_memory() {
     let mut gather = Gather::new(4096, DELAY);
     let mut written = 0;
     while !gather.meets(Part::Full) {
@@ -241,7 +242,7 @@ fn scattered_writes_do_not_pile_up() {
 }
 
 #[test]
-fn windows_are_rounds_over_the_iods_where_they_fit() {
+fn windows_are_whole_rounds_over_the_iods_if_one_fits() {
     let window =
         |unit, count| Gather::window_of(&Distribution::new(DistributionId::SimpleStripe, unit, count).unwrap());
     assert_eq!(window(1 << 20, 4), 1 << 20);

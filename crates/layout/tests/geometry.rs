@@ -1,12 +1,12 @@
-//! Distributions and list I/O plans against a byte-by-byte reference.
+//! Distributions and list I/O plans, compared with a byte-by-byte reference.
 
 use layout::list_io::{RequestLimits, plan};
 use layout::{BadGeometry, Distribution, DistributionId};
 use proptest::prelude::*;
 use types::ByteRange;
 
-/// Where file bytes `0..len` go, by dealing them out one after the other.
-fn dealt(unit: u64, count: usize, len: u64) -> (Vec<(usize, u64)>, Vec<u64>) {
+/// Returns index and object offset of the file bytes `0..len`, and the object sizes; places one byte after the other.
+fn reference(unit: u64, count: usize, len: u64) -> (Vec<(usize, u64)>, Vec<u64>) {
     let mut sizes = vec![0; count];
     let mut places = Vec::new();
     let mut index = 0;
@@ -34,9 +34,9 @@ fn range(max: u64) -> impl Strategy<Value = ByteRange> {
 
 proptest! {
     #[test]
-    fn places_and_sizes_equal_the_dealt_ones(unit in units(), count in 1usize..=9, len in 0u64..20_000) {
+    fn places_and_sizes_match_the_reference(unit in units(), count in 1usize..=9, len in 0u64..20_000) {
         let d = stripe(unit, count);
-        let (places, sizes) = dealt(unit, count, len);
+        let (places, sizes) = reference(unit, count, len);
         for (byte, (index, offset)) in places.iter().enumerate() {
             let place = d.place(byte as u64);
             prop_assert_eq!((place.index, place.offset), (*index, *offset));
@@ -51,7 +51,7 @@ proptest! {
     #[test]
     fn pieces_cover_the_range_in_order(unit in units(), count in 1usize..=9, range in range(20_000)) {
         let d = stripe(unit, count);
-        let (places, _) = dealt(unit, count, range.end());
+        let (places, _) = reference(unit, count, range.end());
         let mut next = range.offset;
         for piece in d.pieces(range) {
             prop_assert_eq!(piece.file.offset, next);
@@ -66,7 +66,10 @@ proptest! {
     }
 
     #[test]
-    fn far_ranges_invert(unit in 1u64..=(1 << 24), count in 1usize..=256, offset in 0u64..(1 << 61), len in 1u64..100_000) {
+    fn object_ranges_at_large_offsets_map_back_to_the_file(
+        unit in 1u64..=(1 << 24), count in 1usize..=256,
+        offset in 0u64..(1 << 61), len in 1u64..100_000,
+    ) {
         let d = stripe(unit * 64, count);
         let place = d.place(offset);
         let range = ByteRange { offset: place.offset, len };
@@ -81,7 +84,9 @@ proptest! {
     }
 
     #[test]
-    fn far_offsets_invert(unit in 1u64..=(1 << 24), count in 1usize..=256, offset in 0u64..(1 << 62)) {
+    fn large_file_offsets_map_to_objects_and_back(
+        unit in 1u64..=(1 << 24), count in 1usize..=256, offset in 0u64..(1 << 62),
+    ) {
         let d = stripe(unit * 64, count);
         let place = d.place(offset);
         prop_assert_eq!(d.file_offset(place.index, place.offset), Some(offset));
@@ -91,7 +96,9 @@ proptest! {
     }
 
     #[test]
-    fn holes_at_object_ends_never_shrink_the_proof(unit in units(), count in 1usize..=8, sizes in prop::collection::vec(0u64..9000, 8)) {
+    fn the_file_size_is_the_smallest_that_covers_all_objects(
+        unit in units(), count in 1usize..=8, sizes in prop::collection::vec(0u64..9000, 8),
+    ) {
         let d = stripe(unit, count);
         let sizes = &sizes[..count];
         let size = d.file_size(sizes);
@@ -152,7 +159,7 @@ fn one_object_is_one_piece() {
 }
 
 #[test]
-fn crooked_numbers_are_refused() {
+fn invalid_stripe_units_and_counts_are_refused() {
     for unit in [0, 1, 63, 65, (1 << 30) + 64, u64::MAX] {
         let made = Distribution::new(DistributionId::SimpleStripe, unit, 1);
         assert_eq!(made, Err(BadGeometry::StripeUnit(unit)));
@@ -166,12 +173,12 @@ fn crooked_numbers_are_refused() {
     assert_eq!(d.file_size(&[u64::MAX; 256]), u64::MAX);
 }
 
-/// Every range of every object of small files, byte by byte.
+/// Compares ranges of every object of small files byte by byte.
 #[test]
-fn file_ranges_are_the_bytes_dealt_to_an_object() {
+fn file_ranges_of_objects_match_the_reference() {
     for (unit, count) in [(64, 1), (64, 2), (64, 3), (128, 2), (192, 5)] {
         let d = stripe(unit, count);
-        let (places, sizes) = dealt(unit, count, unit * count as u64 * 3 + unit / 2);
+        let (places, sizes) = reference(unit, count, unit * count as u64 * 3 + unit / 2);
         for (index, size) in sizes.iter().enumerate() {
             let bytes: Vec<u64> = (0..).zip(&places).filter(|(_, (i, _))| *i == index).map(|(byte, _)| byte).collect();
             for start in 0..*size {

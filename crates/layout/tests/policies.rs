@@ -1,4 +1,4 @@
-//! Policies from and to their text, the messages people get for bad ones, and which of several places counts.
+//! Policies: their text form, the error messages for invalid text, and the precedence of the origins.
 
 use layout::policy::{
     FULL, LayoutWhen, NEVER, Sharing, format_size, format_time, is_policy_name, merge, parse_size, parse_time,
@@ -8,7 +8,7 @@ use layout::{Access, DistributionId, Layers, Origin, Part, Policy, Settings};
 use proptest::prelude::*;
 use std::time::Duration;
 
-/// A place where every part but the mgr's own and those of mounts can be set.
+/// An origin that may set every part except the mgr's own part and those of mounts.
 const ANYWHERE: Origin = Origin::Directory;
 
 fn set(name: &str, value: &str) -> Result<Settings, String> {
@@ -40,7 +40,7 @@ fn every_part_is_set_from_text() {
 }
 
 #[test]
-fn messages_say_what_to_write() {
+fn error_messages_say_which_values_are_valid() {
     let message = |name, value| set(name, value).unwrap_err();
     assert_eq!(
         message("weir.stripe", "1"),
@@ -73,7 +73,7 @@ fn messages_say_what_to_write() {
 }
 
 #[test]
-fn lists_are_read_whole_or_not_at_all() {
+fn a_list_with_an_invalid_element_is_refused_unless_a_peer_sent_it() {
     let got = Settings::parse(Origin::Environment, " write_threshold=32K, access=direct,,").unwrap();
     let want =
         Settings { write_threshold: Some(Rule::Fixed(32 << 10)), access: Some(Access::Direct), ..Settings::default() };
@@ -81,13 +81,13 @@ fn lists_are_read_whole_or_not_at_all() {
     assert_eq!(got.text(), "write_threshold=32K,access=direct");
     assert!(Settings::parse(Origin::Environment, "write_threshold=32K,acces=direct").is_err());
     assert!(Settings::parse(Origin::Environment, "").unwrap().is_empty());
-    // Those of a peer that knows more.
+    // Text from a newer peer: unusable elements are skipped.
     let peer = b"write_threshold=32K,colour=blue,access=warp,\xff=1,access=direct,gather_size";
     assert_eq!(Settings::of_peer(Origin::Server, peer), want);
 }
 
 #[test]
-fn xattrs_that_are_no_good_are_told_and_passed_over() {
+fn invalid_policy_xattrs_are_reported_and_skipped() {
     let xattrs: [(&[u8], &[u8]); 5] = [
         (b"weir.stripe_unit", b"128K"),
         (b"author", b"me"),
@@ -102,7 +102,7 @@ fn xattrs_that_are_no_good_are_told_and_passed_over() {
     assert!(is_policy_name(b"weir.later") && !is_policy_name(b"weirdo"));
 }
 
-/// A value of each part for each origin, as far as there are that many.
+/// Returns a value for a part, a different one for each origin if the part has enough values.
 fn text(part: Part, origin: Origin) -> String {
     let n = origin as usize;
     match part {
@@ -129,10 +129,10 @@ fn layer(layers: &mut Layers, origin: Origin) -> Option<&mut Settings> {
     }
 }
 
-/// Every subset of the places sets one part, and the other places set another part: of each the last place that sets it and may
-/// counts, and no other part is touched.
+/// Every subset of the origins sets one part, and the other origins set another part. For each part the last origin
+/// that sets it and may set it wins. All other parts keep their defaults.
 #[test]
-fn the_last_place_counts_in_all_combinations() {
+fn the_last_origin_that_sets_a_part_wins_in_all_combinations() {
     let places: Vec<Origin> = Origin::ALL.into_iter().skip(1).collect();
     let driver = Policy::default();
     let mut combinations = 0;
@@ -168,9 +168,9 @@ fn the_last_place_counts_in_all_combinations() {
     assert_eq!(combinations, Part::ALL.len() * Part::ALL.len() * 64);
 }
 
-/// What a place may not set does not count there, however it got in.
+/// A part that an origin may not set is ignored there, even if the settings contain it.
 #[test]
-fn places_that_may_not_set_a_part_do_not_count() {
+fn parts_that_an_origin_may_not_set_are_ignored() {
     let mut layers = Layers::default();
     for origin in Origin::ALL {
         if let Some(settings) = layer(&mut layers, origin) {
@@ -183,7 +183,7 @@ fn places_that_may_not_set_a_part_do_not_count() {
 }
 
 #[test]
-fn sizes_and_times_that_are_none() {
+fn invalid_sizes_and_times_are_refused() {
     for text in ["", "K", "-1", "1X", "1KK", "1iB", "1.5M", "16777216T", "99999999999999999999", "1é"] {
         assert_eq!(parse_size(text), None, "{text:?}");
     }
@@ -205,7 +205,7 @@ proptest! {
     }
 
     #[test]
-    fn text_of_settings_sets_them_again(chosen in prop::collection::vec((0..Part::ALL.len(), 0usize..7), 0..12)) {
+    fn settings_round_trip_through_their_text(chosen in prop::collection::vec((0..Part::ALL.len(), 0usize..7), 0..12)) {
         let mut settings = Settings::default();
         for (part, n) in chosen {
             let (part, origin) = (Part::ALL[part], Origin::ALL[n]);
@@ -228,7 +228,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_of_a_peer_is_survived(text in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn no_text_of_a_peer_causes_a_panic(text in prop::collection::vec(any::<u8>(), 0..200)) {
         Settings::of_peer(Origin::Server, &text);
     }
 }

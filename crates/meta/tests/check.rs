@@ -1,4 +1,4 @@
-//! Every kind of fault: planted in a store, found, mended, and gone.
+//! Every kind of fault: planted in a store, found by the check, and repaired.
 
 #[path = "common/block.rs"]
 mod block;
@@ -16,7 +16,7 @@ const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
 const KEY: CookieKey = CookieKey([2; 16]);
 const ROOT: FileId = FileId::ROOT;
 
-/// A small tree: `/a/b/c`, files `f` (with two names) and `g` (with extended attributes), a symlink, an orphan.
+/// A small tree: `/a/b/c`, files `f` (two names) and `g` (extended attributes), a symlink, an orphan.
 struct World {
     store: Arc<Memory>,
     fs: Namespace<Arc<Memory>>,
@@ -82,7 +82,7 @@ impl World {
         (key, Some(tail.to_value()))
     }
 
-    /// The key of a name that is there, and what it says.
+    /// The key and the record of an existing name.
     fn name(&self, dir: FileId, name: &[u8]) -> (Vec<u8>, Dentry) {
         let bucket = bucket(&KEY, name);
         let keys = bucket.map(|cookie| schema::dentry_key(dir, cookie));
@@ -95,7 +95,7 @@ impl World {
         self.fs.check().expect("check").iter().map(Fault::code).collect()
     }
 
-    /// Mends until nothing is found any more; what was found at first, by its codes.
+    /// Repairs until the check finds nothing. Returns the codes of the first faults.
     fn mend_all(&self) -> Vec<&'static str> {
         let first = self.codes();
         for _ in 0..6 {
@@ -118,7 +118,7 @@ impl World {
     }
 }
 
-/// Plants damage, expects to find it under these codes, and mends it; gives the world back for a look.
+/// Plants damage, expects the check to report these codes, and repairs it. Returns the world.
 fn mended(want: &[&str], plant: impl FnOnce(&World) -> Vec<(Vec<u8>, Option<Bytes>)>) -> World {
     let world = World::new();
     assert_eq!(world.codes(), [""; 0]);
@@ -127,7 +127,7 @@ fn mended(want: &[&str], plant: impl FnOnce(&World) -> Vec<(Vec<u8>, Option<Byte
     let mut found = world.mend_all();
     found.sort_unstable();
     assert_eq!(found, want);
-    // The store works: everything can be listed and removed, and nothing is wrong then.
+    // The store works: all names can be found, a new file can be created, and the check finds nothing.
     let root = Cred::root();
     let names = world.fs.readdir(&root, ROOT, 0, 100).expect("names").entries;
     for entry in &names {
@@ -138,8 +138,8 @@ fn mended(want: &[&str], plant: impl FnOnce(&World) -> Vec<(Vec<u8>, Option<Byte
     world
 }
 
-/// Plants damage that only a person can mend.
-fn left(want: &str, plant: impl FnOnce(&World) -> Vec<(Vec<u8>, Option<Bytes>)>) {
+/// Plants damage that the repair must leave to the operator.
+fn expect_unrepaired(want: &str, plant: impl FnOnce(&World) -> Vec<(Vec<u8>, Option<Bytes>)>) {
     let world = World::new();
     let writes = plant(&world);
     world.plant(writes);
@@ -155,7 +155,7 @@ fn junk() -> Option<Bytes> {
 }
 
 #[test]
-fn damaged_records() {
+fn damaged_records_are_repaired_where_possible() {
     let world = mended(&["link-count", "record-damaged"], |world| vec![(world.name(world.a, b"f").0, junk())]);
     assert_eq!(world.fs.getattr(world.f).map(|attrs| attrs.nlink), Ok(1));
     mended(&["inode-nameless", "record-damaged"], |world| vec![(world.name(world.a, b"g").0, junk())]);
@@ -166,26 +166,26 @@ fn damaged_records() {
     mended(&["record-damaged"], |world| vec![(schema::orphan_key(world.orphan), junk())]);
     mended(&["record-damaged"], |world| vec![(schema::intent_key(world.f, 1), junk())]);
     mended(&["record-damaged"], |world| vec![(schema::intent_key(world.f, 1), Some(Intent::Written.to_value()))]);
-    left("record-damaged", |world| vec![(schema::core_key(world.f), junk())]);
-    left("record-damaged", |_| vec![(schema::NEXT_ID.to_vec(), junk())]);
-    left("record-damaged", |_| vec![(schema::COUNTS.to_vec(), junk())]);
-    left("record-damaged", |_| vec![(schema::FORMAT.to_vec(), junk())]);
+    expect_unrepaired("record-damaged", |world| vec![(schema::core_key(world.f), junk())]);
+    expect_unrepaired("record-damaged", |_| vec![(schema::NEXT_ID.to_vec(), junk())]);
+    expect_unrepaired("record-damaged", |_| vec![(schema::COUNTS.to_vec(), junk())]);
+    expect_unrepaired("record-damaged", |_| vec![(schema::FORMAT.to_vec(), junk())]);
 }
 
 #[test]
-fn keys_that_nobody_knows() {
+fn unknown_keys_are_reported_and_kept() {
     for key in [&b"q"[..], b"fx", b"a", b"zzz", b"d123", b"i123456789", b"o1", b"w1", b"x1"] {
-        left("key-unknown", |_| vec![(key.to_vec(), junk())]);
+        expect_unrepaired("key-unknown", |_| vec![(key.to_vec(), junk())]);
     }
 }
 
 #[test]
-fn a_root_that_is_gone() {
-    left("root-missing", |_| vec![(schema::core_key(ROOT), None), (schema::tail_key(ROOT), None)]);
+fn a_missing_root_is_reported_and_not_repaired() {
+    expect_unrepaired("root-missing", |_| vec![(schema::core_key(ROOT), None), (schema::tail_key(ROOT), None)]);
 }
 
 #[test]
-fn halves_of_inodes() {
+fn inodes_with_only_one_record_are_repaired() {
     let world = mended(&["inode-half"], |world| vec![(schema::tail_key(world.b), None)]);
     assert_eq!(world.fs.getattr(world.b).map(|attrs| (attrs.size, attrs.nlink)), Ok((2, 3)));
     mended(&["inode-other-half"], |world| {
@@ -195,7 +195,7 @@ fn halves_of_inodes() {
 }
 
 #[test]
-fn names_that_say_something_wrong() {
+fn wrong_directory_entries_are_repaired() {
     let gone = |world: &World| (world.name(world.a, b"g"), FileId(3000));
     let world = mended(&["name-dangling"], |world| {
         let ((_, entry), child) = gone(world);
@@ -208,7 +208,7 @@ fn names_that_say_something_wrong() {
         let (key, entry) = world.name(world.a, b"g");
         vec![(key, Some(Dentry { kind: FileKind::Fifo, ..entry }.to_value()))]
     });
-    // A directory that passes for something else is not counted as one.
+    // A directory whose entry has another type does not count as a subdirectory.
     mended(&["name-kind", "subdirectory-count"], |world| {
         let (key, entry) = world.name(world.a, b"b");
         vec![(key, Some(Dentry { kind: FileKind::Regular, ..entry }.to_value()))]
@@ -232,7 +232,7 @@ fn names_that_say_something_wrong() {
 }
 
 #[test]
-fn directories_out_of_place() {
+fn misplaced_directories_are_repaired() {
     let world = mended(&["directory-parent"], |world| {
         vec![world.core(world.c, |core| core.body = Body::Directory { parent: world.a })]
     });
@@ -250,7 +250,7 @@ fn directories_out_of_place() {
     mended(&["directory-second-name"], second(ROOT));
     mended(&["directory-second-name"], second(FileId(0)));
     let world = mended(&["directory-circle"], |world| {
-        // `a` moves below `c`, which is below it.
+        // `a` moves below its own descendant `c`.
         let (key, entry) = world.name(ROOT, b"a");
         let there = schema::dentry_key(world.c, bucket(&KEY, b"a").start);
         vec![
@@ -273,7 +273,7 @@ fn directories_out_of_place() {
 }
 
 #[test]
-fn files_without_names() {
+fn inodes_without_names_are_recovered() {
     let root = Cred::root();
     let world = mended(&["inode-nameless"], |world| {
         vec![(world.name(world.a, b"g").0, None), world.tail(world.a, |tail| tail.size -= 1)]
@@ -289,7 +289,7 @@ fn files_without_names() {
 }
 
 #[test]
-fn counts() {
+fn wrong_counts_are_repaired() {
     mended(&["link-count"], |world| vec![world.core(world.f, |core| core.names = 7)]);
     mended(&["link-count"], |world| vec![world.core(world.f, |core| core.names = 1)]);
     mended(&["entry-count"], |world| vec![world.tail(world.a, |tail| tail.size += 3)]);
@@ -308,7 +308,7 @@ fn counts() {
 }
 
 #[test]
-fn lists() {
+fn stray_records_of_lists_are_removed() {
     mended(&["orphan-stray"], |world| vec![(schema::orphan_key(world.f), Some(Bytes::new()))]);
     mended(&["orphan-stray"], |_| vec![(schema::orphan_key(FileId(3000)), Some(Bytes::new()))]);
     let layout = Layout { kind: 9, body: Bytes::from_static(b"there") };
@@ -322,7 +322,7 @@ fn lists() {
 }
 
 #[test]
-fn notes_are_kept_until_they_are_forgotten_and_go_with_their_file() {
+fn intents_are_kept_until_forgotten_and_deleted_with_their_file() {
     let world = World::new();
     let noted = |file, intent| Noted { file, intent };
     let fenced = block(world.fs.fence(NOW, world.f)).expect("fence");
@@ -330,7 +330,7 @@ fn notes_are_kept_until_they_are_forgotten_and_go_with_their_file() {
     block(world.fs.cut(&Cred::root(), NOW, world.f, &set, true)).expect("cut");
     let all = [Intent::Written, Intent::Cut(5), Intent::Fence(fenced)];
     assert_eq!(world.fs.intents_of(world.f), Ok(all.to_vec()));
-    // One that has changed meanwhile is not forgotten.
+    // An intent that has changed since is not forgotten.
     block(world.fs.forget(NOW, &[noted(world.f, Intent::Cut(4)), noted(world.f, Intent::Written)], false))
         .expect("forget");
     assert_eq!(world.fs.intents_of(world.f), Ok(all[1..].to_vec()));
@@ -348,7 +348,7 @@ fn notes_are_kept_until_they_are_forgotten_and_go_with_their_file() {
 }
 
 #[test]
-fn what_is_written_stays_known_until_it_is_cut() {
+fn the_written_length_is_kept_until_a_truncate() {
     let world = World::new();
     let written = || Tail::from_value(world.get(&schema::tail_key(world.f)).expect("tail")).expect("tail").written;
     let root = Cred::root();
@@ -364,7 +364,7 @@ fn what_is_written_stays_known_until_it_is_cut() {
 }
 
 #[test]
-fn a_check_in_small_parts_finds_the_same_and_can_be_ended() {
+fn a_check_in_small_parts_finds_the_same_and_can_be_stopped() {
     let world = World::new();
     let faults = vec![
         world.core(world.f, |core| core.names = 7),
@@ -405,7 +405,7 @@ fn a_check_in_small_parts_finds_the_same_and_can_be_ended() {
 }
 
 #[test]
-fn an_empty_store_is_no_namespace() {
+fn an_empty_store_is_reported_as_unformatted() {
     let store = Memory::new(merge);
     let faults = meta::check(&*store.view().expect("view")).expect("check");
     assert_eq!(faults, [Fault::Record { key: schema::FORMAT.to_vec() }]);

@@ -1,4 +1,4 @@
-//! Names whose hashes are alike: planted, as nobody can find them without the key.
+//! Names with equal hashes: the test plants them, because finding them requires the secret key.
 
 #[path = "common/block.rs"]
 mod block;
@@ -43,7 +43,7 @@ impl World {
         bucket(&CookieKey(KEY), b"a").start + index
     }
 
-    /// Puts a name where one would be that hashes like `a`, or takes it away.
+    /// Puts a name into a slot of the hash bucket of `a`, or deletes it.
     fn plant(&self, index: u64, name: Option<String>) {
         let entry = |name: String| Dentry { child: self.other, kind: FileKind::Regular, name: name.into() }.to_value();
         let write = name.map_or(Write::Delete, |name| Write::Put(entry(name)));
@@ -66,7 +66,7 @@ impl World {
 }
 
 #[test]
-fn names_with_one_hash_live_side_by_side() {
+fn names_with_equal_hashes_coexist() {
     let world = World::new();
     let root = Cred::root();
     world.plant(0, Some("x".into()));
@@ -74,20 +74,20 @@ fn names_with_one_hash_live_side_by_side() {
     assert_eq!(world.fs.lookup(&root, ROOT, b"a"), Err(Status::NoEnt));
     assert_eq!(block(world.create()), Ok(()));
     assert_eq!(world.cookie_of_a(), Some(World::cookie(2)));
-    // Its cookie stays where it is when the others go.
+    // The cookie of `a` does not change when the other names are removed.
     world.plant(0, None);
     assert_eq!(world.cookie_of_a(), Some(World::cookie(2)));
     assert_eq!(block(world.create()), Err(Status::Exist));
     assert!(world.fs.lookup(&root, ROOT, b"a").is_ok());
     assert!(block(world.fs.remove(&root, NOW, ROOT, b"a")).is_ok());
     assert_eq!(world.fs.lookup(&root, ROOT, b"a"), Err(Status::NoEnt));
-    // The first free place is taken.
+    // A create uses the first free slot.
     assert_eq!(block(world.create()), Ok(()));
     assert_eq!(world.cookie_of_a(), Some(World::cookie(0)));
 }
 
 #[test]
-fn a_full_bucket_takes_no_more() {
+fn creates_in_a_full_hash_bucket_fail_with_nospc() {
     let world = World::new();
     (0..256).for_each(|index| world.plant(index, Some(format!("x{index}"))));
     assert_eq!(block(world.create()), Err(Status::NoSpc));
@@ -97,7 +97,7 @@ fn a_full_bucket_takes_no_more() {
 }
 
 #[test]
-fn one_name_is_made_once_whatever_lies_beside_it() {
+fn concurrent_creates_of_one_name_succeed_once() {
     for planted in 0..8u64 {
         let world = World::new();
         for index in (0..3).filter(|index| planted >> index & 1 == 1) {
@@ -109,7 +109,7 @@ fn one_name_is_made_once_whatever_lies_beside_it() {
         let mut busy = Box::pin(world.fs.registry_put(NOW, b"busy", Some(&value)));
         assert!(busy.as_mut().poll(&mut context).is_pending());
         world.disk.wait_for_sync();
-        // None of the three sees the others' names.
+        // None of the three creates sees the names of the other two.
         let mut creates: Vec<_> = (0..3).map(|_| Box::pin(world.create())).collect();
         assert!(creates.iter_mut().all(|create| create.as_mut().poll(&mut context).is_pending()));
         world.disk.release_syncs();
@@ -121,7 +121,7 @@ fn one_name_is_made_once_whatever_lies_beside_it() {
     }
 }
 
-/// A store whose next batch with expectations is preceded by something else.
+/// A store that runs a closure before the next batch that has expectations.
 struct Late {
     store: Arc<Embedded>,
     before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -145,11 +145,11 @@ impl Engine for Late {
 }
 
 #[test]
-fn a_name_made_between_plan_and_commit_is_seen() {
+fn a_name_created_between_plan_and_commit_is_seen() {
     let world = Arc::new(World::new());
     world.plant(0, Some("x".into()));
     let other = world.clone();
-    // The place that the late create picked stays free; the one before it changes hands.
+    // The slot that the late create picked stays free. The slot before it becomes `a`.
     let before = move || {
         other.plant(0, None);
         assert_eq!(block(other.create()), Ok(()));

@@ -1,4 +1,4 @@
-//! Operations at the same time: whatever overlaps, the outcome is that of some order of the operations.
+//! Concurrent operations: the outcome equals that of some serial order of the operations.
 
 #[path = "common/block.rs"]
 mod block;
@@ -34,10 +34,11 @@ fn namespace<E: Engine>(engine: E) -> Namespace<E> {
     block(Namespace::format(engine, format)).expect("format")
 }
 
-/// A file by the path it had when the operations began.
+/// Files by the path that they had when the operations began.
 type Tree = BTreeMap<&'static str, FileId>;
 
-/// `/`, `/p`, `/p/q`, `/p/q/r`, `/s`, `/s/t` (directories), `/f`, `/p/g` and `/s/h` (files, `f` and `h` the same one).
+/// The directories `/`, `/p`, `/p/q`, `/p/q/r`, `/s`, `/s/t`, and the files `/f`, `/p/g`, `/s/h`. `/f` and `/s/h` are
+/// one file.
 fn plant<E: Engine>(fs: &Namespace<E>) -> Tree {
     let cred = alice();
     let mut tree = Tree::from([("", ROOT)]);
@@ -57,7 +58,7 @@ fn plant<E: Engine>(fs: &Namespace<E>) -> Tree {
     tree
 }
 
-/// An operation of the list below, by words: what, and up to two paths.
+/// An operation of the list below: its name and up to two paths.
 type Op = (&'static str, &'static str, &'static str);
 
 const OPS: &[Op] = &[
@@ -97,7 +98,7 @@ const OPS: &[Op] = &[
     ("exchange", "/f", "s/t"),
 ];
 
-/// Directory and name of a path such as `p/q` or `/f`; the directory is named by what was there in the beginning.
+/// Directory and name of a path such as `p/q` or `/f`. The directory is the one that had this path in the beginning.
 fn split(tree: &Tree, path: &'static str) -> (FileId, &'static [u8]) {
     let (dir, name) = path.rsplit_once('/').expect("a slash");
     (tree[dir], name.as_bytes())
@@ -105,7 +106,7 @@ fn split(tree: &Tree, path: &'static str) -> (FileId, &'static [u8]) {
 
 type Running<'a> = Pin<Box<dyn Future<Output = Result<String, Status>> + Send + 'a>>;
 
-/// The operation, with everything in its answer that does not depend on the numbers of inodes.
+/// Starts the operation. Its answer shows everything that does not depend on inode numbers.
 fn start<'a, E: Engine>(fs: &'a Namespace<E>, tree: &'a Tree, op: Op) -> Running<'a> {
     Box::pin(async move {
         let cred = &alice();
@@ -164,7 +165,7 @@ fn start<'a, E: Engine>(fs: &'a Namespace<E>, tree: &'a Tree, op: Op) -> Running
     })
 }
 
-/// Everything there is: path, attributes, extended attributes.
+/// All files: path, attributes, extended attributes.
 fn dump<E: Engine>(fs: &Namespace<E>) -> Vec<String> {
     let root = Cred::root();
     let mut lines = Vec::new();
@@ -194,7 +195,7 @@ fn dump<E: Engine>(fs: &Namespace<E>) -> Vec<String> {
 
 type Result3 = (Vec<Result<String, Status>>, Vec<String>);
 
-/// One after the other, the answers in the order of `ops`.
+/// Runs the operations one after the other. The answers are in the order of `ops`.
 fn serial(ops: &[Op], order: &[usize]) -> Result3 {
     let fs = namespace(Memory::new(merge));
     let tree = plant(&fs);
@@ -205,7 +206,7 @@ fn serial(ops: &[Op], order: &[usize]) -> Result3 {
     (answers, dump(&fs))
 }
 
-/// All of them planned on one view, none of which has seen another; then committed.
+/// Plans all operations on one view, so that none sees another, and then commits them.
 fn together(ops: &[Op]) -> Result3 {
     let disk = Disk::default();
     let fs = namespace(Embedded::on(disk.clone(), disk.log(64 << 10), [9; 16], merge, || None).expect("store"));
@@ -221,7 +222,7 @@ fn together(ops: &[Op]) -> Result3 {
     disk.release_syncs();
     assert_eq!(block(busy), Ok(()));
     let answers = running.into_iter().zip(done).map(|(op, done)| match done {
-        // Refused or nothing to do: known without a commit.
+        // Refused, or nothing to change: answered without a commit.
         std::task::Poll::Ready(answer) => answer,
         std::task::Poll::Pending => block(op),
     });
@@ -241,7 +242,7 @@ fn check(ops: &[Op], orders: &[&[usize]]) {
 }
 
 #[test]
-fn any_two_operations_have_an_order() {
+fn any_two_concurrent_operations_are_serializable() {
     for a in OPS {
         for b in OPS {
             check(&[*a, *b], &[&[0, 1], &[1, 0]]);
@@ -250,7 +251,7 @@ fn any_two_operations_have_an_order() {
 }
 
 #[test]
-fn any_three_renames_and_removals_have_an_order() {
+fn any_three_concurrent_renames_and_removals_are_serializable() {
     let ops: Vec<Op> =
         OPS.iter().copied().filter(|(what, ..)| matches!(*what, "rename" | "exchange" | "remove")).collect();
     let orders: [&[usize]; 6] = [&[0, 1, 2], &[0, 2, 1], &[1, 0, 2], &[1, 2, 0], &[2, 0, 1], &[2, 1, 0]];
@@ -265,7 +266,7 @@ fn any_three_renames_and_removals_have_an_order() {
 }
 
 #[test]
-fn creates_in_one_directory_never_conflict_and_never_outlive_it() {
+fn creates_do_not_conflict_and_fail_in_a_removed_directory() {
     let fs = namespace(Memory::new(merge));
     let cred = alice();
     for round in 0..200 {
@@ -303,7 +304,7 @@ fn creates_in_one_directory_never_conflict_and_never_outlive_it() {
                 block(fs.remove(&cred, NOW, ROOT, b"d")).expect("rmdir");
             }
         }
-        // Only the removal may have met a create, and each meeting ends one of its runs.
+        // Only the removal may conflict with a create. Each conflict ends one of its attempts.
         assert!(fs.standing().counters.conflicts - conflicts <= 32);
     }
 }
@@ -356,7 +357,7 @@ fn concurrent_renames_never_make_a_loop() {
                 };
                 barrier.wait();
                 for _ in 0..2000 {
-                    // A directory keeps its name wherever it goes.
+                    // A directory keeps its name in every parent.
                     let (moved, to) = (random(8), random(9));
                     let name = [b'a' + moved as u8];
                     let Ok(from) = fs.lookup_parent(&Cred::root(), dirs[moved]) else { continue };

@@ -1,4 +1,4 @@
-//! Crashes at every write and sync of a fixed piece of work: what was promised is there, and nothing is half done.
+//! Power cuts at every write and sync of a fixed workload: durable changes survive, and no change is half done.
 
 #[path = "common/disk.rs"]
 mod disk;
@@ -18,7 +18,7 @@ use types::{Cred, FileId, Fsid, Renaming, SetAttrs, Timestamp};
 const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
 const ID: [u8; 16] = [9; 16];
 
-/// splitmix64: the same choices for the same seed on every machine.
+/// A splitmix64 generator: the same choices for the same seed on every machine.
 struct Random(u64);
 
 impl Random {
@@ -32,11 +32,12 @@ impl Random {
 
 type Fs = Namespace<Arc<Embedded>>;
 
-/// The state of the store in which a chosen operation was done, if that promises that this is on stable storage.
+/// Runs a chosen operation. Returns the state of the store that contains the operation, if its answer promises
+/// durability.
 async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usize>) -> Option<usize> {
     let cred = Cred::root();
     let [what, from, to, a, b, size] = choice;
-    // Of what does not wait nothing is promised but that it comes and goes with what was before.
+    // An operation that does not wait for the disk is not promised. It only becomes durable with the changes before it.
     let soon = size % 3 == 0;
     let fs = if soon { &fs.soon() } else { fs };
     let (from, to) = (dirs[from % dirs.len()], dirs[to % dirs.len()]);
@@ -52,7 +53,7 @@ async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usiz
         (4, _) => fs.symlink(&cred, NOW, from, a, b, &set).await.map(drop),
         (5, _) => fs.mkdir(&cred, NOW, from, a, &set).await.map(drop),
         (6 | 7, _) => {
-            // Of two names of one file that is done without a change.
+            // A rename between two names of one file changes nothing, so its answer promises nothing.
             let how = [Renaming::Replace, Renaming::NoReplace, Renaming::Exchange][size % 3];
             let _ = fs.rename(&cred, NOW, (from, a), (to, b), how).await;
             return None;
@@ -80,7 +81,7 @@ async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usiz
     (done.is_ok() && !soon).then(|| state.get())
 }
 
-/// Everything in a store, in a number.
+/// A hash of all records of a store.
 fn fingerprint(engine: &dyn Engine) -> u64 {
     let mut hasher = DefaultHasher::new();
     let view = engine.view().expect("view");
@@ -92,7 +93,7 @@ fn fingerprint(engine: &dyn Engine) -> u64 {
     hasher.finish()
 }
 
-/// What was done to the disk, every state of the store, and from which operation on a state was promised.
+/// The operations on the disk, all states of the store, and the operation number at which each state became durable.
 struct Work {
     history: Vec<(usize, Operation)>,
     states: Vec<u64>,
@@ -103,7 +104,7 @@ fn open(disk: &Disk, room: u64) -> Result<(Embedded, Stepper), meta::StoreError>
     Embedded::stepped(disk.clone(), disk.log(room), ID, merge, || None)
 }
 
-/// Lets the store work until all of this is done; the states in between are noted.
+/// Steps the store until `work` is done, and calls `stepped` after each step.
 fn drive<T>(work: Pin<&mut (impl Future<Output = T> + ?Sized)>, stepper: &mut Stepper, mut stepped: impl FnMut()) -> T {
     let mut work = work;
     let mut context = Context::from_waker(Waker::noop());
@@ -116,7 +117,7 @@ fn drive<T>(work: Pin<&mut (impl Future<Output = T> + ?Sized)>, stepper: &mut St
     }
 }
 
-/// A piece of work on a log that may have `room` bytes.
+/// Runs a workload with a log of at most `room` bytes.
 fn work(groups: usize, room: u64, seed: u64) -> Work {
     let mut random = Random(seed);
     let disk = Disk::default();
@@ -151,7 +152,7 @@ fn work(groups: usize, room: u64, seed: u64) -> Work {
         if let Some(state) = done.into_iter().flatten().max() {
             promised.push((disk.operations(), state));
         }
-        // Time for the store to be flushed by itself.
+        // Let the timer of the store trigger a checkpoint.
         if group % 16 == 15 && stepper.due().is_some() {
             assert_eq!(stepper.step(Duration::from_secs(2)), Step::Checkpoint);
         }
@@ -162,7 +163,7 @@ fn work(groups: usize, room: u64, seed: u64) -> Work {
 
 fn kept(seed: u64) -> impl FnMut(usize) -> usize {
     let mut random = Random(seed);
-    // Some disks lose nearly all, some nearly nothing; few tear a sector.
+    // Some disks lose nearly all unsynced sectors, some nearly none. A few sectors are torn.
     let share = random.below(11);
     move |len| match random.below(10) {
         n if n < share => len,
@@ -171,9 +172,10 @@ fn kept(seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// Opens what is left after the power went and the disk kept what `seed` says; the state found.
+/// Opens the store after a power cut, where `seed` decides what the disk kept. Returns the fingerprint of the state
+/// found.
 fn reopen(cut: &Disk, room: u64, seed: u64) -> Result<u64, meta::StoreError> {
-    // The power goes once more on the way, sometimes.
+    // A second power cut may happen while the store opens.
     let again = cut.after_power_cut(|len| len);
     let mut random = Random(seed);
     again.break_after(random.below(40));
@@ -185,7 +187,7 @@ fn reopen(cut: &Disk, room: u64, seed: u64) -> Result<u64, meta::StoreError> {
     if store.view().expect("view").get(meta::schema::FORMAT) != Ok(None) {
         assert_eq!(faults, [], "seed {seed}");
     }
-    // What was replayed is there for good.
+    // The replayed changes are durable.
     cut.break_after(0);
     drop((store, stepper));
     let (store, _stepper) = open(&cut.after_power_cut(|_| 0), room)?;
@@ -197,7 +199,7 @@ fn is_full_scale() -> bool {
     std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
 
-/// The power goes after every operation, or after so many of them.
+/// Cuts the power after every operation, or after every `stride` operations on average.
 fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
     let disk = Disk::default();
     let mut random = Random(seed);
@@ -209,7 +211,7 @@ fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
             points += 1;
             let cut = disk.after_power_cut(kept(seed + n as u64));
             let found = reopen(&cut, room, seed + n as u64);
-            // Operations that nobody waited for may be there or not; what was promised is.
+            // Operations that did not wait for the disk may be missing. Promised ones must exist.
             let promised = work.promised.iter().rev().find(|(operations, _)| *operations <= n);
             match (found, promised) {
                 (Ok(state), Some((_, first))) => assert!(
@@ -217,7 +219,7 @@ fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
                     "seed {seed}, cut after operation {n}: the store is not as it was when it promised, nor as later"
                 ),
                 (Err(error), Some(_)) => panic!("seed {seed}, cut after operation {n}: {error}"),
-                // It was not made yet.
+                // The store had not been created yet.
                 (_, None) => {}
             }
         }
@@ -229,9 +231,10 @@ fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
 }
 
 #[test]
-fn a_crash_anywhere_loses_nothing_that_was_promised() {
+fn a_crash_after_any_operation_keeps_durable_changes() {
     let (groups, stride, seeds) = if is_full_scale() { (600, 1, 2) } else { (120, 6, 1) };
-    // A log of a few blocks is full all the time and goes round; the largest one never is; one is not there at all.
+    // A log of a few blocks is always full and wraps around. The largest log never fills. The last case has no log
+    // space at all.
     for (room, more) in [(3 * 4096, 0), (64 << 10, 1), (4 << 20, 2), (0, 3)] {
         for seed in 0..seeds {
             let seed = 1000 * seed + more;
@@ -240,10 +243,10 @@ fn a_crash_anywhere_loses_nothing_that_was_promised() {
     }
 }
 
-/// A directory changes without waiting for the disk, and everybody sees it. The power goes after every operation, and it
-/// changes otherwise: whoever has kept what it saw must be able to tell.
+/// A directory changes without waiting for the disk, and clients see the changes. After a power cut it changes in other
+/// ways. A client that cached the directory must see a new change attribute.
 #[test]
-fn no_change_attribute_that_was_told_is_told_again_after_a_crash() {
+fn change_attributes_are_never_reused_after_a_crash() {
     let cred = Cred::root();
     let disk = Disk::default();
     disk.record();

@@ -1,4 +1,4 @@
-//! Records that are not what was written: errors of those who read them, and of nobody else.
+//! Damaged records: requests that read them fail, all others succeed.
 
 #[path = "common/block.rs"]
 mod block;
@@ -33,7 +33,7 @@ fn create(fs: &Namespace<Arc<Embedded>>, name: &[u8]) -> FileId {
     block(fs.create(&Cred::root(), NOW, ROOT, name, &how, None)).expect("create").file.attrs.id
 }
 
-/// The store that was closed, with one bit of every occurrence of `record` in its file flipped.
+/// The disk of a closed store, with one bit flipped in every copy of `record` in the store's file.
 fn damaged(disk: &Disk, record: &[u8]) -> Disk {
     let [mut store, log] = disk.contents();
     let mut at = 0;
@@ -47,7 +47,7 @@ fn damaged(disk: &Disk, record: &[u8]) -> Disk {
 }
 
 #[test]
-fn a_damaged_record_is_an_error_of_whoever_reads_it() {
+fn only_requests_that_read_a_damaged_record_fail() {
     let disk = Disk::default();
     let (store, fs) = namespace(&disk);
     let (good, bad) = (create(&fs, b"good"), create(&fs, b"bad"));
@@ -64,7 +64,7 @@ fn a_damaged_record_is_an_error_of_whoever_reads_it() {
     assert_eq!(fs.getattr(bad), Err(Status::Corrupt));
     assert_eq!(fs.lookup(&root, ROOT, b"bad"), Err(Status::Corrupt));
     assert!(fs.lookup(&root, ROOT, b"good").is_ok());
-    // Changes that depend on it, by what they read and by what they merge.
+    // Changes that read the record, and changes that merge into it.
     let set = SetAttrs { size: Some(1), ..SetAttrs::default() };
     assert_eq!(block(fs.setattr(&root, NOW, bad, &set, false)).map(drop), Err(Status::Corrupt));
     assert_eq!(block(fs.set_size(&root, NOW, bad, 1, None)).map(drop), Err(Status::Corrupt));
@@ -96,7 +96,7 @@ fn a_damaged_record_is_an_error_of_whoever_reads_it() {
     assert!(store.standing().counters.corrupt > 0);
     assert_eq!(store.standing().broken, None);
 
-    // Whoever writes it anew need not read it.
+    // A write that replaces the record need not read it.
     let writes = vec![(key, Write::Put(record))];
     assert!(matches!(store.submit(Batch { writes, ..Batch::default() }).wait(), Outcome::Committed { .. }));
     assert_eq!(fs.getattr(bad).map(|attrs| attrs.size), Ok(0x1234_5678_9abc));
@@ -104,7 +104,7 @@ fn a_damaged_record_is_an_error_of_whoever_reads_it() {
 }
 
 #[test]
-fn records_of_which_any_value_may_be_right_are_checked_too() {
+fn registry_records_are_checksummed_too() {
     let disk = Disk::default();
     let (store, fs) = namespace(&disk);
     let value = bytes::Bytes::from_static(b"the value of a registry record");
@@ -116,7 +116,7 @@ fn records_of_which_any_value_may_be_right_are_checked_too() {
 }
 
 #[test]
-fn a_damaged_anchor_or_format_is_said_when_opening() {
+fn open_reports_a_damaged_anchor_or_format_record() {
     let disk = Disk::default();
     let (store, fs) = namespace(&disk);
     let format = store.view().expect("view").get(schema::FORMAT).expect("get").expect("format");
@@ -135,10 +135,10 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
-    /// Bytes of the pages with the records are not what was written: what is read is right, or an error. (Damage to the
-    /// pages by which redb knows what is free may end the process when a store is opened.)
+    /// Flips bits in the pages that hold records. A read returns the right value or an error. (Damage to the pages in
+    /// which redb tracks free space may end the process when a store is opened.)
     #[test]
-    fn damage_anywhere_is_an_error_or_nothing(flips in prop::collection::vec((any::<prop::sample::Index>(), 0..8u8), 1..4)) {
+    fn damaged_pages_never_yield_wrong_values(flips in prop::collection::vec((any::<prop::sample::Index>(), 0..8u8), 1..4)) {
         let disk = Disk::default();
         let (store, fs) = namespace(&disk);
         let files: Vec<_> = (0..40).map(|n| (format!("{n}"), n)).collect();

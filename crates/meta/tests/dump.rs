@@ -1,4 +1,4 @@
-//! Dumps of a store: their bytes, what damage does to them, and the store that is made of one.
+//! Dumps of a store: their bytes, the detection of damage, and the store restored from a dump.
 
 #[path = "common/block.rs"]
 mod block;
@@ -19,7 +19,7 @@ fn head() -> DumpHead {
     DumpHead { fsid: Fsid([1; 16]), store: StoreId([2; 16]), created: 3 }
 }
 
-/// A dump of these records.
+/// A dump with these records.
 fn dump(records: &[(&[u8], &[u8])]) -> Vec<u8> {
     let (mut encoder, mut bytes) = Encoder::new(&head());
     for (key, value) in records {
@@ -41,7 +41,7 @@ fn read(bytes: &[u8]) -> Result<Vec<Record>, BadDump> {
 }
 
 #[test]
-fn bytes_are_these() {
+fn dump_bytes_match_the_format() {
     let bytes = dump(&[(b"a", b"xy")]);
     let mut want = b"WEIRDUMP".to_vec();
     want.extend([0, 0, 0, 1]);
@@ -59,7 +59,7 @@ fn bytes_are_these() {
 }
 
 #[test]
-fn damage_is_found_wherever_it_is() {
+fn any_flipped_bit_or_truncation_is_detected() {
     let bytes = dump(&[(b"a", b"xy"), (b"b", b"")]);
     for bit in 0..bytes.len() * 8 {
         let mut bad = bytes.clone();
@@ -78,7 +78,7 @@ fn damage_is_found_wherever_it_is() {
 }
 
 #[test]
-fn blocks_that_are_missing_or_swapped_are_found() {
+fn missing_and_swapped_blocks_are_detected() {
     let value = vec![7; 60_000];
     let keys: Vec<[u8; 1]> = (0..30).map(|n| [n]).collect();
     let (mut encoder, first) = Encoder::new(&head());
@@ -111,8 +111,8 @@ async fn make(fs: &Namespace<impl Engine>, name: &str) -> Result<FileId, Status>
     Ok(made.file.attrs.id)
 }
 
-/// A dump, at whose beginning something is done.
-fn taken(fs: &Namespace<impl Engine>, mut begun: impl FnMut()) -> Vec<u8> {
+/// Takes a dump and calls `begun` when the dump begins.
+fn take_dump(fs: &Namespace<impl Engine>, mut begun: impl FnMut()) -> Vec<u8> {
     let mut bytes = Vec::new();
     fs.dump_into(StoreId([2; 16]), 3, &mut |part| {
         match part {
@@ -126,7 +126,7 @@ fn taken(fs: &Namespace<impl Engine>, mut begun: impl FnMut()) -> Vec<u8> {
 }
 
 #[test]
-fn a_dump_is_of_one_moment_and_gives_the_same_store() {
+fn a_dump_is_a_snapshot_and_restores_the_same_store() {
     let dir = tempfile::tempdir().unwrap();
     let engine = |name: &str| Embedded::create(&dir.path().join(name), [9; 16], meta::merge).expect("a store");
     let run = async {
@@ -135,9 +135,9 @@ fn a_dump_is_of_one_moment_and_gives_the_same_store() {
         for n in 0..3000 {
             make(&fs, &format!("file {n}")).await.expect("made");
         }
-        let bytes = taken(&fs, || {
+        let bytes = take_dump(&fs, || {
             let late = make(&fs, "late");
-            // In a thread: the engine answers from its own.
+            // Blocks on another thread: the engine's own thread answers the create while the dump runs.
             std::thread::scope(|scope| scope.spawn(|| block(late)).join()).expect("no panic").expect("made");
         });
         meta_dump::run(&bytes);
@@ -153,14 +153,14 @@ fn a_dump_is_of_one_moment_and_gives_the_same_store() {
         };
         assert_eq!(find(&copy, "late"), Err(Status::NoEnt));
         assert_eq!(find(&copy, "file 7"), find(&fs, "file 7"));
-        let again = taken(&copy, || ());
+        let again = take_dump(&copy, || ());
         assert!(again == bytes, "a dump of the copy is the same");
     };
     block(run);
 }
 
 #[test]
-fn numbers_are_skipped_or_held_back_durably() {
+fn inode_numbers_can_be_withheld_and_skipped_durably() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.redb");
     let run = async {
@@ -181,7 +181,7 @@ fn numbers_are_skipped_or_held_back_durably() {
 }
 
 #[test]
-fn a_dump_that_nobody_wants_any_more_ends() {
+fn a_dump_ends_when_its_receiver_stops_it() {
     let fs = block(formatted(Memory::new(meta::merge)));
     let mut parts = 0;
     let outcome = fs.dump_into(StoreId([2; 16]), 3, &mut |_| {

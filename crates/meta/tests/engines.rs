@@ -1,4 +1,4 @@
-//! What every store must do, run on each of them.
+//! The rules of the `Engine` trait, tested on each store.
 
 #[path = "common/disk.rs"]
 mod disk;
@@ -13,7 +13,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-/// Appends the delta, up to eight bytes in all; there must be something to append to.
+/// Appends the delta to an existing value. The result may have eight bytes at most.
 fn append(old: Option<&[u8]>, delta: &[u8]) -> Option<Value> {
     let joined = [old?, delta].concat();
     (joined.len() <= 8).then(|| joined.into())
@@ -27,7 +27,7 @@ enum Want {
     Conflict(usize),
 }
 
-/// The rule in the words of the trait, on a copy of everything.
+/// The rules of the trait, applied to a copy of the whole store.
 fn apply(map: &mut Map, batch: &Batch) -> Want {
     for (n, expect) in batch.expects.iter().enumerate() {
         let holds = match expect {
@@ -96,8 +96,8 @@ fn compare(view: &dyn View, map: &Map) {
     assert_eq!(view.get(b"never written").expect("get"), None);
 }
 
-/// Batches in groups: a group is submitted without waiting, `work` lets the store work, and all is compared when all of
-/// it is answered.
+/// Submits each group of batches without waiting and calls `work`, which lets the store work. Compares the store with
+/// the map when all batches of the group are answered.
 fn run(engine: &dyn Engine, work: &mut dyn FnMut(), groups: Vec<Vec<Batch>>) -> Map {
     let mut map = Map::new();
     for group in groups {
@@ -152,7 +152,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn memory_keeps_the_rules(groups in groups()) {
+    fn memory_engine_follows_the_rules(groups in groups()) {
         run(&Memory::new(append), &mut || (), groups);
     }
 }
@@ -161,7 +161,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 50, ..ProptestConfig::default() })]
 
     #[test]
-    fn embedded_keeps_the_rules_and_what_it_was_given(groups in groups()) {
+    fn embedded_engine_follows_the_rules_and_keeps_its_data(groups in groups()) {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("store");
         let store = Embedded::create(&path, [9; 16], append).expect("store");
@@ -172,7 +172,7 @@ proptest! {
     }
 
     #[test]
-    fn stepped_keeps_the_rules_and_what_it_was_given(groups in groups()) {
+    fn stepped_engine_follows_the_rules_and_keeps_its_data(groups in groups()) {
         let disk = Disk::default();
         let (store, mut stepper) = stepped(&disk);
         let map = run(&store, &mut || while is_ready(&stepper) { stepper.step(NOW); }, groups);
@@ -183,9 +183,9 @@ proptest! {
         compare(&*store.view().expect("view"), &map);
     }
 
-    /// Of a small log what is recent goes into the table every few windows; of a large one only with a checkpoint.
+    /// A small log moves recent changes into the table every few windows. A large log does so only at a checkpoint.
     #[test]
-    fn views_of_all_states_stay_as_they_are(groups in groups(), room in prop_oneof![Just(3u64), Just(6), Just(1000)]) {
+    fn views_of_all_states_stay_unchanged(groups in groups(), room in prop_oneof![Just(3u64), Just(6), Just(1000)]) {
         let disk = Disk::default();
         let (store, mut stepper) =
             Embedded::stepped(disk.clone(), disk.log(room * 4096), [9; 16], append, || None).expect("store");
@@ -197,7 +197,7 @@ proptest! {
                 stepper.step(NOW);
                 prop_assert_eq!(outcome(pending.wait()), apply(&mut map, batch));
             }
-            // Some states nobody looks at, so that older values go.
+            // Drop some views, so that the store can discard older values.
             if n % 3 == 0 {
                 states.clear();
             }
@@ -223,7 +223,7 @@ fn is_ready(stepper: &Stepper) -> bool {
 }
 
 #[test]
-fn a_store_without_a_thread_works_when_it_is_told_to() {
+fn a_store_without_a_thread_works_only_when_stepped() {
     let (store, mut stepper) = stepped(&Disk::default());
     assert_eq!(stepper.step(NOW), Step::Idle);
     assert!(!is_ready(&stepper));
@@ -238,12 +238,12 @@ fn a_store_without_a_thread_works_when_it_is_told_to() {
     assert!(waiting.into_iter().all(|pending| matches!(pending.wait(), Outcome::Committed { .. })));
     let [left, late] = [put(), put()];
     drop(stepper);
-    // Nobody will take these.
+    // The stepper is gone, so these batches are never executed.
     assert!([left, late, put()].into_iter().all(|pending| matches!(pending.wait(), Outcome::Unknown(_))));
 }
 
 #[test]
-fn a_view_stays_as_it_is() {
+fn a_view_is_a_stable_snapshot() {
     let dir = tempfile::tempdir().expect("directory");
     let store = Embedded::create(&dir.path().join("store"), [9; 16], append).expect("store");
     let put = |value: &'static [u8]| {

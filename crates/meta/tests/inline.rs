@@ -1,4 +1,4 @@
-//! Bytes of small files that are kept with their metadata: writes, cuts and the way to objects, step by step.
+//! Inline files: writes, truncation and the move of their bytes to objects, step by step.
 
 #[path = "common/block.rs"]
 mod block;
@@ -47,7 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Where the bytes are.
+/// Where the bytes of the file are: with the metadata, on the way to objects, or on objects.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Stage {
     Kept,
@@ -57,9 +57,10 @@ enum Stage {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
-    /// Any steps equal the same on a flat buffer, until the bytes have gone; and none that would change them is taken while they move.
+    /// Any sequence of steps gives the content of a flat buffer, until the bytes are on objects. While the bytes move,
+    /// the namespace refuses writes and truncation.
     #[test]
-    fn equals_a_flat_file(steps in prop::collection::vec(step(), 1..25)) {
+    fn an_inline_file_equals_a_flat_buffer(steps in prop::collection::vec(step(), 1..25)) {
         let (fs, id) = world();
         let (mut flat, mut stage, root) = (Vec::<u8>::new(), Stage::Kept, Cred::root());
         for step in steps {

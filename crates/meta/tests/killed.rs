@@ -1,4 +1,4 @@
-//! A process that makes files is killed in the middle of it: every file that it promised is there.
+//! A process that creates files is killed: every file whose creation had returned exists afterwards.
 
 #[path = "common/block.rs"]
 mod block;
@@ -11,16 +11,16 @@ use std::process::{Command, Stdio};
 use types::{Cred, FileId, Fsid, SetAttrs, Timestamp};
 
 const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
-/// Says to this program that it is the one to be killed, and where its store is.
+/// Environment variable with the path of the store. It makes this program the child that the test kills.
 const STORE: &str = "WEIR_TEST_KILLED_STORE";
-/// Says to it that callers lead the store.
+/// Environment variable that makes calling threads of the child commit the batches (`led_by_callers`).
 const LED: &str = "WEIR_TEST_KILLED_LED";
 
 fn open(path: &Path) -> Namespace<Embedded> {
     Namespace::open(Embedded::open(path, merge).expect("store")).expect("open")
 }
 
-/// Makes files for ever and says so.
+/// Creates files without end and prints the name of each.
 fn make_files(path: &Path) {
     let store = Embedded::open(path, merge).expect("store");
     let store = if std::env::var_os(LED).is_some() { store.led_by_callers() } else { store };
@@ -33,7 +33,7 @@ fn make_files(path: &Path) {
                     let name = format!("{}-{thread}-{n}", std::process::id());
                     let how = How::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
                     block(fs.create(&Cred::root(), NOW, FileId::ROOT, name.as_bytes(), &how, None)).expect("create");
-                    // A line is written whole; when the test is gone this ends.
+                    // A line is written at once. The write fails when the test has ended, and this thread then returns.
                     let mut out = std::io::stdout().lock();
                     if writeln!(out, "promised {name}").and_then(|()| out.flush()).is_err() {
                         return;
@@ -45,7 +45,7 @@ fn make_files(path: &Path) {
 }
 
 #[test]
-fn what_a_killed_process_promised_is_there() {
+fn created_files_survive_a_kill_of_the_process() {
     if let Some(path) = std::env::var_os(STORE) {
         return make_files(Path::new(&path));
     }
@@ -62,12 +62,12 @@ fn what_a_killed_process_promised_is_there() {
             child.env(LED, "1");
         }
         let mut child = child
-            .args(["--exact", "what_a_killed_process_promised_is_there", "--nocapture"])
+            .args(["--exact", "created_files_survive_a_kill_of_the_process", "--nocapture"])
             .env(STORE, &path)
             .stdout(Stdio::piped())
             .spawn()
             .expect("child");
-        // Some die before the store is flushed for the first time, some later.
+        // Some children die before the first flush of the store, some later.
         let longest = 20 + round % 7 * 130;
         let lines = BufReader::new(child.stdout.take().expect("output")).lines();
         let name = |line: std::io::Result<String>| line.ok()?.strip_prefix("promised ").map(str::to_owned);
@@ -75,7 +75,7 @@ fn what_a_killed_process_promised_is_there() {
         promised.extend(names.by_ref().take(longest));
         child.kill().expect("kill");
         child.wait().expect("wait");
-        // What it said before it died counts too; the last line may be cut off.
+        // Names that the child printed before it died count too. The last line may be incomplete.
         let mut rest: Vec<_> = names.collect();
         rest.pop();
         promised.extend(rest);

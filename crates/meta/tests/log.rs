@@ -1,4 +1,4 @@
-//! The batch log by itself: its bytes, and what it makes of tails that are torn, stale, reordered or damaged.
+//! The batch log alone: its bytes, and replay of torn, stale, reordered and damaged tails.
 
 #[path = "common/disk.rs"]
 mod disk;
@@ -23,7 +23,7 @@ fn changes(list: &[(&str, Option<&[u8]>)]) -> Changes {
     list.iter().map(change).collect()
 }
 
-/// Changes that tell which record they are of, as long as `len` bytes more or less.
+/// Changes that carry the number of their record, with a filler of `len` bytes.
 fn numbered(n: u64, len: usize) -> Changes {
     let filler = vec![n as u8; len];
     changes(&[("number", Some(&n.to_be_bytes())), ("filler", Some(&filler)), ("gone", None)])
@@ -38,7 +38,7 @@ fn append(log: &mut Log, changes: &Changes) {
     log.append().expect("append");
 }
 
-/// The changes of every record behind the anchor.
+/// The changes of every record after the anchor.
 fn replay(disk: &Disk, anchor: Anchor) -> Result<Vec<Changes>, LogError> {
     let mut log = Log::open(Box::new(disk.log(u64::MAX)), anchor)?;
     let mut found = Vec::new();
@@ -48,7 +48,7 @@ fn replay(disk: &Disk, anchor: Anchor) -> Result<Vec<Changes>, LogError> {
     Ok(found)
 }
 
-/// A disk with the bytes of a log.
+/// A disk whose log has these bytes.
 fn disk_of(log: &[u8]) -> Disk {
     Disk::of([Vec::new(), log.to_vec()])
 }
@@ -59,7 +59,7 @@ fn bytes_of(disk: &Disk) -> Vec<u8> {
 }
 
 #[test]
-fn a_log_has_the_bytes_of_the_format_description() {
+fn log_bytes_match_the_format_description() {
     let disk = Disk::default();
     let mut log = format(&disk, 2 * BLOCK + 1000);
     let anchor = log.anchor();
@@ -91,7 +91,7 @@ fn a_log_has_the_bytes_of_the_format_description() {
     let first = [&b"WEIRLOGR"[..], &crc(&tail).to_be_bytes(), &tail].concat();
     assert_eq!(ring[..first.len()], first);
     assert!(ring[first.len()..BLOCK as usize].iter().all(|b| *b == 0));
-    // The second one names the checksum of the first.
+    // The second record carries the checksum of the first.
     assert_eq!(ring[BLOCK as usize + 56..][..4], crc(&tail).to_be_bytes());
 
     let wanted =
@@ -111,7 +111,7 @@ fn a_log_has_the_bytes_of_the_format_description() {
 }
 
 #[test]
-fn a_log_that_is_none_or_of_another_store_is_refused() {
+fn an_invalid_log_or_one_of_another_store_is_refused() {
     let disk = Disk::default();
     let anchor = format(&disk, 4 * BLOCK).anchor();
     let foreign = Anchor { store: [1; 16], ..anchor };
@@ -133,7 +133,8 @@ fn a_log_that_is_none_or_of_another_store_is_refused() {
     assert!(matches!(replay(&disk_of(&newer), anchor), Err(LogError::WrongVersion(2))));
 }
 
-/// Records of one to three blocks, going round a ring of eight blocks; with the anchor somewhere in the second lap.
+/// Records of one to three blocks in a ring of eight blocks. The anchor lies behind the first four records, and the
+/// later records wrap around.
 fn laps() -> (Disk, Anchor, Vec<Changes>) {
     let disk = Disk::default();
     let mut log = format(&disk, 8 * BLOCK);
@@ -152,7 +153,7 @@ fn laps() -> (Disk, Anchor, Vec<Changes>) {
     (disk, anchor, records)
 }
 
-/// Where each record behind the anchor begins, and how long it is, without what pads it.
+/// Position and length of each record after the anchor, without padding.
 fn extents(anchor: Anchor, records: &[Changes]) -> Vec<(u64, u64)> {
     let mut at = anchor.position;
     let extent = |record: &Changes| {
@@ -165,11 +166,11 @@ fn extents(anchor: Anchor, records: &[Changes]) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn a_tail_that_is_cut_at_any_byte_ends_the_history_there() {
+fn a_tail_torn_at_any_byte_ends_the_replay_or_is_damage() {
     let (disk, anchor, records) = laps();
     assert_eq!(replay(&disk, anchor).expect("replay"), records);
     let whole = bytes_of(&disk);
-    // What was in the blocks before: zeros, something else, or records of the lap before.
+    // Earlier contents of the blocks: zeros, other bytes, or records of the lap before.
     let mut log = Log::open(Box::new(disk.log(u64::MAX)), anchor).expect("open");
     log.applied();
     (20..24).for_each(|n| append(&mut log, &numbered(n, 4000 * (n as usize % 3))));
@@ -185,7 +186,7 @@ fn a_tail_that_is_cut_at_any_byte_ends_the_history_there() {
                 match replay(&disk_of(&bytes), anchor) {
                     Ok(found) if changed => assert_eq!((n, &found[..]), (records.len() - 1, &records[..n])),
                     Ok(found) => assert_eq!(found, records),
-                    // The records behind it say that it had been flushed.
+                    // Later records prove that this one had been flushed.
                     Err(LogError::Damaged { record }) => assert_eq!(record, anchor.index + 1 + n as u64),
                     Err(other) => panic!("{other}"),
                 }
@@ -195,12 +196,12 @@ fn a_tail_that_is_cut_at_any_byte_ends_the_history_there() {
 }
 
 #[test]
-fn no_flipped_bit_is_taken_for_what_was_written() {
+fn replay_accepts_no_record_with_a_flipped_bit() {
     let (disk, anchor, records) = laps();
     let whole = bytes_of(&disk);
     for (n, (from, len)) in extents(anchor, &records).into_iter().enumerate() {
         for bit in 0..8 * len.next_multiple_of(BLOCK) {
-            // Of what means something, and of what pads it.
+            // Use one stride for bits of the record and another for bits of the padding.
             let stride = if is_full_scale() { 1 } else { 9 };
             if bit % (if bit / 8 < len { stride } else { 64 }) != 0 {
                 continue;
@@ -218,7 +219,7 @@ fn no_flipped_bit_is_taken_for_what_was_written() {
 }
 
 #[test]
-fn what_an_earlier_run_left_is_no_continuation() {
+fn records_of_an_earlier_run_are_not_replayed() {
     let disk = Disk::default();
     let mut log = format(&disk, 8 * BLOCK);
     let anchor = log.anchor();
@@ -226,7 +227,8 @@ fn what_an_earlier_run_left_is_no_continuation() {
         append(&mut log, &numbered(n, 0));
     }
     let left = bytes_of(&disk);
-    // The first one got lost, the others did not: the next run begins in the same place, with the very same record.
+    // The first record is lost, the later ones are not. The next run begins at the same position with an identical
+    // record.
     let mut bytes = left.clone();
     bytes[BLOCK as usize..2 * BLOCK as usize].fill(0);
     let disk = disk_of(&bytes);
@@ -238,7 +240,7 @@ fn what_an_earlier_run_left_is_no_continuation() {
     log.applied();
     append(&mut log, &numbered(0, 0));
     assert_eq!(replay(&disk, second).expect("replay"), [numbered(0, 0)]);
-    // Nor does a record of the new run count where the old one is asked for.
+    // A replay of the old run does not accept a record of the new run either.
     assert_eq!(replay(&disk, anchor).expect("replay"), Vec::<Changes>::new());
 }
 
@@ -253,7 +255,7 @@ fn a_record_that_does_not_fit_is_not_written() {
     assert!(!log.prepare(&numbered(2, 0)));
     log.applied();
     assert!(log.prepare(&numbered(2, 0)));
-    // Larger, with everything where it was.
+    // The log grows, and everything stays at its position.
     let anchor = log.anchor();
     let mut log = Log::open(Box::new(disk.log(4 * BLOCK)), anchor).expect("open");
     assert!(log.grow().expect("grow"));
@@ -272,10 +274,10 @@ fn a_record_that_does_not_fit_is_not_written() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Any records in any ring, flushed and applied now and then; the power goes, and any sectors of what was not
-    /// flushed are on the disk.
+    /// Random records in rings of any size, flushed and applied at times. After a power cut, any part of the unflushed
+    /// sectors may be on the disk.
     #[test]
-    fn a_power_cut_leaves_a_history_with_everything_that_was_flushed(
+    fn a_power_cut_keeps_all_flushed_records(
         blocks in 1..12u64,
         steps in prop::collection::vec((0..3 * BLOCK as usize, 0..6u8), 1..60),
         seed in any::<u64>(),

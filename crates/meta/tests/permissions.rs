@@ -1,4 +1,4 @@
-//! The rules of Linux about who may do what, one by one.
+//! The permission rules of Linux, one by one.
 
 #[path = "common/block.rs"]
 mod block;
@@ -14,7 +14,7 @@ fn owner() -> Cred {
     Cred { uid: 1, gid: 10, groups: vec![11] }
 }
 
-/// In the group of the owner's files by a supplementary group.
+/// A member of the files' group by a supplementary group.
 fn fellow() -> Cred {
     Cred { uid: 2, gid: 20, groups: vec![21, 10] }
 }
@@ -58,7 +58,7 @@ impl World {
 }
 
 #[test]
-fn the_first_class_that_fits_decides() {
+fn the_first_matching_permission_class_decides() {
     let world = World::new();
     for bits in 0..0o1000 {
         let file = world.file(&owner(), FileId::ROOT, &format!("f{bits}"), bits).expect("create");
@@ -77,7 +77,7 @@ fn the_first_class_that_fits_decides() {
 }
 
 #[test]
-fn what_a_directory_must_allow() {
+fn directory_permissions_govern_listing_lookup_and_changes() {
     for bits in 0..8u32 {
         let world = World::new();
         let dir = world.dir(&owner(), FileId::ROOT, "d", 0o777).expect("mkdir");
@@ -104,14 +104,14 @@ fn what_a_directory_must_allow() {
         assert_eq!(block(fs.link(&who, NOW, file, dir, b"linked")).map(drop), change);
         assert_eq!(block(fs.rename(&who, NOW, (dir, b"b"), (dir, b"c"), Renaming::Replace)).map(drop), change);
         assert_eq!(block(fs.remove(&who, NOW, dir, b"a")).map(drop), change);
-        // A name that is there is found before the right to write is asked for, so that `mkdir -p` works.
+        // An existing name gives EEXIST before the write permission is checked, so that `mkdir -p` works.
         assert_eq!(
             world.dir(&who, dir, "sub", 0o700).map(drop),
             Err(if search { Status::Exist } else { Status::Access })
         );
         let gone = if search { Status::NoEnt } else { Status::Access };
         assert_eq!(block(fs.remove(&who, NOW, dir, b"none")).map(drop), Err(gone));
-        // Moving from a directory that may be changed into this one and back.
+        // Renames between this directory and a writable one, both ways.
         assert_eq!(block(fs.rename(&who, NOW, (dir, b"e"), (FileId::ROOT, b"e"), Renaming::Replace)).map(drop), change);
         world.file(&who, FileId::ROOT, "mine", 0o600).expect("create");
         assert_eq!(
@@ -159,7 +159,7 @@ fn sticky_directories_protect_names() {
             block(fs.rename(&remover, NOW, (sticky, name.as_bytes()), (sticky, b"moved"), Renaming::Replace)).map(drop);
         assert_eq!(renamed, want, "{name} by {remover:?}");
         let left: &[u8] = if want.is_ok() { b"moved" } else { name.as_bytes() };
-        // Over a name that is protected.
+        // A rename over a protected name.
         world.file(&remover, sticky, "over", 0o666).expect("create");
         let over = block(fs.rename(&remover, NOW, (sticky, b"over"), (sticky, left), Renaming::Replace)).map(drop);
         assert_eq!(over, want, "over {name} by {remover:?}");
@@ -168,13 +168,13 @@ fn sticky_directories_protect_names() {
             assert!(matches!(removed, Ok(()) | Err(Status::NoEnt)));
         }
     }
-    // Its extended attributes are its owner's.
+    // Only the owner may set extended attributes of a sticky directory.
     let set = |cred: &Cred| block(world.fs.setxattr(cred, NOW, sticky, b"n", b"v", SetXattr::Either)).map(drop);
     assert_eq!((set(&stranger()), set(&owner()), set(&Cred::root())), (Err(Status::Perm), Ok(()), Ok(())));
 }
 
 #[test]
-fn setgid_directories_give_their_group_away() {
+fn new_files_inherit_the_group_of_a_setgid_directory() {
     let world = World::new();
     let dir = world.dir(&owner(), FileId::ROOT, "shared", 0o2777).expect("mkdir");
     assert_eq!(world.mode(dir), 0o2777);
@@ -184,7 +184,8 @@ fn setgid_directories_give_their_group_away() {
         (attrs.uid, attrs.gid, attrs.mode)
     };
     assert_eq!(made(&stranger(), "a", 0o644), (3, 10, 0o644));
-    // Who is not in the group cannot make programs of that group; a bit that means locking stays.
+    // A user outside the group cannot create set-group-ID programs. Set-group-ID without group execution means
+    // mandatory locking, and that bit stays.
     assert_eq!(made(&stranger(), "b", 0o2755), (3, 10, 0o755));
     assert_eq!(made(&stranger(), "c", 0o2745), (3, 10, 0o2745));
     assert_eq!(made(&fellow(), "d", 0o2755), (2, 10, 0o2755));
@@ -197,14 +198,14 @@ fn setgid_directories_give_their_group_away() {
 }
 
 #[test]
-fn chmod_is_the_owners() {
+fn only_the_owner_may_chmod() {
     let world = World::new();
     let file = world.file(&owner(), FileId::ROOT, "f", 0o666).expect("create");
     assert_eq!(world.set(&fellow(), file, mode(0o777)), Err(Status::Perm));
     assert_eq!(world.set(&owner(), file, mode(0o10000)), Err(Status::Inval));
     assert_eq!(world.set(&owner(), file, mode(0o7711)), Ok(()));
     assert_eq!(world.mode(file), 0o7711);
-    // The owner may have lost the group of the file.
+    // The owner may no longer be in the group of the file.
     let outside = Cred { groups: vec![], gid: 99, ..owner() };
     assert_eq!(world.set(&outside, file, mode(0o6711)), Ok(()));
     assert_eq!(world.mode(file), 0o4711);
@@ -213,7 +214,7 @@ fn chmod_is_the_owners() {
 }
 
 #[test]
-fn chown_is_roots_but_for_groups_of_ones_own() {
+fn only_root_may_chown_except_to_groups_of_the_owner() {
     let world = World::new();
     let give = |uid, gid| SetAttrs { uid, gid, ..SetAttrs::default() };
     let file = world.file(&owner(), FileId::ROOT, "f", 0o6755).expect("create");
@@ -224,31 +225,31 @@ fn chown_is_roots_but_for_groups_of_ones_own() {
     assert_eq!(world.mode(file), 0o6755);
     assert_eq!(world.set(&owner(), file, give(Some(1), Some(11))), Ok(()));
     assert_eq!(world.fs.getattr(file).map(|a| (a.uid, a.gid, a.mode)), Ok((1, 11, 0o755)));
-    // Root's chown takes the bits as well; set-group-id without execution means locking and stays.
+    // Root's chown clears the set-ID bits too. Set-group-ID without execution means mandatory locking and stays.
     for (before, after) in [(0o6755, 0o755), (0o4711, 0o711), (0o2644, 0o2644), (0o6644, 0o2644)] {
         assert_eq!(world.set(&Cred::root(), file, mode(before)), Ok(()));
         assert_eq!(world.set(&Cred::root(), file, give(Some(1), None)), Ok(()));
         assert_eq!(world.mode(file), after, "{before:o}");
     }
-    // Owner and mode in one request: as chown and then chmod.
+    // Owner and mode in one request work like chown followed by chmod.
     let both = SetAttrs { uid: Some(2), ..mode(0o4755) };
     assert_eq!(world.set(&Cred::root(), file, both), Ok(()));
     assert_eq!(world.fs.getattr(file).map(|a| (a.uid, a.mode)), Ok((2, 0o4755)));
-    // Directories keep their bits.
+    // Directories keep their set-ID bits.
     let dir = world.dir(&owner(), FileId::ROOT, "d", 0o2755).expect("mkdir");
     assert_eq!(world.set(&Cred::root(), dir, give(Some(2), Some(20))), Ok(()));
     assert_eq!(world.mode(dir), 0o2755);
 }
 
 #[test]
-fn sizes_and_times_belong_to_writers() {
+fn setting_size_and_times_needs_write_permission() {
     let world = World::new();
     let file = world.file(&owner(), FileId::ROOT, "f", 0o6620).expect("create");
     let size = |n| SetAttrs { size: Some(n), ..SetAttrs::default() };
     assert_eq!(world.set(&stranger(), file, size(1)), Err(Status::Access));
     let open = block(world.fs.setattr(&stranger(), LATER, file, &size(1), true)).expect("as opened");
     assert_eq!((open.before.size, open.after.size, open.after.mtime), (0, 1, LATER));
-    // Writing takes the set-id bits, but for root.
+    // A truncate clears the set-ID bits unless root does it.
     assert_eq!(open.after.mode, 0o620);
     world.set(&owner(), file, mode(0o6630)).expect("chmod");
     assert_eq!(world.set(&Cred::root(), file, size(5)), Ok(()));
@@ -273,7 +274,7 @@ fn sizes_and_times_belong_to_writers() {
 }
 
 #[test]
-fn writes_take_set_id_bits_unless_root_writes() {
+fn writes_clear_set_id_bits_unless_root_writes() {
     let world = World::new();
     let file = world.file(&owner(), FileId::ROOT, "f", 0o6755).expect("create");
     let write = |cred: &Cred| block(world.fs.set_size(cred, LATER, file, 9, None)).expect("write").after;
@@ -283,7 +284,7 @@ fn writes_take_set_id_bits_unless_root_writes() {
 }
 
 #[test]
-fn device_nodes_are_roots() {
+fn only_root_may_create_device_nodes() {
     let world = World::new();
     let make = |cred: &Cred, name: &str, kind| {
         block(world.fs.mknod(cred, NOW, FileId::ROOT, name.as_bytes(), kind, (8, 1), &mode(0o600)))
@@ -298,7 +299,7 @@ fn device_nodes_are_roots() {
 }
 
 #[test]
-fn extended_attributes_follow_the_mode() {
+fn extended_attributes_need_the_permissions_of_the_mode() {
     let world = World::new();
     let file = world.file(&owner(), FileId::ROOT, "f", 0o640).expect("create");
     let set = |cred: &Cred| block(world.fs.setxattr(cred, NOW, file, b"n", b"v", SetXattr::Either)).map(drop);
@@ -314,7 +315,7 @@ fn extended_attributes_follow_the_mode() {
 }
 
 #[test]
-fn new_files_belong_to_their_maker() {
+fn new_files_belong_to_their_creator() {
     let world = World::new();
     let make = |cred: &Cred, name: &str, uid, gid| {
         let how = How::Guarded(SetAttrs { uid, gid, ..mode(0o4755) });
@@ -339,7 +340,7 @@ fn extended_attributes_are_bounded_in_number_and_sum() {
     for n in 0..4 {
         assert_eq!(set(dir, format!("weir.{n}"), full), Ok(()));
     }
-    // What a new directory inherits counts.
+    // Inherited attributes of a new directory count too.
     let sub = world.dir(&owner(), dir, "sub", 0o755).expect("mkdir");
     for id in [dir, sub] {
         let left = (256 << 10) - 4 * (full + 6) - 1;
@@ -353,7 +354,7 @@ fn extended_attributes_are_bounded_in_number_and_sum() {
     let many = world.file(&owner(), FileId::ROOT, "f", 0o644).expect("create");
     assert!((0..256).all(|n| set(many, format!("{n}"), 1) == Ok(())));
     assert_eq!(set(many, "one more".into(), 1), Err(Status::NoSpc));
-    // A file with all of them goes in one batch, and they with it.
+    // One batch removes a file together with all its extended attributes.
     let removed = block(world.fs.remove(&owner(), NOW, FileId::ROOT, b"f")).expect("remove");
     assert!(removed.file.orphan);
     assert_eq!(block(world.fs.reap(NOW, many)), Ok(None));

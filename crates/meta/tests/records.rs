@@ -1,4 +1,4 @@
-//! Keys and records of the store: their bytes as FORMATS.md has them, and damage to them.
+//! Keys and records of the store: their bytes as in FORMATS.md, and damage to them.
 
 #[path = "../../../fuzz/fuzz_targets/meta_records.rs"]
 mod meta_records;
@@ -101,7 +101,7 @@ fn golden() -> Vec<(Bytes, Vec<u8>)> {
 }
 
 #[test]
-fn records_have_the_bytes_of_the_format_description() {
+fn record_bytes_match_the_format_description() {
     for (n, (value, bytes)) in golden().into_iter().enumerate() {
         assert_eq!(value, bytes, "record {n}");
         meta_records::run(&[&[0][..], &bytes].concat());
@@ -109,7 +109,7 @@ fn records_have_the_bytes_of_the_format_description() {
 }
 
 #[test]
-fn keys_have_the_bytes_of_the_format_description() {
+fn key_bytes_match_the_format_description() {
     let id = FileId(0x0102_0304_0506_0708);
     let keys = [
         (schema::FORMAT.to_vec(), "66"),
@@ -131,7 +131,7 @@ fn keys_have_the_bytes_of_the_format_description() {
     assert_eq!(schema::id_of(&schema::orphan_key(id)), Ok(id));
     assert_eq!(schema::intent_of(&schema::intent_key(id, 1)), Ok((id, 1)));
     assert_eq!(schema::xattr_name(&schema::xattr_key(id, b"n")), b"n");
-    // All that belongs to a file lies before its end, and nothing of the next file does.
+    // All keys of a file lie below its end key, and no key of the next file does.
     for id in [id, FileId(u64::MAX)] {
         assert!(schema::xattr_key(id, &[0xff; 250]) < schema::xattrs_end(id));
         assert!(schema::intent_key(id, u8::MAX) < schema::intents_end(id));
@@ -143,37 +143,37 @@ fn keys_have_the_bytes_of_the_format_description() {
 }
 
 #[test]
-fn cookies_are_the_same_everywhere() {
+fn cookies_are_the_upper_bits_of_siphash() {
     let key = CookieKey([1; 16]);
     assert_eq!(format!("{key:?}"), "[secret]");
     let first = bucket(&key, b"name");
     assert_eq!((first.start % 256, first.end - first.start), (0, 256));
     assert_ne!(first, bucket(&CookieKey([2; 16]), b"name"));
-    // SipHash-2-4 by another implementation, its upper 55 bits.
+    // The upper 55 bits of SipHash-2-4, computed by another implementation.
     assert_eq!(first.start, 0x7ce8_89e3_df0c_4e00);
 }
 
 #[test]
-fn records_without_the_bit_are_of_files_without_holes() {
+fn the_holes_bit_of_tail_records_marks_files_with_holes() {
     let old = tail().to_value();
     let with = Tail { holes: true, ..tail() }.to_value();
     assert_eq!((old.len(), &old[28..32], &with[28..32]), (with.len(), &[0, 0, 0, 2][..], &[0x80, 0, 0, 2][..]));
     assert_eq!(Tail::read(old), Ok(tail()));
     assert_eq!(Tail::read(with), Ok(Tail { holes: true, ..tail() }));
-    // More than there is room for is as many as there can be, and no hole.
+    // The number of subdirectories saturates at 31 bits and does not set the holes bit.
     let many = Tail { subdirs: u32::MAX, ..tail() }.to_value();
     assert_eq!(Tail::read(many), Ok(Tail { subdirs: (1 << 31) - 1, ..tail() }));
-    // Only regular files have any.
+    // Only regular files have holes.
     let directory = core(Body::Directory { parent: FileId::ROOT });
     let regular = core(Body::Regular { generation: Generation(1), layout: None, verifier: None });
     let holes = |core: Core, holes| core.attrs(FileId(9), &Tail { holes, ..tail() }).holes;
     assert_eq!([holes(regular.clone(), true), holes(regular, false), holes(directory, true)], [true, false, false]);
 }
 
-/// Every short history of a file against one that keeps a bit for each block: what lacks a whole one is known to have holes. What was
-/// written in order has none.
+/// Compares every short history of a file with a set of its written blocks. If a whole block is missing, the record
+/// must say that the file has holes. A file written in order must have none.
 #[test]
-fn holes_are_known_of() {
+fn a_missing_block_always_marks_the_file_as_having_holes() {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Write(u64, u64),
@@ -194,7 +194,7 @@ fn holes_are_known_of() {
     let mut histories = 0;
     for number in 0..steps.len().pow(4) {
         let mut value = Tail::new(T, 0).to_value();
-        // What was written, by bytes of blocks that are there.
+        // The numbers of the blocks that have data.
         let (mut there, mut size) = (std::collections::BTreeSet::new(), 0);
         let mut in_order = true;
         let mut rest = number;
@@ -211,7 +211,7 @@ fn holes_are_known_of() {
                 Step::Cut(end) => {
                     in_order = end == 0 || (in_order && end <= size);
                     there.retain(|block| *block < end.div_ceil(K4));
-                    // A block that the file ends in is taken for one with bytes.
+                    // The last, partial block counts as written.
                     there.extend((end % K4 > 0).then_some(end / K4));
                     size = end;
                     TailDelta { size: SizeDelta::Set(end, T), ..TailDelta::default() }
@@ -235,7 +235,7 @@ fn holes_are_known_of() {
 }
 
 #[test]
-fn merges_keep_to_their_bounds() {
+fn merges_refuse_results_out_of_bounds() {
     let merged = |old: Bytes, delta: Delta| merge(Some(&old), &delta.to_bytes());
     let size = |size| Delta::Tail(TailDelta { size, ..TailDelta::default() });
     let after = |delta| merged(tail().to_value(), delta).map(|value| Tail::from_value(value).expect("a tail"));
@@ -277,7 +277,7 @@ fn merges_keep_to_their_bounds() {
 }
 
 #[test]
-fn records_of_other_versions_are_damage() {
+fn records_of_other_versions_are_corrupt() {
     for (value, _) in golden().into_iter().take(17) {
         let mut other = value.to_vec();
         other[3] = 2;
@@ -293,7 +293,7 @@ fn damaged_records_never_panic() {
     let golden = golden();
     for (first, _) in &golden {
         for (second, _) in &golden {
-            // Alone, and as the record and the delta of a merge.
+            // Test each record alone, and as the record and the delta of a merge.
             for (cut, second) in [(0, &[][..]), (first.len() as u8, second)] {
                 let joined = [&[cut][..], first, second].concat();
                 meta_records::run(&joined);

@@ -1,4 +1,4 @@
-//! A namespace made, filled, closed and opened again.
+//! Creates a namespace, adds a file, closes the store and opens it again.
 
 #[path = "common/block.rs"]
 mod block;
@@ -8,7 +8,7 @@ use meta::{Embedded, Format, How, Namespace, StoreError, merge};
 use types::{Cred, FileId, Fsid, Renaming, SetAttrs, Status, Timestamp};
 
 #[test]
-fn what_was_made_is_there_after_opening_again() {
+fn a_created_file_exists_after_reopening() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("meta.redb");
     let now = Timestamp { secs: 5, nanos: 0 };

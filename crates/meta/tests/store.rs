@@ -1,4 +1,4 @@
-//! The embedded store: what it does when it is missing, foreign, in use, full, broken or cut from its power.
+//! The embedded store when it is missing, foreign, in use, full, broken, or loses power.
 
 #[path = "common/block.rs"]
 mod block;
@@ -35,7 +35,7 @@ fn on(disk: &Disk) -> Result<Embedded, StoreError> {
 }
 
 #[test]
-fn a_store_that_cannot_be_used_says_why() {
+fn unusable_stores_are_refused_with_the_reason() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("meta");
     assert!(matches!(Embedded::open(&path, merge), Err(StoreError::Missing(p)) if p == path));
@@ -58,7 +58,7 @@ fn a_store_that_cannot_be_used_says_why() {
 }
 
 #[test]
-fn a_store_without_its_log_or_with_another_is_refused() {
+fn a_store_with_a_missing_or_foreign_log_is_refused() {
     let dir = tempfile::tempdir().expect("directory");
     let make = |name: &str, id: u8| {
         let path = dir.path().join(name);
@@ -80,13 +80,13 @@ fn a_store_without_its_log_or_with_another_is_refused() {
     assert!(refused(&one).contains("one.log of the metadata store") && refused(&one).contains("is missing"));
     std::fs::write(log(&one), good).expect("write");
     assert!(Namespace::open(Embedded::open(&one, merge).expect("store")).is_ok());
-    // A log that nobody asked for is in nobody's way.
+    // A leftover log without a store does not prevent the creation of a store.
     std::fs::remove_file(&two).expect("remove");
     make("two.redb", 3);
 }
 
 #[test]
-fn stores_from_before_the_log_and_unfinished_ones_say_so() {
+fn old_and_unfinished_stores_are_refused() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("store");
     drop(redb::Database::create(&path).expect("database"));
@@ -103,7 +103,7 @@ fn stores_from_before_the_log_and_unfinished_ones_say_so() {
 }
 
 #[test]
-fn a_promise_is_one_flush_of_the_log() {
+fn durable_batches_of_one_window_share_one_log_flush() {
     let disk = Disk::default();
     let (store, mut stepper) =
         Embedded::stepped(disk.clone(), disk.log(1 << 20), [9; 16], merge, || None).expect("store");
@@ -119,7 +119,7 @@ fn a_promise_is_one_flush_of_the_log() {
         assert!(window.into_iter().all(|pending| matches!(pending.wait(), Outcome::Committed { .. })));
     }
     assert_eq!(disk.syncs(), (before.0, before.1 + 20), "one sync for each window, none of the store");
-    // What nobody waits for takes no flush; what waits for that later does, once.
+    // A batch without `durable` needs no flush. A later `settle` flushes once.
     let flushes = [put(100, false), put(101, false)].map(|pending| {
         stepper.step(second);
         assert!(matches!(pending.wait(), Outcome::Committed { .. }));
@@ -134,7 +134,7 @@ fn a_promise_is_one_flush_of_the_log() {
     }
     let counters = store.standing().counters;
     assert_eq!((counters.flushes, counters.checkpoints, counters.batches), (21, 0, 64));
-    // A second after the first of them the store is flushed, once.
+    // One second after the first batch the store is flushed, once.
     assert_eq!(stepper.due(), Some(2 * second));
     assert_eq!(stepper.step(2 * second - Duration::from_nanos(1)), Step::Idle);
     assert_eq!(disk.syncs().0, before.0);
@@ -143,13 +143,13 @@ fn a_promise_is_one_flush_of_the_log() {
     assert!(after.0 > before.0);
     assert_eq!((stepper.due(), stepper.step(9 * second), disk.syncs()), (None, Step::Idle, after));
     assert_eq!(store.standing().counters.checkpoints, 1);
-    // With nothing to bring over there is nothing to do at the end either.
+    // With nothing left in the log, the close does no I/O either.
     drop(store);
     assert_eq!((stepper.step(9 * second), disk.syncs()), (Step::Closed, after));
 }
 
 #[test]
-fn what_the_database_keeps_by_itself_is_never_replayed_over() {
+fn replay_never_undoes_data_that_redb_flushed() {
     let disk = Disk::default();
     let open =
         |disk: &Disk| Embedded::stepped(disk.clone(), disk.log(1 << 20), [9; 16], merge, || None).expect("store");
@@ -160,7 +160,7 @@ fn what_the_database_keeps_by_itself_is_never_replayed_over() {
         stepper.step(Duration::ZERO);
         assert!(matches!(pending.wait(), Outcome::Committed { .. }));
     }
-    // Given up without a checkpoint: redb flushes what it has when it is closed, the end of the log is lost.
+    // Dropped without a checkpoint: redb flushes its data on close, and the end of the log is lost.
     drop((store, stepper));
     let (store, _stepper) = open(&disk.after_power_cut(|_| 0));
     let view = store.view().expect("view");
@@ -169,7 +169,7 @@ fn what_the_database_keeps_by_itself_is_never_replayed_over() {
 }
 
 #[test]
-fn a_log_that_is_full_early_becomes_larger() {
+fn a_log_that_fills_early_grows() {
     let disk = Disk::default();
     let (store, mut stepper) =
         Embedded::stepped(disk.clone(), disk.log(1 << 30), [9; 16], merge, || None).expect("store");
@@ -211,7 +211,7 @@ fn a_store_of_another_version_is_refused() {
 }
 
 #[test]
-fn a_full_disk_refuses_new_files_but_lets_old_ones_go() {
+fn a_full_disk_refuses_creates_but_allows_removals() {
     let free = Arc::new(AtomicU64::new(limits::META_RESERVE_BYTES));
     let told = free.clone();
     let disk = Disk::default();
@@ -235,7 +235,7 @@ fn a_full_disk_refuses_new_files_but_lets_old_ones_go() {
 }
 
 #[test]
-fn a_file_that_nobody_has_open_ends_with_its_name() {
+fn removing_a_closed_file_deletes_it_in_the_same_batch() {
     let disk = Disk::default();
     let fs = block(Namespace::format(on(&disk).expect("store"), format())).expect("format");
     let (root, layout) = (Cred::root(), Layout { kind: 1, body: vec![1; 8].into() });
@@ -263,7 +263,7 @@ fn a_file_that_nobody_has_open_ends_with_its_name() {
     assert_eq!(fs.check(), Ok(Vec::new()));
 }
 
-/// Fills a disk with files whose names and targets take much room until there is none; how many there are.
+/// Creates symlinks with long targets until the disk is full. Returns their number.
 fn fill(fs: &Namespace<Embedded>, from: usize) -> usize {
     let target = vec![b't'; 3000];
     for n in from.. {
@@ -282,7 +282,7 @@ fn mode() -> SetAttrs {
 }
 
 #[test]
-fn a_disk_that_fills_up_is_noticed_in_time_and_can_be_cleared() {
+fn a_filling_disk_keeps_its_reserve_for_removals() {
     let disk = Disk::default();
     disk.limit(limits::META_RESERVE_BYTES + (20 << 20));
     let open = || {
@@ -293,12 +293,12 @@ fn a_disk_that_fills_up_is_noticed_in_time_and_can_be_cleared() {
     let root = Cred::root();
     let made = fill(&fs, 0);
     assert!(made > 1000, "{made} files in 20 MiB");
-    // What keeps the store able to remove was not touched.
+    // The reserve that the store needs for removals is not used up.
     assert!(disk.free() > limits::META_RESERVE_BYTES / 2, "{} bytes left", disk.free());
     assert_eq!(fs.standing().broken, None);
     assert!(fs.lookup(&root, FileId::ROOT, b"7").is_ok());
     assert_eq!(fs.readdir(&root, FileId::ROOT, 0, 10).map(|page| page.entries.len()), Ok(10));
-    // The same after a new start.
+    // A new start gives the same result.
     drop(fs);
     let fs = Namespace::open(open()).expect("open");
     let name = format!("{made}");
@@ -308,19 +308,19 @@ fn a_disk_that_fills_up_is_noticed_in_time_and_can_be_cleared() {
         assert!(block(fs.remove(&root, NOW, FileId::ROOT, format!("{n}").as_bytes())).is_ok());
     }
     assert_eq!(fs.standing().broken, None);
-    // The file does not shrink, so the disk is as full as before; a larger one takes more.
+    // The file does not shrink, so the disk stays full. A larger disk has space for more.
     disk.limit(limits::META_RESERVE_BYTES + (40 << 20));
     assert!(fill(&fs, made) > made);
     assert_eq!(fs.check(), Ok(Vec::new()));
 }
 
 #[test]
-fn a_disk_that_others_filled_to_the_brim_loses_nothing_and_needs_no_repair() {
+fn a_completely_full_disk_loses_nothing_and_needs_no_repair() {
     let disk = Disk::default();
     disk.limit(1 << 40);
     let open = || {
         let told = disk.clone();
-        // Too late to be refused: nobody is told of the room that went.
+        // The store sees free space although there is none, so that it cannot refuse in time.
         Embedded::on(disk.clone(), disk.log(1 << 20), [9; 16], merge, move || Some(told.free().max(1 << 40)))
     };
     let fs = block(Namespace::format(open().expect("store"), format())).expect("format");
@@ -335,7 +335,7 @@ fn a_disk_that_others_filled_to_the_brim_loses_nothing_and_needs_no_repair() {
     let failed = block(fs.failed());
     assert!(!failed.to_string().is_empty());
     drop(fs);
-    // No room to open it either, or just enough; in no case anything is lost.
+    // The disk has no space to open the store, or just enough. In both cases nothing is lost.
     match open() {
         Err(error) => assert!(matches!(error, StoreError::Full(_)), "{error}"),
         Ok(store) => drop(store),
@@ -349,7 +349,7 @@ fn a_disk_that_others_filled_to_the_brim_loses_nothing_and_needs_no_repair() {
 }
 
 #[test]
-fn a_broken_disk_breaks_the_store_for_good_and_loses_nothing() {
+fn a_disk_error_stops_the_store_for_good_and_loses_nothing() {
     let disk = Disk::default();
     let fs = block(Namespace::format(on(&disk).expect("store"), format())).expect("format");
     let root = Cred::root();
@@ -368,7 +368,7 @@ fn a_broken_disk_breaks_the_store_for_good_and_loses_nothing() {
 }
 
 #[test]
-fn unstable_notes_survive_once_settled() {
+fn unstable_size_changes_are_durable_after_settle() {
     let disk = Disk::default();
     let fs = block(Namespace::format(on(&disk).expect("store"), format())).expect("format");
     let root = Cred::root();
@@ -387,7 +387,7 @@ fn unstable_notes_survive_once_settled() {
 }
 
 #[test]
-fn what_is_due_comes_by_itself_when_callers_lead() {
+fn checkpoints_run_without_requests_when_callers_lead() {
     let disk = Disk::default();
     let fs = block(Namespace::format(on(&disk).expect("store").led_by_callers(), format())).expect("format");
     let (root, target) = (Cred::root(), vec![b't'; 3000]);
@@ -395,17 +395,17 @@ fn what_is_due_comes_by_itself_when_callers_lead() {
         let made = block(fs.symlink(&root, NOW, FileId::ROOT, format!("{n}").as_bytes(), &target, &mode()));
         assert!(made.is_ok(), "{made:?}");
     };
-    // The first takes a block of numbers along.
+    // The first create also reserves a range of inode numbers.
     link(0);
     let before = fs.standing().counters;
     (1..11).for_each(link);
     let after = fs.standing().counters;
     assert_eq!((after.flushes - before.flushes, after.batches - before.batches), (10, 10));
-    // Nobody asks for anything now, and the log goes into the table all the same.
+    // No request runs now, and the log is written into the table nevertheless.
     while fs.standing().counters.checkpoints == before.checkpoints {
         std::thread::yield_now();
     }
-    // Much more than is kept above the table.
+    // Far more than the store keeps in memory above the table.
     (11..2000).for_each(link);
     drop(fs);
     let fs = Namespace::open(on(&disk).expect("store")).expect("open");
@@ -413,7 +413,7 @@ fn what_is_due_comes_by_itself_when_callers_lead() {
     assert_eq!(fs.check(), Ok(Vec::new()));
 }
 
-/// The file of a store, with the threads that flushed it.
+/// The file of a store, with the set of threads that flushed it.
 #[derive(Clone, Debug, Default)]
 struct Watched(Disk, Arc<Mutex<HashSet<ThreadId>>>);
 
@@ -437,7 +437,7 @@ impl StorageBackend for Watched {
 }
 
 #[test]
-fn no_caller_flushes_the_store_because_its_log_is_full() {
+fn no_calling_thread_checkpoints_a_full_log() {
     let watched = Watched::default();
     let log = watched.0.log(64 << 10);
     let store = Embedded::on(watched.clone(), log, [9; 16], merge, || None).expect("store");
@@ -464,7 +464,7 @@ fn concurrent_creates_share_a_flush() {
     block(fs.create(&root, NOW, FileId::ROOT, b"first", &how, None)).expect("create");
     let before = fs.standing().counters;
     disk.hold_syncs();
-    // Everything is queued while the first flush waits.
+    // All creates are queued while the first flush waits.
     let creates = names.iter().map(|name| fs.create(&root, NOW, FileId::ROOT, name.as_bytes(), &how, None));
     let mut all = Box::pin(futures_util::future::join_all(creates));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -476,9 +476,9 @@ fn concurrent_creates_share_a_flush() {
     let after = fs.standing().counters;
     assert_eq!(after.batches - before.batches, 500);
     assert_eq!(after.conflicts, before.conflicts);
-    // The first window took what there was when it began, the second one the rest.
+    // The first window takes the creates queued when it begins, the second one takes the rest.
     assert!(after.flushes - before.flushes <= 2, "{} flushes", after.flushes - before.flushes);
-    // Every create saw its own change of the directory, atomically.
+    // Every create reports its own change of the directory, atomically.
     let mut changes: Vec<_> = made.into_iter().flatten().map(|made| (made.dir.before, made.dir.after)).collect();
     changes.sort();
     assert!(changes.windows(2).all(|pair| pair[0].1 == pair[1].0));
@@ -508,9 +508,9 @@ fn batches_over_a_limit_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// The power goes at any write or sync; of what was not synced, any part of any write may be on the disk.
+    /// Cuts the power at any write or sync. Of unsynced writes, any part may be on the disk.
     #[test]
-    fn a_power_cut_loses_nothing_that_was_promised(at in 0..400usize, seed in any::<u64>()) {
+    fn a_power_cut_keeps_all_acknowledged_creates(at in 0..400usize, seed in any::<u64>()) {
         let disk = Disk::default();
         let fs = block(Namespace::format(on(&disk).expect("store"), format())).expect("format");
         let root = Cred::root();
@@ -535,12 +535,12 @@ proptest! {
         for (name, attrs) in &names {
             prop_assert_eq!(cut.lookup(&root, FileId::ROOT, name.as_bytes()), Ok(*attrs));
         }
-        // At most the one that was under way is there besides, and whole.
+        // At most the one create in progress may exist besides, and then completely.
         let dir = cut.getattr(FileId::ROOT).expect("root");
         let there = cut.readdir(&root, FileId::ROOT, 0, 1000).expect("names").entries.len() as u64;
         prop_assert!(there - names.len() as u64 <= 1);
         prop_assert_eq!((dir.size, cut.files()), (there, Ok(there + 1)));
-        // Numbers are not used again.
+        // Inode numbers are not reused.
         let new = block(cut.create(&root, NOW, FileId::ROOT, b"new", &new_file(), None)).expect("create");
         prop_assert!(names.iter().all(|(_, attrs)| attrs.id < new.file.attrs.id));
     }

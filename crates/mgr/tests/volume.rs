@@ -1,4 +1,4 @@
-//! The mgr with real iods, all in one process: proxied I/O, layouts, failures, restarts, what it answers on its port.
+//! The mgr with real iods in one process: I/O on both paths, layouts, failures, restarts, and the mgr's port.
 
 #[path = "volume/allocate.rs"]
 mod allocate;

@@ -1,4 +1,4 @@
-//! Peers that send half of something, read nothing, or come in crowds: bounded, counted, cut off, and no harm to others.
+//! Stalled and numerous clients: the server limits, counts and disconnects them, and other clients continue.
 
 use bytes::Bytes;
 use net::rpc::{CallContext, Connection, Limits, NoService, Refusal, Server, Service, serve};
@@ -12,15 +12,15 @@ use wire::rpc::{Auth, CallHeader, record};
 use xdr::{Reader, Segments, Writer};
 
 const PROGRAM: u32 = 0x2057_0001;
-/// Answers as many bytes as the argument says.
+/// Returns as many bytes as the argument says.
 const READ: u32 = 1;
-/// Answers the length of the argument.
+/// Returns the length of the argument.
 const WRITE: u32 = 2;
-/// Waits until the gate is opened.
+/// Waits for a permit of the gate, which no test gives.
 const HOLD: u32 = 3;
 const PANIC: u32 = 4;
 const MIB: usize = 1 << 20;
-/// Far more than any of these tests takes.
+/// Longer than any of these tests takes.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Store {
@@ -77,7 +77,7 @@ fn message(procedure: u32, body: &[u8]) -> Bytes {
     record::mark(out.finish()).to_bytes()
 }
 
-/// Waits for a state of the counters, whatever time it takes.
+/// Waits until the counters reach a state; panics after [`LONG`].
 async fn until(what: &str, counters: &Counters, reached: impl Fn(&net::Traffic) -> bool) {
     let waits = async {
         while !reached(&counters.traffic()) {
@@ -88,7 +88,7 @@ async fn until(what: &str, counters: &Counters, reached: impl Fn(&net::Traffic) 
     assert!(in_time.is_ok(), "never: {what}: {:?}", counters.traffic());
 }
 
-/// Round trips of a client that does what it should.
+/// Makes round trips of a well-behaved client.
 async fn progress(good: &Connection, rounds: usize) {
     for _ in 0..rounds {
         let written = call(good, WRITE, vec![3; MIB].into()).await.expect("write");
@@ -98,9 +98,9 @@ async fn progress(good: &Connection, rounds: usize) {
     }
 }
 
-/// A hundred peers that send half a record and a hundred that never read, all of them far beyond the memory there is.
+/// A hundred clients send half a record, and a hundred never read replies. Together they exceed the memory by far.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stalled_peers_are_bounded_and_a_good_one_gets_on() {
+async fn stalled_clients_hold_bounded_memory_and_a_good_one_continues() {
     let total = 24 * MIB;
     let limits = Limits {
         total_bytes: total,
@@ -116,7 +116,7 @@ async fn stalled_peers_are_bounded_and_a_good_one_gets_on() {
     let ask = message(READ, &(MIB as u32).to_be_bytes());
     for _ in 0..100 {
         let writer = raw(&server).await;
-        // As much as the server wants to have; it may have stopped reading, or have cut the connection already.
+        // The server takes only a part, if it has stopped reading or has already closed the connection.
         let _ = writer.try_write(&half[..MIB / 2]);
         let mut reader = raw(&server).await;
         let asks = ask.repeat(40);
@@ -135,7 +135,7 @@ async fn stalled_peers_are_bounded_and_a_good_one_gets_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_a_record_is_cut_off_after_its_time_and_silence_between_records_is_not() {
+async fn an_incomplete_record_times_out_but_an_idle_connection_does_not() {
     let limits = Limits { stall: Duration::from_millis(50), ..Limits::default() };
     let (server, counters) = start(limits).await;
     let idle = connect(&server).await;
@@ -153,13 +153,13 @@ async fn half_a_record_is_cut_off_after_its_time_and_silence_between_records_is_
         assert!(matches!(peer.read(&mut [0; 8]).await, Ok(0) | Err(_)), "{what}");
         until(what, &counters, |t| t.connections_cut == before + 1).await;
     }
-    // It was silent for several times as long as a record may take.
+    // The connection was idle for several times as long as a record may take.
     call(&idle, WRITE, Bytes::new()).await.expect("still alive");
     until("all is given back", &counters, |t| t.memory_held == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drip_of_bytes_does_not_keep_a_record_alive() {
+async fn a_record_sent_byte_by_byte_times_out() {
     let limits = Limits { stall: Duration::from_millis(100), ..Limits::default() };
     let (server, counters) = start(limits).await;
     let mut peer = raw(&server).await;
@@ -177,7 +177,7 @@ async fn a_drip_of_bytes_does_not_keep_a_record_alive() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_takes_no_replies_is_cut_off() {
+async fn a_client_that_reads_no_replies_is_disconnected() {
     let limits = Limits { stall: Duration::from_millis(50), ..Limits::default() };
     let (server, counters) = start(limits).await;
     let mut peer = raw(&server).await;
@@ -191,7 +191,7 @@ async fn who_takes_no_replies_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_never_says_anything_is_cut_off() {
+async fn a_client_that_sends_no_request_is_disconnected() {
     let limits = Limits { first_request: Duration::from_millis(50), ..Limits::default() };
     let (server, counters) = start(limits).await;
     let talker = connect(&server).await;
@@ -203,7 +203,7 @@ async fn who_never_says_anything_is_cut_off() {
 }
 
 #[tokio::test]
-async fn one_peer_gets_only_its_part_of_the_connections() {
+async fn one_machine_gets_only_its_share_of_the_connections() {
     let (server, counters) = start(Limits { connections_per_peer: 3, ..Limits::default() }).await;
     let mut held = Vec::new();
     for _ in 0..3 {
@@ -214,7 +214,7 @@ async fn one_peer_gets_only_its_part_of_the_connections() {
     let refused = connect(&server).await;
     assert!(matches!(call(&refused, WRITE, Bytes::new()).await, Err(Error::Broken(_))));
     assert_eq!(counters.traffic().connections_refused, 1);
-    // Other addresses of the loopback are the same machine.
+    // All loopback addresses count as the same machine.
     let socket = tokio::net::TcpSocket::new_v4().expect("socket");
     socket.bind("127.0.0.2:0".parse().expect("address")).expect("bind");
     let address = server.addresses()[0].socket_addr().expect("TCP");
@@ -232,7 +232,7 @@ async fn one_peer_gets_only_its_part_of_the_connections() {
 }
 
 #[tokio::test]
-async fn all_who_come_by_unix_sockets_are_one_peer() {
+async fn all_clients_on_unix_sockets_count_as_one_machine() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let listener = Listener::bind(&Address::Unix(dir.path().join("s"))).await.expect("listen");
     let limits = Limits { connections_per_peer: 1, ..Limits::default() };
@@ -259,10 +259,10 @@ async fn panics_are_answered_and_counted() {
     until("the stranger is gone", &counters, |t| t.connections_malformed == 1).await;
 }
 
-/// Calls that wait for something hold little: hundreds of them keep nobody from large ones.
+/// Waiting calls hold little memory: hundreds of them do not delay large calls of other clients.
 #[tokio::test]
-async fn waiting_calls_hold_little() {
-    // All are of one machine, which gets on as long as it holds less than half.
+async fn waiting_calls_hold_little_memory() {
+    // All clients are on one machine, which may use memory as long as it holds less than half.
     let limits = Limits { total_bytes: 12 * MIB, connection_bytes: 4 * MIB, ..Limits::default() };
     let (server, counters) = start(limits).await;
     let waiters: Vec<_> = futures_util::future::join_all((0..3).map(|_| connect(&server))).await;

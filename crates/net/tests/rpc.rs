@@ -1,4 +1,4 @@
-//! Real sockets: calls and callbacks overlap, broken and misbehaving peers are survived, limits hold.
+//! RPC over real sockets and within the process: concurrent calls, callbacks, broken connections, bad input and limits.
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -18,16 +18,16 @@ const ECHO: u32 = 1;
 /// Waits until procedure RELEASE has been called.
 const HOLD: u32 = 2;
 const RELEASE: u32 = 3;
-/// Calls ECHO of the caller and returns what it gets.
+/// Calls ECHO of the caller and returns its result.
 const CALL_BACK: u32 = 4;
 const WHO: u32 = 5;
-/// Answers 1 MiB.
+/// Returns 1 MiB.
 const BIG: u32 = 6;
 const GARBAGE: u32 = 7;
-/// Answers more than a record may hold.
+/// Returns more bytes than a record may hold.
 const TOO_BIG: u32 = 8;
 const PANIC: u32 = 9;
-/// Far more than any of these tests takes.
+/// Longer than any of these tests takes.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Tester {
@@ -114,14 +114,14 @@ async fn connect(server: &Server) -> Connection {
     connect_to(&server.addresses()[0]).await.unwrap()
 }
 
-/// How a client gets to a server.
+/// The transport between a client and a server.
 #[derive(Clone, Copy, Debug)]
 enum By {
     Socket,
     Door,
 }
 
-/// As [`connect`], or within this process.
+/// Connects by a socket or within the process.
 async fn join(server: &Server, by: By) -> Connection {
     join_with(server, by, Limits::default()).await.unwrap()
 }
@@ -134,7 +134,7 @@ async fn join_with(server: &Server, by: By, limits: Limits) -> Result<Connection
     }
 }
 
-/// Makes a test by socket and one within the process of what holds for both.
+/// Makes two tests of each function: one by a socket, and one within the process.
 macro_rules! either_way {
     ($($name:ident),* $(,)?) => {
         mod by_socket {
@@ -153,14 +153,14 @@ macro_rules! either_way {
 }
 
 either_way!(
-    answers_come_out_of_order_and_find_their_calls,
+    replies_arrive_out_of_order_and_reach_their_calls,
     callbacks_share_the_connection,
-    refusals_and_credentials,
-    a_timeout_frees_its_place_and_a_late_answer_harms_nobody,
-    the_service_hears_of_the_end_and_running_calls_finish,
-    calls_beyond_the_places_wait,
+    callers_receive_refusals_and_services_receive_credentials,
+    a_timeout_frees_its_slot_and_a_late_reply_is_ignored,
+    a_disconnect_notifies_the_service_and_running_calls_finish,
+    calls_above_the_in_flight_limit_wait,
     shutdown_lets_calls_finish,
-    shutdown_does_not_wait_for_ever,
+    shutdown_ends_calls_after_the_grace_time,
 );
 
 async fn connect_to(address: &Address) -> Result<Connection, Error> {
@@ -187,7 +187,7 @@ async fn raw_connect(server: &Server) -> TcpStream {
     TcpStream::connect(server.addresses()[0].socket_addr().unwrap()).await.unwrap()
 }
 
-/// One record of a reply: its xid and results.
+/// Receives a reply of one record; returns its xid and results.
 async fn raw_reply(stream: &mut TcpStream) -> Option<(u32, Bytes)> {
     let mark = stream.read_u32().await.ok()?;
     let mut message = vec![0; (mark & 0x7fff_ffff) as usize];
@@ -224,7 +224,7 @@ async fn echo_of_all_sizes_over_tcp_and_unix() {
     }
 }
 
-async fn answers_come_out_of_order_and_find_their_calls(by: By) {
+async fn replies_arrive_out_of_order_and_reach_their_calls(by: By) {
     let (server, service, _) = start(Limits::default()).await;
     let connection = join(&server, by).await;
     let held = tokio::spawn({
@@ -255,7 +255,7 @@ async fn callbacks_share_the_connection(by: By) {
     for (answer, body) in futures_util::future::join_all(calls).await.into_iter().zip(&bodies) {
         assert_eq!(&answer.unwrap(), body);
     }
-    // A client without services refuses, and the server hears of it.
+    // A client without a service refuses the callback, and the server receives the refusal.
     let (limits, counters, nobody) = (Limits::default(), Counters::default(), Arc::new(NoService));
     let bare = match by {
         By::Socket => Connection::connect(&server.addresses()[0], nobody, limits, counters, LONG).await,
@@ -265,7 +265,7 @@ async fn callbacks_share_the_connection(by: By) {
     assert!(matches!(answer, Err(Error::Refused(Refusal::SystemErr))), "{answer:?}");
 }
 
-async fn refusals_and_credentials(by: By) {
+async fn callers_receive_refusals_and_services_receive_credentials(by: By) {
     let (server, ..) = start(Limits::default()).await;
     let connection = join(&server, by).await;
     let nothing = Segments::default;
@@ -306,7 +306,7 @@ async fn another_rpc_version_is_denied() {
     assert_eq!(answer[..], want.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<_>>());
 }
 
-async fn a_timeout_frees_its_place_and_a_late_answer_harms_nobody(by: By) {
+async fn a_timeout_frees_its_slot_and_a_late_reply_is_ignored(by: By) {
     let (server, service, _) = start(Limits::default()).await;
     let limits = Limits { in_flight: 1, ..Limits::default() };
     let connection = join_with(&server, by, limits).await.unwrap();
@@ -321,7 +321,7 @@ async fn a_timeout_frees_its_place_and_a_late_answer_harms_nobody(by: By) {
 }
 
 #[tokio::test]
-async fn a_cut_connection_ends_every_call() {
+async fn a_closed_connection_fails_every_pending_call() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().into();
     for cut in ["at once", "after half a reply"] {
@@ -330,7 +330,7 @@ async fn a_cut_connection_ends_every_call() {
         let body = Bytes::from_static(b"x");
         let calls = futures_util::future::join_all((0..10).map(|_| call(&connection, ECHO, &body)));
         let cutter = async {
-            // The first call has come: all ten are in the table, as they are started in one go.
+            // The first call has arrived. All ten calls are pending, because the client starts them together.
             peer.read_u8().await.unwrap();
             if cut != "at once" {
                 peer.write_all(&[0x80, 0, 0, 100, 0, 0]).await.unwrap();
@@ -349,7 +349,7 @@ async fn a_cut_connection_ends_every_call() {
     assert!(matches!(connect_to(&address).await, Err(Error::Connect { .. })));
 }
 
-async fn the_service_hears_of_the_end_and_running_calls_finish(by: By) {
+async fn a_disconnect_notifies_the_service_and_running_calls_finish(by: By) {
     let (server, service, counters) = start(Limits::default()).await;
     let connection = join(&server, by).await;
     let clone = connection.clone();
@@ -358,19 +358,19 @@ async fn the_service_hears_of_the_end_and_running_calls_finish(by: By) {
     connection.close();
     assert!(matches!(held.await.unwrap(), Err(Error::Broken(_))));
     service.gone.acquire().await.unwrap().forget();
-    // The call still takes the permit although nobody waits for its answer.
+    // The call still takes the permit, although no caller waits for its reply.
     service.gate.add_permits(1);
     while service.gate.available_permits() > 0 {
         tokio::task::yield_now().await;
     }
-    // The last handle closes as well.
+    // Dropping the last handle closes the connection too.
     drop(join(&server, by).await);
     service.gone.acquire().await.unwrap().forget();
     assert_eq!(counters.traffic().connections_open, 0);
 }
 
 #[tokio::test]
-async fn fragments_are_joined_and_counted() {
+async fn records_of_up_to_the_maximum_number_of_fragments_are_joined() {
     let (server, ..) = start(Limits::default()).await;
     let fragments_max = types::limits::FRAGMENTS_MAX;
     for (body_len, pieces) in [(8, 2), (100, fragments_max), (20_000, 3), (200_000, 40), (1 << 20, fragments_max)] {
@@ -390,7 +390,7 @@ async fn fragments_are_joined_and_counted() {
 }
 
 #[tokio::test]
-async fn misbehaving_peers_are_disconnected_and_others_are_not() {
+async fn malformed_records_disconnect_their_sender_and_no_other_client() {
     let (server, ..) = start(Limits { record_max: 1000, ..Limits::default() }).await;
     let good = connect(&server).await;
     let words = |words: &[u32]| words.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<u8>>();
@@ -410,7 +410,7 @@ async fn misbehaving_peers_are_disconnected_and_others_are_not() {
         // The end of the stream, or a reset when the server left bytes unread.
         assert!(matches!(stream.read(&mut [0; 8]).await, Ok(0) | Err(_)), "{what}");
     }
-    // A reply that nobody waits for is no offence.
+    // An unexpected reply does not end the connection.
     let mut stream = raw_connect(&server).await;
     stream.write_all(&words(&[0x8000_0018, 9, 1, 0, 0, 0, 0])).await.unwrap();
     stream.write_all(&one_fragment(raw_call(6, ECHO, b"four"))).await.unwrap();
@@ -419,7 +419,7 @@ async fn misbehaving_peers_are_disconnected_and_others_are_not() {
 }
 
 #[tokio::test]
-async fn a_peer_that_does_not_read_holds_a_bounded_number_of_answers() {
+async fn replies_for_a_client_that_does_not_read_are_bounded() {
     let (server, service, _) = start(Limits { in_flight: 4, ..Limits::default() }).await;
     let mut slow = raw_connect(&server).await;
     let count = 200;
@@ -427,12 +427,13 @@ async fn a_peer_that_does_not_read_holds_a_bounded_number_of_answers() {
         slow.write_all(&one_fragment(raw_call(xid, BIG, b""))).await.unwrap();
     }
     service.wait_entered(4).await;
-    // Others are served meanwhile; their round trips are the time in which an unbounded server would go on.
+    // The server serves another client meanwhile. An unbounded server would execute further calls during these round
+    // trips.
     let other = connect(&server).await;
     for _ in 0..300 {
         call(&other, ECHO, &Bytes::from_static(b"x")).await.unwrap();
     }
-    // Four in progress, and what both kernel buffers of the connection hold: far below 100 answers of 1 MiB.
+    // Four calls are in progress, and the kernel buffers hold some replies: far below 100 replies of 1 MiB.
     let executed = service.entered.load(SeqCst) - 300;
     assert!(executed < 100, "{executed} answers were made for a peer that reads none");
     for xid in 0..count {
@@ -441,7 +442,7 @@ async fn a_peer_that_does_not_read_holds_a_bounded_number_of_answers() {
     }
 }
 
-async fn calls_beyond_the_places_wait(by: By) {
+async fn calls_above_the_in_flight_limit_wait(by: By) {
     let (server, service, _) = start(Limits { in_flight: 3, ..Limits::default() }).await;
     let connection = join(&server, by).await;
     let calls: Vec<_> = (0..10)
@@ -463,7 +464,7 @@ async fn calls_beyond_the_places_wait(by: By) {
 
 #[tokio::test]
 async fn connections_are_limited() {
-    // One machine gets no more of them than it leaves.
+    // One machine may hold no more connections than remain free.
     let (server, service, counters) = start(Limits { connections_max: 4, ..Limits::default() }).await;
     let first = connect(&server).await;
     let second = connect(&server).await;
@@ -475,7 +476,7 @@ async fn connections_are_limited() {
     assert_eq!(counters.traffic().connections_refused, 1);
     drop(first);
     service.gone.acquire().await.unwrap().forget();
-    // The place is free once the server has let go of the connection, a moment after the service heard of it.
+    // The server releases the connection a moment after it has notified the service.
     loop {
         let next = connect(&server).await;
         if call(&next, ECHO, &Bytes::new()).await.is_ok() {
@@ -500,7 +501,7 @@ async fn shutdown_lets_calls_finish(by: By) {
     stopping.await.unwrap();
 }
 
-async fn shutdown_does_not_wait_for_ever(by: By) {
+async fn shutdown_ends_calls_after_the_grace_time(by: By) {
     let (server, service, _) = start(Limits { shutdown_grace: Duration::from_millis(1), ..Limits::default() }).await;
     let connection = join(&server, by).await;
     let held = tokio::spawn(async move { call(&connection, HOLD, &Bytes::new()).await });
@@ -510,7 +511,7 @@ async fn shutdown_does_not_wait_for_ever(by: By) {
 }
 
 #[tokio::test]
-async fn taken_addresses_are_told_and_stale_sockets_replaced() {
+async fn bind_reports_addresses_in_use_and_replaces_stale_sockets() {
     let (server, ..) = start(Limits::default()).await;
     let error = Listener::bind(&server.addresses()[0]).await.unwrap_err().to_string();
     assert!(error.contains("another daemon"), "{error}");
@@ -518,21 +519,21 @@ async fn taken_addresses_are_told_and_stale_sockets_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let address = Address::Unix(path.clone());
-    // A socket that nobody listens on any more.
+    // A stale socket, on which no process listens.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let (server, ..) = start_at(&address, Limits::default()).await;
     assert!(Listener::bind(&address).await.is_err(), "a living server was pushed aside");
     call(&connect(&server).await, ECHO, &Bytes::new()).await.unwrap();
     server.shutdown().await;
     assert!(!path.exists());
-    // A file that is no socket is left alone.
+    // A file that is not a socket is not replaced.
     std::fs::write(&path, "precious").unwrap();
     assert!(Listener::bind(&address).await.is_err());
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
 }
 
 #[tokio::test]
-async fn sockets_that_a_peer_names_are_those_of_root_or_of_this_user() {
+async fn sockets_named_by_a_peer_must_belong_to_root_or_this_user() {
     let dir = tempfile::tempdir().unwrap();
     let sent = async |address: &Address| {
         let (service, counters) = (Arc::new(NoService), Counters::default());
@@ -553,7 +554,7 @@ async fn sockets_that_a_peer_names_are_those_of_root_or_of_this_user() {
     }
     std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
     assert!(sent(address).await.unwrap_err().to_string().contains("belongs to user 4242"));
-    // The check of who listens alone: the socket is root's, and another user listens.
+    // Only the check of the listener can refuse here: the socket belongs to root, and another user listens.
     let path = dir.path().join("another");
     let socket = std::thread::spawn({
         let path = path.clone();
@@ -561,7 +562,7 @@ async fn sockets_that_a_peer_names_are_those_of_root_or_of_this_user() {
             use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
             let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
             bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-            // Of this thread alone, which ends.
+            // This system call changes the user of this thread only, and the thread ends.
             let user = rustix::thread::Uid::from_raw(4242);
             rustix::thread::set_thread_res_uid(user, user, user).unwrap();
             listen(&socket, 1).unwrap();
@@ -575,9 +576,9 @@ async fn sockets_that_a_peer_names_are_those_of_root_or_of_this_user() {
 
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(48))]
-    /// Any cutting of any messages into fragments and into writes arrives as the same messages.
+    /// The server receives the same messages, however they are split into fragments and writes.
     #[test]
-    fn any_fragmentation(
+    fn any_fragmentation_delivers_the_same_messages(
         messages in proptest::collection::vec((0usize..30_000, 1usize..20_000), 1..12),
         writes in proptest::collection::vec(1usize..40_000, 1..20),
     ) {
@@ -628,7 +629,7 @@ proptest::proptest! {
 }
 
 #[tokio::test]
-async fn within_the_process_what_need_not_wait_is_answered_at_once() {
+async fn in_process_calls_that_need_not_wait_complete_at_once() {
     let (server, service, counters) = start(Limits::default()).await;
     let connection = join(&server, By::Door).await;
     let body = Bytes::from(vec![7; 100_000]);
@@ -636,7 +637,7 @@ async fn within_the_process_what_need_not_wait_is_answered_at_once() {
     assert_eq!(answer.unwrap(), body);
     assert!(call(&connection, CALL_BACK, &body).now_or_never().is_none(), "a callback is a task of its own");
     assert_eq!(call(&connection, CALL_BACK, &body).await.unwrap(), body);
-    // What its caller gave up goes on.
+    // A call continues after its caller has given up.
     assert!(call(&connection, HOLD, &body).now_or_never().is_none());
     service.gate.add_permits(1);
     while service.gate.available_permits() > 0 {
@@ -651,7 +652,7 @@ async fn within_the_process_what_need_not_wait_is_answered_at_once() {
 }
 
 #[tokio::test]
-async fn within_the_process_connections_and_memory_are_limited() {
+async fn in_process_connections_and_memory_are_limited() {
     let limits = Limits { connections_per_peer: 2, ..Limits::default() };
     let (server, service, counters) = start(limits).await;
     let (first, second) = (join(&server, By::Door).await, join(&server, By::Door).await);
@@ -667,7 +668,7 @@ async fn within_the_process_connections_and_memory_are_limited() {
         tokio::task::yield_now().await;
     }
     drop(first);
-    // A moment after the service heard of it.
+    // The server may release the place a moment after the client has dropped the connection.
     while join_with(&server, By::Door, Limits::default()).await.is_err() {
         tokio::task::yield_now().await;
     }

@@ -1,4 +1,4 @@
-//! The fuzz target of the attribute table, run over damaged attributes and over noise: nothing may panic.
+//! Runs the fuzz target of the attribute table over damaged and random attributes: it must not panic.
 
 use nfs::attrs::{Mask, encode, encode_set};
 use nfs::values::Values;
@@ -33,7 +33,7 @@ fn good() -> [fattr4; 2] {
 }
 
 #[test]
-fn damaged_attributes() {
+fn damaged_attributes_do_not_panic() {
     for attrs in good() {
         let bytes = attrs.to_bytes();
         fuzzed::run(&bytes);
@@ -44,9 +44,12 @@ fn damaged_attributes() {
 }
 
 proptest! {
-    /// A few attributes announced, anything behind.
+    /// Announces a few attributes, and encodes random bytes as their values.
     #[test]
-    fn announced_and_made_up(bits in prop::collection::vec(0u32..128, 1..4), words in prop::collection::vec(any::<u32>(), 0..24)) {
+    fn random_values_of_announced_attributes_do_not_panic(
+        bits in prop::collection::vec(0u32..128, 1..4),
+        words in prop::collection::vec(any::<u32>(), 0..24),
+    ) {
         let vals: Vec<u8> = words.iter().flat_map(|word| (word >> (word % 32)).to_be_bytes()).collect();
         fuzzed::run(&fattr4 { attrmask: Mask::of(&bits).to_bitmap(), attr_vals: vals.into() }.to_bytes());
     }

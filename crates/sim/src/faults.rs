@@ -1,5 +1,6 @@
-//! The fault injector of a run: begins each fault of the plan at its time, and ends all faults at the end of the fault
-//! phase.
+//! The fault injector of a run, which begins and ends each fault of the plan at its time.
+//!
+//! At the end of the fault phase the injector ends all faults.
 
 use crate::cluster::{Cluster, IOD_DISK, MGR_DISK};
 use crate::hosts::{CLIENT, Death, DiskTrouble, IOD, MGR, name};

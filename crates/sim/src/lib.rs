@@ -1,5 +1,6 @@
-//! A deterministic simulator of a whole cluster in one thread: the real mgr, iods and clients on a simulated clock,
-//! network and disks.
+//! A deterministic simulator of a whole cluster in one thread.
+//!
+//! The mgr, the iods and the clients are the real ones. Clock, network and disks are simulated.
 //!
 //! One seed determines everything: sizes, settings, the work of the clients, the faults, and every random number.
 //! [`run()`] runs a seed and checks the promises of `docs/SEMANTICS.md`. `docs/TESTING.md` says which bugs the

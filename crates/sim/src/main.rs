@@ -8,35 +8,35 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use types::planted::Planted;
 
-/// Most failures that are printed in full; of the others only the seeds are printed.
+/// Most failed seeds whose failures are printed in full. Of further failed seeds only the numbers are printed.
 const TOLD_MAX: usize = 20;
 
-/// Simulated clusters, each from one seed.
+/// Run simulated clusters, each from one seed
 #[derive(Parser)]
 #[command(name = "sim", max_term_width = 100)]
 struct Cli {
-    /// Carry out one seed
+    /// Run one seed
     #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Carry out the seeds from A on, B left out, written A..B
+    /// Run the seeds from A to B, without B; written A..B
     #[arg(long, value_parser = range)]
     seeds: Option<(u64, u64)>,
     /// Print every event
     #[arg(long)]
     trace: bool,
-    /// Make a mistake on purpose, in clusters where it shows: seeds have to fail then
+    /// Switch a deliberate bug on, in clusters that reveal it; seeds must fail
     #[arg(long, value_enum)]
     plant: Option<Mistake>,
-    /// The same clusters without the mistake: seeds have to pass then
+    /// Run the same clusters without the bug; seeds must pass
     #[arg(long, value_enum, conflicts_with = "plant")]
     focus: Option<Mistake>,
-    /// Carry each seed out twice, and fail when anything is different
+    /// Run each seed twice, and fail if the two runs differ
     #[arg(long)]
     twice: bool,
-    /// Seeds at a time; as many as there are processors unless given
+    /// Number of concurrent runs [default: the number of processors]
     #[arg(long)]
     jobs: Option<usize>,
-    /// Longest time for one seed in seconds
+    /// Longest duration of one run in seconds
     #[arg(long, default_value_t = 60)]
     limit: u64,
     /// Print the summary as JSON
@@ -44,12 +44,12 @@ struct Cli {
     json: bool,
 }
 
-/// Mistakes that can be made on purpose.
+/// Deliberate bugs.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Mistake {
-    /// The reply cache does not know the replies that it has kept
+    /// The reply cache does not find cached replies
     ReplyCache,
-    /// COMMIT counts whatever the write verifier says
+    /// Clients accept a COMMIT without comparing its write verifier
     CommitVerifier,
     /// The lock table forgets what it has granted
     LockTable,

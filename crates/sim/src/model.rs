@@ -1,5 +1,6 @@
-//! A model of file contents: every change of their bytes, and the values that a read may return according to
-//! `docs/SEMANTICS.md`.
+//! A model of file contents: all changes of their bytes, and the values that a read may return.
+//!
+//! The rules are those of `docs/SEMANTICS.md`.
 //!
 //! A change is *definite* for a reader if the promises say that the reader sees it. Either it returned through the
 //! reader's own mount before the read began, or it was durable before the reader opened the file. A change is *behind*

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_doubt_happens_once_or_never() {
+    fn an_operation_in_doubt_happens_once_or_never() {
         let gone = (5, None);
         let made = create((1, Some(2)), ok(7));
         let lost = remove(gone, Said::Unknown);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_created_again_when_the_mgr_died_over_the_answer() {
+    fn a_file_may_be_created_twice_if_the_mgr_died_before_its_answer() {
         let rename =
             |at| op(Ask::Rename { from: 1, to: 2, how: Renaming::Replace }, (at, Some(at + 1)), Said::Ok(None));
         let list = |names: &[(u8, u64)]| op(Ask::List, (20, Some(21)), Said::Names(names.iter().copied().collect()));
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waited_for_may_go_with_the_power_and_nothing_else() {
+    fn only_unsynced_files_may_be_lost_in_a_power_cut() {
         let soon = |kept| Operation { unsynced: true, kept, ..create((1, Some(2)), ok(7)) };
         let found = |at, said| op(Ask::Lookup { name: 1 }, (at, Some(at + 1)), said);
         let explained = |history: &[Operation], cuts: &[Moment]| explain(history, (&[], cuts)).is_ok();
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_that_is_given_up_says_so() {
+    fn a_search_with_too_many_orders_is_given_up() {
         let many = |said: Said| (0..40).map(move |i| create((i, None), said.clone())).collect::<Vec<_>>();
         let impossible = remove((50, Some(51)), Said::Missing);
         let contradiction = [create((41, Some(42)), ok(7)), impossible];

@@ -1,5 +1,4 @@
-//! The simulated network of a cluster: hosts, connections with delays, partitions between hosts, resets, and silent
-//! losses.
+//! The simulated network of a cluster: hosts, connections with delays, partitions, resets, and silent losses.
 //!
 //! A connection delivers its bytes in order, each piece after a delay of its own. Connections are independent: a piece
 //! sent later over another connection may arrive earlier. Pieces on a partitioned link wait and arrive when the

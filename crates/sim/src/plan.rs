@@ -302,7 +302,7 @@ impl Plan {
         if soon && !self.faults.iter().any(|(_, fault)| dark(fault)) { Durable::Fsync } else { Durable::Close }
     }
 
-    /// Whether the mgr hears every client in time, so that no client can lose its lease.
+    /// Whether every client reaches the mgr in time, so that no client can lose its lease.
     pub fn keeps_leases(&self) -> bool {
         let harmless = |fault: &Fault| match fault {
             Fault::Iod { .. } | Fault::IodAfter { .. } | Fault::IodDisk { .. } | Fault::IodErrors { .. } => true,

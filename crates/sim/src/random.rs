@@ -1,5 +1,4 @@
-//! Random numbers of a simulated run, all from one seed: the simulator's own streams, and the random bytes of the
-//! system.
+//! Random numbers of a simulated run, all from one seed: the simulator's streams, and the system's random bytes.
 //!
 //! Hash maps, the owners and verifiers of clients, and all other users of system randomness call `getrandom`. This file
 //! defines that symbol for programs that link it: in a thread with a seed, the bytes follow from the seed.
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_follows_the_seed_of_the_thread() {
+    fn random_bytes_of_the_system_follow_the_seed_of_the_thread() {
         let (first, again, other) = (seen(5), seen(5), seen(6));
         assert_eq!(first, again);
         assert!(first.0 != other.0 && first.1 != other.1 && first.1 != first.2);

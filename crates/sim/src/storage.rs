@@ -1,5 +1,4 @@
-//! The simulated disk of the mgr: two files in memory, of which a power loss keeps a random part of the unsynced
-//! sectors.
+//! The simulated disk of the mgr: two files in memory; a power loss reverts a random part of the unsynced sectors.
 
 use crate::random::Rng;
 use crate::trace;

@@ -1,11 +1,11 @@
-//! Mistakes made on purpose are found, by seeds that pass without them.
+//! Deliberate bugs: some seeds find each bug, and the same seeds pass without it.
 
 use std::process::Command;
 
-/// How many seeds have to do.
+/// The seeds, of which at least one must find each bug.
 const SEEDS: &str = "1..31";
 
-/// Carries seeds out, with the mistake or only where it would show; the numbers of those that failed.
+/// Runs the seeds with the bug (`--plant`) or without it (`--focus`); returns the failed seeds.
 fn failed(option: &str, mistake: &str) -> Vec<u64> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sim"));
     let run = command.args(["--json", "--seeds", SEEDS, option, mistake]).output().unwrap();
@@ -23,7 +23,7 @@ fn is_found(mistake: &str) {
 }
 
 #[test]
-fn a_reply_cache_that_answers_uncached_is_found() {
+fn a_reply_cache_that_does_not_find_replies_is_found() {
     is_found("reply-cache");
 }
 

@@ -1,4 +1,4 @@
-//! The fuzz target of this crate, run over damaged traces and over noise: nothing may panic.
+//! Runs the fuzz target of this crate over damaged traces and random input: no input may cause a panic.
 
 use proptest::prelude::*;
 use trace::{Generator, print};
@@ -9,7 +9,7 @@ mod fuzzed;
 mod mutate;
 
 #[test]
-fn damaged_traces() {
+fn damaged_traces_do_not_panic() {
     let made = [
         Generator::Strided { request: 4096, count: 3, clients: 2 },
         Generator::Postmark { files: 2, transactions: 4, fsync: true },

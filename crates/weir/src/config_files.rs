@@ -112,7 +112,7 @@ pub mod tests {
     }
 
     #[test]
-    fn the_guide_shows_them() {
+    fn the_guide_contains_the_configuration_files() {
         let guide = include_str!("../../../docs/configuration.md");
         let cluster_file = Path::new("/etc/weir/cluster.toml");
         for text in [mgr(Path::new("/srv/weir/mgr"), cluster_file), iod(Path::new("/srv/weir/iod"), cluster_file)] {

@@ -170,8 +170,8 @@ impl Copy {
                 folder
             }
             Into::Name(parent, name) => {
-                // Until its times are set, this user needs access, and no user may have access who will not have it
-                // later.
+                // Until the final attributes are set, this user needs access. Other users get no access that the final
+                // mode denies.
                 let mode = job.meta.attrs.mode & 0o777 | 0o700;
                 let made = self.to.mkdir(&parent.spot, &name, mode);
                 let (spot, _) = made.map_err(|e| e.of(named(&parent.spot, &name)))?;

@@ -185,21 +185,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_that_say_what_to_do_are_taken_apart() {
+    fn told_splits_a_message_at_its_first_semicolon() {
         let failure = Failure::told("no such store; make it; or not");
         assert_eq!((failure.what.as_str(), failure.next.as_deref()), ("no such store", Some("make it; or not")));
         assert_eq!(Failure::told("plain").next, None);
     }
 
     #[test]
-    fn temporary_names_are_not_told() {
+    fn renamed_replaces_the_temporary_name_in_a_message() {
         let failure = Failure::new("creating \".weir-cp-1\": no space left").renamed(b".weir-cp-1", b"a b");
         assert_eq!(failure.what, "creating \"a b\": no space left");
         assert_eq!(failure.of("x").of("y").subject.as_deref(), Some("x"));
     }
 
     #[test]
-    fn a_failure_is_one_line_and_one_hint() {
+    fn a_failure_prints_one_line_and_one_hint() {
         let error = std::io::Error::from_raw_os_error(2);
         let failure = Failure::from(error).about("/nowhere").next("make it first");
         assert_eq!(failure.to_string(), "weir: /nowhere: no such file or directory\n      make it first");

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_well() {
+    fn a_healthy_cluster_has_a_summary_of_at_most_ten_lines() {
         let health = Health::of(&status(vec![iod("up", 5), iod("up", 7)]));
         let text = health.text();
         assert!(!health.is_degraded() && text.lines().count() <= 10, "{text}");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_comes_first() {
+    fn problems_of_a_degraded_cluster_come_first() {
         let mut down = iod("down", 5);
         down.text("problem", "connection refused");
         let mut damaged = status(vec![iod("up", 0), down]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn an_mgr_that_says_nothing_is_shown() {
+    fn an_empty_status_has_a_summary() {
         assert!(Health::of(&Status::default()).text().contains("0 of 0 up"));
     }
 }

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_stays_with_its_place_and_has_one_user() {
+    fn a_client_owner_is_kept_for_its_directory_and_has_one_user() {
         let folder = tempfile::tempdir().unwrap();
         let get = |url, dir| get(folder.path(), url, dir);
         let first = get("weir://a/", "/mnt").unwrap();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_waited_for_while_its_user_ends() {
+    fn a_mount_waits_while_a_killed_process_still_holds_the_lock() {
         let folder = tempfile::tempdir().unwrap();
         let first = get(folder.path(), "weir://a/", "/mnt").unwrap();
         let path = first.path.clone();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_the_end_of_a_mount_sees_it() {
+    fn unused_returns_true_when_the_mount_has_ended() {
         let folder = tempfile::tempdir().unwrap();
         let unused = |patience| Identity::unused_in(folder.path(), "weir://a/", Path::new("/mnt/"), patience);
         assert!(unused(Duration::ZERO), "nobody ever used it");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_makes_no_sense_is_written_anew() {
+    fn an_invalid_identity_file_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let get = || get(folder.path(), "weir://a/", "/mnt").unwrap();
         let first = get();

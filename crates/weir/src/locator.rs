@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_host_lie_in_the_base() {
+    fn names_without_a_host_resolve_below_the_base() {
         let base = Target::parse("weir://a:1/home/u").unwrap();
         let base = Some(&base);
         for (name, want) in [
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_not_text_keep_their_bytes() {
+    fn names_that_are_not_utf8_keep_their_bytes() {
         let base = Target::parse("weir://a/").unwrap();
         for name in [&b"weir:\xff\n"[..], b"weir://a/\xff%0a"] {
             let Ok(Locator::Remote(target)) = parse(OsStr::from_bytes(name), Bare::Local, Some(&base)) else {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_names_are_usage_errors() {
+    fn invalid_names_are_usage_errors() {
         for name in ["weir:/x", "weir:///x", "weir://h:0/", ""] {
             assert_eq!(parse(name.as_ref(), Bare::Local, None).unwrap_err().code, Exit::Usage, "{name}");
         }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_join() {
+    fn join_puts_one_slash_between_paths() {
         assert_eq!(join(b"/", b"a"), b"/a");
         assert_eq!(join(b"/a", b"b"), b"/a/b");
     }

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_become_messages_of_syslog() {
+    fn log_lines_become_syslog_messages() {
         let line = b"2026-11-26T10:00:55Z  WARN mgr: iod is down\n";
         assert_eq!(message(Level::WARN, 7, line), b"<28>weir[7]: WARN mgr: iod is down");
         assert_eq!(message(Level::ERROR, 7, b"x"), b"<27>weir[7]: x");

@@ -14,7 +14,7 @@ const DISCONNECT_PATIENCE: Duration = Duration::from_secs(2);
 #[derive(clap::Args, Clone)]
 pub struct Connect {
     /// The default file system for names without a host, `weir://host[:port][/directory]` [env: WEIR_URL]
-    // The environment is asked apart: usage lines would show the option as one that must be given.
+    // Read the environment separately: with clap's `env`, usage lines would show the option as required.
     #[arg(long, value_name = "URL")]
     url: Option<OsString>,
     /// Send all file data through the mgr, not directly to and from the iods

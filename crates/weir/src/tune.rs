@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_threshold_is_where_the_faster_way_changes() {
+    fn the_threshold_is_where_the_faster_path_changes() {
         assert_eq!(best(&points(&[0.5, 0.7, 1.5, 3.0])), 4096);
         assert_eq!(best(&points(&[2.0, 1.1, 1.5])), 0);
         assert_eq!(best(&points(&[0.2, 0.9])), ALWAYS_MGR);

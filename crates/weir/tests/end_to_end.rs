@@ -1,4 +1,4 @@
-//! The real binary, end to end: a cluster in its own process, commands in theirs.
+//! End-to-end tests of the `weir` binary: each test runs a cluster and commands as processes.
 
 #[path = "end_to_end/administration.rs"]
 mod administration;

@@ -1,4 +1,4 @@
-//! Messages byte by byte: frames derived by hand from the RFCs, and what damage does to them.
+//! Encoding of messages: frames derived by hand from the RFCs, frames captured from Linux, and damaged frames.
 
 #[path = "messages/captured.rs"]
 mod captured;

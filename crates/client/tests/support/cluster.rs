@@ -1,4 +1,4 @@
-//! A mgr and iods in this process, over a directory that goes when they go.
+//! A cluster of a mgr and iods in this process, in a temporary directory that is removed with it.
 
 use client::{Mount, Options, Target};
 use mgr::{ClusterFile, Mgr};
@@ -15,12 +15,12 @@ pub struct Cluster {
     pub mgr: Option<mgr::Running>,
     pub iods: Vec<Option<iod::Running>>,
     iod_addresses: Vec<SocketAddr>,
-    /// What the mgr and the clients are told instead.
+    /// The iod addresses that the mgr and the clients use: `iod_addresses` as `door` maps them.
     told: Vec<SocketAddr>,
     unix: bool,
-    /// The lease from the next start of the mgr on.
+    /// The lease in seconds, from the next start of the mgr on.
     pub lease_secs: Option<u32>,
-    /// How long capabilities and tickets are good for, from the next start of the mgr on.
+    /// The validity of capabilities and tickets in seconds, from the next start of the mgr on.
     pub capability_secs: Option<u32>,
     /// The policy of the mgr from its next start on.
     pub policy: Option<String>,
@@ -28,18 +28,20 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A new cluster of so many iods.
+    /// Starts a new cluster with `iods` iods.
     #[allow(dead_code)]
     pub async fn start(iods: usize) -> Self {
         Cluster::start_behind(iods, true, |address| address).await
     }
 
-    /// As [`Cluster::start`]; everybody reaches an iod at what `door` makes of its address, and with `unix` by its socket.
+    /// Like [`Cluster::start`]. The mgr and the clients reach each iod at the address that `door` returns, and with
+    /// `unix` also through its Unix socket.
     pub async fn start_behind(iods: usize, unix: bool, door: impl FnMut(SocketAddr) -> SocketAddr) -> Self {
         Cluster::start_with(iods, door, iod::Features::default(), |config| config.unix = unix).await
     }
 
-    /// As [`Cluster::start_behind`], with iods that have these features and are configured so the first time.
+    /// Like [`Cluster::start_behind`], with iods that have these features. `change` adapts their configuration for the
+    /// first start.
     pub async fn start_with(
         iods: usize,
         door: impl FnMut(SocketAddr) -> SocketAddr,
@@ -102,7 +104,7 @@ impl Cluster {
         self.start_mgr(self.target.address()).await;
     }
 
-    /// Starts a mgr that was stopped again at the same address.
+    /// Starts a stopped mgr again at the same address.
     #[allow(dead_code)]
     pub async fn start_mgr_again(&mut self) {
         self.start_mgr(self.target.address()).await;
@@ -123,22 +125,22 @@ impl Cluster {
         self.iods[index] = Some(iod::Iod::start(config).unwrap());
     }
 
-    /// Where an iod keeps its objects.
+    /// Returns the store directory of an iod.
     #[allow(dead_code)]
     pub fn store(&self, index: usize) -> PathBuf {
         self.dir.path().join(format!("iod{index}"))
     }
 
-    /// Mounts it.
+    /// Connects a client to the cluster.
     #[allow(dead_code)]
     pub async fn mount(&self, options: Options) -> Mount {
         Mount::connect(&self.target, options).await.unwrap()
     }
 }
 
-/// Root's options.
+/// Returns client options for root.
 #[allow(dead_code)]
 pub fn options() -> Options {
-    // Requests are counted, whatever else the machine is doing.
+    // Cached sizes never expire, so that request counts do not depend on the speed of the machine.
     Options { cred: Cred::root(), size_valid: std::time::Duration::MAX, ..Options::default() }
 }

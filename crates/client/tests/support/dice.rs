@@ -1,10 +1,10 @@
-//! Random numbers from a seed, which a test that fails has printed.
+//! Random numbers from a seed that the test prints, so that a failure can be repeated.
 
 /// Random numbers (SplitMix64).
 pub struct Dice(pub u64);
 
 impl Dice {
-    /// A number below `n`.
+    /// Returns a number below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -14,7 +14,7 @@ impl Dice {
     }
 }
 
-/// The seed that `WEIR_TEST_SEED` gives, or a new one; it is printed.
+/// Returns the seed from `WEIR_TEST_SEED`, or a new one, and prints it.
 pub fn seed() -> u64 {
     let given = std::env::var("WEIR_TEST_SEED").ok().map(|seed| seed.parse().expect("a number"));
     let seed = given.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64);

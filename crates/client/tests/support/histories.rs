@@ -1,10 +1,9 @@
-//! What readers and writers of a few places did at the same time, and whether that fits one order of all calls (linearizability of registers whose values
-//! are all different).
+//! A history of concurrent reads and writes of registers with unique values, and a check for linearizability.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// One of the places.
+/// One register, which is a place in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slot(pub usize);
 
@@ -17,7 +16,7 @@ pub struct Write {
 }
 
 impl Write {
-    /// What is written, which nobody else writes. 0 is what is there at first.
+    /// Returns the value to write, which no other write has. Every register holds 0 at first.
     pub fn value(&self) -> u64 {
         self.value
     }
@@ -30,7 +29,7 @@ pub struct Read {
     begun: u64,
 }
 
-/// A call that has ended, from one tick of the clock to another, and who made it.
+/// A call that has ended: its process, its value, and the clock ticks of its begin and end.
 #[derive(Clone, Copy)]
 struct Call {
     by: usize,
@@ -51,14 +50,14 @@ struct Calls {
     reads: Vec<Call>,
 }
 
-/// All calls of all places.
+/// All calls on all registers.
 pub struct History {
     clock: AtomicU64,
     slots: Vec<Mutex<Calls>>,
 }
 
 impl History {
-    /// Of so many places, which hold 0.
+    /// Creates the history of `slots` registers that hold 0.
     pub fn new(slots: usize) -> Self {
         let first = Call { by: 0, value: 0, begun: 0, ended: 0 };
         let calls = || Mutex::new(Calls { writes: vec![first], reads: Vec::new() });
@@ -69,31 +68,31 @@ impl History {
         self.clock.fetch_add(1, SeqCst)
     }
 
-    /// A write is about to be asked for, by this process.
+    /// Records that the process `by` is about to write.
     pub fn begin_write(&self, slot: Slot, by: usize) -> Write {
         let begun = self.tick();
         Write { slot, by, value: begun, begun }
     }
 
-    /// It has returned.
+    /// Records that the write has returned.
     pub fn end_write(&self, Write { slot, by, value, begun }: Write) {
         let ended = self.tick();
         self.slots[slot.0].lock().unwrap().writes.push(Call { by, value, begun, ended });
     }
 
-    /// A read is about to be asked for, by this process.
+    /// Records that the process `by` is about to read.
     pub fn begin_read(&self, slot: Slot, by: usize) -> Read {
         Read { slot, by, begun: self.tick() }
     }
 
-    /// It has returned, with this value.
+    /// Records that the read has returned `value`.
     pub fn end_read(&self, Read { slot, by, begun }: Read, value: u64) {
         let ended = self.tick();
         self.slots[slot.0].lock().unwrap().reads.push(Call { by, value, begun, ended });
     }
 
-    /// Panics if a read found a value that was never written or written too late, or one that another write had replaced before the read began; and, of
-    /// calls that are `atomic`, one that is older than what an earlier read had found beside a write that had not returned yet.
+    /// Panics if a read returned a value that was never written, or written only after the read, or replaced before the
+    /// read began. With `atomic`, also panics if a read returned an older value than a read that had ended before.
     pub fn check(&self, atomic: bool) {
         for (number, calls) in self.slots.iter().enumerate() {
             let calls = calls.lock().unwrap();

@@ -1,4 +1,4 @@
-//! An NFS server over the file system in memory, on a real socket: a mgr without iods.
+//! A mgr without iods: an NFS server on a real socket, over a file system in memory.
 
 use bytes::Bytes;
 use client::{Mount, Options, Target};
@@ -34,10 +34,11 @@ impl Callbacks for Back {
     }
 }
 
-/// Sees each request and may change its answer.
+/// A hook that receives each executed request and may change its answer.
 type Meddler = Box<dyn FnMut(&COMPOUND4args, &mut COMPOUND4res) + Send>;
 
-/// Sees each request before it is carried out, and may say at which operation it is to be told to wait.
+/// A hook that receives each request before its execution. It may return the index of the operation to answer with
+/// NFS4ERR_DELAY.
 type Hinderer = Box<dyn FnMut(&COMPOUND4args) -> Option<usize> + Send>;
 
 struct Served {
@@ -46,7 +47,7 @@ struct Served {
     hinderer: Mutex<Option<Hinderer>>,
 }
 
-/// The operations before one of a request, and what that one is answered: DELAY.
+/// Returns the request without the operations from `at` on, and the answer NFS4ERR_DELAY of the operation `at`.
 fn cut(request: &COMPOUND4args, at: usize) -> (COMPOUND4args, nfs_resop4) {
     let later = match &request.argarray[at] {
         nfs_argop4::OP_SETATTR(_) => {
@@ -119,7 +120,7 @@ impl Service for Served {
 pub struct MemoryMgr {
     service: Arc<Served>,
     _running: net::rpc::Server,
-    /// Tells clients what they are to be told, until this is dropped.
+    /// Sends queued callbacks to clients until it is dropped.
     _telling: tokio::task::JoinSet<()>,
     pub target: Target,
 }
@@ -142,13 +143,14 @@ impl MemoryMgr {
         MemoryMgr { service, _running: running, _telling: telling, target }
     }
 
-    /// From now on `meddle` sees each request that was carried out, and may change its answer.
+    /// From now on `meddle` receives each executed request and may change its answer.
     #[allow(dead_code)]
     pub fn meddle(&self, meddle: impl FnMut(&COMPOUND4args, &mut COMPOUND4res) + Send + 'static) {
         *self.service.meddler.lock().unwrap() = Some(Box::new(meddle));
     }
 
-    /// From now on `hinder` sees each request first; from the operation on that it names nothing is carried out, and that one is answered DELAY.
+    /// From now on `hinder` receives each request before its execution. If it returns an index, that operation is
+    /// answered with NFS4ERR_DELAY. Neither that operation nor later ones are executed.
     #[allow(dead_code)]
     pub fn hinder(&self, hinder: impl FnMut(&COMPOUND4args) -> Option<usize> + Send + 'static) {
         *self.service.hinderer.lock().unwrap() = Some(Box::new(hinder));
@@ -158,7 +160,7 @@ impl MemoryMgr {
         Mount::connect(&self.target, options).await.unwrap()
     }
 
-    /// Removes all clients, as if nothing had been heard of them for long: their leases run out, then the courtesy.
+    /// Removes all clients, as after a long silence: their leases expire, and then the courtesy time after the lease.
     #[allow(dead_code)]
     pub async fn expire(&self) {
         for _ in 0..2 {
@@ -166,13 +168,14 @@ impl MemoryMgr {
         }
     }
 
-    /// Lets the leases of all clients run out; what they hold yields to others until they are heard of again.
+    /// Lets the leases of all clients expire. Until a client returns, its state yields to conflicting requests of other
+    /// clients.
     #[allow(dead_code)]
     pub async fn lapse(&self) {
         self.service.server.tick(now().after(Duration::from_secs(100))).await;
     }
 
-    /// Another client opens a file and denies it to everybody else.
+    /// Opens a file as another client that denies all access by others (OPEN4_SHARE_DENY_BOTH).
     #[allow(dead_code)]
     pub async fn open_alone(&self, handle: &Bytes) {
         let fore = channel_attrs4 {
@@ -229,7 +232,7 @@ impl MemoryMgr {
         .await;
     }
 
-    /// Sends a COMPOUND that must succeed, without any connection.
+    /// Executes a COMPOUND that must succeed, without a connection.
     async fn raw(&self, argarray: Vec<nfs_argop4>) -> Vec<nfs_resop4> {
         let body = COMPOUND4args { tag: Bytes::new(), minorversion: 2, argarray }.to_bytes();
         let call = Call {
@@ -249,13 +252,13 @@ impl MemoryMgr {
         reply.resarray
     }
 
-    /// What the server holds.
+    /// Returns how many opens, locks and so on the server holds.
     #[allow(dead_code)]
     pub fn counts(&self) -> state::Counts {
         self.service.server.inspect(|state| state.counts())
     }
 
-    /// Cuts every connection, as a network does.
+    /// Closes every connection, as a network failure does.
     #[allow(dead_code)]
     pub fn cut(&self) {
         for connection in self.service.server.callbacks().connections.lock().unwrap().values() {
@@ -264,7 +267,7 @@ impl MemoryMgr {
     }
 }
 
-/// Root's options.
+/// Returns client options for root.
 #[allow(dead_code)]
 pub fn options() -> Options {
     Options { cred: Cred::root(), ..Options::default() }

@@ -1,4 +1,4 @@
-//! A TCP proxy that counts what passes, and loses connections and loses or alters answers on purpose.
+//! A TCP proxy that counts bytes, cuts connections, and holds back, drops or alters answers on purpose.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes that passed through any of the proxies that share it.
+/// Counts the bytes that pass through all proxies that share the meter.
 #[derive(Default)]
 pub struct Meter {
     passed: Mutex<u64>,
@@ -19,13 +19,13 @@ impl Meter {
         self.more.notify_all();
     }
 
-    /// Bytes so far, both directions.
+    /// Returns the number of bytes so far, in both directions.
     #[allow(dead_code)]
     pub fn passed(&self) -> u64 {
         *self.passed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until so many bytes have passed; false when `over` says that no more will come.
+    /// Waits until `bytes` bytes have passed. Returns false when `over` returns true, because then no more bytes pass.
     #[allow(dead_code)]
     pub fn wait(&self, bytes: u64, mut over: impl FnMut() -> bool) -> bool {
         let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,7 +40,7 @@ impl Meter {
     }
 }
 
-/// A proxy in front of one address; it ends when it is dropped.
+/// A proxy in front of one address; dropping it stops it.
 pub struct Proxy {
     shared: Arc<Shared>,
 }
@@ -56,23 +56,23 @@ struct State {
     target: SocketAddr,
     pairs: HashMap<u64, [TcpStream; 2]>,
     next: u64,
-    /// How many answers pass before all further ones are kept back.
+    /// The number of answers that still pass before the proxy holds back further answers.
     free: u64,
     answers: u64,
-    /// How many runs of bytes are kept back.
+    /// The number of runs of bytes that were held back.
     held: u64,
-    /// What is asked over this connection and later ones is kept back.
+    /// The proxy holds back requests on the connection with this number and on later connections.
     keeping: u64,
-    /// The answer after so many more is thrown away together with its connection.
+    /// The number of answers that pass before the proxy drops one answer with its connection.
     losing: Option<u64>,
     lost: u64,
-    /// Bytes that are replaced in answers, and what they are replaced by.
+    /// The bytes to replace in answers, and their replacement.
     altering: Option<[Vec<u8>; 2]>,
     altered: u64,
-    /// Where random numbers come from while connections are cut at random.
+    /// The state of the random generator while the proxy cuts connections at random.
     random: Option<u64>,
     cuts: u64,
-    /// Connections that could not be led on, as nobody listened there.
+    /// The number of connections that the proxy could not forward, because nothing listened at the target.
     refused: u64,
     stopping: bool,
 }
@@ -84,7 +84,8 @@ impl Shared {
 }
 
 impl State {
-    /// How many bytes a new connection carries before it is cut: 16 KiB to 16 MiB, each size as likely as its double.
+    /// Returns how many bytes a new connection carries before it is cut: 16 KiB to 16 MiB, spread over the powers of
+    /// two.
     fn budget(&mut self) -> u64 {
         let Some(random) = &mut self.random else { return u64::MAX };
         *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -92,7 +93,7 @@ impl State {
         ((16 << 10) + fraction) << power
     }
 
-    /// Replaces the bytes that are to be altered in a run of an answer.
+    /// Replaces all occurrences of the bytes to alter in one run of bytes of an answer.
     fn alter(&mut self, answer: &mut [u8]) {
         let Some([genuine, false_bytes]) = &self.altering else { return };
         let mut at = 0;
@@ -107,7 +108,7 @@ impl State {
     fn cut(&mut self, pair: u64) -> bool {
         let Some(sockets) = self.pairs.remove(&pair) else { return false };
         for socket in sockets {
-            // It may be gone already.
+            // The socket may be closed already.
             let _ = socket.shutdown(Shutdown::Both);
         }
         true
@@ -116,7 +117,7 @@ impl State {
 
 #[allow(dead_code)]
 impl Proxy {
-    /// A proxy to `target` on a free port of this machine.
+    /// Starts a proxy to `target` on a free port of this machine.
     pub fn start(target: SocketAddr, meter: Arc<Meter>) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let state = State {
@@ -143,17 +144,17 @@ impl Proxy {
         Proxy { shared }
     }
 
-    /// Where it listens.
+    /// Returns the address where the proxy listens.
     pub fn address(&self) -> SocketAddr {
         self.shared.address
     }
 
-    /// From now on new connections lead here.
+    /// Forwards new connections to `target` from now on.
     pub fn lead_to(&self, target: SocketAddr) {
         self.shared.state().target = target;
     }
 
-    /// Cuts every connection there is.
+    /// Cuts every open connection.
     pub fn cut(&self) {
         let mut state = self.shared.state();
         let pairs: Vec<u64> = state.pairs.keys().copied().collect();
@@ -163,49 +164,49 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// From now on every new connection is cut after some bytes, as many as the seed has it; those there are, at once.
+    /// Cuts all open connections now, and every new connection after a number of bytes that depends on the seed.
     pub fn cut_at_random(&self, seed: u64) {
         self.shared.state().random = Some(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         self.cut();
     }
 
-    /// No more connections are cut at random; how many were since that began.
+    /// Stops cutting connections at random. Returns how many were cut since [`Proxy::cut_at_random`].
     pub fn calm(&self) -> u64 {
         let mut state = self.shared.state();
         state.random = None;
         std::mem::take(&mut state.cuts)
     }
 
-    /// Keeps answers back after so many have passed. A run of bytes counts as an answer: it is one where nothing is asked
-    /// before the answer before has come.
+    /// Holds back answers after `free` answers have passed. A run of bytes counts as one answer. This is exact if the
+    /// client sends no request before it has the previous answer.
     pub fn hold_answers_after(&self, free: u64) {
         self.shared.state().free = free;
     }
 
-    /// How many connections there were so far.
+    /// Returns the number of connections so far.
     pub fn connections(&self) -> u64 {
         self.shared.state().next
     }
 
-    /// Keeps back what is asked over the connection of this number, counted from 1, and over later ones. It arrives when
-    /// it is let go, though whoever asked may have left.
+    /// Holds back requests on the connection with this number, counted from 1, and on later connections. The server
+    /// receives them after [`Proxy::let_requests_go`], even if the client has disconnected.
     pub fn hold_requests_from(&self, connection: u64) {
         self.shared.state().keeping = connection;
     }
 
-    /// Lets all that was asked and kept back go.
+    /// Releases all requests that the proxy holds back.
     pub fn let_requests_go(&self) {
         self.shared.state().keeping = u64::MAX;
         self.shared.changed.notify_all();
     }
 
-    /// Answers that have passed.
+    /// Returns the number of answers that have passed.
     pub fn answers(&self) -> u64 {
         self.shared.state().answers
     }
 
-    /// Waits until an answer is kept back: whoever sent it has done what it was asked. False when `over` says that none
-    /// will come.
+    /// Waits until an answer is held back, which means that the server has executed the request. Returns false when
+    /// `over` returns true, because then no answer will come.
     pub fn wait_for_held_answer(&self, mut over: impl FnMut() -> bool) -> bool {
         let mut state = self.shared.state();
         while state.held == 0 {
@@ -218,7 +219,7 @@ impl Proxy {
         true
     }
 
-    /// Throws the answers that were kept back away with their connections, and keeps none back any more.
+    /// Drops the answers that are held back together with their connections, and holds back no more answers.
     pub fn drop_answers(&self) {
         self.cut();
         let mut state = self.shared.state();
@@ -226,13 +227,13 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Throws one answer away, and its connection with it, after so many have passed.
+    /// Drops one answer together with its connection, after `passing` answers have passed.
     pub fn lose_answer_after(&self, passing: u64) {
         self.shared.state().losing = Some(passing);
     }
 
-    /// Waits until so many more connections were refused because nobody listened at the target, or `over` says that no more
-    /// will come.
+    /// Waits until `more` further connections were refused because nothing listened at the target, or until `over`
+    /// returns true.
     pub fn wait_for_refusals(&self, more: u64, mut over: impl FnMut() -> bool) {
         let mut state = self.shared.state();
         let wanted = state.refused + more;
@@ -242,23 +243,23 @@ impl Proxy {
         }
     }
 
-    /// From now on replaces some bytes by as many others wherever they are in an answer, in one run of bytes.
+    /// From now on replaces `genuine` by `false_bytes` in answers, wherever `genuine` lies within one run of bytes.
     pub fn alter_answers(&self, genuine: &[u8], false_bytes: &[u8]) {
         assert_eq!(genuine.len(), false_bytes.len(), "an answer keeps its length");
         self.shared.state().altering = Some([genuine.to_vec(), false_bytes.to_vec()]);
     }
 
-    /// Passes answers on as they are again.
+    /// Stops altering answers.
     pub fn leave_answers(&self) {
         self.shared.state().altering = None;
     }
 
-    /// How often bytes were replaced by [`Proxy::alter_answers`].
+    /// Returns how often [`Proxy::alter_answers`] has replaced bytes.
     pub fn altered(&self) -> u64 {
         self.shared.state().altered
     }
 
-    /// Answers thrown away by [`Proxy::lose_answer_after`].
+    /// Returns the number of answers that [`Proxy::lose_answer_after`] has dropped.
     pub fn lost(&self) -> u64 {
         self.shared.state().lost
     }
@@ -268,7 +269,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.state().stopping = true;
         self.cut();
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect(self.shared.address);
     }
 }
@@ -288,7 +289,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
             shared.changed.notify_all();
             continue;
         };
-        // A proxy must not add to how long small messages take.
+        // The proxy must not add to the latency of small messages.
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let (Ok(client_too), Ok(server_too)) = (client.try_clone(), server.try_clone()) else { continue };
         let (Ok(client_end), Ok(server_end)) = (client.try_clone(), server.try_clone()) else { continue };
@@ -306,7 +307,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     }
 }
 
-/// Passes bytes on until either side ends or the connection is cut.
+/// Forwards bytes until either side closes the connection or the proxy cuts it.
 fn pump(shared: &Shared, pair: u64, mut from: TcpStream, mut to: TcpStream, answers: bool, budget: &Mutex<u64>) {
     let mut buffer = vec![0; 256 << 10];
     while let Ok(len @ 1..) = from.read(&mut buffer) {
@@ -324,7 +325,7 @@ fn pump(shared: &Shared, pair: u64, mut from: TcpStream, mut to: TcpStream, answ
         let allowed = {
             let mut left = budget.lock().unwrap_or_else(PoisonError::into_inner);
             if *left < len as u64 && shared.state().random.is_none() {
-                // It is calm again, for those that were made before too.
+                // Random cuts have ended, also for connections that were opened before.
                 *left = u64::MAX;
             }
             let allowed = (*left).min(len as u64);
@@ -345,7 +346,7 @@ fn pump(shared: &Shared, pair: u64, mut from: TcpStream, mut to: TcpStream, answ
     shared.changed.notify_all();
 }
 
-/// Whether an answer may pass; waits while answers are kept back.
+/// Returns whether an answer may pass. Waits while the proxy holds back answers.
 fn let_through(shared: &Shared, pair: u64) -> bool {
     let mut state = shared.state();
     state.losing = match state.losing {

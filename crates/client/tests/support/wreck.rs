@@ -1,4 +1,4 @@
-//! A cluster whose stores are kept as they were, to be damaged and started again and again.
+//! A stopped cluster whose stores a test damages, starts, and restores from a copy, again and again.
 
 use crate::dice::Dice;
 use bytes::Bytes;
@@ -19,21 +19,21 @@ use wire::admin::{CheckReply, Group, PROGRAM, SCRUB, ScrubAction, ScrubArgs, Scr
 use wire::rpc::{Auth, AuthSys};
 use xdr::Xdr;
 
-/// What the files have, by name.
+/// The content of the files, by name.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// The head of the file of an object.
+/// The length of the header of an object file.
 const HEAD: u64 = 4096;
 const IODS: usize = 4;
 /// How long a start, a scrub or a repair may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Bytes that tell where they are from.
+/// Returns bytes that depend on their position and on `seed`; none of them is 0.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(31).wrapping_add(at >> 8).wrapping_add(seed * 7) % 251) as u8 + 1).collect()
 }
 
-/// The stores as they were left, and as they were before that.
+/// Copies of the stores of a stopped cluster: the final state (`base`) and an earlier state (`older`).
 pub struct Yard {
     dir: TempDir,
     file: ClusterFile,
@@ -43,7 +43,7 @@ pub struct Yard {
     files: Files,
 }
 
-/// A directory with stores.
+/// The working directory with the stores that a test damages and starts.
 pub struct Wreck {
     dir: PathBuf,
     file: ClusterFile,
@@ -51,14 +51,14 @@ pub struct Wreck {
     addresses: Vec<SocketAddr>,
 }
 
-/// A cluster that runs over one.
+/// A cluster that runs on the stores of a [`Wreck`].
 pub struct Running {
     pub target: Target,
     mgr: mgr::Running,
     iods: Vec<Option<iod::Running>>,
 }
 
-/// What was done to which file.
+/// The damage that was done to one file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Damage {
     path: PathBuf,
@@ -77,7 +77,7 @@ fn mounting() -> Options {
     Options { cred: Cred::root(), ..Options::default() }
 }
 
-/// The files below a directory, without sockets, relative to it and in order.
+/// Returns the regular files below a directory, as sorted relative paths.
 fn files_below(dir: &Path) -> Vec<PathBuf> {
     let (mut found, mut dirs) = (Vec::new(), vec![dir.to_owned()]);
     while let Some(at) = dirs.pop() {
@@ -101,7 +101,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Copies a file; a hole stays one.
+/// Copies a file; holes stay holes.
 fn copy_file(from: &Path, to: &Path) -> std::io::Result<()> {
     let (from, to) = (std::fs::File::open(from)?, std::fs::File::create(to)?);
     to.set_len(from.metadata()?.len())?;
@@ -116,7 +116,7 @@ fn copy_file(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The first byte from here on that is on the disk: a hole has no bits.
+/// Returns the first offset at or after `at` that holds data, because a hole has no bits to flip.
 fn data_from(path: &Path, at: u64) -> Option<u64> {
     seek(std::fs::File::open(path).unwrap(), SeekFrom::Data(at)).ok()
 }
@@ -136,7 +136,8 @@ async fn put(mount: &Mount, name: &str, offset: u64, content: &[u8]) {
 }
 
 impl Yard {
-    /// A cluster that was used, and stopped twice: in between is what older copies are of.
+    /// Builds the stores in two periods of use. Copies them after the first period (`older`) and after the second
+    /// period (`base`).
     pub async fn build(mirrors: u32, checksums: bool) -> Yard {
         let dir = tempfile::tempdir().unwrap();
         let work = dir.path().join("work");
@@ -154,14 +155,14 @@ impl Yard {
             iod.stop();
         }
         let mut yard = Yard { dir, file, mirrors, checksums, addresses, files: Files::new() };
-        yard.first_days().await;
+        yard.write_first_files().await;
         copy(&work, &yard.dir.path().join("older"));
-        yard.later_days().await;
+        yard.change_files().await;
         copy(&work, &yard.dir.path().join("base"));
         yard
     }
 
-    async fn first_days(&mut self) {
+    async fn write_first_files(&mut self) {
         let running = self.wreck().start().await.unwrap();
         let mount = Mount::connect(&running.target, mounting()).await.unwrap();
         for (seed, (name, len)) in
@@ -179,7 +180,7 @@ impl Yard {
         running.stop().await;
     }
 
-    async fn later_days(&mut self) {
+    async fn change_files(&mut self) {
         let running = self.wreck().start().await.unwrap();
         let mount = Mount::connect(&running.target, mounting()).await.unwrap();
         let root = mount.root();
@@ -220,7 +221,7 @@ impl Yard {
         Wreck { dir, file, mirrors: self.mirrors, addresses: self.addresses.clone() }
     }
 
-    /// The stores as they were.
+    /// Restores the stores from the final copy.
     pub fn restore(&self) -> Wreck {
         copy(&self.dir.path().join("base"), &self.dir.path().join("work"));
         self.wreck()
@@ -244,12 +245,13 @@ impl Yard {
 }
 
 impl Damage {
-    /// Whether it was done to the metadata store.
+    /// Returns whether the damage is in the metadata store.
     pub fn is_of_the_mgr(&self) -> bool {
         self.path.starts_with("mgr")
     }
 
-    /// Whether other bytes may be read without an error: those of an object that was changed in place, in a store without block checksums.
+    /// Returns whether a read may return other bytes without an error. It may if an object was changed in place, in a
+    /// store without block checksums.
     pub fn excuses(&self, yard: &Yard) -> bool {
         let in_place = match self.how {
             How::Flipped { at, .. } => at >= HEAD,
@@ -259,7 +261,7 @@ impl Damage {
         is_object(&self.path) && in_place && !yard.checksums
     }
 
-    /// Whether an object certainly lost bytes that it had.
+    /// Returns whether an object certainly lost bytes.
     pub fn loses_bytes(&self, yard: &Yard) -> bool {
         is_object(&self.path)
             && !self.excuses(yard)
@@ -273,7 +275,8 @@ impl Damage {
 }
 
 impl Wreck {
-    /// Damages a file; `None` if there is no older copy of it that differs.
+    /// Damages a random file. Returns `None` if nothing was done: there is no older copy that differs, or no bit to
+    /// flip.
     pub fn damage(&self, yard: &Yard, dice: &mut Dice) -> Option<Damage> {
         let all = files_below(&self.dir).into_iter().filter(|path| path != Path::new("cluster.toml"));
         let (of_the_mgr, of_iods): (Vec<_>, Vec<_>) = all.partition(|path| path.starts_with("mgr"));
@@ -309,13 +312,13 @@ impl Wreck {
         Some(Damage { path, how })
     }
 
-    /// All objects, with their bytes.
+    /// Returns all object files with their content.
     pub fn objects(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let all = files_below(&self.dir).into_iter().filter(|path| is_object(path));
         all.map(|path| (path.clone(), std::fs::read(self.dir.join(path)).unwrap())).collect()
     }
 
-    /// Every object has the bytes that it had before it was damaged.
+    /// Asserts that every object has the bytes that it had before the damage.
     pub fn compare_objects(&self, yard: &Yard, about: &str) {
         for (path, now) in self.objects() {
             let was = yard.base(&path);
@@ -326,7 +329,7 @@ impl Wreck {
         }
     }
 
-    /// Starts the iods that start, and the mgr; why it does not.
+    /// Starts the mgr, and the iods that can start. Returns the reason if the mgr fails.
     pub async fn start(&self) -> Result<Running, String> {
         let mut iods = Vec::new();
         for (index, address) in self.addresses.iter().enumerate() {
@@ -371,7 +374,7 @@ impl Running {
         self.count(&["up"]) == IODS
     }
 
-    /// How many iods the mgr says one of these things of.
+    /// Returns the number of iods that have one of these states or problems in the status of the mgr.
     fn count(&self, said: &[&str]) -> usize {
         let says = |group: &&Group| {
             let text = |name| match group.get(name) {
@@ -383,13 +386,13 @@ impl Running {
         self.mgr.status().groups.iter().filter(says).count()
     }
 
-    /// Waits until the mgr has reached every iod that runs, and uses it or says that its disk is older.
+    /// Waits until the mgr reports every running iod as up, or reports that its disk is an older copy.
     async fn wait_up(&self) {
         let running = self.iods.iter().flatten().count();
         self.until("the iods are up", async || self.count(&["up", "its disk is an older copy"]) == running).await;
     }
 
-    /// Waits until no file is noted as being written.
+    /// Waits until the mgr counts no unsettled file, which is a file noted as being written.
     async fn settled(&self) {
         self.until("files settle", async || {
             self.check(false).await.counts.iter().all(|(name, n)| name != "files_unsettled" || *n == 0)
@@ -409,7 +412,7 @@ impl Running {
         self.mgr.check(repair).await
     }
 
-    /// Waits until a check finds nothing.
+    /// Waits until a check with repair finds nothing.
     pub async fn until_clean(&self, about: &str) {
         let mut last = CheckReply::default();
         let clean = self.until("clean", async || {
@@ -419,7 +422,7 @@ impl Running {
         assert!(tokio::time::timeout(PATIENCE, clean).await.is_ok(), "{about}: not clean: {:?}", last.findings);
     }
 
-    /// Scrubs all iods that are up; how much was found.
+    /// Scrubs all iods and returns the number of findings. Does nothing and returns 0 if an iod is down.
     pub async fn scrub(&self) -> u64 {
         if !self.all_up() {
             return 0;

@@ -1,11 +1,11 @@
-//! Who may do what: sessions, capabilities, rights, fences.
+//! Access control of an iod: sessions, tickets, capabilities, rights and fences.
 
 use types::{FileId, Fsid, Generation, IodId, Status, StoreId};
 use wire::native::*;
 
 use crate::cluster::{ALL, Client, FSID, Fault, IOD, SESSION, Server, cap, cap_of, cluster_key, key, now};
 
-/// Sends every procedure that takes a capability; answers the statuses.
+/// Calls every procedure that takes a capability for an object; returns the results.
 fn everything(client: &mut Client, cap: &Capability) -> Vec<(Procedure, Result<(), Fault>)> {
     let cap = || cap.clone();
     let mut out = Vec::new();
@@ -40,7 +40,7 @@ fn sign(change: impl FnOnce(&mut (Fsid, FileId, Generation, Rights, u64, u64))) 
 }
 
 #[test]
-fn bad_capabilities_open_nothing() {
+fn every_procedure_refuses_invalid_capabilities() {
     let server = Server::new();
     let mut client = server.local_client(true);
     client.write(1, 0, b"secret").unwrap();
@@ -120,9 +120,9 @@ fn claims_need_the_right_to_administer_the_whole_store() {
     assert_eq!(reply, ClaimReply { taken: true, remembered: Some(claim), highest: None });
 }
 
-/// The disk may be an older copy, which no mgr claims.
+/// After a restart the disk may be an older copy. The mgr does not claim such an iod, so the iod must not serve it.
 #[test]
-fn clients_wait_until_an_iod_is_claimed_after_its_start() {
+fn a_restarted_iod_delays_requests_until_it_is_claimed() {
     let mut server = Server::new();
     let claim = Claim { store: StoreId([1; 16]), epoch: 1, mark: 2, numbers: 3 };
     let args = |expected| {
@@ -149,7 +149,7 @@ fn clients_wait_until_an_iod_is_claimed_after_its_start() {
 }
 
 #[test]
-fn nothing_but_null_before_hello() {
+fn only_null_is_served_before_hello() {
     let server = Server::new();
     let mut client = Client::new(server.tcp());
     client.send(Procedure::Null, &Nothing);
@@ -171,7 +171,7 @@ fn made_up(proof: Proof) -> ProveArgs {
 }
 
 #[test]
-fn bad_tickets_open_no_session() {
+fn invalid_tickets_open_no_session() {
     let server = Server::new();
     let good = key().ticket(FSID, SESSION, now() + 1000);
     let hello = |ticket: &Ticket| HelloArgs::new(ticket, [8; 32], false);
@@ -207,11 +207,12 @@ fn bad_tickets_open_no_session() {
 }
 
 #[test]
-fn without_the_secret_of_a_ticket_no_session_opens_and_no_answer_convinces() {
+fn without_the_ticket_secret_neither_client_nor_iod_can_authenticate() {
     let server = Server::new();
     let good = key().ticket(FSID, SESSION, now() + 1000);
     let args = HelloArgs::new(&good, [8; 32], false);
-    // All that HELLO says can be said by anybody. The proof cannot: neither made up, nor that of the iod, of another connection, or of another ticket.
+    // Anybody can send the public fields of HELLO, but not a valid proof. The iod refuses invented proofs, its own
+    // proof, and the proof of another connection. The client refuses replies that do not match its ticket.
     let mut other = Client::new(server.tcp());
     let reply: HelloReply = other.call(Procedure::Hello, &args).unwrap();
     let of_other = good.check(&args, &reply, ORIGIN).unwrap();
@@ -228,13 +229,13 @@ fn without_the_secret_of_a_ticket_no_session_opens_and_no_answer_convinces() {
         let refused = client.call::<ProveReply>(Procedure::Prove, &made_up(proof(&reply, of_other.proof))).unwrap_err();
         assert_eq!(refused.status(), Status::CapRefused);
         assert_eq!(client.write(1, 0, b"x").unwrap_err().status(), Status::NoSession);
-        // There is one try: the genuine proof comes too late.
+        // A connection has one attempt, so the genuine proof is refused afterwards.
         let genuine = good.check(&args, &reply, ORIGIN).unwrap();
         assert_eq!(client.call::<ProveReply>(Procedure::Prove, &genuine).unwrap_err().status(), Status::Inval);
         assert_eq!(client.stats().unwrap_err().status(), Status::NoSession);
         foreign.iter().for_each(|ticket| assert_eq!(ticket.check(&args, &reply, ORIGIN), Err(Status::CapRefused)));
     }
-    // And whoever changes anything on the way is found out.
+    // The client detects every change of the reply on the way.
     let changes: [fn(&mut HelloReply); 5] = [
         |reply| reply.iod.0[0] ^= 1,
         |reply| reply.verifier.0[0] ^= 1,
@@ -252,7 +253,7 @@ fn without_the_secret_of_a_ticket_no_session_opens_and_no_answer_convinces() {
 }
 
 #[test]
-fn a_connection_that_has_not_proven_itself_replaces_no_other() {
+fn an_unauthenticated_connection_replaces_no_other_connection() {
     let server = Server::new();
     let mut old = server.client();
     old.write(1, 0, b"mine").unwrap();
@@ -270,7 +271,7 @@ fn rights_of_earlier_epochs_end_with_a_claim() {
     let server = Server::new();
     let (mut mgr, mut client) = (server.local_client(true), server.client());
     client.write(1, 0, b"before").unwrap();
-    // That of the tests is of epoch 0.
+    // The sessions of the test clients are of epoch 0.
     let claim = Claim { store: StoreId([1; 16]), epoch: 3, mark: 2, numbers: 3 };
     let claiming = Some(Claiming { expected: 0, next: 100, claim });
     let args = ClaimArgs { cap: mgr.cap(0, Rights::ADMIN), claiming, now: now(), least_epoch: 3, highest: false };
@@ -308,7 +309,7 @@ fn fences_hold_and_survive_a_restart() {
         assert_eq!(client.call::<ReadReply>(Procedure::Read, &read).unwrap().data, "old");
     }
     assert_eq!(server.counter("refused.fenced"), 22);
-    // A fence never goes down, and newer capabilities are welcome.
+    // The generation of a fence never decreases, and newer capabilities are accepted.
     let args = FenceArgs { cap: cap_of(1, 7, ALL), generation: Generation(3) };
     client.call::<Nothing>(Procedure::Fence, &args).unwrap();
     let read = ReadArgs { cap: cap_of(1, 4, ALL), extents: vec![] };

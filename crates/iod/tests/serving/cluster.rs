@@ -1,4 +1,4 @@
-//! What every test needs: an iod in a temporary directory and a client for it.
+//! Common helpers of the tests: an iod in a temporary directory, and a blocking client.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ pub const FSID: Fsid = Fsid(*b"file system test");
 pub const SESSION: u64 = 77;
 pub const ALL: Rights = Rights(7);
 
-/// The identity of every iod, where a test does not say otherwise.
+/// The id of every iod, unless a test sets another one.
 pub const IOD: IodId = IodId([5; 16]);
 
 /// The secret of the cluster.
@@ -26,12 +26,12 @@ pub fn cluster_key() -> Key {
     Key::new([3; 32])
 }
 
-/// What is signed for [`IOD`].
+/// The secret of [`IOD`], which signs tickets and capabilities.
 pub fn key() -> IodKey {
     cluster_key().of_iod(IOD)
 }
 
-/// An empty store of [`IOD`].
+/// Formats an empty store of [`IOD`].
 pub fn format_store(disk: &dyn Disk, features: Features) {
     Store::format_as(disk, FSID, features, IOD).unwrap();
 }
@@ -44,7 +44,7 @@ pub fn config(dir: &Path) -> Config {
     Config::new(dir, FSID, cluster_key(), vec!["127.0.0.1:0".parse().unwrap()])
 }
 
-/// An iod whose directory goes with it.
+/// An iod whose directory is removed when this value is dropped.
 pub struct Server {
     pub running: Option<Running>,
     pub dir: tempfile::TempDir,
@@ -80,7 +80,7 @@ impl Server {
         self.running().counters().iter().find(|c| c.name == name).unwrap_or_else(|| panic!("{name}")).value
     }
 
-    /// A client on TCP with checksums.
+    /// Returns a client on TCP with checksums.
     pub fn client(&self) -> Client {
         self.client_with(true)
     }
@@ -92,7 +92,7 @@ impl Server {
         client
     }
 
-    /// A client on the Unix socket.
+    /// Returns a client on the Unix socket.
     pub fn local_client(&self, checksums: bool) -> Client {
         let mut client = Client::new(UnixStream::connect(self.running().unix_path().unwrap()).unwrap());
         client.hello(checksums).unwrap();
@@ -121,7 +121,7 @@ impl Stream for UnixStream {
     }
 }
 
-/// No stream: for clients that only make messages.
+/// A stream that goes nowhere, for clients that only encode messages.
 pub struct Nowhere;
 
 impl Read for Nowhere {
@@ -146,11 +146,11 @@ impl Stream for Nowhere {
 /// Why a call has no result.
 #[derive(Debug)]
 pub enum Fault {
-    /// The iod refused it.
+    /// The iod refused the request.
     Refused(Failure),
-    /// RPC did not execute it.
+    /// The RPC layer refused the call, so it was not executed.
     NotExecuted(ReplyStat),
-    /// The connection is over.
+    /// The connection has ended.
     Closed,
 }
 
@@ -163,7 +163,7 @@ impl Fault {
     }
 }
 
-/// A blocking client with one request at a time, unless told otherwise.
+/// A blocking client. [`Client::call`] has one request in flight; [`Client::send`] allows more.
 pub struct Client {
     pub stream: Box<dyn Stream>,
     pub checksums: bool,
@@ -174,7 +174,7 @@ pub struct Client {
 
 impl Client {
     pub fn new(stream: impl Stream + 'static) -> Self {
-        // Nothing should ever take this long: a hanging test shall fail, not hang.
+        // No reply should take this long. The timeout makes a test fail that would hang otherwise.
         stream.set_timeout(Duration::from_secs(60));
         Client { stream: Box::new(stream), checksums: false, key: key(), xid: 100 }
     }
@@ -196,7 +196,7 @@ impl Client {
         self.greet(ticket, origin, checksums).map(|(reply, _)| reply)
     }
 
-    /// As [`Client::hello_with`], with the answers to HELLO and PROVE.
+    /// As [`Client::hello_with`]; returns the answers to HELLO and PROVE.
     pub fn greet(
         &mut self,
         ticket: &Ticket,
@@ -232,7 +232,7 @@ impl Client {
         self.xid
     }
 
-    /// The next record.
+    /// Receives the next record.
     pub fn receive(&mut self) -> Result<Bytes, Fault> {
         let mut head = [0; 4];
         self.stream.read_exact(&mut head).map_err(|_| Fault::Closed)?;
@@ -247,7 +247,7 @@ impl Client {
         decoded(self.receive()?, xid)
     }
 
-    /// The number of the last message.
+    /// Returns the xid of the last message.
     pub fn xid(&self) -> u32 {
         self.xid
     }
@@ -257,7 +257,7 @@ impl Client {
         self.reply(xid)
     }
 
-    /// A right at the iod of this client.
+    /// Returns a capability for an object on the iod of this client.
     pub fn cap(&self, object: u64, rights: Rights) -> Capability {
         self.cap_of(object, 1, rights)
     }
@@ -290,7 +290,7 @@ impl Client {
         self.call(Procedure::Write, &args)
     }
 
-    /// Reads and checks what every reply must fulfil.
+    /// Reads a list of ranges and checks the invariants of every reply.
     pub fn read_list(&mut self, object: u64, extents: &[(u64, u32)]) -> Result<ReadReply, Fault> {
         let list = extents.iter().map(|(offset, len)| Extent { offset: *offset, len: *len }).collect();
         let reply: ReadReply =
@@ -299,7 +299,7 @@ impl Client {
         Ok(reply)
     }
 
-    /// The bytes of one range up to the end of the object, holes as zeros.
+    /// Returns the bytes of one range up to the end of the object, with holes as zeros.
     pub fn read(&mut self, object: u64, offset: u64, len: u32) -> Result<Vec<u8>, Fault> {
         Ok(flat(&self.read_list(object, &[(offset, len)])?))
     }
@@ -350,7 +350,7 @@ impl Client {
         self.commit(object).unwrap().verifier
     }
 
-    /// Whether the iod has hung up.
+    /// Whether the iod has closed the connection. Bytes that arrive instead are discarded.
     pub fn is_closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0; 64]), Ok(0) | Err(_))
     }
@@ -375,7 +375,8 @@ impl Xdr for Greeting {
     }
 }
 
-/// Says HELLO with a ticket, checks that the iod has its secret and proves that we have, by a way to exchange records.
+/// Opens a session with a ticket: sends HELLO, checks the proof of the iod, and sends the client's proof with PROVE.
+/// `exchange` sends a request and returns the reply record and the xid.
 pub fn greet<C>(
     ticket: &Ticket,
     origin: Origin,
@@ -396,7 +397,7 @@ pub fn object_args(object: u64) -> ObjectArgs {
     ObjectArgs { cap: cap(object, ALL) }
 }
 
-/// The result in the record of a reply.
+/// Decodes the result in the record of a reply.
 pub fn decoded<R: Xdr>(record: Bytes, xid: u32) -> Result<R, Fault> {
     let mut input = Reader::new(record);
     match decode_message(&mut input).unwrap() {
@@ -419,7 +420,7 @@ pub fn cap_of(object: u64, generation: u32, rights: Rights) -> Capability {
     key().sign_capability(FSID, FileId(object), Generation(generation), rights, now() + 1000, SESSION)
 }
 
-/// Pieces cover the extents in order, lie right to the size, and carry true checksums.
+/// Checks that the pieces cover the extents in order, match the object's size, and carry the right checksums.
 fn check_read(reply: &ReadReply, extents: &[(u64, u32)], checksums: bool) {
     let mut pieces = reply.head.pieces.iter();
     let mut data = reply.data.clone();
@@ -447,7 +448,7 @@ fn check_read(reply: &ReadReply, extents: &[(u64, u32)], checksums: bool) {
     assert!(pieces.next().is_none() && data.is_empty());
 }
 
-/// The bytes of a reply, holes as zeros, without what lies beyond.
+/// Returns the bytes of a reply: holes as zeros, nothing past the end of the object.
 pub fn flat(reply: &ReadReply) -> Vec<u8> {
     let mut data = reply.data.clone();
     let mut out = Vec::new();
@@ -461,7 +462,7 @@ pub fn flat(reply: &ReadReply) -> Vec<u8> {
     out
 }
 
-/// Recognizable bytes without zeros.
+/// Returns pseudo-random bytes of a seed, none of them zero.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)
@@ -474,7 +475,7 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Asks until the answer is yes; a test that waits in vain fails.
+/// Polls `done` until it returns true; panics after 60 seconds.
 pub fn wait_until(mut done: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !done() {

@@ -1,4 +1,4 @@
-//! What does not look like a request: damaged payloads, garbage, half records, silence.
+//! Invalid input: damaged payloads, garbage, incomplete records, and connections without requests.
 
 use std::io::Write;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use xdr::{Segments, Xdr};
 use crate::cluster::{ALL, Client, Fault, Server, cap, pattern, wait_until};
 
 #[test]
-fn a_flipped_bit_in_a_payload_is_noticed_and_nothing_is_written() {
+fn a_payload_with_a_flipped_bit_is_refused_and_not_written() {
     let server = Server::new();
     let mut client = server.client();
     let (old, new) = (pattern(100_000, 1), pattern(100_000, 2));
@@ -30,13 +30,13 @@ fn a_flipped_bit_in_a_payload_is_noticed_and_nothing_is_written() {
         assert_eq!(client.read(1, 0, 100_000).unwrap(), old);
     }
     assert_eq!(server.counter("checksum_failures"), 5);
-    // Without checksums nothing is compared.
+    // A session without checksums compares nothing.
     let mut plain = server.client_with(false);
     plain.write(1, 0, &new).unwrap();
     assert_eq!(plain.read(1, 0, 100_000).unwrap(), new);
 }
 
-/// The status of a call that RPC itself refused.
+/// Returns the status of a call that the RPC layer refused.
 fn not_executed<T: std::fmt::Debug>(result: Result<T, Fault>) -> AcceptStat {
     match result {
         Err(Fault::NotExecuted(ReplyStat::Accepted { stat, .. })) => stat,
@@ -45,7 +45,7 @@ fn not_executed<T: std::fmt::Debug>(result: Result<T, Fault>) -> AcceptStat {
 }
 
 #[test]
-fn calls_that_are_not_served_are_refused_by_rpc() {
+fn calls_of_unknown_programs_and_procedures_are_refused_by_rpc() {
     let server = Server::new();
     let mut client = server.client();
     let header = |program, version, procedure| wire::rpc::CallHeader {
@@ -71,13 +71,13 @@ fn calls_that_are_not_served_are_refused_by_rpc() {
 }
 
 #[test]
-fn garbage_arguments_end_the_connection_after_an_answer() {
+fn garbage_arguments_are_answered_and_end_the_connection() {
     let server = Server::new();
     for procedure in Procedure::ALL.iter().filter(|p| !matches!(p, Procedure::Null | Procedure::Stats)) {
         let mut client = if *procedure == Procedure::Hello { Client::new(server.tcp()) } else { server.client() };
         let xid = client.send(
             *procedure,
-            // As long as the arguments of none.
+            // No procedure has arguments of this length.
             &wire::native::WriteReply { verifier: types::Verifier([1; 8]), stable: true, size: 3 },
         );
         assert_eq!(not_executed(client.reply::<Nothing>(xid)), AcceptStat::GarbageArgs, "{procedure:?}");
@@ -87,7 +87,7 @@ fn garbage_arguments_end_the_connection_after_an_answer() {
 }
 
 #[test]
-fn broken_records_end_the_connection() {
+fn malformed_records_end_the_connection() {
     let server = Server::new();
     let mut client = server.client();
     let read = client.message(Procedure::Read as u32, &ReadArgs { cap: cap(1, ALL), extents: vec![] }).to_bytes();
@@ -112,10 +112,10 @@ fn broken_records_end_the_connection() {
     for (index, bytes) in cases.iter().enumerate() {
         for known in [false, true] {
             let mut client = if known { server.client() } else { Client::new(server.tcp()) };
-            // The iod may hang up in the middle of what is sent.
+            // The iod may close the connection while the test sends.
             let _ = client.stream.write_all(bytes);
             if index == cases.len() - 1 {
-                continue; // only a half record: the iod waits for the rest, which never comes
+                continue; // the record is incomplete, and the iod waits for the rest
             }
             assert!(client.is_closed() || client.is_closed(), "case {index}");
         }
@@ -143,7 +143,7 @@ fn requests_in_many_fragments_are_put_together() {
 }
 
 #[test]
-fn requests_in_single_bytes_are_put_together() {
+fn requests_that_arrive_in_small_pieces_are_put_together() {
     let server = Server::new();
     let mut client = server.client();
     for len in [10, 40_000] {
@@ -160,14 +160,14 @@ fn requests_in_single_bytes_are_put_together() {
 }
 
 #[test]
-fn stalled_peers_are_cut_off_and_hurt_nobody() {
+fn stalled_connections_are_closed_and_other_clients_continue() {
     let server = Server::with(|config| config.stall = Duration::from_millis(100));
     let mut silent = Client::new(server.tcp());
     let mut half = server.client();
     let args = half.write_args(1, false, &[(0, &pattern(500_000, 1))]);
     let record = mark(half.message(Procedure::Write as u32, &args)).to_bytes();
     half.stream.write_all(&record[..200_000]).unwrap();
-    // A peer that asks and does not listen: more replies than the sockets can hold.
+    // This client requests more bytes of replies than the sockets can hold, and reads none.
     let mut deaf = server.client_with(false);
     deaf.write(2, 0, &pattern(1 << 20, 2)).unwrap();
     let read = ReadArgs { cap: cap(2, ALL), extents: vec![Extent { offset: 0, len: 1 << 20 }] };
@@ -186,24 +186,24 @@ fn stalled_peers_are_cut_off_and_hurt_nobody() {
         server.counter("connections.broken") == 3
     });
     assert!(silent.is_closed() && half.is_closed());
-    // Silence between requests is no stall.
+    // A pause between requests is not a stall.
     assert_eq!(good.read(3, 0, 9).unwrap(), b"works");
     assert_eq!(server.counter("connections.broken"), 3);
 }
 
 #[test]
-fn a_known_peer_may_be_silent() {
+fn an_authenticated_connection_may_be_idle() {
     let server = Server::with(|config| config.stall = Duration::from_millis(20));
     let mut quiet = server.client();
     let mut other = Client::new(server.tcp());
-    // When the stranger has been cut off for silence, the quiet one has been silent for longer.
+    // When the iod has closed the unauthenticated connection, the other one has been idle for longer.
     assert!(other.is_closed());
     quiet.write(1, 0, b"here I am").unwrap();
 }
 
 #[test]
-fn too_many_connections_are_turned_away() {
-    // One machine gets no more of them than it leaves.
+fn an_iod_refuses_connections_above_the_limit() {
+    // One machine may hold no more connections than remain free.
     let server = Server::with(|config| config.max_connections = 4);
     let mut first = server.client();
     let _second = server.client();
@@ -214,9 +214,9 @@ fn too_many_connections_are_turned_away() {
     wait_until(|| Client::new(server.tcp()).hello(true).is_ok());
 }
 
-/// Whatever comes, the iod answers or hangs up, and lives.
+/// The iod answers every record or closes the connection, and continues to serve.
 #[test]
-fn random_records_do_no_harm() {
+fn random_records_do_not_stop_the_iod() {
     let server = Server::new();
     let bytes = prop::collection::vec(any::<u8>(), 0..400);
     let flips = prop::collection::vec(any::<(u16, u8)>(), 0..4);

@@ -1,4 +1,4 @@
-//! What answers at the address of an iod and is none: it says to everything that all is well, and notes what it is asked for.
+//! A false iod: a server at the address of an iod that answers every request with success and records the requests.
 
 use bytes::Bytes;
 use std::io::{Read, Write};
@@ -10,10 +10,10 @@ use wire::rpc::record::{Mark, mark};
 use wire::rpc::{Message, ReplyHeader, decode_message};
 use xdr::{Reader, Writer, Xdr};
 
-/// Procedures that it was asked for, with their arguments.
+/// The procedures that clients called, with their arguments.
 pub type Heard = Arc<Mutex<Vec<(u32, Bytes)>>>;
 
-/// An answer to HELLO with all that is no secret of an iod.
+/// An answer to HELLO with everything about an iod that is not secret; its proof is invalid.
 pub fn known_to_all(iod: IodId, fsid: Fsid) -> HelloReply {
     HelloReply {
         iod,
@@ -28,7 +28,7 @@ pub fn known_to_all(iod: IodId, fsid: Fsid) -> HelloReply {
     }
 }
 
-/// Answers HELLO so, in threads of its own, until the listener is shut down.
+/// Serves connections in threads of its own until the listener is shut down; answers HELLO with `answer`.
 pub fn listen(listener: TcpListener, answer: HelloReply) -> Heard {
     let heard = Heard::default();
     let told = heard.clone();

@@ -1,4 +1,4 @@
-//! Disks that are full or slow to admit it.
+//! Full and read-only disks.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,13 +8,13 @@ use types::Status;
 
 use crate::cluster::{FSID, Server, config, pattern};
 
-/// A small file system in memory; unmounted when dropped.
+/// A small tmpfs, which is unmounted when this value is dropped.
 struct Small {
     dir: tempfile::TempDir,
 }
 
 impl Small {
-    /// `None` where mounting is not allowed.
+    /// Mounts the file system; `None` where mounting is not allowed.
     fn mount(bytes: usize) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         if run("mount", &["-t", "tmpfs", "-o", &format!("size={bytes}"), "none"], dir.path()) {
@@ -35,7 +35,7 @@ impl Drop for Small {
     }
 }
 
-/// Runs a command on a directory; answers whether it succeeded.
+/// Runs a command on a directory; returns whether the command succeeded.
 fn run(command: &str, args: &[&str], dir: &Path) -> bool {
     Command::new(command).args(args).arg(dir).status().is_ok_and(|status| status.success())
 }
@@ -45,7 +45,7 @@ fn start(dir: &Path) -> Server {
 }
 
 #[test]
-fn a_full_disk_is_reported_and_survived() {
+fn a_full_disk_returns_nospc_and_keeps_all_data() {
     let Some(small) = Small::mount(4 << 20) else { return };
     Store::format(&small.path(), FSID).unwrap();
     let server = start(&small.path());
@@ -60,7 +60,7 @@ fn a_full_disk_is_reported_and_survived() {
     };
     assert_eq!(error.status(), Status::NoSpc);
     assert!((2 << 20..4 << 20).contains(&written), "{written}");
-    // A create has no room for its head either, and leaves nothing behind.
+    // A creation finds no space for the head of the object either, and leaves no object.
     let room = pattern(4096, 2);
     let filled = (0..2000).find_map(|i| client.write(1, (1 << 30) + i * 4096, &room).err());
     assert_eq!(filled.expect("the last block is taken at some time").status(), Status::NoSpc);
@@ -71,7 +71,7 @@ fn a_full_disk_is_reported_and_survived() {
     let (reserve, disk) = (stats.capacity / 16, rustix::fs::statvfs(small.dir.path()).unwrap());
     let left = disk.f_bavail * disk.f_frsize;
     assert!((reserve..reserve + 4096).contains(&left), "{left} left");
-    // What has its place can still be written over, until somebody else takes the rest: then too.
+    // Allocated blocks can be overwritten, even after another program has filled the rest of the disk.
     client.write(1, 0, &data).unwrap();
     let filler = small.dir.path().join("filler");
     std::fs::write(&filler, vec![1; 1 << 20]).unwrap_err();
@@ -79,7 +79,7 @@ fn a_full_disk_is_reported_and_survived() {
     assert_eq!(client.write(2, 0, b"x").unwrap_err().status(), Status::NoSpc);
     client.write(1, 0, &data).unwrap();
 
-    // What was there is still right, through a restart on the full disk too.
+    // All written data are intact, also after a restart on the full disk.
     for _ in 0..2 {
         let mut client = server.client();
         for block in 0..written >> 20 {
@@ -108,7 +108,7 @@ fn formatting_a_full_disk_leaves_no_store() {
 }
 
 #[test]
-fn a_read_only_disk_is_named() {
+fn a_read_only_disk_is_reported_at_start() {
     let Some(small) = Small::mount(1 << 20) else { return };
     Store::format(&small.path(), FSID).unwrap();
     assert!(run("mount", &["-o", "remount,ro"], small.dir.path()));

@@ -1,4 +1,4 @@
-//! Files that are lent: who gets them, what they show, and how they tell that a loan is over.
+//! Short-circuit reads (LEND): which clients receive the file of an object, and how a client notices that a loan ended.
 
 use std::fs::{File, Permissions};
 use std::io::{IoSliceMut, Read};
@@ -15,13 +15,13 @@ use wire::rpc::record::Mark;
 
 use crate::cluster::{Client, FSID, Fault, Nowhere, Server, cap, cap_of, decoded, key, pattern};
 
-/// A client that takes descriptors.
+/// A client that receives file descriptors.
 struct Borrower {
     client: Client,
     stream: UnixStream,
 }
 
-/// What was lent.
+/// A lent file and the description of the loan.
 struct Borrowed {
     file: File,
     loan: Loan,
@@ -68,7 +68,7 @@ impl Borrowed {
         bytes
     }
 
-    /// Whether both signs say so.
+    /// Whether the loan is valid: the head of the file is unchanged, and the file has not been removed.
     fn is_good(&self) -> bool {
         let mut mark = vec![0; self.loan.mark.len()];
         self.file.read_exact_at(&mut mark, 0).unwrap();
@@ -77,7 +77,7 @@ impl Borrowed {
 }
 
 #[test]
-fn a_lent_file_shows_the_object_as_it_is_and_cannot_be_written() {
+fn a_lent_file_shows_current_bytes_and_cannot_be_written() {
     let server = Server::new();
     let mut borrower = Borrower::new(&server);
     let (mut writer, bytes) = (server.client(), pattern(100_000, 1));
@@ -86,7 +86,7 @@ fn a_lent_file_shows_the_object_as_it_is_and_cannot_be_written() {
     let lent = borrower.borrow(1);
     assert_eq!(lent.read(0, 200_000), bytes);
     assert_eq!(lent.file.metadata().unwrap().len(), lent.loan.begin + 100_000);
-    // Written and cut afterwards.
+    // The lent file shows later writes and truncations.
     writer.write(1, 99_999, b"xyz").unwrap();
     assert_eq!(lent.read(99_998, 9), [bytes[99_998], b'x', b'y', b'z']);
     writer.punch(1, 0, 5).unwrap();
@@ -95,14 +95,14 @@ fn a_lent_file_shows_the_object_as_it_is_and_cannot_be_written() {
     assert!(lent.is_good());
     lent.file.write_at(b"no", 0).unwrap_err();
     lent.file.set_len(0).unwrap_err();
-    // The connection goes on as before, and lends again.
+    // The connection stays usable and lends the file again.
     assert_eq!(borrower.client.read(1, 5, 100).unwrap(), bytes[5..7]);
     assert!(borrower.borrow(1).is_good());
     assert_eq!(server.counter("objects.lent"), 2);
 }
 
 #[test]
-fn a_fence_that_was_answered_is_seen_by_who_borrowed_before() {
+fn a_fence_ends_the_loans_of_the_object() {
     let mut server = Server::new();
     let (mut borrower, mut mgr) = (Borrower::new(&server), server.client());
     mgr.write(1, 0, b"old").unwrap();
@@ -123,7 +123,7 @@ fn a_fence_that_was_answered_is_seen_by_who_borrowed_before() {
 }
 
 #[test]
-fn a_removed_object_is_not_taken_for_the_next_one_of_its_number() {
+fn removal_ends_a_loan_even_if_the_object_is_created_again() {
     let server = Server::new();
     let (mut borrower, mut mgr) = (Borrower::new(&server), server.client());
     mgr.write(1, 0, b"first").unwrap();
@@ -138,7 +138,7 @@ fn a_removed_object_is_not_taken_for_the_next_one_of_its_number() {
 }
 
 #[test]
-fn nothing_is_lent_over_tcp_nor_where_it_is_switched_off_nor_without_the_right() {
+fn lend_is_refused_over_tcp_or_if_disabled_or_without_a_valid_capability() {
     let refused =
         |client: &mut Client, cap| client.call::<LendReply>(Procedure::Lend, &ObjectArgs { cap }).unwrap_err().status();
     let server = Server::new();
@@ -163,7 +163,7 @@ fn nothing_is_lent_over_tcp_nor_where_it_is_switched_off_nor_without_the_right()
 }
 
 #[test]
-fn stores_with_block_checksums_and_stores_in_memory_lend_nothing() {
+fn lend_is_not_supported_with_block_checksums_or_disks_in_memory() {
     let mut server = Server::new();
     server.running.take().unwrap().stop();
     let dir = server.dir.path().join("summed");
@@ -194,7 +194,7 @@ fn stores_with_block_checksums_and_stores_in_memory_lend_nothing() {
 }
 
 #[test]
-fn only_who_could_open_the_files_gets_them() {
+fn lend_is_refused_to_users_who_cannot_open_the_files_themselves() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("only root can be somebody else: nothing is tested");
         return;
@@ -207,7 +207,7 @@ fn only_who_could_open_the_files_gets_them() {
     let outcome = std::thread::scope(|scope| {
         let somebody = scope.spawn(|| {
             let nobody = rustix::process::Uid::from_raw(65534);
-            // Of this thread alone.
+            // This system call changes the user of this thread only.
             rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
             let mut borrower = Borrower::new(&server);
             let lent = borrower.lend(cap(1, Rights::READ)).map(|lent| lent.is_some());

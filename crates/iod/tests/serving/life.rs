@@ -1,4 +1,4 @@
-//! Starting, stopping, restarting, and directories that are not what they should be.
+//! Start, stop, restart and kill of an iod, and directories without a valid store.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -41,7 +41,7 @@ fn a_restart_changes_the_verifier_and_keeps_the_bytes() {
 }
 
 #[test]
-fn stopping_is_clean_and_gives_the_store_back() {
+fn stop_closes_all_connections_and_unlocks_the_store() {
     let mut server = Server::new();
     let _idle = server.tcp();
     let mut clients: Vec<_> = (0..5).map(|_| server.client()).collect();
@@ -63,7 +63,7 @@ fn stopping_is_clean_and_gives_the_store_back() {
 }
 
 #[test]
-fn two_iods_on_one_directory() {
+fn a_second_iod_on_the_same_directory_is_refused() {
     let server = Server::new();
     let error = start_error(&server.store_dir());
     assert!(matches!(error, StoreError::InUse(_)));
@@ -73,7 +73,7 @@ fn two_iods_on_one_directory() {
 }
 
 #[test]
-fn directories_that_hold_no_store() {
+fn errors_say_why_a_directory_cannot_be_used_as_a_store() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let missing = start_error(&path("missing"));
@@ -92,7 +92,7 @@ fn directories_that_hold_no_store() {
 }
 
 #[test]
-fn formatting_never_touches_a_store_and_can_be_repeated_when_cut_off() {
+fn format_refuses_an_existing_store_and_completes_an_interrupted_one() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("a/b");
     let iod = Store::format(&store, FSID).unwrap();
@@ -109,14 +109,14 @@ fn formatting_never_touches_a_store_and_can_be_repeated_when_cut_off() {
     assert_ne!(Store::format(&cut_off, FSID).unwrap(), iod);
     Store::open(&cut_off).unwrap();
 
-    // Objects without a FORMAT file are somebody's data.
+    // Objects without a FORMAT file may be user data, so formatting refuses the directory.
     fs::remove_file(cut_off.join("FORMAT")).unwrap();
     fs::create_dir(cut_off.join("objects/00")).unwrap();
     assert!(matches!(Store::format(&cut_off, FSID), Err(StoreError::NotEmpty { .. })));
 }
 
 #[test]
-fn stores_of_others_and_damaged_ones_are_left_alone() {
+fn foreign_newer_and_damaged_stores_are_refused_and_not_changed() {
     let server = Server::new();
     let dir = server.store_dir();
     let mut server = server;
@@ -145,7 +145,7 @@ fn stores_of_others_and_damaged_ones_are_left_alone() {
 }
 
 #[test]
-fn a_taken_address_is_named() {
+fn an_address_in_use_is_named_in_the_error() {
     let server = Server::new();
     let dir = tempfile::tempdir().unwrap();
     Store::format(&dir.path().join("s"), FSID).unwrap();
@@ -158,7 +158,7 @@ fn a_taken_address_is_named() {
 }
 
 #[test]
-fn long_paths_get_their_socket_elsewhere() {
+fn a_store_with_a_long_path_gets_its_socket_in_another_directory() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("x".repeat(120));
     Store::format(&store, FSID).unwrap();
@@ -176,21 +176,21 @@ fn long_paths_get_their_socket_elsewhere() {
     assert_eq!(running.unix_path(), None);
 }
 
-/// Not a test of its own: the iod that [`killing_an_iod_loses_nothing_that_it_had`] starts and kills.
+/// Not a test: the iod process that [`a_killed_iod_keeps_all_stable_writes`] starts and kills.
 #[test]
-fn the_iod_to_be_killed() {
+fn iod_process_for_the_kill_test() {
     let Some(dir) = std::env::var_os(TO_BE_KILLED) else { return };
     let running = Iod::start(config(Path::new(&dir))).unwrap();
     fs::write(Path::new(&dir).join("port.new"), running.addrs()[0].port().to_string()).unwrap();
     fs::rename(Path::new(&dir).join("port.new"), Path::new(&dir).join("port")).unwrap();
-    // Ends with the test that started it, should that not get to the kill.
+    // If the test ends without killing this process, its standard input closes and the process ends.
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
 const TO_BE_KILLED: &str = "WEIR_TEST_IOD_TO_BE_KILLED";
 
 #[test]
-fn killing_an_iod_loses_nothing_that_it_had() {
+fn a_killed_iod_keeps_all_stable_writes() {
     let dir = tempfile::tempdir().unwrap();
     format_store(&iod::Local::new(dir.path().join("store")), iod::Features::default());
     let store = dir.path().join("store");
@@ -198,7 +198,7 @@ fn killing_an_iod_loses_nothing_that_it_had() {
     let mut before = None;
     for round in 0..3u64 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "life::the_iod_to_be_killed", "--nocapture"])
+            .args(["--exact", "life::iod_process_for_the_kill_test", "--nocapture"])
             .env(TO_BE_KILLED, &store)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -215,7 +215,7 @@ fn killing_an_iod_loses_nothing_that_it_had() {
             assert_eq!(client.read(old + 1, 0, 200_000).unwrap(), data);
         }
         client.write_list(round + 1, true, &[(0, &data)]).unwrap();
-        // A request half sent when it dies.
+        // The iod dies while a request is partly sent.
         let args = client.write_args(100 + round, false, &[(0, &data)]);
         let record = mark(client.message(Procedure::Write as u32, &args)).to_bytes();
         client.stream.write_all(&record[..150_000]).unwrap();
@@ -228,14 +228,14 @@ fn killing_an_iod_loses_nothing_that_it_had() {
 }
 
 #[test]
-fn secrets_stay_secret() {
+fn debug_output_of_the_configuration_hides_the_secret() {
     let config = iod::Config::new("/d", FSID, Key::new([0x77; 32]), vec![]);
     let text = format!("{config:?}");
     assert!(text.contains("[secret]") && !text.contains("119") && !text.contains("7777"), "{text}");
 }
 
 #[test]
-fn objects_that_are_not_ours_are_corrupt_and_never_overwritten() {
+fn objects_with_invalid_heads_are_corrupt_and_never_overwritten() {
     let mut server = Server::new();
     let mut client = server.client();
     for id in 1..=4 {
@@ -273,13 +273,13 @@ fn objects_that_are_not_ours_are_corrupt_and_never_overwritten() {
     let listed = client.list(0, 100).unwrap().entries;
     let listed: Vec<_> = listed.iter().map(|e| (e.object.0, e.damaged)).collect();
     assert_eq!(listed, [(1, true), (2, true), (3, true), (4, false), (5, true)]);
-    // Only who asks for its removal gets rid of it.
+    // Only REMOVE discards a corrupt object.
     client.remove(1).unwrap();
     client.write(1, 0, b"anew").unwrap();
 }
 
 #[test]
-fn traces_of_uncommitted_objects_count_as_absent_and_are_made_anew() {
+fn remains_of_uncommitted_objects_count_as_missing_objects() {
     let mut server = Server::new();
     server.client().write_list(1, true, &[(0, b"committed")]).unwrap();
     drop(server.running.take());

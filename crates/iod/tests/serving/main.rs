@@ -1,4 +1,4 @@
-//! An iod on real sockets, driven by a small blocking client.
+//! Tests of an iod on real sockets, with a small blocking client.
 
 mod access;
 mod cluster;

@@ -1,4 +1,4 @@
-//! Any history of operations on objects against plain vectors.
+//! Random histories of operations on objects, compared with a model of plain byte vectors.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ enum Op {
     Restart,
 }
 
-/// Mostly offsets near page borders, where mistakes live.
+/// Draws an offset: anywhere, near a page border, or zero.
 fn offset() -> impl Strategy<Value = u32> {
     prop_oneof![
         0..300_000u32,
@@ -108,7 +108,7 @@ fn apply(client: &mut Client, model: &mut Vec<u8>, object: u64, op: &Op, seed: u
                 assert_eq!((data, hole), (None, None));
                 return;
             }
-            // Where data are is the file system's choice, but skipped bytes are zeros and holes hold none.
+            // The local file system decides which ranges are data. Skipped bytes and holes must be zeros in the model.
             let first = data.unwrap_or(size);
             assert!(from <= first && first <= size);
             assert!(model[*offset as usize..first as usize].iter().all(|b| *b == 0));
@@ -129,7 +129,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_history_reads_as_the_model(ops in prop::collection::vec(op(), 1..60), way in 0..3u32) {
+    fn any_history_of_operations_matches_the_model(ops in prop::collection::vec(op(), 1..60), way in 0..3u32) {
         let mut server = Server::new();
         let connect = |server: &Server| match way {
             0 => server.client(),

@@ -1,4 +1,6 @@
-//! News of objects that NFS clients have written: told to the mgr before the client is answered.
+//! Write reports (NEWS) and size questions (LENGTHS): requests with which the mgr serves iods that NFS clients use.
+//!
+//! The iod reports an NFS write to the mgr before it answers the client.
 
 use std::thread;
 
@@ -9,7 +11,7 @@ use crate::cluster::{ALL, Client, FSID, Server, cap, key, now};
 
 const OBJECT: FileId = FileId(7);
 
-/// A client with the session of the mgr.
+/// Returns a client with the session of the mgr.
 fn mgr(server: &Server) -> Client {
     let mut client = Client::new(server.tcp());
     let ticket = key().ticket(FSID, MGR_SESSION, now() + 1000);
@@ -30,7 +32,7 @@ fn changed(client: &mut Client, cap: Capability) -> bool {
 }
 
 #[test]
-fn who_writes_by_nfs_is_answered_when_the_mgr_knows() {
+fn an_nfs_write_waits_until_the_mgr_has_received_the_write_report() {
     let mut server = Server::new();
     let served = server.running().served();
     let mut mgr = mgr(&server);
@@ -45,21 +47,22 @@ fn who_writes_by_nfs_is_answered_when_the_mgr_knows() {
         let (mgr, served) = (&mut mgr, &served);
         let next = scope.spawn(move || news(mgr, told.number));
         assert!(writer.join().unwrap());
-        // Within its size, under the same layout: no news, but it is remembered for who asks.
+        // A write within the object's size under the same layout needs no report. The iod only marks the object as
+        // changed. SIZE returns this mark to the mgr, not to other clients.
         write(b"world");
         assert!(served.tell_written(OBJECT, 1, size));
         assert!(!changed(&mut client, cap(OBJECT.0, ALL)));
         let longer = write(b"hello world");
         let writer = scope.spawn(move || served.tell_written(OBJECT, 1, longer));
         assert_eq!(next.join().unwrap().written, [OBJECT]);
-        // Stopping lets go of whoever waits.
+        // A stop of the iod ends the wait of the writer.
         drop(server.running.take());
         assert!(!writer.join().unwrap());
     });
 }
 
 #[test]
-fn news_and_changes_are_for_the_mgr_alone() {
+fn only_the_mgr_receives_write_reports() {
     let server = Server::new();
     let (mut mgr, mut client) = (mgr(&server), server.client());
     let args = |cap| NewsArgs { cap, known: 0 };
@@ -71,7 +74,7 @@ fn news_and_changes_are_for_the_mgr_alone() {
 }
 
 #[test]
-fn how_long_files_are_is_asked_of_the_mgr_alone() {
+fn only_the_mgr_receives_and_answers_questions_about_file_sizes() {
     let mut server = Server::new();
     let served = server.running().served();
     let (mut mgr, mut client) = (mgr(&server), server.client());
@@ -80,12 +83,12 @@ fn how_long_files_are_is_asked_of_the_mgr_alone() {
     assert_eq!(refused.unwrap_err().status(), Status::CapRefused);
     let refused = mgr.call::<LengthsReply>(Procedure::Lengths, &args(of_mgr(OBJECT), vec![]));
     assert_eq!(refused.unwrap_err().status(), Status::CapRefused);
-    // Nobody has listened so far.
+    // The mgr has not called LENGTHS yet, so the iod does not wait for an answer.
     assert_eq!(served.file_length(OBJECT), None);
     let mut lengths = move |answers| mgr.call::<LengthsReply>(Procedure::Lengths, &args(of_mgr(STORE_OBJECT), answers));
     thread::scope(|scope| {
         let next = scope.spawn(move || (lengths(vec![]), lengths));
-        // It may not have come yet.
+        // The mgr's call may arrive later than the question, so the test asks until it gets an answer.
         let length = || std::iter::repeat_with(|| served.file_length(OBJECT)).find_map(|length| length).unwrap();
         let asking = scope.spawn(length);
         let (asked, mut lengths) = next.join().unwrap();
@@ -93,7 +96,7 @@ fn how_long_files_are_is_asked_of_the_mgr_alone() {
         let next =
             scope.spawn(move || lengths(vec![Length { number, length: Some(FileLength { file: 55, least: 7 }) }]));
         assert_eq!(asking.join().unwrap(), FileLength { file: 55, least: 7 });
-        // Stopping lets go of whoever waits, on both sides.
+        // A stop of the iod ends the wait of the mgr and of the caller.
         drop(server.running.take());
         let _ = next.join().unwrap();
         assert_eq!(served.file_length(OBJECT), None);

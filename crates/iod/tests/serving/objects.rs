@@ -1,4 +1,4 @@
-//! Every procedure on objects, as a client sees it.
+//! Every procedure on objects, called by a client.
 
 use types::Status;
 use wire::native::{Origin, PieceKind, SeekWhat};
@@ -8,7 +8,7 @@ use crate::cluster::{Server, flat, pattern};
 const MIB: usize = 1 << 20;
 
 #[test]
-fn hello_tells_who_and_how() {
+fn hello_and_prove_report_the_identity_and_limits_of_the_iod() {
     let server = Server::new();
     let mut client = crate::cluster::Client::new(server.tcp());
     let ticket =
@@ -24,9 +24,9 @@ fn hello_tells_who_and_how() {
 }
 
 #[test]
-fn bytes_come_back_on_every_path() {
+fn written_bytes_read_back_over_tcp_and_unix_sockets() {
     let server = Server::new();
-    // Below and above what fits the connection's memory, the head buffer, and the limit for sendfile; odd lengths too.
+    // Lengths below and above the connection's memory, the head buffer and the sendfile limit; some of them are odd.
     let lens = [1, 3, 4096, (16 << 10) - 1, (16 << 10) + 1, 33_333, 65_535, 65_536, 300_001, MIB - 1, MIB];
     let clients = [server.client(), server.client_with(false), server.local_client(true), server.local_client(false)];
     for (way, mut client) in clients.into_iter().enumerate() {
@@ -45,7 +45,7 @@ fn bytes_come_back_on_every_path() {
 }
 
 #[test]
-fn what_is_not_there_reads_as_beyond() {
+fn requests_on_a_missing_object_find_it_empty_and_do_not_create_it() {
     let server = Server::new();
     let mut client = server.client();
     let reply = client.read_list(5, &[(0, 10), (1 << 40, 5)]).unwrap();
@@ -65,7 +65,7 @@ fn what_is_not_there_reads_as_beyond() {
 }
 
 #[test]
-fn holes_are_told_from_data() {
+fn reads_and_seeks_distinguish_holes_from_data() {
     for checksums in [true, false] {
         let server = Server::new();
         let mut client = server.client_with(checksums);
@@ -89,7 +89,7 @@ fn holes_are_told_from_data() {
         assert_eq!(client.seek(9, 1 << 20, SeekWhat::Hole).unwrap(), Some((1 << 20) + (64 << 10)));
         assert_eq!(client.seek(9, (1 << 20) + (64 << 10), SeekWhat::Data).unwrap(), None);
 
-        // A punch makes a hole again and leaves the size.
+        // A punch makes a hole and does not change the size.
         client.punch(9, 4096, 8192).unwrap();
         let reply = client.read_list(9, &[(0, 64 << 10)]).unwrap();
         assert_eq!(reply.head.size, (1 << 20) + (64 << 10));
@@ -100,7 +100,7 @@ fn holes_are_told_from_data() {
 }
 
 #[test]
-fn reserved_room_is_zeros_until_it_is_punched() {
+fn reserved_space_reads_as_zeros_and_a_punch_frees_it() {
     let server = Server::new();
     let mut client = server.client();
     let allocated = |client: &mut crate::cluster::Client| client.size(4).unwrap().allocated;
@@ -112,7 +112,7 @@ fn reserved_room_is_zeros_until_it_is_punched() {
     assert!(size.allocated >= before + (1 << 20), "{} of {before}", size.allocated);
     assert!(client.read(4, 3 << 19, 1 << 19).unwrap() == vec![0; 1 << 19]);
     assert_eq!(client.read(4, 0, 6).unwrap(), b"data\0\0");
-    // Asking again takes nothing more, and shortens nothing.
+    // A second reservation allocates nothing and does not shorten the object.
     client.reserve(4, 1 << 20, 4096).unwrap();
     assert_eq!(client.size(4).unwrap(), size);
     client.write(4, 1 << 20, &pattern(4096, 1)).unwrap();
@@ -125,7 +125,7 @@ fn reserved_room_is_zeros_until_it_is_punched() {
 }
 
 #[test]
-fn a_dense_object_costs_no_search_for_holes() {
+fn reads_of_a_dense_object_do_not_search_for_holes() {
     let server = Server::new();
     let mut client = server.client();
     for block in 0..64 {
@@ -138,7 +138,7 @@ fn a_dense_object_costs_no_search_for_holes() {
 }
 
 #[test]
-fn a_hole_filled_from_behind_is_found_dense_once() {
+fn an_object_written_backwards_is_searched_for_holes_at_most_once() {
     let server = Server::new();
     let mut client = server.client();
     for block in (0..16).rev() {
@@ -153,7 +153,7 @@ fn a_hole_filled_from_behind_is_found_dense_once() {
 }
 
 #[test]
-fn a_thousand_extents_in_one_request() {
+fn one_request_reads_or_writes_a_thousand_extents() {
     let server = Server::new();
     for checksums in [true, false] {
         let mut client = server.client_with(checksums);
@@ -181,7 +181,7 @@ fn overlapping_extents_are_written_in_order() {
 }
 
 #[test]
-fn truncate_cuts_and_extends_with_zeros() {
+fn truncate_shortens_and_extends_with_zeros() {
     let server = Server::new();
     let mut client = server.client();
     client.write(6, 0, &pattern(10_000, 6)).unwrap();
@@ -201,7 +201,7 @@ fn truncate_cuts_and_extends_with_zeros() {
 }
 
 #[test]
-fn removed_objects_are_gone_and_may_be_removed_again() {
+fn removed_objects_are_empty_and_may_be_removed_again() {
     let server = Server::new();
     let mut client = server.client();
     client.write(6, 0, b"old").unwrap();
@@ -232,7 +232,7 @@ fn offsets_beyond_every_limit_are_refused() {
 }
 
 #[test]
-fn lists_walk_over_everything_once() {
+fn list_pages_return_every_object_once() {
     let server = Server::new();
     let mut client = server.client();
     let mut ids: Vec<u64> = (1..40).chain([256, 257, 511, 65_536, 65_793, 1 << 24, (1 << 24) + 1, u64::MAX]).collect();
@@ -261,7 +261,7 @@ fn lists_walk_over_everything_once() {
 }
 
 #[test]
-fn stats_count_and_weigh() {
+fn stats_report_counters_and_free_space() {
     let server = Server::new();
     let mut client = server.client();
     client.write(1, 0, b"four").unwrap();
@@ -279,7 +279,7 @@ fn stats_count_and_weigh() {
 }
 
 #[test]
-fn requests_may_be_sent_ahead_and_are_answered_in_order() {
+fn pipelined_requests_are_answered_in_order() {
     let server = Server::new();
     let mut client = server.client();
     let data = pattern(100_000, 3);

@@ -1,4 +1,4 @@
-//! Peers that take their time, and many of them: bounded in time, memory and number, and of no harm to others.
+//! Slow, silent and numerous connections: the iod limits their time, memory and number, and other clients continue.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,16 +15,16 @@ use wire::rpc::record::mark;
 
 use crate::cluster::{ALL, Client, Server, cap, config, pattern, wait_until};
 
-/// Every byte is progress, but it would never end.
+/// Every byte is progress, but the transfer would take practically forever.
 #[test]
-fn who_writes_or_reads_byte_by_byte_is_cut_off_in_time() {
+fn clients_that_send_or_receive_byte_by_byte_are_disconnected() {
     let server = Server::with(|config| config.stall = Duration::from_millis(400));
     let mut dripping = server.client();
     let args = dripping.write_args(1, false, &[(0, &pattern(500_000, 1))]);
     let record = mark(dripping.message(Procedure::Write as u32, &args)).to_bytes();
     let dripped = std::thread::spawn(move || {
         record.chunks(1).any(|byte| {
-            // Slower than a request has to arrive, whatever the machine.
+            // So slow that the request exceeds the iod's time limit on any machine.
             wait_a_little();
             dripping.stream.write_all(byte).is_err()
         })
@@ -39,12 +39,12 @@ fn who_writes_or_reads_byte_by_byte_is_cut_off_in_time() {
     let seen = over.clone();
     let sipped = std::thread::spawn(move || {
         let mut some = [0; 64];
-        // Slower than a reply has to be taken, whatever the machine.
+        // So slow that the reply exceeds the iod's time limit on any machine.
         while !seen.load(Ordering::Acquire) {
             sipping.stream.read_exact(&mut some).unwrap();
             wait_a_little();
         }
-        // What was on its way comes, and then the end.
+        // The rest of the sent bytes arrives, and then the end of the stream.
         std::io::copy(&mut sipping.stream, &mut std::io::sink()).unwrap_or(0)
     });
 
@@ -60,7 +60,7 @@ fn who_writes_or_reads_byte_by_byte_is_cut_off_in_time() {
     wait_until(|| server.counter("connections.open") == 1);
 }
 
-/// Lets a millisecond pass without sleeping: the time is that of a condition that never comes.
+/// Waits a millisecond without `sleep`: waits for a condition variable that nobody notifies.
 fn wait_a_little() {
     let nothing = std::sync::Condvar::new();
     let lock = std::sync::Mutex::new(());
@@ -68,11 +68,11 @@ fn wait_a_little() {
 }
 
 #[test]
-fn buffers_are_bounded_and_those_who_hold_them_idly_lose_them() {
+fn stalled_connections_lose_their_buffers_when_buffers_run_out() {
     let server = Server::new();
     allow_files(4 * IOD_BUFFERS_MAX as u64);
     let data = pattern(500_000, 1);
-    // More halves of requests than there are buffers.
+    // More partly sent requests than the iod has buffers.
     let half: Vec<_> = (0..IOD_BUFFERS_MAX as u64 + 20)
         .map(|id| {
             let mut client = server.client();
@@ -90,7 +90,7 @@ fn buffers_are_bounded_and_those_who_hold_them_idly_lose_them() {
 }
 
 #[test]
-fn one_address_cannot_take_all_places() {
+fn one_address_cannot_use_all_connections() {
     let server = Server::with(|config| (config.max_connections, config.max_per_peer) = (4, 2));
     let _first = server.client();
     let mut second = server.client();
@@ -102,7 +102,7 @@ fn one_address_cannot_take_all_places() {
 }
 
 #[test]
-fn peers_that_prove_nothing_are_few() {
+fn the_oldest_unauthenticated_connections_are_closed_above_a_limit() {
     let server = Server::new();
     let many = STRANGERS_PER_MACHINE_MAX + 50;
     let mut strangers: Vec<_> = (0..many).map(|_| Client::new(server.tcp())).collect();
@@ -112,10 +112,10 @@ fn peers_that_prove_nothing_are_few() {
 }
 
 #[test]
-fn peers_that_prove_nothing_go_soon() {
+fn unauthenticated_connections_are_closed_after_a_time_limit() {
     let server = Server::with(|config| config.stall = Duration::from_secs(2));
     let (mut good, mut silent, mut busy) = (server.client(), Client::new(server.tcp()), Client::new(server.tcp()));
-    // One that asks something all the time does not last longer.
+    // A connection that sends requests all the time does not stay open longer.
     let (mut asked, began) = (0, std::time::Instant::now());
     let record = mark(busy.message(Procedure::Stats as u32, &Nothing)).to_bytes();
     while busy.stream.write_all(&record).is_ok() && busy.receive().is_ok() {
@@ -126,9 +126,9 @@ fn peers_that_prove_nothing_go_soon() {
     good.write(1, 0, b"here I am").unwrap();
 }
 
-/// Not a test of its own: the iod whose memory [`a_thousand_idle_sessions_take_little_memory`] looks at.
+/// Not a test: the iod process whose memory [`a_thousand_idle_sessions_take_little_memory`] measures.
 #[test]
-fn the_iod_to_be_measured() {
+fn iod_process_for_the_memory_test() {
     let Some(dir) = std::env::var_os(TO_BE_MEASURED) else { return };
     let running = Iod::start(config(dir.as_ref())).unwrap();
     println!("\nport {}", running.addrs()[0].port());
@@ -147,7 +147,7 @@ fn a_thousand_idle_sessions_take_little_memory() {
     let store = dir.path().join("store");
     crate::cluster::format_store(&iod::Local::new(&store), iod::Features::default());
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "overload::the_iod_to_be_measured", "--nocapture"])
+        .args(["--exact", "overload::iod_process_for_the_memory_test", "--nocapture"])
         .env(TO_BE_MEASURED, &store)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -160,7 +160,7 @@ fn a_thousand_idle_sessions_take_little_memory() {
         client.hello(true).unwrap();
         client
     };
-    // What the first of all takes is not theirs.
+    // The first session allocates shared memory, which does not count for the measured sessions.
     let mut first = client();
     first.write(1, 0, &pattern(100_000, 1)).unwrap();
     let before = memory(&child);
@@ -179,14 +179,14 @@ fn a_thousand_idle_sessions_take_little_memory() {
     child.wait().unwrap();
 }
 
-/// Bytes of memory that a process has in use.
+/// Returns the resident memory of a process in bytes.
 fn memory(child: &Child) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() * 1024
 }
 
-/// Lets this process have so many files open, if the system allows.
+/// Raises the limit of open files of this process; returns whether `count` files are allowed.
 fn allow_files(count: u64) -> bool {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= count) {

@@ -1,4 +1,4 @@
-//! Records without sockets: the same answers, on a disk in memory.
+//! Requests without sockets: [`Peer`] executes records directly, on a disk in memory.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn hello(peer: &mut Peer, client: &mut Client) -> HelloReply {
 }
 
 #[test]
-fn a_whole_life_without_a_socket() {
+fn committed_objects_survive_power_cuts_of_a_disk_in_memory() {
     let disk = Memory::new("disk of a test", 1 << 30);
     format_store(&disk, iod::Features::default());
     let mut client = Client::new(Nowhere);

@@ -1,4 +1,4 @@
-//! PULL: bytes from one iod to another and within one, what stops it, and who may ask for it.
+//! PULL, which copies bytes from one iod to another or within one: its result, its errors, and its access checks.
 
 use std::net::TcpListener;
 
@@ -10,7 +10,7 @@ use crate::cluster::{ALL, Client, FSID, Fault, Server, cluster_key, config, form
 
 const OTHER: IodId = IodId([6; 16]);
 
-/// A right of the mgr at an iod, or of another iod there on its behalf.
+/// Returns a capability for an iod, for the mgr or for another iod that acts on its behalf.
 fn sign(at: &Server, object: u64, generation: u32, rights: Rights, session: u64) -> Capability {
     let key = cluster_key().of_iod(at.running().iod());
     key.sign_capability(FSID, FileId(object), Generation(generation), rights, now() + 1000, session)
@@ -23,7 +23,7 @@ fn server(sums: bool) -> Server {
     Server { running: Some(Iod::start(config(&store)).unwrap()), dir }
 }
 
-/// Another iod, which has objects of the same numbers.
+/// Starts another iod, which has objects of the same numbers.
 fn another(sums: bool) -> Server {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
@@ -31,7 +31,7 @@ fn another(sums: bool) -> Server {
     Server { running: Some(Iod::start(config(&store)).unwrap()), dir }
 }
 
-/// A client that is the mgr.
+/// Returns a client with the session of the mgr.
 fn mgr(server: &Server) -> Client {
     session(server, MGR_SESSION)
 }
@@ -44,7 +44,7 @@ fn session(server: &Server, number: u64) -> Client {
     client
 }
 
-/// Into object 1 of `target`, from object 2 of `source`.
+/// Returns the arguments of a PULL into object 1 of `target` from object 2 of `source`.
 fn args(target: &Server, source: &Server, extents: &[(u64, u64, u32)]) -> PullArgs {
     let extents = extents.iter().map(|(from, to, len)| PullExtent { from: *from, to: *to, len: *len }).collect();
     let (iod, address) = (source.running().iod(), source.running().addrs()[0]);
@@ -59,7 +59,7 @@ fn pull(client: &mut Client, args: &PullArgs) -> Result<PullReply, Fault> {
     client.call(Procedure::Pull, args)
 }
 
-/// The whole object.
+/// Returns all bytes of an object.
 fn content(server: &Server, object: u64) -> Vec<u8> {
     let mut client = server.client();
     let size = client.size(object).unwrap().size;
@@ -67,7 +67,7 @@ fn content(server: &Server, object: u64) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_are_copied_between_iods_and_within_one() {
+fn pull_copies_bytes_between_iods_and_within_one() {
     for (of_source, of_target) in [(false, false), (true, false), (false, true), (true, true)] {
         for within in [false, true] {
             let (one, other) = (server(of_target), another(of_source));
@@ -75,7 +75,7 @@ fn bytes_are_copied_between_iods_and_within_one() {
             let mut from = pattern(3 << 20, 1);
             source.client().write(2, 0, &from[..1 << 20]).unwrap();
             source.client().write(2, 1 << 20, &from[1 << 20..2 << 20]).unwrap();
-            // A hole at its end and nothing behind: zeros, whatever the target held.
+            // The source ends with a hole. The hole and the range past its end must overwrite the target with zeros.
             source.client().truncate(2, 5 << 19).unwrap();
             from[2 << 20..].fill(0);
             let mut want = pattern(4 << 20, 9);
@@ -93,7 +93,7 @@ fn bytes_are_copied_between_iods_and_within_one() {
             assert!(content(&one, 1) == want, "within {within}, checksums {of_source} {of_target}");
             let (pulled, copied) = (one.counter("bytes.pulled"), one.counter("bytes.copied"));
             assert_eq!((pulled, copied), if within { (0, asked.len()) } else { (asked.len(), 0) });
-            // What is copied is made where there was nothing.
+            // PULL creates a missing target object.
             let mut asked = args(&one, source, &[(0, 100, 1 << 20)]);
             asked.cap = sign(&one, 3, 1, Rights::WRITE, MGR_SESSION);
             assert_eq!(pull(&mut mgr(&one), &asked).unwrap().size, 100 + (1 << 20));
@@ -103,7 +103,7 @@ fn bytes_are_copied_between_iods_and_within_one() {
 }
 
 #[test]
-fn only_the_mgr_may_ask() {
+fn only_the_mgr_may_send_pull() {
     let (one, other) = (server(false), another(false));
     other.client().write(2, 0, b"secret").unwrap();
     let good = args(&one, &other, &[(0, 0, 6)]);
@@ -124,7 +124,7 @@ fn only_the_mgr_may_ask() {
     ] {
         assert_eq!(refused(&bad), status, "{bad:?}");
     }
-    // What is shown to the source it judges itself; of its own this one judges it.
+    // The source iod checks the capability for the source. If the source is on the same iod, the target iod checks it.
     let source_cap = |at: &Server, object, rights, session| sign(at, object, 1, rights, session);
     for (object, rights, session) in [
         (2, ALL, MGR_SESSION),
@@ -148,13 +148,13 @@ fn only_the_mgr_may_ask() {
     assert_eq!(refused(&same), Status::Inval);
     assert_eq!(one.client().size(1).unwrap().size, 0, "nothing of this has written");
     assert_eq!(pull(&mut mgr(&one), &good).unwrap().done, 6);
-    // Who reads for the mgr may do nothing else.
+    // A session for reading on behalf of the mgr allows nothing else.
     let mut reader = session(&other, PULL_SESSION);
     assert_eq!(pull(&mut reader, &good).unwrap_err().status(), Status::CapRefused);
 }
 
 #[test]
-fn a_source_that_cannot_be_read_stops_it_and_nothing_else_does() {
+fn pull_stops_if_the_source_cannot_be_read_and_for_no_other_reason() {
     let (one, other) = (server(false), another(false));
     other.client().write(2, 0, &pattern(1 << 20, 1)).unwrap();
     let mut mgr = mgr(&one);
@@ -164,7 +164,7 @@ fn a_source_that_cannot_be_read_stops_it_and_nothing_else_does() {
         assert_eq!(reply.size, 0);
         (reply.done, reply.stopped.is_some())
     };
-    // Nobody there; somebody who never says anything; somebody else; nowhere.
+    // Three bad addresses: a listener that never answers, a port without a listener, and another iod.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for address in [silent.local_addr().unwrap(), gone, one.running().addrs()[0]] {
@@ -178,14 +178,14 @@ fn a_source_that_cannot_be_read_stops_it_and_nothing_else_does() {
     let mut bad = good.clone();
     bad.source.iod = IodId([7; 16]);
     assert_eq!(stopped(&bad), (0, true));
-    // Fenced there.
+    // The source object is fenced.
     other.client().fence(2, 5).unwrap();
     assert_eq!(stopped(&good), (0, true));
     assert_eq!(one.counter("pulls.stopped"), 6);
     let mut newer = good;
     newer.source.cap = sign(&other, 2, 5, Rights::READ, PULL_SESSION);
     assert_eq!(pull(&mut mgr, &newer).unwrap().done, 1 << 20);
-    // Fenced here.
+    // The target object is fenced.
     one.client().fence(1, 5).unwrap();
     assert_eq!(pull(&mut mgr, &newer).unwrap_err().status(), Status::Fenced);
 }

@@ -1,4 +1,4 @@
-//! Connections that take the place of earlier ones: nothing of those is carried out afterwards.
+//! Connections that replace older connections of the same client: the iod executes no later request of the old ones.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -42,7 +42,7 @@ fn a_newer_connection_closes_the_older_ones_and_no_others() {
 }
 
 #[test]
-fn a_request_that_has_come_half_way_is_dropped() {
+fn a_partly_received_request_of_a_replaced_connection_is_dropped() {
     let server = Server::new();
     let mut old = connected(&server, 1);
     old.write(1, 0, &pattern(1000, 1)).unwrap();
@@ -82,7 +82,7 @@ fn hello(peer: &mut Peer, client: &mut Client, incarnation: u64) {
 }
 
 #[test]
-fn hello_is_answered_after_the_changes_under_way_and_before_the_others() {
+fn hello_waits_for_running_writes_and_stops_new_ones_of_old_connections() {
     let disk = Memory::new("disk of a test", 1 << 20);
     format_store(&disk, iod::Features::default());
     let served = Arc::new(Served::new(Store::open_on(Arc::new(disk.clone())).unwrap(), &cluster_key()));
@@ -94,7 +94,7 @@ fn hello_is_answered_after_the_changes_under_way_and_before_the_others() {
     }
     let args = client.write_args(1, false, &[(0, b"first")]);
     record::<WriteReply>(slow, &mut client, Procedure::Write, &args).unwrap();
-    // The disk takes its time over the next write.
+    // The disk blocks the next write until the test continues.
     let (go_on, hold) = mpsc::channel::<()>();
     let (began, begin) = mpsc::channel();
     disk.inject(move |operation, _| {
@@ -115,10 +115,10 @@ fn hello_is_answered_after_the_changes_under_way_and_before_the_others() {
             hello(new, &mut Client::new(Nowhere), 2);
             told.send(()).unwrap();
         });
-        // A change that has not begun when the new connection comes never does.
+        // The iod never begins a change of an old connection after the new connection has sent its proof.
         wait_until(|| {
             let mut client = Client::new(Nowhere);
-            // Refused before it comes to the disk, which is held.
+            // Until the replacement, the iod refuses this write of object 0 without the disk, which is blocked.
             let args = client.write_args(0, false, &[]);
             matches!(record::<WriteReply>(waiting, &mut client, Procedure::Write, &args), Err(Fault::Closed))
         });

@@ -1,4 +1,4 @@
-//! Many connections at once.
+//! Concurrent requests from many connections.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -8,7 +8,7 @@ use wire::native::PieceKind;
 use crate::cluster::{Server, pattern};
 
 #[test]
-fn writers_of_one_object_do_not_disturb_each_other() {
+fn concurrent_writes_to_one_object_are_all_kept() {
     let server = Server::new();
     const WRITERS: u64 = 8;
     const BLOCK: u64 = 10_007;
@@ -35,7 +35,7 @@ fn writers_of_one_object_do_not_disturb_each_other() {
 }
 
 #[test]
-fn readers_see_old_or_new_bytes_or_none_while_others_cut_and_punch() {
+fn readers_see_only_written_bytes_or_zeros_during_truncate_and_punch() {
     let server = Server::new();
     const LEN: u32 = 256 << 10;
     let stop = AtomicBool::new(false);
@@ -68,7 +68,7 @@ fn readers_see_old_or_new_bytes_or_none_while_others_cut_and_punch() {
 }
 
 #[test]
-fn commits_that_meet_share_the_work() {
+fn concurrent_commits_share_directory_syncs() {
     let server = Server::new();
     const OBJECTS: u64 = 40;
     thread::scope(|scope| {
@@ -82,7 +82,8 @@ fn commits_that_meet_share_the_work() {
             });
         }
     });
-    // One sync for each object; the folder they share is synced at most once for each, plus the two above it.
+    // Each object is synced once. Their common directory is synced at most once for each object, and the two parent
+    // directories once each.
     assert_eq!(server.counter("syncs.object"), 4 * OBJECTS);
     assert!(server.counter("syncs.directory") <= 4 * OBJECTS + 2);
     let mut client = server.client();

@@ -1,4 +1,4 @@
-//! Waits for a future on this thread.
+//! Runs a future to completion on the calling thread.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The result of `future`.
+/// Waits for `future` and returns its result.
 pub fn block<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let waker = Arc::new(Unpark(std::thread::current())).into();

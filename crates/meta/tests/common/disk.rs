@@ -1,21 +1,21 @@
-//! A disk in memory under the embedded store and its log, which can be held, broken, and cut from its power.
+//! A simulated disk for the embedded store and its log, with held syncs, write errors and power cuts.
 
 use meta::{LogDisk, StorageBackend};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 
-/// A disk with two files, that of the store and that of its log; clones are the same disk.
+/// A disk with two files, the store and its log. Clones share the disk.
 #[derive(Clone, Debug, Default)]
 pub struct Disk(Arc<(Mutex<Inner>, Condvar)>);
 
-/// The file of the log on a disk, at most so many bytes long.
+/// The file of the log. The second field is the largest length in bytes.
 #[derive(Clone, Debug)]
 pub struct LogFile(Disk, u64);
 
-/// Disks write so many bytes whole or not at all.
+/// Sector size in bytes. A disk writes a sector completely or not at all.
 const SECTOR: usize = 512;
-/// Files take room in pieces of so many bytes.
+/// Block size in bytes. Files allocate space in blocks.
 const BLOCK: usize = 4096;
 const STORE: usize = 0;
 const LOG: usize = 1;
@@ -25,17 +25,17 @@ struct Inner {
     files: [Image; 2],
     syncs_held: bool,
     waiting: usize,
-    /// Writes and syncs still to succeed.
+    /// The number of writes and syncs that succeed before the disk breaks.
     budget: Option<usize>,
     operations: usize,
     syncs: [usize; 2],
-    /// Bytes that may be taken by blocks that were written.
+    /// Largest number of bytes in allocated blocks.
     capacity: Option<u64>,
     taken: BTreeSet<(usize, usize)>,
     history: Option<Vec<(usize, Operation)>>,
 }
 
-/// A file: as it reads, and what of that is on stable storage.
+/// The content of a file as read now, and its content on stable storage.
 #[derive(Clone, Debug, Default)]
 struct Image {
     now: Vec<u8>,
@@ -43,7 +43,7 @@ struct Image {
     unsynced: Vec<Operation>,
 }
 
-/// What was done to a file.
+/// An operation on a file.
 #[derive(Clone, Debug)]
 pub enum Operation {
     Len(usize),
@@ -67,7 +67,7 @@ impl Operation {
     }
 }
 
-/// Cuts, or adds zeros; `resize` would write each of them by itself in a program that is not optimised.
+/// Truncates `data` or extends it with zeros. `resize` writes byte by byte in unoptimized builds.
 fn set_len(data: &mut Vec<u8>, len: usize) {
     data.truncate(len);
     data.extend_from_slice(&vec![0; len - data.len()]);
@@ -87,8 +87,8 @@ impl Image {
         }
     }
 
-    /// What is there after a power cut: of what was not synced each piece that a disk writes whole, as far as `kept`
-    /// says, which is given the length of the piece.
+    /// The content after a power cut. Of each unsynced sector, the first `kept(length)` bytes survive. A change of the
+    /// length survives if `kept(1)` is 1.
     fn after_power_cut(&self, kept: &mut dyn FnMut(usize) -> usize) -> Vec<u8> {
         let mut data = self.synced.clone();
         for operation in &self.unsynced {
@@ -136,7 +136,7 @@ impl Inner {
         self.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(taken))
     }
 
-    /// Room for what is written, as files with holes take it.
+    /// Allocates the blocks that a write needs, as a sparse file does.
     fn take_room(&mut self, file: usize, operation: &Operation) -> io::Result<()> {
         if self.capacity.is_none() {
             return Ok(());
@@ -157,7 +157,7 @@ impl Inner {
     }
 }
 
-#[allow(dead_code)] // each test binary uses its own part
+#[allow(dead_code)] // each test binary uses only a part
 impl Disk {
     fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.0.0.lock().expect("disk")
@@ -168,17 +168,17 @@ impl Disk {
         Disk(Arc::new((Mutex::new(Inner { files, ..Inner::default() }), Condvar::new())))
     }
 
-    /// The file of the log, whose ring may have so many bytes.
+    /// The file of the log, whose ring may have `room` bytes.
     pub fn log(&self, room: u64) -> LogFile {
         LogFile(self.clone(), room)
     }
 
-    /// Lets every sync wait from now on.
+    /// Makes every later sync wait for [`Self::release_syncs`].
     pub fn hold_syncs(&self) {
         self.inner().syncs_held = true;
     }
 
-    /// Waits until a sync waits.
+    /// Returns when a sync waits.
     pub fn wait_for_sync(&self) {
         let mut inner = self.inner();
         while inner.waiting == 0 {
@@ -186,54 +186,54 @@ impl Disk {
         }
     }
 
-    /// Lets syncs go on.
+    /// Lets the waiting syncs continue.
     pub fn release_syncs(&self) {
         self.inner().syncs_held = false;
         self.0.1.notify_all();
     }
 
-    /// Fails every write and sync after so many more.
+    /// Fails every write and sync after the next `operations` ones.
     pub fn break_after(&self, operations: usize) {
         self.inner().budget = Some(operations);
     }
 
-    /// From now on files may take so many bytes; those of an empty disk, or of one that had a limit already.
+    /// Limits the bytes that files may allocate. Call it on an empty disk, or to change an earlier limit.
     pub fn limit(&self, capacity: u64) {
         self.inner().capacity = Some(capacity);
     }
 
-    /// Bytes that files may still take.
+    /// Bytes that files may still allocate.
     pub fn free(&self) -> u64 {
         self.inner().free()
     }
 
-    /// Writes and syncs so far.
+    /// The number of writes and syncs so far.
     pub fn operations(&self) -> usize {
         self.inner().operations
     }
 
-    /// Syncs so far, of the store and of the log.
+    /// The number of syncs so far: of the store and of the log.
     pub fn syncs(&self) -> (usize, usize) {
         let [store, log] = self.inner().syncs;
         (store, log)
     }
 
-    /// Remembers everything done from now on.
+    /// Records all operations from now on.
     pub fn record(&self) {
         self.inner().history = Some(Vec::new());
     }
 
-    /// What was done since [`Self::record`].
+    /// The operations since [`Self::record`].
     pub fn history(&self) -> Vec<(usize, Operation)> {
         self.inner().history.clone().expect("recorded")
     }
 
-    /// Does again what another disk did.
+    /// Repeats an operation of another disk.
     pub fn repeat(&self, (file, operation): (usize, Operation)) {
         self.inner().files[file].take(operation);
     }
 
-    /// Bytes of the files as they read now, of the store and of the log.
+    /// The current contents of the store and of the log.
     pub fn contents(&self) -> [Vec<u8>; 2] {
         self.inner().files.clone().map(|image| image.now)
     }
@@ -243,8 +243,8 @@ impl Disk {
         Disk::with(files)
     }
 
-    /// The disk after a power cut: what was synced, and of the writes since then, sector by sector, as many bytes as
-    /// `kept` says, which is given how many there are.
+    /// The disk after a power cut. Synced bytes survive. Of each unsynced sector, the first `kept(length)` bytes
+    /// survive.
     pub fn after_power_cut(&self, mut kept: impl FnMut(usize) -> usize) -> Disk {
         let inner = self.inner();
         Disk::with([&inner.files[STORE], &inner.files[LOG]].map(|image| image.after_power_cut(&mut kept)))

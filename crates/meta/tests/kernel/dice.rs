@@ -1,6 +1,6 @@
-//! Choices decided by a seed (splitmix64).
+//! Random choices from a seed (splitmix64).
 
-/// A stream of choices.
+/// A stream of random choices.
 pub struct Dice(u64);
 
 impl Dice {
@@ -16,12 +16,12 @@ impl Dice {
         ((z ^ (z >> 31)) % end as u64) as usize
     }
 
-    /// One of these.
+    /// One of `choices`.
     pub fn of<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())].clone()
     }
 
-    /// Whether something that happens once in `n` times does.
+    /// True once in `n` calls on average.
     pub fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }

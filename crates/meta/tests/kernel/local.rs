@@ -1,4 +1,4 @@
-//! The kernel's side: a scratch directory, and a thread that becomes whoever acts.
+//! The kernel's side: a scratch directory, and a thread that takes the credentials of the acting user.
 
 use super::plan::{Access, Actor, Change, Op, Path, Times};
 use super::{Answer, Errno, Seen, Tree};
@@ -11,21 +11,21 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
-/// A directory in memory if there is one, removed in the end.
+/// A scratch directory, on tmpfs if `/dev/shm` exists. It is removed on drop.
 pub struct Scratch(tempfile::TempDir);
 
-/// One tree in it.
+/// One tree in the scratch directory.
 pub struct Local(PathBuf);
 
 impl Scratch {
-    /// `None` unless this process may become others and leave files to them.
+    /// `None` unless this process is root and can take the credentials of other users.
     pub fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("temporary directory");
         rustix::process::umask(Mode::empty());
-        // Everybody must be able to reach the trees in it.
+        // All users must be able to reach the trees in the directory.
         chmodat(CWD, dir.path(), Mode::from_raw_mode(0o755), AtFlags::empty()).expect("chmod");
         let other = Actor { uid: 70_001, gid: 80_001, groups: vec![80_002] };
         become_actor(&other).ok()?;
@@ -48,7 +48,8 @@ fn uid(uid: u32) -> Option<Uid> {
     Some(Uid::from_raw(uid))
 }
 
-/// Makes this thread, and no other, act for `actor`: the capabilities go with the effective user and come back with it.
+/// Gives `actor`'s credentials to this thread only. The kernel drops the capabilities with the effective user id and
+/// restores them when root returns.
 fn become_actor(actor: &Actor) -> rustix::io::Result<()> {
     let groups: Vec<_> = actor.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
     set_thread_groups(&groups)?;
@@ -202,9 +203,9 @@ fn stamps(times: Times) -> Timestamps {
     Timestamps { last_access, last_modification }
 }
 
-/// Whether a setting of this machine, which is no rule of POSIX and none of Weir, may refuse the operation: links to what
-/// one could not write (`fs.protected_hardlinks`), and creation over what others have in sticky directories
-/// (`fs.protected_regular`).
+/// Whether a sysctl of this machine, which neither POSIX nor Weir requires, may refuse the operation.
+/// `fs.protected_hardlinks` refuses links to files that the user cannot write. `fs.protected_regular` refuses O_CREAT
+/// on existing files of other users in sticky directories.
 pub fn policy_refuses(actor: &Actor, op: &Op, tree: &Tree) -> bool {
     let set = |name: &str| {
         std::fs::read_to_string(format!("/proc/sys/fs/{name}")).is_ok_and(|text| text.trim().parse() != Ok(0))

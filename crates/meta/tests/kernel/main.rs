@@ -1,8 +1,10 @@
-//! Permissions against the machine's own kernel: the same tree in a scratch directory and in a namespace, the same random
-//! operations by the same users on both, the same answers and the same tree afterwards.
+//! Compares permission checks of a namespace with those of the running kernel.
 //!
-//! `WEIR_TEST_SCALE=full` tries 100,000 cases, `WEIR_TEST_SEED` another seed. Only root can be others: without it nothing
-//! is checked, and the test says so.
+//! The test builds the same tree in a scratch directory and in a namespace. It runs the same random operations as the
+//! same users on both. The answers must agree, and so must the trees afterwards.
+//!
+//! `WEIR_TEST_SCALE=full` runs 100,000 cases. `WEIR_TEST_SEED` sets the seed. Only root can act as other users. Without
+//! root, the test checks nothing and says so.
 
 #[path = "../common/block.rs"]
 mod block;
@@ -17,10 +19,10 @@ use ours::Ours;
 use plan::{Actor, Change, Op};
 use std::collections::BTreeMap;
 
-/// Cases on one tree before another is begun.
+/// Number of cases on one tree before the test builds another.
 const CASES_OF_TREE: u64 = 60;
 
-/// What there is to be seen of a file.
+/// The compared attributes of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seen {
     kind: char,
@@ -28,19 +30,19 @@ pub struct Seen {
     uid: u32,
     gid: u32,
     nlink: u32,
-    /// Of regular files only.
+    /// Zero unless the file is regular.
     size: u64,
 }
 
-/// All files by path, the scratch directory itself as the empty one.
+/// All files by path. The scratch directory itself has the empty path.
 pub type Tree = BTreeMap<String, Seen>;
 
-/// The outcome of an operation: names for a listing, nothing otherwise; or how it failed.
+/// The outcome of an operation: the names for a listing, an empty list for other operations, or the error.
 pub type Answer = Result<Vec<String>, Errno>;
 
-/// The errors that are told apart.
+/// The errors that the comparison distinguishes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-#[allow(missing_docs)] // their names say it
+#[allow(missing_docs)] // the names are those of POSIX
 pub enum Errno {
     Perm,
     Access,
@@ -55,16 +57,16 @@ pub enum Errno {
     Other(i32),
 }
 
-/// Whether two failures are the same, or one of the differences that SEMANTICS.md states.
+/// Whether two errors are equal, or differ in one of the ways that SEMANTICS.md states.
 fn same_failure(op: &Op, kernel: Errno, ours: Errno) -> bool {
     let refusals = [Errno::Access, Errno::Perm];
     kernel == ours
         || match op {
-            // What kind of file it is gets looked at before the right to take its name away.
+            // Weir checks the type of the file before the right to remove its name.
             Op::Unlink { .. } | Op::Rmdir { .. } => {
                 matches!(ours, Errno::IsDir | Errno::NotDir) && refusals.contains(&kernel)
             }
-            // Of two paths that both fail, either is told.
+            // If both paths fail, either error is allowed.
             Op::Rename { .. } | Op::Link { .. } => {
                 kernel == Errno::Access && matches!(ours, Errno::NotDir | Errno::NoEnt)
             }
@@ -72,10 +74,11 @@ fn same_failure(op: &Op, kernel: Errno, ours: Errno) -> bool {
         }
 }
 
-/// How often each operation ended how.
+/// How often each operation ended with each result.
 type Counts = BTreeMap<(&'static str, String), u64>;
 
-/// One change of rights and one operation; nothing is counted for one that a setting of this machine refuses.
+/// Runs one change of permissions and one operation. An operation that a sysctl of this machine may refuse is not
+/// counted.
 fn case(dice: &mut Dice, kernel: &Local, ours: &Ours, counts: &mut Counts) {
     let before = kernel.tree();
     let change = Change::random(dice, &before);
@@ -113,7 +116,7 @@ fn the_namespace_decides_as_the_kernel_does() {
     let mut counts = Counts::new();
     let succeeded = |counts: &Counts, op: &'static str| counts.contains_key(&(op, "ok".into()));
     for tree in 0.. {
-        // Some operations seldom have what they need: it goes on until each has been met.
+        // Some operations rarely find what they need, so continue until each has succeeded once.
         let all = plan::NAMES.iter().all(|op| succeeded(&counts, op));
         let done: u64 = counts.values().sum();
         if done >= cases && (all || done >= 20 * cases) {
@@ -133,7 +136,7 @@ fn the_namespace_decides_as_the_kernel_does() {
     for ((op, told), count) in &counts {
         println!("{op:>10} {told:<10} {count}");
     }
-    // A test that only ever meets refusals would show nothing.
+    // A test that sees only refusals would prove nothing.
     for op in plan::NAMES {
         assert!(succeeded(&counts, op), "{op} never succeeded");
     }

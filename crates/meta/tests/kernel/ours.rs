@@ -1,4 +1,4 @@
-//! The namespace's side: paths walked and operations put together as a client and the NFS server do it.
+//! The namespace's side: walks paths and composes operations as a client and the NFS server do.
 
 use super::block::block;
 use super::plan::{Access, Actor, Change, Op, Path, Times};
@@ -49,7 +49,7 @@ impl Ours {
     pub fn run(&self, actor: &Actor, op: &Op) -> Answer {
         let cred = Cred { uid: actor.uid, gid: actor.gid, groups: actor.groups.clone() };
         self.perform(&cred, op).map_err(|status| match op {
-            // What the face of a client makes of it (link(2)).
+            // A client turns this status into EPERM (link(2)).
             Op::Link { .. } if status == Status::IsDir => Errno::Perm,
             _ => errno(status),
         })
@@ -63,7 +63,7 @@ impl Ours {
         block(self.0.setattr(&root, NOW, attrs.id, &set, false)).expect("setattr");
     }
 
-    /// The directory that a path's last part is in.
+    /// The parent directory of the last component of `path`.
     fn dir(&self, cred: &Cred, path: &Path) -> Result<FileId, Status> {
         let (dir, _) = path.split();
         let parts = dir.split('/').filter(|part| !part.is_empty());
@@ -84,7 +84,7 @@ impl Ours {
         block(self.0.setattr(cred, NOW, id, &set, writable)).map(drop)
     }
 
-    /// Opens what is there: kind first, then rights, then cutting.
+    /// Opens an existing file: checks the type, then the permissions, then truncates.
     fn open(&self, cred: &Cred, attrs: &Attrs, how: Access) -> Result<(), Status> {
         match attrs.kind {
             FileKind::Symlink => return Err(Status::Symlink),
@@ -176,7 +176,7 @@ impl Ours {
         Ok(names)
     }
 
-    /// A client looks at the kind first: the protocol has one operation for both.
+    /// Looks the type up first, as a client does: the protocol has one operation for unlink and rmdir.
     fn remove(&self, cred: &Cred, path: &Path, directory: bool) -> Result<(), Status> {
         let (dir, name) = (self.dir(cred, path)?, path.split().1.as_bytes());
         let is_dir = self.0.lookup(cred, dir, name)?.kind == FileKind::Directory;

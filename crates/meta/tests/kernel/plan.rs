@@ -1,13 +1,13 @@
-//! Random users, random changes of rights, random operations.
+//! Random users, random changes of permissions, random operations.
 
 use super::{Dice, Seen, Tree};
 use types::Renaming;
 
-/// Users that files belong to and that act; 0 passes.
+/// The users that own files and act. User 0 passes all permission checks.
 const UIDS: [u32; 4] = [0, 70_001, 70_002, 70_003];
-/// Their groups.
+/// The groups of these users.
 const GIDS: [u32; 4] = [0, 80_001, 80_002, 80_003];
-/// Last parts of paths that may not be there.
+/// Last components of paths that may not exist.
 const LEAVES: [&str; 8] = ["a", "b", "c", "d", "e", "s", "new", "other"];
 
 /// Every operation.
@@ -32,7 +32,7 @@ pub const NAMES: [&str; 18] = [
     "truncate",
 ];
 
-/// Who acts.
+/// The user that acts.
 #[derive(Clone, Debug)]
 pub struct Actor {
     pub uid: u32,
@@ -48,28 +48,28 @@ impl Actor {
     }
 }
 
-/// A path below the scratch directory, which is the empty one.
+/// A path below the scratch directory. The empty path is the directory itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Path(pub String);
 
 impl Path {
-    /// The directory and the last part.
+    /// The parent directory and the last component.
     pub fn split(&self) -> (&str, &str) {
         self.0.rsplit_once('/').unwrap_or(("", &self.0))
     }
 
-    /// One that is there, or may be made in a directory that is.
+    /// The path of an existing file, or of a new name below one.
     fn random(dice: &mut Dice, tree: &Tree) -> Self {
         if !dice.once_in(3) {
             return Path::there(dice, tree, |_| true);
         }
-        // Below anything but symlinks, which the kernel would follow.
-        let below = Path::any(dice, tree, |seen| seen.kind != 'l' && (seen.kind == 'd' || dice_free(seen)));
+        // Below anything but symlinks, because the kernel would follow them.
+        let below = Path::any(dice, tree, |seen| seen.kind != 'l' && (seen.kind == 'd' || is_empty_file(seen)));
         let leaf = dice.of(&LEAVES);
         Path(if below.0.is_empty() { leaf.into() } else { format!("{}/{leaf}", below.0) })
     }
 
-    /// One that is there, not the scratch directory itself.
+    /// The path of an existing file, but not of the scratch directory itself.
     fn there(dice: &mut Dice, tree: &Tree, fits: impl Fn(&Seen) -> bool) -> Self {
         let paths: Vec<_> = tree.iter().filter(|(path, seen)| !path.is_empty() && fits(seen)).collect();
         match paths.len() {
@@ -84,12 +84,12 @@ impl Path {
     }
 }
 
-/// A few paths lead through what is no directory: files of one size stand for them.
-fn dice_free(seen: &Seen) -> bool {
+/// Whether the file is regular and empty. Through such files a few paths lead that contain a non-directory.
+fn is_empty_file(seen: &Seen) -> bool {
     seen.kind == 'f' && seen.size == 0
 }
 
-/// Rights that root gives before the operation.
+/// Owner, group and mode that root sets before the operation.
 #[derive(Clone, Debug)]
 pub struct Change {
     pub path: Path,
@@ -100,38 +100,38 @@ pub struct Change {
 
 impl Change {
     pub fn random(dice: &mut Dice, tree: &Tree) -> Self {
-        // Directories decide most, and there are few of them.
+        // Most permission checks depend on directories, and the tree has few of them.
         let dirs = dice.once_in(2);
         let path = Path::any(dice, tree, |seen| !dirs || seen.kind == 'd');
         Change { path, uid: dice.of(&UIDS), gid: dice.of(&GIDS), mode: mode(dice) }
     }
 }
 
-/// Modes, with those that allow much more often than the rest.
+/// Modes; those that permit access are much more frequent than the rest.
 fn mode(dice: &mut Dice) -> u32 {
     let class = |dice: &mut Dice| dice.of(&[7, 7, 7, 7, 6, 5, 3, 1, 4, 2, 0]);
     let special = dice.of(&[0, 0, 0, 0, 1, 1, 2, 2, 4, 6, 3, 7]);
     special << 9 | class(dice) << 6 | class(dice) << 3 | class(dice)
 }
 
-/// How a file is opened.
+/// The access mode of an open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     Read,
     Write,
     Both,
-    /// For writing, cutting it to nothing.
+    /// For writing, with O_TRUNC.
     Cut,
 }
 
-/// What utimensat sets.
+/// The times that utimensat(2) sets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Times {
     BothNow,
     BothChosen,
-    /// The time of access only, chosen.
+    /// Only the access time, to a chosen value.
     AccessChosen,
-    /// The time of change only, now.
+    /// Only the modification time, to now.
     ChangeNow,
 }
 
@@ -145,7 +145,7 @@ pub enum Op {
     Readdir {
         path: Path,
     },
-    /// Bits 4, 2, 1.
+    /// `wanted` has the bits 4 (read), 2 (write), 1 (execute).
     Access {
         path: Path,
         wanted: u32,
@@ -208,7 +208,7 @@ pub enum Op {
 impl Op {
     pub fn random(dice: &mut Dice, tree: &Tree) -> Self {
         let path = Path::random(dice, tree);
-        // Opening a pipe waits for its other end, and symlinks would be followed.
+        // Opening a FIFO waits for its other end, and the kernel would follow symlinks.
         let plain = |path: &Path| tree.get(&path.0).is_none_or(|seen| !matches!(seen.kind, 'p' | 'l'));
         let file = if plain(&path) { path.clone() } else { Path::there(dice, tree, |seen| seen.kind == 'f') };
         let to = Path::random(dice, tree);
@@ -219,7 +219,7 @@ impl Op {
             2 => Op::Access { path: file, wanted: dice.below(8) as u32 },
             3 | 4 => Op::Open { path: file, how },
             5 | 6 => Op::Create { path: file, how, exclusive: dice.once_in(3), mode: mode(dice) },
-            // mkdir(2) takes no other bits.
+            // mkdir(2) uses no other mode bits.
             7 => Op::Mkdir { path, mode: mode(dice) & 0o1777 },
             8 => Op::Mknod { path, mode: mode(dice) },
             9 => Op::Symlink { path },
@@ -268,7 +268,7 @@ impl Op {
     }
 }
 
-/// What a tree begins with, made by root: each step is what it is and where.
+/// The operations by which root creates the initial tree.
 pub fn first_tree() -> Vec<Op> {
     let path = |text: &str| Path(text.into());
     let file = |text: &str| Op::Create { path: path(text), how: Access::Write, exclusive: true, mode: 0o666 };

@@ -1,11 +1,11 @@
-//! Random actions: who does what to which names and files.
+//! Random actions: which user applies which operation to which names and files.
 
 use bytes::Bytes;
 use meta::{How, SetXattr};
 use proptest::prelude::*;
 use types::{Cred, FileKind, Renaming, SetAttrs, SetTime, Timestamp};
 
-/// A user, by number.
+/// The credentials of user number `n`.
 pub fn user(n: usize) -> Cred {
     match n {
         0 => Cred::root(),
@@ -15,7 +15,7 @@ pub fn user(n: usize) -> Cred {
     }
 }
 
-/// One file out of those made so far, by any number.
+/// Selects one of the files created so far; the number is taken modulo their count.
 pub type Pick = usize;
 pub type Name = Bytes;
 
@@ -41,9 +41,9 @@ pub enum Op {
 
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// A user does something; the clock moves by so many seconds.
+    /// User, clock step in seconds, operation.
     Do(usize, i64, Op),
-    /// The store is closed and opened.
+    /// Close the store and open it again.
     Reopen,
 }
 
@@ -96,7 +96,7 @@ fn size() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 0..5u64, 3 => any::<u32>().prop_map(u64::from), 1 => any::<u64>()]
 }
 
-/// Each part is there with this probability.
+/// `odds` scales the probability with which each attribute is present.
 fn attrs(odds: f64) -> impl Strategy<Value = SetAttrs> {
     let part = move |p: f64| p.min(0.95);
     (
@@ -144,7 +144,7 @@ fn exist() -> impl Strategy<Value = SetXattr> {
     prop_oneof![3 => Just(SetXattr::Either), 1 => Just(SetXattr::Create), 1 => Just(SetXattr::Replace)]
 }
 
-/// Mostly one of the first few, which are directories with names in them.
+/// Mostly one of the first files, which are directories with entries.
 fn pick() -> impl Strategy<Value = Pick> {
     prop_oneof![3 => 0..5usize, 2 => any::<usize>()]
 }

@@ -1,4 +1,4 @@
-//! The namespace and the reference side by side: every action on both, every answer and every file compared.
+//! Runs each action on the namespace and on the reference, and compares every answer and every file.
 
 use crate::action::{Action, Op, user};
 use crate::block::block;
@@ -14,9 +14,9 @@ const ROOT_MODE: u32 = 0o777;
 pub struct Pair<E> {
     real: Namespace<E>,
     model: Reference,
-    /// Inode number of each handle.
+    /// The inode number of each handle.
     ids: Vec<FileId>,
-    /// Change attribute of the namespace and of the reference, when last seen.
+    /// The change attributes of the namespace and of the reference at the last comparison.
     changes: BTreeMap<Handle, (u64, u64)>,
     now: Timestamp,
 }
@@ -42,7 +42,7 @@ impl<E: Engine> Pair<E> {
         pair
     }
 
-    /// The same with the store closed and opened.
+    /// The same file system after the store was closed and opened again.
     pub fn reopen(self, reopen: &mut impl FnMut(Namespace<E>) -> E) -> Self {
         let Pair { real, model, ids, changes, now } = self;
         let (fsid, created) = (real.fsid(), real.created());
@@ -56,7 +56,7 @@ impl<E: Engine> Pair<E> {
         (h, self.ids[h])
     }
 
-    /// Compares one file; the attributes are those the namespace answered with.
+    /// Compares one file. `real` holds the attributes that the namespace returned.
     fn check(&mut self, h: Handle, real: &Attrs) {
         let node = &self.model.nodes[h];
         let got = (real.id, real.kind, real.mode, real.uid, real.gid, real.nlink, real.size, real.rdev);
@@ -66,7 +66,7 @@ impl<E: Engine> Pair<E> {
         self.check_change(h, real.change);
     }
 
-    /// The change attribute rose if and only if the reference says that something changed.
+    /// Checks that the change attribute grew if and only if the reference recorded a change.
     fn check_change(&mut self, h: Handle, real: u64) {
         let wanted = self.model.nodes[h].changes;
         if let Some((seen, counted)) = self.changes.insert(h, (real, wanted)) {
@@ -293,7 +293,7 @@ impl<E: Engine> Pair<E> {
         }
     }
 
-    /// Reads a directory in small steps.
+    /// Reads a directory two entries at a time and compares the names and attributes.
     fn compare_names(&mut self, cred: &Cred, d: Handle) {
         let mut after = 0;
         let mut names = BTreeMap::new();
@@ -322,7 +322,7 @@ impl<E: Engine> Pair<E> {
         }
     }
 
-    /// Compares everything.
+    /// Compares all files, names and lists of the two sides.
     pub fn compare_all(&mut self) {
         let root = Cred::root();
         for h in 0..self.ids.len() {
@@ -366,7 +366,7 @@ impl<E: Engine> Pair<E> {
         let live = self.model.nodes.iter().filter(|node| !node.gone).count();
         assert_eq!(self.real.files(), Ok(live as u64));
         assert_eq!(self.real.check(), Ok(Vec::new()));
-        // A check that sees one inode at a time finds the same.
+        // A check that holds one inode in memory at a time finds no fault either.
         let memory = CheckMemory { inodes: 1, directories: 1 };
         let found = self.real.check_into(memory, &mut |event| {
             assert!(matches!(event, Event::Looked(_)), "{event:?}");

@@ -1,4 +1,4 @@
-//! Any sequence of operations by several users, compared with the reference on both stores.
+//! Random sequences of operations by several users, compared with a reference on both stores.
 
 mod action;
 #[path = "../common/block.rs"]

@@ -1,10 +1,10 @@
-//! The reference: a namespace as plain vectors and maps, written from the manual pages and not from the code under test.
+//! The reference: a namespace of plain vectors and maps, written from the manual pages, not from the code under test.
 
 use meta::{How, SetXattr};
 use std::collections::BTreeMap;
 use types::{Cred, FileKind, Renaming, SetAttrs, SetTime, Status, Timestamp, limits};
 
-/// A file of the reference, by order of creation; the root is 0.
+/// A file of the reference: its index in order of creation. The root is 0.
 pub type Handle = usize;
 
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ pub struct Node {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    /// Names of a file; a directory that is gone has none.
+    /// Number of names. A removed directory has none.
     pub names: u32,
     pub size: u64,
     pub times: [Timestamp; 4],
@@ -98,7 +98,7 @@ impl Reference {
         if node.kind == FileKind::Directory { Ok(node) } else { Err(Status::NotDir) }
     }
 
-    /// `what`: 'r', 'w' or 'x'.
+    /// Whether `who` has the permission `what`: 'r', 'w' or 'x'.
     pub fn may(&self, who: &Cred, h: Handle, what: char) -> bool {
         let node = &self.nodes[h];
         let digit = |shift: u32| node.mode >> shift & 7;
@@ -197,7 +197,7 @@ impl Reference {
         if node.kind == FileKind::Symlink { Ok(node.target.clone()) } else { Err(Status::WrongType) }
     }
 
-    /// A new inode under a name that is free, without the checks that come before.
+    /// A new inode. The caller has checked the directory and the name.
     fn born(&self, who: &Cred, now: Timestamp, dir: Handle, kind: FileKind, set: &SetAttrs) -> Answer<Node> {
         let parent = &self.nodes[dir];
         let setgid = parent.mode & 0o2000 != 0;
@@ -250,7 +250,7 @@ impl Reference {
         h
     }
 
-    /// The checks before a name is added, up to the one whether it exists.
+    /// The checks before a name is added, up to and including the lookup of the name.
     fn place(&self, who: &Cred, dir: Handle, name: &[u8]) -> Answer<Option<Handle>> {
         check(name)?;
         self.dir(dir)?;
@@ -378,7 +378,7 @@ impl Reference {
         Ok(())
     }
 
-    /// One name of `h` goes; whether it is an orphan now.
+    /// Removes one name of `h`. Returns whether `h` is an orphan now.
     fn unname(&mut self, now: Timestamp, h: Handle) -> bool {
         let node = &mut self.nodes[h];
         node.names -= 1;
@@ -415,7 +415,7 @@ impl Reference {
         }
     }
 
-    /// What the new name stood for, and whether that is an orphan now.
+    /// Returns the file that had the new name, and whether that file is an orphan now.
     pub fn rename(
         &mut self,
         who: &Cred,
@@ -480,7 +480,7 @@ impl Reference {
         Ok(target.map(|t| (t, self.unname(now, t))))
     }
 
-    /// Two names, each with its directory and what it stands for, change what they stand for.
+    /// Exchanges the files of two names. Each tuple holds directory, name and file.
     fn exchange(
         &mut self,
         who: &Cred,
@@ -687,7 +687,7 @@ impl Reference {
         node.xattrs.get(name).cloned().ok_or(Status::NoXattr)
     }
 
-    /// Whether objects are doomed.
+    /// Removes an orphan. Returns whether its objects must be deleted.
     pub fn reap(&mut self, h: Handle) -> bool {
         let node = &mut self.nodes[h];
         if node.gone || node.names > 0 {

@@ -1,4 +1,4 @@
-//! Nobody acts in another's name, takes another's record away, or learns what only those inside may know.
+//! Attacks by false identity: acting as another user, ending foreign client records, reading internal state.
 
 use crate::cluster::Cluster;
 use crate::link::{Link, Place, call};
@@ -16,7 +16,7 @@ use wire::rpc::{AUTH_REJECTEDCRED, Message, RejectStat, ReplyStat, decode_messag
 use xdr::{Reader, Segments, Xdr};
 
 const HERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
-/// Names the socket to the process that is somebody else.
+/// Environment variable with the path of the socket, for the child process of another user.
 const SOCKET: &str = "WEIR_TEST_SOCKET";
 const SOMEBODY: u32 = 65_534;
 
@@ -25,12 +25,12 @@ fn address(cluster: &Cluster) -> SocketAddr {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_is_ended_by_its_own_client_alone() {
+async fn only_the_user_of_a_client_record_can_destroy_it() {
     let cluster = Cluster::new(1, "64K").await;
     let mgr = address(&cluster);
     let mut victim = Peer::new(HERE, mgr, 1000);
     let mut attacker = Peer::new(HERE, mgr, 1001);
-    // Ids do not follow one another.
+    // Client ids are not consecutive.
     let far = |a: u64, b: u64| (a as u32).wrapping_sub(b as u32).min((b as u32).wrapping_sub(a as u32)) > 1000;
     assert!(far(victim.client, attacker.client), "{:x} {:x}", victim.client, attacker.client);
     let idle = Peer::introduce(HERE, mgr, 1000);
@@ -41,7 +41,7 @@ async fn a_record_is_ended_by_its_own_client_alone() {
     assert!(victim.walk("/").is_ok());
 }
 
-/// What the mgr tells a peer that asks how it stands.
+/// The reply of the mgr to a STATUS request from this address.
 fn status(from: Ipv4Addr, mgr: SocketAddr) -> Status {
     let mut link = Link::over(connect_from(from, mgr));
     link.send(call(1, (admin::PROGRAM, admin::VERSION), admin::STATUS, None, Segments::default())).unwrap();
@@ -51,7 +51,7 @@ fn status(from: Ipv4Addr, mgr: SocketAddr) -> Status {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strangers_are_told_that_there_is_an_mgr_and_no_more() {
+async fn status_shows_strangers_only_that_a_mgr_runs() {
     let mut cluster = Cluster::stopped(1, "64K").await;
     cluster.config.exports = vec!["/,clients=127.0.0.2".parse().unwrap()];
     cluster.start_mgr().await;
@@ -61,7 +61,7 @@ async fn strangers_are_told_that_there_is_an_mgr_and_no_more() {
     let names: Vec<&str> = told.groups[0].values.iter().map(|(name, _)| &name[..]).collect();
     assert_eq!(names, ["state", "software"]);
     assert!(status(Ipv4Addr::new(127, 0, 0, 2), mgr).group("iod").is_some());
-    // They do not even get a record of themselves.
+    // The mgr refuses requests of strangers before they can create a client record.
     let mut link = Link::over(connect_from(HERE, mgr));
     let body = COMPOUND4args { argarray: vec![Op::OP_PUTROOTFH], minorversion: 2, ..COMPOUND4args::default() };
     link.send(call(7, (NFS4_PROGRAM, 4), 1, Some(0), body.to_bytes().into())).unwrap();
@@ -71,9 +71,9 @@ async fn strangers_are_told_that_there_is_an_mgr_and_no_more() {
     assert!(Peer::new(Ipv4Addr::new(127, 0, 0, 2), mgr, 0).walk("/").is_ok());
 }
 
-/// By a Unix socket the kernel says who asks.
+/// On a Unix socket the kernel reports the user of the peer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_root_by_saying_so_to_the_unix_socket() {
+async fn the_unix_socket_does_not_trust_a_claimed_uid() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("NOT TESTED: needs root");
         return;
@@ -86,18 +86,18 @@ async fn nobody_is_root_by_saying_so_to_the_unix_socket() {
     let secret = owner.below(&root, "secret").unwrap();
     assert_eq!(owner.patiently(vec![crate::peer::putfh(&secret), Op::OP_SETATTR(args)]).0, NFS4_OK);
     let Some(net::Address::Unix(socket)) = cluster.mgr().nearby().cloned() else { panic!("it has a Unix socket") };
-    // So that everybody gets as far as the socket.
+    // Let all users reach the socket.
     for dir in socket.ancestors().skip(1).take_while(|dir| dir.starts_with(cluster.dir.path())) {
         std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).unwrap();
     }
     let program = cluster.dir.path().join("test");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut somebody = Command::new(&program);
-    somebody.args(["--exact", "callers::as_somebody_else", "--ignored", "--nocapture"]).env(SOCKET, &socket);
+    somebody.args(["--exact", "callers::open_as_another_user", "--ignored", "--nocapture"]).env(SOCKET, &socket);
     let output = somebody.uid(SOMEBODY).gid(SOMEBODY).current_dir("/").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    // Root is believed: a mount asks for others.
+    // The mgr accepts any uid from root, because a mount acts for its users.
     let mut mount = Peer::over(Link::connect(&Place::Unix(socket.clone()), Duration::from_secs(20)).unwrap(), SOMEBODY);
     assert_eq!(mount.open_to_read(&secret), NFS4ERR_ACCESS);
     let mut mount = Peer::over(Link::connect(&Place::Unix(socket), Duration::from_secs(20)).unwrap(), 0);
@@ -109,10 +109,10 @@ fn mode(mode: u32) -> fattr4 {
     fattr4 { attrmask: vec![0, 1 << (FATTR4_MODE - 32)], attr_vals }
 }
 
-/// Run by the test above as another user.
+/// The test above runs this one as another user.
 #[test]
 #[ignore = "run by a test as another user"]
-fn as_somebody_else() {
+fn open_as_another_user() {
     let socket = std::env::var(SOCKET).unwrap();
     let link = Link::connect(&Place::Unix(Path::new(&socket).to_owned()), Duration::from_secs(20)).unwrap();
     let mut liar = Peer::over(link, 0);

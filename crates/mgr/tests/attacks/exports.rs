@@ -1,4 +1,4 @@
-//! Nobody gets a handle of what its exports do not show it, and none that it has leads there.
+//! Attacks on exports: no operation and no old filehandle reaches files outside a client's exports.
 
 use crate::cluster::Cluster;
 use crate::dice::Dice;
@@ -11,9 +11,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use wire::nfs4::nfs_argop4 as Op;
 use wire::nfs4::*;
 
-/// Who sees everything.
+/// The address of a client that sees all files.
 const OWNER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// Who sees what is for all.
+/// The address of a client that sees only what is exported to all clients.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
 
 async fn start(exports: &[&str]) -> (Cluster, SocketAddr) {
@@ -21,7 +21,7 @@ async fn start(exports: &[&str]) -> (Cluster, SocketAddr) {
     restart(&mut cluster, exports).await.map_or_else(|| panic!("no address"), |at| (cluster, at))
 }
 
-/// Starts the mgr with these exports, after it was stopped if it runs.
+/// Starts the mgr with these exports, after stopping it if it runs.
 async fn restart(cluster: &mut Cluster, exports: &[&str]) -> Option<SocketAddr> {
     if let Some(running) = cluster.mgr.take() {
         running.stop().await;
@@ -32,7 +32,7 @@ async fn restart(cluster: &mut Cluster, exports: &[&str]) -> Option<SocketAddr> 
     cluster.mgr().addresses().first().and_then(|address| address.to_string().parse().ok())
 }
 
-/// Tries every operation on each handle: none of them gets as far as the handle.
+/// Tries every operation on each handle. Each must fail with one of the statuses in `why`.
 fn all_are_refused(peer: &mut Peer, handles: &[(&str, &Bytes)], own: &Bytes, why: &[nfsstat4]) {
     for (what, handle) in handles {
         for (name, ops) in operations(handle, own) {
@@ -42,7 +42,7 @@ fn all_are_refused(peer: &mut Peer, handles: &[(&str, &Bytes)], own: &Bytes, why
     }
 }
 
-/// What a directory shows: names, and handles where there are any.
+/// The entries that READDIR shows: names, and filehandles where the mgr gives them.
 fn entries(peer: &mut Peer, dir: &Bytes) -> Result<Vec<(Bytes, Option<Bytes>)>, nfsstat4> {
     let attr_request = Mask::of(&[FATTR4_RDATTR_ERROR, FATTR4_FILEHANDLE]).to_bitmap();
     let args = READDIR4args { dircount: 60_000, maxcount: 60_000, attr_request, ..READDIR4args::default() };
@@ -60,7 +60,7 @@ fn entries(peer: &mut Peer, dir: &Bytes) -> Result<Vec<(Bytes, Option<Bytes>)>, 
 const NESTED: [&str; 4] = ["/,clients=127.0.0.2", "/pub", "/pub/closed,clients=127.0.0.2", "/pub/closed/open"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_export_hides_no_operation_reaches() {
+async fn no_operation_reaches_what_an_export_hides() {
     let (_cluster, mgr) = start(&NESTED).await;
     let mut owner = Peer::new(OWNER, mgr, 0);
     let root = owner.walk("/").unwrap();
@@ -74,16 +74,16 @@ async fn what_an_export_hides_no_operation_reaches() {
     let mut stranger = Peer::new(STRANGER, mgr, 0);
     assert_eq!(stranger.walk("/pub/closed"), Err(NFS4ERR_ACCESS));
     assert_eq!(stranger.read(&link).unwrap(), "seen");
-    // The name is there, and nothing that it could be reached by.
+    // The name is listed, but without a filehandle.
     let shown = entries(&mut stranger, &public).unwrap();
     let handles: Vec<_> = shown.iter().filter(|(name, _)| &name[..] == b"closed").map(|(_, handle)| handle).collect();
     assert_eq!(handles, [&None]);
     assert!(shown.iter().any(|(name, handle)| &name[..] == b"own" && handle.is_some()));
-    // A handle that somebody else was given.
+    // The stranger uses filehandles that the owner received.
     let stolen = [("a directory", &closed), ("a file", &data)];
     all_are_refused(&mut stranger, &stolen, &own, &[NFS4ERR_ACCESS]);
     assert_eq!(owner.read(&data).unwrap(), "SECRET");
-    // Upwards from what it sees there is only the way.
+    // Above an export that the stranger sees, only the path to the export is visible.
     let (status, mut results) = stranger.patiently(vec![putfh(&open), Op::OP_LOOKUPP, Op::OP_GETFH]);
     assert_eq!(status, NFS4_OK);
     let Some(nfs_resop4::OP_GETFH(GETFH4res::NFS4_OK(above))) = results.pop() else { panic!("{results:?}") };
@@ -99,7 +99,7 @@ async fn what_an_export_hides_no_operation_reaches() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn handles_from_before_lead_nowhere() {
+async fn old_handles_are_stale_after_exports_change() {
     let before = ["/,clients=127.0.0.2", "/pub"];
     let (mut cluster, mgr) = start(&before).await;
     let mut owner = Peer::new(OWNER, mgr, 0);
@@ -116,21 +116,21 @@ async fn handles_from_before_lead_nowhere() {
     let mut stranger = Peer::new(STRANGER, mgr, 0);
     assert_eq!(stranger.read(later_data).unwrap(), "SECRET");
 
-    // Closed while the mgr was away.
+    // The directory is closed by another export while the mgr is stopped.
     let at = restart(&mut cluster, &["/,clients=127.0.0.2", "/pub", "/pub/later,clients=127.0.0.2"]).await.unwrap();
     let mut stranger = Peer::new(STRANGER, at, 0);
     let handles = [("a closed directory", later), ("one below", later_deep), ("a file in it", later_data)];
     all_are_refused(&mut stranger, &handles, stays, &[NFS4ERR_STALE]);
     assert_eq!(stranger.walk("/pub/later/deep/data"), Err(NFS4ERR_ACCESS));
-    // Directories keep their handles, and files are found anew.
+    // Directory handles stay valid, and files can be looked up again.
     assert_eq!(stranger.below(stays, "deep").map(|_| ()), Ok(()));
     let found = stranger.walk("/pub/stays/deep/data").unwrap();
     assert_eq!(stranger.read(&found).unwrap(), "SECRET");
-    // The next start with the same exports changes nothing.
+    // A restart with the same exports changes nothing.
     let at = restart(&mut cluster, &["/,clients=127.0.0.2", "/pub", "/pub/later,clients=127.0.0.2"]).await.unwrap();
     assert_eq!(Peer::new(STRANGER, at, 0).read(&found).unwrap(), "SECRET");
 
-    // Moved out of the export while there was none.
+    // A directory is moved out of `/pub` while `/pub` is not exported.
     let at = restart(&mut cluster, &["/,clients=127.0.0.2"]).await.unwrap();
     let mut owner = Peer::new(OWNER, at, 0);
     let (public, private) = (owner.walk("/pub").unwrap(), owner.walk("/priv").unwrap());
@@ -145,7 +145,7 @@ async fn handles_from_before_lead_nowhere() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn terms_hold_for_handles_of_other_terms() {
+async fn each_handle_follows_the_terms_of_its_own_export() {
     let exports = ["/", "/ro,access=ro", "/squashed,squash=all"];
     let (_cluster, mgr) = start(&exports).await;
     let mut peer = Peer::new(STRANGER, mgr, 0);
@@ -156,13 +156,13 @@ async fn terms_hold_for_handles_of_other_terms() {
     let create = make_dir("new");
     let mut make = |dir: &Bytes| peer.patiently(vec![putfh(dir), Op::OP_CREATE(create.clone())]).0;
     assert_eq!(make(&read_only), NFS4ERR_ROFS);
-    // It belongs to root, and root is nobody there.
+    // The directory belongs to root, and this export squashes root.
     assert_eq!(make(&squashed), NFS4ERR_ACCESS);
     assert_eq!(make(&root), NFS4_OK);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_rename_moves_an_export_or_what_is_in_it() {
+async fn renames_cannot_move_an_export_or_cross_its_border() {
     let exports = ["/,clients=127.0.0.2", "/pub", "/pub/a/closed,clients=127.0.0.2", "/pub/late,clients=127.0.0.2"];
     let (_cluster, mgr) = start(&exports).await;
     let mut owner = Peer::new(OWNER, mgr, 0);
@@ -183,7 +183,7 @@ async fn no_rename_moves_an_export_or_what_is_in_it() {
             ((&a, "closed"), (&a, "x")),
             ((&public, "a"), (&public, "b")),
             ((&other, "data"), (&a, "closed")),
-            // Where an export is to begin once there is a directory.
+            // The path of an export whose directory does not exist yet.
             ((&public, "other"), (&public, "late")),
         ] {
             assert_eq!(peer.rename(from, to), NFS4ERR_XDEV, "{from:?} to {to:?}");
@@ -194,11 +194,11 @@ async fn no_rename_moves_an_export_or_what_is_in_it() {
         assert_eq!(peer.rename((&other, "again"), (&a, "data")), NFS4_OK);
         assert_eq!(peer.rename((&a, "data"), (&other, "data")), NFS4_OK);
     }
-    // Out of it and into it.
+    // Renames out of the export and into it.
     assert_eq!(owner.rename((&closed, "inside"), (&public, "x")), NFS4ERR_XDEV);
     assert_eq!(owner.rename((&other, "data"), (&inside, "x")), NFS4ERR_XDEV);
     assert_eq!(owner.rename((&closed, "inside"), (&closed, "x")), NFS4_OK);
-    // Made by whoever may, it is an export at once.
+    // A directory created at the path of an export is that export at once.
     let create = make_dir("late");
     let made = stranger.patiently(vec![putfh(&public), Op::OP_CREATE(create), Op::OP_GETFH]);
     assert_eq!((made.0, made.1.len()), (NFS4ERR_NOFILEHANDLE, 3), "it is made, and no handle of it given");
@@ -206,9 +206,10 @@ async fn no_rename_moves_an_export_or_what_is_in_it() {
     assert_eq!(remove(&mut stranger, &public, "late"), NFS4ERR_XDEV);
 }
 
-/// Renames, new directories and removals at random by somebody who may not enter what is closed: it never gets there, by no handle that it ever had.
+/// A stranger renames, creates and removes directories at random. No handle that the stranger receives ever leads into
+/// a closed directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_walk_of_renames_opens_what_is_closed() {
+async fn random_renames_never_open_a_closed_export() {
     let exports = ["/,clients=127.0.0.2", "/pub", "/pub/a/closed,clients=127.0.0.2", "/pub/b,clients=127.0.0.2"];
     let (_cluster, mgr) = start(&exports).await;
     let seed = std::env::var("WEIR_TEST_SEED").ok().and_then(|text| text.parse().ok());
@@ -240,7 +241,7 @@ async fn no_walk_of_renames_opens_what_is_closed() {
                 let remove = REMOVE4args { target: text(from.1) };
                 stranger.patiently(vec![putfh(&from.0), Op::OP_REMOVE(remove)]);
             }
-            // The owner renames what it likes, too.
+            // The owner renames at random, too.
             2 => drop(owner.rename((&from.0, from.1), (&to.0, to.1))),
             _ => drop(stranger.rename((&from.0, from.1), (&to.0, to.1))),
         }

@@ -1,4 +1,4 @@
-//! Attacks of accounts that have nothing but a socket, on a running mgr and its iods: each is refused, and harms nobody else.
+//! Attacks by clients that have only a socket: the mgr and its iods refuse each, and no other client suffers.
 
 mod callers;
 #[path = "../volume/cluster.rs"]

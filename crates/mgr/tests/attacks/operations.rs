@@ -1,4 +1,4 @@
-//! Every operation that takes a filehandle, or finds one.
+//! All NFS operations that take a filehandle or return one.
 
 use crate::peer::{CURRENT, lookup, make_dir, putfh, text};
 use bytes::Bytes;
@@ -6,7 +6,8 @@ use nfs::attrs::{self, Mask};
 use wire::nfs4::nfs_argop4 as Op;
 use wire::nfs4::*;
 
-/// Each of them as the last of a COMPOUND: with `target` as the current file or the saved one, and `own`, a directory of one's own, as the other.
+/// Each operation as the last one of a COMPOUND. `target` is the current or the saved filehandle. `own`, a directory of
+/// the caller, is the other one.
 pub fn operations(target: &Bytes, own: &Bytes) -> Vec<(&'static str, Vec<Op>)> {
     let one = [on_names(), opens(), on_data()].concat();
     let mut out: Vec<_> = one.into_iter().map(|(name, op)| (name, vec![putfh(target), op])).collect();

@@ -1,4 +1,4 @@
-//! A client that sends any COMPOUND from any address of this machine.
+//! A client that sends arbitrary COMPOUNDs from any address of this machine.
 
 use crate::link::{Link, call};
 use bytes::Bytes;
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 static OWNERS: AtomicU64 = AtomicU64::new(1);
 
-/// A connection from this address.
+/// A TCP connection from the address `from`.
 pub fn connect_from(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddrV4::new(from, 0)).unwrap();
@@ -39,12 +39,12 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A new client that says that it is this user.
+    /// A new client that claims to be user `uid`.
     pub fn new(from: Ipv4Addr, to: SocketAddr, uid: u32) -> Peer {
         Peer::over(Link::over(connect_from(from, to)), uid)
     }
 
-    /// As [`Peer::new`], on a connection that there is.
+    /// As [`Peer::new`], on an existing connection.
     pub fn over(link: Link, uid: u32) -> Peer {
         let (mut peer, sequence) = Peer::met(link, uid);
         let (fore, back) = nfs::testing::bench::linux_channels();
@@ -66,7 +66,7 @@ impl Peer {
         peer
     }
 
-    /// A client that has introduced itself and has no session.
+    /// A client after EXCHANGE_ID, without a session.
     pub fn introduce(from: Ipv4Addr, to: SocketAddr, uid: u32) -> Peer {
         Peer::met(Link::over(connect_from(from, to)), uid).0
     }
@@ -86,7 +86,7 @@ impl Peer {
         (peer, met.eir_sequenceid)
     }
 
-    /// Sends operations as they are.
+    /// Sends the operations without a SEQUENCE.
     pub fn raw(&mut self, argarray: Vec<nfs_argop4>) -> COMPOUND4res {
         self.xid += 1;
         let body = COMPOUND4args { tag: Bytes::new(), minorversion: 2, argarray }.to_bytes();
@@ -102,7 +102,7 @@ impl Peer {
         }
     }
 
-    /// Sends operations behind a SEQUENCE: how it ended, and their results.
+    /// Sends operations after a SEQUENCE. Returns the status and the results.
     pub fn ops(&mut self, mut ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
         self.sequence += 1;
         let sequence = SEQUENCE4args {
@@ -117,7 +117,7 @@ impl Peer {
         (reply.status, reply.resarray.into_iter().skip(1).collect())
     }
 
-    /// As [`Peer::ops`], until others have given back what was in the way.
+    /// As [`Peer::ops`], repeated until the mgr answers neither DELAY nor GRACE.
     pub fn patiently(&mut self, ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
         loop {
             let (status, results) = self.ops(ops.clone());
@@ -127,7 +127,7 @@ impl Peer {
         }
     }
 
-    /// The handle of what a path leads to.
+    /// Returns the filehandle of a path.
     pub fn walk(&mut self, path: &str) -> Result<Bytes, nfsstat4> {
         let mut ops = vec![nfs_argop4::OP_PUTROOTFH];
         ops.extend(path.split('/').filter(|name| !name.is_empty()).map(lookup));
@@ -139,7 +139,7 @@ impl Peer {
         }
     }
 
-    /// Makes a directory; its handle.
+    /// Creates a directory and returns its filehandle.
     pub fn mkdir(&mut self, dir: &Bytes, name: &str) -> Bytes {
         let create = make_dir(name);
         let ops = vec![putfh(dir), nfs_argop4::OP_CREATE(create)];
@@ -148,7 +148,7 @@ impl Peer {
         self.below(dir, name).unwrap()
     }
 
-    /// The handle of a name in a directory.
+    /// Returns the filehandle of a name in a directory.
     pub fn below(&mut self, dir: &Bytes, name: &str) -> Result<Bytes, nfsstat4> {
         let (status, mut results) = self.patiently(vec![putfh(dir), lookup(name), nfs_argop4::OP_GETFH]);
         match results.pop() {
@@ -157,7 +157,7 @@ impl Peer {
         }
     }
 
-    /// Makes a file with this content; its handle.
+    /// Creates a file with this content and returns its filehandle.
     pub fn file(&mut self, dir: &Bytes, name: &str, content: &'static [u8]) -> Bytes {
         let open = nfs_argop4::OP_OPEN(OPEN4args {
             share_access: OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
@@ -179,7 +179,7 @@ impl Peer {
         }
     }
 
-    /// What a file begins with.
+    /// Reads the first 99 bytes of a file.
     pub fn read(&mut self, file: &Bytes) -> Result<Bytes, nfsstat4> {
         let read = READ4args { stateid: stateid4::default(), offset: 0, count: 99 };
         let (status, mut results) = self.patiently(vec![putfh(file), nfs_argop4::OP_READ(read)]);
@@ -189,7 +189,7 @@ impl Peer {
         }
     }
 
-    /// Opens a file to read it by its handle, as a client does for open(2): how that ends.
+    /// Opens a file for reading by its filehandle, as a client does for open(2). Returns the status.
     pub fn open_to_read(&mut self, file: &Bytes) -> nfsstat4 {
         let open = OPEN4args {
             seqid: 0,
@@ -202,7 +202,7 @@ impl Peer {
         self.patiently(vec![putfh(file), nfs_argop4::OP_OPEN(open)]).0
     }
 
-    /// Renames; how that ended.
+    /// Renames a file and returns the status.
     pub fn rename(&mut self, from: (&Bytes, &str), to: (&Bytes, &str)) -> nfsstat4 {
         let rename = RENAME4args { oldname: text(from.1), newname: text(to.1) };
         let ops = vec![putfh(from.0), nfs_argop4::OP_SAVEFH, putfh(to.0), nfs_argop4::OP_RENAME(rename)];
@@ -210,7 +210,7 @@ impl Peer {
     }
 }
 
-/// The stateid that stands for the last one.
+/// The current stateid (RFC 8881 §16.2.3.1.2).
 pub const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
 
 pub fn text(name: &str) -> Bytes {

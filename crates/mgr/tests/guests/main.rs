@@ -1,5 +1,7 @@
-//! As many clients as a small cluster has, each with every slot in use, files open, locks and layouts, that all die at once: what they
-//! take, and that nothing of them is left.
+//! Many clients with open files, locks and layouts die at once, and the mgr frees all of their state.
+//!
+//! The clients are as many as a small cluster has, and each has every slot in use. The test also limits the memory that
+//! each client takes.
 
 #[path = "../volume/cluster.rs"]
 #[allow(dead_code)]
@@ -21,16 +23,16 @@ use nfs::Session;
 use std::time::Duration;
 use wire::nfs4::*;
 
-/// So many from one machine have as many slots as they ask for.
+/// Number of clients on one machine. The mgr grants this many clients all the slots that they request.
 const GUESTS: u64 = 32;
 const FILES: u64 = 20;
-/// Slots that Linux asks for.
+/// Number of slots that Linux requests.
 const SLOTS: u32 = 64;
-/// What one of them may take, in bytes: 64 replies kept, and the state of its files.
+/// Bytes of memory that one client may take: 64 cached replies, and the state of its files.
 const GUEST_MAX: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The stateid that the operation before returned (RFC 8881 §16.2.3.1.2).
+/// The current stateid: the one that the previous operation returned (RFC 8881 §16.2.3.1.2).
 const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
 
 fn open(name: String, client: u64) -> nfs_argop4 {
@@ -47,7 +49,7 @@ fn open(name: String, client: u64) -> nfs_argop4 {
     })
 }
 
-/// Makes a file, writes it, and holds it by an open, a lock and a layout.
+/// Creates and writes a file, and holds an open, a lock and a layout of it.
 fn hold(session: &mut Session, name: String) {
     let lock = nfs_argop4::OP_LOCK(LOCK4args {
         locktype: WRITE_LT,
@@ -81,7 +83,7 @@ fn hold(session: &mut Session, name: String) {
     session.ops(vec![nfs_argop4::OP_PUTROOTFH, open, lock, write, layoutget]).expect("a file of one's own");
 }
 
-/// Memory that this process has in use, in bytes.
+/// Resident memory of this process, in bytes.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("how much is in use");
@@ -89,10 +91,10 @@ fn resident() -> usize {
 }
 
 #[test]
-fn nothing_is_left_of_clients_that_die() {
+fn dead_clients_leave_no_state_and_no_memory() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("runtime");
     let mut cluster = runtime.block_on(Cluster::stopped(2, "64K"));
-    // With the time of courtesy, which nobody cuts short, they are gone after 27 seconds.
+    // Lease and courtesy time end after 27 seconds. No other client shortens the courtesy time.
     cluster.config.lease_secs = 3;
     runtime.block_on(cluster.start_mgr());
     runtime.block_on(cluster.wait_up(2));
@@ -116,11 +118,11 @@ fn nothing_is_left_of_clients_that_die() {
     println!("{each} bytes for each of {GUESTS} clients with {FILES} files and {SLOTS} slots in use");
     assert!(each <= GUEST_MAX, "{each} bytes for each client");
     assert_eq!(number("mgr", "layouts"), GUESTS * FILES);
-    // Their connections end, and nobody says goodbye.
+    // The connections end without DESTROY_SESSION and DESTROY_CLIENTID.
     drop(sessions);
     runtime.block_on(cluster::until("their state is gone", || state() == [0; 5]));
     runtime.block_on(cluster::until("no memory is held", || number("network", "memory_held_bytes") == 0));
-    // What they had written and not committed is in the files, and others get at it at once.
+    // Another client can open, lock and write the same file at once.
     let mut other = Session::establish(&place, 0, true, PATIENCE).expect("a session");
     hold(&mut other, "0-0".to_owned());
     assert_eq!(state(), [1; 5]);

@@ -1,4 +1,4 @@
-//! Sessions with an iod, good and hostile.
+//! Sessions with an iod, for the well-behaved client and for attackers.
 
 use crate::dice::Dice;
 use crate::link::{ANSWERED_WITHIN, Link, Place, STUCK, call, is_timeout};
@@ -14,20 +14,20 @@ use xdr::{Reader, Segments, Xdr};
 
 const NATIVE: (u32, u32) = (PROGRAM, VERSION);
 const SESSION: u64 = 4711;
-/// Whose connections those of the tests are.
+/// The owner of the connections that the tests open.
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 const ALL: Rights = Rights(7);
 const PATIENCE: Duration = ANSWERED_WITHIN;
-/// Objects of the hostile peers; those of files have smaller numbers.
+/// Lowest object number of the attackers. Objects of files have smaller numbers.
 const HOSTILE: u64 = 1 << 40;
 
-/// Which cluster, and where one of its iods is.
+/// An iod under attack: its address, file system and key.
 #[derive(Clone)]
 pub struct Target {
     pub place: Place,
     pub fsid: Fsid,
     pub key: IodKey,
-    /// That of an iod of another cluster.
+    /// The key of an iod of another cluster.
     pub foreign: IodKey,
 }
 
@@ -40,7 +40,7 @@ impl Target {
         self.key.sign_capability(self.fsid, FileId(object), Generation(1), ALL, later(), SESSION)
     }
 
-    /// A connection that has said HELLO.
+    /// A connection after HELLO and PROVE.
     fn known(&self) -> io::Result<Data> {
         let link = Link::connect(&self.place, PATIENCE)?;
         let mut data = Data { link, target: self.clone(), xid: 0 };
@@ -54,7 +54,7 @@ impl Target {
     }
 }
 
-/// A known connection to an iod.
+/// An authenticated connection to an iod.
 pub struct Data {
     link: Link,
     target: Target,
@@ -66,7 +66,7 @@ impl Data {
         target.known()
     }
 
-    /// The encoded results, or the failure that the iod told.
+    /// Returns the encoded results, or the failure that the iod reported.
     fn exchange(&mut self, procedure: Procedure, args: Bytes) -> io::Result<Result<Bytes, String>> {
         self.xid += 1;
         self.link.send(call(self.xid, NATIVE, procedure as u32, None, args.into()))?;
@@ -82,7 +82,7 @@ impl Data {
         self.exchange(Procedure::Write, args.to_bytes())?.map(drop).map_err(io::Error::other)
     }
 
-    /// Whether what is read ends in these bytes.
+    /// Reads, and returns whether the reply ends in these bytes.
     pub fn reads(&mut self, object: u64, offset: u64, data: &[u8]) -> io::Result<bool> {
         let extents = vec![Extent { offset, len: data.len() as u32 }];
         let args = ReadArgs { cap: self.target.cap(object), extents };
@@ -97,13 +97,13 @@ fn write(cap: Capability, offset: u64, data: &[u8]) -> WriteArgs {
     WriteArgs { head: WriteHead { cap, stable: false, least: 0, extents }, data }
 }
 
-/// A peer of an iod that sends what nobody should.
+/// A peer of an iod that sends damaged, random and unauthorized requests.
 pub struct Attacker {
     target: Target,
     dice: Dice,
     known: Option<Data>,
     stranger: Option<Link>,
-    /// Requests with capabilities that had to be refused.
+    /// Number of requests with invalid capabilities. The iod must refuse all of them.
     pub bad: u64,
 }
 
@@ -112,7 +112,7 @@ impl Attacker {
         Attacker { target, dice: Dice::new(seed), known: None, stranger: None, bad: 0 }
     }
 
-    /// Sends one frame; the kind of it.
+    /// Sends one frame and returns its kind.
     pub fn frame(&mut self) -> &'static str {
         match self.dice.below(16) {
             0 => {
@@ -122,7 +122,7 @@ impl Attacker {
             }
             1 | 2 => {
                 let ticket = self.target.key.ticket(self.target.fsid, SESSION, later());
-                // Who knows the owner of another one's connections, and proves to have a ticket, may end them.
+                // A peer that knows the owner of other connections and proves to have a ticket may end them.
                 let hello = HelloArgs::new(&ticket, [8; 32], true);
                 let message = call(1, NATIVE, Procedure::Hello as u32, None, hello.to_bytes().into());
                 let damaged = mutate(&message, self.dice.number());
@@ -133,11 +133,11 @@ impl Attacker {
                 let (procedure, body) = self.request(None);
                 let message = call(7, NATIVE, procedure as u32, None, body.into());
                 let damaged = mutate(&message, self.dice.number());
-                // The answer, if there is one, is not waited for: the connection is given up.
+                // The iod must answer or close the connection in time. Then the attacker gives the connection up.
                 if let Some(mut data) = self.take_known() {
                     let _ = data.link.send(damaged);
                     let _ = data.link.send(call(8, NATIVE, 0, None, Segments::default()));
-                    Self::wants_no_timeout(data.link.receive());
+                    Self::count_timeout(data.link.receive());
                 }
                 "damaged procedures in sessions"
             }
@@ -171,8 +171,8 @@ impl Attacker {
         }
     }
 
-    /// What came, unless the connection was closed. Counts a request that was not answered.
-    fn wants_no_timeout<T>(outcome: io::Result<T>) -> Option<T> {
+    /// Returns the answer, unless the connection failed. Counts a request without an answer in time.
+    fn count_timeout<T>(outcome: io::Result<T>) -> Option<T> {
         if outcome.as_ref().is_err_and(is_timeout) {
             STUCK.fetch_add(1, Relaxed);
         }
@@ -185,7 +185,7 @@ impl Attacker {
 
     fn known_call(&mut self, procedure: Procedure, body: Bytes) -> Option<Result<Bytes, String>> {
         let mut data = self.take_known()?;
-        let answer = Self::wants_no_timeout(data.exchange(procedure, body))?;
+        let answer = Self::count_timeout(data.exchange(procedure, body))?;
         self.known = Some(data);
         Some(answer)
     }
@@ -209,7 +209,7 @@ impl Attacker {
         }
     }
 
-    /// Any procedure with arguments that can be read, on an object of the hostile peers unless a capability is given.
+    /// A random procedure with valid XDR arguments, on an object of the attackers unless `cap` is given.
     fn request(&mut self, cap: Option<Capability>) -> (Procedure, Bytes) {
         let cap = cap.unwrap_or_else(|| self.target.cap(HOSTILE + self.dice.below(8) as u64));
         let far = types::limits::FILE_SIZE_MAX;

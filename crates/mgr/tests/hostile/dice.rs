@@ -1,6 +1,6 @@
-//! Choices decided by a seed (splitmix64).
+//! Random choices from a seed (splitmix64).
 
-/// A stream of choices.
+/// A stream of random choices.
 pub struct Dice(u64);
 
 impl Dice {
@@ -27,7 +27,7 @@ impl Dice {
         self.below(n) == 0
     }
 
-    /// Up to `max` bytes.
+    /// Up to `max` random bytes.
     pub fn bytes(&mut self, max: usize) -> Vec<u8> {
         (0..self.below(max + 1)).map(|_| self.number() as u8).collect()
     }

@@ -1,4 +1,4 @@
-//! A client that does what it should and measures how long each answer takes.
+//! A well-behaved client that measures how long each answer takes.
 
 use crate::data::{Data, Target};
 use crate::link::Place;
@@ -9,7 +9,7 @@ use std::io;
 use std::time::{Duration, Instant};
 use wire::nfs4::*;
 
-/// Far more than any answer should take.
+/// A timeout that is far longer than any answer should take.
 const PATIENCE: Duration = Duration::from_secs(60);
 const FILE: &[u8] = b"the file of a good client";
 const OBJECT: u64 = 1 << 20;
@@ -17,11 +17,11 @@ const OBJECT: u64 = 1 << 20;
 pub struct Good {
     session: Session,
     data: Data,
-    /// How long each answer took, by kind of request.
+    /// Answer times of this client.
     pub times: Times,
 }
 
-/// How long answers took, by kind of request.
+/// Answer times by kind of request.
 pub type Times = BTreeMap<&'static str, Vec<Duration>>;
 
 impl Good {
@@ -42,7 +42,7 @@ impl Good {
         Ok(done)
     }
 
-    /// A look at the namespace, a change of it, a write and a read; each as it should be.
+    /// One round of requests: a lookup, a create, a remove, a write and a read. All must succeed.
     pub fn round(&mut self, number: u64) -> io::Result<()> {
         let name = Bytes::from_static(FILE);
         let look = || LOOKUP4args { objname: name.clone() };
@@ -71,7 +71,7 @@ impl Good {
     }
 }
 
-/// The value below which `part` (0 to 1) of the times are.
+/// The quantile `part` (0 to 1) of `times`.
 pub fn quantile(times: &[Duration], part: f64) -> Duration {
     let mut sorted = times.to_vec();
     sorted.sort();

@@ -1,4 +1,4 @@
-//! A blocking connection on which anything may be sent.
+//! A blocking connection that sends arbitrary bytes.
 
 use bytes::Bytes;
 use std::io::{self, Read, Write};
@@ -21,10 +21,10 @@ pub enum Place {
 /// How long a daemon may take to answer a request or to close the connection.
 pub const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Requests that were neither answered nor ended with their connection in that time.
+/// Number of requests that were neither answered nor ended by a close of their connection in that time.
 pub static STUCK: AtomicU64 = AtomicU64::new(0);
 
-/// Whether an error is that of a peer who waited for as long as it has patience.
+/// Whether an error is a timeout of this side.
 pub fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
@@ -48,7 +48,7 @@ impl Stream for UnixStream {
 pub struct Link(Box<dyn Stream>);
 
 impl Link {
-    /// Connects; whoever waits longer than `patience` for an answer gets an error.
+    /// Connects. A read or write that takes longer than `patience` fails.
     pub fn connect(place: &Place, patience: Duration) -> io::Result<Self> {
         Ok(Link(match place {
             Place::Tcp(address) => {
@@ -67,18 +67,18 @@ impl Link {
         }))
     }
 
-    /// A link over a connection that there is.
+    /// A link over an existing connection.
     #[allow(dead_code)]
     pub fn over(stream: TcpStream) -> Self {
         Link(Box::new(stream))
     }
 
-    /// From now on an answer is waited for so long.
+    /// Sets how long later reads wait for an answer.
     pub fn wait_for(&self, time: Duration) -> io::Result<()> {
         self.0.wait_for(time)
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     pub fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes)
     }
@@ -88,7 +88,7 @@ impl Link {
         self.raw(&mark(Segments::from(message.into())).to_bytes())
     }
 
-    /// The next record.
+    /// Receives the next record.
     pub fn receive(&mut self) -> io::Result<Bytes> {
         let mut head = [0; 4];
         self.0.read_exact(&mut head)?;
@@ -100,7 +100,7 @@ impl Link {
     }
 }
 
-/// A call of this user, or of nobody.
+/// An RPC call by user `uid`, or with AUTH_NONE.
 pub fn call(xid: u32, (program, version): (u32, u32), procedure: u32, uid: Option<u32>, body: Segments) -> Bytes {
     let cred = uid.map_or(Auth::None, |uid| Auth::Sys(AuthSys { uid, gid: uid, ..AuthSys::default() }));
     let mut out = Writer::new();

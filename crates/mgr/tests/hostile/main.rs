@@ -1,7 +1,8 @@
-//! Random and damaged frames against a running mgr and iod, from strangers and in valid sessions: nothing panics, memory
-//! stays bounded, and a good client beside them gets on.
+//! Random and damaged frames against a running mgr and iod, from strangers and in valid sessions.
 //!
-//! `cargo xtask hostile` runs it with a million frames and shows how the good client fared.
+//! Nothing may panic, memory must stay bounded, and a well-behaved client must be served meanwhile.
+//!
+//! `cargo xtask hostile` runs this test with a million frames and shows the answer times of the well-behaved client.
 
 #[path = "../volume/cluster.rs"]
 #[allow(dead_code)]
@@ -24,9 +25,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Peers of each daemon at a time.
+/// Number of concurrent attackers of each daemon.
 const ATTACKERS: u64 = 2;
-/// Bytes by which this process, daemons and peers, may grow.
+/// Bytes by which this process, with daemons and peers, may grow.
 const GROWTH_MAX: u64 = 768 << 20;
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
@@ -35,32 +36,32 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Memory that this process has in use, in bytes.
+/// Resident memory of this process, in bytes.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
 }
 
-/// What one attacker did, by kind of frame, and how many requests had to be refused.
+/// Frames of one attacker by kind, and the number of requests that had to be refused.
 type Done = (BTreeMap<&'static str, u64>, u64);
 
 struct Plan {
     mgr: Place,
-    /// Where the good client reaches the mgr: over TCP.
+    /// The TCP address of the mgr for the well-behaved client.
     front: Place,
     iod: Target,
     frames: u64,
-    /// Frames per second of each attacker, 0 for as many as possible.
+    /// Frames per second of each attacker, 0 for no limit.
     rate: u64,
     seed: u64,
-    /// Whether it is about how the good client fares.
+    /// Whether this run measures the answer times of the well-behaved client.
     measured: bool,
 }
 
 fn attack(plan: &Plan, who: u64, sent: &AtomicU64) -> Done {
     if plan.measured {
-        // A peer on another machine would not take processor time from the daemons.
+        // Attackers run at low priority: on another machine they would take no CPU time from the daemons.
         let _ = rustix::process::setpriority_process(None, 19);
     }
     let seed = plan.seed.wrapping_add(who);
@@ -81,7 +82,8 @@ fn attack(plan: &Plan, who: u64, sent: &AtomicU64) -> Done {
     (kinds, iod.bad)
 }
 
-/// Runs the attackers with a good client beside them; the client's times before and during, and what was sent.
+/// Runs the attackers beside a well-behaved client. Returns its answer times before and during the attack, and the
+/// frames sent.
 fn run(plan: &Plan, quiet_rounds: u64, show: bool) -> (Times, Times, Done) {
     let mut good = Good::new(&plan.front, &plan.iod).expect("a good client is served");
     for n in 0..quiet_rounds {
@@ -120,7 +122,7 @@ fn run(plan: &Plan, quiet_rounds: u64, show: bool) -> (Times, Times, Done) {
     (quiet, good.times, all)
 }
 
-/// How the good client fared before and meanwhile, by kind of request, and the worst ratio of the 99th percentiles.
+/// The answer times before and during the attack by kind of request, and the worst ratio of the 99th percentiles.
 fn compare(quiet: &Times, beside: &Times) -> (Value, f64) {
     let micros = |times: &[Duration], part| quantile(times, part).as_micros() as u64;
     let mut worst = 0.0f64;

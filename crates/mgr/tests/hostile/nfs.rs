@@ -1,4 +1,4 @@
-//! Sessions with the mgr, good and hostile.
+//! Sessions with the mgr, for the well-behaved client and for attackers.
 
 use crate::dice::Dice;
 use crate::link::{ANSWERED_WITHIN, Link, Place, STUCK, call, is_timeout};
@@ -16,7 +16,7 @@ use wire::rpc::{Message, decode_message};
 use xdr::{Reader, Segments, Xdr};
 
 pub const NFS: (u32, u32) = (NFS4_PROGRAM, 4);
-/// The layout type that the mgr gives.
+/// The layout type that the mgr grants.
 const KIND: u32 = layout::kinds::native::KIND;
 
 static OWNERS: AtomicU64 = AtomicU64::new(1);
@@ -47,7 +47,7 @@ fn create_session(client: u64, back: bool) -> nfs_argop4 {
     })
 }
 
-/// A session on a connection of its own.
+/// A session with a connection of its own.
 pub struct Session {
     pub link: Link,
     pub client: u64,
@@ -81,14 +81,14 @@ impl Session {
         Ok(session)
     }
 
-    /// Sends a COMPOUND and returns its reply; callbacks that come meanwhile are not answered.
+    /// Sends a COMPOUND and returns its reply. Callbacks that arrive meanwhile are not answered.
     fn exchange(&mut self, body: Bytes) -> io::Result<COMPOUND4res> {
         self.xid += 1;
         self.link.send(call(self.xid, NFS, 1, Some(self.uid), body.into()))?;
         self.answer()
     }
 
-    /// The reply to the last request.
+    /// Receives the reply to the last request.
     fn answer(&mut self) -> io::Result<COMPOUND4res> {
         loop {
             let mut reply = Reader::new(self.link.receive()?);
@@ -112,13 +112,13 @@ impl Session {
         })
     }
 
-    /// Sends operations behind a SEQUENCE; all must succeed. Returns their results.
+    /// Sends operations after a SEQUENCE. All must succeed. Returns their results.
     pub fn ops(&mut self, mut ops: Vec<nfs_argop4>) -> io::Result<Vec<nfs_resop4>> {
         ops.insert(0, self.sequence());
         self.all(ops)
     }
 
-    /// As [`Session::ops`], with the first request on another slot, whose reply is to be kept.
+    /// As [`Session::ops`], as the first request on another slot, with a request to cache the reply.
     pub fn first_on_slot(&mut self, slot: u32, mut ops: Vec<nfs_argop4>) -> io::Result<Vec<nfs_resop4>> {
         let sequence = SEQUENCE4args {
             sa_sessionid: self.id,
@@ -137,23 +137,23 @@ impl Session {
     }
 }
 
-/// A peer of the mgr that sends what nobody should.
+/// A peer of the mgr that sends damaged and random requests.
 pub struct Attacker {
     place: Place,
     dice: Dice,
-    /// A server that makes requests only: it never hears of them.
+    /// A bench that only generates requests and never receives them.
     bench: Bench,
     seen: Seen,
     session: Option<Session>,
     stranger: Option<Link>,
-    /// Sessions whose last request is not answered yet, and since when.
+    /// Sessions whose last request is not answered yet, with the time of that request.
     late: VecDeque<(Session, Instant)>,
 }
 
-/// Most sessions that wait for an answer.
+/// Largest number of sessions that wait for an answer.
 const LATE_MAX: usize = 64;
-/// How long the answer to a request may be waited for before the session is given up: some wait for callbacks that
-/// nobody answers.
+/// How long the attacker waits for an answer before it continues in a new session. Some requests wait for callbacks
+/// that the attacker does not answer.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 impl Attacker {
@@ -170,7 +170,7 @@ impl Attacker {
         }
     }
 
-    /// Sends one frame; the kind of it. What the mgr makes of it is no error.
+    /// Sends one frame and returns its kind. Every answer of the mgr is accepted.
     pub fn frame(&mut self) -> &'static str {
         match self.dice.below(16) {
             0 => {
@@ -201,7 +201,7 @@ impl Attacker {
         }
     }
 
-    /// Waits for answers until at most so many are outstanding.
+    /// Waits for answers until at most `most` are outstanding.
     pub fn settle(&mut self, most: usize) {
         while self.late.len() > most {
             let Some((mut session, sent)) = self.late.pop_front() else { return };
@@ -232,7 +232,7 @@ impl Attacker {
         }
     }
 
-    /// Sends on the connection of a stranger, which the mgr may have closed.
+    /// Sends on a connection without a session, which the mgr may have closed.
     fn as_stranger(&mut self, send: impl FnOnce(&mut Link) -> io::Result<()>) {
         let mut link = match self.stranger.take() {
             Some(link) if !self.dice.once_in(8) => link,
@@ -261,7 +261,7 @@ impl Attacker {
             ..Peer::stranger(&self.bench, 1)
         };
         let mut ops = random_request(&peer, &self.dice.bytes(120), &self.seen);
-        ops.iter_mut().for_each(of_this_mgr);
+        ops.iter_mut().for_each(set_layout_type);
         let first = compound(vec![ops[0].clone()]).len();
         let mut body = compound(ops).to_vec();
         if damage {
@@ -281,15 +281,15 @@ impl Attacker {
         };
         self.seen.note(&reply);
         let begun = matches!(reply.resarray.first(), Some(nfs_resop4::OP_SEQUENCE(SEQUENCE4res::NFS4_OK(_))));
-        // A session in which nothing is new any more is left behind, with all that it holds.
+        // Abandon a session whose SEQUENCE failed, and one in 200 others, with all their state.
         if begun && !self.dice.once_in(200) {
             self.session = Some(session);
         }
     }
 }
 
-/// Asks for the layouts that there are.
-fn of_this_mgr(op: &mut nfs_argop4) {
+/// Requests the layout type that this mgr grants.
+fn set_layout_type(op: &mut nfs_argop4) {
     match op {
         nfs_argop4::OP_LAYOUTGET(args) => args.loga_layout_type = KIND,
         nfs_argop4::OP_LAYOUTRETURN(args) => args.lora_layout_type = KIND,

@@ -1,6 +1,6 @@
-//! What a session costs that does nothing: the memory of this process with and without a thousand of them.
+//! Memory that idle sessions cost: this process with and without a thousand of them.
 //!
-//! Peers are bare sockets, so that next to everything is the mgr's.
+//! The peers are bare sockets, so nearly all of the memory is the mgr's.
 
 #[path = "../volume/cluster.rs"]
 #[allow(dead_code)]
@@ -25,11 +25,11 @@ use types::limits::IDLE_BYTES_MAX;
 use wire::nfs4::nfs_argop4;
 
 const SESSIONS: usize = 1000;
-/// Made first, so that what is there once for all is not counted.
+/// Number of sessions created before the first measurement, so that one-time allocations do not count.
 const BEFORE: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Memory that this process has in use, in bytes.
+/// Resident memory of this process, in bytes.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("how much is in use");
@@ -37,13 +37,13 @@ fn resident() -> usize {
 }
 
 #[test]
-fn a_thousand_idle_sessions_take_little() {
+fn a_thousand_idle_sessions_take_little_memory() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
         .expect("as many files as the system grants");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("runtime");
     let mut cluster = runtime.block_on(Cluster::stopped(1, "64K"));
-    // None of them is heard of again: they must not lapse meanwhile.
+    // The sessions stay silent, and their leases must not expire during the test.
     cluster.config.lease_secs = 3600;
     runtime.block_on(cluster.start_mgr());
     let place = Place::Tcp(cluster.mgr().addresses()[0].socket_addr().expect("TCP"));
@@ -64,10 +64,10 @@ fn a_thousand_idle_sessions_take_little() {
         status.group(group).expect("it is shown").get_number(name)
     };
     assert_eq!(number("mgr", "sessions"), (BEFORE + SESSIONS) as u64);
-    // The memory of the last reply is given back when it has left, which its receiver may see first.
+    // The mgr frees the memory of the last reply after sending it. The client may receive the reply earlier.
     let nothing = || number("network", "memory_held_bytes") == 0;
     runtime.block_on(cluster::until("nothing is set aside for who does nothing", nothing));
-    // Every one of them is still there.
+    // All sessions are still alive.
     for session in &mut held {
         session.ops(vec![nfs_argop4::OP_PUTROOTFH]).expect("the session is alive");
     }

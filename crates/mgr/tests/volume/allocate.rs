@@ -1,4 +1,4 @@
-//! Room reserved on iods: what it does to the file, what it refuses, and that it is given back.
+//! Space reserved on iods (ALLOCATE): its effect on the file, refusals, and the release of the space.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, until, write};
 use mgr::Files;
@@ -9,7 +9,7 @@ async fn allocate(files: &Files, file: FileId, offset: u64, len: u64) -> Result<
     files.allocate(&ctx(1), file, ByteRange { offset, len }).await
 }
 
-/// Bytes that all iods store.
+/// Disk space of all objects on all iods, in bytes.
 fn stored(cluster: &Cluster) -> u64 {
     fn below(dir: &std::path::Path) -> u64 {
         use std::os::unix::fs::MetadataExt;
@@ -24,7 +24,7 @@ fn stored(cluster: &Cluster) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_grows_to_what_is_reserved_and_gives_it_back() {
+async fn allocate_extends_the_file_and_deallocate_frees_its_space() {
     for (mirrors, copies) in [(1, 1), (2, 2)] {
         let mut cluster = Cluster::stopped(4, "65536").await;
         cluster.config.mirrors = mirrors;
@@ -39,7 +39,7 @@ async fn a_file_grows_to_what_is_reserved_and_gives_it_back() {
         assert_eq!(after.size, 3 << 20);
         assert!(after.change > before.change && after.mtime > before.mtime && after.ctime > before.ctime);
         assert!(stored(&cluster) >= empty + copies * (2 << 20));
-        // Within the file the size stays.
+        // An ALLOCATE within the file does not change the size.
         allocate(&files, file, 0, 1 << 20).await.unwrap();
         assert_eq!(files.getattr(&ctx(1), file).await.unwrap().size, 3 << 20);
         let full = stored(&cluster);
@@ -56,7 +56,7 @@ async fn a_file_grows_to_what_is_reserved_and_gives_it_back() {
     }
 }
 
-/// The lengths of all objects together, and what their heads take.
+/// The sum of the lengths of all object files, including their headers.
 fn lengths(cluster: &Cluster) -> u64 {
     fn below(dir: &std::path::Path) -> u64 {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
@@ -66,7 +66,7 @@ fn lengths(cluster: &Cluster) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn room_within_a_file_ends_where_a_page_does() {
+async fn allocated_ranges_end_at_a_page_or_at_the_end_of_the_file() {
     let cluster = Cluster::new(2, "65536").await;
     let files = cluster.files();
     let file = create(&files, "f").await;
@@ -81,7 +81,7 @@ async fn room_within_a_file_ends_where_a_page_does() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_reserved_is_refused() {
+async fn impossible_allocations_are_refused() {
     let mut cluster = Cluster::new(2, "65536").await;
     let files = cluster.files();
     let file = create(&files, "f").await;

@@ -1,4 +1,4 @@
-//! Checks of a running cluster: each kind of damage that iods and records of the mgr can have, planted, found and mended.
+//! Checks of a running cluster: damage to objects and to records of the mgr, planted, found and repaired.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
 use bytes::Bytes;
@@ -21,10 +21,10 @@ use wire::rpc::{Auth, AuthSys};
 use xdr::{Segments, Writer, Xdr};
 
 const LONG: Duration = Duration::from_secs(60);
-/// Whose connections those of the tests are.
+/// The owner of the connections that the tests open.
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 
-/// A connection to an iod with everything allowed, as only the mgr has it.
+/// A connection to an iod with all rights, which otherwise only the mgr has.
 pub struct Native<'a> {
     cluster: &'a Cluster,
     key: IodKey,
@@ -76,7 +76,7 @@ impl<'a> Native<'a> {
     }
 }
 
-/// The file of an object.
+/// The path of the file of an object.
 pub fn object(cluster: &Cluster, iod: usize, file: FileId) -> PathBuf {
     let (high, low) = (file.0 >> 16 & 0xff, file.0 >> 8 & 0xff);
     cluster.dir.path().join(format!("iod{iod}/objects/{high:02x}/{low:02x}/{:016x}", file.0))
@@ -107,7 +107,8 @@ pub fn codes(findings: &[Finding]) -> Vec<&str> {
     findings.iter().map(|finding| &finding.code[..]).collect()
 }
 
-/// Finds exactly this of this file, twice; then repairs, after which nothing is left, unless only a person can.
+/// Expects exactly one finding, of this code and file, in two checks. Then repairs. Afterwards nothing is left if the
+/// damage is repairable; otherwise the finding stays.
 async fn found(cluster: &Cluster, code: &str, file: FileId, repairable: bool) -> Finding {
     let finding = check(cluster, false).await;
     assert_eq!(codes(&finding), [code], "{finding:?}");
@@ -121,7 +122,7 @@ async fn found(cluster: &Cluster, code: &str, file: FileId, repairable: bool) ->
     finding.into_iter().next().unwrap()
 }
 
-/// Two iods, and a file of three stripes that is closed and settled.
+/// A cluster of two iods, with a closed file of three stripe units and no pending intents.
 async fn settled() -> (Cluster, FileId) {
     let cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
@@ -137,14 +138,14 @@ pub async fn wait_settled(cluster: &Cluster) {
     until("nothing is noted", || work() == 0).await;
 }
 
-/// The iod that holds the first stripe of a file, and the other one.
+/// The iod that holds the first stripe unit of a file, and the other iod.
 async fn places(cluster: &Cluster, file: FileId) -> (usize, usize) {
     let first = if object(cluster, 0, file).metadata().unwrap().len() == 4096 + 128 { 0 } else { 1 };
     (first, 1 - first)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_at_work_is_clean() {
+async fn a_check_of_a_busy_cluster_finds_nothing() {
     let cluster = Cluster::new(3, "64").await;
     let work = |client: u64| {
         let files = cluster.files();
@@ -170,7 +171,7 @@ async fn a_cluster_at_work_is_clean() {
     let mut workers: Vec<_> = (1..5).map(work).collect();
     let mut rounds = 0;
     while rounds < 3 || workers.iter().any(|worker| !worker.is_finished()) {
-        // Files that a rename replaced stay until somebody closes them, which nobody does here.
+        // A file that a rename replaced stays until its last close, which does not happen here.
         let found = check(&cluster, false).await;
         assert_eq!(found, [], "beside work");
         rounds += 1;
@@ -182,10 +183,10 @@ async fn a_cluster_at_work_is_clean() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_and_damaged_objects() {
+async fn lost_and_damaged_objects_are_reported() {
     let (mut cluster, file) = settled().await;
     let (first, second) = places(&cluster, file).await;
-    // The last stripe is the second of the first object.
+    // The last stripe unit is the second unit of the first object.
     let path = object(&cluster, first, file);
     let good = std::fs::read(&path).unwrap();
     let again = async |cluster: &mut Cluster, content: Option<&[u8]>| {
@@ -207,13 +208,13 @@ async fn lost_and_damaged_objects() {
     let mut bad = good.clone();
     bad[20] ^= 1;
     again(&mut cluster, Some(&bad)).await;
-    // Once with its file, once with its iod.
+    // One finding is for the file, and one is for the iod.
     let damaged = check(&cluster, false).await;
     assert_eq!(codes(&damaged), ["object-damaged"; 2]);
     again(&mut cluster, Some(&good)).await;
     assert_eq!(check(&cluster, false).await, []);
     cluster.stop_iod(second);
-    // The object does not hold the last byte.
+    // This object does not hold the last byte of the file.
     std::fs::remove_file(object(&cluster, second, file)).unwrap();
     until("the loss is noticed", || cluster.up() == 1).await;
     let unreached = check(&cluster, false).await;
@@ -226,11 +227,11 @@ async fn lost_and_damaged_objects() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn objects_that_no_file_has() {
+async fn objects_without_a_file_are_reported() {
     let (cluster, file) = settled().await;
     let files = cluster.files();
     let native = Native::connect(&cluster, 0).await;
-    // A number that was taken for files to come, and that none has.
+    // An inode number that is reserved for new files and that no file has.
     let gone = FileId(4000);
     native.write(gone, 0, 0, b"late").await.unwrap();
     let stray = found(&cluster, "object-stray", gone, true).await;
@@ -247,13 +248,13 @@ async fn objects_that_no_file_has() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sizes_and_generations_that_disagree() {
+async fn wrong_sizes_and_generations_are_repaired() {
     let (mut cluster, file) = settled().await;
     let (first, second) = places(&cluster, file).await;
     Native::connect(&cluster, first).await.write(file, 0, 128, b"more").await.unwrap();
     found(&cluster, "object-beyond", file, true).await;
     assert_eq!(cluster.files().getattr(&ctx(1), file).await.unwrap().size, 260);
-    // Somebody may still tell of bytes of a file that is being written.
+    // While a file is being written, a client may still report such bytes.
     write(&cluster.files(), file, 0, b"x", Stability::FileSync).await;
     Native::connect(&cluster, second).await.write(file, 0, 192, b"even more").await.unwrap();
     assert_eq!(check(&cluster, false).await, []);
@@ -263,7 +264,7 @@ async fn sizes_and_generations_that_disagree() {
     assert_eq!(cluster.files().getattr(&ctx(1), file).await.unwrap().size, 457);
     Native::connect(&cluster, first).await.fence(file, 3).await;
     found(&cluster, "generation-newer", file, true).await;
-    // The other object got the generation with the file, and is fenced anew.
+    // Objects of an older generation than the file are fenced again.
     offline(&mut cluster, async |namespace, _| {
         let now = Default::default();
         namespace.raise_generation(now, file, Generation(7)).await.unwrap();
@@ -277,7 +278,7 @@ async fn sizes_and_generations_that_disagree() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn layouts_and_records_that_cannot_be_used() {
+async fn unusable_layouts_and_records_are_reported() {
     let (mut cluster, file) = settled().await;
     let native = |body: Bytes| Some(Layout { kind: KIND, body });
     let far = Record { distribution: Default::default(), stripe_unit: 64, mirrors: 1, iods: vec![0, 77] }.to_bytes();
@@ -305,7 +306,7 @@ async fn layouts_and_records_that_cannot_be_used() {
         let of_file = findings.iter().find(|finding| finding.code == code);
         let finding = of_file.unwrap_or_else(|| panic!("{code} in {findings:?}"));
         assert_eq!((finding.inode, finding.mended), (Some(file.0), Mended::Failed));
-        // Without its layout its objects lie nowhere.
+        // Without a usable layout, the objects of the file count as foreign.
         assert!(findings.iter().all(|finding| [code, "object-foreign"].contains(&&finding.code[..])), "{findings:?}");
     }
     offline(&mut cluster, async |_, store| {
@@ -319,7 +320,7 @@ async fn layouts_and_records_that_cannot_be_used() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn faults_of_names_are_told_with_paths_and_mended() {
+async fn metadata_faults_are_reported_with_paths_and_repaired() {
     let (mut cluster, file) = settled().await;
     offline(&mut cluster, async |_, store| {
         let value = store.view().unwrap().get(&schema::core_key(file)).unwrap().unwrap();
@@ -332,14 +333,14 @@ async fn faults_of_names_are_told_with_paths_and_mended() {
     offline(&mut cluster, async |_, store| plant(store, schema::tail_key(file), Bytes::from_static(b"junk"))).await;
     let fault = found(&cluster, "record-damaged", file, true).await;
     assert!(fault.text.starts_with("the record i "), "{fault:?}");
-    // Its size is what the iods know.
+    // The size of the repaired file is the one that the iods know.
     wait_settled(&cluster).await;
     assert_eq!(cluster.files().getattr(&ctx(1), file).await.unwrap().size, 192);
     assert!(read(&cluster.files(), file, 0, 192).await.unwrap() == pattern(192, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pages_can_be_asked_for_again_by_those_who_may() {
+async fn root_can_fetch_each_page_of_findings_again() {
     let cluster = Cluster::new(1, "64").await;
     let native = Native::connect(&cluster, 0).await;
     for i in 0..150 {
@@ -353,7 +354,7 @@ async fn pages_can_be_asked_for_again_by_those_who_may() {
         Auth::Sys(sys)
     };
     let ask = async |auth: &Auth, run, page| {
-        // Each over a connection of its own, as if the one before had broken.
+        // Each request uses a new connection, as if the previous one had broken.
         let connection = connect().await.unwrap();
         let args = CheckArgs { run, page, repair: false };
         let call = connection.call(admin::PROGRAM, 1, admin::CHECK, auth, args.to_bytes().into(), LONG);

@@ -1,4 +1,4 @@
-//! Copies from iod to iod that the mgr asks for, and those that the iods cannot make.
+//! Copies from iod to iod at the request of the mgr, and copies that the iods cannot make.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, write};
 use nfs::fs::{FileSystem, Stability};
@@ -7,7 +7,7 @@ use types::{ByteRange, limits};
 const LEN: usize = 900_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_iods_copy_and_the_mgr_knows_of_it() {
+async fn iods_copy_data_and_the_mgr_updates_the_size() {
     let mut cluster = Cluster::new(3, "4096").await;
     let files = cluster.files();
     let (from, to) = (create(&files, "from").await, create(&files, "to").await);
@@ -23,7 +23,7 @@ async fn the_iods_copy_and_the_mgr_knows_of_it() {
     assert_eq!(counters.iod_copied_bytes as usize, LEN - 5000);
     assert_eq!(counters.proxy_write_bytes, counted.proxy_write_bytes);
     assert_eq!(counters.proxy_read_bytes, counted.proxy_read_bytes);
-    // What lies behind the end of the source, or of all files, is not there to be copied.
+    // Bytes after the end of the source, or beyond the largest file size, cannot be copied.
     set_size(&files, from, 6000).await;
     assert_eq!(files.copy(&ctx(1), from, range, to, 0).await.unwrap().unwrap().count, 1000);
     let behind = ByteRange { offset: 6000, len: 1 };
@@ -37,9 +37,9 @@ async fn the_iods_copy_and_the_mgr_knows_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn iods_that_cannot_reach_each_other_leave_it_to_others() {
+async fn a_copy_is_declined_if_the_iods_cannot_reach_each_other() {
     let mut cluster = Cluster::stopped(2, "4096").await;
-    // The mgr reaches them by what no other host could.
+    // The mgr reaches the iods by Unix sockets, which other hosts could not use.
     let sockets = cluster.iods.iter().flatten().map(|iod| format!("unix:{}", iod.unix_path().unwrap().display()));
     cluster.config.iods = sockets.collect();
     cluster.start_mgr().await;
@@ -52,7 +52,7 @@ async fn iods_that_cannot_reach_each_other_leave_it_to_others() {
         assert_eq!(files.copy(&ctx(1), from, range, to, 1).await, Ok(None));
     }
     assert_eq!((cluster.mgr().counters().iod_copied_bytes, cluster.up()), (0, 2));
-    // Whatever they have written of it: nobody was told that it is there.
+    // The mgr reported none of the bytes that the iods may have copied.
     write(&files, to, 1, &pattern(LEN, 1), Stability::FileSync).await;
     assert!(read(&files, to, 1, 1 << 20).await.unwrap() == pattern(LEN, 1));
 }

@@ -1,4 +1,4 @@
-//! Exports through the door of the file system: who sees what, which way leads where, and what filehandles are good for.
+//! Exports at the file system interface: visible names, lookups across exports, and valid filehandles.
 
 use crate::cluster::{Cluster, ctx};
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use nfs::exports::{Place, View};
 use nfs::fs::{CreateKind, Ctx, FileSystem};
 use types::{FileId, SetAttrs, Status};
 
-/// Sees the first rules, as many as there are bits.
+/// A request that sees the exports whose bits are set in `bits`.
 fn sees(bits: u64, place: Place) -> Ctx {
     Ctx { view: View(bits), place, ..ctx(1) }
 }
@@ -17,7 +17,7 @@ async fn mkdir(files: &Files, dir: FileId, name: &'static str) -> FileId {
     files.create(&ctx(1), dir, &name, CreateKind::Directory, set).await.unwrap().attrs.id
 }
 
-/// Where a name leads, as LOOKUP goes.
+/// Resolves a name as LOOKUP does.
 async fn step(
     files: &Files,
     view: u64,
@@ -29,7 +29,7 @@ async fn step(
     Ok((found.id, files.descend(&ctx, found.id)?))
 }
 
-/// Where a directory is in, as LOOKUPP goes.
+/// Finds the parent of a directory as LOOKUPP does.
 async fn up(files: &Files, view: u64, (dir, place): (FileId, Place)) -> Result<(FileId, Place), Status> {
     let ctx = sees(view, place);
     Ok((files.lookup_parent(&ctx, dir).await?.id, files.ascend(&ctx, dir)?))
@@ -38,7 +38,7 @@ async fn up(files: &Files, view: u64, (dir, place): (FileId, Place)) -> Result<(
 const WAY: Place = Place::OUTSIDE;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_way_leads_to_exports_and_back() {
+async fn lookup_and_lookupp_cross_exports_as_the_client_sees_them() {
     let mut cluster = Cluster::stopped(1, "64K").await;
     let exports = ["/a/b", "/a", "/a/b/c,clients=10.0.0.1", "/late"];
     cluster.config.exports = exports.map(|text| text.parse::<Export>().unwrap()).to_vec();
@@ -51,7 +51,7 @@ async fn the_way_leads_to_exports_and_back() {
     let at = |root, terms| Place { root, terms, epoch: 0 };
     let root = |view| files.root(View(view));
 
-    // Who sees both.
+    // A client that sees both exports.
     assert_eq!(root(0b11), (FileId::ROOT, WAY));
     let in_a = step(&files, 0b11, root(0b11), "a").await.unwrap();
     assert_eq!(in_a, (a, at(a, 1)));
@@ -61,7 +61,7 @@ async fn the_way_leads_to_exports_and_back() {
     assert_eq!(up(&files, 0b11, in_b).await, Ok(in_a));
     assert_eq!(up(&files, 0b11, in_a).await, Ok(root(0b11)));
     assert_eq!(up(&files, 0b11, root(0b11)).await, Err(Status::NoEnt));
-    // Who sees the inner one only: its parent is nothing but the way.
+    // A client that sees only the inner export: above it, only the path to the export is visible.
     let on_a = step(&files, 0b01, root(0b01), "a").await.unwrap();
     assert_eq!(on_a, (a, WAY));
     assert_eq!(step(&files, 0b01, on_a, "d").await, Err(Status::NoEnt));
@@ -77,7 +77,7 @@ async fn the_way_leads_to_exports_and_back() {
     assert_eq!((names(0b01, FileId::ROOT).await, names(0b01, a).await), (vec!["a".into()], vec!["b".into()]));
     assert!(names(0, FileId::ROOT).await.is_empty());
 
-    // Handles are good for those who see the export, and for no other.
+    // A filehandle is valid only for clients that see its export.
     let handle = files.encode_handle(d, at(a, 1));
     assert_eq!(files.decode_handle(View(0b10), &handle), Ok((d, at(a, 1))));
     assert_eq!(files.decode_handle(View(0b01), &handle), Err(Status::Access));
@@ -89,11 +89,11 @@ async fn the_way_leads_to_exports_and_back() {
     assert_eq!(files.decode_handle(View(0b11), &inner), Err(Status::Access));
     assert_eq!(files.decode_handle(View(0b100), &inner), Ok((c, at(c, 2))));
 
-    // Each place is a file system of its own.
+    // Each place is a file system with its own fsid.
     let fsids: std::collections::HashSet<_> =
         [Place::default(), WAY, at(a, 1), at(b, 0)].map(|place| files.fsid_in(place)).into_iter().collect();
     assert_eq!(fsids.len(), 4);
-    // What comes later is found, and what was renamed stays what it was for those who are there.
+    // An export whose directory is created later works at once.
     let late = mkdir(&files, FileId::ROOT, "late").await;
     assert_eq!(step(&files, 0b1000, root(0b1000), "late").await, Ok((late, at(late, 3))));
 }

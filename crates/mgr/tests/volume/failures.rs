@@ -1,4 +1,4 @@
-//! Iods that come and go, restarts in bad moments, and the sweeping of removed files.
+//! Iods that stop and start, restarts of the mgr, and the deletion of removed files.
 
 use crate::cluster::{Cluster, create, ctx, mode, pattern, read, remove, until, write};
 use bytes::Bytes;
@@ -11,7 +11,7 @@ async fn commit(files: &Files, file: FileId) -> Result<Verifier, Status> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_iod_that_is_down_stops_its_own_data_only() {
+async fn a_stopped_iod_blocks_only_its_own_data() {
     let mut cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
     let both = create(&files, "both").await;
@@ -23,7 +23,7 @@ async fn an_iod_that_is_down_stops_its_own_data_only() {
     assert_eq!(files.setattr(&ctx(1), both, set, true).await, Err(Status::Delay));
     assert_eq!(files.getattr(&ctx(1), both).await.unwrap().size, 200);
     assert_eq!(commit(&files, both).await, Err(Status::Delay));
-    // New files go to those that are up.
+    // New files use only iods that are up.
     let new = create(&files, "new").await;
     write(&files, new, 0, &pattern(200, 2), Stability::FileSync).await;
     assert!(read(&files, new, 0, 200).await.unwrap() == pattern(200, 2));
@@ -34,7 +34,7 @@ async fn an_iod_that_is_down_stops_its_own_data_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_lost_iod_has_is_an_error_and_nothing_else_is() {
+async fn only_data_on_a_lost_iod_return_eio() {
     let mut cluster = Cluster::stopped(2, "64").await;
     cluster.config.iod_wait_secs = 0;
     cluster.start_mgr().await;
@@ -44,7 +44,7 @@ async fn what_a_lost_iod_has_is_an_error_and_nothing_else_is() {
     let unstable = write(&files, file, 0, &pattern(256, 1), Stability::Unstable).await;
     cluster.stop_iod(1);
     until("the loss is noticed", || cluster.up() == 1).await;
-    // It is lost when its keeper says so, a moment after its connection is.
+    // The mgr gives the iod up a moment after the connection is lost.
     let given_up = async {
         for unit in [0, 64] {
             while read(&files, file, unit, 64).await == Err(Status::Delay) {
@@ -53,7 +53,7 @@ async fn what_a_lost_iod_has_is_an_error_and_nothing_else_is() {
         }
     };
     tokio::time::timeout(std::time::Duration::from_secs(30), given_up).await.expect("the iod is given up");
-    // Half of the stripe units are there; a request for more gets those in front of the first that is not.
+    // Half of the stripe units are available. A longer request gets the units before the first unavailable one.
     let there = |from: u64| (from / 64).is_multiple_of(2);
     let first_there = if read(&files, file, 0, 64).await.is_ok() { 0 } else { 64 };
     for unit in (0..256).step_by(64) {
@@ -65,12 +65,12 @@ async fn what_a_lost_iod_has_is_an_error_and_nothing_else_is() {
         let data = Bytes::copy_from_slice(&pattern(256, 1)[unit as usize..]);
         let written = files.write(&ctx(1), file, unit, data, Stability::Unstable).await;
         match there(unit + first_there) {
-            // A COMMIT could not tell of it.
+            // The reply is FILE_SYNC, because a COMMIT could not report this write.
             true => assert_eq!(written.map(|out| (out.count, out.stable)), Ok((64, Stability::FileSync))),
             false => assert_eq!(written, Err(Status::Io)),
         }
     }
-    // What was not durable when the iod went is told by the verifier.
+    // The changed verifier shows that unstable bytes may be lost.
     assert_ne!(commit(&files, file).await.unwrap(), unstable.verifier);
     let set = types::SetAttrs { size: Some(0), ..Default::default() };
     assert_eq!(files.setattr(&ctx(1), file, set, true).await, Err(Status::Io));
@@ -81,7 +81,7 @@ async fn what_a_lost_iod_has_is_an_error_and_nothing_else_is() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_any_iod_names_still_work() {
+async fn names_work_without_any_iod() {
     let mut cluster = Cluster::stopped(1, "64").await;
     cluster.stop_iod(0);
     cluster.start_mgr().await;
@@ -125,7 +125,7 @@ async fn verifiers_change_when_unstable_bytes_may_be_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn removed_files_leave_nothing_on_any_iod() {
+async fn objects_of_removed_files_are_deleted_on_all_iods() {
     let mut cluster = Cluster::new(3, "64").await;
     let files = cluster.files();
     for i in 0..10 {
@@ -135,7 +135,7 @@ async fn removed_files_leave_nothing_on_any_iod() {
     assert_eq!(cluster.objects(), 30);
     for i in 0..5 {
         let file = remove(&files, &format!("f{i}")).await;
-        // Still open somewhere: the bytes stay until the last close.
+        // The file is still open, so its bytes stay until the last close.
         assert!(read(&files, file, 0, 600).await.unwrap() == pattern(600, 1));
         files.reap(&ctx(0), file).await.unwrap();
         assert_eq!(files.getattr(&ctx(1), file).await, Err(Status::Stale));
@@ -143,13 +143,13 @@ async fn removed_files_leave_nothing_on_any_iod() {
         assert_eq!(files.setattr(&ctx(1), file, cut, true).await, Err(Status::Stale));
     }
     until("the objects are deleted", || cluster.objects() == 15).await;
-    // While an iod is down its objects wait, over a restart of the mgr as well.
+    // The objects on a stopped iod wait for deletion, also across a restart of the mgr.
     cluster.stop_iod(2);
     until("the loss is noticed", || cluster.up() == 2).await;
     for i in 5..10 {
         let name = Bytes::from(format!("f{i}"));
         let id = files.lookup(&ctx(1), FileId::ROOT, &name).await.unwrap().id;
-        // Nobody has it open: it ends with its name.
+        // No client has the file open, so the file ends with its last name.
         let removed = files.remove(&ctx(1), FileId::ROOT, &name, &|file| file == id).await.unwrap();
         assert!(!removed.orphaned && removed.id == id);
         assert_eq!(files.getattr(&ctx(1), id).await, Err(Status::Stale));
@@ -163,12 +163,12 @@ async fn removed_files_leave_nothing_on_any_iod() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn orphans_of_an_earlier_start_are_freed() {
+async fn orphans_from_before_a_restart_are_freed() {
     let mut cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
     let file = create(&files, "f").await;
     write(&files, file, 0, &pattern(600, 1), Stability::FileSync).await;
-    // Removed while open, and nobody closes it before the mgr stops.
+    // The file is removed while open, and no client closes it before the mgr stops.
     assert_eq!(remove(&files, "f").await, file);
     drop(files);
     cluster.restart_mgr().await;
@@ -177,7 +177,7 @@ async fn orphans_of_an_earlier_start_are_freed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_of_clients_survive_one_for_each_owner() {
+async fn one_client_record_of_each_owner_survives_a_restart() {
     let mut cluster = Cluster::new(1, "64").await;
     let record = |owner: &str, clientid| ClientRecord { owner: Bytes::copy_from_slice(owner.as_bytes()), clientid };
     let files = cluster.files();
@@ -196,9 +196,9 @@ async fn records_of_clients_survive_one_for_each_owner() {
     assert_eq!(cluster.files().clients().await.unwrap(), [record(&long, 2)]);
 }
 
-/// Whoever makes a file without waiting asks for it to be durable when it closes it.
+/// A client that creates a file without waiting for the disk sends a COMMIT when it closes the file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_empty_new_file_is_made_durable_without_its_iods() {
+async fn commit_of_an_empty_new_file_needs_no_iods() {
     let mut cluster = Cluster::new(1, "64").await;
     let files = cluster.files();
     let make = async |name: &'static str| {

@@ -1,4 +1,4 @@
-//! Small writes that wait in the mgr to be joined: what reaches the iods, who meets them, and what becomes of them when somebody dies.
+//! Gathered small writes in the mgr: requests to iods, reads of held bytes, and crashes of mgr and iods.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use nfs::fs::{Content, FileSystem, Iomode, LayoutAsk, LayoutGone, Stability, Wri
 use types::{ByteRange, FileId, Status, Verifier, limits};
 use wire::admin::Value;
 
-/// Longer than any test waits: nothing goes by itself.
+/// A gather delay in ms that no test outlasts, so that no timeout sends the held writes.
 const LONG: u32 = 60_000;
 
 async fn cluster(iods: usize, unit: &str, delay_ms: u32) -> Cluster {
@@ -41,8 +41,8 @@ async fn give_back(files: &Files, client: u64, file: FileId, iomode: Iomode) {
     files.layout_gone(&ctx(client), client, file, iomode, ByteRange::ALL, why).await.unwrap();
 }
 
-/// WRITEs that the iods were asked for.
-fn asked(cluster: &Cluster) -> u64 {
+/// Number of WRITEs that the iods received.
+fn write_requests(cluster: &Cluster) -> u64 {
     let counters = cluster.iods.iter().flatten().flat_map(|iod| iod.counters());
     counters.filter(|counter| counter.name == "requests.write").map(|counter| counter.value).sum()
 }
@@ -54,7 +54,7 @@ fn held(cluster: &Cluster) -> u64 {
     *bytes
 }
 
-/// Eight clients write records of one file in turns; the requests that the iods got.
+/// Eight clients write interleaved records of one file. Returns the number of WRITEs that the iods received.
 async fn records(delay_ms: u32) -> u64 {
     const RECORD: usize = 4096;
     const EACH: usize = 128;
@@ -62,7 +62,7 @@ async fn records(delay_ms: u32) -> u64 {
     let files = cluster.files();
     let file = create(&files, "f").await;
     let want = pattern(8 * EACH * RECORD, 7);
-    let begun = asked(&cluster);
+    let begun = write_requests(&cluster);
     let clients = (0..8usize).map(|client| {
         let (files, want) = (files.clone(), want.clone());
         tokio::spawn(async move {
@@ -78,7 +78,7 @@ async fn records(delay_ms: u32) -> u64 {
     for client in clients.collect::<Vec<_>>() {
         client.await.unwrap();
     }
-    let asked = asked(&cluster) - begun;
+    let asked = write_requests(&cluster) - begun;
     let counters = cluster.mgr().counters();
     assert_eq!((counters.proxy_writes, counters.proxy_write_bytes), (8 * EACH as u64, want.len() as u64));
     assert_eq!(counters.gathered_writes, if delay_ms > 0 { counters.proxy_writes } else { 0 });
@@ -95,7 +95,7 @@ async fn records(delay_ms: u32) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_of_eight_clients_go_in_an_eighth_of_the_requests() {
+async fn gathering_records_of_eight_clients_takes_an_eighth_of_the_requests() {
     let (off, usual, on) = (records(0).await, records(2).await, records(LONG).await);
     println!("WRITEs to iods: {off} one by one, {usual} gathered for 2 ms, {on} gathered until there are enough");
     assert_eq!(off, 1024);
@@ -103,22 +103,22 @@ async fn records_of_eight_clients_go_in_an_eighth_of_the_requests() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_looks_at_the_mgr_meets_the_newest_bytes() {
+async fn operations_through_the_mgr_see_held_writes() {
     let mut cluster = cluster(2, "64K", LONG).await;
     let files = cluster.files();
     let (file, other) = (create(&files, "f").await, create(&files, "g").await);
     put(&files, 1, file, 100, b"older").await;
     put(&files, 2, file, 102, b"new").await;
-    assert_eq!((asked(&cluster), files.getattr(&ctx(3), file).await.unwrap().size), (0, 105));
+    assert_eq!((write_requests(&cluster), files.getattr(&ctx(3), file).await.unwrap().size), (0, 105));
     assert!(held(&cluster) > 5);
     assert_eq!(read(&files, file, 98, 20).await.unwrap(), &b"\0\0olnew"[..]);
-    assert_eq!((asked(&cluster), held(&cluster)), (1, 0));
-    // A stable write comes after what it covers.
+    assert_eq!((write_requests(&cluster), held(&cluster)), (1, 0));
+    // A stable write is ordered after the held writes that it covers.
     put(&files, 1, file, 100, b"abcde").await;
     write(&files, file, 103, b"XYZ", Stability::FileSync).await;
-    assert_eq!((held(&cluster), asked(&cluster)), (0, 3));
+    assert_eq!((held(&cluster), write_requests(&cluster)), (0, 3));
     assert_eq!(read(&files, file, 100, 20).await.unwrap(), "abcXYZ");
-    // One that covers nothing leaves them alone.
+    // A stable write that overlaps no held write leaves the held writes in memory.
     put(&files, 1, file, 100, b"A").await;
     write(&files, file, 200_000, b"far", Stability::FileSync).await;
     assert!(held(&cluster) > 0);
@@ -130,18 +130,18 @@ async fn whoever_looks_at_the_mgr_meets_the_newest_bytes() {
     put(&files, 1, file, 400_000, b"room").await;
     files.allocate(&ctx(2), file, ByteRange { offset: 400_001, len: 100 }).await.unwrap();
     assert_eq!(files.getattr(&ctx(1), file).await.unwrap().size, 400_101);
-    // A copy takes what is held of the source, and comes after what is held of the target.
+    // A copy reads held writes of its source, and is ordered after held writes of its target.
     put(&files, 1, file, 0, b"source").await;
     put(&files, 1, other, 0, b"target").await;
     let copied = files.copy(&ctx(1), file, ByteRange { offset: 0, len: 3 }, other, 2).await.unwrap().unwrap();
     assert_eq!(commit(&files, 1, other).await, Ok(copied.verifier));
     assert_eq!(read(&files, other, 0, 9).await.unwrap(), "tasout");
-    // Nothing that was held comes behind a cut.
+    // No held write reaches the file after a truncate.
     put(&files, 1, file, 0, b"0123456789").await;
     assert_eq!(set_size(&files, file, 4).await.size, 4);
     assert_eq!(set_size(&files, file, 8).await.size, 8);
     assert_eq!(read(&files, file, 0, 20).await.unwrap(), &b"0123\0\0\0\0"[..]);
-    // What is held goes nowhere when the file is gone.
+    // Held writes of a removed file are discarded.
     put(&files, 1, other, 0, b"x").await;
     let gone = remove(&files, "g").await;
     files.reap(&ctx(0), gone).await.unwrap();
@@ -152,7 +152,7 @@ async fn whoever_looks_at_the_mgr_meets_the_newest_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_held_while_others_go_to_the_iods() {
+async fn writes_are_not_held_while_another_client_has_a_layout() {
     let cluster = cluster(2, "64K", LONG).await;
     let files = cluster.files();
     let file = create(&files, "f").await;
@@ -162,13 +162,13 @@ async fn nothing_is_held_while_others_go_to_the_iods() {
         put(&files, 1, file, 0, b"held").await;
         layout(&files, 2, file, iomode).await;
         assert_eq!((gathered(), held(&cluster)), (before + 1, 0));
-        let requests = asked(&cluster);
+        let requests = write_requests(&cluster);
         put(&files, 1, file, 0, b"at once").await;
-        assert_eq!((gathered(), asked(&cluster)), (before + 1, requests + 1));
-        // Its own path it keeps apart itself.
+        assert_eq!((gathered(), write_requests(&cluster)), (before + 1, requests + 1));
+        // The client with the layout orders its own two paths itself, so its write is held.
         put(&files, 2, file, 0, b"held").await;
         assert_eq!(gathered(), before + 2);
-        // And it comes before what others write over it.
+        // A held write is ordered before an overlapping write of another client.
         put(&files, 1, file, 1, b"o").await;
         assert_eq!((held(&cluster), read(&files, file, 0, 4).await.unwrap()), (0, Bytes::from_static(b"hold")));
         give_back(&files, 2, file, iomode).await;
@@ -176,7 +176,7 @@ async fn nothing_is_held_while_others_go_to_the_iods() {
         assert!(held(&cluster) > 0 && gathered() == before + 3);
         assert!(commit(&files, 1, file).await.is_ok());
     }
-    // Who gives something back has written before.
+    // CLOSE, unlock and LAYOUTRETURN send the held writes first.
     put(&files, 1, file, 0, b"a").await;
     files.closed(&ctx(1), file, true).await.unwrap();
     assert_eq!(held(&cluster), 0);
@@ -190,7 +190,7 @@ async fn nothing_is_held_while_others_go_to_the_iods() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_dies_between_write_and_commit_changes_the_verifier() {
+async fn a_crash_between_write_and_commit_changes_the_verifier() {
     let mut cluster = cluster(2, "4096", LONG).await;
     let files = cluster.files();
     let file = create(&files, "f").await;
@@ -200,7 +200,7 @@ async fn whoever_dies_between_write_and_commit_changes_the_verifier() {
         let before = put(&files, 1, file, 0, &pattern(10_000, 2)).await.verifier;
         cluster.stop_iod(iod);
         until("the loss is noticed", || cluster.up() == 1).await;
-        // Nothing is told while the bytes cannot be written, and nothing is given up.
+        // While the bytes cannot be written, COMMIT returns DELAY, and the mgr keeps the bytes.
         assert_eq!(commit(&files, 1, file).await, Err(Status::Delay));
         assert_eq!(read(&files, file, 0, 10_000).await, Err(Status::Delay));
         cluster.start_iod(iod);
@@ -208,14 +208,14 @@ async fn whoever_dies_between_write_and_commit_changes_the_verifier() {
         assert_ne!(commit(&files, 1, file).await.unwrap(), before);
         assert!(read(&files, file, 0, 10_000).await.unwrap() == pattern(10_000, 2));
     }
-    // A mgr that is stopped writes what it holds.
+    // A mgr that is stopped sends its held writes.
     let before = put(&files, 1, file, 0, &pattern(10_000, 3)).await.verifier;
     drop(files);
     cluster.restart_mgr().await;
     let files = cluster.files();
     assert_ne!(commit(&files, 1, file).await.unwrap(), before);
     assert!(read(&files, file, 0, 10_000).await.unwrap() == pattern(10_000, 3));
-    // One that is killed does not.
+    // A mgr that is killed loses them.
     let before = put(&files, 1, file, 0, &pattern(10_000, 4)).await.verifier;
     assert!(held(&cluster) > 0);
     drop(files);
@@ -228,7 +228,7 @@ async fn whoever_dies_between_write_and_commit_changes_the_verifier() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_written_is_told_by_commit() {
+async fn commit_reports_a_failed_gathered_write() {
     let cluster = cluster(1, "64K", 2).await;
     let files = cluster.files();
     let file = create(&files, "f").await;
@@ -238,7 +238,7 @@ async fn what_cannot_be_written_is_told_by_commit() {
     std::fs::write(&objects, "no directory").unwrap();
     let first = put(&files, 1, file, 0, b"one").await.verifier;
     until("it is tried", || cluster.mgr().counters().gather_losses == 1).await;
-    // The next does not find out later.
+    // The next write fails at once.
     let data = Bytes::from_static(b"two");
     let second = files.write(&ctx(2), file, 3, data, Stability::Unstable).await;
     assert!(second.is_err_and(|e| e != Status::Delay));
@@ -246,14 +246,14 @@ async fn what_cannot_be_written_is_told_by_commit() {
     assert_ne!(commit(&files, 2, file).await.ok(), Some(first), "nobody else's COMMIT looks like one of before");
     std::fs::remove_file(&objects).unwrap();
     std::fs::rename(&away, &objects).unwrap();
-    // What was told is over.
+    // A reported failure does not affect later writes.
     let third = put(&files, 1, file, 0, b"three").await.verifier;
     assert_eq!(commit(&files, 1, file).await, Ok(third));
     assert_eq!(read(&files, file, 0, 9).await.unwrap(), "three");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_does_not_fit_into_memory_is_written_at_once() {
+async fn writes_beyond_the_gather_memory_are_sent_at_once() {
     let mut cluster = Cluster::stopped(2, "64K").await;
     (cluster.config.gather_delay_ms, cluster.config.gather_memory) = (LONG, "100K".into());
     cluster.start_mgr().await;
@@ -271,7 +271,7 @@ async fn what_does_not_fit_into_memory_is_written_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_copies_get_what_is_gathered() {
+async fn gathered_writes_reach_both_mirrors() {
     let mut cluster = Cluster::stopped(2, "4096").await;
     (cluster.config.gather_delay_ms, cluster.config.mirrors) = (LONG, 2);
     cluster.start_mgr().await;
@@ -282,8 +282,8 @@ async fn both_copies_get_what_is_gathered() {
         put(&files, 1, file, at, &pattern(9000, 1)[at as usize..at as usize + 90]).await;
     }
     let before = put(&files, 1, file, 9000, b"end").await.verifier;
-    assert_eq!((asked(&cluster), commit(&files, 1, file).await), (0, Ok(before)));
-    assert_eq!(asked(&cluster), 2);
+    assert_eq!((write_requests(&cluster), commit(&files, 1, file).await), (0, Ok(before)));
+    assert_eq!(write_requests(&cluster), 2);
     for iod in 0..2 {
         cluster.stop_iod(iod);
         until("the loss is noticed", || cluster.up() == 1).await;

@@ -1,4 +1,4 @@
-//! Small files that are kept with their metadata: no iod knows of them until they grow or are written past the mgr.
+//! Inline files: iods do not know them until they grow or a client requests a layout to write.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
 use layout::kinds::native::KIND;
@@ -18,18 +18,18 @@ fn ask(file: FileId, iomode: Iomode) -> LayoutAsk {
     LayoutAsk { file, kind: KIND, iomode, readable: true, range: ByteRange::ALL, min_len: 0, max_body }
 }
 
-/// Requests of any kind that the iods got for bytes or objects.
-fn asked(cluster: &Cluster) -> u64 {
+/// Number of data and object requests that the iods received.
+fn data_requests(cluster: &Cluster) -> u64 {
     let counters = cluster.iods.iter().flatten().flat_map(|iod| iod.counters());
     let of_bytes = ["requests.write", "requests.read", "requests.remove", "requests.commit", "requests.size"];
     counters.filter(|counter| of_bytes.contains(&&*counter.name)).map(|counter| counter.value).sum()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_iod_is_asked_for_a_small_file() {
+async fn inline_files_cause_no_requests_to_iods() {
     let mut cluster = cluster(3).await;
     let files = cluster.files();
-    let before = asked(&cluster);
+    let before = data_requests(&cluster);
     let data = pattern(4096, 3);
     let mut kept = Vec::new();
     for (i, stable) in [Stability::FileSync, Stability::Unstable].into_iter().cycle().take(20).enumerate() {
@@ -41,7 +41,7 @@ async fn no_iod_is_asked_for_a_small_file() {
         kept.push(file);
     }
     assert_eq!(cluster.mgr().counters().inline_writes, 40);
-    // They are there without any iod, after a restart too.
+    // The files are readable without any iod, also after a restart of the mgr.
     (0..3).for_each(|iod| cluster.stop_iod(iod));
     drop(files);
     cluster.restart_mgr().await;
@@ -59,7 +59,7 @@ async fn no_iod_is_asked_for_a_small_file() {
     assert_eq!(files.seek(&ctx(1), file, 1500, Content::Data).await, Err(Status::NxIo));
     files.deallocate(&ctx(1), file, ByteRange { offset: 10, len: 20 }).await.unwrap();
     assert!(read(&files, file, 0, 40).await.unwrap() == [&data[..10], &[0; 20], &data[30..40]].concat());
-    // Whoever only reads finds it here; whoever wants to write past the mgr has to wait for the iods.
+    // A reader gets no layout, because the mgr has the bytes. A client that requests a layout to write waits for iods.
     assert_eq!(files.layout_get(&ctx(1), ask(file, Iomode::Read)).await.map(drop), Err(Status::NoLayout));
     assert_eq!(files.layout_get(&ctx(1), ask(file, Iomode::ReadWrite)).await.map(drop), Err(Status::Delay));
     for (i, file) in kept.iter().enumerate() {
@@ -70,11 +70,11 @@ async fn no_iod_is_asked_for_a_small_file() {
     (0..3).for_each(|iod| cluster.start_iod(iod));
     cluster.wait_up(3).await;
     assert_eq!((cluster.objects(), before), (0, 0));
-    assert_eq!((asked(&cluster), cluster.mgr().counters().objects_swept), (0, 0));
+    assert_eq!((data_requests(&cluster), cluster.mgr().counters().objects_swept), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_grows_moves_to_its_iods() {
+async fn an_inline_file_moves_to_iods_when_it_grows() {
     let mut cluster = cluster(2).await;
     let files = cluster.files();
     let data = pattern(20_000, 7);
@@ -95,7 +95,7 @@ async fn a_file_that_grows_moves_to_its_iods() {
         assert!(read(&files, file, 0, 1 << 20).await.unwrap() == data[..len]);
         files.layout_get(&ctx(2), ask(file, Iomode::Read)).await.unwrap();
     }
-    // The bytes that moved were durable before the namespace forgot them.
+    // The moved bytes are durable on the iods before the namespace discards them.
     files.commit(&ctx(1), grown, ByteRange::ALL).await.unwrap();
     drop(files);
     cluster.restart_mgr().await;
@@ -105,9 +105,9 @@ async fn a_file_that_grows_moves_to_its_iods() {
     assert!(read(&files, reserved, 0, 1 << 20).await.unwrap() == [&data[..50], &[0; 50]].concat());
 }
 
-/// Bytes that cannot go where they belong stay where they are.
+/// Bytes that cannot move to their iods stay with the metadata.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_cannot_move_stays_readable_and_moves_later() {
+async fn an_inline_file_that_cannot_move_stays_readable_and_moves_later() {
     let mut cluster = cluster(2).await;
     let files = cluster.files();
     let data = pattern(9000, 5);
@@ -126,7 +126,7 @@ async fn a_file_that_cannot_move_stays_readable_and_moves_later() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writers_of_one_small_file_lose_nothing_when_it_moves_under_them() {
+async fn concurrent_writers_lose_nothing_while_an_inline_file_moves() {
     let cluster = cluster(2).await;
     let files = cluster.files();
     for round in 0..20 {

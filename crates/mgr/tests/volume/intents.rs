@@ -1,4 +1,4 @@
-//! What a crash or an iod that is down leaves half done, and who finishes it.
+//! Intents: operations that a crash or a stopped iod interrupted, and their completion.
 
 use crate::check::{Native, object, offline, wait_settled};
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
@@ -30,12 +30,12 @@ async fn size(files: &Files, client: u64, file: FileId) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_that_a_crash_interrupted_is_finished() {
+async fn a_truncate_interrupted_by_a_crash_is_completed() {
     let mut cluster = Cluster::new(2, "64").await;
     let file = create(&cluster.files(), "f").await;
     write(&cluster.files(), file, 0, &pattern(500, 1), Stability::FileSync).await;
     let cut = |size| SetAttrs { size: Some(size), ..SetAttrs::default() };
-    // The mgr dies when the size is stored and nothing else is done.
+    // The mgr crashes after it has stored the size and before the iods truncate.
     offline(&mut cluster, async |namespace, _| {
         namespace.cut(&Cred::root(), Default::default(), file, &cut(100), true).await.unwrap();
     })
@@ -47,7 +47,7 @@ async fn a_cut_that_a_crash_interrupted_is_finished() {
     want.resize(500, 0);
     assert!(read(&files, file, 0, 500).await.unwrap() == want, "bytes behind the cut came back");
     until("the cut is done", || work(&cluster, "cuts_pending") == 0).await;
-    // What is written after the cut is not cut once more by the next start.
+    // The next start does not repeat the truncate over later writes.
     write(&files, file, 100, &pattern(300, 2), Stability::FileSync).await;
     want[100..400].copy_from_slice(&pattern(300, 2));
     drop(files);
@@ -57,7 +57,7 @@ async fn a_cut_that_a_crash_interrupted_is_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_waits_for_iods_and_nothing_grows_before() {
+async fn a_pending_truncate_delays_writes_until_the_iods_return() {
     let mut cluster = Cluster::new(2, "64").await;
     let file = create(&cluster.files(), "f").await;
     write(&cluster.files(), file, 0, &pattern(500, 1), Stability::FileSync).await;
@@ -69,7 +69,7 @@ async fn a_cut_waits_for_iods_and_nothing_grows_before() {
     .await;
     let files = cluster.files();
     assert_eq!(work(&cluster, "cuts_pending"), 1);
-    // Whoever only asks for the length, or opens the file, need not wait.
+    // GETATTR does not wait for the truncate.
     assert_eq!(size(&files, 1, file).await, 10);
     let data = Bytes::from_static(b"x");
     assert_eq!(files.write(&ctx(1), file, 0, data, Stability::FileSync).await, Err(Status::Delay));
@@ -86,21 +86,21 @@ async fn a_cut_waits_for_iods_and_nothing_grows_before() {
     assert!(read(&cluster.files(), file, 0, 500).await.unwrap() == want);
 }
 
-/// Further than a file reaches on most local file systems, and so an object.
+/// An offset beyond the largest file of most local file systems, and therefore beyond the largest object.
 const FAR: u64 = 70_368_743_129_083;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_truncation_to_beyond_what_iods_can_hold_is_carried_out() {
+async fn a_truncate_beyond_the_largest_object_size_succeeds() {
     let mut cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
     let file = create(&files, "f").await;
     write(&files, file, 0, &pattern(500, 1), Stability::FileSync).await;
-    // Another client may hold more of it, so that the iods are asked to truncate.
+    // Another client may have written more, so the mgr asks the iods to truncate.
     granted(&files, 7, file).await;
     assert_eq!(set_size(&files, file, FAR).await.size, FAR);
     drop(files);
     cluster.restart_mgr().await;
-    // What a mgr noted that died of a refusal, or before it.
+    // The intent of a mgr that crashed on a refusal by an iod, or before the truncate.
     let far = SetAttrs { size: Some(FAR + 1), ..SetAttrs::default() };
     offline(&mut cluster, async |namespace, _| {
         namespace.cut(&Cred::root(), Default::default(), file, &far, true).await.unwrap();
@@ -115,7 +115,7 @@ async fn a_truncation_to_beyond_what_iods_can_hold_is_carried_out() {
     remove(&files, "f").await;
 }
 
-/// Spoils the object of a file on one iod, so that the iod refuses to touch it.
+/// Damages the object of a file on one iod, so that the iod refuses to use it.
 async fn spoil(cluster: &mut Cluster, iod: usize, file: FileId) {
     let path = object(cluster, iod, file);
     let up = cluster.up();
@@ -129,7 +129,7 @@ async fn spoil(cluster: &mut Cluster, iod: usize, file: FileId) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_truncation_that_an_iod_refuses_changes_nothing() {
+async fn a_truncate_that_an_iod_refuses_changes_nothing() {
     let mut cluster = Cluster::new(2, "64").await;
     let file = create(&cluster.files(), "f").await;
     write(&cluster.files(), file, 0, &pattern(500, 1), Stability::FileSync).await;
@@ -147,18 +147,18 @@ async fn a_truncation_that_an_iod_refuses_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_noted_truncation_that_an_iod_refuses_keeps_nobody_from_the_file() {
+async fn a_refused_pending_truncate_leaves_the_file_accessible() {
     let mut cluster = Cluster::new(2, "64").await;
     let file = create(&cluster.files(), "f").await;
     write(&cluster.files(), file, 0, &pattern(500, 1), Stability::FileSync).await;
-    // The iod that holds every second stripe, and so the shorter object.
+    // The iod that holds every second stripe unit, and therefore the shorter object.
     let len = |iod| object(&cluster, iod, file).metadata().unwrap().len();
     let second = usize::from(len(1) < len(0));
     spoil(&mut cluster, second, file).await;
     let cut = |size| SetAttrs { size: Some(size), ..SetAttrs::default() };
     offline(&mut cluster, async |namespace, _| {
         namespace.cut(&Cred::root(), Default::default(), file, &cut(100), true).await.unwrap();
-        // Somebody was writing when the mgr ended, so that its size is to be learnt.
+        // A client was writing when the mgr ended, so the mgr must learn the size.
         namespace.note(Default::default(), Noted { file, intent: Intent::Written }).await.unwrap();
     })
     .await;
@@ -167,7 +167,7 @@ async fn a_noted_truncation_that_an_iod_refuses_keeps_nobody_from_the_file() {
         let files = cluster.files();
         assert_eq!(size(&files, 1, file).await, 100);
         files.closed(&ctx(1), file, true).await.unwrap();
-        // Nothing makes it grow over what the object still holds.
+        // No request may extend the file over the bytes that the object still holds.
         let data = Bytes::from_static(b"x");
         assert_eq!(files.write(&ctx(1), file, 0, data, Stability::FileSync).await, Err(Status::Io));
         assert_eq!(files.setattr(&ctx(1), file, cut(400), true).await, Err(Status::Io));
@@ -184,7 +184,7 @@ async fn a_noted_truncation_that_an_iod_refuses_keeps_nobody_from_the_file() {
     assert_eq!(refused.mended, wire::admin::Mended::Yes);
     let left = cluster.mgr().check(true).await.findings;
     assert!(left.iter().all(|finding| finding.code == "object-damaged"), "{left:?}");
-    // What is on the other iod can be used again.
+    // The data on the other iod are usable again.
     let files = cluster.files();
     write(&files, file, 128, &pattern(64, 3), Stability::FileSync).await;
     assert!(read(&files, file, 128, 64).await.unwrap() == pattern(64, 3));
@@ -194,7 +194,7 @@ async fn a_noted_truncation_that_an_iod_refuses_keeps_nobody_from_the_file() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bytes_of_a_writer_that_died_with_the_mgr_are_measured() {
+async fn the_size_is_measured_after_the_writer_and_the_mgr_died() {
     let mut cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
     let file = create(&files, "f").await;
@@ -206,14 +206,14 @@ async fn bytes_of_a_writer_that_died_with_the_mgr_are_measured() {
     wait_settled(&cluster).await;
     assert_eq!(size(&cluster.files(), 8, file).await, 50);
     assert_eq!(cluster.mgr().check(false).await.findings, []);
-    // A file that nobody has written since is not looked at again.
+    // A file without later writes is not measured again.
     let queries = cluster.mgr().counters().size_queries;
     assert_eq!(size(&cluster.files(), 8, file).await, 50);
     assert_eq!(cluster.mgr().counters().size_queries, queries);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_written_after_the_last_word_of_a_dead_client_counts() {
+async fn writes_of_a_dead_client_after_its_last_layoutcommit_count() {
     let cluster = Cluster::new(1, "64").await;
     let files = cluster.files();
     let file = create(&files, "f").await;
@@ -228,7 +228,7 @@ async fn what_was_written_after_the_last_word_of_a_dead_client_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_time_that_the_writer_sets_after_its_report_stays_while_others_look() {
+async fn an_mtime_set_by_the_writer_survives_concurrent_getattrs() {
     let cluster = Cluster::new(2, "64").await;
     let natives = [Native::connect(&cluster, 0).await, Native::connect(&cluster, 1).await];
     let files = cluster.files();
@@ -239,7 +239,7 @@ async fn a_time_that_the_writer_sets_after_its_report_stays_while_others_look() 
         let body = granted(&files, 7, file).await;
         let first = cluster.iods.iter().position(|iod| iod.as_ref().unwrap().iod() == body.devices[0]).unwrap();
         natives[first].write(file, 0, 0, &pattern(50, 1)).await.unwrap();
-        // Asked for the size, the iods know more than the mgr until the writer reports.
+        // Until the writer reports, the iods know a larger size than the mgr.
         let looking = |turns| {
             let files = files.clone();
             tokio::spawn(async move {
@@ -260,7 +260,7 @@ async fn a_time_that_the_writer_sets_after_its_report_stays_while_others_look() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_iod_that_is_down_is_not_taken_for_empty() {
+async fn the_size_is_not_final_while_an_iod_is_down() {
     let mut cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
     let file = create(&files, "f").await;
@@ -270,14 +270,14 @@ async fn an_iod_that_is_down_is_not_taken_for_empty() {
     Native::connect(&cluster, second).await.write(file, 0, 0, &pattern(50, 1)).await.unwrap();
     cluster.stop_iod(second);
     until("the loss is noticed", || cluster.up() == 1).await;
-    // What can be known is told; the rest when the iod is back.
+    // The mgr reports the size that it knows, and learns the rest when the iod is back.
     assert_eq!(size(&files, 8, file).await, 0);
     files.closed(&ctx(7), file, true).await.unwrap();
     assert_eq!(revoke(&files, 7, file).await, Err(Status::Delay));
     assert_eq!((work(&cluster, "sizes_to_learn"), work(&cluster, "fences_pending")), (1, 1));
     cluster.start_iod(second);
     cluster.wait_up(2).await;
-    // The iod knows of the fence before anybody uses it.
+    // The iod receives the fence before it serves clients.
     let late = Native::connect(&cluster, second).await.write(file, 0, 50, b"late").await;
     assert_eq!(late, Err(Status::Fenced));
     wait_settled(&cluster).await;
@@ -287,7 +287,7 @@ async fn an_iod_that_is_down_is_not_taken_for_empty() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_close_beside_an_abandoned_layout_does_not_end_the_measurement() {
+async fn a_close_does_not_cancel_an_interrupted_size_measurement() {
     let cluster = Cluster::new(1, "64").await;
     let files = cluster.files();
     let (writer, other) = (ctx(7), ctx(8));
@@ -302,13 +302,14 @@ async fn a_close_beside_an_abandoned_layout_does_not_end_the_measurement() {
         let gone = files.layout_gone(&writer, 7, file, Iomode::ReadWrite, ByteRange::ALL, why.clone());
         let mut gone = Box::pin(gone);
         if futures_util::poll!(gone.as_mut()).is_ready() {
-            // On a busy machine the iod answers within the first poll. Then nothing can be abandoned: once more.
+            // On a busy machine the iod answers within the first poll. Then nothing can be interrupted, so the test
+            // tries again.
             assert!(tries < 100, "{how}: no iod is asked");
             whys.push(why);
             continue;
         }
         files.closed(&other, file, true).await.unwrap();
-        // The answer of the iod never comes.
+        // Drop the request, as if the answer of the iod never arrived.
         drop(gone);
         wait_settled(&cluster).await;
         assert_eq!(size(&files, 8, file).await, 50, "{how}");
@@ -317,7 +318,7 @@ async fn a_close_beside_an_abandoned_layout_does_not_end_the_measurement() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_that_told_all_says_nothing_of_one_that_died() {
+async fn a_report_of_one_writer_does_not_cover_a_dead_writer() {
     let mut cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
     let file = create(&files, "f").await;
@@ -343,7 +344,7 @@ async fn a_writer_that_told_all_says_nothing_of_one_that_died() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fence_is_repeated_by_the_next_start() {
+async fn a_pending_fence_is_sent_after_a_restart() {
     let mut cluster = Cluster::new(2, "64").await;
     let file = create(&cluster.files(), "f").await;
     write(&cluster.files(), file, 0, &pattern(200, 1), Stability::FileSync).await;
@@ -359,7 +360,7 @@ async fn a_fence_is_repeated_by_the_next_start() {
     assert!(read(&cluster.files(), file, 0, 200).await.unwrap() == pattern(200, 1));
 }
 
-/// A file of which a client has written 50 bytes of each object and said nothing; then the mgr ended, and perhaps an iod.
+/// A file of which a client wrote 50 bytes into each object without a report. Then the mgr stops, and iod `down` too.
 async fn left_by_its_writer(cluster: &mut Cluster, down: Option<usize>) -> FileId {
     let file = create(&cluster.files(), "f").await;
     granted(&cluster.files(), 7, file).await;
@@ -371,7 +372,7 @@ async fn left_by_its_writer(cluster: &mut Cluster, down: Option<usize>) -> FileI
     file
 }
 
-async fn nothing_comes_late(cluster: &Cluster, file: FileId) {
+async fn late_writes_are_fenced(cluster: &Cluster, file: FileId) {
     assert_eq!(size(&cluster.files(), 8, file).await, 64 + 50);
     for iod in 0..2 {
         let late = Native::connect(cluster, iod).await.write(file, 0, 60, b"late").await;
@@ -383,16 +384,16 @@ async fn nothing_comes_late(cluster: &Cluster, file: FileId) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_did_not_come_back_writes_nothing_once_the_file_is_measured() {
+async fn a_client_that_did_not_return_is_fenced_before_the_measurement() {
     let mut cluster = Cluster::new(2, "64").await;
     let file = left_by_its_writer(&mut cluster, None).await;
     cluster.start_mgr().await;
     wait_settled(&cluster).await;
-    nothing_comes_late(&cluster, file).await;
+    late_writes_are_fenced(&cluster, file).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_that_an_earlier_start_allowed_comes_behind_a_cut() {
+async fn a_truncate_fences_layouts_granted_before_the_restart() {
     let mut cluster = Cluster::new(2, "64").await;
     let file = left_by_its_writer(&mut cluster, None).await;
     cluster.start_mgr().await;
@@ -406,24 +407,24 @@ async fn nothing_that_an_earlier_start_allowed_comes_behind_a_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_is_not_measured_for_good_before_all_iods_are_fenced() {
+async fn a_size_is_not_final_before_all_iods_are_fenced() {
     let mut cluster = Cluster::new(2, "64").await;
     let file = left_by_its_writer(&mut cluster, Some(1)).await;
     cluster.start_mgr().await;
     until("the fence is noted", || work(&cluster, "fences_pending") == 1).await;
     assert_eq!((work(&cluster, "sizes_to_learn"), work(&cluster, "intents_written")), (1, 1));
-    // One more start in between changes nothing.
+    // Another restart of the mgr changes nothing.
     cluster.restart_mgr().await;
     until("the first iod is fenced", || work(&cluster, "fences_pending") == 1).await;
     assert_eq!(work(&cluster, "sizes_to_learn"), 1);
     cluster.start_iod(1);
     cluster.wait_up(2).await;
     wait_settled(&cluster).await;
-    nothing_comes_late(&cluster, file).await;
+    late_writes_are_fenced(&cluster, file).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_between_fence_and_measurement_does_no_harm() {
+async fn a_crash_between_fence_and_measurement_loses_nothing() {
     let mut cluster = Cluster::new(2, "64").await;
     let file = left_by_its_writer(&mut cluster, None).await;
     cluster.start_mgr().await;
@@ -433,15 +434,15 @@ async fn a_crash_between_fence_and_measurement_does_no_harm() {
     })
     .await;
     wait_settled(&cluster).await;
-    nothing_comes_late(&cluster, file).await;
+    late_writes_are_fenced(&cluster, file).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_that_nobody_left_are_not_fenced() {
+async fn closed_and_unused_files_are_not_fenced() {
     let mut cluster = Cluster::stopped(2, "64").await;
     (0..2).for_each(|i| cluster.stop_iod(i));
     cluster.start_mgr().await;
-    // Nobody was told where to write this one.
+    // No client has received a layout of this file.
     let unused = create(&cluster.files(), "unused").await;
     cluster.restart_mgr().await;
     wait_settled(&cluster).await;
@@ -464,7 +465,7 @@ async fn files_that_nobody_left_are_not_fenced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fences_do_not_make_readers_wait() {
+async fn fences_do_not_delay_readers() {
     let cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
     let file = create(&files, "f").await;
@@ -490,7 +491,7 @@ async fn fences_do_not_make_readers_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_object_that_a_late_write_made_anew_is_collected() {
+async fn an_object_recreated_by_a_late_write_is_collected() {
     let mut cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
     let (file, kept) = (create(&files, "f").await, create(&files, "kept").await);
@@ -502,14 +503,14 @@ async fn an_object_that_a_late_write_made_anew_is_collected() {
     assert_eq!(cluster.objects(), 2);
     let late = Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await;
     assert_eq!(late, Err(Status::Fenced), "the iod knows that it was removed");
-    // That it knows no longer after a restart; no mgr looks on while the object is made.
+    // After a restart the iod has forgotten the removal. No mgr runs while the late write creates the object.
     drop(files);
     cluster.mgr.take().unwrap().stop().await;
     cluster.stop_iod(1);
     cluster.start_iod(1);
     Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await.unwrap();
     assert_eq!(cluster.objects(), 3);
-    // Iods are looked through when they come up.
+    // The mgr lists the objects of an iod when the iod comes up.
     cluster.start_mgr().await;
     until("the object is collected", || cluster.objects() == 2).await;
     until("it is counted", || cluster.mgr().counters().objects_collected == 1).await;
@@ -517,7 +518,7 @@ async fn an_object_that_a_late_write_made_anew_is_collected() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_objects_without_files_are_left_alone() {
+async fn many_objects_without_files_are_not_collected() {
     let mut cluster = Cluster::new(1, "64").await;
     let files = cluster.files();
     let mut gone = Vec::new();
@@ -531,7 +532,7 @@ async fn many_objects_without_files_are_left_alone() {
     until("their objects are deleted", || work(&cluster, "doomed") == 0).await;
     assert_eq!(cluster.objects(), 0);
     drop(files);
-    // What was removed an iod knows no longer after a restart; no mgr looks on while the objects are made.
+    // After a restart the iod has forgotten the removals. No mgr runs while the late writes create the objects.
     cluster.mgr.take().unwrap().stop().await;
     cluster.stop_iod(0);
     cluster.start_iod(0);
@@ -545,7 +546,7 @@ async fn many_objects_without_files_are_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_made_without_iods_keeps_the_policy_of_its_directory() {
+async fn a_file_created_without_iods_keeps_the_policy_of_its_directory() {
     let mut cluster = Cluster::stopped(2, "64").await;
     (0..2).for_each(|i| cluster.stop_iod(i));
     cluster.start_mgr().await;
@@ -563,7 +564,7 @@ async fn a_file_made_without_iods_keeps_the_policy_of_its_directory() {
     cluster.wait_up(2).await;
     let body = granted(&cluster.files(), 7, file).await;
     assert_eq!((body.stripe_unit, body.devices.len()), (192, 1));
-    // One that is removed before it has a layout leaves nothing to do.
+    // A file that is removed before it has a layout leaves no work.
     let unused = create(&cluster.files(), "unused").await;
     remove(&cluster.files(), "unused").await;
     cluster.files().reap(&ctx(0), unused).await.unwrap();
@@ -571,13 +572,13 @@ async fn a_file_made_without_iods_keeps_the_policy_of_its_directory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_what_is_durable_must_be_there() {
+async fn only_durable_bytes_are_reported_missing() {
     let cluster = Cluster::new(1, "64").await;
     let files = cluster.files();
     let file = create(&files, "f").await;
     granted(&files, 7, file).await;
     let commit = async |last: u64, body: Bytes| files.layout_commit(&ctx(7), file, Some(last), None, body).await;
-    // Told, but an iod may have lost it again.
+    // The size is reported but the bytes are not durable: an iod may have lost them.
     assert_eq!(commit(49, Bytes::new()).await, Ok(Some(50)));
     assert_eq!(cluster.mgr().check(false).await.findings, []);
     let durable = Bytes::from(Update { durable: true, ..Update::default() }.to_bytes().to_vec());

@@ -1,4 +1,4 @@
-//! Layouts: what they say is true, what is written through them is seen by everybody, and fencing ends them.
+//! Layouts: their content, the visibility of direct writes to other clients, and fencing.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, write};
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use wire::rpc::Auth;
 use xdr::{Segments, Writer, Xdr};
 
 const LONG: Duration = Duration::from_secs(60);
-/// Whose connections those of the tests are.
+/// The owner of the connections that the tests open.
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 
 fn ask(file: FileId, iomode: Iomode) -> LayoutAsk {
@@ -38,7 +38,7 @@ pub async fn call<R: Xdr>(connection: &Connection, procedure: Procedure, argumen
     decode_reply(&mut reply.unwrap().body).unwrap()
 }
 
-/// Connects to a device as a client does that knows nothing but what the mgr told it.
+/// Connects to a device with only the device info of the mgr, as a client does.
 pub async fn connect(files: &Files, client: u64, device: [u8; 16]) -> Connection {
     let body = files.device_info(&ctx(client), device, KIND).await.unwrap();
     let device = Device::from_bytes(&body).unwrap();
@@ -55,12 +55,12 @@ pub async fn connect(files: &Files, client: u64, device: [u8; 16]) -> Connection
     connection
 }
 
-/// What a layout allows at one of its iods.
+/// The capability of a layout for one of its iods.
 pub fn capability(body: &Body, index: usize) -> Capability {
     Capability { mac: body.authenticators[index], ..Capability::from_bytes(&body.capability).unwrap() }
 }
 
-/// Writes straight to the iods; the client works on one object at a time.
+/// Writes on the direct path, one object after the other.
 pub async fn write_direct(files: &Files, client: u64, body: &Body, offset: u64, data: &[u8]) -> Result<(), Failure> {
     let distribution = body.distribution().unwrap();
     for piece in distribution.pieces(ByteRange { offset, len: data.len() as u64 }) {
@@ -76,7 +76,7 @@ pub async fn write_direct(files: &Files, client: u64, body: &Body, offset: u64, 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_paths_reach_the_same_bytes() {
+async fn direct_path_and_mgr_path_access_the_same_bytes() {
     let cluster = Cluster::new(3, "128").await;
     let files = cluster.files();
     let file = create(&files, "f").await;
@@ -99,7 +99,7 @@ async fn both_paths_reach_the_same_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn others_see_growth_that_was_not_told() {
+async fn other_clients_see_growth_without_a_layoutcommit() {
     let cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
     let file = create(&files, "f").await;
@@ -115,7 +115,7 @@ async fn others_see_growth_that_was_not_told() {
     write_direct(&files, 7, &body, 300, &pattern(20, 2)).await.unwrap();
     let out = files.read(&ctx(8), file, 290, 100).await.unwrap();
     assert_eq!((out.data.len(), out.eof), (30, true));
-    // A cut takes what was written but not told as well.
+    // A truncate also removes bytes that were written but not reported.
     write_direct(&files, 7, &body, 320, &pattern(500, 3)).await.unwrap();
     assert_eq!(set_size(&files, file, 400).await.size, 400);
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 400);
@@ -123,29 +123,30 @@ async fn others_see_growth_that_was_not_told() {
     assert!(read(&files, file, 400, 500).await.unwrap().iter().all(|b| *b == 0), "bytes behind a cut came back");
 }
 
-/// Of a write that was under way when another client cut the file, some pieces may have been cut off again: its end is not where the writer says.
+/// Another client may truncate the file during a write, and remove some pieces of that write. Then the file does not
+/// end where the writer reports.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_beside_a_cut_of_another_client_does_not_say_how_long_the_file_is() {
+async fn a_report_after_another_clients_truncate_does_not_set_the_size() {
     let cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
     let file = create(&files, "f").await;
     let body = layout(&files, 7, file, Iomode::ReadWrite).await;
     write_direct(&files, 7, &body, 0, &pattern(128, 1)).await.unwrap();
     assert_eq!(set_size(&files, file, 0).await.size, 0);
-    // This piece came after the cut, the other one before it.
+    // This piece arrives after the truncate. The other piece arrived before it.
     write_direct(&files, 7, &body, 0, &pattern(64, 1)).await.unwrap();
     let told = Update { durable: true, whole: true, ..Update::default() }.to_bytes();
     files.layout_commit(&ctx(7), file, Some(127), None, told.clone()).await.unwrap();
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 64);
     assert!(read(&files, file, 0, 200).await.unwrap() == pattern(64, 1), "bytes are called lost that were cut off");
-    // What it writes afterwards counts as ever.
+    // Later writes count as usual.
     write_direct(&files, 7, &body, 0, &pattern(300, 2)).await.unwrap();
     files.layout_commit(&ctx(7), file, Some(299), None, told).await.unwrap();
     assert!(read(&files, file, 0, 400).await.unwrap() == pattern(300, 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_of_a_silent_writer_is_learned_from_the_iods() {
+async fn the_size_after_a_silent_writer_is_learned_from_the_iods() {
     let cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
     let gone = async |file, why| {
@@ -160,7 +161,7 @@ async fn the_end_of_a_silent_writer_is_learned_from_the_iods() {
             "closed" => {
                 files.closed(&ctx(7), file, true).await.unwrap();
                 assert_eq!(files.getattr(&ctx(7), file).await.unwrap().size, 100);
-                // It may have closed one open of several, and writes on.
+                // The client may have closed one of several opens, and continues to write.
                 write_direct(&files, 7, &body, 100, &pattern(50, 2)).await.unwrap();
                 assert_eq!(gone(file, LayoutGone::Returned(Bytes::new())).await, 150);
                 continue;
@@ -171,14 +172,14 @@ async fn the_end_of_a_silent_writer_is_learned_from_the_iods() {
         };
         assert_eq!(size, 100 + i as u64, "{how}");
     }
-    // Who told it all costs no question.
+    // A writer that has reported everything causes no size query to the iods.
     let file = create(&files, "told").await;
     let body = layout(&files, 7, file, Iomode::ReadWrite).await;
     write_direct(&files, 7, &body, 0, &pattern(10, 1)).await.unwrap();
     let before = cluster.mgr().counters().size_queries;
     let all = Bytes::from(Update { durable: true, ..Update::default() }.to_bytes().to_vec());
     files.layout_commit(&ctx(7), file, Some(9), None, all).await.unwrap();
-    // Nor does setting the size that it has, as copies do; a size below it is another matter.
+    // Setting the current size, as copy programs do, causes no truncate on the iods. A smaller size does.
     let set = |size| SetAttrs { size: Some(size), mode: Some(0o600), ..SetAttrs::default() };
     assert_eq!(files.setattr(&ctx(7), file, set(10), true).await.unwrap().size, 10);
     assert_eq!(cluster.mgr().counters().truncates, 0);
@@ -208,7 +209,7 @@ async fn a_revoked_layout_is_refused_by_the_iods() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_can_have_what_it_gave_up_refused() {
+async fn a_client_can_fence_its_own_old_layout() {
     let mut cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
     let file = create(&files, "f").await;
@@ -221,10 +222,10 @@ async fn a_client_can_have_what_it_gave_up_refused() {
     let new = layout(&files, 7, file, Iomode::ReadWrite).await;
     assert_eq!(new.generation.0, old.generation.0 + 1);
     write_direct(&files, 7, &new, 100, &pattern(20, 2)).await.unwrap();
-    // Nothing was taken away: the writer is still asked, and what it wrote still learnt.
+    // The new layout is not revoked, so the mgr still learns what the writer wrote.
     assert_eq!(cluster.mgr().counters().layouts_revoked, 0);
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 120);
-    // Whoever lost its layout does not know what others have cut off since.
+    // A client that lost its layout does not know of later truncates, so it asks the mgr to measure the file.
     set_size(&files, file, 50).await;
     let measure = update(Update { measure: true, ..Update::default() });
     files.layout_commit(&ctx(7), file, Some(119), None, measure.clone()).await.unwrap();
@@ -232,14 +233,14 @@ async fn a_client_can_have_what_it_gave_up_refused() {
     write_direct(&files, 7, &new, 60, &pattern(20, 3)).await.unwrap();
     files.layout_commit(&ctx(7), file, Some(119), None, measure.clone()).await.unwrap();
     assert_eq!(files.getattr(&ctx(7), file).await.unwrap().size, 80);
-    // As long as an iod is down that cannot be told, and nobody says it was.
+    // While an iod is down the file cannot be measured, and the mgr does not acknowledge the request.
     cluster.stop_iod(1);
     let told = files.layout_commit(&ctx(7), file, Some(119), None, measure).await;
     assert_eq!(told.unwrap_err(), Status::Delay);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rights_are_those_of_the_layout_and_of_its_client() {
+async fn a_capability_is_limited_to_its_layout_and_client() {
     let cluster = Cluster::new(1, "64").await;
     let files = cluster.files();
     let file = create(&files, "f").await;

@@ -1,4 +1,4 @@
-//! How long files are, as iods are told that ask for it: what the mgr knows, and nothing while somebody may know better.
+//! File sizes that iods request from the mgr: no answer while a client may have written more.
 
 use crate::cluster::{Cluster, create, ctx, pattern, remove, set_size, write};
 use layout::kinds::native::KIND;
@@ -20,19 +20,19 @@ async fn give_back(files: &Files, client: u64, file: FileId) {
     files.layout_gone(&ctx(client), client, file, Iomode::ReadWrite, ByteRange::ALL, why).await.unwrap();
 }
 
-/// What an iod is told.
+/// The file size that an iod gets from the mgr.
 async fn length(cluster: &Cluster, iod: usize, file: FileId) -> Option<u64> {
-    told(cluster, iod, file).await.map(|told| told.file)
+    length_answer(cluster, iod, file).await.map(|told| told.file)
 }
 
-/// As [`length`]; and how long its object must be.
-async fn told(cluster: &Cluster, iod: usize, file: FileId) -> Option<FileLength> {
+/// As [`length`], together with the least length of the iod's object.
+async fn length_answer(cluster: &Cluster, iod: usize, file: FileId) -> Option<FileLength> {
     let served = cluster.iods[iod].as_ref().unwrap().served();
     tokio::task::spawn_blocking(move || served.file_length(file)).await.unwrap()
 }
 
-/// Waits until the mgr answers an iod.
-async fn heard(cluster: &Cluster, iod: usize, file: FileId) {
+/// Waits until a request of the iod has reached the mgr.
+async fn wait_for_request(cluster: &Cluster, iod: usize, file: FileId) {
     let asked = || cluster.mgr().counters().lengths_asked;
     let before = asked();
     while asked() == before {
@@ -42,7 +42,7 @@ async fn heard(cluster: &Cluster, iod: usize, file: FileId) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn iods_are_told_how_long_a_file_is_when_nobody_can_know_better() {
+async fn iods_learn_a_size_only_while_no_client_may_have_written_more() {
     let mut cluster = Cluster::new(2, "64").await;
     for iod in 0..2 {
         cluster.stop_iod(iod);
@@ -51,15 +51,15 @@ async fn iods_are_told_how_long_a_file_is_when_nobody_can_know_better() {
     cluster.wait_up(2).await;
     let files = cluster.files();
     let file = create(&files, "f").await;
-    heard(&cluster, 0, file).await;
-    heard(&cluster, 1, file).await;
+    wait_for_request(&cluster, 0, file).await;
+    wait_for_request(&cluster, 1, file).await;
     write(&files, file, 0, &pattern(100, 1), Stability::FileSync).await;
     files.closed(&ctx(1), file, true).await.unwrap();
-    // Of 100 bytes in units of 64 one object has 64, the other 36.
-    let both = [told(&cluster, 0, file).await.unwrap(), told(&cluster, 1, file).await.unwrap()];
+    // Of 100 bytes in units of 64, one object has 64 and the other has 36.
+    let both = [length_answer(&cluster, 0, file).await.unwrap(), length_answer(&cluster, 1, file).await.unwrap()];
     assert_eq!(both.map(|told| told.file), [100, 100]);
     assert_eq!((both[0].least + both[1].least, both[0].least.max(both[1].least)), (100, 64));
-    // Somebody may write past the mgr, and does.
+    // Another client may write on the direct path, and does so.
     layout(&files, 7, file).await;
     assert_eq!(length(&cluster, 0, file).await, None);
     let served = cluster.iods[0].as_ref().unwrap().served();
@@ -72,9 +72,9 @@ async fn iods_are_told_how_long_a_file_is_when_nobody_can_know_better() {
     assert_eq!(length(&cluster, 1, file).await, Some(longer));
     set_size(&files, file, 30).await;
     assert_eq!(length(&cluster, 1, file).await, Some(30));
-    // What is no file has no length.
+    // An inode that is no regular file, or does not exist, has no size.
     assert_eq!((length(&cluster, 0, FileId::ROOT).await, length(&cluster, 0, FileId(9999)).await), (None, None));
-    // Another mgr, which does not know who had it open.
+    // A restarted mgr does not know which client had the file open.
     layout(&files, 7, file).await;
     drop(files);
     cluster.restart_mgr().await;

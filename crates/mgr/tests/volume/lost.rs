@@ -1,4 +1,4 @@
-//! Objects that lose bytes: no read answers with others, no write hides it, a check names them, and copies are made again.
+//! Lost object data: reads fail instead of returning zeros, checks report the loss, and copies are rebuilt.
 
 use crate::check::{check, codes, object, wait_settled};
 use crate::cluster::{Cluster, create, ctx, mode, pattern, read, until, write};
@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use types::{ByteRange, FileId, SetAttrs, Status};
 use wire::admin::Mended;
 
-/// Bytes of the file, over two iods (with copies: over two of four) in units of 64.
+/// Length of the file in bytes. It is striped in units of 64 over two iods (with mirrors: two of four).
 const LEN: usize = 300;
-/// The head of the file of an object.
+/// Length of the header of an object's file.
 const HEAD: u64 = 4096;
 
 async fn cluster(mirrors: u32) -> Cluster {
@@ -20,7 +20,7 @@ async fn cluster(mirrors: u32) -> Cluster {
     cluster
 }
 
-/// A file that was written, synced and closed.
+/// A file that was written, committed and closed.
 async fn file(cluster: &Cluster, name: &str, stable: Stability) -> FileId {
     let files = cluster.files();
     let file = create(&files, name).await;
@@ -31,13 +31,13 @@ async fn file(cluster: &Cluster, name: &str, stable: Stability) -> FileId {
     file
 }
 
-/// The objects of a file that there are, by iod.
+/// The existing objects of a file, each with the index of its iod.
 fn objects(cluster: &Cluster, file: FileId) -> Vec<(usize, PathBuf)> {
     let all = (0..cluster.config.iods.len()).map(|iod| (iod, object(cluster, iod, file)));
     all.filter(|(_, path)| path.exists()).collect()
 }
 
-/// Removes an object, or truncates it to so many bytes, while its iod is away.
+/// Removes an object, or truncates it to `left` bytes, while its iod is stopped.
 async fn lose(cluster: &mut Cluster, (iod, path): &(usize, PathBuf), left: Option<u64>) {
     let up = cluster.up();
     cluster.stop_iod(*iod);
@@ -51,7 +51,7 @@ async fn lose(cluster: &mut Cluster, (iod, path): &(usize, PathBuf), left: Optio
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bytes_of_one_copy_that_are_lost_are_errors_and_not_zeros() {
+async fn reads_of_lost_bytes_fail_instead_of_returning_zeros() {
     let mut cluster = cluster(1).await;
     let whole = pattern(LEN, 1);
     for (round, left) in [None, Some(0), Some(1), Some(100)].into_iter().enumerate() {
@@ -76,14 +76,14 @@ async fn bytes_of_one_copy_that_are_lost_are_errors_and_not_zeros() {
             let named: u64 = found[0].text.split(": ").last().unwrap().split(' ').next().unwrap().parse().unwrap();
             assert_eq!(named, lost, "{}", found[0].text);
             assert_eq!(check(&cluster, true).await[0].mended, Mended::Failed);
-            // Writing behind what is lost, or truncating to a part of it, would make zeros of it.
+            // A write after the lost bytes, or a truncate into them, would turn them into zeros.
             let cred = ctx(1);
             let written = files.write(&cred, file, LEN as u64 - 1, vec![7].into(), Stability::FileSync).await;
             let written_before = files.write(&cred, file, 100, vec![7; 100].into(), Stability::FileSync).await;
             assert!([written, written_before].into_iter().any(|out| out.is_err()));
             let shorter = SetAttrs { size: Some(LEN as u64 - 1), ..mode(0o644) };
             assert_eq!(files.setattr(&cred, file, shorter, true).await.map(drop), Err(Status::Lost));
-            // To nothing it may be truncated, and is as good as new.
+            // A truncate to zero is allowed, and makes the file usable again.
             let empty = SetAttrs { size: Some(0), ..mode(0o644) };
             files.setattr(&cred, file, empty, true).await.unwrap();
             write(&files, file, 0, &whole, Stability::FileSync).await;
@@ -96,7 +96,7 @@ async fn bytes_of_one_copy_that_are_lost_are_errors_and_not_zeros() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_that_is_lost_is_read_from_the_other_and_made_again() {
+async fn a_lost_copy_is_read_from_its_mirror_and_rebuilt() {
     let mut cluster = cluster(2).await;
     let whole = pattern(LEN, 1);
     let rebuilt = |cluster: &Cluster| cluster.mgr().counters().copies_rebuilt;
@@ -109,7 +109,7 @@ async fn a_copy_that_is_lost_is_read_from_the_other_and_made_again() {
             let before = rebuilt(&cluster);
             lose(&mut cluster, &objects[which], left).await;
             let files = cluster.files();
-            // Whether it was made again by now or not.
+            // The read succeeds whether the copy has been rebuilt already or not.
             assert!(read(&files, file, 0, LEN as u32).await.unwrap() == whole);
             until("the copy is made again", || rebuilt(&cluster) > before).await;
             let now = std::fs::read(path).unwrap();
@@ -123,11 +123,11 @@ async fn a_copy_that_is_lost_is_read_from_the_other_and_made_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_lost_in_both_copies_is_said() {
+async fn bytes_lost_in_both_copies_are_reported() {
     let mut cluster = cluster(2).await;
     let file = file(&cluster, "f", Stability::FileSync).await;
     let all = objects(&cluster, file);
-    // The same object of both copies: each iod has one, and those of a column have the same length.
+    // The two copies of one object: the objects of one stripe column have the same length.
     let len = |path: &PathBuf| path.metadata().unwrap().len();
     let twins: Vec<_> = all.iter().filter(|(_, path)| len(path) == len(&all[0].1)).cloned().collect();
     assert_eq!(twins.len(), 2);
@@ -153,7 +153,7 @@ async fn what_is_lost_in_both_copies_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holes_are_no_damage() {
+async fn holes_are_not_reported_as_damage() {
     let cluster = cluster(1).await;
     let files = cluster.files();
     let file = create(&files, "sparse").await;

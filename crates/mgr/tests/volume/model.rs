@@ -1,4 +1,4 @@
-//! Any sequence of writes, cuts, holes and reads through the mgr equals the same sequence on a flat buffer.
+//! Random sequences of writes, truncates, holes and reads through the mgr, compared with a flat buffer.
 
 use crate::cluster::{Cluster, create, ctx, read, set_size, write};
 use mgr::Files;
@@ -17,7 +17,7 @@ enum Step {
     Commit,
 }
 
-/// Places and lengths gather around stripe boundaries.
+/// Offsets and lengths, mostly near stripe boundaries.
 fn place(unit: u64) -> impl Strategy<Value = u64> {
     let near = (0u64..24, -3i64..4).prop_map(move |(n, d)| (n * unit).saturating_add_signed(d));
     prop_oneof![3 => near, 1 => 0..20 * unit].prop_map(|at| at.min(600_000))
@@ -37,7 +37,7 @@ fn step(unit: u64) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Does the step on the file and on the buffer.
+/// Applies the step to the file and to the buffer.
 async fn run(files: &Files, file: FileId, flat: &mut Vec<u8>, step: &Step) {
     match *step {
         Step::Write { at, len, seed, stable } => {
@@ -76,7 +76,7 @@ async fn run(files: &Files, file: FileId, flat: &mut Vec<u8>, step: &Step) {
     assert_eq!(files.getattr(&ctx(1), file).await.unwrap().size, flat.len() as u64);
 }
 
-/// What counts as a hole is up to the disks; but nothing in a hole is anything but zero.
+/// The disks decide what is a hole, but every byte in a hole must be zero.
 async fn seek(files: &Files, file: FileId, flat: &[u8], at: u64) {
     let data = files.seek(&ctx(1), file, at, Content::Data).await;
     let hole = files.seek(&ctx(1), file, at, Content::Hole).await;
@@ -104,7 +104,7 @@ async fn seek(files: &Files, file: FileId, flat: &[u8], at: u64) {
 }
 
 fn case() -> impl Strategy<Value = (usize, u64, u32, u64, Vec<Step>)> {
-    // How long small writes are gathered: not at all, as usual, for longer than all of it takes.
+    // The gather delay in ms: off, the default, and longer than the whole case.
     let delay = || prop_oneof![Just(0u32), Just(2), Just(1000)];
     let inline = || prop_oneof![2 => Just(0u64), 1 => Just(100), 2 => Just(4096), 2 => Just(16384)];
     (1usize..=4, prop_oneof![Just(64u64), Just(192), Just(4096), Just(65536), Just(1 << 20)]).prop_flat_map(
@@ -115,7 +115,7 @@ fn case() -> impl Strategy<Value = (usize, u64, u32, u64, Vec<Step>)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 200, ..ProptestConfig::default() })]
     #[test]
-    fn equals_a_flat_file((iods, unit, delay, inline, steps) in case()) {
+    fn file_io_through_the_mgr_equals_a_flat_buffer((iods, unit, delay, inline, steps) in case()) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async {
             let mut cluster = Cluster::stopped(iods, &unit.to_string()).await;
@@ -127,7 +127,7 @@ proptest! {
             for step in &steps {
                 run(&cluster.files(), file, &mut flat, step).await;
             }
-            // The same bytes are there after a restart.
+            // The file has the same content after a restart.
             cluster.restart_mgr().await;
             let files = cluster.files();
             assert_eq!(files.getattr(&ctx(1), file).await.unwrap().size, flat.len() as u64);
@@ -139,7 +139,7 @@ proptest! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writers_of_one_file_do_not_disturb_each_other() {
+async fn concurrent_writers_of_one_file_do_not_disturb_each_other() {
     let cluster = Cluster::new(3, "4096").await;
     let files = cluster.files();
     let file = create(&files, "f").await;

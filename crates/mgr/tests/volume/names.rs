@@ -1,4 +1,4 @@
-//! Names and attributes reach the namespace; a directory's policy decides how its new files are laid out.
+//! Names and attributes through the mgr, and the policies that new files take from their directory.
 
 use crate::cluster::{Cluster, create, ctx, mode, pattern, read, write};
 use bytes::Bytes;
@@ -55,10 +55,10 @@ async fn policies_are_checked_inherited_and_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn creating_asks_no_iod() {
+async fn creating_a_file_sends_no_request_to_iods() {
     let cluster = Cluster::new(2, "1M").await;
     let files = cluster.files();
-    // Statistics and lists are asked for in the background; everything else would be on behalf of the files.
+    // The mgr requests statistics and lists in the background. Files would cause all other requests.
     let requests = || {
         let count = |iod: &iod::Running| {
             iod.counters().iter().filter(|c| is_file_request(&c.name)).map(|c| c.value).sum::<u64>()
@@ -80,7 +80,7 @@ fn is_file_request(name: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sizes_need_permission_and_set_times() {
+async fn truncates_need_permission_and_set_times() {
     let cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
     let file = create(&files, "f").await;
@@ -110,7 +110,7 @@ async fn sizes_need_permission_and_set_times() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_that_is_no_file_is_found_and_refused_in_kind() {
+async fn special_files_can_be_looked_up_and_opened_but_not_read() {
     let cluster = Cluster::new(1, "64").await;
     let files = cluster.files();
     let kinds = [
@@ -155,9 +155,9 @@ async fn access_bits_follow_the_mode() {
     assert_eq!(files.access(&ctx(1), FileId::ROOT, access::ALL).await, Ok(all_of_dir));
 }
 
-/// A file that its maker does not wait for is there to stay before anybody else builds on it.
+/// A file created without waiting for the disk is durable before another client can see it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_others_find_is_durable() {
+async fn a_new_file_is_durable_before_other_clients_see_it() {
     let cluster = Cluster::new(1, "64").await;
     let files = cluster.files();
     let other = create(&files, "other").await;

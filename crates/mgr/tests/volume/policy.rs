@@ -1,4 +1,4 @@
-//! What clients are told of policies: ours by a private attribute, those of kernels by `mdsthreshold`.
+//! Policies as clients receive them: Weir's clients by a private attribute, kernels by `mdsthreshold`.
 
 use crate::cluster::{Cluster, ctx, mode};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ async fn set(files: &Files, file: FileId, key: &'static str, value: &'static str
     files.setxattr(&ctx(1), file, &name(key), name(value), XattrHow::Either).await.map(drop)
 }
 
-fn told(files: &Files, file: FileId) -> (String, String) {
+fn reported(files: &Files, file: FileId) -> (String, String) {
     let told = files.policy(&ctx(1), file).unwrap().unwrap();
     let text = |bytes: Bytes| String::from_utf8(bytes.to_vec()).unwrap();
     (text(told.server), text(told.own))
@@ -28,22 +28,22 @@ async fn tree(files: &Files) -> (FileId, FileId) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_tells_what_is_not_so_by_itself() {
+async fn the_server_policy_lists_all_settings_that_are_not_default() {
     let mut cluster = Cluster::stopped(1, "1M").await;
     cluster.start_mgr().await;
-    assert_eq!(told(&cluster.files(), FileId::ROOT), (String::new(), String::new()));
+    assert_eq!(reported(&cluster.files(), FileId::ROOT), (String::new(), String::new()));
     cluster.config.policy = Some("write_threshold=32K,access=page".into());
     cluster.config.stripe_unit = "64K".into();
     cluster.config.gather_delay_ms = 7;
     cluster.config.exports = vec!["/,policy=access=direct+read_threshold=4K".parse::<Export>().unwrap()];
     cluster.restart_mgr().await;
-    let (server, own) = told(&cluster.files(), FileId::ROOT);
+    let (server, own) = reported(&cluster.files(), FileId::ROOT);
     let all = "stripe_unit=64K,write_threshold=32K,read_threshold=4K,access=direct,mgr_gather_delay=7ms";
     assert_eq!((server.as_str(), own.as_str()), (all, ""));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn directories_and_files_tell_their_own() {
+async fn directories_and_files_report_their_own_policy() {
     let cluster = Cluster::new(1, "1M").await;
     let files = cluster.files();
     let (dir, file) = tree(&files).await;
@@ -62,14 +62,14 @@ async fn directories_and_files_tell_their_own() {
     set(&files, dir, "weir.stripe_count", "1").await.unwrap();
     set(&files, dir, "author", "me").await.unwrap();
     set(&files, file, "weir.access", "odirect").await.unwrap();
-    assert_eq!(told(&files, dir).1, "stripe_count=1,write_threshold=32K");
-    assert_eq!(told(&files, file).1, "access=odirect");
+    assert_eq!(reported(&files, dir).1, "stripe_count=1,write_threshold=32K");
+    assert_eq!(reported(&files, file).1, "access=odirect");
     let below = files.create(&ctx(1), dir, &name("below"), CreateKind::Directory, mode(0o755)).await.unwrap();
-    assert_eq!(told(&files, below.attrs.id).1, "stripe_count=1,write_threshold=32K", "it took its parent's");
+    assert_eq!(reported(&files, below.attrs.id).1, "stripe_count=1,write_threshold=32K", "it took its parent's");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kernels_are_told_thresholds_of_server_directory_and_file() {
+async fn kernels_receive_thresholds_of_server_directory_and_file() {
     let mut cluster = Cluster::new(1, "1M").await;
     let (dir, file) = tree(&cluster.files()).await;
     let of = async |cluster: &Cluster, dir| {

@@ -1,4 +1,4 @@
-//! What the mgr answers on its port.
+//! The RPC programs, the status and the local socket hint that the mgr serves on its port.
 
 use crate::cluster::{Cluster, create, pattern, write};
 use net::rpc::{Connection, Limits, NoService, Refusal};
@@ -22,7 +22,7 @@ async fn connect_to(address: &Address) -> Connection {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn programs_versions_and_procedures() {
+async fn unknown_programs_versions_and_procedures_are_refused() {
     let cluster = Cluster::new(1, "64").await;
     let connection = connect(&cluster).await;
     let call = async |program, version, procedure, auth: &Auth| match connection
@@ -47,7 +47,7 @@ async fn programs_versions_and_procedures() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn status_tells_of_daemons_and_counts() {
+async fn status_shows_daemons_and_counters() {
     let cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
     let file = create(&files, "f").await;
@@ -64,7 +64,7 @@ async fn status_tells_of_daemons_and_counts() {
     assert_eq!(group("mgr").get_number("files"), 2);
     assert!(group("mgr").get_number("capacity_bytes") >= group("mgr").get_number("free_bytes"));
     assert!(group("mgr").get_number("free_bytes") > 0);
-    // Both stores are on one disk, which counts once.
+    // Both stores are on one disk, whose capacity counts once.
     assert_eq!(group("mgr").get_number("capacity_bytes"), group("iod").get_number("capacity_bytes"));
     assert_eq!(group("counters").get_number("proxy_write_bytes"), 500);
     assert!(group("store").get_number("flushes") > 0);
@@ -79,7 +79,7 @@ async fn status_tells_of_daemons_and_counts() {
     assert!(!format!("{status:?}").contains("secret"));
 }
 
-/// What is answered to a client that says it comes from there.
+/// The reply to a client that reports `from` as its own address.
 async fn near(connection: &Connection, from: &str) -> NearReply {
     let args = NearArgs { from: from.to_owned() };
     let call = connection.call(admin::PROGRAM, 1, admin::NEAR, &Auth::None, args.to_bytes().into(), LONG);
@@ -87,7 +87,7 @@ async fn near(connection: &Connection, from: &str) -> NearReply {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_of_this_machine_are_told_of_the_socket() {
+async fn local_clients_learn_the_unix_socket() {
     let mut cluster = Cluster::new(1, "64").await;
     let tcp = connect(&cluster).await;
     let from = tcp.local().unwrap().to_string();
@@ -96,7 +96,7 @@ async fn clients_of_this_machine_are_told_of_the_socket() {
     let unix = connect_to(&path.parse().unwrap()).await;
     assert_eq!(unix.local(), None);
     assert_eq!(near(&unix, "").await, NearReply { run: told.run, local: None }, "the same mgr");
-    // Somebody is in between, or says nothing that makes sense.
+    // The reported address is not that of the connection (a proxy is in between), or it is invalid.
     for from in ["", "127.0.0.1:1", "10.0.0.7:2049", "localhost:7", "/run/mgr.sock", "nonsense"] {
         assert_eq!(near(&tcp, from).await, NearReply { run: 0, local: None }, "{from:?}");
     }
@@ -108,9 +108,9 @@ async fn clients_of_this_machine_are_told_of_the_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_sees_other_exports_over_the_socket() {
+async fn the_socket_is_offered_only_if_it_shows_the_same_exports() {
     let mut cluster = Cluster::stopped(1, "64").await;
-    // Over the socket everybody is 127.0.0.1.
+    // Over the Unix socket every client counts as 127.0.0.1.
     for (export, is_told) in
         [("/a,clients=127.0.0.1", false), ("/a,clients=::1", false), ("/a,clients=::1+127.0.0.1", true), ("/a", true)]
     {
@@ -125,7 +125,7 @@ async fn nobody_sees_other_exports_over_the_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_iod_cannot_have_the_mgr_connect_to_the_socket_of_another_user() {
+async fn the_mgr_does_not_connect_to_an_iod_socket_of_another_user() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("only root can give a socket away: not tried");
         return;
@@ -142,7 +142,7 @@ async fn an_iod_cannot_have_the_mgr_connect_to_the_socket_of_another_user() {
     write(&files, file, 0, &pattern(500, 1), Stability::FileSync).await;
     let came = another.accept().map(drop).map_err(|error| error.kind());
     assert_eq!(came, Err(std::io::ErrorKind::WouldBlock), "the mgr connected there");
-    // The socket of a trusted user is used. This one answers nothing, and is left for TCP.
+    // The mgr uses the socket of a trusted user. This socket does not answer, so the mgr falls back to TCP.
     drop(files);
     std::os::unix::fs::chown(&path, Some(0), None).unwrap();
     another.set_nonblocking(false).unwrap();

@@ -1,4 +1,4 @@
-//! Rights past the mgr end when they are taken away: what a client was given before is refused by every iod at once, and an iod that is none learns nothing.
+//! Revocation of rights on the direct path (capabilities and filehandles), and impostors of iods.
 
 use crate::cluster::{Cluster, create, ctx, pattern};
 use crate::false_iod;
@@ -15,7 +15,7 @@ use xdr::Xdr;
 const OWNER: u32 = 5;
 const OTHER: u32 = 7;
 
-/// A process of this user, of the client with this number.
+/// A request of user `uid` on client `client`.
 fn user(uid: u32, client: u64) -> Ctx {
     Ctx { cred: Cred { uid, gid: uid, groups: Vec::new() }, ..ctx(client) }
 }
@@ -31,7 +31,7 @@ async fn layout_of(files: &Files, ctx: &Ctx, file: FileId, kind: u32) -> Bytes {
     body
 }
 
-/// Rights of both kinds that a process was given; their layouts were returned.
+/// The capabilities and filehandles that a process received. Their layouts were returned.
 struct Held {
     native: native::Body,
     handles: Vec<DataHandle>,
@@ -45,7 +45,8 @@ impl Held {
         Held { native, handles }
     }
 
-    /// How each iod takes what it is shown: the capability, and the filehandle. All take it, or none does.
+    /// Shows the capability and the filehandle to each iod. Either all iods accept both, or all refuse both with
+    /// `Fenced`. Returns which.
     async fn are_good(&self, cluster: &Cluster, client: u64) -> bool {
         let mut answers = Vec::new();
         for (index, device) in self.native.devices.iter().enumerate() {
@@ -77,7 +78,7 @@ fn mode(mode: u32) -> SetAttrs {
     SetAttrs { mode: Some(mode), ..SetAttrs::default() }
 }
 
-/// A cluster whose iods say that they serve NFS.
+/// A cluster whose iods announce that they serve NFS.
 async fn cluster() -> Cluster {
     let mut cluster = Cluster::stopped(2, "64").await;
     for iod in 0..2 {
@@ -89,7 +90,7 @@ async fn cluster() -> Cluster {
     cluster
 }
 
-/// A file of [`OWNER`] that everybody may read and write, with bytes on both iods.
+/// A file of [`OWNER`] that all users may read and write, with bytes on both iods.
 async fn shared_file(files: &Files, name: &str) -> FileId {
     let file = create(files, name).await;
     let body = layout(files, 3, file, Iomode::ReadWrite).await;
@@ -102,9 +103,9 @@ async fn shared_file(files: &Files, name: &str) -> FileId {
     file
 }
 
-/// The sequence of the attack: layouts got, returned and kept; the owner takes the permission away.
+/// The attack: a client requests layouts, returns them and keeps the rights, and the owner revokes the permission.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rights_end_with_the_permission_they_were_given_for() {
+async fn rights_end_when_the_permission_is_revoked() {
     let cluster = cluster().await;
     let files = cluster.files();
     let (owner, other) = (user(OWNER, 11), user(OTHER, 12));
@@ -119,7 +120,7 @@ async fn rights_end_with_the_permission_they_were_given_for() {
         let held = Held::get(&files, &other, file).await;
         let own = Held::get(&files, &owner, file).await;
         assert!(held.are_good(&cluster, 12).await && own.are_good(&cluster, 11).await, "{name}");
-        // What takes nothing away ends nothing.
+        // A change that revokes no permission fences nothing.
         set(&files, &owner, file, mode(0o666)).await;
         set(&files, &ctx(1), file, mode(0o4777)).await;
         assert!(held.are_good(&cluster, 12).await, "{name}");
@@ -132,14 +133,14 @@ async fn rights_end_with_the_permission_they_were_given_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_takes_nothing_from_those_who_have_rights_fences_nothing() {
+async fn changes_that_revoke_no_held_right_fence_nothing() {
     let cluster = cluster().await;
     let files = cluster.files();
     let fences = || cluster.iods.iter().flatten().map(|iod| counter(iod, "requests.fence")).sum::<u64>();
     for (who, change) in [
-        // As tar and rsync do: written by root, and given away.
+        // As tar and rsync do: root writes the file and then changes its owner.
         (ctx(11), SetAttrs { uid: Some(9), gid: Some(9), ..mode(0o600) }),
-        // As who protects his own file.
+        // As an owner does to protect a file: the holder of the rights owns the file.
         (user(OWNER, 12), mode(0o400)),
     ] {
         let file = create(&files, &format!("f{}", who.client)).await;
@@ -152,9 +153,9 @@ async fn what_takes_nothing_from_those_who_have_rights_fences_nothing() {
     }
 }
 
-/// The iod hears of what was fenced before it takes anything from clients.
+/// A restarted iod receives the pending fences before it accepts requests of clients.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_iod_that_comes_back_takes_nothing_that_was_fenced_meanwhile() {
+async fn a_restarted_iod_refuses_rights_fenced_while_it_was_down() {
     let mut cluster = cluster().await;
     let files = cluster.files();
     let (owner, other) = (user(OWNER, 11), user(OTHER, 12));
@@ -194,9 +195,10 @@ fn counter(iod: &iod::Running, name: &str) -> u64 {
     iod.counters().into_iter().find(|counter| counter.name == name).map_or(0, |counter| counter.value)
 }
 
-/// A mgr that has started since knows nothing of what was given: it ends all of it.
+/// A restarted mgr does not know which rights were granted before. A change of permissions therefore revokes all of
+/// them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rights_of_before_a_restart_end_with_the_permission_too() {
+async fn rights_from_before_a_mgr_restart_can_be_revoked() {
     let mut cluster = cluster().await;
     let file = shared_file(&cluster.files(), "f").await;
     let held = Held::get(&cluster.files(), &user(OTHER, 12), file).await;
@@ -207,7 +209,7 @@ async fn rights_of_before_a_restart_end_with_the_permission_too() {
     set(&cluster.files(), &user(OWNER, 11), file, mode(0o660)).await;
     let now = 0xffff_u64 << 32 | 12;
     assert!(!is_good_for_now(&cluster, &held, now).await);
-    // And an iod that was not there then refuses it as well.
+    // An iod that starts later refuses the rights as well.
     cluster.stop_iod(0);
     cluster.start_data_server(0);
     cluster.restart_mgr().await;
@@ -215,7 +217,7 @@ async fn rights_of_before_a_restart_end_with_the_permission_too() {
     assert!(!is_good_for_now(&cluster, &held, now).await);
 }
 
-/// As [`Held::are_good`], over connections of a session that is good.
+/// As [`Held::are_good`], over connections of a valid session. Returns true if any iod accepts a right.
 async fn is_good_for_now(cluster: &Cluster, held: &Held, session: u64) -> bool {
     let mut good = Vec::new();
     for (index, device) in held.native.devices.iter().enumerate() {
@@ -229,7 +231,7 @@ async fn is_good_for_now(cluster: &Cluster, held: &Held, session: u64) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rights_end_with_the_export_they_were_given_in() {
+async fn rights_end_when_their_export_changes() {
     let mut cluster = cluster().await;
     let file = shared_file(&cluster.files(), "f").await;
     let held = Held::get(&cluster.files(), &user(OTHER, 12), file).await;
@@ -240,9 +242,10 @@ async fn rights_end_with_the_export_they_were_given_in() {
     assert!(!is_good_for_now(&cluster, &held, 0xffff_u64 << 32 | 12).await);
 }
 
-/// A kernel takes no more than a page, and a file over more iods than have room there goes through the mgr: no filehandle is for several of them.
+/// A kernel accepts a layout body of one page at most. A file on more iods than fit there uses the mgr path, because no
+/// filehandle serves several iods.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kernels_layout_has_a_filehandle_for_each_iod_or_is_not_given() {
+async fn a_files_layout_has_a_filehandle_for_each_iod_or_is_refused() {
     let cluster = cluster().await;
     let files = cluster.files();
     let file = shared_file(&files, "f").await;
@@ -253,9 +256,9 @@ async fn a_kernels_layout_has_a_filehandle_for_each_iod_or_is_not_given() {
     assert_eq!(get(body.len() - 1).await, Err(Status::NoLayout));
 }
 
-/// A right is good at the iod that it was made for.
+/// A capability is valid only at the iod for which it was made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_right_of_one_iod_is_none_at_another() {
+async fn a_capability_for_one_iod_is_refused_by_another() {
     let cluster = cluster().await;
     let files = cluster.files();
     let file = shared_file(&files, "f").await;
@@ -270,11 +273,11 @@ async fn a_right_of_one_iod_is_none_at_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_cannot_prove_to_be_an_iod_is_told_nothing() {
+async fn a_peer_that_cannot_prove_to_be_an_iod_learns_no_secret() {
     let mut cluster = cluster().await;
     let genuine = cluster.iods[0].as_ref().unwrap();
     let (id, at) = (genuine.iod(), genuine.addrs()[0]);
-    // What HELLO to the genuine one brings, with its proof of that time: whoever listens has it.
+    // The answer of the genuine iod to an earlier HELLO, with its proof. An eavesdropper may have recorded it.
     let key = cluster.file.key.of_iod(id);
     let ticket = key.ticket(cluster.file.fsid, MGR_SESSION, u64::MAX);
     let args = HelloArgs::new(&ticket, [8; 32], true);
@@ -289,7 +292,7 @@ async fn who_cannot_prove_to_be_an_iod_is_told_nothing() {
     let heard = heard.lock().unwrap().clone();
     for (procedure, body) in heard {
         assert_eq!(procedure, Procedure::Hello as u32, "it was asked for something");
-        // All of it is known to everybody, or random.
+        // All fields of the HELLO are public or random.
         let hello = HelloArgs::from_bytes(&body).unwrap();
         assert_eq!((hello.fsid, hello.session), (cluster.file.fsid, MGR_SESSION));
         let secret = key.ticket(hello.fsid, hello.session, hello.expires).to_bytes();

@@ -1,4 +1,4 @@
-//! How much room files take: those with holes less than they are long, and all others what they always did, without a question.
+//! Space used by files: below the size for files with holes, and known without a query for others.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, until, write};
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use types::{Attrs, ByteRange, FileId};
 use xdr::Xdr;
 
 const MIB: u64 = 1 << 20;
-/// What iods keep besides, and whole blocks of their disks, of four objects with two copies at most.
+/// Bytes for headers and partly used disk blocks: four objects with two copies at most.
 const BESIDES: u64 = 128 << 10;
 
 async fn attrs(files: &Files, file: FileId) -> Attrs {
@@ -22,20 +22,20 @@ async fn punch(files: &Files, file: FileId, offset: u64, len: u64) {
     files.deallocate(&ctx(1), file, ByteRange { offset, len }).await.unwrap();
 }
 
-/// Whether the file takes about so much, which is less than its length.
-async fn takes(files: &Files, file: FileId, bytes: u64) {
+/// Asserts that the file has holes and uses about `bytes`.
+async fn assert_space_used(files: &Files, file: FileId, bytes: u64) {
     let attrs = attrs(files, file).await;
     assert!(attrs.holes && (bytes.max(512)..bytes + BESIDES).contains(&attrs.used), "{bytes}: {attrs:?}");
 }
 
-/// Whether the file is known to have no holes.
-async fn is_whole(files: &Files, file: FileId) {
+/// Asserts that the mgr knows that the file has no holes.
+async fn assert_no_holes(files: &Files, file: FileId) {
     let attrs = attrs(files, file).await;
     assert!(!attrs.holes && attrs.used == attrs.size.next_multiple_of(512), "{attrs:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_with_holes_take_less() {
+async fn files_with_holes_use_less_than_their_size() {
     for mirrors in [1, 2] {
         let mut cluster = Cluster::stopped(4, "65536").await;
         cluster.config.mirrors = mirrors;
@@ -43,29 +43,29 @@ async fn files_with_holes_take_less() {
         let files = cluster.files();
         let file = create(&files, "f").await;
         assert_eq!(set_size(&files, file, 1 << 30).await.size, 1 << 30);
-        takes(&files, file, 0).await;
+        assert_space_used(&files, file, 0).await;
         write(&files, file, 512 * MIB, &pattern(65_536, 1), Stability::FileSync).await;
-        takes(&files, file, 65_536).await;
+        assert_space_used(&files, file, 65_536).await;
         write(&files, file, 2 << 30, &pattern(300_000, 2), Stability::Unstable).await;
         files.commit(&ctx(1), file, ByteRange::ALL).await.unwrap();
-        takes(&files, file, 365_536).await;
-        // A restart forgets nothing.
+        assert_space_used(&files, file, 365_536).await;
+        // A restart of the mgr keeps the record of holes.
         drop(files);
         cluster.restart_mgr().await;
         let files = cluster.files();
         cluster.wait_up(4).await;
-        takes(&files, file, 365_536).await;
+        assert_space_used(&files, file, 365_536).await;
         set_size(&files, file, 0).await;
-        is_whole(&files, file).await;
+        assert_no_holes(&files, file).await;
 
-        // Punched, and filled again.
+        // Holes are punched, and filled again.
         let file = create(&files, "punched").await;
         for part in 0..4 {
             write(&files, file, part * MIB, &pattern(MIB as usize, 3), Stability::FileSync).await;
         }
-        is_whole(&files, file).await;
+        assert_no_holes(&files, file).await;
         punch(&files, file, MIB, 2 * MIB).await;
-        takes(&files, file, 2 * MIB).await;
+        assert_space_used(&files, file, 2 * MIB).await;
         for part in 1..3 {
             write(&files, file, part * MIB, &pattern(MIB as usize, 4), Stability::FileSync).await;
         }
@@ -74,37 +74,37 @@ async fn files_with_holes_take_less() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_makes_holes_is_noticed_and_what_makes_none_asks_nobody() {
+async fn only_files_with_holes_cause_space_queries() {
     let cluster = Cluster::new(4, "65536").await;
     let files = cluster.files();
     let queries = || cluster.mgr().counters().space_queries;
-    // In order, with gaps that are shorter than a block, with room reserved behind the end.
+    // Writes in order, with gaps shorter than a block, and with space reserved after the end.
     let file = create(&files, "whole").await;
     for at in 0..20 {
         write(&files, file, at * 1000, &pattern(900, 1), Stability::Unstable).await;
     }
     files.commit(&ctx(1), file, ByteRange::ALL).await.unwrap();
     files.allocate(&ctx(1), file, ByteRange { offset: 19_900, len: 5 * MIB }).await.unwrap();
-    is_whole(&files, file).await;
+    assert_no_holes(&files, file).await;
     let commit = async |file, end: u64, update: Update| {
         let body = Bytes::from(update.to_bytes().to_vec());
         files.layout_commit(&ctx(7), file, end.checked_sub(1), None, body).await.unwrap()
     };
     let told = create(&files, "told").await;
     assert_eq!(commit(told, MIB, Update { durable: true, ..Update::default() }).await, Some(MIB));
-    is_whole(&files, told).await;
+    assert_no_holes(&files, told).await;
     assert_eq!(queries(), 0);
-    // A client says that it has punched: no byte, but a change.
+    // A client reports a punched hole: no byte is written, but the change attribute grows.
     let before = attrs(&files, told).await.change;
     commit(told, 0, Update { holes: true, ..Update::default() }).await;
     let after = attrs(&files, told).await;
     assert!(after.holes && after.change > before && after.used == 512);
     assert_eq!(queries(), 1);
-    // Room behind the end that begins further on.
+    // Space reserved after the end, with a gap before it.
     let file = create(&files, "reserved").await;
     files.allocate(&ctx(1), file, ByteRange { offset: 3 * MIB, len: MIB }).await.unwrap();
-    takes(&files, file, MIB).await;
-    // Copies are as what they are of.
+    assert_space_used(&files, file, MIB).await;
+    // A copy has holes if its source has holes.
     let source = create(&files, "source").await;
     write(&files, source, 0, &pattern(MIB as usize, 5), Stability::FileSync).await;
     let range = ByteRange { offset: 0, len: MIB };
@@ -114,19 +114,19 @@ async fn what_makes_holes_is_noticed_and_what_makes_none_asks_nobody() {
         assert_eq!(attrs(&files, copy).await.holes, holes, "{name}");
         punch(&files, source, 65_536, 65_536).await;
         files.extend(&ctx(1), copy, 2 * MIB).await.unwrap();
-        takes(&files, copy, MIB - if holes { 65_536 } else { 0 }).await;
+        assert_space_used(&files, copy, MIB - if holes { 65_536 } else { 0 }).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn small_files_take_what_is_kept_of_them() {
+async fn inline_files_use_the_space_of_their_stored_bytes() {
     let mut cluster = Cluster::stopped(2, "65536").await;
     cluster.config.inline_max = "4K".into();
     cluster.start_mgr().await;
     let files = cluster.files();
     let file = create(&files, "small").await;
     write(&files, file, 700, b"few", Stability::FileSync).await;
-    is_whole(&files, file).await;
+    assert_no_holes(&files, file).await;
     set_size(&files, file, 1 << 30).await;
     let found = attrs(&files, file).await;
     assert!(found.holes && found.used == 1024, "{found:?}");
@@ -135,7 +135,7 @@ async fn small_files_take_what_is_kept_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn iods_are_asked_seldom_and_not_waited_for() {
+async fn space_queries_are_rare_and_do_not_wait_for_lost_iods() {
     let mut cluster = Cluster::new(2, "65536").await;
     let files = cluster.files();
     let mut all = Vec::new();
@@ -145,7 +145,7 @@ async fn iods_are_asked_seldom_and_not_waited_for() {
         write(&files, file, MIB, &pattern(70_000, 1), Stability::FileSync).await;
         all.push(files.getattr(&ctx(1), file).await.unwrap());
     }
-    // Of a whole directory at once, and by several.
+    // Two callers request the space of a whole directory at the same time.
     let correct = async || {
         let mut found = all.clone();
         files.correct_space(&mut found.iter_mut().collect::<Vec<_>>()).await;
@@ -156,17 +156,17 @@ async fn iods_are_asked_seldom_and_not_waited_for() {
     let file = all[0].id;
     let before = cluster.mgr().counters().space_queries;
     for _ in 0..200 {
-        takes(&files, file, 70_000).await;
+        assert_space_used(&files, file, 70_000).await;
     }
     let asked = cluster.mgr().counters().space_queries - before;
     assert!(asked < 100, "asked {asked} times");
-    // What is known is told while an iod is away, and of a file of which nothing is known its length.
+    // While an iod is down, the mgr reports the space that it knows.
     cluster.stop_iod(1);
     until("the loss is noticed", || cluster.up() == 1).await;
-    takes(&files, file, 70_000).await;
+    assert_space_used(&files, file, 70_000).await;
     let unknown = create(&files, "unknown").await;
     set_size(&files, unknown, 1 << 30).await;
     let found = attrs(&files, unknown).await;
-    // It is made of the iod that is left.
+    // The new file lies only on the iod that is left.
     assert!(found.holes && found.used == 512, "{found:?}");
 }

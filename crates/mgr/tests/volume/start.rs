@@ -1,4 +1,4 @@
-//! Mistakes of whoever starts a mgr: each is told apart and says what to do.
+//! Errors at the start of a mgr: each cause has its own message, which says what to do.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, until, write};
 use mgr::{ClusterFile, Config, Mgr};
@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use wire::admin::Value;
 
-/// Copies a directory.
+/// Copies a directory with all files and directories in it.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
@@ -30,7 +30,7 @@ async fn error(config: Config) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mistakes_are_explained() {
+async fn start_errors_name_the_cause_and_the_remedy() {
     let mut cluster = Cluster::new(1, "64").await;
     let config = cluster.config.clone();
     let path = |name: &str| cluster.dir.path().join(name);
@@ -63,13 +63,13 @@ async fn mistakes_are_explained() {
     assert!(foreign.contains("other.toml") && foreign.contains(&cluster.file.fsid.to_string()), "{foreign}");
     let again = mgr::format(&config.dir, &cluster.file).await.unwrap_err().to_string();
     assert!(again.contains("already"), "{again}");
-    // After all that the store is as it was.
+    // The refused starts have not changed the store.
     cluster.start_mgr().await;
     create(&cluster.files(), "f").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn foreign_and_doubled_iods_are_refused_and_shown() {
+async fn foreign_and_duplicate_iods_are_refused_and_shown() {
     let mut cluster = Cluster::stopped(1, "64").await;
     let other = Cluster::stopped(1, "64").await;
     let own = cluster.config.iods[0].clone();
@@ -88,7 +88,7 @@ async fn foreign_and_doubled_iods_are_refused_and_shown() {
     };
     assert!(problem(&foreign).contains("another file system"), "{}", problem(&foreign));
     assert!(problem("127.0.0.1:1").contains("refused"), "{}", problem("127.0.0.1:1"));
-    // Whichever of the two addresses came first holds the iod.
+    // The address that connected first holds the iod.
     let (first, second) = (problem(&own), problem(&twice));
     assert!(first.is_empty() != second.is_empty(), "{first:?} {second:?}");
     assert!(format!("{first}{second}").contains("another configured address"));
@@ -110,7 +110,7 @@ async fn an_iod_whose_disk_is_an_older_copy_is_not_used() {
     until("it is gone", || cluster.up() == 1).await;
     cluster.start_iod(1);
     cluster.wait_up(2).await;
-    // Each start of the mgr leaves a mark.
+    // Each start of the mgr leaves a mark on the iods, which reveals older copies of their disks.
     drop(files);
     cluster.restart_mgr().await;
     cluster.wait_up(2).await;
@@ -129,7 +129,7 @@ async fn an_iod_whose_disk_is_an_older_copy_is_not_used() {
         cluster.mgr().status().groups.iter().any(problem)
     };
     until("it is told of", || says(&cluster, "its disk is an older copy")).await;
-    // After a start of the mgr, too.
+    // A restarted mgr refuses the iod as well.
     drop(files);
     cluster.restart_mgr().await;
     until("it is told of again", || says(&cluster, "its disk is an older copy")).await;
@@ -143,7 +143,7 @@ async fn an_iod_whose_disk_is_an_older_copy_is_not_used() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn numbers_of_iods_are_for_life() {
+async fn iod_numbers_never_change() {
     let mut cluster = Cluster::new(3, "64").await;
     let numbers = |cluster: &Cluster| {
         let status = cluster.mgr().status();
@@ -161,7 +161,7 @@ async fn numbers_of_iods_are_for_life() {
     cluster.config.iods.reverse();
     cluster.restart_mgr().await;
     assert_eq!(numbers(&cluster), before);
-    // One that is no longer configured is still shown: it holds data.
+    // An iod that is no longer configured is still shown, because it holds data.
     cluster.config.iods.pop();
     cluster.restart_mgr().await;
     until("two are up", || cluster.up() == 2).await;
@@ -169,12 +169,12 @@ async fn numbers_of_iods_are_for_life() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_the_mgr_before_still_holds_is_waited_for() {
+async fn a_mgr_waits_for_a_store_that_its_predecessor_still_holds() {
     let mut cluster = Cluster::stopped(1, "64").await;
     let held = meta::Embedded::open(&cluster.config.dir.join("meta.redb"), meta::merge).unwrap();
     {
         let mut start = std::pin::pin!(cluster.start_mgr());
-        // However often it looks, it does not start while the store is held.
+        // The mgr retries, but does not start while the store is in use.
         let early = tokio::time::timeout(Duration::from_millis(300), &mut start).await;
         assert!(early.is_err(), "two use the store");
         drop(held);
@@ -183,8 +183,8 @@ async fn a_store_that_the_mgr_before_still_holds_is_waited_for() {
     create(&cluster.files(), "f").await;
 }
 
-/// Where an iod answers the first call of every connection, and none after that.
-async fn falling_silent(iod: String) -> String {
+/// The address of a proxy to an iod. The proxy answers the first call of each connection and no later one.
+async fn proxy_that_falls_silent(iod: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move {
@@ -205,11 +205,11 @@ async fn falling_silent(iod: String) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_iod_that_falls_silent_does_not_keep_clients_from_the_others() {
+async fn a_silent_iod_does_not_block_clients_from_other_iods() {
     let mut cluster = Cluster::stopped(2, "64").await;
     cluster.stop_iod(1);
     cluster.start_iod_with(1, false);
-    cluster.config.iods[1] = falling_silent(cluster.config.iods[1].clone()).await;
+    cluster.config.iods[1] = proxy_that_falls_silent(cluster.config.iods[1].clone()).await;
     tokio::time::timeout(Duration::from_secs(30), cluster.start_mgr()).await.expect("the mgr waits for a silent iod");
     assert_eq!(cluster.up(), 1);
     let file = create(&cluster.files(), "f").await;

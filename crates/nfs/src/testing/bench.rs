@@ -1,5 +1,6 @@
-//! A test bench for the NFS server: a server over the in-memory file system and scripted clients, for tests and fuzz
-//! targets.
+//! A test bench for the NFS server: a server over the in-memory file system, and scripted clients.
+//!
+//! Tests and fuzz targets use it.
 
 mod play;
 
@@ -44,8 +45,8 @@ impl Answers {
         std::mem::take(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).taken)
     }
 
-    /// Queues the answer to the next callback without one: a status, or `None` for a lost connection. Callbacks without
-    /// a queued answer succeed.
+    /// Queues an answer: a status, or `None` for a lost connection. Each callback takes the oldest queued answer.
+    /// Callbacks without a queued answer succeed.
     pub fn next(&self, answer: Option<nfsstat4>) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).answers.push_back(answer);
     }
@@ -120,7 +121,7 @@ impl Callbacks for Answers {
 pub struct Bench {
     /// The server.
     pub server: Server<Memory, Answers>,
-    /// Its clock.
+    /// The server's clock.
     pub now: Cell<Timestamp>,
 }
 
@@ -155,25 +156,25 @@ impl Bench {
 pub struct Peer<'a> {
     /// The server.
     pub bench: &'a Bench,
-    /// Its connection.
+    /// The client's connection.
     pub connection: ConnectionId,
-    /// The credentials of its requests.
+    /// The credentials of the client's requests.
     pub cred: Cred,
-    /// Minor version.
+    /// The minor version of NFSv4 in the client's requests.
     pub minor: u32,
-    /// Client id, 0 before [`Peer::meet`].
+    /// The client id; 0 before EXCHANGE_ID.
     pub client: u64,
-    /// Session.
+    /// The session; zeros before CREATE_SESSION.
     pub session: sessionid4,
-    /// Sequence number of the last request on slot 0.
+    /// The sequence number of the last request on slot 0.
     pub sequence: Cell<u32>,
-    /// Whether it asks the server to cache replies.
+    /// Whether the client asks the server to cache replies.
     pub cache: Cell<bool>,
-    /// Whether it presents itself as one of Weir's clients.
+    /// Whether the client identifies itself as one of Weir's clients.
     pub own: bool,
 }
 
-/// The channel attributes that Linux asks for in CREATE_SESSION.
+/// Returns the channel attributes that Linux asks for in CREATE_SESSION: fore channel, backchannel.
 pub fn linux_channels() -> (channel_attrs4, channel_attrs4) {
     let fore = channel_attrs4 {
         ca_headerpadsize: 0,

@@ -62,8 +62,8 @@ struct Inner {
     clients: BTreeMap<Bytes, u64>,
     told: Told,
     return_on_close: bool,
-    /// Whether data servers do not answer, so that no client can be fenced; `fencing` holds the tasks that wait for
-    /// this.
+    /// Whether the data servers do not answer, so that the file system cannot fence a client. `fencing` holds the tasks
+    /// that wait for this.
     silent: bool,
     fencing: Vec<Waker>,
 }
@@ -124,7 +124,7 @@ impl Memory {
         self.lock().return_on_close = on;
     }
 
-    /// Sets whether data servers do not answer: no client can be fenced from them then.
+    /// Sets whether the data servers do not answer. While they do not, the file system cannot fence a client.
     pub fn set_silent(&self, on: bool) {
         let fencing = {
             let mut inner = self.lock();

@@ -1,4 +1,4 @@
-//! The backchannel: what the server half sends, the client half reads, and nothing happens twice.
+//! Tests of the backchannel: the client decodes the callbacks of the server and handles each once.
 
 use crate::world::*;
 use bytes::Bytes;
@@ -47,7 +47,7 @@ pub fn recall_call(number: u32) -> Bytes {
     })
 }
 
-/// The reply to a callback without events to decide on.
+/// Returns the reply to a callback without events for the client to decide.
 fn reply(callbacks: &mut Callbacks, args: Bytes) -> CB_COMPOUND4res {
     match callbacks.receive(args).unwrap() {
         Incoming::Reply(reply) => CB_COMPOUND4res::from_bytes(&reply.to_bytes()).unwrap(),
@@ -61,7 +61,7 @@ fn statuses(reply: &CB_COMPOUND4res) -> (nfsstat4, usize) {
 }
 
 #[test]
-fn a_recall_is_decided_once_and_its_answer_replayed() {
+fn a_recall_is_decided_once_and_its_reply_is_replayed() {
     let mut callbacks = callbacks();
     let Incoming::Pending(pending) = callbacks.receive(recall_call(1)).unwrap() else { panic!("decided alone") };
     assert_eq!(pending.events, [Event::LayoutRecall(recall())]);
@@ -79,7 +79,7 @@ fn a_recall_is_decided_once_and_its_answer_replayed() {
 }
 
 #[test]
-fn other_requests_under_a_number_are_false_retries() {
+fn another_request_with_the_same_sequence_is_a_false_retry() {
     let mut callbacks = callbacks();
     assert_eq!(statuses(&reply(&mut callbacks, call(1, |_| {}))), (NFS4_OK, 1), "a lone CB_SEQUENCE");
     assert_eq!(statuses(&reply(&mut callbacks, recall_call(1))), (NFS4ERR_SEQ_FALSE_RETRY, 1));
@@ -109,7 +109,7 @@ fn events_are_answered_up_to_the_first_refusal() {
 }
 
 #[test]
-fn locks_that_are_free_are_named() {
+fn cb_notify_lock_becomes_a_lock_free_event() {
     let owner = lock_owner4 { clientid: 7, owner: Bytes::from_static(b"owner") };
     let free = CB_NOTIFY_LOCK4args { cnla_fh: Bytes::from_static(b"file"), cnla_lock_owner: owner };
     let mut callbacks = callbacks();
@@ -123,7 +123,7 @@ fn locks_that_are_free_are_named() {
 }
 
 #[test]
-fn files_whose_size_was_set_are_named_and_notified_changes_are_refused() {
+fn cb_notify_is_a_resize_event_and_refused_with_changes() {
     let set = CB_NOTIFY4args { cna_fh: Bytes::from_static(b"file"), ..CB_NOTIFY4args::default() };
     let mut callbacks = callbacks();
     let args = |number, notify: &CB_NOTIFY4args| {
@@ -143,7 +143,7 @@ fn files_whose_size_was_set_are_named_and_notified_changes_are_refused() {
 }
 
 #[test]
-fn devices_that_change_are_named() {
+fn cb_notify_deviceid_becomes_a_device_event() {
     let change = notify_deviceid_change4 { ndc_layouttype: 9, ndc_deviceid: [1; 16], ndc_immediate: true };
     let gone = notify_deviceid_delete4 { ndd_layouttype: 9, ndd_deviceid: [2; 16] };
     let notify = |mask, value: Bytes| notify4 { notify_mask: vec![mask], notify_vals: value };
@@ -174,7 +174,7 @@ fn devices_that_change_are_named() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_in_its_place() {
+fn callback_operations_that_cannot_be_executed_are_refused() {
     let mut number = 0;
     let mut send = |callbacks: &mut Callbacks, fill: fn(&mut OpsWriter)| {
         number += 1;
@@ -228,7 +228,7 @@ fn callbacks_outside_their_session_are_refused() {
 }
 
 #[test]
-fn a_layout_recall_as_bytes() {
+fn a_layout_recall_is_decoded_from_golden_bytes() {
     #[rustfmt::skip]
     let golden: [u8; 148] = [
         0, 0, 0, 0,  0, 0, 0, 1,  0, 0, 0, 0,  0, 0, 0, 2, // tag, minor version, ident, operations
@@ -236,8 +236,8 @@ fn a_layout_recall_as_bytes() {
         5, 5, 5, 5,  5, 5, 5, 5,  5, 5, 5, 5,  5, 5, 5, 5, // session
         0, 0, 0, 1,  0, 0, 0, 0,  0, 0, 0, 0, // sequence, slot, highest slot
         0, 0, 0, 0,  0, 0, 0, 1, // cache this, one list of referring calls
-        6, 6, 6, 6,  6, 6, 6, 6,  6, 6, 6, 6,  6, 6, 6, 6, // their session
-        0, 0, 0, 1,  0, 0, 0, 9,  0, 0, 0, 3, // one: sequence 9 on slot 3
+        6, 6, 6, 6,  6, 6, 6, 6,  6, 6, 6, 6,  6, 6, 6, 6, // session of the referring call
+        0, 0, 0, 1,  0, 0, 0, 9,  0, 0, 0, 3, // one call: sequence 9 on slot 3
         0, 0, 0, 5, // CB_LAYOUTRECALL
         0x80, 0, 0x57, 0x45,  0, 0, 0, 3,  0, 0, 0, 0,  0, 0, 0, 1, // type, ANY, not changed, FILE
         0, 0, 0, 6,  b'h', b'a', b'n', b'd', b'l', b'e', 0, 0, // handle
@@ -255,8 +255,8 @@ fn a_layout_recall_as_bytes() {
 }
 
 #[test]
-fn the_server_half_finds_its_slot_again_after_losses() {
-    // Every way in which two callbacks in a row can be lost or answered; the client sees each at most once.
+fn the_server_recovers_its_callback_slot_after_lost_messages() {
+    // Every combination of losses and answers for two callbacks in a row. The client sees each callback at most once.
     for first_arrives in [false, true] {
         for first_answered in [false, true] {
             let (mut state, session) = connect(1);

@@ -1,4 +1,4 @@
-//! The fuzz target of the client half, run over damaged callbacks and replies: nothing may panic.
+//! Runs the fuzz target of the client code over damaged callbacks and replies: it must not panic.
 
 use super::callbacks::recall_call;
 use super::world::reply;
@@ -10,7 +10,7 @@ mod fuzzed;
 mod mutate;
 
 #[test]
-fn damaged_callbacks_and_replies() {
+fn damaged_callbacks_and_replies_do_not_panic() {
     let result = SEQUENCE4resok { sr_sessionid: fuzzed::SESSION, sr_sequenceid: 1, ..Default::default() };
     for bytes in [recall_call(1), reply(result, 1, 40)] {
         fuzzed::run(&bytes);

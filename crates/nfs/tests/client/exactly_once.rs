@@ -1,5 +1,7 @@
-//! Whatever the network does to requests and replies, each request is executed exactly once and answered with its own
-//! reply: every short history of losses, duplicates, delays and broken connections on one slot and on two.
+//! Model test of exactly-once execution: losses, duplicates, delays and broken connections in every short history.
+//!
+//! The server must execute each request once, and the client must receive the reply to that request, on one slot and on
+//! two.
 
 use crate::world::*;
 use bytes::Bytes;
@@ -11,7 +13,7 @@ use nfs::state::sessions::{Sequence, Sequenced};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use wire::nfs4::*;
 
-/// A message on its way. A reply is matched to its request by connection and number, as RPC does by xid.
+/// A message in flight. The client matches a reply to its request by connection and number, as RPC does by xid.
 #[derive(Clone)]
 struct Message {
     connection: u32,
@@ -19,7 +21,7 @@ struct Message {
     bytes: Bytes,
 }
 
-/// A request of the client that has not been answered.
+/// A request that the client has sent and that is not answered yet.
 #[derive(Clone)]
 struct Waiting {
     id: u8,
@@ -41,7 +43,7 @@ struct World {
     state: State,
     session: Session,
     once: bool,
-    /// How long replies are, so that they are kept or not.
+    /// The size of replies, which decides whether the server caches them.
     reply_size: usize,
     waiting: Vec<Waiting>,
     to_server: Vec<Message>,
@@ -53,24 +55,25 @@ struct World {
     executed: Vec<u8>,
     answered: Vec<u8>,
     given_up: Vec<u8>,
-    /// Answered with "executed, but the reply is gone".
+    /// Requests that were answered with "executed, but the reply is not cached".
     gone: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Send,
-    /// The request at this place arrives.
+    /// The request at this index arrives.
     Arrive(usize),
     Duplicate(usize),
     LoseRequest(usize),
-    /// The server completes the request at this place.
+    /// The server completes the request at this index.
     Finish(usize),
-    /// The reply at this place arrives.
+    /// The reply at this index arrives.
     Reply(usize),
-    /// The connection breaks: replies on it are lost, requests on it may still arrive; everything is sent again.
+    /// The connection breaks. Replies on it are lost, requests on it may still arrive, and the client sends everything
+    /// again.
     Break,
-    /// The client gives up its oldest request.
+    /// The client abandons its oldest request.
     GiveUp,
 }
 
@@ -215,7 +218,7 @@ impl World {
         }
     }
 
-    /// The network behaves from now on: everything comes to its end.
+    /// Delivers all messages without further faults, until every request is answered.
     fn settle(&mut self) {
         for _ in 0..20 {
             if self.waiting.is_empty() {
@@ -242,7 +245,7 @@ impl World {
     }
 }
 
-/// Walks all histories of at most `depth` steps and lets each come to its end; returns how many there were.
+/// Walks all histories of at most `depth` steps and settles each; returns the number of histories.
 fn walk(world: &World, steps: &[Step], depth: u32, history: &mut Vec<Step>) -> u32 {
     let mut walked = 0;
     for step in steps.iter().filter(|s| world.enabled(**s)) {
@@ -273,24 +276,24 @@ const FAULTS: [Step; 8] = [
 ];
 
 #[test]
-fn one_slot_with_replies_kept() {
+fn one_slot_with_cached_replies_executes_requests_exactly_once() {
     assert!(walk(&World::new(1, true, 1), &FAULTS, 9, &mut Vec::new()) > 10_000);
     assert!(walk(&World::new(1, true, 2000), &FAULTS, 7, &mut Vec::new()) > 1000);
 }
 
 #[test]
-fn one_slot_with_replies_too_large_to_keep_unasked() {
+fn one_slot_with_uncached_replies_executes_requests_exactly_once() {
     assert!(walk(&World::new(1, false, 2000), &FAULTS, 8, &mut Vec::new()) > 1000);
 }
 
 #[test]
-fn two_slots() {
+fn two_slots_execute_requests_exactly_once() {
     let steps = [FAULTS.as_slice(), &[Step::Finish(1), Step::Reply(1)]].concat();
     assert!(walk(&World::new(2, true, 1), &steps, 7, &mut Vec::new()) > 10_000);
 }
 
 #[test]
-fn requests_given_up_leave_the_slot_usable() {
+fn abandoned_requests_leave_the_slot_usable() {
     let steps = [FAULTS.as_slice(), &[Step::GiveUp]].concat();
     assert!(walk(&World::new(1, true, 1), &steps, 8, &mut Vec::new()) > 10_000);
 }

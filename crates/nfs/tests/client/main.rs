@@ -1,4 +1,4 @@
-//! The client half of NFSv4.1 against the server half, in one process and without a network.
+//! Tests of the NFSv4.1 client code against the server code, in one process and without a network.
 
 mod callbacks;
 mod damage;

@@ -1,4 +1,4 @@
-//! What a client makes of the answers to CREATE_SESSION and SEQUENCE, and of status flags.
+//! Tests of how the client handles replies to CREATE_SESSION and SEQUENCE, and status flags.
 
 use crate::world::*;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use wire::nfs4::*;
 use xdr::{Reader, Segments, Xdr};
 
 #[test]
-fn what_the_server_grants_is_checked() {
+fn create_session_replies_are_checked() {
     let mut state = new_state();
     let identity = identify(&mut state, 1);
     let wishes = Wishes::new(8);
@@ -41,7 +41,8 @@ fn what_the_server_grants_is_checked() {
     assert_eq!(session.back(), None);
 }
 
-/// A session of `slots` slots with one request taken, and the outcome of this status of SEQUENCE for it.
+/// Makes a session of `slots` slots with one request in flight; returns the client's outcome of a SEQUENCE that failed
+/// with `status`.
 fn refused_with(slots: u32, status: nfsstat4) -> (Session, Ticket, Outcome) {
     let (_, mut session) = connect(slots);
     let ticket = session.acquire().unwrap();
@@ -50,7 +51,7 @@ fn refused_with(slots: u32, status: nfsstat4) -> (Session, Ticket, Outcome) {
 }
 
 #[test]
-fn every_error_of_sequence_has_its_consequence() {
+fn each_sequence_error_has_its_outcome() {
     let (mut session, ticket, outcome) = refused_with(1, NFS4ERR_DELAY);
     assert!(matches!(outcome, Outcome::Wait));
     assert!(session.acquire().is_none(), "the slot is still in use");
@@ -82,7 +83,7 @@ fn every_error_of_sequence_has_its_consequence() {
 }
 
 #[test]
-fn replies_that_make_no_sense_are_told_from_errors() {
+fn malformed_replies_are_distinguished_from_errors() {
     let (mut state, session) = connect(1);
     let mut base = session.clone();
     let ticket = base.acquire().unwrap();
@@ -110,7 +111,7 @@ fn replies_that_make_no_sense_are_told_from_errors() {
 }
 
 #[test]
-fn the_lease_counts_from_the_sending() {
+fn the_lease_is_renewed_from_the_time_of_sending() {
     let (_, mut session) = connect(1);
     assert_eq!(session.renewal_due(), at(60));
     let ticket = session.acquire().unwrap();
@@ -132,7 +133,7 @@ fn the_lease_counts_from_the_sending() {
 }
 
 #[test]
-fn parallelism_follows_what_the_server_grants() {
+fn the_number_of_usable_slots_follows_the_grants_of_the_server() {
     let (_, mut session) = connect(4);
     let answer = |session: &mut Session, ticket: Ticket, highest, target| {
         let result = SEQUENCE4resok {
@@ -166,7 +167,7 @@ fn parallelism_follows_what_the_server_grants() {
 }
 
 #[test]
-fn slots_that_come_back_begin_at_one() {
+fn slots_granted_again_start_at_sequence_one() {
     let mut slots = Slots::new(2);
     let (first, second) = (slots.acquire().unwrap(), slots.acquire().unwrap());
     slots.grant(0, 0, 2);
@@ -180,7 +181,7 @@ fn slots_that_come_back_begin_at_one() {
 }
 
 #[test]
-fn a_compound_is_what_the_rfc_says_and_shares_its_payload() {
+fn a_compound_is_encoded_as_specified_without_copying_its_payload() {
     let (_, mut session) = connect(1);
     let ticket = session.acquire().unwrap();
     let data = Bytes::from(vec![7; 5000]);
@@ -204,7 +205,7 @@ fn a_compound_is_what_the_rfc_says_and_shares_its_payload() {
 }
 
 #[test]
-fn results_name_the_operation_that_failed() {
+fn results_name_the_failed_operation() {
     let mut out = OpsWriter::new();
     out.op(OP_PUTFH, &PUTFH4res { status: NFS4_OK });
     out.op(OP_GETDEVICEINFO, &GETDEVICEINFO4res::NFS4ERR_TOOSMALL(777));
@@ -223,7 +224,7 @@ fn results_name_the_operation_that_failed() {
 }
 
 #[test]
-fn flags_become_tasks_in_order() {
+fn status_flags_map_to_ordered_tasks() {
     assert_eq!(tasks(0), []);
     assert_eq!(tasks(SEQ4_STATUS_CB_PATH_DOWN | SEQ4_STATUS_CB_PATH_DOWN_SESSION), [Task::BindBackchannel]);
     assert_eq!(
@@ -236,7 +237,7 @@ fn flags_become_tasks_in_order() {
 }
 
 #[test]
-fn what_is_left_of_our_state_shows_in_exchange_id() {
+fn exchange_id_shows_whether_the_client_state_survived() {
     let mut state = new_state();
     let first = identify(&mut state, 1);
     let wishes = Wishes::new(1);
@@ -254,7 +255,7 @@ fn what_is_left_of_our_state_shows_in_exchange_id() {
 }
 
 #[test]
-fn decisions() {
+fn each_recovery_error_has_its_next_step() {
     assert_eq!(recovery::exchange_id_failed(NFS4ERR_DELAY), Next::Wait);
     assert_eq!(recovery::exchange_id_failed(NFS4ERR_CLID_INUSE), Next::GiveUp);
     assert_eq!(recovery::create_session_failed(NFS4ERR_STALE_CLIENTID), Next::StartOver);

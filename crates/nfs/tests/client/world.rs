@@ -1,4 +1,4 @@
-//! A server's state with one client, and the few COMPOUNDs that the tests send.
+//! Helpers of the client tests: a server state with one client, and the few COMPOUNDs that the tests send.
 
 use bytes::Bytes;
 use nfs::client::compound::Compound;
@@ -25,7 +25,7 @@ pub fn new_state() -> State {
     State::new(Config::new(3, EXCHGID4_FLAG_USE_PNFS_MDS, LEASE), Vec::new(), at(0))
 }
 
-/// EXCHANGE_ID as both halves see it.
+/// Runs EXCHANGE_ID on the server; returns the identity that the client makes of the reply.
 pub fn identify(state: &mut State, verifier: u8) -> Identity {
     let args = exchange_id_args(Bytes::from_static(b"client"), [verifier; 8], EXCHGID4_FLAG_USE_PNFS_MDS);
     let got = state.exchange_id(&args, USER, at(0)).unwrap();
@@ -40,7 +40,7 @@ pub fn identify(state: &mut State, verifier: u8) -> Identity {
     })
 }
 
-/// A session of `slots` slots, both halves of it.
+/// Creates a session of `slots` slots on the server and on the client.
 pub fn connect(slots: u32) -> (State, Session) {
     let mut state = new_state();
     let identity = identify(&mut state, 1);
@@ -50,14 +50,14 @@ pub fn connect(slots: u32) -> (State, Session) {
     (state, session)
 }
 
-/// A request that does something named `id`: what PUTFH carries stands for it.
+/// Encodes a request identified by `id`, which its PUTFH carries as the filehandle.
 pub fn encode(session: &Session, ticket: Ticket, id: u8, once: bool) -> Bytes {
     let compound = Compound::new().putfh(&Bytes::copy_from_slice(&[id]));
     let request = if once { compound.once() } else { compound }.build();
     request.encode(&session.sequence(ticket, request.is_once()), 1, false).to_bytes()
 }
 
-/// Splits such a request: the SEQUENCE, what the server needs to know to judge it, and the name.
+/// Decodes such a request: the SEQUENCE, the properties that the server checks, and the id.
 pub fn decode(call: &Bytes) -> (SEQUENCE4args, Request, u8) {
     let mut input = Reader::new(call.clone());
     let header = ArgsHeader::decode(&mut input).unwrap();
@@ -71,7 +71,7 @@ pub fn decode(call: &Bytes) -> (SEQUENCE4args, Request, u8) {
     (args, Request { connection: CONNECTION, fingerprint, size: call.len(), operations: header.numops }, id)
 }
 
-/// The reply to a request that was executed; it names what was done and is padded to `size` bytes or more.
+/// Encodes the reply to an executed request: it carries the `id`, padded to `size` bytes or more.
 pub fn reply(sequence: SEQUENCE4resok, id: u8, size: usize) -> Bytes {
     let mut ops = OpsWriter::new();
     ops.op(OP_SEQUENCE, &SEQUENCE4res::NFS4_OK(sequence)).op(OP_PUTFH, &PUTFH4res { status: NFS4_OK });
@@ -81,14 +81,14 @@ pub fn reply(sequence: SEQUENCE4resok, id: u8, size: usize) -> Bytes {
     ops.into_res(NFS4_OK, Bytes::new()).to_bytes()
 }
 
-/// The reply when SEQUENCE failed.
+/// Encodes the reply to a request whose SEQUENCE failed.
 pub fn refusal(status: nfsstat4) -> Bytes {
     let mut ops = OpsWriter::new();
     ops.op(OP_SEQUENCE, &SEQUENCE4res::Default(status));
     ops.into_res(status, Bytes::new()).to_bytes()
 }
 
-/// The reply to a retry whose first reply was not kept.
+/// Encodes the reply to a retry whose first reply was not cached.
 pub fn uncached(sequence: SEQUENCE4resok) -> Bytes {
     let mut ops = OpsWriter::new();
     ops.op(OP_SEQUENCE, &SEQUENCE4res::NFS4_OK(sequence)).op(OP_PUTFH, &NFS4ERR_RETRY_UNCACHED_REP);

@@ -1,4 +1,4 @@
-//! Client records: the nine cases of RFC 8881 §18.35.4 by name, and every short history of one owner.
+//! Tests of client records: the nine cases of RFC 8881 §18.35.4, and every short history of one owner.
 
 use crate::helpers::*;
 use nfs::state::clients::ExchangedId;
@@ -85,7 +85,7 @@ fn case_5_client_restart_keeps_the_old_state_until_it_is_confirmed() {
     let mut state = new_state();
     let old = confirmed(&mut state);
     let session = state.client(old.client).unwrap().sessions[0];
-    // Linux purges so: an impossible verifier, then the real one (both with a CREATE_SESSION).
+    // Linux purges old state in this way: a verifier of all ones, then the real verifier, each with a CREATE_SESSION.
     let purge = exchange(&mut state, 0xff, ALICE, 0).unwrap();
     assert_eq!(ids(&state), [(old.client, true), (purge.client, false)]);
     assert!(state.session(session).is_some());
@@ -146,7 +146,7 @@ fn unknown_flags_and_state_protection_are_refused() {
 }
 
 #[test]
-fn create_session_keeps_its_own_replay() {
+fn create_session_replays_its_reply_on_a_retry() {
     let mut state = new_state();
     let id = exchange(&mut state, 1, ALICE, 0).unwrap();
     let mut args = create_args(id.client, 0);
@@ -182,7 +182,7 @@ fn destroy_clientid_and_reclaim_complete() {
     assert_eq!(state.reclaim_complete(client, false), Err(NFS4ERR_STALE_CLIENTID));
 }
 
-/// A client record as the specification sees it.
+/// A client record of the model.
 #[derive(Clone, Debug, PartialEq)]
 struct Record {
     id: ClientId,
@@ -199,9 +199,9 @@ enum Call {
         principal: Principal,
         update: bool,
     },
-    /// For the id of the latest successful EXCHANGE_ID.
+    /// CREATE_SESSION with the client id of the latest successful EXCHANGE_ID.
     Create(Principal),
-    /// The oldest session of the confirmed record.
+    /// DESTROY_SESSION of the oldest session of the confirmed record.
     DestroySession,
     DestroyClient,
 }
@@ -218,7 +218,7 @@ impl World {
         self.records.iter_mut().find(|r| r.confirmed == confirmed)
     }
 
-    /// Which case of §18.35.4 applies: the id returned (none: a new one), or the error.
+    /// Applies the case of §18.35.4 to the model. Returns the client id of the reply (`None`: a new id), or the error.
     fn expected(&mut self, verifier: u8, principal: Principal, update: bool) -> Result<Option<ClientId>> {
         let confirmed = self.record(true).cloned();
         let answer = match (update, &confirmed) {
@@ -266,7 +266,7 @@ impl World {
                 let got = create(&mut self.state, id, principal);
                 match self.records.iter().position(|r| r.id == id.client) {
                     None => assert_eq!(got, Err(NFS4ERR_STALE_CLIENTID)),
-                    // Whoever asked for a client id has to confirm it; more sessions of it anybody may make (§18.36.4).
+                    // Only its requester may confirm a client id. Any principal may add sessions (§18.36.4).
                     Some(at) if !self.records[at].confirmed && self.records[at].principal != principal => {
                         assert_eq!(got, Err(NFS4ERR_CLID_INUSE));
                     }
@@ -313,7 +313,7 @@ impl World {
 }
 
 #[test]
-fn every_short_history_of_one_owner() {
+fn one_owner_matches_the_model_in_every_short_history() {
     let mut calls = vec![Call::Create(ALICE), Call::Create(BOB), Call::DestroySession, Call::DestroyClient];
     for verifier in [1, 2] {
         for principal in [ALICE, BOB] {

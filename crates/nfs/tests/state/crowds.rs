@@ -1,4 +1,4 @@
-//! Clients in crowds, and clients that take as much as they get: the tables have ends.
+//! Tests of the limits of the state tables: floods of clients, and clients that take all that they get.
 
 use crate::helpers::*;
 use bytes::Bytes;
@@ -16,7 +16,7 @@ fn introduce_from(state: &mut State, owner: String, origin: Machine) -> Result<C
     state.exchange_id(&args, Caller { principal: ALICE, origin, random: 0 }, at(0)).map(|got| got.client)
 }
 
-/// Machine number `n`.
+/// Returns machine number `n`.
 fn machine(n: u8) -> Machine {
     Machine::at(std::net::Ipv4Addr::new(10, 0, 0, n).into())
 }
@@ -37,7 +37,7 @@ fn confirm(state: &mut State, client: ClientId) -> Result<CREATE_SESSION4resok, 
 }
 
 #[test]
-fn a_flood_of_introductions_pushes_out_its_own() {
+fn a_flood_of_exchange_ids_evicts_only_unconfirmed_clients() {
     let mut state = new_state();
     let good = introduce(&mut state, "good".into()).unwrap();
     confirm(&mut state, good).unwrap();
@@ -49,7 +49,7 @@ fn a_flood_of_introductions_pushes_out_its_own() {
     assert!(state.client(first).is_some(), "there was room for it");
     for n in 0..limits::UNCONFIRMED_MAX {
         introduce(&mut state, format!("more {n}")).unwrap();
-        // Whoever goes on at once is served in the middle of it.
+        // A new client that creates a session at once succeeds during the flood.
         if n % 1000 == 0 {
             let newcomer = introduce(&mut state, format!("newcomer {n}")).unwrap();
             confirm(&mut state, newcomer).unwrap();
@@ -82,9 +82,9 @@ fn clients_with_sessions_are_limited_and_each_has_a_slot() {
     assert!(bytes <= limits::REPLY_CACHE_BYTES);
 }
 
-/// One machine does not take all memory for reply caches.
+/// The clients of one machine cannot use all memory for reply caches.
 #[test]
-fn sessions_of_one_machine_leave_room_for_others() {
+fn sessions_of_one_machine_leave_memory_for_other_machines() {
     let mut state = new_state();
     for n in 0.. {
         let client = introduce_from(&mut state, format!("flood {n}"), machine(1)).unwrap();
@@ -119,7 +119,8 @@ fn sessions_of_one_client_are_limited() {
     assert_eq!(state.create_session(&args, ALICE, CONNECTION, 1, at(0)), Err(NFS4ERR_NOSPC));
 }
 
-/// Opens as many files as it gets, with as many clients of one machine as that takes: how many.
+/// Opens as many files as the server allows, with as many clients of one machine as needed; returns the number of
+/// opens.
 fn open_all(state: &mut State, origin: Machine, clients: &mut Vec<ClientId>) -> usize {
     let owner = Bytes::from_static(b"owner");
     let before = state.counts().opens;
@@ -144,7 +145,7 @@ fn open_all(state: &mut State, origin: Machine, clients: &mut Vec<ClientId>) -> 
 fn opens_of_one_client_and_of_one_machine_are_limited() {
     let mut state = new_state();
     let mut clients = Vec::new();
-    // Whoever takes all that it gets leaves half of it, and the next one half of that.
+    // Each machine that opens as many files as it can takes half of the opens that are left.
     let mut left = limits::OPENS_MAX;
     for n in 0..6 {
         let taken = open_all(&mut state, machine(n), &mut clients);
@@ -152,7 +153,7 @@ fn opens_of_one_client_and_of_one_machine_are_limited() {
         left -= taken;
         assert_eq!(open_all(&mut state, machine(n), &mut clients), 0, "with another client it gets no more");
     }
-    // Room comes back with what is given up.
+    // The opens are freed when the server removes the clients.
     state.destroy_session(state.client(clients[0]).unwrap().sessions[0], CONNECTION).unwrap();
     state.expire(at(3600 * 24 * 30));
     for client in clients {
@@ -163,10 +164,10 @@ fn opens_of_one_client_and_of_one_machine_are_limited() {
 }
 
 #[test]
-fn clients_of_one_machine_leave_room_for_others() {
+fn unconfirmed_clients_of_one_machine_evict_only_each_other() {
     let mut state = new_state();
     let mut made = 0;
-    // Without sessions, which have a limit of their own.
+    // The clients have no sessions, because these have a separate limit.
     let flood = |state: &mut State, origin, n: usize| introduce_from(state, format!("{origin:?} {n}"), origin);
     for n in 0..2 * limits::UNCONFIRMED_MAX {
         made += usize::from(flood(&mut state, machine(1), n).is_ok());
@@ -181,7 +182,7 @@ fn clients_of_one_machine_leave_room_for_others() {
 }
 
 #[test]
-fn the_owner_string_alone_takes_no_record_over() {
+fn the_owner_string_alone_does_not_take_over_a_client_record() {
     let mut state = new_state();
     let args = |verifier| exchange_args("owner", verifier, 0);
     let caller = |origin, random| Caller { principal: ALICE, origin, random };
@@ -190,18 +191,18 @@ fn the_owner_string_alone_takes_no_record_over() {
     confirm(&mut state, first.client).unwrap();
     assert_eq!(state.destroy_clientid(first.client, caller(machine(2), 0)), Err(NFS4ERR_WRONG_CRED));
     assert_eq!(state.destroy_clientid(first.client, BOB), Err(NFS4ERR_WRONG_CRED));
-    // Somebody else, who does not know the verifier.
+    // Another machine, which does not know the verifier.
     assert_eq!(state.exchange_id(&args(2), caller(machine(2), 0), at(1)), Err(NFS4ERR_CLID_INUSE));
-    // The client itself over another address, and after a restart.
+    // The client itself, from another address; then from its own address after a restart, with a new verifier.
     assert_eq!(state.exchange_id(&args(1), caller(machine(2), 0), at(1)).map(|got| got.client), Ok(first.client));
     assert!(state.exchange_id(&args(2), caller(machine(1), 0), at(1)).is_ok());
     assert!(state.client(first.client).is_some(), "until the new one is confirmed");
-    // It has gone, and has another address when it comes back.
+    // After its lease has expired, a client may come back from another address with a new verifier.
     assert!(state.exchange_id(&args(3), caller(machine(2), 0), at(1000)).is_ok());
 }
 
 #[test]
-fn what_a_session_keeps_is_its_own_memory() {
+fn a_session_does_not_keep_the_request_message_in_memory() {
     let mut state = new_state();
     let client = introduce(&mut state, "one".into()).unwrap();
     let message = Bytes::from(vec![b'm'; 100_000]);
@@ -247,7 +248,7 @@ fn delegations_of_one_client_are_limited() {
         take(&mut state, n).unwrap();
     }
     assert_eq!(take(&mut state, most), Err(NotGiven::Resource));
-    // What is taken away counts until the client says that it knows.
+    // A revoked delegation counts until the client frees its stateid.
     state.recall_delegations(FileId(0), Use::Change, None, at(0));
     state.distrusted(client, at(90));
     assert_eq!(take(&mut state, most), Err(NotGiven::Resource));

@@ -1,4 +1,4 @@
-//! Delegations: every short history of three clients on a file, compared with what each may do unasked.
+//! Tests of file delegations: every short history of three clients on a file, compared with a model.
 
 use crate::helpers::*;
 use bytes::Bytes;
@@ -34,7 +34,7 @@ fn open_and_ask(
 }
 
 #[test]
-fn what_is_wished_is_given_where_it_fits_the_open() {
+fn the_wanted_delegation_is_granted_if_it_fits_the_open() {
     let cases = [
         (READ, Wish::None, Ok(Power::Read)),
         (BOTH, Wish::None, Ok(Power::Write)),
@@ -58,11 +58,11 @@ fn what_is_wished_is_given_where_it_fits_the_open() {
 }
 
 #[test]
-fn nothing_is_given_that_could_not_be_taken_back() {
+fn no_delegation_is_granted_that_cannot_be_recalled() {
     let (mut state, [(a, session), (b, _)]) = clients();
     state.connection_lost(CONNECTION);
     assert_eq!(open_and_ask(&mut state, a, READ, Wish::Any).1, Err(NotGiven::Resource));
-    hear(&mut state, session, 1, at(1));
+    renew_lease(&mut state, session, 1, at(1));
     assert_eq!(state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)), Err(NotGiven::Resource), "no backchannel");
     let bind = BIND_CONN_TO_SESSION4args {
         bctsa_sessid: session,
@@ -76,7 +76,7 @@ fn nothing_is_given_that_could_not_be_taken_back() {
     state.freeze_delegations(FILE);
     assert_eq!(state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)), Err(NotGiven::Contention));
     state.thaw_delegations(FILE);
-    // Who has lately been in somebody's way has to ask.
+    // For a minute after a recall, the server grants no delegation to a client that has no wish for one.
     state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)).unwrap();
     let recall = state.recall_delegations(FILE, Use::Change, Some(b), at(2)).remove(0);
     state.return_delegation(a, FILE, &recall.stateid).unwrap();
@@ -85,7 +85,7 @@ fn nothing_is_given_that_could_not_be_taken_back() {
 }
 
 #[test]
-fn a_delegation_does_the_work_of_an_open() {
+fn a_delegation_keeps_the_file_open_and_permits_io() {
     let (mut state, [(a, _), (b, _)]) = clients();
     let (open, given) = open_and_ask(&mut state, a, BOTH, Wish::None);
     let (stateid, _) = given.unwrap();
@@ -121,7 +121,7 @@ fn a_delegation_does_the_work_of_an_open() {
 }
 
 #[test]
-fn what_is_not_returned_is_taken_away_once_the_client_cannot_reclaim_it() {
+fn an_unreturned_delegation_is_revoked_after_its_client_record_is_gone() {
     let (mut state, [(a, session), (b, other)]) = clients();
     let (open, given) = open_and_ask(&mut state, a, BOTH, Wish::None);
     let (stateid, _) = given.unwrap();
@@ -130,8 +130,8 @@ fn what_is_not_returned_is_taken_away_once_the_client_cannot_reclaim_it() {
     let recalls = state.recall_delegations(FILE, Use::Look, Some(b), at(10));
     assert_eq!(recalls, [DelegationRecall { client: a, file: FILE, stateid }]);
     assert!(state.recall_delegations(FILE, Use::Look, Some(b), at(11)).is_empty(), "asked already");
-    assert_eq!(hear(&mut state, session, 1, at(60)), 0);
-    assert_eq!(hear(&mut state, other, 1, at(60)), 0);
+    assert_eq!(renew_lease(&mut state, session, 1, at(60)), 0);
+    assert_eq!(renew_lease(&mut state, other, 1, at(60)), 0);
     state.expire(at(99));
     assert!(state.take_effects().is_empty() && state.is_recalled(&recalls[0]));
     state.expire(at(100));
@@ -149,8 +149,8 @@ fn what_is_not_returned_is_taken_away_once_the_client_cannot_reclaim_it() {
         why: Gone::Revoked,
     };
     assert_eq!(state.take_effects(), [fenced, Effect::DelegationGone(FILE)]);
-    // It is told until it says that it knows; then it may reclaim again.
-    assert_eq!(hear(&mut state, session, 2, at(102)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
+    // The status flags report the revocation until the client frees the stateid. Then the client may reclaim again.
+    assert_eq!(renew_lease(&mut state, session, 2, at(102)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.check_io(a, FILE, &stateid, Access::Read), Err(NFS4ERR_DELEG_REVOKED));
     assert_eq!(state.return_delegation(a, FILE, &stateid), Err(NFS4ERR_DELEG_REVOKED));
     assert_eq!(state.test_stateid(a, &stateid), NFS4ERR_DELEG_REVOKED);
@@ -161,26 +161,26 @@ fn what_is_not_returned_is_taken_away_once_the_client_cannot_reclaim_it() {
 }
 
 #[test]
-fn who_goes_on_writing_has_longer_to_give_back() {
+fn a_holder_that_flushes_data_gets_up_to_eight_leases_to_return() {
     let (mut state, [(a, session), (b, other)]) = clients();
     let (stateid, _) = open_and_ask(&mut state, a, BOTH, Wish::None).1.unwrap();
     state.flushes(a, FILE, at(5));
     let recalls = state.recall_delegations(FILE, Use::Change, Some(b), at(10));
     let heard = |state: &mut State, number: u32| {
         let now = at(10 + 80 * i64::from(number));
-        hear(state, session, number, now);
-        hear(state, other, number, now);
+        renew_lease(state, session, number, now);
+        renew_lease(state, other, number, now);
         state.expire(now);
         (now, state.take_effects().iter().any(Effect::is_of_record))
     };
-    // Eight leases, and no more.
+    // The server extends the recall to eight lease periods at most.
     for number in 1..=8 {
         let (now, taken) = heard(&mut state, number);
         assert!(!taken, "{now:?}");
         state.flushes(a, FILE, now);
     }
     let end = at(10 + 8 * 90);
-    hear(&mut state, session, 9, end);
+    renew_lease(&mut state, session, 9, end);
     state.flushes(a, FILE, end);
     state.expire(end);
     assert_eq!(state.take_effects(), [Effect::Distrust { client: a, owner: Bytes::from_static(b"a") }]);
@@ -190,26 +190,26 @@ fn who_goes_on_writing_has_longer_to_give_back() {
 }
 
 #[test]
-fn others_writing_is_no_reason_to_wait() {
+fn writes_by_other_clients_or_to_other_files_extend_no_recall() {
     let (mut state, [(a, session), (b, other)]) = clients();
     open_and_ask(&mut state, a, BOTH, Wish::None).1.unwrap();
     state.recall_delegations(FILE, Use::Change, Some(b), at(10));
     state.flushes(b, FILE, at(50));
     state.flushes(a, FileId(FILE.0 + 1), at(50));
-    hear(&mut state, session, 1, at(60));
-    hear(&mut state, other, 1, at(60));
+    renew_lease(&mut state, session, 1, at(60));
+    renew_lease(&mut state, other, 1, at(60));
     state.expire(at(100));
     assert_eq!(state.take_effects(), [Effect::Distrust { client: a, owner: Bytes::from_static(b"a") }]);
 }
 
 #[test]
-fn who_gives_back_while_its_record_is_removed_gets_a_new_one() {
+fn a_return_during_record_deletion_stores_the_record_again() {
     let (mut state, [(a, session), (b, other)]) = clients();
     let (open, given) = open_and_ask(&mut state, a, READ, Wish::None);
     let (stateid, _) = given.unwrap();
-    hear(&mut state, other, 1, at(80));
+    renew_lease(&mut state, other, 1, at(80));
     state.recall_delegations(FILE, Use::Change, Some(b), at(0));
-    hear(&mut state, session, 1, at(80));
+    renew_lease(&mut state, session, 1, at(80));
     state.expire(at(90));
     assert!(matches!(&state.take_effects()[..], [Effect::Distrust { .. }]));
     state.return_delegation(a, FILE, &stateid).unwrap();
@@ -220,8 +220,9 @@ fn who_gives_back_while_its_record_is_removed_gets_a_new_one() {
 }
 
 #[test]
-fn what_a_lapsed_client_has_yields_at_once() {
-    // Under a whole delegation for writing there may be locks that only the client knows of: with it all goes.
+fn a_conflicting_use_revokes_a_lapsed_delegation_at_once() {
+    // Under a full write delegation the client may hold locks that only it knows. So the server removes the lapsed
+    // client with all its state.
     for (access, wish, tested) in [
         (READ, Wish::None, NFS4ERR_DELEG_REVOKED),
         (BOTH, Wish::None, NFS4ERR_BAD_STATEID),
@@ -231,7 +232,7 @@ fn what_a_lapsed_client_has_yields_at_once() {
         let (mut state, [(a, _), (b, session)]) = clients();
         let (_, given) = open_and_ask(&mut state, a, access, wish);
         let (stateid, _) = given.unwrap();
-        hear(&mut state, session, 1, at(91));
+        renew_lease(&mut state, session, 1, at(91));
         state.expire(at(91));
         assert_eq!(state.take_effects(), [Effect::Lapse { client: a, owner: Bytes::from_static(b"a") }]);
         state.lapsed(a);
@@ -244,7 +245,7 @@ fn what_a_lapsed_client_has_yields_at_once() {
 }
 
 #[test]
-fn a_delegation_of_the_data_is_about_nothing_else() {
+fn a_data_delegation_covers_only_the_data() {
     let (mut state, [(a, _), (b, _)]) = clients();
     let (_, given) = open_and_ask(&mut state, a, WRITE, Wish::Data);
     let (stateid, _) = given.unwrap();
@@ -268,7 +269,7 @@ fn a_delegation_of_the_data_is_about_nothing_else() {
         "it is on its way back"
     );
     state.return_delegation(a, FILE, &recall.stateid).unwrap();
-    // Who asks for it is not told to wait for a minute.
+    // The cooldown after a recall does not apply to a client that asks for a delegation.
     let (after, _) = state.delegate(a, FILE, (BOTH, Wish::Data), 1, at(4)).unwrap();
     assert_ne!(after, stateid);
     state.return_delegation(a, FILE, &after).unwrap();
@@ -278,7 +279,7 @@ fn a_delegation_of_the_data_is_about_nothing_else() {
 }
 
 #[test]
-fn a_client_that_cannot_be_reached_keeps_data_from_nobody_for_long() {
+fn a_data_delegation_without_backchannel_is_revoked_in_five_seconds() {
     for comes_back in [false, true] {
         let (mut state, [(a, session), (b, _)]) = clients();
         let (_, given) = open_and_ask(&mut state, a, BOTH, Wish::Data);
@@ -296,7 +297,7 @@ fn a_client_that_cannot_be_reached_keeps_data_from_nobody_for_long() {
             state.bind_conn_to_session(&bind, CONNECTION).unwrap();
             state.expire(at(15));
             assert!(state.take_effects().is_empty(), "it has a lease now");
-            hear(&mut state, session, 1, at(60));
+            renew_lease(&mut state, session, 1, at(60));
             state.expire(at(104));
             assert!(state.is_recalled(&recall));
             state.expire(at(105));
@@ -309,13 +310,13 @@ fn a_client_that_cannot_be_reached_keeps_data_from_nobody_for_long() {
     }
 }
 
-/// What a client reclaims that says nothing of what the delegation is about.
+/// Returns the reclaim of a delegation that does not say whether it covers only the data.
 fn held(power: Power) -> (Power, u32, Wish) {
     (power, BOTH, Wish::None)
 }
 
 #[test]
-fn a_delegation_is_reclaimed_with_each_open() {
+fn a_delegation_can_be_reclaimed_with_each_open() {
     let (mut state, [(a, _), (b, _)]) = clients();
     let (stateid, recall) = state.reclaim_delegation(a, FILE, held(Power::Read), 1, at(0)).unwrap();
     assert!(!recall);
@@ -333,7 +334,7 @@ fn a_delegation_is_reclaimed_with_each_open() {
     assert_eq!(state.reclaim_delegation(gone, FileId(13), held(Power::Write), 1, at(0)), Err(NFS4ERR_STALE_CLIENTID));
 }
 
-/// What the specification knows of a client: the access of its open, and its delegation.
+/// A client of the model: the access of its open, and its delegation.
 #[derive(Clone, Default)]
 struct Peer {
     open: Option<(u32, stateid4)>,
@@ -344,13 +345,13 @@ struct Peer {
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    /// Makes way as an OPEN does, and if the way is free opens, and asks for whatever it can get.
+    /// Recalls conflicting delegations as an OPEN does. If there are none, opens the file and asks for a delegation.
     Open(usize, u32),
     Close(usize),
     Return(usize),
-    /// Makes way as a SETATTR does.
+    /// Recalls conflicting delegations as a SETATTR does.
     Change(usize),
-    /// All recalls are overdue, and whoever has not answered loses.
+    /// A lease period passes. The server revokes all recalled delegations that were not returned.
     TimeOut,
     Free(usize),
 }
@@ -365,7 +366,7 @@ struct World {
 }
 
 impl World {
-    /// Whether the way is free for a use by a client; what is not is recalled then.
+    /// Returns whether no delegation of another client conflicts with a use; the server recalls those that do.
     fn make_way(&mut self, who: usize, what: Use) -> bool {
         let mut expected = Vec::new();
         let mut free = true;
@@ -409,7 +410,8 @@ impl World {
         let recalled = self.peers[who].recalled;
         match self.peers[who].held {
             None if fits => self.peers[who].held = Some((power, got.unwrap().0)),
-            // One for reading ends where one for writing is given; else the client receives what it has.
+            // A read delegation ends when a write delegation replaces it. Otherwise the client receives the delegation
+            // that it holds.
             Some((Power::Read, before)) if data && fits && !recalled && power == Power::Write => {
                 let after = got.unwrap().0;
                 assert_ne!(after, before);
@@ -462,7 +464,8 @@ impl World {
         let counts = self.state.counts();
         assert_eq!(counts.delegations, self.peers.iter().filter(|p| p.held.is_some()).count());
         assert_eq!(counts.recalls, self.peers.iter().filter(|p| p.recalled).count());
-        // The promise: nobody else writes, or has it open at all, while it is delegated.
+        // The guarantee: while a client holds a read delegation, no other client has the file open for writing. While
+        // it holds a write delegation, no other client has it open at all.
         for (i, peer) in self.peers.iter().enumerate() {
             let others: Vec<_> = (0..3).filter(|j| *j != i).map(|j| &self.peers[j]).collect();
             match peer.held {
@@ -489,7 +492,7 @@ fn world(wish: Wish) -> World {
 }
 
 #[test]
-fn every_short_history_of_two_clients() {
+fn two_clients_match_the_model_in_every_short_history() {
     let mut calls = vec![Call::TimeOut];
     for who in 0..2 {
         calls.extend([READ, WRITE, BOTH].map(|access| Call::Open(who, access)));
@@ -501,7 +504,7 @@ fn every_short_history_of_two_clients() {
 }
 
 #[test]
-fn every_short_history_of_three_clients() {
+fn three_clients_match_the_model_in_every_short_history() {
     let mut calls = vec![Call::TimeOut, Call::Change(0)];
     for who in 0..3 {
         calls.extend([READ, BOTH].map(|access| Call::Open(who, access)));

@@ -1,4 +1,4 @@
-//! Layouts: every short history of two clients on a file of four units, compared with a grid of held units.
+//! Tests of layouts: every short history of two clients on a file of four units, compared with a grid of held units.
 
 use crate::helpers::*;
 use bytes::Bytes;
@@ -32,7 +32,7 @@ fn segment(iomode: Iomode, range: ByteRange) -> Segment {
 
 const WHOLE: Segment = Segment { iomode: Iomode::ReadWrite, range: ByteRange::ALL, return_on_close: false };
 
-/// Two clients, each with an open of the file for both uses.
+/// Makes two clients, each with an open of the file for reading and writing.
 fn two_clients() -> (State, [(ClientId, stateid4); 2]) {
     let mut state = new_state();
     let clients = ["a", "b"].map(|name| {
@@ -44,7 +44,7 @@ fn two_clients() -> (State, [(ClientId, stateid4); 2]) {
 }
 
 #[test]
-fn the_stateid_counts_gets_returns_and_recalls() {
+fn each_layout_grant_return_and_recall_increments_the_seqid() {
     let (mut state, [(a, open), _]) = two_clients();
     let first = state.grant_layout(a, FILE, KIND, &open, segment(Iomode::Read, units(0, 2))).unwrap();
     assert_eq!(first.seqid, 1);
@@ -66,7 +66,7 @@ fn the_stateid_counts_gets_returns_and_recalls() {
 }
 
 #[test]
-fn one_type_is_recalled_and_the_other_left() {
+fn a_recall_of_one_layout_type_leaves_the_other_type() {
     const OTHER: u32 = KIND + 1;
     let (mut state, [(a, open_a), (b, open_b)]) = two_clients();
     let first = state.grant_layout(a, FILE, KIND, &open_a, WHOLE).unwrap();
@@ -83,7 +83,7 @@ fn one_type_is_recalled_and_the_other_left() {
     assert!(!state.is_recalling(of(a)) && state.is_recalling(of(b)));
     state.recall_answered(of(b), RecallAnswer::Later);
     assert!(state.is_recalling(of(b)));
-    // Who renews its lease and does not return it loses it.
+    // A client that renews its lease but does not return the layout loses the layout.
     let session = state.client(b).unwrap().sessions[0];
     let alive = new_request(&mut state, &sequence_args(session, 0, 1, false), at(60));
     state.finish(alive.token, None);
@@ -94,18 +94,18 @@ fn one_type_is_recalled_and_the_other_left() {
 }
 
 #[test]
-fn nothing_is_returned_while_more_is_on_its_way() {
+fn a_return_with_a_seqid_before_the_last_grant_is_refused() {
     let (mut state, [(a, open), _]) = two_clients();
     let first = state.grant_layout(a, FILE, KIND, &open, segment(Iomode::Read, units(0, 2))).unwrap();
     let second = state.grant_layout(a, FILE, KIND, &first, segment(Iomode::Read, units(2, 4))).unwrap();
     assert_eq!(state.return_layout(a, FILE, KIND, &first, Filter::ALL), Err(NFS4ERR_OLD_STATEID));
-    // What a recall made of it the client need not know.
+    // The client need not know the seqid of a recall.
     state.recall_layouts(FILE, Filter::ALL, None, at(0));
     assert_eq!(state.return_layout(a, FILE, KIND, &second, Filter::ALL).unwrap().pieces.len(), 1);
 }
 
 #[test]
-fn only_the_right_stateids_get_layouts() {
+fn layoutget_refuses_unsuitable_stateids() {
     let (mut state, [(a, open), (b, _)]) = two_clients();
     let read_only = state.open(a, &Bytes::from_static(b"reader"), FILE, 1, 0).unwrap().stateid;
     let layout = state.grant_layout(a, FILE, KIND, &open, WHOLE).unwrap();
@@ -126,7 +126,7 @@ fn only_the_right_stateids_get_layouts() {
 }
 
 #[test]
-fn what_could_not_be_recalled_is_not_given() {
+fn no_layout_is_granted_without_a_backchannel() {
     let (mut state, [(a, open), _]) = two_clients();
     state.connection_lost(CONNECTION);
     assert_eq!(state.grant_layout(a, FILE, KIND, &open, WHOLE), Err(NFS4ERR_LAYOUTTRYLATER));
@@ -151,7 +151,7 @@ fn layoutcommit_needs_a_layout_for_writing() {
 }
 
 #[test]
-fn layouts_to_be_returned_on_close_go_with_the_last_close() {
+fn return_on_close_layouts_end_with_the_last_close() {
     let (mut state, [(a, open), _]) = two_clients();
     let second = state.open(a, &Bytes::from_static(b"p"), FILE, 1, 0).unwrap().stateid;
     let goes = Segment { return_on_close: true, ..segment(Iomode::ReadWrite, units(0, 2)) };
@@ -184,7 +184,7 @@ fn a_recall_stops_new_layouts_and_ends_by_return_answer_or_revocation() {
     assert_eq!(state.grant_layout(b, FILE, KIND, &open_b, WHOLE), Err(NFS4ERR_RECALLCONFLICT));
     state.thaw_layouts(FILE);
     state.grant_layout(b, FILE, KIND, &open_b, WHOLE).unwrap();
-    // It is alive but does not return the layout.
+    // The client renews its lease but does not return the layout.
     state.take_effects();
     let session = state.client(a).unwrap().sessions[0];
     let renew = |state: &mut State, sequence, now| {
@@ -227,7 +227,7 @@ fn a_recall_stops_new_layouts_and_ends_by_return_answer_or_revocation() {
 struct World {
     state: State,
     clients: [(ClientId, stateid4); 2],
-    /// (client, mode, unit) held.
+    /// The held units: client, mode, unit.
     held: BTreeSet<(usize, usize, u64)>,
     layouts: [Option<stateid4>; 2],
     recalls: Vec<(usize, Recall)>,
@@ -239,9 +239,9 @@ enum Call {
     Return(usize, Option<usize>, u64, u64),
     ReturnAll(usize),
     Recall(Option<usize>, u64, u64),
-    /// The oldest recall is answered with NOMATCHING_LAYOUT.
+    /// The client answers the oldest recall with NOMATCHING_LAYOUT.
     NothingHeld,
-    /// The lease of everything recalled is over.
+    /// A lease period passes, and the server revokes the layouts of all recalled clients.
     Revoke,
     Close(usize),
 }
@@ -264,7 +264,7 @@ impl World {
         self.recalls.iter().any(|(w, r)| *w == who && Filter { iomode: r.iomode, range: r.range }.overlaps(asked))
     }
 
-    /// Recalls of which nothing is held any more are over; so are the stateids of clients that hold nothing.
+    /// Ends recalls without a held unit, and forgets the stateids of clients without a held unit.
     fn settle(&mut self) {
         let held = self.held.clone();
         self.recalls.retain(|(w, r)| {
@@ -357,7 +357,7 @@ impl World {
         let late: BTreeSet<_> = self.recalls.iter().map(|(w, _)| *w).collect();
         let session = |who: usize, state: &State| state.client(self.clients[who].0).unwrap().sessions[0];
         for who in 0..2 {
-            // Whoever is alive keeps a request running, so that only recalls run out.
+            // Both clients renew their leases, so that only the recalls expire.
             let id = session(who, &self.state);
             let mut sequence = 1;
             while sequence_result(&mut self.state, id, sequence).is_err() {
@@ -368,7 +368,7 @@ impl World {
         let mut effects = self.state.take_effects();
         for who in late {
             let gone = self.selected(Some(who), None, 0, UNITS);
-            let mine: Vec<_> = take_of(&mut effects, self.clients[who].0);
+            let mine: Vec<_> = take_effects_of(&mut effects, self.clients[who].0);
             assert_eq!(effect_grid(who, &mine, Gone::Revoked), gone);
             self.held = &self.held - &gone;
         }
@@ -398,7 +398,7 @@ impl World {
     }
 }
 
-/// Takes the slot-0 request with this number and finishes it.
+/// Sends and completes the request with this sequence number on slot 0.
 fn sequence_result(state: &mut State, session: sessionid4, number: u32) -> Result<(), nfsstat4> {
     match sequence(state, &sequence_args(session, 0, number, false), at(90))? {
         nfs::state::sessions::Sequence::New(new) => {
@@ -409,7 +409,7 @@ fn sequence_result(state: &mut State, session: sessionid4, number: u32) -> Resul
     }
 }
 
-fn take_of(effects: &mut Vec<Effect>, who: ClientId) -> Vec<Effect> {
+fn take_effects_of(effects: &mut Vec<Effect>, who: ClientId) -> Vec<Effect> {
     let (mine, rest) =
         effects.drain(..).partition(|e| matches!(e, Effect::LayoutGone { client, .. } if *client == who));
     *effects = rest;
@@ -424,7 +424,7 @@ fn effect_grid(who: usize, effects: &[Effect], reason: Gone) -> BTreeSet<(usize,
     grid(who, pieces.collect())
 }
 
-/// The units of some pieces; no unit may be in two of them.
+/// Returns the units of some pieces; no unit may be in two pieces.
 fn grid(who: usize, pieces: Vec<(Iomode, ByteRange)>) -> BTreeSet<(usize, usize, u64)> {
     let mut units = BTreeSet::new();
     for (iomode, range) in pieces {
@@ -438,7 +438,7 @@ fn grid(who: usize, pieces: Vec<(Iomode, ByteRange)>) -> BTreeSet<(usize, usize,
 }
 
 #[test]
-fn every_short_history_of_one_client_in_parts() {
+fn one_client_matches_the_model_with_partial_ranges() {
     let mut calls = Vec::new();
     for (from, to) in [(0, 4), (0, 2), (1, 3), (2, 4)] {
         calls.extend([Call::Get(0, 0, from, to), Call::Get(0, 1, from, to)]);
@@ -448,7 +448,7 @@ fn every_short_history_of_one_client_in_parts() {
 }
 
 #[test]
-fn every_short_history_of_two_clients_with_recalls() {
+fn two_clients_match_the_model_with_recalls() {
     let mut calls = vec![Call::NothingHeld, Call::Revoke, Call::ReturnAll(0), Call::Close(1)];
     for who in 0..2 {
         calls.extend([Call::Get(who, 1, 0, 4), Call::Return(who, None, 0, 4)]);

@@ -1,4 +1,4 @@
-//! Byte-range locks against a specification of one byte after another.
+//! Tests of byte-range locks against a model that keeps each byte separately.
 
 use crate::helpers::*;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use wire::nfs4::stateid4;
 
 const FILES: [FileId; 2] = [FileId(10), FileId(11)];
 const KINDS: [LockKind; 2] = [LockKind::Read, LockKind::Write];
-/// Bytes told apart; the last stands for all that follow.
+/// The number of bytes in the model; the last one stands for all bytes that follow.
 const BYTES: usize = 5;
 
 fn span(from: usize, to: usize) -> Span {
@@ -24,16 +24,19 @@ fn name(name: &'static str) -> Bytes {
     Bytes::from_static(name.as_bytes())
 }
 
-/// Three lock-owners: two of one client with equal names of their opens, one of another client with a name of the first.
+/// Three lock-owners.
+///
+/// Two belong to one client, with different open-owners. The third belongs to another client and has the same owner
+/// names as the first.
 #[derive(Clone)]
 struct World {
     state: State,
     owners: [(ClientId, Bytes); 3],
-    /// Per file and owner: its open.
+    /// The open stateid, by file and owner.
     opens: [[stateid4; 3]; 2],
-    /// Per file and owner: the stateid of its locks, once it has any.
+    /// The lock stateid, by file and owner, once the owner has one.
     locks: [[Option<stateid4>; 3]; 2],
-    /// Per file, owner and byte: how it is locked.
+    /// The lock on each byte, by file, owner and byte.
     bytes: [[[Option<LockKind>; BYTES]; 3]; 2],
 }
 
@@ -67,7 +70,7 @@ impl World {
         self.check();
     }
 
-    /// Who holds a byte of these in the way of `who`.
+    /// Whether another owner than `who` holds a conflicting lock on one of these bytes.
     fn in_the_way(&self, file: usize, who: usize, kind: LockKind, from: usize, to: usize) -> bool {
         let others = (0..3).filter(|other| *other != who);
         others.flat_map(|other| &self.bytes[file][other][from..to]).flatten().any(|held| held.conflicts(kind))
@@ -95,7 +98,7 @@ impl World {
         self.bytes[file][who][from..to].fill(Some(kind));
     }
 
-    /// A denial tells of a lock that is there and in the way.
+    /// Checks that a denial names an existing lock of another owner that conflicts.
     fn check_denied(&self, file: usize, who: usize, kind: LockKind, span: Span, by: &Denied) {
         let holder = self.owners.iter().position(|o| *o == (by.client, by.owner.clone())).unwrap();
         assert!(holder != who && by.kind.conflicts(kind) && by.span.overlaps(span));
@@ -114,7 +117,7 @@ impl World {
         self.bytes[file][who][from..to].fill(None);
     }
 
-    /// CLOSE takes the locks along; the owner opens the file again at once.
+    /// Closes the file, which releases the locks of the owner, and opens it again.
     fn close(&mut self, file: usize, who: usize) {
         let client = self.owners[who].0;
         let open = std::mem::take(&mut self.opens[file][who]);
@@ -162,7 +165,7 @@ impl World {
                 if let Some(stateid) = self.locks[file][who] {
                     assert_eq!(self.state.test_stateid(*client, &stateid), NFS4_OK);
                     for access in [Access::Read, Access::Write] {
-                        // Locks are advisory: those of others do not stop I/O.
+                        // Locks are advisory: locks of other owners do not block I/O.
                         assert_eq!(self.state.check_io(*client, id, &stateid, access), Ok(Permit::Open));
                     }
                 }
@@ -173,7 +176,7 @@ impl World {
 }
 
 #[test]
-fn every_short_history_on_one_file() {
+fn locks_on_one_file_match_the_model_in_every_short_history() {
     let mut calls = Vec::new();
     for who in 0..3 {
         for (from, to) in [(0, 5), (1, 3), (2, 4)] {
@@ -186,7 +189,7 @@ fn every_short_history_on_one_file() {
 }
 
 #[test]
-fn every_short_history_of_one_owner_splits_and_joins() {
+fn splits_and_joins_of_one_owner_match_the_model() {
     let mut calls = vec![Call::Free(0, 0)];
     for (from, to) in [(0, 5), (0, 2), (1, 2), (2, 4), (3, 5)] {
         calls.extend(KINDS.map(|kind| Call::Lock(0, 0, kind, from, to)));
@@ -196,7 +199,7 @@ fn every_short_history_of_one_owner_splits_and_joins() {
 }
 
 #[test]
-fn every_short_history_on_two_files() {
+fn locks_on_two_files_match_the_model_in_every_short_history() {
     let mut calls = Vec::new();
     for file in 0..2 {
         for who in [0, 2] {
@@ -224,10 +227,10 @@ proptest! {
         calls.into_iter().for_each(|call| world.apply(call));
     }
 
-    /// Whoever asks again and again gets its lock in the end, in whatever order they came and however they overlap, as long
-    /// as those who get theirs give it back.
+    /// Every waiter that repeats its request gets the lock in the end, for every order of arrival and every overlap.
+    /// This holds as long as waiters that get their lock release it.
     #[test]
-    fn nobody_waits_for_ever(
+    fn every_waiter_that_asks_again_gets_its_lock(
         wishes in prop::collection::vec((0..2usize, any::<bool>(), 0..BYTES, 1..=BYTES), 3),
         held in prop::collection::vec(call(), 0..6),
         order in prop::collection::vec(0..3usize, 3..30),
@@ -250,7 +253,7 @@ proptest! {
                 left.remove(at);
             }
         }
-        // From here on nobody asks for more, and everybody gives back what it holds once it has what it wanted.
+        // From here on owners make no new requests. Each releases all its locks once it has the lock that it wanted.
         for who in 0..3 {
             if !left.iter().any(|(w, _)| *w == who) {
                 give_back(&mut world, who);
@@ -268,7 +271,7 @@ proptest! {
                 }
                 !got
             });
-            // Two that hold what the other wants are their own fault: one of them gives up.
+            // Two owners that hold what the other wants deadlock by their own fault: one of them releases its locks.
             if left.len() == before && rounds.is_multiple_of(4) {
                 let who = left[rounds / 4 % left.len()].0;
                 give_back(&mut world, who);
@@ -287,7 +290,7 @@ fn give_back(world: &mut World, who: usize) {
     }
 }
 
-/// Three clients with an open each.
+/// Makes three clients with an open each.
 fn three() -> (State, [(ClientId, stateid4); 3]) {
     let mut state = new_state();
     let clients = ["a", "b", "c"].map(|owner| {
@@ -304,7 +307,7 @@ fn ask(state: &mut State, who: (ClientId, stateid4), lock: (Span, LockKind), wai
 const ALL: (Span, LockKind) = (Span::ALL, LockKind::Write);
 
 #[test]
-fn who_waits_longer_comes_first() {
+fn the_waiter_that_asked_first_gets_the_lock_first() {
     let (mut state, [a, b, c]) = three();
     let Ok(Locked::Granted(held)) = ask(&mut state, a, ALL, false, 0) else { panic!() };
     let denied = |got: Result<Locked>| matches!(got, Ok(Locked::Denied(_)));
@@ -323,7 +326,7 @@ fn who_waits_longer_comes_first() {
 }
 
 #[test]
-fn who_does_not_ask_again_loses_its_turn() {
+fn a_waiter_that_does_not_ask_again_loses_its_turn() {
     let (mut state, [a, b, c]) = three();
     let Ok(Locked::Granted(held)) = ask(&mut state, a, ALL, false, 0) else { panic!() };
     for now in [1, 5] {
@@ -332,17 +335,17 @@ fn who_does_not_ask_again_loses_its_turn() {
     ask(&mut state, c, ALL, true, 6).unwrap();
     state.unlock(a.0, FILES[0], &held, Span::ALL).unwrap();
     state.take_effects();
-    // It asked every four seconds, so it is waited for twelve.
+    // Client b asked at an interval of four seconds. So the server keeps its place for twelve seconds.
     assert!(matches!(ask(&mut state, a, ALL, false, 17), Ok(Locked::Denied(by)) if by.client == b.0));
     assert!(matches!(ask(&mut state, a, ALL, false, 18), Ok(Locked::Granted(_))));
-    // The other one waits to be told.
+    // Client c was not notified yet. The server keeps its entry for 40 s after its last request.
     state.expire(at(18));
     assert_eq!(state.counts().lock_waits, 1);
     state.expire(at(47));
     assert_eq!(state.counts().lock_waits, 0);
 }
 
-/// Who has been told since the last time that its lock is free.
+/// Returns the clients that the server notified of a free lock since the last call.
 fn told(state: &mut State) -> Vec<ClientId> {
     let told = |effect| match effect {
         Effect::LockFree { client, file, owner } => {
@@ -355,7 +358,7 @@ fn told(state: &mut State) -> Vec<ClientId> {
 }
 
 #[test]
-fn whoever_waits_is_told_when_its_lock_is_free() {
+fn a_waiter_is_notified_when_its_lock_is_free() {
     let (mut state, [a, b, c]) = three();
     let (low, high) = (Span { first: 0, last: 9 }, Span { first: 10, last: 19 });
     let Ok(Locked::Granted(held)) = ask(&mut state, a, ALL, false, 0) else { panic!() };
@@ -372,7 +375,7 @@ fn whoever_waits_is_told_when_its_lock_is_free() {
     let Ok(Locked::Granted(mine)) = ask(&mut state, b, (low, LockKind::Write), true, 2) else { panic!("free") };
     state.unlock(b.0, FILES[0], &mine, low).unwrap();
     assert_eq!(told(&mut state), [c.0]);
-    // By CLOSE, by the end of a client and by a weaker lock, too.
+    // The CLOSE that releases the last conflicting lock notifies the waiter, too.
     let all = (Span::ALL, LockKind::Write);
     state.unlock(a.0, FILES[0], &held, Span::ALL).unwrap();
     ask(&mut state, c, (low, LockKind::Read), false, 3).unwrap();
@@ -387,13 +390,13 @@ fn whoever_waits_is_told_when_its_lock_is_free() {
 }
 
 #[test]
-fn who_says_that_it_will_not_ask_again_has_no_turn() {
+fn a_request_that_does_not_wait_ends_an_earlier_wait() {
     let (mut state, [a, b, c]) = three();
     let Ok(Locked::Granted(held)) = ask(&mut state, a, ALL, false, 0) else { panic!() };
     ask(&mut state, b, ALL, true, 1).unwrap();
     ask(&mut state, b, ALL, false, 1).unwrap();
     assert_eq!(state.counts().lock_waits, 0);
-    // Nor has one that is gone.
+    // The wait of a client that no longer exists ends, too.
     ask(&mut state, c, ALL, true, 1).unwrap();
     for session in state.client(c.0).unwrap().sessions.clone() {
         state.destroy_session(session, CONNECTION).unwrap();
@@ -406,7 +409,7 @@ fn who_says_that_it_will_not_ask_again_has_no_turn() {
 }
 
 #[test]
-fn locks_need_an_open_that_allows_what_they_are_for() {
+fn a_lock_needs_an_open_with_the_matching_access() {
     for (access, read, write) in [(1, true, false), (2, false, true), (3, true, true)] {
         let mut state = new_state();
         let (client, _) = connect(&mut state, "a", at(0));
@@ -419,7 +422,7 @@ fn locks_need_an_open_that_allows_what_they_are_for() {
 }
 
 #[test]
-fn stateids_of_locks_are_of_one_client_and_file_and_age() {
+fn lock_stateids_are_valid_for_one_client_file_and_seqid() {
     let (mut state, [a, b, _]) = three();
     let Ok(Locked::Granted(first)) = ask(&mut state, a, ALL, false, 0) else { panic!() };
     let part = Span { first: 0, last: 0 };
@@ -439,7 +442,7 @@ fn stateids_of_locks_are_of_one_client_and_file_and_age() {
     assert_eq!(state.test_stateid(a.0, &first), NFS4ERR_OLD_STATEID);
     let any = stateid4 { seqid: 0, ..first };
     assert_eq!(lock(&mut state, &any), Ok(Locked::Granted(stateid4 { seqid: 3, ..first })));
-    // The stateid outlives the last lock, and is found again by open and owner.
+    // The stateid outlives the last lock. A LOCK with the open and the owner finds it again.
     state.unlock(a.0, FILES[0], &any, Span::ALL).unwrap();
     assert_eq!(ask(&mut state, a, ALL, false, 0), Ok(Locked::Granted(stateid4 { seqid: 5, ..first })));
     assert_eq!(state.close(a.0, FILES[0], &first).unwrap_err(), NFS4ERR_BAD_STATEID, "CLOSE is for opens");
@@ -456,12 +459,12 @@ fn one_owner_under_two_opens_has_one_set_of_locks() {
     assert_ne!(under_p.other, under_q.other);
     assert_eq!(state.test_stateid(client, &under_p), NFS4_OK, "its number stays (§9.5)");
     assert_eq!(state.counts().locks, 3);
-    // What is given up under one open is given up.
+    // An unlock under one open also releases the bytes that were locked under the other.
     state.unlock(client, FILES[0], &under_p, Span { first: 15, last: 24 }).unwrap();
     let spans: Vec<_> = state.locks_on(FILES[0]).iter().map(|l| (l.span.first, l.span.last, l.kind)).collect();
     let (read, write) = (LockKind::Read, LockKind::Write);
     assert_eq!(spans, [(0, 9, write), (10, 14, read), (25, u64::MAX, write)]);
-    // What was locked last under an open goes with it.
+    // CLOSE releases the locks whose last LOCK was under the closed open.
     state.close(client, FILES[0], &p.1).unwrap();
     let spans: Vec<_> = state.locks_on(FILES[0]).iter().map(|l| (l.span.first, l.span.last)).collect();
     assert_eq!(spans, [(10, 14)]);
@@ -470,16 +473,16 @@ fn one_owner_under_two_opens_has_one_set_of_locks() {
 }
 
 #[test]
-fn a_client_has_so_many_locks_and_no_more() {
+fn the_number_of_locks_of_a_client_is_limited() {
     let (mut state, [a, b, _]) = three();
     let at_byte = |byte: u64| (Span { first: 2 * byte, last: 2 * byte }, LockKind::Read);
-    let most = limits::LOCKS_PER_CLIENT_MAX as u64 - 1; // and the stateid
+    let most = limits::LOCKS_PER_CLIENT_MAX as u64 - 1; // the stateid counts, too
     for byte in 0..most {
         assert!(matches!(ask(&mut state, a, at_byte(byte), false, 0), Ok(Locked::Granted(_))));
     }
     assert_eq!(ask(&mut state, a, at_byte(most), false, 0), Err(NFS4ERR_DELAY));
     assert!(matches!(ask(&mut state, b, at_byte(most), false, 0), Ok(Locked::Granted(_))), "others have their own");
-    // Joining makes room, and at the limit a lock may be given up but not split.
+    // Joining locks reduces their number. At the limit a client may release a lock but not split one.
     let Ok(Locked::Granted(held)) = ask(&mut state, a, (Span { first: 0, last: 4 }, LockKind::Read), false, 0) else {
         panic!("fewer locks than before");
     };

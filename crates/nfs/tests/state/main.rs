@@ -1,4 +1,6 @@
-//! The state tables of the server half, walked through every short history and compared with plain specifications.
+//! Tests of the state tables of the NFS server.
+//!
+//! Most files compare the tables with a simple model of the RFC, in every short history (sequence of calls).
 
 mod clients;
 mod crowds;

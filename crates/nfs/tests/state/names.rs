@@ -1,4 +1,4 @@
-//! Delegations of the names in a directory: every short history of three clients that hold them and change names.
+//! Tests of directory delegations: every short history of three clients that hold them and change names.
 
 use crate::helpers::*;
 use bytes::Bytes;
@@ -16,11 +16,11 @@ use wire::nfs4::{
 
 const DIR: FileId = FileId(20);
 const OTHER: FileId = FileId(21);
-/// For how long none is given after a recall.
+/// The time after a recall in which the server grants no delegation of the directory.
 const COOLING: Duration = Duration::from_secs(60);
 
 #[test]
-fn none_is_given_to_who_cannot_be_called_back_or_has_one() {
+fn none_is_granted_without_a_backchannel_or_to_a_holder() {
     let (mut state, [(a, session), (b, _)]) = clients();
     state.connection_lost(CONNECTION);
     assert_eq!(state.delegate_names(a, DIR, at(1)), Err(NotGiven::Resource), "no backchannel");
@@ -40,14 +40,14 @@ fn none_is_given_to_who_cannot_be_called_back_or_has_one() {
 }
 
 #[test]
-fn none_is_given_in_the_grace_period_or_before_a_client_has_reclaimed() {
+fn none_is_granted_in_grace_or_before_reclaim_complete() {
     let records = vec![ClientRecord { owner: Bytes::from_static(b"late"), clientid: 1 }];
     let mut state = State::new(Config::new(8, ROLES, LEASE), records, at(0));
     let (a, session) = connect(&mut state, "a", at(0));
     state.reclaim_complete(a, false).unwrap();
     assert_eq!(state.delegate_names(a, DIR, at(1)), Err(NotGiven::Resource), "names may be reclaimed by others");
-    // The grace period ends without the one that it was for.
-    hear(&mut state, session, 1, at(100));
+    // The grace period ends, and the client with the record has not come back.
+    renew_lease(&mut state, session, 1, at(100));
     state.expire(at(100));
     let late = state.take_effects().into_iter().find_map(|effect| match effect {
         Effect::GraceOver(late) => Some(late),
@@ -65,7 +65,7 @@ fn none_is_given_in_the_grace_period_or_before_a_client_has_reclaimed() {
 }
 
 #[test]
-fn none_is_given_while_a_change_is_under_way() {
+fn none_is_granted_during_a_change() {
     let (mut state, [(a, _)]) = clients();
     state.freeze_delegations(DIR);
     state.freeze_delegations(DIR);
@@ -78,7 +78,7 @@ fn none_is_given_while_a_change_is_under_way() {
 }
 
 #[test]
-fn none_is_given_for_a_minute_after_a_recall() {
+fn none_is_granted_for_a_minute_after_a_recall() {
     let (mut state, [(a, _), (b, _), (c, _)]) = clients();
     state.delegate_names(a, DIR, at(1)).unwrap();
     let recall = state.recall_delegations(DIR, Use::Change, Some(b), at(2)).remove(0);
@@ -93,7 +93,7 @@ fn none_is_given_for_a_minute_after_a_recall() {
 }
 
 #[test]
-fn a_client_has_no_more_than_its_share() {
+fn the_number_of_delegations_of_a_client_is_limited() {
     let (mut state, [(a, _), (b, _)]) = clients();
     let share = limits::DELEGATIONS_PER_CLIENT_MAX as u64;
     let first = state.delegate_names(a, FileId(100), at(1)).unwrap();
@@ -107,7 +107,7 @@ fn a_client_has_no_more_than_its_share() {
 }
 
 #[test]
-fn several_clients_hold_them_and_keep_nothing_open() {
+fn several_clients_may_hold_one_directory_without_opening_it() {
     let (mut state, [(a, _), (b, _)]) = clients();
     let (of_a, of_b) = (state.delegate_names(a, DIR, at(1)).unwrap(), state.delegate_names(b, DIR, at(1)).unwrap());
     assert!(!state.is_open(DIR) && !state.may_write(a, DIR));
@@ -130,10 +130,10 @@ fn several_clients_hold_them_and_keep_nothing_open() {
 }
 
 #[test]
-fn what_a_lapsed_client_has_of_a_directory_yields_at_once() {
+fn a_change_revokes_the_delegation_of_a_lapsed_client_at_once() {
     let (mut state, [(a, gone), (b, session)]) = clients();
     let stateid = state.delegate_names(a, DIR, at(1)).unwrap();
-    hear(&mut state, session, 1, at(91));
+    renew_lease(&mut state, session, 1, at(91));
     state.expire(at(91));
     assert_eq!(state.take_effects(), [Effect::Lapse { client: a, owner: Bytes::from_static(b"a") }]);
     state.lapsed(a);
@@ -142,22 +142,22 @@ fn what_a_lapsed_client_has_of_a_directory_yields_at_once() {
     assert!(!state.is_delegated(DIR, Use::Change, Some(b)));
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
     assert_eq!((state.counts().clients, state.counts().delegations), (2, 0), "it keeps all else");
-    // It comes back, and is told.
-    assert_eq!(hear(&mut state, gone, 1, at(93)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
+    // The client comes back, and learns of the revocation from the status flags.
+    assert_eq!(renew_lease(&mut state, gone, 1, at(93)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.test_stateid(a, &stateid), NFS4ERR_DELEG_REVOKED);
     assert_eq!(state.return_delegation(a, DIR, &stateid), Err(NFS4ERR_DELEG_REVOKED));
     assert_eq!(state.free_stateid(a, &stateid), Ok(()));
     assert_eq!(state.test_stateid(a, &stateid), NFS4ERR_BAD_STATEID);
-    assert_eq!(hear(&mut state, gone, 2, at(94)), 0);
+    assert_eq!(renew_lease(&mut state, gone, 2, at(94)), 0);
     state.delegate_names(a, DIR, at(94)).unwrap();
 }
 
 #[test]
-fn what_is_not_returned_of_a_directory_is_taken_away() {
+fn a_delegation_that_is_not_returned_is_revoked_after_a_lease() {
     let (mut state, [(a, one), (b, two), (c, three)]) = clients();
     let (stateid, back) = (state.delegate_names(a, DIR, at(1)).unwrap(), state.delegate_names(c, DIR, at(1)).unwrap());
     for session in [one, two, three] {
-        hear(&mut state, session, 1, at(9));
+        renew_lease(&mut state, session, 1, at(9));
     }
     let recalls = state.recall_delegations(DIR, Use::Change, Some(b), at(10));
     let recalled = |client, stateid| DelegationRecall { client, file: DIR, stateid };
@@ -167,26 +167,27 @@ fn what_is_not_returned_of_a_directory_is_taken_away() {
     state.return_delegation(c, DIR, &back).unwrap();
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
     for session in [one, two, three] {
-        hear(&mut state, session, 2, at(98));
+        renew_lease(&mut state, session, 2, at(98));
     }
     state.expire(at(99));
     assert!(state.take_effects().is_empty() && state.is_recalled(&recalled(a, stateid)));
     assert!(state.is_delegated(DIR, Use::Change, Some(b)));
     state.expire(at(100));
     assert!(!state.is_delegated(DIR, Use::Change, Some(b)) && !state.is_recalled(&recalled(a, stateid)));
-    // There is nothing that it could reclaim, so that its record stays; and the directory does not end with it.
+    // A directory delegation cannot be reclaimed, so the client's record stays. It is no open, so its end is no last
+    // close.
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
-    assert_eq!(hear(&mut state, one, 3, at(101)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
+    assert_eq!(renew_lease(&mut state, one, 3, at(101)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.test_stateid(a, &stateid), NFS4ERR_DELEG_REVOKED);
     assert_eq!(state.free_stateid(a, &stateid), Ok(()));
     assert!(state.take_effects().is_empty());
 }
 
 #[test]
-fn what_a_client_has_of_a_directory_that_is_not_heard_of_yields_at_once() {
+fn a_change_revokes_the_delegation_of_a_silent_client_at_once() {
     let (mut state, [(a, one), (b, _)]) = clients();
     let stateid = state.delegate_names(a, DIR, at(1)).unwrap();
-    hear(&mut state, one, 1, at(10));
+    renew_lease(&mut state, one, 1, at(10));
     let late = at(10).after(RELIED_ON);
     let in_time = Timestamp { secs: late.secs - 1, nanos: 999_999_999 };
     let recalls = state.recall_delegations(DIR, Use::Change, Some(b), in_time);
@@ -195,11 +196,11 @@ fn what_a_client_has_of_a_directory_that_is_not_heard_of_yields_at_once() {
     assert!(state.recall_delegations(DIR, Use::Change, Some(b), late).is_empty());
     assert!(!state.is_delegated(DIR, Use::Change, Some(b)) && !state.is_recalled(&recalls[0]));
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
-    // Before it relies on anything again it is told.
-    assert_eq!(hear(&mut state, one, 2, late), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
+    // The client learns of the revocation before it may rely on a delegation again.
+    assert_eq!(renew_lease(&mut state, one, 2, late), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.free_stateid(a, &stateid), Ok(()));
-    assert_eq!(hear(&mut state, one, 3, late), 0);
-    // Of a file it is waited for.
+    assert_eq!(renew_lease(&mut state, one, 3, late), 0);
+    // The server waits for the return of a file delegation even if the client is silent.
     let file = FileId(22);
     state.open(a, &Bytes::from_static(b"owner"), file, OPEN4_SHARE_ACCESS_READ, 0).unwrap();
     state.delegate(a, file, (OPEN4_SHARE_ACCESS_READ, Wish::Any), 1, late).unwrap();
@@ -208,12 +209,12 @@ fn what_a_client_has_of_a_directory_that_is_not_heard_of_yields_at_once() {
 }
 
 #[test]
-fn a_directory_that_is_gone_is_forgotten_with_what_was_taken_away_still_told() {
+fn a_removed_directory_drops_all_but_revoked_delegations() {
     let (mut state, [(a, one), (b, two), (c, three)]) = clients();
     let lost = state.delegate_names(a, DIR, at(1)).unwrap();
     state.recall_delegations(DIR, Use::Change, Some(b), at(1));
     for session in [one, two, three] {
-        hear(&mut state, session, 1, at(91));
+        renew_lease(&mut state, session, 1, at(91));
     }
     state.expire(at(91));
     let held = [b, c].map(|client| (client, state.delegate_names(client, DIR, at(91)).unwrap()));
@@ -229,7 +230,7 @@ fn a_directory_that_is_gone_is_forgotten_with_what_was_taken_away_still_told() {
     assert_eq!(state.test_stateid(a, &lost), NFS4ERR_DELEG_REVOKED);
     assert_eq!(state.find_delegation(b, OTHER, &kept), Ok(Power::Names));
     assert_eq!((state.counts().delegations, state.counts().recalls), (1, 0));
-    // Of files nothing is forgotten.
+    // Delegations of files are not dropped.
     state.open(b, &Bytes::from_static(b"owner"), FileId(22), OPEN4_SHARE_ACCESS_READ, 0).unwrap();
     state.delegate(b, FileId(22), (OPEN4_SHARE_ACCESS_READ, Wish::Any), 1, at(92)).unwrap();
     state.forget_names(FileId(22));
@@ -237,13 +238,13 @@ fn a_directory_that_is_gone_is_forgotten_with_what_was_taken_away_still_told() {
 }
 
 #[test]
-fn after_a_restart_names_are_left_alone_for_as_long_as_somebody_may_rely_on_them() {
+fn after_a_restart_clients_may_rely_on_names_for_a_limited_time() {
     let record = ClientRecord { owner: Bytes::from_static(b"a"), clientid: 1 };
     let mut state = State::new(Config::new(8, ROLES, LEASE), vec![record], at(0));
     let relied_on = RELIED_ON.as_secs() as i64;
     assert!(state.may_rely_on_names(at(0)) && state.may_rely_on_names(at(relied_on - 1)));
     assert!(!state.may_rely_on_names(at(relied_on)));
-    // Whoever is back has noticed.
+    // A client that has come back has noticed the restart.
     let (client, _) = connect(&mut state, "a", at(1));
     assert!(state.may_rely_on_names(at(1)));
     state.reclaim_complete(client, false).unwrap();
@@ -251,7 +252,7 @@ fn after_a_restart_names_are_left_alone_for_as_long_as_somebody_may_rely_on_them
     assert!(!new_state().may_rely_on_names(at(0)), "there was nobody");
 }
 
-/// What the specification knows of a client.
+/// A client of the model.
 #[derive(Clone)]
 struct Peer {
     client: ClientId,
@@ -259,9 +260,9 @@ struct Peer {
     held: Option<stateid4>,
     recalled: bool,
     revoked: Vec<stateid4>,
-    /// A change of its own is under way.
+    /// Whether the client is changing the directory now.
     changing: bool,
-    /// When it was heard of, and how often.
+    /// The time of its last request, and the number of its requests.
     heard: (Timestamp, u32),
 }
 
@@ -269,14 +270,15 @@ struct Peer {
 enum Call {
     Ask(usize),
     Return(usize),
-    /// A change begins if the way is free. If not it is made free, and the change has to come again.
+    /// The client begins a change if no other client holds a delegation. Otherwise the server recalls the delegations,
+    /// and the client must try again.
     Begin(usize),
     End(usize),
-    /// So long that nothing cools any more.
+    /// So much time passes that the cooldown after a recall ends.
     Wait,
-    /// All recalls are overdue, and whoever has not answered loses.
+    /// A lease period passes. The server revokes all recalled delegations that were not returned.
     TimeOut,
-    /// The client knows what it has lost first.
+    /// The client frees the stateid of its oldest revoked delegation.
     Free(usize),
 }
 
@@ -286,16 +288,16 @@ struct World {
     peers: [Peer; 3],
     cools: Timestamp,
     now: Timestamp,
-    /// How many delegations are gone with this call.
+    /// The number of delegations that ended during this call.
     gone: usize,
 }
 
 impl World {
-    /// A client sends some request, and is told whether it has lost anything.
-    fn hear(&mut self, who: usize) {
+    /// A client sends a request. The status flags must say whether it has a revoked delegation.
+    fn renew(&mut self, who: usize) {
         let peer = &mut self.peers[who];
         peer.heard = (self.now, peer.heard.1 + 1);
-        let told = hear(&mut self.state, peer.session, peer.heard.1, self.now);
+        let told = renew_lease(&mut self.state, peer.session, peer.heard.1, self.now);
         assert_eq!(told, if peer.revoked.is_empty() { 0 } else { SEQ4_STATUS_RECALLABLE_STATE_REVOKED });
     }
 
@@ -353,7 +355,7 @@ impl World {
 
     fn time_out(&mut self) {
         self.now = self.now.after(LEASE);
-        (0..3).for_each(|who| self.hear(who));
+        (0..3).for_each(|who| self.renew(who));
         assert!(self.state.expire(self.now).is_empty());
         for who in 0..3 {
             if self.peers[who].recalled {
@@ -366,7 +368,7 @@ impl World {
         self.now = self.now.after(Duration::from_secs(1));
         self.gone = 0;
         match call {
-            Call::Ask(who) | Call::Begin(who) | Call::Return(who) | Call::End(who) | Call::Free(who) => self.hear(who),
+            Call::Ask(who) | Call::Begin(who) | Call::Return(who) | Call::End(who) | Call::Free(who) => self.renew(who),
             Call::Wait | Call::TimeOut => {}
         }
         match call {
@@ -398,7 +400,7 @@ impl World {
     }
 
     fn check(&mut self) {
-        // Returns wake those who wait, and the directory never ends with one.
+        // Each delegation that ends wakes the waiting requests. The directory is never open, so there is no last close.
         assert_eq!(self.state.take_effects(), vec![Effect::DelegationGone(DIR); self.gone]);
         assert!(!self.state.is_open(DIR));
         let counts = self.state.counts();
@@ -412,7 +414,7 @@ impl World {
             for stateid in &peer.revoked {
                 assert_eq!(self.state.test_stateid(client, stateid), NFS4ERR_DELEG_REVOKED);
             }
-            // The promise: nobody else changes the directory.
+            // The guarantee: while a client changes the directory, no other client holds a delegation of it.
             if peer.changing {
                 assert!(!self.state.is_delegated(DIR, Use::Change, Some(client)));
                 assert!(self.peers.iter().enumerate().all(|(i, other)| i == who || other.held.is_none()));
@@ -435,7 +437,7 @@ fn world() -> World {
     World { state, peers, cools: at(0), now: at(0), gone: 0 }
 }
 
-/// A world in which the first two clients have the names, and the third wants to change some.
+/// Returns a world in which the first two clients hold delegations, and the third wants to change a name.
 fn crowded() -> World {
     let mut world = world();
     [Call::Ask(0), Call::Ask(1), Call::Begin(2)].into_iter().for_each(|call| world.apply(call));
@@ -444,7 +446,7 @@ fn crowded() -> World {
 }
 
 #[test]
-fn every_short_history_of_three_clients_of_a_directory() {
+fn three_clients_match_the_model_in_every_short_history() {
     let mut calls = vec![Call::Wait, Call::TimeOut];
     for who in 0..3 {
         calls.extend([Call::Ask(who), Call::Begin(who), Call::End(who)]);
@@ -454,7 +456,7 @@ fn every_short_history_of_three_clients_of_a_directory() {
 }
 
 #[test]
-fn every_short_history_after_a_recall() {
+fn histories_after_a_recall_match_the_model() {
     let mut calls = vec![Call::Wait, Call::TimeOut, Call::Ask(2), Call::Begin(2), Call::End(2)];
     for who in 0..2 {
         calls.extend([Call::Ask(who), Call::Return(who), Call::Begin(who), Call::Free(who)]);

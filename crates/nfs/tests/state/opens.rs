@@ -1,4 +1,4 @@
-//! Opens: the matrix of share reservations, and every short history of two owners on one file.
+//! Tests of opens: the matrix of share reservations, and every short history of two clients on one file.
 
 use crate::helpers::*;
 use bytes::Bytes;
@@ -25,14 +25,14 @@ fn two_clients() -> (State, ClientId, ClientId) {
 }
 
 #[test]
-fn every_pair_of_share_reservations() {
+fn every_pair_of_share_reservations_conflicts_as_specified() {
     for (a1, d1) in shares() {
         for (a2, d2) in shares() {
             for same_owner in [false, true] {
                 let (mut state, a, b) = two_clients();
                 let first = state.open(a, &owner("x"), FILE, a1, d1).unwrap();
                 let second = state.open(if same_owner { a } else { b }, &owner("x"), FILE, a2, d2);
-                // The owner's own open denies too (§9.7).
+                // A conflicting open of the same owner is denied, too (§9.7).
                 if a1 & d2 != 0 || a2 & d1 != 0 {
                     assert_eq!(second, Err(NFS4ERR_SHARE_DENIED), "{a1}/{d1} then {a2}/{d2}");
                     continue;
@@ -52,7 +52,7 @@ fn shares() -> impl Iterator<Item = (u32, u32)> {
 }
 
 #[test]
-fn bits_that_make_no_sense_are_refused() {
+fn invalid_share_bits_are_refused() {
     let (mut state, a, _) = two_clients();
     for (access, deny) in [(0, 0), (4, 0), (1, 4), (0x101, 0)] {
         assert_eq!(state.open(a, &owner("x"), FILE, access, deny), Err(NFS4ERR_INVAL));
@@ -60,7 +60,7 @@ fn bits_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn stateids_are_of_one_client_file_and_start() {
+fn open_stateids_are_valid_for_one_client_file_and_server_start() {
     let (mut state, a, b) = two_clients();
     let open = state.open(a, &owner("x"), FILE, 3, 0).unwrap().stateid;
     let check = |state: &State, client, file, stateid: &stateid4| state.check_io(client, file, stateid, Access::Read);
@@ -84,7 +84,7 @@ fn stateids_are_of_one_client_file_and_start() {
 }
 
 #[test]
-fn sequence_numbers_of_stateids() {
+fn old_and_future_seqids_are_refused() {
     let (mut state, a, _) = two_clients();
     let first = state.open(a, &owner("x"), FILE, 1, 0).unwrap().stateid;
     let second = state.open(a, &owner("x"), FILE, 2, 0).unwrap().stateid;
@@ -102,7 +102,7 @@ fn sequence_numbers_of_stateids() {
 }
 
 #[test]
-fn special_stateids_obey_the_denials_of_opens() {
+fn special_stateids_obey_share_denials() {
     for deny in 0..=3 {
         let (mut state, a, b) = two_clients();
         assert_eq!(state.check_io(b, FILE, &ANONYMOUS, Access::Write), Ok(Permit::Special));
@@ -115,14 +115,14 @@ fn special_stateids_obey_the_denials_of_opens() {
     }
 }
 
-/// One OPEN that counts: share bits as asked.
+/// The access and deny bits of an OPEN.
 type Asked = (u32, u32);
 
 #[derive(Clone)]
 struct World {
     state: State,
     clients: [ClientId; 2],
-    /// Per client: what its OPENs asked, and the stateid last returned.
+    /// The share bits of the client's OPENs, and the stateid last returned, by client.
     held: [Option<(Vec<Asked>, stateid4)>; 2],
 }
 
@@ -131,7 +131,7 @@ enum Call {
     Open(usize, u32, u32),
     Downgrade(usize, u32, u32),
     Close(usize),
-    /// CLOSE with the sequence number before the current one.
+    /// CLOSE with the seqid before the current one.
     CloseOld(usize),
 }
 
@@ -139,7 +139,7 @@ fn union(asked: &[Asked]) -> Asked {
     asked.iter().fold((0, 0), |u, a| (u.0 | a.0, u.1 | a.1))
 }
 
-/// Whether `target` is the union of some of the OPENs: tries every subset.
+/// Whether `target` is the union of a subset of the OPENs; tries every subset.
 fn some_subset(asked: &[Asked], target: Asked) -> bool {
     (1..1_u32 << asked.len()).any(|pick| {
         let picked: Vec<_> = (0..asked.len()).filter(|i| pick & 1 << i != 0).map(|i| asked[i]).collect();
@@ -227,12 +227,12 @@ fn world() -> World {
 }
 
 #[test]
-fn every_short_history_of_one_owner() {
+fn one_owner_matches_the_model_in_every_short_history() {
     let mut calls: Vec<_> = shares().map(|(a, d)| Call::Open(0, a, d)).collect();
     calls.extend(shares().map(|(a, d)| Call::Downgrade(0, a, d)));
     calls.extend([Call::Close(0), Call::CloseOld(0)]);
     walk(&world(), &calls, 3, World::apply);
-    // Opens that do not deny themselves, so that many pile up.
+    // OPENs that do not conflict with each other, so that one owner has many.
     let mut calls: Vec<_> = (1..=3).map(|a| Call::Open(0, a, 0)).collect();
     calls.extend([Call::Open(0, 1, 2), Call::Downgrade(0, 1, 0), Call::Downgrade(0, 2, 0), Call::Downgrade(0, 1, 2)]);
     calls.push(Call::Close(0));
@@ -240,7 +240,7 @@ fn every_short_history_of_one_owner() {
 }
 
 #[test]
-fn every_short_history_of_two_clients() {
+fn two_clients_match_the_model_in_every_short_history() {
     let mut calls = Vec::new();
     for who in 0..2 {
         calls.extend([(1, 0), (2, 0), (1, 2), (3, 0)].map(|(a, d)| Call::Open(who, a, d)));
@@ -250,7 +250,7 @@ fn every_short_history_of_two_clients() {
 }
 
 #[test]
-fn owners_of_one_client_are_apart() {
+fn open_owners_of_one_client_have_separate_opens() {
     let (mut state, a, _) = two_clients();
     let x = state.open(a, &owner("x"), FILE, 3, 0).unwrap().stateid;
     let y = state.open(a, &owner("y"), FILE, 1, 0).unwrap().stateid;

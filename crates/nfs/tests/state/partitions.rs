@@ -1,5 +1,7 @@
-//! Restarts, silences and crashes in every order: nobody reclaims, or goes on under, a lock that another has had since
-//! (the edge conditions of RFC 8881 §8.4.3).
+//! Model test of lock reclaim: restarts, silent clients and crashes in every order.
+//!
+//! No client may reclaim or use a lock that another client has held since. These are the edge conditions of RFC 8881
+//! §8.4.3.
 
 use crate::helpers::*;
 use bytes::Bytes;
@@ -17,15 +19,15 @@ use wire::nfs4::{sessionid4, stateid4};
 const FILE: FileId = FileId(10);
 const OWNERS: [&str; 3] = ["a", "b", "c"];
 
-/// A client as it sees itself.
+/// A client, with the state that it believes to hold.
 #[derive(Clone, Default)]
 struct Peer {
     session: Option<(ClientId, sessionid4, u32)>,
     open: Option<stateid4>,
     lock: Option<stateid4>,
-    /// Whether it believes that it has the lock, which it may have to reclaim.
+    /// Whether the client believes that it holds the lock. It may have to reclaim the lock first.
     believes: bool,
-    /// Whether another has had the lock since.
+    /// Whether another client has been granted the lock since this client was.
     other_since: bool,
 }
 
@@ -34,10 +36,10 @@ struct World {
     state: State,
     boot: u32,
     now: i64,
-    /// The records of clients, by owner.
+    /// The client records on disk: client ids by owner.
     disk: BTreeMap<Bytes, u64>,
     peers: [Peer; 3],
-    /// How many effects are carried out before the server crashes, if it does.
+    /// The number of effects that the server completes before it crashes; `None`: no crash.
     crash_after: Option<usize>,
 }
 
@@ -49,7 +51,7 @@ enum Call {
     Reclaim(usize),
     Complete(usize),
     Restart,
-    /// Time passes in which nobody is heard, save one.
+    /// Two minutes pass in which no client sends a request, except this one.
     Silence(Option<usize>),
     Tick,
     CrashAfter(usize),
@@ -71,7 +73,7 @@ impl World {
         self.crash_after = None;
     }
 
-    /// Carries out what the server has to do before it answers.
+    /// Carries out the effects that the server must complete before it answers.
     fn settle(&mut self) -> std::result::Result<(), Crashed> {
         let mut effects = VecDeque::from(self.state.take_effects());
         while let Some(effect) = effects.pop_front() {
@@ -106,8 +108,9 @@ impl World {
         Ok(())
     }
 
-    /// SEQUENCE, with a new session or client id where the server knows none; the client id.
-    fn heard(&mut self, who: usize) -> std::result::Result<ClientId, Crashed> {
+    /// Sends SEQUENCE and returns the client id. If the server does not know the session, the client creates a session
+    /// first, and gets a new client id if it must.
+    fn sequence_or_reconnect(&mut self, who: usize) -> std::result::Result<ClientId, Crashed> {
         if let Some((client, session, number)) = self.peers[who].session
             && let Ok(sequenced) = sequence(&mut self.state, &sequence_args(session, 0, number, false), at(self.now))
         {
@@ -123,13 +126,13 @@ impl World {
         let known = self.peers[who].session.is_some_and(|(client, ..)| client == id.client);
         self.peers[who].session = Some((id.client, session.csr_sessionid, 1));
         if !known {
-            // All state is gone; what it believes to have, it has to reclaim.
+            // The server has no state of the client left. The client must reclaim the lock that it believes to hold.
             (self.peers[who].open, self.peers[who].lock) = (None, None);
         }
         Ok(id.client)
     }
 
-    /// OPEN and LOCK of all of the file.
+    /// Opens the file and locks all of it; `None`: another client holds the lock.
     fn take(&mut self, who: usize, client: ClientId, reclaim: bool) -> Result<Option<(stateid4, stateid4)>> {
         self.state.check_grace(client, reclaim)?;
         let open = match self.peers[who].open {
@@ -141,7 +144,7 @@ impl World {
         match self.state.lock(client, FILE, locker, (Span::ALL, LockKind::Write), false, at(self.now)) {
             Ok(Locked::Granted(lock)) => Ok(Some((open, lock))),
             Ok(Locked::Denied(_)) => Ok(None),
-            // The open was taken away, or closed with a lost lease.
+            // The server revoked the open, or dropped it with the lease.
             Err(status) => {
                 let _ = self.state.free_stateid(client, &open);
                 self.peers[who].open = None;
@@ -153,7 +156,7 @@ impl World {
     fn step(&mut self, call: Call) -> std::result::Result<(), Crashed> {
         match call {
             Call::Lock(who) => {
-                let client = self.heard(who)?;
+                let client = self.sequence_or_reconnect(who)?;
                 if self.peers[who].believes {
                     return Ok(());
                 }
@@ -166,7 +169,7 @@ impl World {
                 }
             }
             Call::Unlock(who) => {
-                let client = self.heard(who)?;
+                let client = self.sequence_or_reconnect(who)?;
                 if let Some(lock) = self.peers[who].lock.filter(|_| self.peers[who].believes) {
                     let _ = self.state.unlock(client, FILE, &stateid4 { seqid: 0, ..lock }, Span::ALL);
                     self.settle()?;
@@ -175,7 +178,7 @@ impl World {
             }
             Call::Use(who) => self.use_lock(who)?,
             Call::Reclaim(who) => {
-                let client = self.heard(who)?;
+                let client = self.sequence_or_reconnect(who)?;
                 if !self.peers[who].believes || self.peers[who].lock.is_some() {
                     return Ok(());
                 }
@@ -194,7 +197,7 @@ impl World {
                 }
             }
             Call::Complete(who) => {
-                let client = self.heard(who)?;
+                let client = self.sequence_or_reconnect(who)?;
                 let _ = self.state.reclaim_complete(client, false);
                 self.settle()?;
                 let peer = &mut self.peers[who];
@@ -205,7 +208,7 @@ impl World {
                 for _ in 0..2 {
                     self.now += 60;
                     if let Some(who) = save {
-                        self.heard(who)?;
+                        self.sequence_or_reconnect(who)?;
                     }
                 }
             }
@@ -218,9 +221,9 @@ impl World {
         Ok(())
     }
 
-    /// I/O under the lock: goes on only if nobody else has had it.
+    /// Writes under the lock. The write must succeed exactly if no other client has held the lock since.
     fn use_lock(&mut self, who: usize) -> std::result::Result<(), Crashed> {
-        let client = self.heard(who)?;
+        let client = self.sequence_or_reconnect(who)?;
         let Some(lock) = self.peers[who].lock.filter(|_| self.peers[who].believes) else { return Ok(()) };
         let lock = stateid4 { seqid: 0, ..lock };
         match self.state.check_io(client, FILE, &lock, Access::Write) {
@@ -246,7 +249,7 @@ impl World {
     }
 }
 
-/// Every short history after the first client has got the lock and `then` has happened.
+/// Checks every short history that follows after the first client has locked the file and `then` has happened.
 fn histories_after(then: &[Call]) {
     let mut world = World::new();
     let begin = [Call::Complete(0), Call::Complete(1), Call::Lock(0)];
@@ -265,12 +268,12 @@ fn histories_after(then: &[Call]) {
 }
 
 #[test]
-fn every_short_history_of_two_clients_and_a_server() {
+fn two_clients_never_reclaim_a_lock_that_the_other_has_held() {
     histories_after(&[]);
 }
 
 #[test]
-fn every_short_history_after_a_restart_that_one_client_has_missed() {
+fn after_a_missed_restart_no_client_reclaims_a_lost_lock() {
     histories_after(&[Call::Restart, Call::Silence(Some(1))]);
 }
 
@@ -293,7 +296,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn long_histories_of_three_clients_and_a_server(calls in prop::collection::vec(call(), 1..80)) {
+    fn three_clients_never_reclaim_a_lost_lock_in_long_histories(calls in prop::collection::vec(call(), 1..80)) {
         let mut world = World::new();
         calls.into_iter().for_each(|call| world.apply(call));
     }

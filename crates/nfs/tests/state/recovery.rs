@@ -1,4 +1,4 @@
-//! Leases, restarts and the grace period.
+//! Tests of leases, server restarts and the grace period.
 
 use crate::helpers::*;
 use bytes::Bytes;
@@ -21,7 +21,7 @@ fn restarted(owners: &[&'static str]) -> State {
     State::new(Config::new(8, ROLES, LEASE), records.collect(), at(0))
 }
 
-/// A client with an open for reading and writing, an exclusive lock on all of the file and a layout of it.
+/// Makes a client with an open for reading and writing, an exclusive lock on the whole file, and a layout of it.
 fn holder(state: &mut State, owner: &'static str) -> (ClientId, sessionid4, stateid4, stateid4) {
     let (client, session) = connect(state, owner, at(0));
     state.reclaim_complete(client, false).unwrap();
@@ -43,19 +43,19 @@ fn record(client: ClientId, owner: &'static str) -> Effect {
     Effect::Persist(ClientRecord { owner: owner.into(), clientid: client.0 })
 }
 
-/// Lets the lease of `client` run out at 91 s, and its record be deleted.
+/// Lets the lease of `client` expire at 91 s, and completes the deletion of its record.
 fn lapse(state: &mut State, client: ClientId, owner: &'static str) {
     state.expire(at(91));
     assert_eq!(state.take_effects(), [Effect::Lapse { client, owner: owner.into() }]);
     state.lapsed(client);
 }
 
-/// What a SEQUENCE on a session is told that is no more.
+/// Returns the status of a SEQUENCE on a session that no longer exists.
 fn ended(state: &mut State, session: sessionid4) -> nfsstat4 {
     sequence(state, &sequence_args(session, 0, 1, false), at(92)).err().unwrap_or(NFS4_OK)
 }
 
-/// The status flags that a SEQUENCE is answered with.
+/// Returns the status flags of the reply to a SEQUENCE.
 fn flags(state: &mut State, session: sessionid4, number: u32, now: i64) -> u32 {
     let new = new_request(state, &sequence_args(session, 0, number, false), at(now));
     state.finish(new.token, None);
@@ -63,7 +63,7 @@ fn flags(state: &mut State, session: sessionid4, number: u32, now: i64) -> u32 {
 }
 
 #[test]
-fn a_lapsed_client_keeps_what_nobody_wants() {
+fn a_lapsed_client_keeps_state_that_no_client_requests() {
     let mut state = new_state();
     let (client, session, open, lock) = holder(&mut state, "owner");
     let new = new_request(&mut state, &sequence_args(session, 0, 1, false), at(50));
@@ -74,7 +74,7 @@ fn a_lapsed_client_keeps_what_nobody_wants() {
     assert!(state.expire(at(141)).is_empty());
     let gone = [Effect::Lapse { client, owner: "owner".into() }];
     assert_eq!(state.take_effects(), gone);
-    // As long as the record cannot be deleted nothing yields, and it is tried again.
+    // Until the record is deleted, the client's state does not yield. The server requests the deletion again.
     state.expire(at(142));
     assert_eq!(state.take_effects(), gone);
     state.lapsed(client);
@@ -88,7 +88,7 @@ fn a_lapsed_client_keeps_what_nobody_wants() {
 }
 
 #[test]
-fn courtesy_ends() {
+fn the_courtesy_time_ends_and_frees_all_state() {
     let mut state = new_state();
     let (client, session, ..) = holder(&mut state, "owner");
     let last = (LEASE + state.config().courtesy).as_secs() as i64;
@@ -107,7 +107,7 @@ fn courtesy_ends() {
 }
 
 #[test]
-fn a_client_that_holds_nothing_goes_with_its_lease() {
+fn a_client_without_state_is_removed_when_its_lease_expires() {
     let mut state = new_state();
     let (client, session) = connect(&mut state, "owner", at(0));
     assert_eq!(state.expire(at(91))[0].client, client);
@@ -115,7 +115,7 @@ fn a_client_that_holds_nothing_goes_with_its_lease() {
 }
 
 #[test]
-fn too_many_lapsed_clients_are_not_kept() {
+fn the_longest_lapsed_clients_are_removed_above_the_limit() {
     let mut state = new_state();
     let names: Vec<String> = (0..limits::LAPSED_CLIENTS_MAX + 2).map(|i| format!("client {i}")).collect();
     for (i, name) in names.iter().enumerate() {
@@ -137,7 +137,7 @@ fn too_many_lapsed_clients_are_not_kept() {
 }
 
 #[test]
-fn what_a_lapsed_client_holds_yields_to_locks_of_others() {
+fn a_conflicting_lock_removes_a_lapsed_client() {
     let mut state = new_state();
     let (client, session, open, lock) = holder(&mut state, "owner");
     let (other, _) = connect(&mut state, "other", at(91));
@@ -157,7 +157,8 @@ fn what_a_lapsed_client_holds_yields_to_locks_of_others() {
     state.lapsed(client);
     assert_eq!(state.test_lock(other, FILE, &owner, part.0, part.1), None);
     assert!(matches!(ask(&mut state), Ok(Locked::Granted(_))));
-    // It must not go on with anything: Linux would write under its open what belonged under the lock.
+    // The client loses all its state. Otherwise Linux would write under the open what it should write only under the
+    // lock.
     let effects = state.take_effects();
     assert!(effects.contains(&revoked(client)), "nobody writes there under the old lock any more");
     assert_eq!((state.counts().locks, state.counts().opens, state.counts().clients), (1, 1, 1));
@@ -171,7 +172,7 @@ fn what_a_lapsed_client_holds_yields_to_locks_of_others() {
 }
 
 #[test]
-fn what_a_lapsed_client_holds_yields_to_share_reservations_of_others() {
+fn a_conflicting_share_reservation_removes_a_lapsed_client() {
     let mut state = new_state();
     let (client, session, open, lock) = holder(&mut state, "owner");
     let (other, _) = connect(&mut state, "other", at(91));
@@ -190,7 +191,7 @@ fn what_a_lapsed_client_holds_yields_to_share_reservations_of_others() {
 }
 
 #[test]
-fn denials_of_a_lapsed_client_do_not_stop_io() {
+fn share_denials_of_a_lapsed_client_do_not_block_io() {
     let mut state = new_state();
     let (client, _) = connect(&mut state, "owner", at(0));
     state.open(client, &Bytes::from_static(b"o"), FILE, 1, 2).unwrap();
@@ -203,7 +204,7 @@ fn denials_of_a_lapsed_client_do_not_stop_io() {
 }
 
 #[test]
-fn layouts_of_a_lapsed_client_are_not_recalled_but_taken() {
+fn layouts_of_a_lapsed_client_are_revoked_without_a_recall() {
     let mut state = new_state();
     let (client, ..) = holder(&mut state, "owner");
     state.revoke_lapsed_layouts(FILE, Filter::ALL, None, at(91));
@@ -217,7 +218,7 @@ fn layouts_of_a_lapsed_client_are_not_recalled_but_taken() {
 }
 
 #[test]
-fn a_client_that_comes_back_while_its_record_goes_gets_another() {
+fn a_client_that_returns_during_record_deletion_is_stored_again() {
     let mut state = new_state();
     let (client, session, ..) = holder(&mut state, "owner");
     state.expire(at(91));
@@ -229,7 +230,7 @@ fn a_client_that_comes_back_while_its_record_goes_gets_another() {
 }
 
 #[test]
-fn a_record_that_is_never_confirmed_goes_with_its_lease() {
+fn an_unconfirmed_client_is_removed_when_its_lease_expires() {
     let mut state = new_state();
     state.exchange_id(&exchange_args("owner", 1, 0), ALICE, at(0)).unwrap();
     assert!(state.expire(at(90)).is_empty());
@@ -238,7 +239,7 @@ fn a_record_that_is_never_confirmed_goes_with_its_lease() {
 }
 
 #[test]
-fn no_records_no_grace() {
+fn without_client_records_there_is_no_grace_period() {
     let mut state = restarted(&[]);
     assert!(!state.in_grace());
     let (client, _) = connect(&mut state, "new", at(0));
@@ -249,7 +250,7 @@ fn no_records_no_grace() {
 }
 
 #[test]
-fn grace_ends_when_everybody_known_has_reclaimed() {
+fn grace_ends_when_all_known_clients_have_reclaimed() {
     let mut state = restarted(&["a", "b"]);
     let (a, _) = connect(&mut state, "a", at(0));
     let (b, _) = connect(&mut state, "b", at(0));
@@ -268,7 +269,7 @@ fn grace_ends_when_everybody_known_has_reclaimed() {
 }
 
 #[test]
-fn grace_ends_after_a_lease_when_those_who_never_came_have_no_record_any_more() {
+fn grace_ends_after_a_lease_once_late_client_records_are_deleted() {
     let mut state = restarted(&["a", "b", "c"]);
     let (b, _) = connect(&mut state, "b", at(60));
     state.expire(at(89));
@@ -284,7 +285,7 @@ fn grace_ends_after_a_lease_when_those_who_never_came_have_no_record_any_more() 
     assert!(!state.in_grace());
     assert_eq!(state.check_grace(b, true), Err(NFS4ERR_NO_GRACE));
     assert!(state.take_effects().is_empty());
-    // It has given up what it did not reclaim, and may reclaim what it gets now.
+    // Client b has given up the state that it did not reclaim. It may reclaim its new state after the next restart.
     state.reclaim_complete(b, false).unwrap();
     assert_eq!(state.take_effects(), [record(b, "b")]);
     state.expire(at(92));
@@ -292,14 +293,14 @@ fn grace_ends_after_a_lease_when_those_who_never_came_have_no_record_any_more() 
 }
 
 #[test]
-fn a_client_that_ends_its_reclaims_at_the_last_moment_has_a_record() {
+fn a_reclaim_complete_at_the_end_of_grace_stores_a_record() {
     let mut state = restarted(&["a"]);
     let (a, _) = connect(&mut state, "a", at(60));
     state.expire(at(90));
     state.reclaim_complete(a, false).unwrap();
     assert_eq!(state.take_effects(), [Effect::GraceOver(vec!["a".into()]), record(a, "a")]);
     state.grace_over(&["a".into()]);
-    // It was stored before or after the other was deleted: nobody knows.
+    // The new record may have been stored before or after the deletion of the old one, so the server stores it again.
     assert_eq!(state.take_effects(), [record(a, "a")]);
 }
 
@@ -316,12 +317,12 @@ fn records_are_persisted_before_the_first_lock() {
     assert!(state.take_effects().is_empty());
 }
 
-/// The records that a server leaves to its successor.
+/// The client records that a server leaves to the next start.
 #[derive(Default)]
 struct Disk(BTreeMap<Bytes, u64>);
 
 impl Disk {
-    /// Carries out what a server asks for, as the room does.
+    /// Carries out the effects of the server on the client records.
     fn follow(&mut self, state: &mut State) {
         loop {
             let effects = state.take_effects();
@@ -353,13 +354,13 @@ impl Disk {
 }
 
 #[test]
-fn who_was_away_while_others_had_the_lock_cannot_reclaim_it() {
-    // The first edge condition of §8.4.3: the lease ran out, others had the lock, then the server restarted.
+fn an_expired_client_cannot_reclaim_after_a_restart() {
+    // The first edge condition of §8.4.3: the lease expires, other clients may take the lock, then the server restarts.
     let (mut state, mut disk) = (new_state(), Disk::default());
     holder(&mut state, "a");
     connect_complete(&mut state, "b");
     disk.follow(&mut state);
-    // What holder() did was not carried out: the record is what RECLAIM_COMPLETE had stored.
+    // The effects of `holder` were dropped, so insert the record that RECLAIM_COMPLETE stores.
     disk.0.insert("a".into(), 1);
     state.expire(at(91));
     disk.follow(&mut state);
@@ -369,8 +370,8 @@ fn who_was_away_while_others_had_the_lock_cannot_reclaim_it() {
 }
 
 #[test]
-fn who_did_not_finish_reclaiming_cannot_do_so_after_another_restart() {
-    // The second edge condition of §8.4.3: a restart, a grace period missed, and another restart.
+fn a_client_that_missed_the_grace_period_cannot_reclaim_later() {
+    // The second edge condition of §8.4.3: a restart, a missed grace period, and another restart.
     let mut disk = Disk::default();
     disk.0.extend([("a".into(), 1), ("b".into(), 2), ("c".into(), 3)]);
     let mut state = disk.start(8);
@@ -378,7 +379,7 @@ fn who_did_not_finish_reclaiming_cannot_do_so_after_another_restart() {
     let (c, _) = connect(&mut state, "c", at(1));
     assert_eq!(state.check_grace(c, true), Ok(()));
     disk.follow(&mut state);
-    // A crash before the grace period is over changes nothing for anybody.
+    // A crash before the end of the grace period changes nothing for any client.
     let mut again = disk.start(9);
     let (a, _) = connect(&mut again, "a", at(1));
     assert_eq!(again.check_grace(a, true), Ok(()));
@@ -401,7 +402,7 @@ fn connect_complete(state: &mut State, owner: &'static str) -> ClientId {
 }
 
 #[test]
-fn client_ids_of_two_starts_never_meet() {
+fn client_ids_of_two_server_starts_differ() {
     let mut before = new_state();
     let mut after = restarted(&["owner"]);
     let (old, session) = connect(&mut before, "owner", at(0));
@@ -412,7 +413,7 @@ fn client_ids_of_two_starts_never_meet() {
 }
 
 #[test]
-fn grace_goes_on_while_reclaims_come_and_not_for_ever() {
+fn reclaims_extend_the_grace_period_to_two_leases_at_most() {
     let records = ["a", "b"].map(|owner| ClientRecord { owner: owner.into(), clientid: 1 });
     let mut state = State::new(Config::new(7, ROLES, LEASE), records.into(), at(0));
     let in_grace = |state: &mut State, secs| {

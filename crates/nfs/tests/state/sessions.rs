@@ -1,4 +1,4 @@
-//! Sessions: negotiation, SEQUENCE end to end, connections and the backchannel, memory for replies.
+//! Tests of sessions: negotiation, SEQUENCE, connections, the backchannel, and memory of the reply cache.
 
 use crate::helpers::*;
 use nfs::state::sessions::{CallbackEnd, Request, Sequence};
@@ -25,7 +25,7 @@ fn flags(state: &mut State, session: sessionid4, number: u32) -> u32 {
 }
 
 #[test]
-fn what_linux_asks_is_agreed_to() {
+fn channel_attributes_that_linux_asks_for_are_granted() {
     let mut state = new_state();
     let mut args = unconfirmed(&mut state);
     args.csa_flags = CREATE_SESSION4_FLAG_PERSIST | CREATE_SESSION4_FLAG_CONN_BACK_CHAN;
@@ -38,7 +38,7 @@ fn what_linux_asks_is_agreed_to() {
 }
 
 #[test]
-fn a_channel_never_grows_in_negotiation() {
+fn create_session_reduces_channel_attributes_to_the_limits() {
     let mut state = new_state();
     let mut args = unconfirmed(&mut state);
     let huge = channel_attrs4 {
@@ -108,7 +108,7 @@ fn a_request_is_executed_once_and_replayed_byte_for_byte() {
     assert_eq!((result.sr_sessionid, result.sr_slotid, result.sr_sequenceid), (session, 0, 1));
     assert_eq!((result.sr_highest_slotid, result.sr_target_highest_slotid), (1, 1));
     assert_eq!(sequence(&mut state, &args, at(6)), Err(NFS4ERR_DELAY));
-    // The connection breaks while the request is executed: its reply is kept all the same.
+    // The connection breaks during the execution. The server keeps the reply nevertheless.
     state.connection_lost(CONNECTION);
     assert!(state.finish(new.token, Some(b"the reply")));
     let again = state.sequence(&args, request(OTHER), at(7));
@@ -122,7 +122,7 @@ fn a_request_is_executed_once_and_replayed_byte_for_byte() {
 }
 
 #[test]
-fn errors_of_sequence_change_nothing() {
+fn a_failed_sequence_changes_no_state() {
     let mut state = new_state();
     let (client, session) = connect(&mut state, "owner", at(0));
     let good = sequence_args(session, 0, 1, true);
@@ -146,7 +146,7 @@ fn errors_of_sequence_change_nothing() {
 }
 
 #[test]
-fn sessions_end_on_their_own_connections() {
+fn destroy_session_needs_a_connection_of_the_session() {
     let mut state = new_state();
     let (_, session) = connect(&mut state, "owner", at(0));
     assert_eq!(state.destroy_session(session, OTHER), Err(NFS4ERR_CONN_NOT_BOUND_TO_SESSION));
@@ -166,7 +166,7 @@ fn sessions_end_on_their_own_connections() {
 }
 
 #[test]
-fn the_backchannel_follows_its_connections() {
+fn the_backchannel_uses_the_connections_that_are_bound_to_it() {
     let mut state = new_state();
     let (client, session) = connect(&mut state, "owner", at(0));
     assert_eq!(flags(&mut state, session, 1), 0);
@@ -192,7 +192,7 @@ fn the_backchannel_follows_its_connections() {
     assert_eq!(flags(&mut state, session, 4), 0);
     assert_eq!(bind(&mut state, CDFC4_FORE_OR_BOTH, ConnectionId(4)), CDFS4_BOTH);
     assert_eq!(bind(&mut state, CDFC4_BACK, ConnectionId(5)), CDFS4_BACK);
-    // Slot 0 lost a reply: the next number is tried, and the one before it when that is refused.
+    // A reply on slot 0 was lost. The server uses the next sequence number; if the client refuses it, the one before.
     let retry = state.backchannel(client).unwrap();
     assert_eq!((retry.sequence.csa_slotid, retry.sequence.csa_sequenceid, retry.connection), (0, 2, OTHER));
     state.callback_done(session, retry.slot, CallbackEnd::Misordered);
@@ -203,8 +203,8 @@ fn the_backchannel_follows_its_connections() {
 }
 
 #[test]
-fn connections_are_bound_to_channels() {
-    // What a connection carries already, what is asked, and what comes of it.
+fn bind_conn_to_session_binds_the_requested_channels() {
+    // The channels of the connection before, the request, and the channels after it.
     let (fore, back, both) = (Some(CDFS4_FORE), Some(CDFS4_BACK), Some(CDFS4_BOTH));
     for (before, asked, after) in [
         (None, CDFC4_FORE, fore),
@@ -234,7 +234,7 @@ fn connections_are_bound_to_channels() {
         }
         assert_eq!(bind(&mut state, session, asked), after.ok_or(NFS4ERR_INVAL), "{asked:?} after {before:?}");
         assert_eq!(bind(&mut state, [9; 16], asked), Err(NFS4ERR_BADSESSION));
-        // The backchannel has a connection left when the first one breaks, if it was given another.
+        // If the backchannel has another connection, it still works after the first connection breaks.
         state.connection_lost(CONNECTION);
         let carries = before == Some(CDFC4_FORE_OR_BOTH)
             || before == Some(CDFC4_BACK)
@@ -244,7 +244,7 @@ fn connections_are_bound_to_channels() {
 }
 
 #[test]
-fn a_client_that_wants_no_backchannel_is_not_asked_for_one() {
+fn no_fault_is_reported_to_a_client_without_a_backchannel() {
     let mut state = new_state();
     let mut args = unconfirmed(&mut state);
     args.csa_flags = 0;
@@ -254,7 +254,7 @@ fn a_client_that_wants_no_backchannel_is_not_asked_for_one() {
 }
 
 #[test]
-fn a_backchannel_without_a_good_slot_is_a_fault() {
+fn a_backchannel_without_a_usable_slot_is_reported_as_a_fault() {
     let mut state = new_state();
     let mut args = unconfirmed(&mut state);
     args.csa_back_chan_attrs.ca_maxrequests = 1;
@@ -269,7 +269,7 @@ fn a_backchannel_without_a_good_slot_is_a_fault() {
 }
 
 #[test]
-fn memory_for_replies_is_shared_out_and_given_back() {
+fn reply_cache_memory_limits_sessions_and_is_freed_with_them() {
     let config = Config { reply_cache_bytes: 20 * 7584, ..Config::new(7, ROLES, LEASE) };
     let mut state = State::new(config, Vec::new(), at(0));
     let mut args = unconfirmed(&mut state);
@@ -294,7 +294,7 @@ fn memory_for_replies_is_shared_out_and_given_back() {
 }
 
 #[test]
-fn session_ids_differ_though_the_random_bits_do_not() {
+fn session_ids_differ_even_with_equal_random_bits() {
     let mut state = new_state();
     let mut args = unconfirmed(&mut state);
     let first = create(&mut state, &args).unwrap().csr_sessionid;
@@ -305,7 +305,7 @@ fn session_ids_differ_though_the_random_bits_do_not() {
 }
 
 #[test]
-fn a_session_has_no_unknown_flags_and_whoever_has_a_confirmed_client_id_may_make_one() {
+fn any_principal_may_create_sessions_of_a_confirmed_client_id() {
     let mut state = new_state();
     let mut args = unconfirmed(&mut state);
     args.csa_flags = 0xf;
@@ -318,7 +318,7 @@ fn a_session_has_no_unknown_flags_and_whoever_has_a_confirmed_client_id_may_make
 }
 
 #[test]
-fn a_reply_that_the_cache_has_no_room_for_is_refused_before_anything_is_done() {
+fn a_reply_too_big_to_cache_is_refused_before_execution() {
     let mut state = new_state();
     let mut args = unconfirmed(&mut state);
     args.csa_fore_chan_attrs.ca_maxresponsesize_cached = 10;

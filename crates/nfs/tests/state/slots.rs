@@ -1,4 +1,4 @@
-//! The reply cache: every short history of one slot table against a plain one, and the rules one by one.
+//! Tests of the reply cache: every short history of a slot table against a model, and each rule by itself.
 
 use crate::helpers::*;
 use nfs::state::Result;
@@ -12,7 +12,7 @@ fn request(text: &str) -> Fingerprint {
     Fingerprint::new(ALICE, text.as_bytes())
 }
 
-/// The reply to a request, as the test's server makes it: 4 bytes that name it, then so many zeros.
+/// Returns the reply of the test's server to a request: 4 bytes that identify the request, then `len` zeros.
 fn reply(slot: u32, sequence: u32, len: usize) -> Vec<u8> {
     let mut bytes = vec![slot as u8, sequence as u8, 1, 2];
     bytes.resize(4 + len, 0);
@@ -27,21 +27,21 @@ enum Call {
         cache: bool,
         text: &'static str,
     },
-    /// Ends the newest request of a slot with a reply of so many bytes.
+    /// Completes the newest request of a slot with a reply of 4 + `len` bytes.
     Finish {
         slot: u32,
         len: usize,
     },
 }
 
-/// A slot as §2.10.6.1 has it.
+/// A slot of the model (§2.10.6.1).
 #[derive(Clone, Default)]
 struct Plain {
     last: u32,
     text: &'static str,
     cache: bool,
     running: bool,
-    /// `None`: executed, reply not kept.
+    /// The cached reply; `None`: not cached.
     kept: Option<Vec<u8>>,
 }
 
@@ -98,7 +98,7 @@ fn world() -> World {
 }
 
 #[test]
-fn every_short_history_of_two_slots() {
+fn two_slots_match_the_model_in_every_short_history() {
     let mut calls = Vec::new();
     for slot in [0, 1] {
         for sequence in 0..4 {
@@ -111,7 +111,7 @@ fn every_short_history_of_two_slots() {
 }
 
 #[test]
-fn every_history_of_one_slot_with_replies_of_all_sizes_and_other_requests() {
+fn one_slot_matches_the_model_for_all_reply_sizes_and_requests() {
     let mut calls = Vec::new();
     for sequence in 0..4 {
         calls.push(Call::Begin { slot: 0, sequence, cache: false, text: "one" });
@@ -125,7 +125,7 @@ fn every_history_of_one_slot_with_replies_of_all_sizes_and_other_requests() {
 }
 
 #[test]
-fn another_principal_on_a_retry_is_a_false_retry() {
+fn a_retry_by_another_principal_is_a_false_retry() {
     let mut table = SlotTable::new(1, MAX_CACHED);
     let theirs = Fingerprint::new(BOB, b"same");
     assert_eq!(table.begin(0, 1, 0, true, request("same")), Ok(Verdict::New));
@@ -147,7 +147,7 @@ fn a_request_without_a_reply_is_not_executed_again() {
 }
 
 #[test]
-fn slots_above_the_target_go_when_the_requester_obeys() {
+fn slots_above_the_target_are_removed_once_the_client_obeys() {
     let mut table = SlotTable::new(4, MAX_CACHED);
     table.set_target(1);
     assert_eq!((table.highest(), table.target()), (3, 1));
@@ -166,7 +166,7 @@ fn slots_above_the_target_go_when_the_requester_obeys() {
 }
 
 #[test]
-fn a_fingerprint_tells_beginnings_and_lengths_apart() {
+fn fingerprints_differ_for_other_principals_beginnings_and_lengths() {
     let long = vec![7; 100_000];
     assert_eq!(Fingerprint::new(ALICE, &long), Fingerprint::new(ALICE, &long.clone()));
     assert_ne!(Fingerprint::new(ALICE, &long), Fingerprint::new(ALICE, &long[1..]));

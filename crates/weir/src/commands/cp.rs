@@ -181,7 +181,8 @@ impl Destination {
     }
 }
 
-/// A file that the user named as target, or as its directory; symlinks are followed, and a directory is held open.
+/// Returns the spot of a target that the user named, or of its directory. Symlinks are followed, and a directory is
+/// held open.
 fn target_spot(path: Vec<u8>) -> Result<(Spot, Meta), Failure> {
     let meta = stat(&path, true)?;
     let spot = if meta.attrs.kind == FileKind::Directory { Spot::target(path)? } else { Spot::local(path) };
@@ -254,7 +255,7 @@ fn add(
     Ok(())
 }
 
-/// The name that a source has of its own; none for a top directory and for `dir/.`, which means the entries of `dir`.
+/// Returns the name of a source. A top directory and `dir/.`, which means the entries of `dir`, have none.
 fn own_name(typed: &OsString, source: &Locator) -> Option<Vec<u8>> {
     let typed = typed.as_bytes();
     if typed == b"." || typed.ends_with(b"/.") {

@@ -59,12 +59,12 @@ struct JsonSum {
     files: u64,
 }
 
-/// A directory whose sum is being made.
+/// A directory whose sum is being computed.
 struct Level {
     path: Vec<u8>,
     sum: u64,
     files: u64,
-    /// Directories in it still to be counted.
+    /// Directories in it that are not counted yet.
     dirs: Vec<(Vec<u8>, Node)>,
 }
 

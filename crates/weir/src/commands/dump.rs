@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wire::admin::{DUMP, DumpArgs, DumpReply};
 
-/// How long one page may take: before the first one the mgr asks all iods.
+/// Time limit for one page. Before the first page the mgr queries all iods.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Back up the metadata store: names, attributes, where files are, and the content of small files

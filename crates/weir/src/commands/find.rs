@@ -152,7 +152,7 @@ pub fn run(args: Args) -> Outcome {
     })
 }
 
-/// A file met on the walk.
+/// A file found on the walk.
 struct Met {
     path: Vec<u8>,
     name: Vec<u8>,
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_read() {
+    fn size_days_and_type_conditions_are_parsed() {
         assert_eq!(size("+1K"), Ok(Bound::Above(1024)));
         assert_eq!(size("-1"), Ok(Bound::Below(1)));
         assert_eq!(size("7"), Ok(Bound::Exactly(7)));

@@ -17,9 +17,9 @@ use xdr::Xdr;
 
 /// Maximum number of rounds of a check that repairs; each round looks for damage that the last one left.
 const ROUNDS_MAX: usize = 5;
-/// How long one page may take: paths are looked up for what is on it.
+/// Time limit for one page, because the mgr looks up the paths of all findings on it.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(300);
-/// Pause before a broken connection is made again.
+/// Pause before a reconnection.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Check a running file system for damage, and repair it
@@ -84,7 +84,7 @@ struct JsonSummary<'a> {
     counts: BTreeMap<&'a str, u64>,
 }
 
-/// What all pages said.
+/// Totals over all pages.
 #[derive(Default)]
 struct Sum {
     repaired: u64,
@@ -118,12 +118,12 @@ pub fn run(args: Args) -> Outcome {
     })
 }
 
-/// Runs a check to its end; after repairs once more, until one finds nothing to repair.
+/// Runs a check. After repairs it runs another round, until a round repairs nothing or the limit is reached.
 async fn check(address: &Address, args: &Args) -> Result<Sum, Failure> {
     let mut sum = Sum::default();
     for _ in 0..ROUNDS_MAX {
         let before = sum.repaired;
-        // The next round finds again what an earlier round could not repair.
+        // Keep only the number of repairs: the next round reports unrepaired damage again.
         sum = Sum { repaired: before, ..Sum::default() };
         round(address, args, &mut sum).await?;
         if sum.repaired == before || sum.broken_off.is_some() {
@@ -157,7 +157,7 @@ async fn round(address: &Address, args: &Args, sum: &mut Sum) -> Result<(), Fail
     }
 }
 
-/// Asks for pages, over a new connection when one breaks.
+/// Requests pages, and reconnects when the connection breaks.
 struct Asker<'a> {
     address: &'a Address,
     args: &'a Args,
@@ -181,7 +181,7 @@ impl Asker<'_> {
                         Err(e) => e,
                     }
                 }
-                // The first connection either comes about at once or not.
+                // Before the first page no check is running, so a failed connection is reported at once.
                 Err(e) if ask.run == 0 => return Err(Failure::new(e).next(UNREACHABLE)),
                 Err(e) => e,
             };
@@ -284,7 +284,7 @@ fn summary(sum: &Sum, args: &Args) -> Result<(), Failure> {
     show::line(&format!("checked {records} records, {files} files, {objects} objects: {verdict}"))
 }
 
-/// One line on a terminal that tells how far the check is.
+/// A progress line on a terminal.
 struct Progress {
     on: bool,
     drawn: bool,

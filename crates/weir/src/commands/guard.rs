@@ -12,13 +12,13 @@ pub struct Args {
     thread: i32,
 }
 
-/// The command line of this, to which the numbers are added.
+/// Returns the command line of a guard. The mount appends the process and thread numbers.
 pub fn command() -> Vec<OsString> {
-    // The program itself, wherever it is by now.
+    // Start this program's own file, even if it was moved or replaced.
     vec!["/proc/self/exe".into(), "guard".into()]
 }
 
-/// Ends with what it guards.
+/// Waits until the process that serves the mount ends, and then aborts its FUSE connection.
 pub fn run(args: Args) -> Outcome {
     fuse::stand_guard(args.process, args.thread).map(|()| Exit::Done).map_err(Failure::from)
 }

@@ -12,7 +12,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where an iod listens unless told otherwise.
+/// The default listen address of an iod.
 const LISTEN: &str = "0.0.0.0:2050";
 
 /// Run a data server
@@ -173,7 +173,7 @@ impl Settings {
     }
 }
 
-/// The name of a congestion control that the kernel has.
+/// Returns the name of a congestion control if the kernel has it.
 fn known_congestion(name: &str) -> Result<String, Failure> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)?;
     match rustix::net::sockopt::set_tcp_congestion(&socket, name) {
@@ -182,7 +182,8 @@ fn known_congestion(name: &str) -> Result<String, Failure> {
             let known = known.map(|names| format!("choose one of: {}", names.trim())).unwrap_or_default();
             Err(Failure::usage(format!("congestion: this kernel has no {name:?}")).next(known))
         }
-        // Another reason, such as a control that only root may choose, is for the system to settle later.
+        // Any other error, such as for a control that only root may choose, does not mean that the kernel lacks the
+        // control.
         _ => Ok(name.to_owned()),
     }
 }
@@ -199,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_keys_are_named_with_those_there_are() {
+    fn an_unknown_key_is_reported_with_the_known_keys() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("iod.toml");
         std::fs::write(&path, "dir = \"/x\"\nlisten_on = [\"a:1\"]\n").unwrap();
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_printed_file_has_every_key() {
+    fn the_printed_configuration_has_every_key() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("iod.toml");
         let text = crate::config_files::iod("/srv/iod".as_ref(), "/etc/c.toml".as_ref());
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn options_win_over_the_file() {
+    fn options_override_the_file() {
         let file = Settings { listen: Some(vec!["a:1".into()]), unix: Some(false), ..Settings::default() };
         let options = Settings { listen: Some(vec!["b:2".into()]), ..Settings::default() };
         let both = options.over(file);
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_said() {
+    fn missing_settings_and_bad_addresses_are_usage_errors() {
         assert_eq!(Settings::default().config().map(drop).unwrap_err().code, Exit::Usage);
         for bad in ["", "nowhere", "h:x", "127.0.0.1:65536"] {
             assert_eq!(resolve("listen", bad).unwrap_err().code, Exit::Usage, "{bad}");

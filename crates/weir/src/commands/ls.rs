@@ -46,14 +46,14 @@ pub struct Args {
     connect: Connect,
 }
 
-/// One name to be shown.
+/// One name to print.
 struct Item {
     name: Vec<u8>,
     node: Node,
     attrs: Attrs,
 }
 
-/// What describes a name in JSON.
+/// A name in JSON.
 #[derive(Serialize)]
 struct JsonItem {
     #[serde(flatten)]
@@ -114,7 +114,7 @@ async fn list_target(mount: &Mount, target: &Target, args: &Args, titled: bool) 
     Ok(())
 }
 
-/// The length of a file. What a server says of a directory is how many names it has.
+/// Returns the length of a file. Directories show none, because their size attribute is their number of names.
 fn size(attrs: &Attrs) -> String {
     if attrs.kind == FileKind::Directory { "-".to_owned() } else { show::size(attrs.size) }
 }

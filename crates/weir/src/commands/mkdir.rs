@@ -57,7 +57,7 @@ async fn make(mount: &Mount, target: &Target, args: &Args, plain: u32) -> Result
     ensure(mount, &dir, name, target.path(), mode).await.map(drop)
 }
 
-/// The directory `name` in `dir`, made when it is missing; `path` is its whole path.
+/// Returns the directory `name` in `dir`, and makes it if it is missing. `path` is its whole path.
 async fn ensure(mount: &Mount, dir: &Node, name: &[u8], path: &[Vec<u8>], mode: u32) -> Result<Node, Failure> {
     match in_doubt::make(async || mount.mkdir(dir, name, mode).await).await {
         Ok((node, _)) => Ok(node),

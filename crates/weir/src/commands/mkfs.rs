@@ -106,7 +106,7 @@ fn second(path: &Path, cluster: &ClusterFile) -> Failure {
     )
 }
 
-/// Fails when a directory holds anything. A new file system on a disk has "lost+found".
+/// Fails if a directory is not empty. A `lost+found` is ignored, because a new file system has one.
 fn must_be_empty(dir: &Path) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::from(e).about(dir.display());
     let entries = match std::fs::read_dir(dir) {

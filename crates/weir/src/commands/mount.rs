@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The names under which mount(8) calls the program for file systems of the types `weir` and `fuse.weir`, which is what
-/// `/proc/mounts` shows. Where there is no program for `fuse.weir`, it calls that for `fuse` and names the type.
+/// The names by which mount(8) calls a helper for the types `weir` and `fuse.weir`; `/proc/mounts` shows `fuse.weir`.
+/// If there is no helper for `fuse.weir`, mount(8) calls the helper for `fuse` and passes the type.
 const HELPERS: [&str; 4] = ["mount.weir", "mount.fuse.weir", "mount.fuse", "mount.fuse3"];
-/// The file system types that mount(8) names in this case.
+/// The types that mount(8) passes in this case.
 const TYPES: [&str; 2] = ["weir", "fuse.weir"];
-/// What the process that serves a mount in the background writes when the mount is there.
+/// The line that a background mount prints when it is mounted.
 const READY: &str = "mounted";
 
 /// Mount a file system at a directory
@@ -71,14 +71,16 @@ pub struct Args {
     connect: Connect,
 }
 
-/// The command line that mount(8) means when it calls this program by one of its names for that, as
-/// `mount.weir URL DIRECTORY [-sfnv] [-o OPTIONS] [-t TYPE]`, or when the `mount.fuse` of libfuse calls it, as
-/// `weir URL DIRECTORY -o OPTIONS`. What it does not say of setuid bits and devices is allowed, if `root`
-/// mounts: it says what is not.
+/// Returns the `weir mount` command line for a call of this program as a mount helper. mount(8) calls a helper as
+/// `mount.weir URL DIRECTORY [-sfnv] [-o OPTIONS] [-t TYPE]`. libfuse's `mount.fuse` calls it as
+/// `weir URL DIRECTORY -o OPTIONS`.
+///
+/// If `root` mounts, setuid bits and devices are allowed by default, because mount(8) passes `nosuid` and `nodev`
+/// explicitly.
 pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
     let called = args.first().and_then(|name| Path::new(name).file_name());
     let named = HELPERS.iter().any(|helper| called == Some(OsStr::new(helper)));
-    // No command has a name like a URL.
+    // No command name looks like a URL.
     let by_libfuse = || args.get(1).is_some_and(|first| first.as_bytes().starts_with(b"weir://"));
     if !named && !by_libfuse() {
         return args;
@@ -92,9 +94,9 @@ pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
     while let Some(arg) = rest.next() {
         match arg.to_str() {
             Some("-o") => out.extend([arg].into_iter().chain(rest.next())),
-            // Sloppy, fake, no mtab, verbose: of no meaning here.
+            // Sloppy, fake, no mtab, verbose: they have no meaning here.
             Some("-s" | "-f" | "-n" | "-v") => {}
-            // Other types are for other programs: what follows is no option of ours.
+            // `-t` with another type belongs to another program, so it stays an argument.
             Some("-t") if rest.next_if(is_ours).is_some() => {}
             _ => out.push(arg),
         }
@@ -102,7 +104,7 @@ pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
     out
 }
 
-/// The command line of this process, as [`expand_helper`] has it.
+/// Returns the command line of this process after [`expand_helper`].
 pub fn called() -> Vec<OsString> {
     expand_helper(std::env::args_os().collect(), rustix::process::geteuid().is_root())
 }
@@ -154,14 +156,14 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "suid" | "nosuid" => args.how.powers.suid = key == "suid",
             "dev" | "nodev" => args.how.powers.devices = key == "dev",
             "exec" | "noexec" => args.how.powers.exec = key == "exec",
-            // Of mount(8) itself, or of what the mount has anyway.
+            // Options for mount(8) itself, and options that describe what every mount does.
             "" | "defaults" | "auto" | "noauto" | "_netdev" | "nofail" | "user" | "users" | "nouser" | "owner" => {}
             "group" | "async" | "silent" | "loud" | "default_permissions" => {}
             // Accepted without effect: reads do not change times.
             "atime" | "noatime" | "diratime" | "nodiratime" | "relatime" | "lazytime" | "nolazytime" => {}
             key if args.how.set(key, value).map_err(bad)? => {}
             key if key.starts_with("x-") || key.starts_with("comment") => {}
-            // mount(8) repeats what /proc/mounts shows.
+            // For a remount, mount(8) also passes the options that `/proc/mounts` shows.
             _ if again => {}
             _ => return Err(bad("there is no such option".into()).next("\"weir mount --help\" lists them")),
         }
@@ -169,7 +171,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A time of waiting as users write it.
+/// Parses a timeout in whole seconds.
 fn whole_seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
@@ -177,7 +179,7 @@ fn whole_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Serves the mount in the process that stays.
+/// Serves the mount in this process.
 fn serve(args: &Args) -> Outcome {
     if args.background {
         rustix::process::setsid()?;
@@ -232,7 +234,7 @@ fn detach(log: Option<&Path>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts the process that stays, and waits until it has mounted.
+/// Starts the background process, and waits until it has mounted.
 fn daemonize(args: &Args) -> Outcome {
     if let Some(log) = &args.log {
         let opened = std::fs::OpenOptions::new().create(true).append(true).open(log);
@@ -240,7 +242,7 @@ fn daemonize(args: &Args) -> Outcome {
     }
     let own = std::env::current_exe()?;
     let mut command = Command::new(own);
-    // Options are repeated as they were given; a name that mount(8) called us by is none of them.
+    // Repeat the options as given. The name of a mount helper is not one of them.
     command.args(called().into_iter().skip(1)).arg("--background");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut line = String::new();
@@ -250,7 +252,7 @@ fn daemonize(args: &Args) -> Outcome {
     if line.trim_end() == READY {
         return Ok(Exit::Done);
     }
-    // It has said why.
+    // The background process has printed the reason.
     Ok(match child.wait()?.code() {
         Some(code) if code == Exit::Usage as i32 => Exit::Usage,
         Some(code) if code == Exit::Unreachable as i32 => Exit::Unreachable,
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mount_calls() {
+    fn calls_as_a_mount_helper_become_weir_mount_commands() {
         let args = ["/sbin/mount.weir", "weir://h/", "/mnt", "-n", "-o", "rw,_netdev"];
         assert_eq!(expanded(&args, false), ["weir", "mount", "weir://h/", "/mnt", "-o", "rw,_netdev"]);
         assert_eq!(expanded(&args, true), ["weir", "mount", "-o", "suid,dev", "weir://h/", "/mnt", "-o", "rw,_netdev"]);

@@ -110,11 +110,11 @@ const OPTION: &str = "user.weir.mount.";
 /// Buffer size for the effective policy.
 const ROOM: usize = 64 << 10;
 
-/// One part as it counts.
+/// One part of the effective policy.
 #[derive(Serialize)]
 struct Row {
     value: String,
-    /// Where that comes from.
+    /// The place where the part is set.
     origin: String,
 }
 
@@ -135,11 +135,11 @@ fn show_remote(args: &Show) -> Outcome {
     let target = args.connect.target_or_base(args.path.as_ref())?;
     let connect = &args.connect;
     crate::session::runtime()?.block_on(async {
-        // As a mount without options sees it.
+        // Use the defaults of a mount without policy options.
         let options = Options { driver: fuse::driver(), ..connect.options()? };
         let mount = Mount::connect(&target, options).await?;
         let rows = of_remote(&mount, &target).await.map_err(|e| e.about(&target));
-        // What it says does not matter any more.
+        // The rows are known, so a failed disconnect does not matter.
         let _ = mount.disconnect().await;
         print(rows?, args.json)
     })
@@ -195,7 +195,7 @@ async fn find(mount: &Mount, target: &Target) -> Result<(Node, FileKind), Failur
     }
 }
 
-/// The parts that are to be set or unset, each with its value, checked as far as can be before it is known what for.
+/// Returns the parts to set or unset, each with its value. The value is checked as far as possible without the target.
 fn parts(args: &Set, give: bool) -> Result<Vec<(Part, Option<&str>)>, Failure> {
     let mut parts = Vec::new();
     for text in &args.parts {
@@ -218,7 +218,7 @@ fn check(part: Part, value: Option<&str>, origin: Origin) -> Result<(), Failure>
     checked.map(drop).map_err(Failure::usage)
 }
 
-/// Sets options of a mount, or takes them back.
+/// Sets or removes options of a mount.
 fn set_mount(args: &Set, give: bool) -> Outcome {
     let path = Path::new(OsStr::new(&args.path));
     // Fails if the path is not on a mount, which is another error than an unknown part.

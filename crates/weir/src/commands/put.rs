@@ -14,7 +14,7 @@ use std::io::Read;
 use tokio::sync::mpsc;
 use types::{FileKind, SetAttrs, Status};
 
-/// Full buffers that may wait to be written.
+/// Number of full buffers that may wait to be written.
 const AHEAD: usize = 4;
 
 /// Store standard input as a file
@@ -81,7 +81,7 @@ async fn store(mount: &Mount, target: &Target, mode: Option<u32>, stop: &Stop) -
 /// Writes all of standard input to the file. Returns the number of bytes.
 async fn fill(file: &File, stop: &Stop) -> Result<u64, Failure> {
     let (send, mut receive) = mpsc::channel(AHEAD);
-    // A thread of its own: it may wait for input when the user wants to stop, and then ends with the process.
+    // A separate thread reads, because a read may block when the user wants to stop. The thread ends with the process.
     std::thread::spawn(move || read_all(&send));
     let mut at = 0;
     loop {
@@ -114,7 +114,7 @@ fn read_all(send: &mpsc::Sender<std::io::Result<Bytes>>) {
     }
 }
 
-/// Fills the buffer; less only at the end of the input.
+/// Fills the buffer. Returns fewer bytes only at the end of the input.
 fn read_full(input: &mut impl Read, buffer: &mut Buffer) -> std::io::Result<usize> {
     let space = buffer.space();
     let mut done = 0;

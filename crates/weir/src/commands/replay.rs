@@ -189,7 +189,7 @@ fn bar(json: bool) -> ProgressBar {
 }
 
 impl Making {
-    /// The trace, and how often it is to be replayed at the same time.
+    /// Returns the trace, and the number of copies to replay at the same time.
     fn make(&self, kind: Kind, clients: Option<u32>) -> Result<(Trace, u32), Failure> {
         let (request, read) = (u32::try_from(self.request).unwrap_or(u32::MAX), self.read);
         let (size, count, fsync) = (self.size, self.count, !self.no_fsync);
@@ -226,7 +226,7 @@ impl Args {
     }
 }
 
-/// What is told at the end.
+/// The summary at the end.
 #[derive(Serialize)]
 struct Summary {
     clients: usize,
@@ -239,7 +239,7 @@ struct Summary {
     latencies: Vec<Line>,
     #[serde(skip_serializing_if = "Option::is_none")]
     counters: Option<Sums>,
-    /// In force for each client at the end.
+    /// The write threshold of each client at the end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     write_thresholds: Vec<u64>,
 }
@@ -306,7 +306,7 @@ impl Summary {
     }
 }
 
-/// A time in the unit that suits it.
+/// Formats a time in a suitable unit.
 fn short(micros: f64) -> String {
     format!("{:.1?}", Duration::from_nanos((micros * 1000.0) as u64))
 }

@@ -7,7 +7,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use std::ffi::OsString;
 use types::{FileKind, Status};
 
-/// Removals under way at the same time.
+/// Maximum number of removals in flight.
 const AT_ONCE: usize = 16;
 
 /// Remove files and trees
@@ -64,7 +64,7 @@ async fn remove(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failu
     gone(in_doubt::remove(mount, node.id, &dir, name).await)
 }
 
-/// Another client may have removed it in the meantime, which is not an error.
+/// Ignores the error if another client has removed the name in the meantime.
 fn gone(removed: client::Result<()>) -> Result<(), Failure> {
     match removed {
         Err(e) if e.is(Status::NoEnt) => Ok(()),
@@ -91,14 +91,14 @@ async fn empty(mount: &Mount, top: Node) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A directory found below another.
+/// A directory inside another directory.
 struct Below {
     parent: Node,
     name: Vec<u8>,
     node: Node,
 }
 
-/// Removes the files of a directory; returns the directories in it.
+/// Removes the files of a directory. Returns the directories in it.
 async fn remove_files(mount: &Mount, dir: Node) -> Result<Vec<Below>, Failure> {
     let mut dirs = Vec::new();
     let mut pages = mount.readdir(&dir);

@@ -15,9 +15,9 @@ use types::Timestamp;
 use wire::admin::{SCRUB, SCRUB_FINDINGS_MAX, ScrubAction, ScrubArgs, ScrubFinding, ScrubReply, ScrubState};
 use wire::native::Damage;
 
-/// How often the mgr is asked how far it is.
+/// Interval between requests for the progress.
 const EVERY: Duration = Duration::from_millis(300);
-/// Ranges of a file shown on a line.
+/// Maximum number of ranges of a file on one line.
 const RANGES_SHOWN: usize = 4;
 
 /// Read everything that the iods keep and report what is damaged
@@ -176,7 +176,7 @@ async fn wait(admin: &Admin, quiet: bool) -> Result<ScrubReply, Failure> {
     }
 }
 
-/// All findings that the mgr keeps.
+/// Returns all findings that the mgr keeps.
 async fn findings(admin: &Admin, kept: u32) -> Result<Vec<ScrubFinding>, Failure> {
     let mut all = Vec::new();
     while (all.len() as u32) < kept {
@@ -268,7 +268,7 @@ fn text(reply: &ScrubReply, findings: &[ScrubFinding]) -> String {
     out
 }
 
-/// A finding on one line.
+/// Formats a finding as one line.
 fn line(finding: &ScrubFinding) -> String {
     let names: Vec<_> = finding.paths.iter().map(|path| show::path(path)).collect();
     let name = if names.is_empty() { format!("inode {} (no name)", finding.object) } else { names.join(" = ") };
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_done_is_said() {
+    fn text_reports_a_missing_scrub_and_omitted_findings() {
         assert_eq!(text(&ScrubReply::default(), &[]), "there was no scrub yet\n");
         let reply = ScrubReply { started: 1, found: 3, state: ScrubState::Done, ..ScrubReply::default() };
         let text = text(&reply, &[finding()]);

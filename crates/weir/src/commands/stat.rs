@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use types::{Attrs, ByteRange, FileKind, Status};
 use wire::admin::{Group, PLACEMENT, PlacementArgs, Value};
 
-/// Ranges shown per iod before an ellipsis.
+/// Maximum number of ranges shown for each iod.
 const RANGES_SHOWN: usize = 3;
 
 /// Show everything about a file, also which bytes are on which iod
@@ -44,7 +44,7 @@ struct JsonStat {
     target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     placement: Option<JsonPlacement>,
-    /// Of a file that is read and written through the mgr alone.
+    /// The copies of a file that clients read and write only on the mgr path.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     copies: Vec<JsonCopy>,
 }
@@ -72,7 +72,7 @@ struct JsonObject {
     addresses: Vec<String>,
     size: u64,
     allocated: u64,
-    /// The first ranges of the file that lie here, as (offset, length).
+    /// The first ranges of the file in this object, as (offset, length).
     ranges: Vec<(u64, u64)>,
     /// Whether further ranges follow at the same distance.
     more: bool,
@@ -126,10 +126,10 @@ async fn stat(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failure
     show::raw(out.as_bytes())
 }
 
-/// Of files with copies and others that the mgr gives no layout of.
+/// Shown for files without a client layout, for example files with two copies.
 const THROUGH_MGR: &str = "layout   read and written through the mgr alone\n";
 
-/// Where the bytes are, unless the mgr keeps that to itself.
+/// Returns the placement, or `None` if the mgr gives clients no layout of the file.
 fn where_known(placement: client::Result<Placement>) -> Result<Option<Placement>, client::Error> {
     match placement {
         Err(e) if e.is(Status::NoLayout) => Ok(None),
@@ -137,7 +137,7 @@ fn where_known(placement: client::Result<Placement>) -> Result<Option<Placement>
     }
 }
 
-/// The groups of the objects of a file, which only the mgr uses; none if it does not say.
+/// Returns the objects of a file without a client layout, as the mgr reports them; empty if the request fails.
 async fn copies(target: &Target, attrs: &Attrs, args: &Args) -> Vec<Group> {
     let asked = async {
         let admin = Admin::connect(admin::mgr_of(target), args.connect.timeout()).await?;
@@ -203,7 +203,7 @@ born     {}
     )
 }
 
-/// The first ranges of the file on each object, and whether more follow.
+/// Returns the first ranges of the file on each object, and whether more ranges follow.
 fn ranges(placement: &Placement) -> Vec<(Vec<ByteRange>, bool)> {
     let count = placement.objects.len();
     let mut found: Vec<(Vec<ByteRange>, bool)> = vec![(Vec::new(), false); count];

@@ -43,7 +43,7 @@ enum JsonValue<'a> {
     Text(&'a str),
 }
 
-/// Asks and shows; `details`: all groups.
+/// Requests the status and prints it, with all groups if `details` is set.
 pub fn run(args: Args, details: bool) -> Outcome {
     let target = args.connect.target_or_base(args.system.as_ref())?;
     let runtime = runtime()?;
@@ -74,7 +74,7 @@ pub fn run(args: Args, details: bool) -> Outcome {
     Ok(if health.is_degraded() { Exit::Failed } else { Exit::Done })
 }
 
-/// The health as a group like those of the mgr.
+/// Returns the health as a group, like the groups of the mgr.
 fn judged(health: &Health) -> Group {
     let mut group = Group::new("health");
     group.text("verdict", health.verdict());

@@ -79,9 +79,9 @@ struct Threshold {
     connect: Connect,
 }
 
-/// The length of the file that requests go to, at least.
+/// Minimum length of the file that the requests access.
 const FILE: u64 = 32 << 20;
-/// Requests before those that are timed: connections are made by then.
+/// Number of untimed requests at the start of each client, which also establish the connections.
 const WARM: u32 = 8;
 
 fn size(text: &str) -> Result<u32, String> {
@@ -154,13 +154,13 @@ impl Threshold {
         Ok(points)
     }
 
-    /// How many requests of a length are timed.
+    /// Returns the number of timed requests of this length for each client.
     fn count(&self, request: u32) -> u32 {
         const MOST: u32 = 16 << 20;
         self.count.min((MOST / request).max(8))
     }
 
-    /// Requests to one file by all clients, the first of each not to be timed.
+    /// Returns a trace in which all clients access one file. The first requests of each client are not timed.
     fn trace(&self, request: u32) -> Result<Trace, Failure> {
         let (clients, read) = (self.clients, self.read);
         let count = self.count(request) + WARM;
@@ -171,7 +171,7 @@ impl Threshold {
         };
         let mut trace = generator.generate(u64::from(request)).map_err(Failure::usage)?;
         if !read {
-            // What was written before the clock runs is durable by then.
+            // This fsync makes the untimed writes durable before the timed requests start.
             trace.clients.iter_mut().for_each(|ops| ops.insert(WARM as usize + 1, Op::of(Action::Fsync, 0)));
         }
         Ok(trace)
@@ -196,18 +196,18 @@ impl Threshold {
     }
 }
 
-/// What came of it.
+/// The result of the measurement.
 #[derive(Serialize)]
 struct Found {
     what: &'static str,
     clients: u32,
     order: &'static str,
     points: Vec<Point>,
-    /// Where the curves cross.
+    /// The length at which the curves cross.
     crossing: Option<f64>,
-    /// The threshold to be used: bytes; none are as long as the largest number.
+    /// The recommended threshold in bytes; the largest number means that all requests take the mgr path.
     threshold: u64,
-    /// The same as options take it.
+    /// The threshold in the form of an option value.
     option: String,
     command: String,
 }

@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often the status line changes.
+/// Interval between updates of the status line.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Run a local cluster in the foreground: one mgr and some iods
@@ -98,7 +98,7 @@ pub fn run(args: Args) -> Outcome {
         }
         let stopped = async {
             tokio::select! {
-                // Never done before the user stops it.
+                // This completes only when the user stops the cluster.
                 () = daemon::until_stopped(&stop, cluster.mgr()) => {}
                 () = show_status(&cluster, quiet) => {}
             }
@@ -123,7 +123,7 @@ pub fn run(args: Args) -> Outcome {
     outcome
 }
 
-/// Fails when a mount at `mount` would lie over the data that a cluster keeps in `dir`, or over a part of them.
+/// Fails if a mount at `mount` would hide some of the data that a cluster keeps in `dir`.
 fn must_not_hide(mount: &Path, dir: &Path) -> Result<(), Failure> {
     let (at, stores) = (whole(mount), cluster::home(&whole(dir)));
     if !stores.starts_with(&at) && !at.starts_with(&stores) {
@@ -134,7 +134,7 @@ fn must_not_hide(mount: &Path, dir: &Path) -> Result<(), Failure> {
         .next("mount at a directory beside it, or keep the data elsewhere with --dir"))
 }
 
-/// A path without links, as far as it exists.
+/// Returns an absolute path, with symlinks resolved as far as the path exists.
 fn whole(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     for above in path.ancestors() {
@@ -191,7 +191,7 @@ fn welcome(cluster: &Cluster, dir: &Path, url: &str, mounted: Option<&Path>) -> 
     )
 }
 
-/// The line that makes `weir` a command, when it is none yet.
+/// Returns a line that adds the directory of `weir` to PATH; empty if the shell already finds this `weir`.
 fn path_line() -> String {
     let Ok(own) = std::env::current_exe().and_then(std::fs::canonicalize) else { return String::new() };
     let path = std::env::var_os("PATH").unwrap_or_default();

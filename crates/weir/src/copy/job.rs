@@ -6,9 +6,8 @@ use types::Attrs;
 
 /// A directory of the destination into which names are still being copied.
 ///
-/// Every task that will make a name in the directory holds a reference. The last reference sets the attributes of the
-/// directory, because every new name changes its times.
-/// attributes, as every new name changes its times.
+/// Every task that will make a name in the directory holds a reference. The task that drops the last reference sets the
+/// attributes of the directory, because every new name changes its times.
 pub struct Folder {
     /// The directory.
     pub spot: Spot,

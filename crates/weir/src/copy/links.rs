@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_copies_others_wait_then_link() {
+    fn the_first_name_is_copied_and_others_wait_then_link() {
         let links = Links::default();
         assert_eq!(links.turn((1, 2), "a"), Turn::Copy("a"));
         assert_eq!(links.turn((1, 2), "b"), Turn::Wait);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_takes_over_after_a_failure() {
+    fn a_waiting_name_is_copied_after_a_failure() {
         let links: Links<&str, &str> = Links::default();
         assert_eq!(links.turn((1, 2), "a"), Turn::Copy("a"));
         assert_eq!(links.turn((1, 2), "b"), Turn::Wait);

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn helpers_then_directories_then_files_then_the_end() {
+    fn pop_returns_helpers_then_directories_then_files_then_none() {
         let queue: Queue<u8, u8, u8> = Queue::default();
         queue.push([Task::File(1), Task::Dir(2), Task::Help(3)]);
         assert_eq!(queue.pop(), Some(Task::Help(3)));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_wait_for_what_a_task_leads_to() {
+    fn pop_waits_for_tasks_that_a_running_task_may_push() {
         let queue: Queue<u32, u32, u32> = Queue::default();
         queue.push([Task::Dir(6)]);
         let count = std::sync::atomic::AtomicU32::new(0);

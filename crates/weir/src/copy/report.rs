@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exit_code_tells_of_failures() {
+    fn the_exit_code_reports_failures() {
         let report = Report::new("cp", Talk::Quiet);
         report.finished(&report.counts().files);
         report.moved(10, 5);

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_given_to_what_was_made_only() {
+    fn apply_refuses_another_file_and_calls_refuse_invalid_names() {
         let home = tempfile::tempdir().unwrap();
         let (tree, file) = (top(home.path()), home.path().join("file"));
         std::fs::write(&file, b"content").unwrap();

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happened_since() {
+    fn subtraction_gives_the_counts_since_an_earlier_time() {
         let counts = |read: u64, other: u64| Sums {
             rpcs: [("READ".to_owned(), read), ("WRITE".to_owned(), other)].into(),
             written_direct: read,

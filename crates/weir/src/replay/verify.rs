@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_write_counts_and_holes_are_zeros() {
+    fn reads_must_return_the_last_write_and_zeros_in_holes() {
         let model = written(&[(0, 100, 1), (50, 10, 2), (200, 10, 3)]);
         let good = bytes(&[(1, 0, 50), (2, 50, 10), (1, 60, 40), (0, 100, 100), (3, 200, 10)]);
         let op = Op::read(9, 0, 300);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_clients_either_may_be_last() {
+    fn the_last_write_of_either_of_two_clients_is_valid() {
         let (a, b) = (written(&[(0, 20, 1)]), written(&[(10, 20, 2)]));
         for middle in [1, 2] {
             let found = bytes(&[(1, 0, 10), (middle, 10, 10), (2, 20, 10)]);

@@ -1,4 +1,4 @@
-//! What an administrator meets: status, messages, logs, mounts, and names of options as hands type them.
+//! Tests of administration: status, error messages, logs, mounts, exports, and common option spellings.
 
 use crate::cluster::{Cluster, WEIR, fail, signal, succeed};
 use crate::lab::Lab;
@@ -17,8 +17,8 @@ fn text(output: &[u8]) -> String {
     String::from_utf8_lossy(output).into_owned()
 }
 
-/// Runs a command until it ends with this code; what it says on standard output and standard error.
-fn until_ends_with(command: impl Fn() -> Command, code: i32) -> (String, String) {
+/// Runs a command until it ends with this exit code. Returns its standard output and standard error.
+fn run_until_exit_code(command: impl Fn() -> Command, code: i32) -> (String, String) {
     loop {
         let output = command().output().unwrap();
         if output.status.code() == Some(code) {
@@ -28,7 +28,7 @@ fn until_ends_with(command: impl Fn() -> Command, code: i32) -> (String, String)
 }
 
 #[test]
-fn status_is_short_and_says_what_is_down() {
+fn status_reports_an_iod_that_is_down() {
     let home = tempfile::tempdir().unwrap();
     let mut lab = Lab::start(home.path(), 2);
     let said = text(&lab.run(["status"]));
@@ -38,16 +38,16 @@ fn status_is_short_and_says_what_is_down() {
     assert!(all.starts_with(&said[..20]) && all.contains("requests.read") && all.lines().count() > 50, "{all}");
     let address = lab.iods[1].proxy.address().to_string();
     lab.iods[1].kill();
-    let (said, _) = until_ends_with(|| lab.weir(["status"]), 1);
+    let (said, _) = run_until_exit_code(|| lab.weir(["status"]), 1);
     assert!(said.starts_with("health    degraded\n") && said.contains("1 of 2 up"), "{said}");
     assert!(said.lines().any(|line| line.contains("problem") && line.contains(&address)), "{said}");
-    let (json, _) = until_ends_with(|| lab.weir(["status", "--json"]), 1);
+    let (json, _) = run_until_exit_code(|| lab.weir(["status", "--json"]), 1);
     let groups: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(groups[0]["group"], "health");
     assert_eq!(groups[0]["values"]["verdict"], "degraded");
     lab.iods[1].restart();
-    until_ends_with(|| lab.weir(["status"]), 0);
-    // The mgr may answer before the line that it logged has been read here.
+    run_until_exit_code(|| lab.weir(["status"]), 0);
+    // The mgr may answer before its log line appears in the file.
     let said = loop {
         let said = lab.mgr.said();
         if said.matches("iod is up").count() >= 3 {
@@ -59,7 +59,7 @@ fn status_is_short_and_says_what_is_down() {
 }
 
 #[test]
-fn a_dead_iod_is_named_in_time() {
+fn an_error_names_the_unreachable_iod() {
     let home = tempfile::tempdir().unwrap();
     let mut lab = Lab::start_with(home.path(), 1, &["--inline-max", "0"]);
     lab.put("/file", &bytes(1, 100_000));
@@ -72,7 +72,7 @@ fn a_dead_iod_is_named_in_time() {
 }
 
 #[test]
-fn names_that_are_not_there_are_errors() {
+fn commands_fail_for_missing_paths() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(home.path());
     cluster.run(["mkdir", "/dir"]);
@@ -87,7 +87,7 @@ fn names_that_are_not_there_are_errors() {
 }
 
 #[test]
-fn options_that_hands_type_are_accepted() {
+fn options_of_coreutils_are_accepted() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&home.path().join("up"));
     let tree = home.path().join("tree");
@@ -107,7 +107,7 @@ fn options_that_hands_type_are_accepted() {
 }
 
 #[test]
-fn copies_name_what_is_at_fault_and_never_go_into_themselves() {
+fn cp_names_the_failed_path_and_refuses_to_copy_into_itself() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&home.path().join("up"));
     cluster.run(["mkdir", "-p", "/tree/below"]);
@@ -119,7 +119,7 @@ fn copies_name_what_is_at_fault_and_never_go_into_themselves() {
     fail(&mut cluster.weir(["cp", "-r", "weir:/tree/.", "weir:/tree/below"]), 1);
     assert_eq!(cluster.json(["find", "--json", "/tree"]).len(), 3, "nothing was copied");
     cluster.run(["cp", "-r", "weir:/tree", "weir:/tree2"]);
-    // A directory stands where the file is to go: that is the target's fault.
+    // A directory has the name of the file, so the message must name the target.
     let target = home.path().join("target");
     std::fs::create_dir_all(target.join("file/in the way")).unwrap();
     let said = fail(&mut cluster.weir(["cp", "weir:/tree/file", target.to_str().unwrap()]), 1);
@@ -134,7 +134,7 @@ fn copies_name_what_is_at_fault_and_never_go_into_themselves() {
 }
 
 #[test]
-fn a_mirrored_file_shows_its_copies() {
+fn stat_shows_the_copies_of_a_mirrored_file() {
     let home = tempfile::tempdir().unwrap();
     let lab = Lab::start_with(home.path(), 2, &["--mirrors", "2", "--inline-max", "0"]);
     lab.put("/file", &bytes(1, 10_000));
@@ -146,9 +146,10 @@ fn a_mirrored_file_shows_its_copies() {
     assert!(copies >= 2, "{copies}");
 }
 
-/// An iod whose disk is lost starts with an empty one under the same identity, and every file has both copies again.
+/// An iod whose disk is lost starts with an empty disk and the same identity. The mgr then makes the second copies
+/// again.
 #[test]
-fn a_lost_disk_is_replaced_by_an_empty_one() {
+fn a_replaced_iod_gets_its_copies_of_mirrored_files_again() {
     let full = std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full");
     let files = if full { 5000 } else { 500 };
     let home = tempfile::tempdir().unwrap();
@@ -178,7 +179,7 @@ fn a_lost_disk_is_replaced_by_an_empty_one() {
     assert!(said.contains(&lost), "{said}");
     lab.iods[1].restart();
     let number = |group: &str, name: &str| {
-        // Degraded at first.
+        // The status command may fail here, because the cluster is degraded at first.
         let said = lab.weir(["status", "--json"]).output().unwrap().stdout;
         let groups: Vec<serde_json::Value> = serde_json::from_slice(&said).unwrap();
         let values = groups.iter().find(|found| found["group"] == group).unwrap()["values"].clone();
@@ -189,7 +190,7 @@ fn a_lost_disk_is_replaced_by_an_empty_one() {
     let log = lab.mgr.said();
     assert!(log.contains("made a copy of an object again"), "{log}");
 
-    // The new copies are whole: they are all that is left.
+    // With the other iod down, all data come from the new copies, so these must be complete.
     lab.iods[0].kill();
     let back = home.path().join("back");
     lab.run(["cp", "-r", "weir:/tree", back.to_str().unwrap()]);
@@ -199,7 +200,7 @@ fn a_lost_disk_is_replaced_by_an_empty_one() {
 }
 
 #[test]
-fn stores_are_made_in_empty_directories_and_configured_by_printed_files() {
+fn mkfs_needs_an_empty_directory_and_prints_a_configuration() {
     let home = tempfile::tempdir().unwrap();
     let path = |name: &str| home.path().join(name).to_str().unwrap().to_owned();
     let mkfs = |what: &str, dir: &str, more: &[&str]| {
@@ -223,9 +224,10 @@ fn stores_are_made_in_empty_directories_and_configured_by_printed_files() {
     assert!(said.contains("foo"), "{said}");
 }
 
-/// With the exports of the README, root of another machine is nobody, and root of this one still administers.
+/// With the exports of the documentation, root of another machine is squashed. Root of the mgr's machine may
+/// administer.
 #[test]
-fn root_of_the_mgrs_machine_always_administers() {
+fn root_on_the_mgr_machine_may_administer_despite_exports() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("NOT TESTED: needs root");
         return;
@@ -238,14 +240,14 @@ fn root_of_the_mgrs_machine_always_administers() {
     lab.run(["mkdir", "/home", "/public"]);
     drop(lab);
     let mut lab = mgr(&exports);
-    // Not through the proxy, which stands between.
+    // The commands connect to the mgr itself. Commands through the proxy must be refused.
     let address = lab.mgr.address();
     let direct = |args: &[&str]| {
         let mut command = weir(args);
         command.env("WEIR_URL", format!("weir://{address}"));
         command
     };
-    until_ends_with(|| direct(&["fsck"]), 0);
+    run_until_exit_code(|| direct(&["fsck"]), 0);
     succeed(&mut direct(&["scrub"]));
     let said = fail(&mut lab.weir(["scrub"]), 1);
     assert!(said.contains("root on the machine of the mgr"), "{said}");
@@ -253,7 +255,7 @@ fn root_of_the_mgrs_machine_always_administers() {
 }
 
 #[test]
-fn daemons_log_their_lives() {
+fn daemons_log_start_signals_and_stop() {
     let home = tempfile::tempdir().unwrap();
     let mut lab = Lab::start(home.path(), 1);
     for daemon in lab.daemons() {
@@ -270,14 +272,14 @@ fn daemons_log_their_lives() {
 }
 
 #[test]
-fn verbose_commands_say_what_they_do() {
+fn verbose_commands_log_connections_and_requests() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start_with(&home.path().join("up"), &["--iods", "1"]);
     cluster.run(["mkdir", "/dir"]);
     cluster.put("/file", b"content", &[]);
     let (dump, copy) = (home.path().join("dump"), home.path().join("copy"));
     let (dump, copy) = (dump.to_str().unwrap(), copy.to_str().unwrap());
-    // In an order in which each can be carried out twice.
+    // The order allows each command to run twice.
     let commands: &[&[&str]] = &[
         &["ls", "/"],
         &["stat", "/file"],
@@ -308,7 +310,7 @@ fn verbose_commands_say_what_they_do() {
 }
 
 #[test]
-fn a_mount_neither_hides_the_stores_nor_another_mount() {
+fn a_mount_over_the_stores_or_another_mount_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("srv/weir");
     std::fs::create_dir_all(&dir).unwrap();
@@ -333,7 +335,7 @@ fn a_mount_neither_hides_the_stores_nor_another_mount() {
     assert!(said.contains("is mounted there already") && said.contains("weir umount"), "{said}");
     succeed(cluster.weir(["mount", "/", "-o", "over,hard,connect_timeout=5"]).arg(&at));
     succeed(cluster.weir(["umount"]).arg(&at));
-    // A process in a namespace of its own has a copy of the mount.
+    // A process in another mount namespace has a copy of the mount.
     let mut other = Command::new("unshare")
         .args(["--mount", "sh", "-c", "echo; read x"])
         .stdin(std::process::Stdio::piped())

@@ -1,4 +1,4 @@
-//! Metadata stores that must not be used with the iods that are there, and backups: `weir dump`, `weir restore`, old copies.
+//! Backups (`weir dump`, `weir restore`), and metadata stores that do not match the state of the iods.
 
 use crate::cluster::{WEIR, fail, succeed};
 use crate::lab::Lab;
@@ -35,7 +35,7 @@ fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
-/// The findings of fsck, and its exit code.
+/// Runs fsck. Returns its exit code and its findings.
 fn fsck(lab: &Lab) -> (i32, Vec<Value>) {
     loop {
         let out = lab.weir(["fsck", "--json"]).output().expect("it runs");
@@ -43,7 +43,7 @@ fn fsck(lab: &Lab) -> (i32, Vec<Value>) {
         let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
         lines.pop();
         match out.status.code() {
-            // The mgr may not have found its iods again yet.
+            // The mgr may not have reconnected to its iods yet.
             Some(8) => {}
             code => return (code.expect("an exit code"), lines),
         }
@@ -58,7 +58,7 @@ fn inode(lab: &Lab, name: &str) -> u64 {
     lab.json(["stat", "--json", name])[0]["inode"].as_u64().expect("an inode")
 }
 
-/// Waits until no size is being learnt: what the iods know is compared with what the mgr knows.
+/// Waits until the mgr has no pending work. Until then sizes on the mgr may differ from those on the iods.
 fn settled(lab: &Lab) {
     let pending = || {
         let status = lab.json(["status", "--json"]).remove(0);
@@ -69,7 +69,7 @@ fn settled(lab: &Lab) {
     while pending() > 0 {}
 }
 
-/// An mgr on another directory, with the address of the lab's.
+/// Builds the command of a second mgr with another directory and the same iods.
 fn other_mgr(lab: &Lab, dir: &Path, cluster_file: &Path, iods: &[String]) -> Command {
     let mut command = Command::new(WEIR);
     command.args(["mgr", "--listen", "127.0.0.1:0", "--dir"]).arg(dir).arg("--cluster-file").arg(cluster_file);
@@ -81,7 +81,7 @@ fn other_mgr(lab: &Lab, dir: &Path, cluster_file: &Path, iods: &[String]) -> Com
 }
 
 #[test]
-fn a_second_metadata_store_is_neither_made_nor_used() {
+fn mkfs_and_mgr_refuse_a_second_metadata_store() {
     let home = tempfile::tempdir().unwrap();
     let mut lab = Lab::start(home.path(), 1);
     let (file, second) = (home.path().join("cluster.toml"), home.path().join("second"));
@@ -101,7 +101,7 @@ fn a_second_metadata_store_is_neither_made_nor_used() {
     assert!(!second.exists());
     lab.mgr.stop();
 
-    // One that was made all the same, as an earlier version did: first the cluster file is in its way, then the iods.
+    // The store is created without mkfs, as an earlier version did. The cluster file refuses it, and then the iods.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let cluster = ClusterFile { store: None, ..ClusterFile::load(&file).unwrap() };
     let made = runtime.block_on(mgr::format(&second, &cluster)).unwrap();
@@ -118,7 +118,7 @@ fn a_second_metadata_store_is_neither_made_nor_used() {
         for part in ["is used by the metadata store", &store.to_string(), &made.to_string(), "nothing was changed"] {
             assert!(said.contains(part), "{part}: {said}");
         }
-        // Not even with force.
+        // `--recover-old-store` does not override the check either.
         let said = fail(other_mgr(&lab, &second, &unnamed, &[]).arg("--recover-old-store"), 1);
         assert!(said.contains("is used by the metadata store"), "{said}");
     }
@@ -128,14 +128,14 @@ fn a_second_metadata_store_is_neither_made_nor_used() {
     lab.fsck();
 }
 
-/// Starts the mgr of two iods on an older copy of its store while iods are down.
+/// Starts the mgr of two iods with an older copy of its store while iods are down.
 fn start_copy_without_iods(lab: &mut Lab, home: &Path) {
-    // All iods must answer before it goes past what they know.
+    // The recovery needs answers of all iods before the mgr gives out numbers above those that the iods know.
     lab.iods[1].kill();
     let mut command = other_mgr(lab, &home.join("mgr"), &home.join("cluster.toml"), &[]);
     let said = fail(command.arg("--recover-old-store"), 1);
     assert!(said.contains("needs every iod"), "{said}");
-    // Without any iod it cannot know that it is a copy: it gives out no number, and ends when it learns of that.
+    // Without an iod the mgr cannot detect the old copy. It gives out no inode number, and ends when an iod reports it.
     lab.iods[0].kill();
     lab.mgr.restart();
     let made = lab.weir(["mkdir", "/early", "--retry-timeout", "1"]).output().unwrap();
@@ -146,7 +146,7 @@ fn start_copy_without_iods(lab: &mut Lab, home: &Path) {
 }
 
 #[test]
-fn an_older_copy_of_the_store_is_refused_until_it_is_recovered() {
+fn the_mgr_refuses_an_older_store_without_recover_old_store() {
     let home = tempfile::tempdir().unwrap();
     let mut lab = Lab::start(home.path(), 2);
     let (dir, backup) = (home.path().join("mgr"), home.path().join("backup"));
@@ -182,7 +182,7 @@ fn an_older_copy_of_the_store_is_refused_until_it_is_recovered() {
     assert!(lab.run(["cat", "/kept"]) == kept);
     lab.put("/new", &bytes(4, 300_000));
     assert!(inode(&lab, "/new") > unknown, "no number is given out twice");
-    // What the copy does not know stays, also when the mgr is started as always.
+    // Objects that the copy does not know are kept, also after a normal restart of the mgr.
     for restarted in [false, true] {
         if restarted {
             settled(&lab);
@@ -202,7 +202,7 @@ fn an_older_copy_of_the_store_is_refused_until_it_is_recovered() {
     let object = objects.iter().find(|(path, _)| path.ends_with(&name)).expect("the object of the lost file");
     assert!(object.1[4096..] == late, "its bytes can be had");
 
-    // The newest state is another copy now.
+    // After the recovery, the store with the newest state counts as an older copy.
     lab.mgr.stop();
     fs::rename(&dir, home.path().join("recovered")).unwrap();
     fs::rename(home.path().join("newest"), &dir).unwrap();
@@ -210,7 +210,7 @@ fn an_older_copy_of_the_store_is_refused_until_it_is_recovered() {
 }
 
 #[test]
-fn a_store_that_was_moved_with_its_mgr_stopped_needs_no_recovery() {
+fn an_offline_dump_restored_elsewhere_needs_no_recovery() {
     let home = tempfile::tempdir().unwrap();
     let mut lab = Lab::start(home.path(), 1);
     let (dir, file, dump) = (home.path().join("mgr"), home.path().join("cluster.toml"), home.path().join("weir.dump"));
@@ -235,7 +235,7 @@ fn a_store_that_was_moved_with_its_mgr_stopped_needs_no_recovery() {
         command
     };
     assert!(fail(&mut restore(&dump, &dir, &file), 1).contains("empty"));
-    // Every part of a dump is checked before anything is made.
+    // Restore checks the whole dump before it creates files.
     let (damaged, elsewhere) = (home.path().join("damaged"), home.path().join("elsewhere"));
     let good = fs::read(&dump).unwrap();
     let middle = good.len() / 2;
@@ -255,14 +255,14 @@ fn a_store_that_was_moved_with_its_mgr_stopped_needs_no_recovery() {
     lab.mgr.restart();
     assert!(lab.run(["cat", "/file"]) == content);
     lab.fsck();
-    // The one that was left behind is an older copy from now on.
+    // The directory that was left behind counts as an older copy from now on.
     lab.mgr.stop();
     fs::rename(&dir, home.path().join("moved")).unwrap();
     fs::rename(home.path().join("old"), &dir).unwrap();
     assert!(lab.mgr.fail_to_restart().contains("older copy"));
 }
 
-/// All files, by inode, with their paths and sizes. Whatever `weir cp` has copied has objects, unless it is empty.
+/// All files by inode, with paths and sizes. Each file that `weir cp` copied has objects, unless it is empty.
 fn files(lab: &Lab) -> BTreeMap<u64, (String, u64)> {
     let found = lab.json(["find", "/", "--type", "f", "--json"]);
     let number = |file: &Value, name: &str| file[name].as_u64().expect("a number");
@@ -283,7 +283,7 @@ fn make_files(top: &Path, count: u64) {
     }
 }
 
-/// Takes a dump while another thread copies and removes trees, some of them before and some after it; its records.
+/// Takes a dump while a thread copies and removes trees before, during and after it. Returns the number of records.
 fn dump_while_changing(lab: &Lab, moving: &Path, dump: &Path) -> u64 {
     let (stop, rounds) = (AtomicBool::new(false), AtomicBool::new(false));
     let mut told = Value::Null;
@@ -316,8 +316,9 @@ fn dump_while_changing(lab: &Lab, moving: &Path, dump: &Path) -> u64 {
     told["records"].as_u64().expect("a number")
 }
 
-/// What fsck finds of a restored store: the objects of files that were made since, and files whose objects are gone.
-fn assert_findings_are_what_has_changed(
+/// Checks fsck after a restore. It reports objects of files created after the dump, and missing objects of removed
+/// files.
+fn assert_fsck_reports_the_changes(
     lab: &Lab,
     newest: &BTreeMap<u64, (String, u64)>,
     restored: &BTreeMap<u64, (String, u64)>,
@@ -331,13 +332,13 @@ fn assert_findings_are_what_has_changed(
     assert_eq!(code, 4);
     let made = newest.keys().filter(|inode| !restored.contains_key(inode)).copied().collect();
     assert_eq!(named("object-unknown"), made);
-    // What was empty at the moment of the dump, as its copy was under way, has lost nothing.
+    // A file that was empty when the dump was taken, because its copy was in progress, has no lost data.
     let full = restored.iter().filter(|(_, (_, size))| *size > 0).map(|(inode, _)| *inode);
     assert_eq!(named("object-missing"), full.filter(|inode| !newest.contains_key(inode)).collect());
 }
 
 #[test]
-fn a_dump_of_a_changing_tree_is_restored_and_fsck_names_what_has_changed_since() {
+fn fsck_after_a_restore_reports_what_changed_since_the_dump() {
     let count = if std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full") { 20_000 } else { 3000 };
     let home = tempfile::tempdir().unwrap();
     let mut lab = Lab::start(home.path(), 2);
@@ -371,5 +372,5 @@ fn a_dump_of_a_changing_tree_is_restored_and_fsck_names_what_has_changed_since()
     assert!(relative(&still) == relative(&back), "the tree is as it was");
     assert!(!restored.values().any(|(path, _)| path.starts_with("/after")));
     settled(&lab);
-    assert_findings_are_what_has_changed(&lab, &newest, &restored);
+    assert_fsck_reports_the_changes(&lab, &newest, &restored);
 }

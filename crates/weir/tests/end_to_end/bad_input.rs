@@ -1,4 +1,4 @@
-//! What is wrong is said with what to do about it, and nothing is lost by it.
+//! Errors by bad input: each message says what is wrong and what to do, and no data are lost.
 
 use crate::cluster::{Cluster, WEIR, fail, start};
 use crate::disks::Mounted;
@@ -20,7 +20,7 @@ fn up(dir: &Path) -> Command {
 }
 
 #[test]
-fn wrong_names_and_absent_servers() {
+fn bad_urls_and_unreachable_servers_give_helpful_errors() {
     for (args, code, parts) in [
         (vec!["ls"], 2, ["WEIR_URL", "weir up"]),
         (vec!["ls", "weir://"], 2, ["host", "weir://host[:port]/path"]),
@@ -41,7 +41,7 @@ fn wrong_names_and_absent_servers() {
 }
 
 #[test]
-fn something_else_that_listens_is_not_taken_for_a_server() {
+fn a_server_of_another_protocol_gives_an_error() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("weir://{}/", listener.local_addr().unwrap());
     let greeter = std::thread::spawn(move || {
@@ -51,7 +51,7 @@ fn something_else_that_listens_is_not_taken_for_a_server() {
             if matches!(read, Ok(1)) && first == *b"q" {
                 return;
             }
-            // The peer may be gone already.
+            // The peer may have closed the connection already.
             let _ = std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
         }
     });
@@ -63,7 +63,7 @@ fn something_else_that_listens_is_not_taken_for_a_server() {
 }
 
 #[test]
-fn directories_that_cannot_hold_a_cluster() {
+fn directories_without_a_usable_store_are_refused() {
     let home = tempfile::tempdir().unwrap();
     let occupied = home.path().join("occupied");
     std::fs::create_dir(&occupied).unwrap();
@@ -73,7 +73,7 @@ fn directories_that_cannot_hold_a_cluster() {
     assert_eq!(std::fs::read(occupied.join("letter")).unwrap(), b"dear");
     let said = fail(&mut up(&occupied.join("letter")), 1);
     assert!(said.contains("letter"), "{said}");
-    // Not writable, not even for root.
+    // Not even root can create this directory.
     let said = fail(&mut up(Path::new("/proc/weir")), 1);
     assert!(said.contains("/proc/weir"), "{said}");
     for args in [["mgr", "--dir"], ["iod", "--dir"]] {
@@ -87,7 +87,7 @@ fn directories_that_cannot_hold_a_cluster() {
 }
 
 #[test]
-fn a_start_that_did_not_finish_is_begun_again() {
+fn up_starts_after_an_interrupted_first_start() {
     let home = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(home.path().join(".forming/mgr")).unwrap();
     let cluster = Cluster::start(home.path());
@@ -97,7 +97,7 @@ fn a_start_that_did_not_finish_is_begun_again() {
 }
 
 #[test]
-fn stores_of_another_format_are_left_alone() {
+fn stores_of_another_format_are_refused_and_unchanged() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(home.path());
     cluster.put("/x", b"kept", &[]);
@@ -134,7 +134,7 @@ fn stores_of_another_format_are_left_alone() {
 }
 
 #[test]
-fn what_is_in_use_is_not_used_twice() {
+fn a_directory_or_address_in_use_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(home.path());
     let said = fail(&mut up(home.path()), 1);
@@ -156,12 +156,12 @@ fn what_is_in_use_is_not_used_twice() {
 }
 
 #[test]
-fn a_full_disk_is_said_and_loses_nothing() {
+fn cp_to_a_full_disk_fails_and_leaves_no_partial_file() {
     let home = tempfile::tempdir().unwrap();
     let small = home.path().join("small");
     let store = home.path().join("store");
     Cluster::start_with(&store, &["--iods", "2"]).stop();
-    // One of the two iods on a disk of its own, which is small.
+    // One of the two iods has its own small disk.
     std::fs::create_dir(&small).unwrap();
     let Some(_small) = Mounted::tmpfs(&small, "80m") else { return };
     let iod = store.join("cluster/iod-1");
@@ -176,7 +176,7 @@ fn a_full_disk_is_said_and_loses_nothing() {
     assert!(said.contains("no space left") && said.contains("weir df"), "{said}");
     assert_eq!(cluster.json(["find", "/", "-type", "f", "--json"]).len(), 1, "no half file and no temporary one");
     assert_eq!(cluster.run(["cat", "/kept"]), b"kept");
-    // Out of Weir into a full place.
+    // A copy out of Weir to a full disk.
     let full = home.path().join("full");
     std::fs::create_dir(&full).unwrap();
     let Some(_full) = Mounted::tmpfs(&full, "1m") else { return };
@@ -191,7 +191,7 @@ fn a_full_disk_is_said_and_loses_nothing() {
 }
 
 #[test]
-fn bad_configurations_are_named() {
+fn errors_name_the_line_of_a_bad_configuration() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("daemon.toml");
     for (daemon, text, parts) in [
@@ -215,7 +215,7 @@ fn bad_configurations_are_named() {
 }
 
 #[test]
-fn a_copy_reports_each_failure_and_does_the_rest() {
+fn cp_reports_each_failure_and_copies_the_rest() {
     let home = tempfile::tempdir().unwrap();
     let (mut child, ready) =
         start(&["up", "--listen", "127.0.0.1:0", "--dir", home.path().join("s").to_str().unwrap()].map(OsStr::new));
@@ -225,7 +225,7 @@ fn a_copy_reports_each_failure_and_does_the_rest() {
     for i in 0..20 {
         std::fs::write(source.join(format!("f{i}")), format!("{i}")).unwrap();
     }
-    // Directories stand where two of the files should go.
+    // Two of the files have names that directories have already.
     for name in ["", "/f3", "/f7"] {
         assert!(weir(&["mkdir", &format!("{url}source{name}")]).status().unwrap().success());
     }

@@ -1,4 +1,4 @@
-//! A running `weir up` and the commands sent to it.
+//! A test fixture that runs a `weir up` process and sends commands to it.
 
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -11,29 +11,29 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The binary under test.
 pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
-/// A cluster in a process of its own; killed when dropped.
+/// A cluster in a separate process. Drop kills it.
 pub struct Cluster {
     pub child: Child,
-    /// What `WEIR_URL` is set to.
+    /// The value of `WEIR_URL`.
     pub url: String,
 }
 
-/// A daemon that says on standard output when it is ready.
+/// Starts a daemon and returns its ready message from standard output.
 pub fn start(args: &[&OsStr]) -> (Child, Value) {
     let mut command = Command::new(WEIR);
     command.args(args);
-    aloud(&mut command)
+    start_logged(&mut command)
 }
 
-/// As [`start`], for a command that may do more than its arguments say. What it logs is part of what the test prints.
-pub fn aloud(command: &mut Command) -> (Child, Value) {
+/// Like [`start`], for a prepared command. A thread copies the daemon's log to the output of the test.
+pub fn start_logged(command: &mut Command) -> (Child, Value) {
     let mut child = spawn(command.stderr(Stdio::piped()));
     let logged = BufReader::new(child.stderr.take().expect("piped"));
     std::thread::spawn(|| logged.lines().map_while(Result::ok).for_each(|line| eprintln!("{line}")));
     answer(child, command)
 }
 
-/// As [`aloud`]; its standard error is the caller's.
+/// Like [`start_logged`], but the caller sets up standard error.
 pub fn ready(command: &mut Command) -> (Child, Value) {
     answer(spawn(command), command)
 }
@@ -58,7 +58,8 @@ pub fn signal(child: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).expect("the process is there");
 }
 
-/// A loopback address that no other cluster of these tests has: while one is down, nobody else takes its port.
+/// A loopback address that no other cluster of these tests uses. So no other cluster takes the port while this one is
+/// down.
 pub fn own_address() -> Ipv4Addr {
     static CLUSTERS: AtomicU32 = AtomicU32::new(0);
     let number = (std::process::id() << 8) + CLUSTERS.fetch_add(1, Ordering::Relaxed);
@@ -67,22 +68,22 @@ pub fn own_address() -> Ipv4Addr {
 }
 
 impl Cluster {
-    /// Starts one in `dir` on a free port.
+    /// Starts a cluster in `dir` on a free port.
     pub fn start(dir: &Path) -> Cluster {
         Cluster::start_with(dir, &[])
     }
 
-    /// Starts one with further options.
+    /// Starts a cluster with further options.
     pub fn start_with(dir: &Path, options: &[&str]) -> Cluster {
         Cluster::start_at(&format!("{}:0", own_address()), dir, options)
     }
 
-    /// Starts one that listens where the cluster at `url` did.
+    /// Starts a cluster that listens at the address of `url`, where an earlier cluster listened.
     pub fn start_again(url: &str, dir: &Path) -> Cluster {
         Cluster::start_at(url.trim_start_matches("weir://").trim_end_matches('/'), dir, &[])
     }
 
-    /// Starts one that listens at this address, with further options.
+    /// Starts a cluster that listens at the address `listen`, with further options.
     pub fn start_at(listen: &str, dir: &Path, options: &[&str]) -> Cluster {
         let mut args: Vec<&OsStr> = ["up", "--listen", listen, "--dir"].map(OsStr::new).to_vec();
         args.push(dir.as_os_str());
@@ -92,49 +93,49 @@ impl Cluster {
         Cluster { child, url }
     }
 
-    /// Stops it as Ctrl-C would.
+    /// Stops the cluster with SIGINT, as Ctrl-C does.
     pub fn stop(mut self) {
         signal(&self.child, rustix::process::Signal::INT);
         assert!(self.child.wait().expect("it ends").success(), "a stopped cluster ends with exit code 0");
     }
 
-    /// Kills it without warning.
+    /// Kills the cluster with SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
     }
 
-    /// A command of this cluster.
+    /// Builds a `weir` command for this cluster.
     pub fn weir<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(WEIR);
         command.args(args).env("WEIR_URL", &self.url).stdin(Stdio::null());
         command
     }
 
-    /// Runs a command that must succeed; its standard output.
+    /// Runs a command that must succeed. Returns its standard output.
     pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Vec<u8> {
         succeed(&mut self.weir(args))
     }
 
-    /// Runs a command that must succeed; its standard output as text.
+    /// Runs a command that must succeed. Returns its standard output as text.
     pub fn text<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> String {
         String::from_utf8(self.run(args)).expect("text")
     }
 
-    /// Runs a command that must succeed; the JSON values of its lines.
+    /// Runs a command that must succeed. Returns one JSON value for each line of its output.
     pub fn json<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Vec<Value> {
         let text = self.text(args);
         text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
     }
 
-    /// Stores bytes as a file.
+    /// Stores bytes as a file with `weir put`.
     pub fn put(&self, name: &str, content: &[u8], options: &[&str]) {
         let mut child = self.weir(["put", name]).args(options).stdin(Stdio::piped()).spawn().expect("starts");
         std::io::Write::write_all(&mut child.stdin.take().expect("piped"), content).expect("it reads");
         assert!(child.wait().expect("it ends").success(), "put {name}");
     }
 
-    /// A number of the mgr's status, be the cluster degraded or not.
+    /// A number from the mgr's status. The cluster may be degraded.
     pub fn counter(&self, group: &str, name: &str) -> u64 {
         let output = self.weir(["status", "--json"]).output().expect("the binary starts");
         let status: Value = serde_json::from_slice(&output.stdout).expect("a status");
@@ -143,7 +144,7 @@ impl Cluster {
         group["values"][name].as_u64().unwrap_or_else(|| panic!("no number {name}: {group}"))
     }
 
-    /// Payload bytes that went through the mgr since it started.
+    /// Number of payload bytes on the mgr path since the mgr started.
     pub fn proxied_bytes(&self) -> u64 {
         self.counter("counters", "proxy_read_bytes") + self.counter("counters", "proxy_write_bytes")
     }
@@ -152,21 +153,21 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
-            // It may end by itself in between; either way it is gone afterwards.
+            // The process may have ended already, so errors are ignored.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
 }
 
-/// Runs a command that must succeed; its standard output.
+/// Runs a command that must succeed. Returns its standard output.
 pub fn succeed(command: &mut Command) -> Vec<u8> {
     let output = command.output().expect("the binary starts");
     assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
 
-/// Runs a command that must fail with this exit code; what it says on standard error.
+/// Runs a command that must fail with this exit code. Returns its standard error.
 pub fn fail(command: &mut Command, code: i32) -> String {
     let output: Output = command.output().expect("the binary starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -175,7 +176,7 @@ pub fn fail(command: &mut Command, code: i32) -> String {
     said
 }
 
-/// The rest of what a child says on standard error.
+/// The remaining output of a child on standard error.
 pub fn stderr_of(child: &mut Child) -> String {
     let mut said = String::new();
     if let Some(stderr) = child.stderr.as_mut() {

@@ -1,10 +1,10 @@
-//! Bytes of single files: put, get, cat, ranges, and the two ways to the same objects.
+//! Bytes of single files: put, get, cat, ranges, copies, and reads and writes on the direct path and the mgr path.
 
 use crate::cluster::{Cluster, fail};
 use crate::tree::bytes;
 
 #[test]
-fn put_get_and_cat_give_back_what_was_put() {
+fn put_then_get_and_cat_return_the_same_bytes() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start_with(home.path(), &["--iods", "3"]);
     let content = bytes(1, 9_999_999);
@@ -17,7 +17,7 @@ fn put_get_and_cat_give_back_what_was_put() {
     assert_eq!(cluster.json(["stat", "--json", "/a"])[0]["mode"], "0640");
     cluster.put("/b", b"", &[]);
     assert!(cluster.run(["cat", "/b"]).is_empty());
-    // A replaced file keeps its mode, and a reader never sees a mixture.
+    // A put over an existing file keeps the mode of the file. No read returns a mixture of old and new bytes.
     cluster.put("/a", b"short", &[]);
     assert_eq!(cluster.run(["cat", "/a", "/b", "/a"]), b"shortshort");
     assert_eq!(cluster.json(["stat", "--json", "/a"])[0]["mode"], "0640");
@@ -28,7 +28,7 @@ fn put_get_and_cat_give_back_what_was_put() {
 }
 
 #[test]
-fn both_ways_lead_to_the_same_bytes() {
+fn direct_path_and_mgr_path_access_the_same_bytes() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(home.path());
     let content = bytes(2, 6_543_210);
@@ -64,7 +64,7 @@ fn copies_within_the_file_system_are_made_by_the_iods() {
     cluster.run(["cp", "weir:/a", "weir:/narrow/b"]);
     assert!(cluster.run(["cat", "/narrow/b"]) == content);
     assert_eq!((cluster.proxied_bytes(), counted("iod_copied_bytes")), (0, content.len() as u64));
-    // Little files go the short way.
+    // The client copies small files itself, so the iods' counter of copied bytes does not change.
     cluster.put("/c", &content[..100_000], &[]);
     cluster.run(["cp", "weir:/c", "weir:/narrow/"]);
     assert!(cluster.run(["cat", "/narrow/c"]) == content[..100_000]);
@@ -74,7 +74,7 @@ fn copies_within_the_file_system_are_made_by_the_iods() {
 }
 
 #[test]
-fn policies_decide_how_new_files_are_laid_out() {
+fn new_files_get_the_layout_of_their_directory_policy() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(home.path());
     cluster.run(["mkdir", "/wide", "/narrow"]);

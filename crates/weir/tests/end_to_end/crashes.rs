@@ -1,4 +1,4 @@
-//! Copies of trees while daemons are killed and connections cut: they go on by themselves, and nothing is lost.
+//! Copies of trees while daemons are killed and connections are cut: the copies continue and lose no data.
 
 use crate::lab::{Daemon, Lab};
 use crate::tree;
@@ -11,26 +11,26 @@ use std::process::{Child, Stdio};
 use std::time::Instant;
 
 const IODS: usize = 3;
-/// Bytes that a name costs on the network besides its content, about.
+/// Approximate number of bytes on the network for each name, besides the content.
 const NAME_COST: u64 = 2 << 10;
 
-/// What happens to the cluster while a tree is copied.
+/// The fault during a copy of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Drill {
-    /// One iod is killed and started again.
+    /// One iod is killed and restarted.
     Iod,
-    /// The mgr is killed and started again.
+    /// The mgr is killed and restarted.
     Mgr,
-    /// One iod and the mgr are killed at the same time.
+    /// One iod and the mgr are killed at the same time, and restarted.
     Both,
-    /// Connections are cut after random numbers of bytes: those of the client with every daemon, and those of the mgr
-    /// with the iods.
+    /// Connections are cut after random numbers of bytes: those between the client and every daemon, and those between
+    /// the mgr and the iods.
     Cuts,
 }
 
 const DRILLS: [Drill; 4] = [Drill::Iod, Drill::Mgr, Drill::Both, Drill::Cuts];
 
-/// Numbers that look random and follow from the seed (the generator of Steele, Lea and Flood's SplitMix).
+/// A deterministic pseudorandom number generator (SplitMix of Steele, Lea and Flood).
 struct Dice(u64);
 
 impl Dice {
@@ -43,7 +43,7 @@ impl Dice {
     }
 }
 
-/// What a copy of a tree moves over the network at least.
+/// The minimum number of bytes that a copy of a tree moves over the network, approximately.
 fn traffic(top: &Path) -> u64 {
     let mut seen = HashSet::new();
     let cost = |path: &PathBuf| {
@@ -54,7 +54,7 @@ fn traffic(top: &Path) -> u64 {
     tree::paths(top).iter().map(cost).sum()
 }
 
-/// One copy that meets with trouble, and what was done to it.
+/// One running copy, and the faults that occurred during it.
 struct Copy<'a> {
     lab: &'a mut Lab,
     child: Child,
@@ -69,8 +69,8 @@ fn begin<'a>(lab: &'a mut Lab, from: &OsStr, to: &OsStr) -> Copy<'a> {
 }
 
 impl Copy<'_> {
-    /// Kills and starts daemons at some points of the way, drawn by `dice`.
-    fn suffer(&mut self, drill: Drill, expected: u64, dice: &mut Dice) {
+    /// Injects the faults of `drill`, at points that `dice` chooses.
+    fn inject_faults(&mut self, drill: Drill, expected: u64, dice: &mut Dice) {
         let begun = self.lab.meter.passed();
         if drill == Drill::Cuts {
             for daemon in self.lab.daemons() {
@@ -96,7 +96,7 @@ impl Copy<'_> {
         }
     }
 
-    /// Waits for its end, which must be a good one; what happened on the way.
+    /// Waits for the end of the copy, which must succeed. Returns the events.
     fn end(mut self, started: Instant) -> Vec<String> {
         let cuts: u64 = self.lab.daemons().map(|daemon| daemon.proxy.calm()).sum();
         if cuts > 0 {
@@ -112,7 +112,7 @@ impl Copy<'_> {
     }
 }
 
-/// Kills daemons at the same time, lets some clients find nobody there, and starts them again.
+/// Kills daemons at the same time, lets some connections be refused, and starts the daemons again.
 fn kill(mut victims: Vec<&mut Daemon>, point: u64, dice: &mut Dice, mut over: impl FnMut() -> bool) -> String {
     victims.iter_mut().for_each(|victim| victim.kill());
     let mut names = Vec::new();
@@ -124,7 +124,7 @@ fn kill(mut victims: Vec<&mut Daemon>, point: u64, dice: &mut Dice, mut over: im
     format!("{} killed at {} KiB", names.join(" and "), point >> 10)
 }
 
-/// Copies `source` in and out again with trouble on both ways; the result must be the same.
+/// Copies `source` in and out again with faults in both directions. The result must be the same.
 fn round(lab: &mut Lab, drill: Drill, seed: u64, source: &Path, back: &Path) -> [Vec<String>; 2] {
     let mut dice = Dice(seed);
     let expected = traffic(source);
@@ -133,9 +133,9 @@ fn round(lab: &mut Lab, drill: Drill, seed: u64, source: &Path, back: &Path) -> 
     let events = ways.map(|(from, to)| {
         let started = Instant::now();
         let mut copy = begin(lab, from, to);
-        copy.suffer(drill, expected, &mut dice);
+        copy.inject_faults(drill, expected, &mut dice);
         if drill == Drill::Cuts {
-            // Calm returns only with the end.
+            // The proxies cut connections until the copy ends.
             copy.lab.meter.wait(u64::MAX, || copy.child.try_wait().expect("a child").is_some());
         }
         copy.end(started)
@@ -146,7 +146,7 @@ fn round(lab: &mut Lab, drill: Drill, seed: u64, source: &Path, back: &Path) -> 
     events
 }
 
-/// One drill on a small tree in a cluster of its own.
+/// One round on a small tree in a new cluster.
 fn small(drill: Drill) {
     let home = tempfile::tempdir().unwrap();
     let (source, back) = (home.path().join("source"), home.path().join("back"));
@@ -176,7 +176,7 @@ fn a_copy_goes_on_when_connections_are_cut() {
     small(Drill::Cuts);
 }
 
-/// What `cargo xtask drills` was told, or what it takes without being told.
+/// A setting from the environment, as `cargo xtask drills` sets it, or the default `usual`.
 fn setting(name: &str, usual: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| usual.to_owned())
 }

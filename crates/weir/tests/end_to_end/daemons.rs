@@ -1,6 +1,6 @@
-//! Separate daemons, made by mkfs and configured by files and options.
+//! Separate daemons, formatted by mkfs and configured by files and options.
 
-use crate::cluster::{Cluster, WEIR, aloud, fail, signal, start, succeed};
+use crate::cluster::{Cluster, WEIR, fail, signal, start, start_logged, succeed};
 use crate::lab::Lab;
 use crate::tree::bytes;
 use rustix::process::Signal;
@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::process::Command;
 
 #[test]
-fn an_mgr_and_two_iods_as_processes_of_their_own() {
+fn an_mgr_and_two_iods_run_as_separate_processes() {
     let home = tempfile::tempdir().unwrap();
     let path = |name: &str| home.path().join(name).to_str().unwrap().to_owned();
     let cluster_file = path("cluster.toml");
@@ -23,7 +23,7 @@ fn an_mgr_and_two_iods_as_processes_of_their_own() {
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
     succeed(&mut mkfs("iod", "iod-a"));
     succeed(&mut mkfs("iod", "iod-b"));
-    // Nothing is formatted over.
+    // mkfs refuses a directory that has a store already.
     fail(&mut mkfs("mgr", "mgr"), 1);
     fail(&mut mkfs("iod", "iod-a"), 1);
 
@@ -78,7 +78,7 @@ fn an_mgr_and_two_iods_as_processes_of_their_own() {
 }
 
 #[test]
-fn daemons_that_are_asked_to_end_do_so_at_once_and_keep_everything() {
+fn daemons_exit_cleanly_on_sigterm_and_keep_all_data() {
     let home = tempfile::tempdir().unwrap();
     let mut lab = Lab::start(home.path(), 2);
     let content = bytes(3, 5_000_000);
@@ -95,14 +95,14 @@ fn daemons_that_are_asked_to_end_do_so_at_once_and_keep_everything() {
 }
 
 #[test]
-fn a_cluster_that_was_killed_starts_over_what_it_left() {
+fn a_killed_cluster_restarts_with_stale_sockets_in_place() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(home.path());
     let content = bytes(4, 5_000_000);
     cluster.put("/file", &content, &[]);
     let url = cluster.url.clone();
     cluster.kill();
-    // Sockets and locks are where they were, with nobody behind them.
+    // The socket files remain, and no process listens on them.
     let sockets = || (0..4).filter(|i| home.path().join(format!("cluster/iod-{i}/iod.sock")).exists()).count();
     assert_eq!(sockets(), 4);
     for _ in 0..2 {
@@ -115,9 +115,9 @@ fn a_cluster_that_was_killed_starts_over_what_it_left() {
     assert_eq!(sockets(), 0, "a cluster that ends takes its sockets away");
 }
 
-/// The system may take its time to clear away a daemon that was killed; whoever looks after daemons does not wait for that.
+/// The system may need time to end a killed daemon. A service manager may start the next one before that.
 #[test]
-fn daemons_wait_for_those_that_were_there_before_them() {
+fn a_new_daemon_waits_until_the_old_one_releases_the_store() {
     let home = tempfile::tempdir().unwrap();
     let mut lab = Lab::start(home.path(), 2);
     let content = bytes(5, 5_000_000);
@@ -148,16 +148,16 @@ fn every_command_has_help_with_examples() {
     }
 }
 
-/// Where there are hardly more ports than the daemons take, the iods of a cluster that starts again leave the mgr its own.
+/// With few ephemeral ports, the iods of a restarted cluster do not take the port of its mgr.
 #[test]
-fn the_mgr_of_a_cluster_has_its_port_again() {
+fn a_restarted_cluster_gets_the_same_mgr_port() {
     let home = tempfile::tempdir().unwrap();
     let script = "ip link set lo up && echo 40001 40064 > /proc/sys/net/ipv4/ip_local_port_range || exit 9
         exec \"$@\"";
     let run = |listen: &str| {
         let mut command = Command::new("unshare");
         command.args(["--net", "sh", "-c", script, "sh", WEIR, "up", "--listen", listen, "--dir"]).arg(home.path());
-        aloud(&mut command)
+        start_logged(&mut command)
     };
     if !Command::new("unshare").args(["--net", "ip", "link"]).output().is_ok_and(|output| output.status.success()) {
         eprintln!("NOT TESTED: network namespaces need root, unshare(1) and ip(8)");

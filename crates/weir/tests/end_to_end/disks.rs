@@ -1,4 +1,4 @@
-//! Disks that are full or fail: whoever writes there is told, all else goes on, and nothing has to be repaired.
+//! Full and failing disks: writes to the disk fail, all other operations succeed, and no repair is needed.
 
 use crate::cluster::{Cluster, WEIR, fail, ready, stderr_of};
 use crate::lab::{Lab, on_failing_disk};
@@ -8,11 +8,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A small file system in memory, unmounted when dropped.
+/// A small mounted file system. Drop unmounts it.
 pub struct Mounted(PathBuf);
 
 impl Mounted {
-    /// `None` where this process may not mount, as without root or in some containers.
+    /// Returns `None` if this process may not mount, for example without root or in some containers.
     pub fn tmpfs(at: &Path, size: &str) -> Option<Self> {
         let option = format!("size={size}");
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &option, "none"]).arg(at).status();
@@ -23,7 +23,7 @@ impl Mounted {
         None
     }
 
-    /// An ext4 of so many MiB in an image file beside `at`; `None` as for [`Mounted::tmpfs`].
+    /// Mounts an ext4 of this many MiB from an image file beside `at`. Returns `None` as [`Mounted::tmpfs`] does.
     fn ext4(at: &Path, mib: u64) -> Option<Self> {
         let image = at.with_extension("img");
         File::create(&image).unwrap().set_len(mib << 20).unwrap();
@@ -37,12 +37,12 @@ impl Mounted {
         None
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Leaves so many bytes free, taken by a file `name`.
+    /// Fills the disk with a file `name` until this number of bytes is free.
     fn fill(&self, name: &str, free: u64) {
         let stat = rustix::fs::statvfs(&self.0).unwrap();
         let mut left = (stat.f_bavail * stat.f_frsize).saturating_sub(free);
@@ -58,18 +58,18 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Lazily: a test that failed may have left a process in it.
+        // The unmount is lazy, because a failed test may have left a process in it.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 
 #[test]
-fn a_full_iod_fails_who_writes_there_and_nobody_else() {
+fn writes_to_a_full_iod_fail_and_other_writes_succeed() {
     let home = tempfile::tempdir().unwrap();
     let small = home.path().join("iod-1");
     std::fs::create_dir(&small).unwrap();
     let Some(_small) = Mounted::tmpfs(&small, "300m") else { return };
-    // Whole files on one iod each, in turn.
+    // Each file is on one iod. The iods alternate.
     let lab = Lab::start_with(home.path(), 2, &["--stripe-count", "1"]);
     let big = home.path().join("big");
     let mut file = File::create(&big).unwrap();
@@ -96,7 +96,7 @@ fn a_full_iod_fails_who_writes_there_and_nobody_else() {
     assert!(*code == Some(1) && said.contains("no space left") && said.contains("weir df"), "{said}");
     let there: Vec<&str> = ["/one", "/two"].into_iter().filter(|name| name != lost).collect();
     assert_eq!(lab.json(["stat", "--json", there[0]])[0]["size"], 320 << 20);
-    // The copy that failed gives its bytes back, in the background: then there is room again on either iod.
+    // The failed copy is deleted in the background. Then both iods have free space again.
     for name in ["/new-0", "/new-1", "/new-2", "/new-3"] {
         loop {
             let output =
@@ -117,11 +117,11 @@ fn a_full_iod_fails_who_writes_there_and_nobody_else() {
     lab.fsck();
 }
 
-/// Less free space than the mgr leaves on a disk of 256 MiB, and more than removal and recovery need.
+/// Less free space than the mgr requires on a disk of 256 MiB, and more than removal and recovery need.
 const LITTLE: u64 = 6 << 20;
 
 #[test]
-fn a_full_metadata_disk_takes_nothing_new_and_loses_nothing() {
+fn a_full_mgr_disk_refuses_new_names_and_loses_nothing() {
     let home = tempfile::tempdir().unwrap();
     let small = home.path().join("mgr");
     std::fs::create_dir(&small).unwrap();
@@ -142,7 +142,7 @@ fn a_full_metadata_disk_takes_nothing_new_and_loses_nothing() {
             assert_eq!(lab.json(["ls", "--json", "/"]).len(), 2);
         }
     }
-    // Nothing at all is left: a start says so and touches nothing.
+    // With no free space at all, the mgr refuses to start and changes nothing.
     lab.mgr.kill();
     let said = lab.mgr.fail_to_restart();
     assert!(said.contains("no room") && said.contains("nothing is lost"), "{said}");
@@ -156,7 +156,7 @@ fn a_full_metadata_disk_takes_nothing_new_and_loses_nothing() {
 }
 
 #[test]
-fn an_mgr_whose_disk_fails_ends_at_once_and_has_kept_what_it_promised() {
+fn an_mgr_with_a_failing_disk_exits_and_loses_no_acknowledged_change() {
     let home = tempfile::tempdir().unwrap();
     let mut lab = Lab::start(home.path(), 1);
     lab.mgr.kill();
@@ -183,7 +183,7 @@ fn an_mgr_whose_disk_fails_ends_at_once_and_has_kept_what_it_promised() {
 }
 
 #[test]
-fn a_cluster_whose_mgr_fails_goes_down_and_says_so() {
+fn up_exits_with_an_error_when_its_mgr_fails() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(home.path());
     cluster.run(["mkdir", "/kept"]);
@@ -209,15 +209,15 @@ fn a_cluster_whose_mgr_fails_goes_down_and_says_so() {
     cluster.stop();
 }
 
-/// Waits until the mgr has nothing more to do about removed files, and its iods have so much free.
+/// Waits until the mgr has handled all removed files and this many bytes are free.
 fn cleared(status: impl Fn(&str, &str) -> u64, free: u64) {
     while status("work", "orphans") + status("work", "doomed") > 0 || status("mgr", "free_bytes") < free {
         std::thread::yield_now();
     }
 }
 
-/// A disk of this size that one cluster has to itself fills up, and can be cleared.
-fn fills_up_and_is_cleared(home: &Path, mib: u64) {
+/// Fills a disk of this size with one cluster on it, and clears it again.
+fn fill_up_and_clear(home: &Path, mib: u64) {
     let dir = home.join("up");
     let mut cluster = Cluster::start(&dir);
     let before = cluster.counter("mgr", "free_bytes");
@@ -227,7 +227,7 @@ fn fills_up_and_is_cleared(home: &Path, mib: u64) {
     let said = fail(&mut big_copy(), 1);
     assert!(said.contains("no space left") && !said.contains(".weir-cp-"), "{mib}: {said}");
     cleared(|group, name| cluster.counter(group, name), before - (8 << 20));
-    // Files that stay, as many as there is space for.
+    // Stores files until no space is left, and keeps them.
     let part = home.with_extension("part");
     std::fs::write(&part, bytes(1, 4 << 20)).unwrap();
     let copy = |cluster: &Cluster, n: usize| {
@@ -254,30 +254,30 @@ fn fills_up_and_is_cleared(home: &Path, mib: u64) {
 }
 
 #[test]
-fn small_disks_fill_up_and_are_cleared() {
+fn small_tmpfs_disks_can_be_cleared_after_filling_up() {
     let home = tempfile::tempdir().unwrap();
     for mib in [128, 200, 400, 900] {
         let at = home.path().join(format!("tmpfs-{mib}"));
         std::fs::create_dir(&at).unwrap();
         let Some(_disk) = Mounted::tmpfs(&at, &format!("{mib}m")) else { return };
-        fills_up_and_is_cleared(&at, mib);
+        fill_up_and_clear(&at, mib);
     }
 }
 
 #[test]
-fn small_disks_with_ext4_fill_up_and_are_cleared() {
+fn small_ext4_disks_can_be_cleared_after_filling_up() {
     let home = tempfile::tempdir().unwrap();
     for mib in [128, 400] {
         let at = home.path().join(format!("ext4-{mib}"));
         std::fs::create_dir(&at).unwrap();
         let Some(_disk) = Mounted::ext4(&at, mib) else { return };
-        fills_up_and_is_cleared(&at, mib);
+        fill_up_and_clear(&at, mib);
     }
 }
 
-/// A removed file that a killed client had open is measured, fenced and deleted, for which there must be space.
+/// A killed client leaves a removed file open. The mgr measures, fences and deletes it, which needs free space.
 #[test]
-fn what_a_killed_client_leaves_on_a_full_disk_goes() {
+fn a_removed_file_of_a_killed_client_is_deleted_on_a_full_disk() {
     let home = tempfile::tempdir().unwrap();
     let Some(disk) = Mounted::tmpfs(home.path(), "256m") else { return };
     let lab = Lab::start_with(home.path(), 1, &["--lease-secs", "2"]);
@@ -288,7 +288,7 @@ fn what_a_killed_client_leaves_on_a_full_disk_goes() {
     };
     let mut put = lab.weir(["put", "/big"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = put.stdin.take().unwrap();
-    // More than the client holds back, and less than the disk takes.
+    // This is more than the client buffers and less than the disk can hold.
     input.write_all(&vec![7; 160 << 20]).unwrap();
     let name = lab.json(["ls", "-a", "--json", "/"])[0]["path"].as_str().unwrap().to_owned();
     lab.run(["rm", &name]);

@@ -1,5 +1,6 @@
-//! The mgr is killed after it has done what a command asked and before it answers: at every answer that the command waits
-//! for, and what the command then says is true.
+//! Kills of the mgr between a committed change and its answer; the command must still report the true outcome.
+//!
+//! Each command is repeated so that the mgr is killed at every answer that the command waits for.
 
 use crate::lab::Lab;
 use crate::tree::bytes;
@@ -7,14 +8,15 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use std::io::Write;
 use std::process::{Output, Stdio};
 
-/// Runs a command, feeding it `input`, and kills the mgr over answer number `at`; false when it ended before that answer.
-fn run_over(lab: &mut Lab, args: &[&str], input: &[u8], at: u64) -> (Output, bool) {
+/// Runs a command with `input`, and kills the mgr when it sends answer number `at`. Returns false if the command ended
+/// before that answer.
+fn run_with_kill_at(lab: &mut Lab, args: &[&str], input: &[u8], at: u64) -> (Output, bool) {
     lab.mgr.proxy.hold_answers_after(at);
     let mut command = lab.weir(args);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
     let (mut stdin, input) = (child.stdin.take().expect("piped"), input.to_vec());
-    // It may end without reading.
+    // The command may end without reading its input.
     let feeder = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let met = lab.mgr.proxy.wait_for_held_answer(|| child.try_wait().expect("a child").is_some());
     if met {
@@ -28,9 +30,9 @@ fn run_over(lab: &mut Lab, args: &[&str], input: &[u8], at: u64) -> (Output, boo
     (output, met)
 }
 
-/// Runs the command that `args` makes of the number of the answer, once for each of its answers, and has `check` look at
-/// what became of it. The command must end with `code`.
-fn at_every_answer(
+/// Repeats a command with the mgr killed at each of its answers. `prepare` makes the arguments from the number of the
+/// answer, `check` checks the result, and the command must end with `code`.
+fn kill_at_each_answer(
     lab: &mut Lab,
     code: i32,
     input: &[u8],
@@ -40,7 +42,7 @@ fn at_every_answer(
     for at in 0.. {
         let args = prepare(lab, at);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let (output, met) = run_over(lab, &args, input, at);
+        let (output, met) = run_with_kill_at(lab, &args, input, at);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{args:?} over answer {at}: {said}");
         check(lab, at);
@@ -64,26 +66,26 @@ fn links(lab: &Lab, path: &str) -> u64 {
 }
 
 #[test]
-fn names_that_are_made() {
+fn creating_names_reports_the_true_outcome_after_a_lost_answer() {
     let home = tempfile::tempdir().unwrap();
     let mut lab = Lab::start_with(home.path(), 1, &["--lease-secs", "2"]);
     let made = |lab: &Lab, path: String| assert!(exists(lab, &path), "{path}");
     let new = |at| format!("/dir-{at}");
-    at_every_answer(&mut lab, 0, b"", |_, at| words(&["mkdir"], new(at)), |lab, at| made(lab, new(at)));
-    // Taken by somebody else is not made, whatever was lost.
-    at_every_answer(&mut lab, 1, b"", |_, _| words(&["mkdir"], new(0)), |_, _| {});
+    kill_at_each_answer(&mut lab, 0, b"", |_, at| words(&["mkdir"], new(at)), |lab, at| made(lab, new(at)));
+    // A name that existed before is an error, even if the answer was lost.
+    kill_at_each_answer(&mut lab, 1, b"", |_, _| words(&["mkdir"], new(0)), |_, _| {});
     let new = |at| format!("/symlink-{at}");
-    at_every_answer(&mut lab, 0, b"", |_, at| words(&["ln", "-s", "text"], new(at)), |lab, at| made(lab, new(at)));
-    at_every_answer(&mut lab, 1, b"", |_, _| words(&["ln", "-s", "text"], new(0)), |_, _| {});
+    kill_at_each_answer(&mut lab, 0, b"", |_, at| words(&["ln", "-s", "text"], new(at)), |lab, at| made(lab, new(at)));
+    kill_at_each_answer(&mut lab, 1, b"", |_, _| words(&["ln", "-s", "text"], new(0)), |_, _| {});
     lab.put("/file", b"content");
     let new = |at| format!("/link-{at}");
     let counted = |lab: &Lab, at| assert_eq!(links(lab, "/file"), at + 2);
-    at_every_answer(&mut lab, 0, b"", |_, at| words(&["ln", "/file"], new(at)), counted);
+    kill_at_each_answer(&mut lab, 0, b"", |_, at| words(&["ln", "/file"], new(at)), counted);
     lab.fsck();
 }
 
 #[test]
-fn names_that_move_and_go() {
+fn moving_and_removing_report_the_true_outcome_after_a_lost_answer() {
     let home = tempfile::tempdir().unwrap();
     let mut lab = Lab::start_with(home.path(), 1, &["--lease-secs", "2"]);
     let prepare = |lab: &Lab, at| {
@@ -94,9 +96,9 @@ fn names_that_move_and_go() {
         assert!(!exists(lab, &format!("/old-{at}")));
         assert_eq!(lab.run(["cat", &format!("/new-{at}")]), b"content");
     };
-    at_every_answer(&mut lab, 0, b"", prepare, check);
-    at_every_answer(&mut lab, 1, b"", |_, _| words(&["mv", "/nowhere"], "/new-0".into()), |_, _| {});
-    at_every_answer(&mut lab, 1, b"", |_, _| words(&["mv", "-n", "/new-0"], "/new-1".into()), |_, _| {});
+    kill_at_each_answer(&mut lab, 0, b"", prepare, check);
+    kill_at_each_answer(&mut lab, 1, b"", |_, _| words(&["mv", "/nowhere"], "/new-0".into()), |_, _| {});
+    kill_at_each_answer(&mut lab, 1, b"", |_, _| words(&["mv", "-n", "/new-0"], "/new-1".into()), |_, _| {});
     let prepare = |lab: &Lab, at| {
         lab.put(&format!("/old-{at}"), b"other");
         lab.put(&format!("/new-{at}"), b"content");
@@ -106,24 +108,24 @@ fn names_that_move_and_go() {
         assert_eq!(lab.run(["cat", &format!("/old-{at}")]), b"content");
         assert_eq!(lab.run(["cat", &format!("/new-{at}")]), b"other");
     };
-    at_every_answer(&mut lab, 0, b"", prepare, check);
+    kill_at_each_answer(&mut lab, 0, b"", prepare, check);
     let prepare = |lab: &Lab, at| {
         lab.put("/file", b"content");
         lab.run(["ln", "/file", &format!("/second-{at}")]);
         words(&["rm"], "/file".into())
     };
-    // One name is gone, and not two.
+    // Only one name was removed.
     let check = |lab: &Lab, at| {
         assert!(!exists(lab, "/file"));
         assert_eq!(links(lab, &format!("/second-{at}")), 1);
     };
-    at_every_answer(&mut lab, 0, b"", prepare, check);
-    at_every_answer(&mut lab, 1, b"", |_, _| words(&["rm"], "/nowhere".into()), |_, _| {});
+    kill_at_each_answer(&mut lab, 0, b"", prepare, check);
+    kill_at_each_answer(&mut lab, 1, b"", |_, _| words(&["rm"], "/nowhere".into()), |_, _| {});
     lab.fsck();
 }
 
 #[test]
-fn files_that_are_stored() {
+fn storing_files_reports_the_true_outcome_after_a_lost_answer() {
     let home = tempfile::tempdir().unwrap();
     let mut lab = Lab::start_with(home.path(), 2, &["--lease-secs", "2"]);
     let content = bytes(1, 3_000_000);
@@ -131,8 +133,8 @@ fn files_that_are_stored() {
         assert!(lab.run(["cat", &format!("/file-{at}")]) == content);
         assert!(lab.json(["find", "/", "-name", ".weir-cp-*", "--json"]).is_empty());
     };
-    at_every_answer(&mut lab, 0, &content, |_, at| words(&["put"], format!("/file-{at}")), check);
-    // A copy keeps its times, whatever was reported twice.
+    kill_at_each_answer(&mut lab, 0, &content, |_, at| words(&["put"], format!("/file-{at}")), check);
+    // The copy keeps its times, even if the client sent a request twice.
     let local = home.path().join("local");
     std::fs::write(&local, &content).unwrap();
     let old = Timespec { tv_sec: 1_000_000_000, tv_nsec: 7 };
@@ -144,6 +146,6 @@ fn files_that_are_stored() {
         assert!(String::from_utf8(shown).unwrap().contains("modified 2001-09-09"), "{at}");
         assert!(lab.run(["cat", &format!("/copy-{at}")]) == content);
     };
-    at_every_answer(&mut lab, 0, b"", |_, at| words(&["cp", "--quiet", &local], format!("weir:/copy-{at}")), check);
+    kill_at_each_answer(&mut lab, 0, b"", |_, at| words(&["cp", "--quiet", &local], format!("weir:/copy-{at}")), check);
     lab.fsck();
 }

@@ -1,7 +1,8 @@
-//! An attacker machine holds hundreds of connections that stop inside a request, and a client on another machine is served all the same.
+//! A slow-request attack: stalled connections of one machine must not keep clients on other machines from being served.
 //!
-//! Server, attacker and client are network namespaces, because daemons share out buffers and memory by the address of the peer. The
-//! assertions are about answers, counters and memory; times are printed (`--nocapture`) and limited only so that a hang fails.
+//! An attacker machine holds hundreds of connections that stop inside a request. Server, attacker and client are
+//! network namespaces, because the daemons divide buffers and memory by the peer's address. The assertions check
+//! answers, counters and memory. The test prints times (`--nocapture`) and limits them only so that a hang fails.
 
 use crate::cluster::{WEIR, ready, succeed};
 use crate::tree::bytes;
@@ -28,13 +29,13 @@ use wire::rpc::record::{Mark, mark};
 use wire::rpc::{Auth, CallHeader, decode_message};
 use xdr::{Reader, Segments, Writer, Xdr};
 
-/// The address of both daemons. The attacker has 10.78.1.2, the client 10.78.2.2.
+/// The address of both daemons. The attacker has 10.78.1.2, and the client has 10.78.2.2.
 const SERVER: &str = "10.78.0.1";
 const MGR_PORT: u16 = 7549;
 const IOD_PORT: u16 = 7550;
-/// A step that takes longer than this hangs.
+/// A step that takes longer than this counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The memory of a daemon beside payloads: threads, sockets, request headers, what the client uses.
+/// An allowance for memory of a daemon that is not payload: threads, sockets, request headers, and use by the client.
 const BESIDE_PAYLOADS: u64 = 64 << 20;
 const READ: usize = 1 << 20;
 const WRITE: usize = 256 << 10;
@@ -44,7 +45,7 @@ fn full() -> bool {
     std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
 
-/// Three machines, each a network namespace. Dropping it deletes them.
+/// Three machines, each a network namespace. Drop deletes the namespaces.
 struct Network {
     names: [String; 3],
 }
@@ -54,7 +55,7 @@ const ON_ATTACKER: usize = 1;
 const ON_CLIENT: usize = 2;
 
 impl Network {
-    /// `None` when this process may not make namespaces.
+    /// Returns `None` if this process may not create network namespaces.
     fn make() -> Option<Network> {
         let names = ["server", "attacker", "client"].map(|name| format!("weir-flood-{}-{name}", std::process::id()));
         let add = || Command::new("ip").args(["netns", "add", &names[ON_SERVER]]).output();
@@ -79,14 +80,14 @@ impl Network {
         Some(network)
     }
 
-    /// A command on one of the machines.
+    /// Builds a command that runs on one of the machines.
     fn command(&self, machine: usize, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names[machine], program]);
         command
     }
 
-    /// Runs `work` in a new thread on one of the machines. Threads that it starts are there too.
+    /// Runs `work` in a new thread on one of the machines. Threads that `work` starts run on the same machine.
     fn spawn_on<'scope, T: Send + 'scope>(
         &self,
         machine: usize,
@@ -104,7 +105,7 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for name in &self.names {
-            // It fails for a namespace that was never made.
+            // The command fails if the namespace was not created.
             let _ = Command::new("ip").args(["netns", "del", name]).output();
         }
     }
@@ -114,11 +115,11 @@ fn ip(args: &[&str]) {
     succeed(Command::new("ip").args(args));
 }
 
-/// A daemon; killed when dropped.
+/// A daemon. Drop kills the process.
 struct Daemon(Child);
 
 impl Daemon {
-    /// The most memory that was resident at any time, in bytes.
+    /// The peak resident memory (VmHWM) in bytes.
     fn most_memory(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).expect("it runs");
         let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a size");
@@ -128,7 +129,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It may have ended by itself; either way it is gone afterwards.
+        // The daemon may have ended already, so errors are ignored.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -158,13 +159,13 @@ impl Servers<'_> {
         let (mgr_at, iod_at) = (format!("{SERVER}:{MGR_PORT}"), format!("{SERVER}:{IOD_PORT}"));
         let iod = start("iod", &iod_at, &["--unix", "false"]);
         let mgr = start("mgr", &mgr_at, &["--iod", &iod_at]);
-        // Network namespaces share the files of the host, and clients would connect by this socket.
+        // Network namespaces share the host's file system, so clients would connect through this socket.
         std::fs::remove_file(home.join("mgr/mgr.sock")).expect("the socket of the mgr");
         let secret = ClusterFile::load(Path::new(&cluster_file)).expect("a cluster file");
         Servers { network, mgr, iod, secret }
     }
 
-    /// Runs a command in a new process on one of the machines. It must succeed before the patience ends.
+    /// Runs `weir` on one of the machines. The command must succeed within `PATIENCE`.
     fn run(&self, machine: usize, args: &[&str]) -> Vec<u8> {
         let mut command = self.network.command(machine, "timeout");
         command.arg(PATIENCE.as_secs().to_string()).arg(WEIR).args(args).env("WEIR_URL", url());
@@ -197,10 +198,10 @@ fn url() -> String {
     format!("weir://{SERVER}:{MGR_PORT}/")
 }
 
-/// An attack: many connections that send the same beginning of a request.
+/// An attack: many connections that send the same first part of a request.
 struct Attack {
     port: u16,
-    /// Number of connections at a time.
+    /// Number of connections that the attack holds at a time.
     connections: usize,
     /// Each connection first opens a session with this ticket.
     ticket: Option<Ticket>,
@@ -208,18 +209,18 @@ struct Attack {
     beginning: Bytes,
 }
 
-/// Numbers of the attacker's connections.
+/// What happened to the attacker's connections.
 #[derive(Debug, Default)]
 struct Fate {
     made: u64,
     /// Connections that the attacker could not make.
     failed: u64,
-    /// Connections that the daemon ended.
+    /// Connections that the daemon closed.
     ended: u64,
 }
 
 impl Attack {
-    /// Connections with a genuine session and capability that stop inside the payload of a WRITE.
+    /// Connections with a valid session and capability that stop inside the payload of a WRITE.
     fn on_iod(servers: &Servers) -> Attack {
         let id = servers.status("iod")["id"].as_str().and_then(|id| id.parse::<IodId>().ok()).expect("an id");
         let (key, fsid) = (servers.secret.key.of_iod(id), servers.secret.fsid);
@@ -231,7 +232,7 @@ impl Attack {
         let args = WriteArgs { head, data: Segments::from(Bytes::from(vec![7; PAYLOAD_MAX])) };
         let request = request(PROGRAM, VERSION, Procedure::Write as u32, |out| args.encode(out));
         let ticket = Some(key.ticket(fsid, session, expires));
-        // Nearly the whole request: more buffers than the share show in the memory of the iod.
+        // This is nearly the whole request, so buffers beyond the attacker's share show in the memory of the iod.
         Attack { port: IOD_PORT, connections: 640, ticket, beginning: request.slice(..900_000) }
     }
 
@@ -239,7 +240,7 @@ impl Attack {
     fn on_mgr() -> Attack {
         let (program, version, compound) = (100_003, 4, 1);
         let request = request(program, version, compound, |out| out.fixed(&[0; 900_000]));
-        // The mgr counts the announced length, however much has come.
+        // The mgr counts the announced length of a request, not the bytes received so far.
         let sent = if full() { 600_000 } else { 60_000 };
         Attack { port: MGR_PORT, connections: 1200, ticket: None, beginning: request.slice(..sent) }
     }
@@ -259,7 +260,8 @@ impl Attack {
         Ok(stream)
     }
 
-    /// Holds the connections until `over`, and replaces each that the daemon ends. Reports to `stands` when there are enough.
+    /// Holds the connections until `over` is set, and replaces connections that the daemon closes. Sends to `stands`
+    /// when all connections are established.
     fn run(&self, over: &AtomicBool, stands: &Sender<()>) -> Fate {
         let (mut live, mut fate) = (Vec::new(), Fate::default());
         while !over.load(Relaxed) {
@@ -272,7 +274,7 @@ impl Attack {
                 live.push((stream, 0));
             }
             if live.len() == self.connections {
-                // The client waits for the first report only.
+                // The client receives only the first report.
                 let _ = stands.send(());
             }
             let before = live.len();
@@ -283,7 +285,7 @@ impl Attack {
         fate
     }
 
-    /// Sends as many bytes of the beginning as the socket takes. False when the daemon has ended the connection.
+    /// Sends as much of `beginning` as the socket accepts. Returns false if the daemon has closed the connection.
     fn goes_on(&self, stream: &mut TcpStream, sent: &mut usize) -> bool {
         let blocks = |e: &io::Error| e.kind() == ErrorKind::WouldBlock;
         if *sent < self.beginning.len() {
@@ -297,7 +299,7 @@ impl Attack {
     }
 }
 
-/// The record of a call.
+/// Encodes a call as one record.
 fn request(program: u32, version: u32, procedure: u32, args: impl FnOnce(&mut Writer)) -> Bytes {
     let mut out = Writer::new();
     CallHeader { xid: 1, program, version, procedure, cred: Auth::None, verf: Auth::None }.encode(&mut out);
@@ -317,7 +319,7 @@ fn ask<R: Xdr>(stream: &mut TcpStream, procedure: Procedure, args: &impl Xdr) ->
     decode_reply(&mut input).map_err(io::Error::other)?.map_err(io::Error::other)
 }
 
-/// How long each request of the client took, by kind.
+/// The durations of the client's requests, by kind.
 #[derive(Default)]
 struct Times {
     reads: Vec<Duration>,
@@ -332,7 +334,7 @@ fn p99(times: &[Duration]) -> f64 {
     sorted[(sorted.len() * 99 / 100).min(sorted.len() - 1)].as_secs_f64() * 1e3
 }
 
-/// Waits for an answer, which must come before the patience ends and be no error.
+/// Waits for a request, which must succeed within `PATIENCE`.
 async fn answered<T>(what: &str, times: &mut Vec<Duration>, asked: impl Future<Output = client::Result<T>>) -> T {
     let start = Instant::now();
     let answer = tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| panic!("{what}: no answer"));
@@ -340,7 +342,7 @@ async fn answered<T>(what: &str, times: &mut Vec<Duration>, asked: impl Future<O
     answer.unwrap_or_else(|e| panic!("{what}: {e}"))
 }
 
-/// The second machine's client, with a file of its own.
+/// The client on its own machine, with a file.
 struct Client {
     mount: Mount,
     file: File,
@@ -361,7 +363,8 @@ impl Client {
         Client { mount, file, content }
     }
 
-    /// Reads, writes and looks a name up until `span` is over. Every answer must come and be right.
+    /// Reads, writes and looks up a name until `span` has passed. Every request must succeed and every read must return
+    /// the written bytes.
     async fn work(&self, name: &str, span: Duration) -> Times {
         let (mut times, start) = (Times::default(), Instant::now());
         let root = self.mount.root();
@@ -377,7 +380,7 @@ impl Client {
     }
 }
 
-/// Sets a flag when dropped, so that a panic ends the attack too.
+/// Sets a flag when dropped, so that a panic of the client also stops the attack.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -386,25 +389,26 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// An attack on one daemon, and a client that uses that daemon.
+/// An attack on one daemon while a client uses that daemon.
 struct Drill<'a> {
     servers: &'a Servers<'a>,
     attack: Attack,
-    /// The daemon, the policy that makes the client use it, and counters that rise when the daemon holds the attacker back.
+    /// The daemon, the policy that makes the client use this daemon, and the counters that count throttling of the
+    /// attacker.
     daemon: &'a str,
     policy: &'a str,
     held_back: &'a [(&'a str, &'a str)],
 }
 
 impl Drill<'_> {
-    /// Lets the client work undisturbed, and then while the attack stands.
+    /// Runs the client without the attack, and then during the attack.
     fn run(&self) {
         let over = &AtomicBool::new(false);
         let (begin, begun) = channel::<()>();
         let (standing, stands) = channel::<()>();
         std::thread::scope(|scope| {
             let attacker = self.servers.network.spawn_on(ON_ATTACKER, scope, move || {
-                // An error when the client has failed before.
+                // An error here means that the client has failed already.
                 begun.recv().map(|()| self.attack.run(over, &standing))
             });
             let client = self.servers.network.spawn_on(ON_CLIENT, scope, move || {
@@ -434,7 +438,7 @@ impl Drill<'_> {
         [quiet, disturbed]
     }
 
-    /// Processes that connect while the attack stands are served.
+    /// Processes that connect during the attack are served.
     fn newcomer(&self, content: &[u8]) {
         let name = format!("/newcomer-{}", self.daemon);
         assert!(self.servers.run(ON_CLIENT, &["cat", &format!("/{}", self.daemon)]) == content);
@@ -464,7 +468,7 @@ impl Drill<'_> {
 }
 
 #[test]
-fn connections_that_stop_inside_a_request_keep_no_other_machine_out() {
+fn stalled_connections_do_not_block_clients_on_other_machines() {
     let Some(network) = Network::make() else {
         eprintln!("NOT TESTED: network namespaces need root and ip(8)");
         return;
@@ -492,7 +496,8 @@ fn connections_that_stop_inside_a_request_keep_no_other_machine_out() {
         assert!(servers.number("counters", name) > 0, "the client went past the mgr that is attacked");
     }
 
-    // A machine may hold no more than it leaves to the others, so the attacker holds half at most.
+    // The mgr lets one machine hold at most as much memory as it leaves free for others, so the attacker holds at most
+    // half.
     let counted = servers.number("network", "memory_most_bytes");
     assert!(counted <= NET_BYTES_MAX as u64 / 2 + BESIDE_PAYLOADS, "the mgr counted {counted} bytes");
     let shares = [IOD_BUFFERS_MAX * PAYLOAD_MAX / 2, NET_BYTES_MAX / 2];

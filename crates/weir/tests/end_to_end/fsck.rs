@@ -1,4 +1,4 @@
-//! `weir fsck` on damage done to the disks of a cluster that was stopped.
+//! `weir fsck` after damage to the disks of a stopped cluster.
 
 use crate::cluster::{Cluster, WEIR};
 use crate::tree::bytes;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Runs fsck; its exit code, its findings and its summary.
+/// Runs fsck. Returns its exit code, its findings and its summary.
 fn fsck(cluster: &Cluster, options: &[&str]) -> (i32, Vec<Value>, Value) {
     let out = cluster.weir(["fsck", "--json"].iter().chain(options)).output().expect("it runs");
     let text = String::from_utf8(out.stdout).expect("text");
@@ -20,7 +20,7 @@ fn codes(findings: &[Value]) -> Vec<&str> {
     findings.iter().map(|finding| finding["code"].as_str().expect("a code")).collect()
 }
 
-/// Waits until no file is noted as being written: of those the size would be learnt, not found wrong.
+/// Waits until no file has a write intent. For such files fsck would correct the size instead of reporting it.
 fn settled(cluster: &Cluster) {
     while cluster.counter("work", "intents_written") > 0 {}
 }
@@ -42,7 +42,7 @@ fn objects(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn damage_is_found_told_by_exit_codes_and_repaired() {
+fn fsck_reports_damage_by_exit_code_and_repairs_it() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("cluster");
     let cluster = Cluster::start(&dir);
@@ -65,7 +65,7 @@ fn damage_is_found_told_by_exit_codes_and_repaired() {
         let all = objects(&dir);
         all.into_iter().find(|path| path.file_name().is_some_and(|n| n == name.as_str())).expect("an object")
     };
-    // Bytes that nobody told of, and bytes that are lost.
+    // Appends bytes that the mgr does not know, and removes an object.
     let mut object = std::fs::File::options().append(true).open(file_of(long)).unwrap();
     std::io::Write::write_all(&mut object, b"more").unwrap();
     drop(object);
@@ -83,7 +83,7 @@ fn damage_is_found_told_by_exit_codes_and_repaired() {
     let text = String::from_utf8(cluster.weir(["fsck"]).output().unwrap().stdout).unwrap();
     assert!(text.contains("/d/long") && text.contains("2 found, 0 repaired, 2 left"), "{text}");
 
-    // What is lost stays lost until the file goes.
+    // The lost object is reported until the file is removed.
     let (code, findings, _) = fsck(&cluster, &["--repair"]);
     assert_eq!(code, 4, "{findings:?}");
     assert!(findings.iter().any(|f| f["code"] == "object-beyond" && f["outcome"] == "repaired"), "{findings:?}");
@@ -93,7 +93,7 @@ fn damage_is_found_told_by_exit_codes_and_repaired() {
     let (code, findings, _) = fsck(&cluster, &[]);
     assert_eq!((code, codes(&findings)), (0, vec![]));
 
-    // Once more, with nothing that cannot be repaired.
+    // The same again, with damage that fsck can repair.
     settled(&cluster);
     cluster.stop();
     let mut object = std::fs::File::options().append(true).open(file_of(long)).unwrap();
@@ -106,7 +106,7 @@ fn damage_is_found_told_by_exit_codes_and_repaired() {
 }
 
 #[test]
-fn a_cluster_that_cannot_be_asked_is_not_called_clean() {
+fn fsck_fails_if_the_mgr_is_unreachable() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut command = Command::new(WEIR);
     command.args(["fsck", "--connect-timeout", "1", &format!("weir://{nobody}")]);
@@ -114,9 +114,9 @@ fn a_cluster_that_cannot_be_asked_is_not_called_clean() {
     assert_eq!(out.status.code(), Some(8), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// Each object of an ordinary file, removed or truncated: what is read is right or an error.
+/// Removes or truncates each object of an ordinary file in turn. A read must return the right bytes or an error.
 #[test]
-fn no_lost_object_reads_as_zeros() {
+fn a_lost_or_truncated_object_does_not_read_as_zeros() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("cluster");
     let mut cluster = Cluster::start_with(&dir, &["--iods", "3"]);
@@ -125,7 +125,7 @@ fn no_lost_object_reads_as_zeros() {
     for round in 0..6 {
         let name = format!("/f{round}");
         cluster.put(&name, &first, &[]);
-        // Also what is put in place of it, and is shorter.
+        // The same holds for a shorter file that replaces the first.
         let content = if round % 2 == 0 { &first } else { &second };
         cluster.put(&name, content, &[]);
         settled(&cluster);

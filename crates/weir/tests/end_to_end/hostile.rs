@@ -1,4 +1,4 @@
-//! Servers that send false answers, and other users of the machine that change what a command works on.
+//! Hostile environments: an mgr that returns invalid names, and local users who swap symlinks during a copy.
 
 use crate::cluster::{Cluster, fail};
 use crate::lab::Lab;
@@ -16,7 +16,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_name_with_a_slash_from_the_mgr_leads_nowhere() {
+fn a_name_with_a_slash_from_the_mgr_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let lab = Lab::start(home.path(), 1);
     lab.run(["mkdir", "/tree"]);
@@ -37,7 +37,7 @@ fn a_name_with_a_slash_from_the_mgr_leads_nowhere() {
     assert_eq!(lab.run(["cat", "/tree/qwertzuiopas"]), b"content");
 }
 
-/// Everything below a directory that a copy into it would change: names, modes and times.
+/// All entries below a directory with what a copy into it would change: paths, modes and ctimes.
 fn state(dir: &Path) -> Vec<(PathBuf, u32, (i64, i64))> {
     let mut all = Vec::new();
     let mut waiting = vec![dir.to_owned()];
@@ -52,7 +52,7 @@ fn state(dir: &Path) -> Vec<(PathBuf, u32, (i64, i64))> {
     all
 }
 
-/// A tree in Weir with files in each of the directories, which are returned: `tree` and two levels below it.
+/// Copies a tree with files in each directory into Weir. Returns the directories: `tree` and two levels below it.
 fn tree(cluster: &Cluster, home: &Path) -> Vec<String> {
     let source = home.join("source");
     let mut dirs = vec!["tree".to_owned()];
@@ -74,7 +74,7 @@ fn tree(cluster: &Cluster, home: &Path) -> Vec<String> {
     dirs
 }
 
-/// Directories outside of every target, with the names of those in the tree.
+/// Makes directories outside all targets, named like the directories of the tree.
 fn outside(home: &Path) -> PathBuf {
     let outside = home.join("outside");
     (0..4).for_each(|i| std::fs::create_dir_all(outside.join(format!("d{i}/e{i}"))).unwrap());
@@ -83,7 +83,7 @@ fn outside(home: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_copy_out_follows_no_symlink_in_its_target() {
+fn a_copy_to_a_local_target_follows_no_symlink_below_the_target() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start_with(&home.path().join("store"), &["--iods", "1"]);
     let dirs = tree(&cluster, home.path());
@@ -94,14 +94,14 @@ fn a_copy_out_follows_no_symlink_in_its_target() {
         let link = target.path().join(planted);
         std::fs::create_dir_all(link.parent().unwrap()).unwrap();
         symlink(&outside, &link).unwrap();
-        // The target itself may be reached through a symlink.
+        // The path of the target itself may contain a symlink.
         let way = target.path().with_extension("way");
         symlink(target.path(), &way).unwrap();
         let said = fail(&mut cluster.weir(["cp", "-r", "weir:/tree", way.to_str().unwrap()]), 1);
         let named = way.join(planted);
         assert!(said.contains(named.to_str().unwrap()), "{said}");
         assert!(said.contains("the name is taken by a symlink"), "{said}");
-        // Everything else was copied.
+        // The copy must have copied the rest of the tree.
         for dir in dirs.iter().filter(|dir| !dir.starts_with(planted)) {
             assert_eq!(std::fs::read(target.path().join(dir).join("linked")).unwrap(), b"content", "{dir}");
         }
@@ -111,10 +111,10 @@ fn a_copy_out_follows_no_symlink_in_its_target() {
     cluster.stop();
 }
 
-/// Exchanges a directory of a target and a symlink, or these two back.
+/// Exchanges a directory of a target and a symlink. A second call undoes the exchange.
 ///
 /// # Errors
-/// When the directory is not there, or its parent is a symlink at the moment.
+/// If the directory does not exist, or a parent of it is a symlink now.
 fn swap(target: &Path, dir: &str, link: &Path) -> rustix::io::Result<()> {
     let (parent, name) = dir.rsplit_once('/').unwrap_or((".", dir));
     let target = rustix::fs::open(target, OFlags::PATH, Mode::empty())?;
@@ -123,7 +123,7 @@ fn swap(target: &Path, dir: &str, link: &Path) -> rustix::io::Result<()> {
 }
 
 #[test]
-fn symlinks_that_are_planted_while_a_copy_runs_lead_nowhere() {
+fn a_copy_follows_no_symlink_that_is_swapped_in_while_it_runs() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start_with(&home.path().join("store"), &["--iods", "1"]);
     let dirs = tree(&cluster, home.path());
@@ -160,7 +160,7 @@ fn symlinks_that_are_planted_while_a_copy_runs_lead_nowhere() {
             }
         }
     });
-    // Nothing disturbs the next copy.
+    // Without swaps, the next copy succeeds.
     std::fs::remove_dir_all(&target).unwrap();
     std::fs::create_dir(&target).unwrap();
     cluster.run(["cp", "-r", "--quiet", "weir:/tree", target.to_str().unwrap()]);

@@ -1,4 +1,4 @@
-//! Copies that are stopped or killed: no half file under its final name, nothing lost that was there.
+//! Copies that are stopped or killed: no partial file gets its final name, and existing files keep their data.
 
 use crate::cluster::{Cluster, signal, stderr_of};
 use crate::tree::bytes;
@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Stdio};
 
 const BIG: u64 = 512 << 20;
 
-/// A file that takes long enough to be caught in the middle of a copy.
+/// Makes a file whose copy takes long enough to be interrupted.
 fn big_file(dir: &Path) {
     let piece = bytes(1, 1 << 20);
     let mut file = std::fs::File::create(dir.join("big")).unwrap();
@@ -21,9 +21,9 @@ fn temporaries(cluster: &Cluster) -> usize {
     cluster.json(["find", "/", "-name", ".weir-cp-*", "--json"]).len()
 }
 
-/// Starts a transfer into `/file` that ends only when it is told to: its input stays open.
+/// Starts `weir put /file` with an input that stays open, so that the transfer does not end.
 ///
-/// The input is returned beside it, as waiting for a child closes the one that it still holds.
+/// Returns the input as well, because waiting for a child closes the input that the child object still holds.
 fn endless_put(cluster: &Cluster) -> (Child, ChildStdin) {
     let mut child =
         cluster.weir(["put", "/file"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
@@ -36,7 +36,7 @@ fn endless_put(cluster: &Cluster) -> (Child, ChildStdin) {
 }
 
 #[test]
-fn an_interrupted_put_leaves_nothing_and_the_old_file() {
+fn an_interrupted_put_removes_its_temporary_file_and_keeps_the_old_file() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(home.path());
     cluster.put("/file", b"old", &[]);
@@ -49,7 +49,7 @@ fn an_interrupted_put_leaves_nothing_and_the_old_file() {
 }
 
 #[test]
-fn a_killed_put_leaves_a_temporary_name_and_the_old_file() {
+fn a_killed_put_leaves_a_temporary_file_and_keeps_the_old_file() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(home.path());
     cluster.put("/file", b"old", &[]);
@@ -67,7 +67,7 @@ fn a_killed_put_leaves_a_temporary_name_and_the_old_file() {
 }
 
 #[test]
-fn a_cluster_killed_without_warning_keeps_what_was_acknowledged() {
+fn a_killed_cluster_keeps_acknowledged_changes() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(home.path());
     let content = bytes(4, 3_000_000);
@@ -80,7 +80,7 @@ fn a_cluster_killed_without_warning_keeps_what_was_acknowledged() {
 }
 
 #[test]
-fn a_transfer_survives_a_cluster_killed_in_the_middle() {
+fn put_continues_after_the_cluster_is_killed_and_restarted() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(home.path());
     let (mut child, mut input) = endless_put(&cluster);
@@ -96,9 +96,10 @@ fn a_transfer_survives_a_cluster_killed_in_the_middle() {
     cluster.stop();
 }
 
-/// Makes a copy of a large file into or out of the cluster and sends it a signal while its temporary name is there; it
-/// must end with `code`. `undo` removes what stands under the final name, if anything does: then the copy was done before
-/// the signal came, and another one is made.
+/// Starts a copy of a large file into or out of the cluster, and sends a signal while its temporary name exists.
+///
+/// The copy must end with `code`. `undo` removes the file with the final name and returns whether it existed. In this
+/// case the copy had finished before the signal, and the test tries again.
 fn stop_copy(
     cluster: &Cluster,
     (from, to): (&str, &str),
@@ -130,7 +131,7 @@ fn local_temporaries(dir: &Path) -> usize {
 }
 
 #[test]
-fn stopped_copies_leave_no_half_files() {
+fn interrupted_copies_leave_no_partial_files() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&home.path().join("store"));
     let out = home.path().join("out");
@@ -162,7 +163,7 @@ fn stopped_copies_leave_no_half_files() {
         stop_copy(&cluster, ("weir:/whole", &into), (kill, code), || local_temporaries(&out) > 0, remove);
         assert_eq!(local_temporaries(&out), usize::from(code.is_none()));
     }
-    // The same command again finishes the work.
+    // A repeated command completes the copy.
     cluster.run(["cp", "--quiet", &local, "weir:/big"]);
     assert_eq!(cluster.json(["stat", "--json", "/big"])[0]["size"], BIG);
     cluster.stop();

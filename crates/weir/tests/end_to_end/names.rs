@@ -1,4 +1,4 @@
-//! Commands that make, move, link and remove names.
+//! Commands that create, move, link and remove names.
 
 use crate::cluster::{Cluster, fail};
 use serde_json::Value;
@@ -9,7 +9,7 @@ fn names(cluster: &Cluster, dir: &str) -> Vec<String> {
 }
 
 #[test]
-fn names_are_made_moved_linked_and_removed() {
+fn mkdir_mv_ln_rm_and_ls_handle_names_as_documented() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start_with(home.path(), &["--iods", "1"]);
     cluster.run(["mkdir", "-p", "/a/b/c", "/a/b"]);
@@ -24,7 +24,7 @@ fn names_are_made_moved_linked_and_removed() {
     assert_eq!(cluster.json(["stat", "--json", "/a/sticky"])[0]["mode"], "1750");
     cluster.run(["mv", "/a/file", "/a/b/soft", "/a/b/c"]);
     assert_eq!(names(&cluster, "/a/b/c"), ["file", "soft"]);
-    // Two names of one file: as POSIX has it, renaming one over the other changes nothing.
+    // Both are names of one file. POSIX requires that renaming one over the other changes nothing.
     cluster.run(["mv", "/a/b/c/file", "/a/b/file"]);
     assert_eq!(names(&cluster, "/a/b"), ["c", "file"]);
     cluster.run(["mv", "-T", "/a/b", "/moved"]);
@@ -64,7 +64,7 @@ fn names_are_made_moved_linked_and_removed() {
         let said = fail(&mut cluster.weir(&args), code);
         assert!(said.contains(part), "{args:?}: {said}");
     }
-    // What fails does not keep the rest from being done.
+    // After a failure with one name, the command still handles the others.
     fail(&mut cluster.weir(["rm", "/none", "/moved/file"]), 1);
     assert_eq!(names(&cluster, "/moved"), ["c"]);
     cluster.run(["rm", "-f", "/none"]);

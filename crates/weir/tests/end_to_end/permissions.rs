@@ -1,4 +1,4 @@
-//! What other users of the machine can reach of a cluster: its sockets, and nothing else.
+//! Permissions of stores and clusters: other users of the machine can reach the sockets of a cluster, and nothing else.
 
 use crate::cluster::{Cluster, WEIR, ready, signal, succeed};
 use serde_json::Value;
@@ -7,14 +7,14 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-/// The binary, run with an umask that takes nothing away.
+/// The binary, run with umask 0.
 fn weir(args: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "umask 0; exec \"$0\" \"$@\"", WEIR]).args(args).env_remove("WEIR_URL");
     command
 }
 
-/// Everything in a directory and below it, the directory first.
+/// A directory and everything below it, the directory first.
 fn everything(dir: &Path) -> Vec<PathBuf> {
     let mut found = vec![dir.to_owned()];
     let mut next = 0;
@@ -27,7 +27,7 @@ fn everything(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Asserts that others can do nothing in a directory that was made by `weir` but walk to its sockets, which are returned.
+/// Asserts that other users can only walk to the sockets in a directory made by `weir`. Returns the sockets.
 fn assert_private(made: &Path) -> Vec<PathBuf> {
     let all = everything(made);
     let is_socket = |path: &&PathBuf| path.symlink_metadata().unwrap().file_type().is_socket();
@@ -41,7 +41,7 @@ fn assert_private(made: &Path) -> Vec<PathBuf> {
     sockets
 }
 
-/// Lets everybody read a directory and what is in it, as an earlier version or a careless copy may have.
+/// Makes a directory and its entries readable for all users, as an earlier version or a careless copy may have done.
 fn widen(made: &Path) {
     for path in fs::read_dir(made).unwrap().map(|entry| entry.unwrap().path()).chain([made.to_owned()]) {
         let mode = if path.is_dir() { 0o755 } else { 0o644 };
@@ -49,7 +49,7 @@ fn widen(made: &Path) {
     }
 }
 
-/// Starts a daemon that says on standard output when it is ready, with its log in a file.
+/// Starts a daemon with its log in a file. Returns its ready message from standard output.
 fn start(args: &[&str], log: &Path) -> (Child, Value) {
     let log = File::options().create(true).append(true).open(log).unwrap();
     ready(weir(args).args(["--listen", "127.0.0.1:0"]).stderr(log))
@@ -60,14 +60,14 @@ fn stop(mut child: Child) {
     assert!(child.wait().unwrap().success());
 }
 
-/// How many lines of a log say that permissions were taken away.
+/// Number of log lines that report removed permissions.
 fn narrowed(log: &Path) -> usize {
     let said = fs::read_to_string(log).unwrap();
     said.lines().filter(|line| line.contains("other users had permissions")).count()
 }
 
 #[test]
-fn stores_are_their_owners_alone() {
+fn only_the_owner_can_access_the_stores_of_daemons() {
     let home = tempfile::tempdir().unwrap();
     let path = |name: &str| home.path().join(name).to_str().unwrap().to_owned();
     let (mgr, iod, cluster_file, log) = (path("mgr"), path("iod"), path("cluster.toml"), home.path().join("log"));
@@ -103,14 +103,14 @@ fn stores_are_their_owners_alone() {
         for made in [&dump, &cluster_file, &ready_file] {
             assert_private(Path::new(made));
         }
-        // Nobody listens in it yet, and a mgr that is started there makes its socket.
+        // Other users may enter the restored directory, because an mgr that starts there makes its socket in it.
         let (dir, files) = (fs::metadata(&restored).unwrap(), everything(Path::new(&restored)));
         assert_eq!(dir.mode() & 0o777 & !0o711, 0);
         assert!(files[1..].iter().all(|file| file.symlink_metadata().unwrap().mode() & 0o077 == 0), "{files:?}");
         stop(mgr_child);
         stop(iod_child);
         assert_eq!(narrowed(&log), narrowings, "{}", fs::read_to_string(&log).unwrap());
-        // A line of each daemon at its next start.
+        // Each daemon logs one line at its next start.
         widen(Path::new(&mgr));
         widen(Path::new(&iod));
         narrowings += 2;
@@ -118,7 +118,7 @@ fn stores_are_their_owners_alone() {
 }
 
 #[test]
-fn a_cluster_of_one_process_is_its_owners_alone() {
+fn only_the_owner_can_access_the_directory_of_weir_up() {
     let home = tempfile::tempdir().unwrap();
     let (dir, log) = (home.path().join("above/cluster"), home.path().join("log"));
     for round in 0..2 {
@@ -140,7 +140,7 @@ fn a_cluster_of_one_process_is_its_owners_alone() {
         let made = dir.join("cluster");
         widen(&made);
         ["mgr", "iod-0", "iod-1"].iter().for_each(|name| widen(&made.join(name)));
-        // That one is refused if others can read it.
+        // The cluster refuses to start if other users can read this file.
         fs::set_permissions(made.join("cluster.toml"), Permissions::from_mode(0o600)).unwrap();
     }
 }

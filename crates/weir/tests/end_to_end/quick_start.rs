@@ -1,19 +1,20 @@
-//! The quick start of README.md, run as it stands there, in namespaces of its own.
+//! The quick start of README.md, run in separate network and mount namespaces.
 
 use crate::cluster::WEIR;
 use std::path::Path;
 use std::process::Command;
 
-/// The commands in the section "Quick start".
+/// The commands of the section "Quick start".
 fn commands(readme: &str) -> Vec<&str> {
     let section =
         readme.split("\n## ").find(|section| section.starts_with("Quick start\n")).expect("the section is there");
     section.lines().filter_map(|line| line.strip_prefix("$ ")).collect()
 }
 
-/// The port of the README is free in a network namespace, and nothing is mounted at its directory in a mount namespace.
+/// In the new network namespace the README's port is free. In the new mount namespace nothing is mounted at its
+/// directory.
 #[test]
-fn the_quick_start_works() {
+fn the_commands_of_the_readme_quick_start_succeed() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         eprintln!("not run: it needs root and FUSE");
         return;
@@ -26,12 +27,13 @@ fn the_quick_start_works() {
     std::fs::create_dir_all(home.path().join("project/below")).unwrap();
     std::fs::write(home.path().join("project/data.bin"), vec![7; 3_000_000]).unwrap();
     std::fs::write(home.path().join("project/below/small"), "small").unwrap();
-    // In place of the build: the program under test. The cluster and the mount end with the shell.
+    // The test uses the binary under test instead of the build step. When the shell exits, it stops the mount and the
+    // cluster.
     let begin = "set -e; ip link set lo up; mount -t tmpfs none /mnt
         trap 'umount /mnt/weir || true; kill %1; wait %1 || true' EXIT";
     let bin = Path::new(WEIR).parent().unwrap().display().to_string();
     let steps = commands[1..].join("\n").replace("$PWD/target/release", &bin);
-    // A reader types the next command when the cluster has said that it listens.
+    // A reader types the next command after the cluster has printed that it listens.
     let steps = steps.replace("weir up &", "weir up &\nuntil weir ls / > /dev/null 2>&1; do kill -0 %1; done");
     let mut shell = Command::new("unshare");
     shell.args(["--net", "--mount", "bash", "-c", &format!("{begin}\n{steps}")]).current_dir(home.path());

@@ -1,4 +1,4 @@
-//! Trees of a real system and one large file, in and out again. Run by `cargo xtask bench tree`.
+//! Copies of real directory trees and one large file into Weir and back, run by `cargo xtask bench tree`.
 
 use crate::cluster::Cluster;
 use crate::tree;
@@ -35,7 +35,7 @@ fn large_file(path: &Path) {
 
 #[test]
 #[ignore = "moves gigabytes; cargo xtask bench tree runs it"]
-fn real_trees_and_a_large_file_come_back_as_they_were() {
+fn real_trees_and_a_large_file_survive_a_round_trip() {
     let home = tempfile::tempdir().unwrap();
     let (store, back) = (home.path().join("store"), home.path().join("back"));
     std::fs::create_dir(&back).unwrap();

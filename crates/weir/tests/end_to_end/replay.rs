@@ -1,4 +1,4 @@
-//! Traces: made, replayed on Weir and on a local directory, and checked.
+//! `weir replay`: generated traces, replayed on Weir and on a local directory, and verified.
 
 use crate::cluster::{Cluster, WEIR, fail, succeed};
 use serde_json::Value;
@@ -14,7 +14,7 @@ fn make(file: &Path, args: &[&str]) {
 }
 
 #[test]
-fn a_trace_gives_the_same_files_everywhere() {
+fn replay_gives_the_same_result_on_weir_and_a_local_directory() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&home.path().join("up"));
     let trace = home.path().join("trace");
@@ -33,7 +33,7 @@ fn a_trace_gives_the_same_files_everywhere() {
 }
 
 #[test]
-fn counters_tell_which_way_bytes_went() {
+fn replay_counts_bytes_on_the_direct_path_and_the_mgr_path() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(home.path());
     let strided = ["--generate", "strided", "--clients", "4", "--count", "64"];
@@ -59,7 +59,7 @@ fn counters_tell_which_way_bytes_went() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_with_its_line() {
+fn replay_refuses_a_malformed_trace_and_names_the_line() {
     let home = tempfile::tempdir().unwrap();
     let trace = home.path().join("trace");
     let on = home.path().to_str().unwrap();

@@ -1,4 +1,4 @@
-//! Trees in, cluster restarted, trees out: identical.
+//! Round trips of a directory tree: copied in, cluster restarted, copied out, and compared.
 
 use crate::cluster::Cluster;
 use crate::tree;
@@ -12,7 +12,7 @@ fn cp(cluster: &Cluster, args: &[&OsStr]) -> serde_json::Value {
 }
 
 #[test]
-fn a_tree_survives_the_way_in_a_restart_and_the_way_out() {
+fn a_tree_is_unchanged_after_cp_in_a_restart_and_cp_out() {
     let home = tempfile::tempdir().unwrap();
     let (source, back) = (home.path().join("source"), home.path().join("back"));
     tree::make(&source);
@@ -37,7 +37,7 @@ fn a_tree_survives_the_way_in_a_restart_and_the_way_out() {
     let again = home.path().join("again");
     cp(&cluster, &[OsStr::new("weir:/copy"), again.as_os_str()]);
     tree::assert_same(&source, &again);
-    // Over what is there already: the same again, nothing left behind.
+    // A copy over an existing tree gives the same tree and leaves no temporary names.
     cp(&cluster, &[source.as_os_str(), OsStr::new("weir:/")]);
     assert!(cluster.json(["find", "/", "-name", ".weir-cp-*", "--json"]).is_empty());
     cp(&cluster, &[OsStr::new("-T"), OsStr::new("weir:/source"), again.as_os_str()]);
@@ -45,7 +45,7 @@ fn a_tree_survives_the_way_in_a_restart_and_the_way_out() {
     cluster.stop();
 }
 
-/// ls, find, du and stat agree with the tree that was copied.
+/// Checks that ls, find, du and stat agree with the tree that was copied.
 fn looks_like(cluster: &Cluster, source: &Path) {
     let all = tree::paths(source);
     let found = cluster.json(["find", "/source", "--json"]);

@@ -1,4 +1,4 @@
-//! Disks that go bad under a running cluster: reads fail instead of lying, and a scrub says where.
+//! Damage on the disks of a running cluster: reads return errors instead of wrong bytes, and a scrub reports the place.
 
 use crate::cluster::{Cluster, fail};
 use serde_json::Value;
@@ -6,12 +6,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes before those of an object in its file.
+/// Size of the header before the bytes of an object in its file.
 const HEAD: u64 = 4096;
-/// What the files are striped by.
+/// The stripe unit of the files.
 const UNIT: usize = 64 << 10;
 
-/// The object files of the iods below `home` for an inode, and how much is in them.
+/// The object files of an inode on the iods below `home`.
 fn objects(home: &Path, inode: u64) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![home.to_owned()];
@@ -46,7 +46,7 @@ fn cluster(home: &Path, options: &[&str]) -> Cluster {
     cluster
 }
 
-/// Scrubs, and answers what was found.
+/// Runs a scrub that must end with this exit code. Returns its report.
 fn scrub(cluster: &Cluster, code: i32) -> Value {
     let output = cluster.weir(["scrub", "--json"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -60,14 +60,14 @@ fn inode(cluster: &Cluster, path: &str) -> u64 {
     cluster.json(["stat", "--json", path]).remove(0)["inode"].as_u64().unwrap()
 }
 
-/// Where in the file `offset` of the object with this number of stripe is; stripes are dealt out to three iods.
-fn files_byte(index: u64, offset: u64) -> u64 {
+/// The offset in the file of byte `offset` of the object with this index. Files are striped over three iods.
+fn offset_in_file(index: u64, offset: u64) -> u64 {
     let unit = UNIT as u64;
     (offset / unit * 3 + index) * unit + offset % unit
 }
 
 #[test]
-fn a_flipped_bit_is_an_error_and_a_scrub_names_file_and_bytes() {
+fn a_flipped_bit_fails_reads_and_scrub_reports_file_and_range() {
     let home = tempfile::tempdir().unwrap();
     let cluster = cluster(home.path(), &["--block-checksums"]);
     cluster.run(["mkdir", "-p", "/some/where"]);
@@ -82,7 +82,7 @@ fn a_flipped_bit_is_an_error_and_a_scrub_names_file_and_bytes() {
     flip(&objects[1], 70_000);
     let said = fail(&mut cluster.weir(["cat", "/some/where/file"]), 1);
     let block = 70_000 / 4096 * 4096;
-    let bytes = |index| format!("bytes {} to {}", files_byte(index, block), files_byte(index, block) + 4095);
+    let bytes = |index| format!("bytes {} to {}", offset_in_file(index, block), offset_in_file(index, block) + 4095);
     assert!(said.contains("/some/where/file") && (0..3).any(|index| said.contains(&bytes(index))), "{said}");
     for direct in [&[][..], &["--no-direct"]] {
         let output = cluster.weir(["cat", "/some/where/file"]).args(direct).output().unwrap();
@@ -96,16 +96,16 @@ fn a_flipped_bit_is_an_error_and_a_scrub_names_file_and_bytes() {
     let finding = &report["findings"][0];
     assert_eq!((&finding["paths"][0]["path"], &finding["damage"]), (&"/some/where/file".into(), &"checksum".into()));
     let start = finding["ranges"][0][0].as_u64().unwrap();
-    assert!((0..3).any(|index| files_byte(index, block) == start), "{finding}");
+    assert!((0..3).any(|index| offset_in_file(index, block) == start), "{finding}");
     assert_eq!(finding["ranges"][0][1].as_u64(), Some(4096));
-    // All of the file but these bytes can still be had.
+    // All bytes before the damage can still be read.
     let rest = cluster.run(["get", "/some/where/file", "--offset", "0", "--length", &start.to_string()]);
     assert!(content().starts_with(&rest) && rest.len() as u64 == start);
     let told = cluster.weir(["scrub", "--status"]).output().unwrap();
     let told = String::from_utf8(told.stdout).unwrap();
     assert!(told.contains(&format!("/some/where/file: bytes {start}-{}", start + 4095)), "{told}");
 
-    // Stored anew it is well again; the old file may still be there, without a name.
+    // A file that is stored again has no damage. The old file may still exist without a name.
     cluster.put("/some/where/file", &content(), &[]);
     assert_eq!(cluster.run(["cat", "/some/where/file"]), content());
     let output = cluster.weir(["scrub"]).output().unwrap();
@@ -114,7 +114,7 @@ fn a_flipped_bit_is_an_error_and_a_scrub_names_file_and_bytes() {
 }
 
 #[test]
-fn a_head_that_goes_bad_is_found_without_checksums_too() {
+fn scrub_finds_a_damaged_object_header_without_checksums() {
     let home = tempfile::tempdir().unwrap();
     let cluster = cluster(home.path(), &[]);
     cluster.put("/file", &content(), &[]);
@@ -137,7 +137,7 @@ fn a_slow_scrub_survives_a_restart_and_can_be_cancelled() {
     let cluster = cluster(home.path(), &[]);
     assert!(cluster.text(["scrub", "--status"]).contains("no scrub yet"));
     cluster.put("/file", &content(), &[]);
-    // Slow enough never to end by itself.
+    // At this rate the scrub does not end during the test.
     cluster.run(["scrub", "--rate", "64K", "--no-wait"]);
     fail(&mut cluster.weir(["scrub"]), 1);
     let status = |cluster: &Cluster| cluster.json(["scrub", "--status", "--json"]).remove(0);

@@ -1,18 +1,18 @@
-//! The examples of docs/SEMANTICS.md, run as they stand there.
+//! The examples of docs/SEMANTICS.md, run unchanged.
 
 use crate::cluster::{Cluster, WEIR};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A command line, and what it says with its exit code.
+/// A command line with its expected output and exit code.
 struct Example {
     command: String,
     said: String,
 }
 
-/// Everything in fenced blocks: lines that begin with `$ ` are commands, those below are what they say; `! N` is an exit
-/// code other than 0.
+/// The examples in fenced blocks. A line that begins with `$ ` is a command, and the lines below are its output. `! N`
+/// is an exit code other than 0.
 fn examples(markdown: &str) -> Vec<Example> {
     let mut found: Vec<Example> = Vec::new();
     let blocks = markdown.split("\n```\n").skip(1).step_by(2);
@@ -26,9 +26,9 @@ fn examples(markdown: &str) -> Vec<Example> {
     found
 }
 
-/// Other pages have no commands after `$`, which nobody would run.
+/// Other pages have no commands after `$ `, because no test would run them.
 #[test]
-fn only_these_examples_begin_with_a_prompt() {
+fn only_the_semantics_page_has_commands_with_a_prompt() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let pages = std::fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path());
     let has_prompt = |page: &PathBuf| page.is_file() && std::fs::read_to_string(page).unwrap().contains("\n$ ");
@@ -37,7 +37,7 @@ fn only_these_examples_begin_with_a_prompt() {
 }
 
 #[test]
-fn what_is_promised_happens() {
+fn the_examples_of_the_semantics_page_give_their_output() {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/SEMANTICS.md")).unwrap();
     let examples = examples(&text);
     assert!(examples.len() >= 7, "examples are found");
@@ -53,7 +53,7 @@ fn what_is_promised_happens() {
         if let Some(code) = output.status.code().filter(|code| *code != 0) {
             found += &format!("! {code}\n");
         }
-        // Hints on what to do next may change; what failed may not.
+        // Lines with hints on what to do next may change, so they are not compared.
         found = found.lines().filter(|line| !line.starts_with("      ")).map(|line| format!("{line}\n")).collect();
         assert_eq!(found, said, "$ {command}");
     }

@@ -1,4 +1,4 @@
-//! A tree with everything that a copy may lose, and a comparison that notices.
+//! A test tree with everything that a copy could lose, and a comparison of two trees.
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags};
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Bytes that look random and are always the same.
+/// Deterministic pseudorandom bytes.
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -122,7 +122,7 @@ fn modes_and_xattrs(top: &Path) {
     }
 }
 
-/// Gives everything times of its own, directories included, deepest first.
+/// Sets distinct times on every file and directory, deepest first.
 fn times(top: &Path) {
     let mut all = paths(top);
     all.reverse();
@@ -134,7 +134,7 @@ fn times(top: &Path) {
     }
 }
 
-/// Everything below `top` and `top` itself, parents first, sorted.
+/// `top` and everything below it, parents before their entries, the entries of a directory sorted.
 pub fn paths(top: &Path) -> Vec<PathBuf> {
     let mut out = vec![top.to_owned()];
     let mut next = 0;
@@ -162,7 +162,7 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     .collect()
 }
 
-/// Everything about a tree that a copy keeps, path by path; contents as checksums by run, so that huge holes cost nothing.
+/// A description of each path with everything that a copy keeps, except file contents.
 fn describe(top: &Path) -> BTreeMap<PathBuf, String> {
     let mut first_names: BTreeMap<(u64, u64), PathBuf> = BTreeMap::new();
     let mut all = paths(top);
@@ -185,7 +185,7 @@ fn describe(top: &Path) -> BTreeMap<PathBuf, String> {
             }
             if meta.is_file() {
                 let first = first_names.entry((meta.dev(), meta.ino())).or_insert_with(|| name.clone());
-                // Names outside the tree are not copied, so it is not the number of links that must be the same.
+                // The number of links may differ, because names outside the tree are not copied.
                 text += &format!(" size {} same as {first:?}", meta.size());
             }
             (name, text)
@@ -202,7 +202,7 @@ pub fn assert_same(left: &Path, right: &Path) {
     let extra: Vec<_> = right_all.keys().filter(|path| !left_all.contains_key(*path)).collect();
     assert!(extra.is_empty(), "{extra:?} are only in {right:?}");
     for path in left_all.keys() {
-        // The top itself has an empty name, which would add a slash to that of a file.
+        // The path of the top itself is empty. Joining it would append a slash to the path of a file.
         let under = |top: &Path| if path.as_os_str().is_empty() { top.to_owned() } else { top.join(path) };
         let (a, b) = (under(left), under(right));
         if fs::symlink_metadata(&a).unwrap().is_file() {
@@ -211,7 +211,7 @@ pub fn assert_same(left: &Path, right: &Path) {
     }
 }
 
-/// Compares two files where either has data; the copy must not fill holes with stored zeros.
+/// Compares two files where either has data. The copy must not store zeros in place of holes.
 fn assert_same_content(left: &Path, right: &Path) {
     let (a, b) = (File::open(left).unwrap(), File::open(right).unwrap());
     let size = a.metadata().unwrap().len();

@@ -1,9 +1,9 @@
-//! What is measured on a file system, and what is said of it.
+//! `weir tune threshold`: its measurements, its files, and its recommendation.
 
 use crate::cluster::{Cluster, fail};
 
 #[test]
-fn curves_and_a_threshold_come_out() {
+fn tune_threshold_writes_curves_and_recommends_a_threshold() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&home.path().join("up"));
     let (svg, csv) = (home.path().join("t.svg"), home.path().join("t.csv"));

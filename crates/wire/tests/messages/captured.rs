@@ -1,11 +1,11 @@
-//! Messages that a Linux kernel sent and was sent, one of each kind: read, written again, and damaged.
+//! Messages that a Linux kernel sent or received, one of each kind: decoded, encoded again, and damaged.
 
 use bytes::Bytes;
 use wire::nfs4::{CB_COMPOUND4args, CB_COMPOUND4res, COMPOUND4args, COMPOUND4res};
 use wire::rpc::{Message, decode_message};
 use xdr::{Reader, Xdr};
 
-/// Kinds and bytes of the messages; `tests/kernel-client` makes the file (`WEIR_GOLDEN`).
+/// Returns kinds and bytes of the messages; `tests/kernel-client` makes the file (`WEIR_GOLDEN`).
 fn messages() -> Vec<(&'static str, Bytes)> {
     let lines: Vec<&str> = include_str!("../frames/linux-6.1.txt").lines().skip(1).collect();
     let bytes = |hex: &str| {
@@ -15,7 +15,7 @@ fn messages() -> Vec<(&'static str, Bytes)> {
     lines.chunks(2).map(|pair| (pair[0].strip_prefix("# ").unwrap(), bytes(pair[1]))).collect()
 }
 
-/// Reads what follows the head of a message; the bytes that it is written as.
+/// Decodes the body of a message and returns its encoding; `None` if the body cannot be decoded.
 fn again(kind: &str, body: &Bytes) -> Option<Bytes> {
     fn both<T: Xdr>(body: &Bytes) -> Option<Bytes> {
         T::from_bytes(body).ok().map(|value| value.to_bytes())
@@ -46,7 +46,7 @@ fn captured_messages_are_read_and_written_again() {
 }
 
 #[test]
-fn damaged_ones_are_refused_or_are_other_messages() {
+fn damaged_messages_are_refused_or_decode_without_loss() {
     for (kind, message) in messages() {
         let body = body(&message);
         for len in 0..body.len() {
@@ -55,7 +55,7 @@ fn damaged_ones_are_refused_or_are_other_messages() {
         for bit in 0..body.len() * 8 {
             let mut bad = body.to_vec();
             bad[bit / 8] ^= 1 << (bit % 8);
-            // Padding that is not zero may be read, and is written as zero; nothing else may be lost.
+            // Nonzero padding may be accepted and is encoded as zeros. The encoding must keep the length.
             let bad = Bytes::from(bad);
             let read = again(kind, &bad);
             assert!(read.is_none_or(|read| read.len() == bad.len()), "{kind}: bit {bit}");

@@ -1,4 +1,4 @@
-//! The fuzz targets of this crate, run over damaged frames and over noise: nothing may panic.
+//! The fuzz targets of this crate, run over damaged frames and random bytes: nothing may panic.
 
 use crate::frames;
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ mod rpc;
 const TARGETS: [fn(&[u8]); 5] = [rpc::run, record::run, nfs4_compound::run, native::run, admin::run];
 
 #[test]
-fn damaged_frames() {
+fn damaged_frames_cause_no_panic() {
     for frame in frames::ALL {
         let frame = frames::bytes(frame);
         for seed in 0..1500 {
@@ -30,7 +30,7 @@ fn damaged_frames() {
 }
 
 #[test]
-fn every_truncation() {
+fn truncated_frames_cause_no_panic() {
     for frame in frames::ALL {
         let frame = frames::bytes(frame);
         for end in 0..frame.len() {
@@ -45,9 +45,11 @@ proptest! {
         TARGETS.iter().for_each(|run| run(&data));
     }
 
-    /// Words that are small numbers get further into a decoder than noise does.
+    /// Small numbers get further into a decoder than random bytes.
     #[test]
-    fn plausible_words(words in prop::collection::vec(prop_oneof![0u32..4, 0u32..80, any::<u32>()], 0..150)) {
+    fn random_small_words_cause_no_panic(
+        words in prop::collection::vec(prop_oneof![0u32..4, 0u32..80, any::<u32>()], 0..150),
+    ) {
         let data: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
         TARGETS.iter().for_each(|run| run(&data));
     }

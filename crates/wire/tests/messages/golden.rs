@@ -1,4 +1,4 @@
-//! Every frame decodes to what its comments say and is written again byte by byte.
+//! Golden frames: every frame decodes to the values in its comments, and these encode to the same bytes.
 
 use crate::frames;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ fn stateid(seqid: u32) -> stateid4 {
     stateid4 { seqid, other: std::array::from_fn(|i| 0xc0 + i as u8) }
 }
 
-/// Checks a COMPOUND of one operation both ways.
+/// Decodes and encodes a COMPOUND of one operation, and compares both results.
 fn alone<T: Xdr + PartialEq + std::fmt::Debug>(frame: &str, minorversion: u32, number: nfs_opnum4, args: T) {
     let mut input = Reader::new(frames::bytes(frame));
     let header = ArgsHeader::decode(&mut input).unwrap();
@@ -199,9 +199,9 @@ fn layout_recall() {
     assert_eq!(out.into_cb_args(header.tag, 1, 0).to_bytes(), frame);
 }
 
-/// The largest frame of the data path is written without copying its payload.
+/// The largest WRITE is encoded without a copy of its payload.
 #[test]
-fn payloads_are_written_uncopied() {
+fn payloads_are_encoded_without_a_copy() {
     let data = Bytes::from(vec![7; types::limits::PAYLOAD_MAX]);
     let mut out = OpsWriter::new();
     out.op(OP_WRITE, &WRITE4args { stateid: stateid(1), offset: 0, stable: UNSTABLE4, data: data.clone() });
@@ -210,9 +210,10 @@ fn payloads_are_written_uncopied() {
     assert!(message.len() <= types::limits::RECORD_MAX);
 }
 
-/// The crate's own tests hold every message of the native program to its bytes; here only the frames are checked.
+/// The unit tests of this crate compare all messages of the native program with golden bytes. This test only checks
+/// that the frames decode.
 #[test]
-fn frames_of_our_own_programs_are_good() {
+fn frames_of_the_native_and_admin_programs_decode() {
     assert!(WriteArgs::from_bytes(&frames::bytes(frames::NATIVE_WRITE)).is_ok());
     let mut input = Reader::new(frames::bytes(frames::NATIVE_READ_REPLY));
     assert!(matches!(decode_reply::<ReadReply>(&mut input), Ok(Ok(_))));

@@ -18,7 +18,7 @@ fn values(result: &Res) -> Values {
 }
 
 #[test]
-fn all_that_is_offered_is_given_and_nothing_else() {
+fn getattr_returns_exactly_the_supported_attributes() {
     let bench = Bench::default();
     let mut peer = Peer::meet(&bench, 1);
     let (_, handle) = file(&peer, "a");
@@ -40,13 +40,13 @@ fn all_that_is_offered_is_given_and_nothing_else() {
         assert_eq!(known.mdsthreshold.map(|t| t.len()), Some(1));
     }
     assert_eq!(peer.fails(getattr(&handle, WRITE_ONLY)), NFS4ERR_INVAL);
-    // This file system has one of Weir's own attributes.
+    // The in-memory file system supports one of Weir's own attributes.
     let ours = values(&peer.ok(getattr(&handle, PRIVATE))[1]);
     assert_eq!((ours.weir_settled, ours.weir_queue_delay, ours.weir_policy), (Some(7), None, None));
 }
 
 #[test]
-fn attributes_are_set_by_who_may() {
+fn setattr_checks_attributes_and_permissions() {
     let bench = Bench::default();
     let mut peer = Peer::meet(&bench, 1);
     let (_, handle) = file(&peer, "a");
@@ -71,7 +71,7 @@ fn attributes_are_set_by_who_may() {
 }
 
 #[test]
-fn access_tells_what_the_mode_allows() {
+fn access_reports_what_the_mode_allows() {
     let bench = Bench::default();
     let mut peer = Peer::meet(&bench, 1);
     let (_, handle) = file(&peer, "a");
@@ -90,7 +90,7 @@ fn access_tells_what_the_mode_allows() {
 }
 
 #[test]
-fn verify_compares_what_can_be_compared() {
+fn verify_and_nverify_compare_readable_attributes() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let (_, handle) = file(&peer, "a");

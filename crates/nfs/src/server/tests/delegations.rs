@@ -1,5 +1,6 @@
-//! Tests of delegations: grant with opens, recall for other clients, return, revocation, and the attributes of a file
-//! under a write delegation.
+//! Tests of file delegations: grant with opens, recall, return and revocation.
+//!
+//! Also tests the attributes of a file under a write delegation.
 
 use super::*;
 use crate::attrs::Mask;
@@ -49,7 +50,7 @@ fn give_back(handle: &Bytes, deleg_stateid: stateid4) -> Vec<Arg> {
 }
 
 #[test]
-fn what_a_rename_replaced_is_not_kept_by_a_delegation_of_later() {
+fn a_later_delegation_of_a_replaced_file_is_recalled() {
     let bench = Bench::default();
     let peer = Peer::meet_own(&bench, 1);
     let replaced = make(&peer, "a");
@@ -72,7 +73,7 @@ fn what_a_rename_replaced_is_not_kept_by_a_delegation_of_later() {
 }
 
 #[test]
-fn what_others_do_with_a_file_waits_for_its_delegation() {
+fn conflicting_operations_wait_for_the_delegation_to_be_returned() {
     let link = || vec![Arg::OP_SAVEFH, Arg::OP_PUTROOTFH, Arg::OP_LINK(LINK4args { newname: text("b") })];
     let rename = |oldname: &str, newname: &str| {
         let args = RENAME4args { oldname: text(oldname), newname: text(newname) };
@@ -116,7 +117,7 @@ fn what_others_do_with_a_file_waits_for_its_delegation() {
 }
 
 #[test]
-fn what_goes_together_does_not_wait() {
+fn compatible_operations_do_not_wait_for_a_delegation() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let handle = make(&one, "a");
@@ -139,7 +140,7 @@ fn what_goes_together_does_not_wait() {
 }
 
 #[test]
-fn who_does_not_give_back_loses_it() {
+fn an_unreturned_delegation_is_revoked() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let handle = make(&one, "a");
@@ -174,7 +175,7 @@ fn who_does_not_give_back_loses_it() {
 }
 
 #[test]
-fn opens_are_made_under_a_delegation_before_it_is_given_back() {
+fn the_holder_can_open_the_file_before_it_returns_a_delegation() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let handle = make(&one, "a");
@@ -201,7 +202,7 @@ fn opens_are_made_under_a_delegation_before_it_is_given_back() {
 }
 
 #[test]
-fn a_delegation_keeps_a_removed_file() {
+fn a_delegation_keeps_a_removed_file_until_it_is_returned() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let handle = make(&peer, "a");
@@ -218,7 +219,7 @@ fn a_delegation_keeps_a_removed_file() {
 }
 
 #[test]
-fn the_attributes_of_a_file_are_asked_of_who_has_it_alone() {
+fn getattr_asks_the_write_delegation_holder_for_size_and_change() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let handle = make(&one, "a");
@@ -259,7 +260,7 @@ fn the_attributes_of_a_file_are_asked_of_who_has_it_alone() {
 }
 
 #[test]
-fn a_callback_ends_with_its_session_and_goes_out_on_the_next() {
+fn an_unanswered_callback_is_sent_again_on_the_next_session() {
     let bench = Bench::default();
     let (mut one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     make(&one, "a");

@@ -13,7 +13,7 @@ fn get(key: &str) -> Arg {
 }
 
 #[test]
-fn extended_attributes_are_kept() {
+fn extended_attributes_are_set_listed_and_removed() {
     let bench = Bench::default();
     let mut peer = Peer::meet(&bench, 1);
     let (_, handle) = file(&peer, "a");
@@ -49,7 +49,7 @@ fn extended_attributes_are_kept() {
 }
 
 #[test]
-fn ranges_are_sought_reserved_and_freed() {
+fn seek_allocate_and_deallocate_apply_to_ranges() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let (stateid, handle) = file(&peer, "a");
@@ -83,7 +83,7 @@ fn ranges_are_sought_reserved_and_freed() {
 }
 
 #[test]
-fn advice_needs_an_open_of_any_kind() {
+fn io_advise_needs_an_open_with_any_access() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let advise = |iaa_stateid| {
@@ -116,7 +116,7 @@ fn with_holes(peer: &Peer, name: &str) -> (stateid4, Bytes) {
 }
 
 #[test]
-fn a_hole_in_front_is_told_instead_of_sent() {
+fn read_plus_reports_a_leading_hole_instead_of_zeros() {
     use read_plus_content::*;
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
@@ -140,7 +140,7 @@ fn a_hole_in_front_is_told_instead_of_sent() {
 }
 
 #[test]
-fn files_are_copied_with_their_holes() {
+fn copy_keeps_the_holes_of_the_source() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     peer.cache.set(false);
@@ -191,7 +191,7 @@ fn files_are_copied_with_their_holes() {
 }
 
 #[test]
-fn what_clients_tell_of_their_layouts_is_taken_and_checked() {
+fn layoutstats_and_layouterror_need_a_layout_stateid() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let (stateid, handle) = file(&peer, "a");

@@ -14,7 +14,7 @@ fn bytes(result: &Res) -> (Bytes, bool) {
 }
 
 #[test]
-fn what_is_written_is_read_and_counted() {
+fn written_bytes_are_read_back_and_counted() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let (stateid, handle) = file(&peer, "a");
@@ -40,7 +40,7 @@ fn what_is_written_is_read_and_counted() {
 }
 
 #[test]
-fn weirs_clients_learn_that_another_client_has_set_the_size() {
+fn setting_the_size_notifies_weir_clients_that_have_the_file_open() {
     let bench = Bench::default();
     let (one, two, kernel) = (Peer::meet_own(&bench, 1), Peer::meet_own(&bench, 2), Peer::meet(&bench, 3));
     let mut teller = std::pin::pin!(bench.server.deliver());
@@ -70,9 +70,9 @@ fn weirs_clients_learn_that_another_client_has_set_the_size() {
     assert_eq!(told_by(&one, mine, size(8)), [], "no other client of Weir's has it open");
 }
 
-/// The pause of the test server is over when it is polled once more.
+/// The pauses of the test server end at the next poll, so the wait for an answer is short.
 #[test]
-fn who_sets_a_size_does_not_wait_for_clients_that_do_not_answer() {
+fn setattr_does_not_wait_for_unresponsive_clients() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet_own(&bench, 1), Peer::meet_own(&bench, 2));
     let (mine, handle) = file(&one, "a");
@@ -89,7 +89,7 @@ fn who_sets_a_size_does_not_wait_for_clients_that_do_not_answer() {
 }
 
 #[test]
-fn i_o_fails_each_in_its_way() {
+fn invalid_io_requests_are_refused() {
     let bench = Bench::default();
     let mut peer = Peer::meet(&bench, 1);
     let (stateid, handle) = file(&peer, "a");

@@ -22,7 +22,7 @@ fn gone(bench: &Bench) -> Vec<LayoutGone> {
 }
 
 #[test]
-fn a_layout_comes_with_the_open_and_goes_with_the_close() {
+fn a_layout_is_granted_with_the_open_and_returned_with_the_close() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let (stateid, held, handle) = holder(&peer, "a", LAYOUTIOMODE4_RW);
@@ -49,7 +49,7 @@ fn a_layout_comes_with_the_open_and_goes_with_the_close() {
 }
 
 #[test]
-fn a_layout_that_is_to_be_returned_on_close_is_forgotten_then() {
+fn a_return_on_close_layout_ends_with_the_close() {
     let bench = Bench::default();
     bench.server.fs().set_return_on_close(true);
     let peer = Peer::meet(&bench, 1);
@@ -60,7 +60,7 @@ fn a_layout_that_is_to_be_returned_on_close_is_forgotten_then() {
 }
 
 #[test]
-fn layouts_are_refused_each_in_its_way() {
+fn invalid_layoutget_requests_are_refused() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let (stateid, handle) = file(&peer, "a");
@@ -98,7 +98,7 @@ fn layoutcommit(stateid: stateid4, last: Option<u64>) -> LAYOUTCOMMIT4args {
 }
 
 #[test]
-fn a_commit_moves_the_size_and_only_forward() {
+fn layoutcommit_only_increases_the_size() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let (open, held, handle) = holder(&peer, "a", LAYOUTIOMODE4_RW);
@@ -126,7 +126,7 @@ fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Poll<T> {
 }
 
 #[test]
-fn a_truncation_waits_for_the_layouts_of_others() {
+fn a_truncation_waits_for_layouts_of_other_clients() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let (_, held, handle) = holder(&one, "a", LAYOUTIOMODE4_RW);
@@ -153,7 +153,7 @@ fn a_truncation_waits_for_the_layouts_of_others() {
 }
 
 #[test]
-fn an_idle_layout_is_gone_when_the_client_says_so() {
+fn a_nomatching_layout_answer_to_a_recall_ends_the_layout() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let (_, _, handle) = holder(&one, "a", LAYOUTIOMODE4_RW);
@@ -163,7 +163,7 @@ fn an_idle_layout_is_gone_when_the_client_says_so() {
 }
 
 #[test]
-fn a_client_that_is_busy_or_lost_is_asked_again_and_revoked_in_the_end() {
+fn a_recall_is_repeated_and_the_layout_finally_revoked() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let (_, held, handle) = holder(&one, "a", LAYOUTIOMODE4_RW);
@@ -187,7 +187,7 @@ fn a_client_that_is_busy_or_lost_is_asked_again_and_revoked_in_the_end() {
 }
 
 #[test]
-fn a_removed_file_takes_its_layouts_along() {
+fn removing_a_file_ends_its_layouts() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let (stateid, held, handle) = holder(&one, "a", LAYOUTIOMODE4_RW);
@@ -199,7 +199,7 @@ fn a_removed_file_takes_its_layouts_along() {
 }
 
 #[test]
-fn everything_is_returned_at_once() {
+fn layoutreturn_all_returns_every_layout() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     holder(&peer, "a", LAYOUTIOMODE4_RW);
@@ -219,7 +219,7 @@ fn everything_is_returned_at_once() {
 }
 
 #[test]
-fn devices_have_addresses() {
+fn getdeviceinfo_returns_the_address_of_a_device() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let ask = |gdia_device_id, gdia_layout_type, gdia_maxcount, notify| {

@@ -77,7 +77,7 @@ fn flags(peer: &Peer) -> u32 {
 }
 
 #[test]
-fn a_lock_is_taken_tested_met_and_given_back() {
+fn a_lock_is_granted_tested_denied_and_released() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let (mine, handle) = file(&one, "a");
@@ -89,7 +89,8 @@ fn a_lock_is_taken_tested_met_and_given_back() {
     assert_eq!(by, LOCK4denied { offset: 10, length: 10, locktype: WRITE_LT, owner: expected });
     assert_eq!(in_the_way(two.run(test(&handle, READW_LT, 19, 1))), by);
     two.ok(test(&handle, WRITE_LT, 20, u64::MAX));
-    // The same owner again, with and without its lock stateid; then the rest of the file with any length.
+    // The same owner locks again, with its lock stateid and with its open stateid. LOCKT finds the lock up to the end
+    // of the file.
     let second = locked(&one.ok(on(&handle, more(first, READ_LT, 15, u64::MAX))));
     assert_eq!((second.other, second.seqid), (first.other, 2));
     assert_eq!(one.fails(on(&handle, more(first, READ_LT, 15, 1))), NFS4ERR_OLD_STATEID);
@@ -114,7 +115,7 @@ fn a_lock_is_taken_tested_met_and_given_back() {
 }
 
 #[test]
-fn locks_are_refused_each_in_its_way() {
+fn invalid_lock_requests_are_refused() {
     let bench = Bench::default();
     let (peer, other) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let (open_stateid, handle) = file(&peer, "a");
@@ -139,7 +140,7 @@ fn locks_are_refused_each_in_its_way() {
 }
 
 #[test]
-fn the_current_stateid_may_be_one_of_locks() {
+fn the_current_stateid_may_be_a_lock_stateid() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let unlock = LOCKU4args { locktype: WRITE_LT, seqid: 0, lock_stateid: CURRENT, offset: 0, length: u64::MAX };
@@ -157,7 +158,7 @@ fn the_current_stateid_may_be_one_of_locks() {
 }
 
 #[test]
-fn a_long_owner_in_the_way_does_not_burst_the_reply() {
+fn a_conflicting_owner_too_long_for_the_reply_is_rep_too_big() {
     let bench = Bench::default();
     let (one, mut two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let (mine, handle) = file(&one, "a");
@@ -183,7 +184,7 @@ fn away<'a>(one: &Peer<'a>, two: &Peer<'a>) -> (Bytes, stateid4, stateid4, state
 }
 
 #[test]
-fn who_was_away_goes_on_if_nobody_wanted_its_locks() {
+fn a_lapsed_client_resumes_if_no_client_wanted_its_locks() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let (handle, mine, lock, theirs) = away(&one, &two);
@@ -201,7 +202,7 @@ fn refused(peer: &Peer) -> nfsstat4 {
 }
 
 #[test]
-fn who_was_away_loses_everything_when_one_of_its_locks_is_wanted() {
+fn a_lapsed_client_loses_all_state_when_one_lock_is_wanted() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let (kept, other) = file(&one, "other");
@@ -213,7 +214,7 @@ fn who_was_away_loses_everything_when_one_of_its_locks_is_wanted() {
     assert_eq!(refused(&one), NFS4ERR_BADSESSION);
     assert_eq!(bench.server.fs().owners(), vec![text("client 2")]);
     assert_eq!(bench.server.inspect(|state| state.counts().locks), 1);
-    // It comes back as a new client, opens the file again and must ask for its locks.
+    // The client comes back as a new client, opens the file again and must ask for its locks.
     let again = Peer::meet(&bench, 1);
     let (mine, _) = file(&again, "other");
     again.ok(write(&other, mine, 0, b"x"));
@@ -223,7 +224,7 @@ fn who_was_away_loses_everything_when_one_of_its_locks_is_wanted() {
 }
 
 #[test]
-fn an_open_that_is_denied_takes_everything_of_those_away() {
+fn a_conflicting_open_removes_a_lapsed_client() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let (handle, _, _, theirs) = away(&one, &two);
@@ -235,7 +236,7 @@ fn an_open_that_is_denied_takes_everything_of_those_away() {
 }
 
 #[test]
-fn nobody_waits_for_a_layout_of_a_client_that_is_away() {
+fn a_truncation_does_not_wait_for_a_layout_of_a_lapsed_client() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let (mine, handle) = file(&one, "b");
@@ -276,7 +277,7 @@ fn complete(peer: &Peer) {
 }
 
 #[test]
-fn locks_are_reclaimed_before_others_get_any() {
+fn locks_are_reclaimed_before_new_locks_are_granted() {
     let bench = restarted(&["client 1", "client 2"]);
     let handle = bench.server.fs().encode_handle(super::mount::made(&bench, "a"), Place::default());
     let (one, two, new) = (come_back(&bench, 1), come_back(&bench, 2), Peer::meet(&bench, 3));
@@ -306,7 +307,7 @@ fn locks_are_reclaimed_before_others_get_any() {
 }
 
 #[test]
-fn grace_ends_on_disk_first() {
+fn late_client_records_are_deleted_before_grace_ends() {
     let bench = restarted(&["client 1", "client 2"]);
     let handle = bench.server.fs().encode_handle(super::mount::made(&bench, "a"), Place::default());
     let (one, new) = (come_back(&bench, 1), Peer::meet(&bench, 3));
@@ -323,7 +324,7 @@ fn grace_ends_on_disk_first() {
 }
 
 #[test]
-fn what_was_written_through_a_layout_of_before_the_restart_can_be_committed() {
+fn layoutcommit_can_reclaim_writes_from_before_a_restart() {
     let bench = restarted(&["client 1"]);
     let handle = bench.server.fs().encode_handle(super::mount::made(&bench, "a"), Place::default());
     let (one, new) = (come_back(&bench, 1), Peer::meet(&bench, 3));
@@ -356,7 +357,7 @@ fn what_was_written_through_a_layout_of_before_the_restart_can_be_committed() {
 }
 
 #[test]
-fn a_client_that_waits_is_called_when_its_lock_is_free() {
+fn a_waiting_client_gets_a_callback_when_its_lock_is_free() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let (mine, handle) = file(&one, "a");
@@ -385,7 +386,7 @@ fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
 
 /// A killed client comes back while a data server still has its earlier writes in flight and does not answer.
 #[test]
-fn what_a_client_had_that_restarted_is_free_once_its_last_writes_are_refused() {
+fn state_of_a_restarted_client_is_free_once_its_writes_are_fenced() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let (mine, handle) = file(&one, "a");
@@ -411,7 +412,7 @@ fn what_a_client_had_that_restarted_is_free_once_its_last_writes_are_refused() {
     let open = |name| Arg::OP_OPEN(open(name, OPEN4_SHARE_ACCESS_BOTH, PLAIN));
     assert_eq!(refused(lock()), NFS4ERR_DELAY);
     assert_eq!(refused(vec![Arg::OP_PUTROOTFH, open("a")]), NFS4ERR_DELAY);
-    // A file that it held only a layout for reading of is available at once.
+    // A file of which the client held only a read layout is available at once.
     two.ok(vec![Arg::OP_PUTROOTFH, open("b")]);
     let mut waiting = pin!(two.start(lock()));
     assert!(poll(waiting.as_mut()).is_pending());

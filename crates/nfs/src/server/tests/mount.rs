@@ -50,7 +50,7 @@ fn reclaim_complete(peer: &Peer) {
 }
 
 #[test]
-fn a_mount_gets_all_the_answers_it_needs() {
+fn the_requests_of_a_linux_mount_and_umount_succeed() {
     for minor in [1, 2] {
         let bench = Bench::default();
         let mut peer = Peer::stranger(&bench, 1);
@@ -93,7 +93,7 @@ fn unmount(peer: &Peer) {
 }
 
 #[test]
-fn a_confirmed_owner_that_comes_again_is_purged_by_a_verifier_of_ones() {
+fn a_verifier_of_ones_purges_the_record_of_an_earlier_mount() {
     let bench = Bench::default();
     let mut peer = Peer::stranger(&bench, 1);
     establish(&mut peer, [1; 8]);
@@ -120,7 +120,7 @@ fn a_confirmed_owner_that_comes_again_is_purged_by_a_verifier_of_ones() {
 }
 
 #[test]
-fn after_a_restart_only_known_clients_reclaim_and_others_wait() {
+fn after_a_restart_known_clients_reclaim_and_new_clients_wait() {
     let before = Bench::default();
     let mut peer = Peer::stranger(&before, 1);
     establish(&mut peer, [1; 8]);
@@ -158,7 +158,7 @@ fn reclaim(handle: &Bytes) -> Vec<Arg> {
 }
 
 #[test]
-fn a_removed_file_is_not_freed_while_somebody_may_reclaim_it() {
+fn a_removed_file_with_a_reclaimed_open_is_freed_at_the_last_close() {
     let before = Bench::default();
     let _both = (Peer::meet(&before, 1), Peer::meet(&before, 2));
     let bench = restarted(&before);

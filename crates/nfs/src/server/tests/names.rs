@@ -19,7 +19,7 @@ fn rename(from: &str, to: &str) -> Vec<Arg> {
 }
 
 #[test]
-fn every_kind_of_object_is_made_and_found() {
+fn every_kind_of_object_is_created_and_found() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let device = specdata4 { specdata1: 8, specdata2: 1 };
@@ -62,7 +62,7 @@ fn every_kind_of_object_is_made_and_found() {
 }
 
 #[test]
-fn lookups_fail_each_in_its_way() {
+fn invalid_lookups_are_refused() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let (_, regular) = file(&peer, "a");
@@ -93,7 +93,7 @@ fn lookups_fail_each_in_its_way() {
 }
 
 #[test]
-fn parents_are_found_and_handles_saved() {
+fn parents_are_found_and_filehandles_saved_and_restored() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let results =
@@ -107,7 +107,7 @@ fn parents_are_found_and_handles_saved() {
 }
 
 #[test]
-fn names_move_and_what_they_replace_is_freed() {
+fn rename_frees_the_replaced_file_after_its_last_close() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let (stateid, replaced) = file(&peer, "b");
@@ -137,7 +137,7 @@ fn names_move_and_what_they_replace_is_freed() {
 }
 
 #[test]
-fn what_a_rename_replaces_can_be_opened_for_a_moment() {
+fn weir_clients_can_briefly_open_a_replaced_file_by_handle() {
     let bench = Bench::default();
     let peer = Peer::meet_own(&bench, 1);
     let kernel = Peer::meet(&bench, 2);
@@ -177,7 +177,7 @@ fn renaming(how: Renaming, from: &str, to: &str) -> Vec<Arg> {
 }
 
 #[test]
-fn a_rename_may_be_told_to_replace_nothing_or_to_exchange() {
+fn rename_supports_no_replace_and_exchange() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let (_, one) = file(&peer, "a");
@@ -200,7 +200,7 @@ fn a_rename_may_be_told_to_replace_nothing_or_to_exchange() {
     peer.ok(ops);
     assert_eq!(found("dir"), one);
 
-    // Refused with other attributes, in NVERIFY, and with an unknown mode.
+    // The server refuses the mode together with other attributes, in NVERIFY, and with an unknown value.
     let sent = crate::attrs::encode_renaming(Renaming::Exchange);
     let nverify = Arg::OP_NVERIFY(NVERIFY4args { obj_attributes: sent.clone() });
     let verify = |attrmask: &[u32], attr_vals: &'static [u8]| {
@@ -234,7 +234,7 @@ fn listed(results: &[Res]) -> READDIR4resok {
 }
 
 #[test]
-fn directories_are_listed_page_by_page_within_limits() {
+fn readdir_returns_all_names_in_pages_within_the_limits() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let empty = listed(&peer.ok(readdir(0, 16, 0, vec![])));
@@ -268,7 +268,7 @@ fn directories_are_listed_page_by_page_within_limits() {
 }
 
 #[test]
-fn listings_fail_each_in_its_way() {
+fn invalid_readdir_requests_are_refused() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     assert_eq!(peer.fails(readdir(0, 15, 0, vec![])), NFS4ERR_TOOSMALL);

@@ -1,4 +1,4 @@
-//! Tests of delegations of the names in a directory: changes by other clients wait, changes by the holder do not.
+//! Tests of directory delegations: changes by other clients wait, changes by the holder do not.
 
 use super::*;
 use crate::attrs::Mask;
@@ -104,11 +104,11 @@ fn delegations(bench: &Bench) -> usize {
     bench.server.inspect(|state| state.counts().delegations)
 }
 
-/// The directory that a deed changes.
+/// The directory that an operation of [`DEEDS`] changes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Of {
     Dir,
-    /// The empty directory, which the deed removes.
+    /// The empty directory, which the operation removes or replaces.
     Empty,
 }
 
@@ -123,7 +123,7 @@ impl Of {
 
 type Deed = fn(&Tree) -> Vec<Arg>;
 
-/// All operations that change the names in a directory, or the directory.
+/// All operations that change the names in a directory, or the directory itself.
 const DEEDS: [(&str, Of, Deed); 16] = [
     ("makes a file", Of::Dir, |t| within(&t.dir, make("new"))),
     ("opens a file and would make it", Of::Dir, |t| within(&t.dir, make("a"))),
@@ -146,7 +146,7 @@ const DEEDS: [(&str, Of, Deed); 16] = [
 ];
 
 #[test]
-fn what_others_do_with_names_waits_for_the_directory_to_be_given_back() {
+fn changes_by_other_clients_wait_for_the_delegation_to_be_returned() {
     for (what, of, deed) in DEEDS {
         let bench = Bench::default();
         let (one, mut two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
@@ -170,7 +170,7 @@ fn what_others_do_with_names_waits_for_the_directory_to_be_given_back() {
 }
 
 #[test]
-fn what_its_client_does_itself_does_not_end_it() {
+fn changes_by_the_holder_do_not_recall_its_delegation() {
     for (what, of, deed) in DEEDS {
         let bench = Bench::default();
         let mut one = Peer::meet(&bench, 1);
@@ -190,7 +190,7 @@ fn what_its_client_does_itself_does_not_end_it() {
 }
 
 #[test]
-fn what_changes_no_name_in_it_does_not_wait() {
+fn operations_that_change_no_name_do_not_wait() {
     let readdir = |dir: &Bytes| {
         let args =
             READDIR4args { cookie: 0, cookieverf: [0; 8], dircount: 0, maxcount: 4096, attr_request: vec![1 << 1] };
@@ -231,7 +231,7 @@ fn what_changes_no_name_in_it_does_not_wait() {
 }
 
 #[test]
-fn of_several_that_have_a_directory_all_others_are_asked() {
+fn all_holders_except_the_changing_client_are_recalled() {
     let bench = Bench::default();
     let (one, mut two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let three = Peer::meet(&bench, 3);
@@ -256,7 +256,7 @@ fn of_several_that_have_a_directory_all_others_are_asked() {
     three.ok(give_back(dir, of_three));
     assert_eq!(waits.now_or_never().map(|reply| reply.status), Some(NFS4_OK));
     assert_eq!(delegations(&bench), 1);
-    // The client that created a name keeps its delegation; for the other clients it is too early.
+    // The client that created a name keeps its delegation. Other clients get none during the cooldown after the recall.
     assert!(ask(&one, dir).is_none());
     bench.pass(Duration::from_secs(60));
     assert!(ask(&one, dir).is_some());
@@ -264,7 +264,7 @@ fn of_several_that_have_a_directory_all_others_are_asked() {
 }
 
 #[test]
-fn both_directories_of_a_move_are_waited_for() {
+fn a_rename_waits_for_the_delegations_of_both_directories() {
     let bench = Bench::default();
     let (one, mut two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     two.cred.uid = 0;
@@ -280,7 +280,7 @@ fn both_directories_of_a_move_are_waited_for() {
 }
 
 #[test]
-fn none_is_given_before_the_request_that_changes_the_directory_is_over() {
+fn none_is_granted_until_the_changing_request_ends() {
     let bench = Bench::default();
     let (one, mut two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     two.cred.uid = 0;
@@ -301,7 +301,7 @@ fn none_is_given_before_the_request_that_changes_the_directory_is_over() {
 }
 
 #[test]
-fn who_does_not_give_a_directory_back_loses_it() {
+fn an_unreturned_directory_delegation_is_revoked() {
     let bench = Bench::default();
     let (one, mut two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     two.cred.uid = 0;
@@ -327,7 +327,7 @@ fn who_does_not_give_a_directory_back_loses_it() {
 }
 
 #[test]
-fn nobody_waits_for_who_is_not_heard_of() {
+fn a_change_does_not_wait_for_a_silent_holder() {
     let bench = Bench::default();
     let (one, mut two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     two.cred.uid = 0;
@@ -343,7 +343,7 @@ fn nobody_waits_for_who_is_not_heard_of() {
 }
 
 #[test]
-fn only_who_knows_what_it_means_gets_a_directory() {
+fn only_clients_that_declare_own_changes_get_a_delegation() {
     let bench = Bench::default();
     let one = Peer::meet(&bench, 1);
     let tree = Tree::new(&one);
@@ -368,7 +368,7 @@ fn only_who_knows_what_it_means_gets_a_directory() {
 }
 
 #[test]
-fn the_names_of_a_directory_open_nothing() {
+fn a_directory_delegation_is_no_open() {
     let bench = Bench::default();
     let one = Peer::meet(&bench, 1);
     let tree = Tree::new(&one);
@@ -385,7 +385,7 @@ fn the_names_of_a_directory_open_nothing() {
         let status = one.fails(deed);
         assert!(matches!(status, NFS4ERR_ISDIR | NFS4ERR_INVAL), "{what}: {status:?}");
     }
-    // For a file it is not a valid stateid.
+    // The stateid is not valid for a file.
     assert_eq!(one.fails(read(&tree.file, held, 0, 1)), NFS4ERR_BAD_STATEID);
     assert_eq!(delegations(&bench), 1);
 }

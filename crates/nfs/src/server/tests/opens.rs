@@ -19,7 +19,7 @@ fn in_root(args: OPEN4args) -> Vec<Arg> {
 }
 
 #[test]
-fn files_are_made_in_every_mode() {
+fn files_are_created_in_every_create_mode() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let made = peer.ok(in_root(open("a", OPEN4_SHARE_ACCESS_BOTH, guarded())));
@@ -39,7 +39,7 @@ fn files_are_made_in_every_mode() {
 }
 
 #[test]
-fn only_what_is_made_is_made_without_waiting() {
+fn only_an_open_that_creates_accepts_the_unsynced_attribute() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let attrs = attrs::encode_new(&SetAttrs { mode: Some(0o644), ..SetAttrs::default() }, true);
@@ -55,7 +55,7 @@ fn only_what_is_made_is_made_without_waiting() {
 }
 
 #[test]
-fn an_unchecked_create_of_size_nothing_cuts_the_file() {
+fn an_unchecked_create_with_size_zero_truncates_the_file() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let (stateid, handle) = file(&peer, "a");
@@ -69,7 +69,7 @@ fn an_unchecked_create_of_size_nothing_cuts_the_file() {
 }
 
 #[test]
-fn opens_fail_each_in_its_way() {
+fn invalid_opens_are_refused() {
     let bench = Bench::default();
     let mut peer = Peer::meet(&bench, 1);
     peer.ok(in_root(open("private", OPEN4_SHARE_ACCESS_BOTH, unchecked(0o600))));
@@ -104,7 +104,7 @@ fn opens_fail_each_in_its_way() {
 }
 
 #[test]
-fn the_open_that_makes_a_file_is_not_bound_by_its_mode() {
+fn the_creating_open_is_not_limited_by_the_file_mode() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let results = peer.ok(in_root(open("a", OPEN4_SHARE_ACCESS_BOTH, unchecked(0o400))));
@@ -120,7 +120,7 @@ fn the_open_that_makes_a_file_is_not_bound_by_its_mode() {
 }
 
 #[test]
-fn wants_for_delegations_are_answered() {
+fn delegation_wants_are_answered_with_a_reason() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let none = |why| open_delegation4::OPEN_DELEGATE_NONE_EXT(why);
@@ -150,7 +150,7 @@ fn share_reservations_hold_between_clients() {
 }
 
 #[test]
-fn stateids_age_and_end() {
+fn old_and_closed_stateids_are_refused() {
     let bench = Bench::default();
     let (peer, other) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let reading = opened(&peer.ok(in_root(open("a", OPEN4_SHARE_ACCESS_READ, unchecked(0o644))))[1]).stateid;
@@ -185,7 +185,7 @@ fn stateids_age_and_end() {
 }
 
 #[test]
-fn the_current_stateid_goes_with_the_filehandle() {
+fn the_current_stateid_is_saved_and_cleared_with_the_filehandle() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let read = || Arg::OP_READ(READ4args { stateid: CURRENT, offset: 0, count: 1 });
@@ -198,7 +198,7 @@ fn the_current_stateid_goes_with_the_filehandle() {
 }
 
 #[test]
-fn the_current_stateid_has_no_age_save_for_those_who_end_it() {
+fn only_close_and_downgrade_check_the_seqid_of_the_current_stateid() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let open = || Arg::OP_OPEN(open("a", OPEN4_SHARE_ACCESS_BOTH, unchecked(0o644)));
@@ -230,7 +230,7 @@ fn removed_files_live_until_their_last_close() {
 }
 
 #[test]
-fn a_file_ends_with_its_name_only_where_nobody_can_have_it_open() {
+fn a_file_may_end_with_its_name_only_if_no_client_can_open_it() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let (stateid, handle) = file(&peer, "a");
@@ -254,13 +254,13 @@ fn a_file_ends_with_its_name_only_where_nobody_can_have_it_open() {
 }
 
 #[test]
-fn a_file_that_is_being_freed_is_not_opened_again() {
+fn a_file_that_is_being_freed_cannot_be_opened() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let (stateid, handle) = file(&peer, "a");
     peer.ok(close(&handle, stateid));
     let file = bench.server.fs().decode_handle(View::ALL, &handle).unwrap().0;
-    // As in a removal that found the file open nowhere, until the file system has freed it.
+    // This is the state of a removal that found no open of the file, until the file system has freed the file.
     let freeing = crate::server::Reaping::begin(&bench.server.reaping, file);
     assert_eq!(peer.fails(by_handle(&handle, OPEN4_SHARE_ACCESS_BOTH)), NFS4ERR_STALE);
     assert!(!bench.server.inspect(|state| state.is_open(file)));

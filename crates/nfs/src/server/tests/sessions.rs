@@ -31,7 +31,7 @@ fn a_retry_gets_the_same_bytes_and_is_not_executed_again() {
 }
 
 #[test]
-fn a_long_reply_that_was_not_to_be_kept_is_refused_on_retry() {
+fn a_retry_of_an_uncached_long_reply_is_refused() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let (stateid, handle) = file(&peer, "a");
@@ -46,7 +46,7 @@ fn a_long_reply_that_was_not_to_be_kept_is_refused_on_retry() {
 }
 
 #[test]
-fn a_lone_sequence_renews_and_replays() {
+fn a_lone_sequence_is_replayed_on_retry() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let ops = vec![peer.next_sequence()];
@@ -61,7 +61,7 @@ fn a_lone_sequence_renews_and_replays() {
 }
 
 #[test]
-fn operations_stand_where_they_may() {
+fn operations_out_of_place_are_refused() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     assert_eq!(peer.send(vec![Arg::OP_PUTROOTFH]).status, NFS4ERR_OP_NOT_IN_SESSION);
@@ -116,7 +116,7 @@ fn operations_of_a_later_minor_version_are_illegal() {
 }
 
 #[test]
-fn what_precedes_a_malformed_operation_is_answered() {
+fn operations_before_a_malformed_one_are_answered() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let ops = vec![peer.next_sequence(), Arg::OP_PUTROOTFH, lookup("a long enough name")];
@@ -138,7 +138,7 @@ fn what_precedes_a_malformed_operation_is_answered() {
 }
 
 #[test]
-fn limits_of_the_session_hold() {
+fn session_limits_are_enforced() {
     let bench = Bench::default();
     let mut peer = Peer::meet(&bench, 1);
     let (stateid, handle) = file(&peer, "a");
@@ -165,7 +165,7 @@ fn limits_of_the_session_hold() {
 }
 
 #[test]
-fn a_lost_lease_ends_the_session_and_frees_what_was_held() {
+fn an_expired_lease_ends_the_session_and_frees_its_state() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let (_, handle) = file(&peer, "a");

@@ -286,7 +286,8 @@ fn data(dice: &mut Dice, seen: &Seen) -> Arg {
     }
 }
 
-/// Returns an operation of version 4.2, or one that is not valid in the middle of a session's request.
+/// Returns an operation of version 4.2, a rare operation of version 4.1, or one that is invalid in the middle of a
+/// request.
 fn others(dice: &mut Dice, seen: &Seen, peer: &Peer) -> Arg {
     let stateid = seen.stateid(dice);
     match dice.byte() % 24 {
@@ -356,8 +357,8 @@ fn others(dice: &mut Dice, seen: &Seen, peer: &Peer) -> Arg {
     }
 }
 
-/// Opens a file with more share bits than before, and removes them again.
-fn less_again(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
+/// Opens a file, opens it again with more share bits, and downgrades the open.
+fn upgrade_and_downgrade(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
     let more = OPEN4args { share_access: OPEN4_SHARE_ACCESS_BOTH, ..open(dice, seen) };
     let less = OPEN4args { share_access: OPEN4_SHARE_ACCESS_READ, ..more.clone() };
     ops.extend([Arg::OP_OPEN(less), Arg::OP_PUTROOTFH, Arg::OP_OPEN(more)]);
@@ -411,7 +412,7 @@ fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
             let set = SETXATTR4args { sxa_option: SETXATTR4_EITHER, sxa_key: gxa_name.clone(), sxa_value: value };
             ops.extend([Arg::OP_SETXATTR(set), Arg::OP_GETXATTR(GETXATTR4args { gxa_name })]);
         }
-        4 => less_again(dice, seen, ops),
+        4 => upgrade_and_downgrade(dice, seen, ops),
         5 => {
             // The stateids after the first operation are the current one or one received before.
             let current = stateid4 { seqid: 1, other: [0; 12] };

@@ -1,4 +1,4 @@
-//! Names of the in-memory file system.
+//! The namespace of the in-memory file system: lookup, creation, rename and removal of names.
 
 use super::{Content, Inner, access};
 use crate::fs::*;
