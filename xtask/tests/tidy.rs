@@ -2,6 +2,8 @@
 
 #[path = "tidy/arrows.rs"]
 mod arrows;
+#[path = "tidy/circles.rs"]
+mod circles;
 #[path = "tidy/doors.rs"]
 mod doors;
 #[path = "tidy/files.rs"]

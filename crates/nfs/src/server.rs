@@ -13,6 +13,7 @@ mod ops;
 mod recall;
 mod replaced_files;
 mod reply_bound;
+mod set_sizes;
 
 pub use callbacks::{CallbackPath, Callbacks, Lost};
 pub use compound::Call;

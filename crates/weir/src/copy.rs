@@ -6,6 +6,7 @@
 mod body;
 mod buffers;
 pub mod end;
+pub mod entry;
 pub mod job;
 mod links;
 mod local;
@@ -20,7 +21,8 @@ pub use local::stat;
 use crate::failure::{Exit, Failure};
 use crate::stop::Stop;
 use body::{Body, CHUNK, Means};
-use end::{End, Spot};
+use end::End;
+use entry::Spot;
 use job::{DirJob, FileJob, Folder, Into};
 use links::{Links, Turn};
 use queue::{Queue, Task};

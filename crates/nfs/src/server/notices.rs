@@ -2,18 +2,15 @@
 //! file sizes.
 
 use super::callbacks::Callbacks;
-use super::compound::Compound;
-use super::delegations::PATIENCE;
 use super::{Server, counters, lock};
 use crate::fs::FileSystem;
 use crate::state::ClientId;
 use crate::state::delegations::DelegationRecall;
 use bytes::Bytes;
 use futures_channel::oneshot;
-use futures_util::future::{self, FutureExt};
+use futures_util::future;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use std::collections::{BTreeSet, VecDeque};
-use std::pin::pin;
+use std::collections::VecDeque;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 use types::FileId;
@@ -123,34 +120,5 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             }
             self.callbacks.pause(ASK_AGAIN).await;
         }
-    }
-}
-
-impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
-    /// Tells the other clients of Weir's that have a file open that its size was set, and waits for their answers, at
-    /// most for [`PATIENCE`]. The kernel above such a client may have a size cached that it takes from no answer of the
-    /// client. The client corrects it before the caller of this operation goes on.
-    pub(super) async fn announce_size(&self, file: FileId) {
-        let clients = self.state(|state| state.own_clients_beside(self.client(), file));
-        if clients.is_empty() {
-            return;
-        }
-        let mut answers = Vec::new();
-        self.server.notify(clients.into_iter().map(|client| {
-            let (answered, answer) = oneshot::channel();
-            answers.push(answer);
-            Notice::Resized { client, file, answered }
-        }));
-        let answers = pin!(future::join_all(answers).map(drop));
-        let pause = pin!(self.server.callbacks.pause(PATIENCE));
-        future::select(answers, pause).await;
-    }
-}
-
-impl crate::state::State {
-    /// Returns the clients of Weir's, other than this one, that have a file open and that callbacks can reach.
-    fn own_clients_beside(&self, client: ClientId, file: FileId) -> BTreeSet<ClientId> {
-        let others = self.openers_beside(client, file);
-        others.filter(|other| self.is_own(*other) && self.is_callable(*other)).collect()
     }
 }

@@ -1,6 +1,7 @@
 //! `weir cp`: copies files and trees into, out of and within Weir.
 
-use crate::copy::end::{End, Meta, Spot};
+use crate::copy::end::End;
+use crate::copy::entry::{Meta, Spot};
 use crate::copy::job::{DirJob, FileJob, Folder, Into};
 use crate::copy::remote::Weir;
 use crate::copy::report::{Report, Talk};

@@ -1,7 +1,8 @@
 //! The transfer of one file's bytes, shared by the threads that work on the file.
 
 use super::buffers::{PIECE, Pool};
-use super::end::{End, Open, Spot};
+use super::end::{End, Open};
+use super::entry::Spot;
 use super::job::FileJob;
 use super::local;
 use super::remote::Weir;

@@ -1,6 +1,6 @@
 //! Tasks of a copy, and the destination directories that they hold open.
 
-use super::end::{Meta, Spot};
+use super::entry::{Meta, Spot};
 use std::sync::Arc;
 use types::Attrs;
 

@@ -1,7 +1,7 @@
 //! The source side of a copy on this machine; [`super::target`] has the operations that change a tree.
 
 use super::buffers::{Buffer, PIECE};
-use super::end::{Entry, Meta, Spot, Xattr};
+use super::entry::{Entry, Meta, Spot, Xattr};
 use crate::failure::Failure;
 use crate::locator::join;
 use rustix::fs::SeekFrom;

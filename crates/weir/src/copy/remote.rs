@@ -3,7 +3,7 @@
 //! The threads of a copy are plain threads, and each waits here for its own request. After the user asks to stop,
 //! requests in flight get a little more time, so that they leave nothing half done without need.
 
-use super::end::{Entry, Meta, Spot, Xattr};
+use super::entry::{Entry, Meta, Spot, Xattr};
 use crate::failure::Failure;
 use crate::locator::join;
 use crate::stop::Stop;

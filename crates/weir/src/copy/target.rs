@@ -5,7 +5,7 @@
 //! top directory, which the user named, may contain symlinks. A place is opened for each call and closed after it. So a
 //! copy has as many directory descriptors as threads, whatever the size of the tree.
 
-use super::end::{Spot, Xattr};
+use super::entry::{Spot, Xattr};
 use crate::failure::Failure;
 use crate::locator::join;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps, XattrFlags};

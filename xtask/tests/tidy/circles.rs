@@ -1,0 +1,134 @@
+//! Import circles: the largest set of files of a crate that import each other, directly or by way of others.
+//!
+//! A module and the modules below it are one unit to each other: types in `a.rs`, their operations in `a/*.rs`.
+
+use crate::tree::{Source, code, rust_files};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A module: the names on the path from the root of its crate.
+type Module = Vec<String>;
+type Imports = BTreeMap<Module, BTreeSet<Module>>;
+
+/// The most files in a circle.
+const MOST: usize = 3;
+/// Circles that are larger today, with their size. None may grow.
+const KNOWN: [(&str, usize); 1] = [("client", 6)];
+
+/// The crate and the module of a file below `crates/*/src/`; `None` for other files and for tests.
+fn module(path: &str) -> Option<(String, Module)> {
+    let (krate, file) = path.strip_prefix("crates/")?.split_once("/src/")?;
+    let names: Module = file.strip_suffix(".rs")?.split('/').map(str::to_owned).collect();
+    let is_root = matches!(&names[..], [only] if only == "lib" || only == "main");
+    let is_test = names.iter().any(|name| name == "tests");
+    (!is_test).then(|| (krate.to_owned(), if is_root { Module::new() } else { names }))
+}
+
+/// The paths that begin with `crate`, `super` or `self` in `text`. Those of a group, `crate::{a, b::c}`, are told apart.
+fn paths(text: &str) -> Vec<String> {
+    let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    let mut found = Vec::new();
+    for word in text.split(|c: char| !(c.is_alphanumeric() || "_:".contains(c))) {
+        if ["crate::", "super::", "self::"].iter().any(|start| word.starts_with(start)) {
+            found.push(word.to_owned());
+        }
+    }
+    for start in ["crate::{", "super::{"] {
+        for group in text.split(start).skip(1) {
+            let inside = group.split(';').next().unwrap_or_default();
+            let base = start.trim_end_matches('{');
+            found.extend(inside.split([',', '{', '}']).map(|item| format!("{base}{}", item.trim())));
+        }
+    }
+    found
+}
+
+/// The module to which a path in `from` leads: as far as there are modules.
+fn target(path: &str, from: &Module, modules: &BTreeSet<Module>) -> Module {
+    let mut at = if path.starts_with("crate") { Module::new() } else { from.clone() };
+    for name in path.split("::") {
+        match name {
+            "crate" | "self" => {}
+            "super" => drop(at.pop()),
+            name => {
+                at.push(name.to_owned());
+                if !modules.contains(&at) {
+                    at.pop();
+                    break;
+                }
+            }
+        }
+    }
+    at
+}
+
+/// What each module of a crate imports, except modules above and below it.
+fn imports(files: &[(Module, String)]) -> Imports {
+    let modules: BTreeSet<Module> = files.iter().map(|(module, _)| module.clone()).collect();
+    let of_one = |(module, text): &(Module, String)| {
+        let targets = paths(text).into_iter().map(|path| target(&path, module, &modules));
+        let apart = targets.filter(|other| !other.starts_with(module) && !module.starts_with(other));
+        (module.clone(), apart.collect())
+    };
+    files.iter().map(of_one).collect()
+}
+
+/// Everything that a module imports, directly or by way of others.
+fn reached(from: &Module, imports: &Imports) -> BTreeSet<Module> {
+    let (mut found, mut open) = (BTreeSet::new(), vec![from.clone()]);
+    while let Some(module) = open.pop() {
+        for next in imports.get(&module).into_iter().flatten() {
+            if found.insert(next.clone()) {
+                open.push(next.clone());
+            }
+        }
+    }
+    found
+}
+
+/// The circles of a crate.
+fn circles(imports: &Imports) -> BTreeSet<BTreeSet<Module>> {
+    let reached: BTreeMap<&Module, BTreeSet<Module>> =
+        imports.keys().map(|module| (module, reached(module, imports))).collect();
+    let circle = |(module, found): (&&Module, &BTreeSet<Module>)| -> BTreeSet<Module> {
+        found.iter().filter(|other| reached.get(other).is_some_and(|back| back.contains(*module))).cloned().collect()
+    };
+    reached.iter().map(circle).filter(|circle| circle.len() > 1).collect()
+}
+
+fn crates() -> BTreeMap<String, Vec<(Module, String)>> {
+    let mut crates = BTreeMap::<String, Vec<_>>::new();
+    for source in rust_files().iter().filter(|source: &&Source| !source.is_generated()) {
+        if let Some((krate, module)) = module(&source.path) {
+            crates.entry(krate).or_default().push((module, code(&source.text)));
+        }
+    }
+    crates
+}
+
+#[test]
+fn import_circles_are_small() {
+    let mut problems = Vec::new();
+    for (krate, files) in crates() {
+        let most = KNOWN.iter().find(|(known, _)| *known == krate).map_or(MOST, |(_, size)| *size);
+        for circle in circles(&imports(&files)).iter().filter(|circle| circle.len() > most) {
+            let names: Vec<String> = circle.iter().map(|module| module.join("/")).collect();
+            problems.push(format!("{krate}: {} files import each other: {}", circle.len(), names.join(", ")));
+        }
+    }
+    crate::tree::report(problems);
+}
+
+#[test]
+fn circles_are_found() {
+    let file = |name: &str, text: &str| (name.split('/').map(str::to_owned).collect::<Module>(), text.to_owned());
+    let files = [
+        file("a", "use crate::{b::B, x};\nmod below;"),
+        file("a/below", "use super::A;\nuse crate::c;"),
+        file("b", "fn f() -> crate::c::C"),
+        file("c", "use super::a::A;\n#[cfg(test)]\nmod tests { use crate::d; }"),
+        file("d", "use crate::a;"),
+    ];
+    let found = circles(&imports(&files));
+    let names: Vec<Vec<String>> = found.iter().map(|c| c.iter().map(|m| m.join("/")).collect()).collect();
+    assert_eq!(names, [["a", "b", "c"]]);
+}
