@@ -1,10 +1,10 @@
-//! Delegations of stock kernels: what they save, and that others get through all the same.
+//! Delegations of stock kernels: what they save, and how other clients get access in spite of them.
 
 use crate::guest::Guest;
 use crate::servers;
 
 #[test]
-fn a_guest_keeps_to_itself_what_nobody_else_wants() {
+fn a_guest_keeps_delegations_until_another_guest_needs_the_file() {
     let home = tempfile::tempdir().unwrap();
     let lab = servers::start(home.path(), 2, &[]);
     let delegations = || servers::number(&lab, "mgr", "delegations");
@@ -13,7 +13,7 @@ fn a_guest_keeps_to_itself_what_nobody_else_wants() {
     one.mount(port, "vers=4.2");
     other.mount(port, "vers=4.1");
 
-    // Who has opened a file for reading opens it again without asking.
+    // A guest that has opened a file for reading opens it again without a request.
     one.ok("echo first > /mnt/f; cat /mnt/f");
     assert_eq!(delegations(), 1);
     let before = one.mountstats();
@@ -21,7 +21,8 @@ fn a_guest_keeps_to_itself_what_nobody_else_wants() {
     let after = one.mountstats();
     assert_eq!((after.count("OPEN"), after.count("CLOSE")), (before.count("OPEN"), before.count("CLOSE")));
 
-    // Others read it, too; who writes it has it taken back, and the first sees what was written.
+    // The other guest reads the file, too. When the other guest writes it, the mgr recalls the delegation, and the
+    // first guest sees what was written.
     assert_eq!(other.ok("cat /mnt/f"), "first");
     other.ok("echo second > /mnt/f");
     assert_eq!(one.mountstats().count("DELEGRETURN"), 1);
@@ -29,7 +30,8 @@ fn a_guest_keeps_to_itself_what_nobody_else_wants() {
     other.ok("mv /mnt/f /mnt/g");
     assert_eq!(one.ok("ls /mnt; cat /mnt/g"), "g\nsecond");
 
-    // Whoever has a file alone is asked for its size, and the file is open for others a moment later.
+    // A guest that has a file alone is asked for the size of the file. The other guest can open the file a moment
+    // later.
     one.ok("echo 1234 > /mnt/w; (exec 3<>/mnt/w; echo 123456789 >&3; touch /tmp/held
         until [ -e /tmp/go ]; do usleep 50000; done; exec 3<&-; touch /tmp/gone) &
         until [ -e /tmp/held ]; do usleep 50000; done");
@@ -38,7 +40,7 @@ fn a_guest_keeps_to_itself_what_nobody_else_wants() {
     one.ok("touch /tmp/go; until [ -e /tmp/gone ]; do usleep 50000; done");
     assert_eq!(one.ok("cat /mnt/w"), "123456789\nmore");
 
-    // Who waits for a lock has it when it is free.
+    // A guest that waits for a lock gets it when it is free.
     one.ok("rm -f /tmp/go /tmp/held; flock /mnt/lock sh -c 'touch /tmp/held
         until [ -e /tmp/go ]; do usleep 50000; done' & until [ -e /tmp/held ]; do usleep 50000; done");
     other.ok("flock /mnt/lock touch /tmp/locked &");
@@ -46,7 +48,7 @@ fn a_guest_keeps_to_itself_what_nobody_else_wants() {
     one.ok("touch /tmp/go");
     other.ok("until [ -e /tmp/locked ]; do usleep 50000; done");
 
-    // Gone with those who had them.
+    // Delegations end with the mounts that had them.
     for guest in [&mut one, &mut other] {
         guest.ok("umount /mnt");
     }

@@ -1,10 +1,10 @@
-//! Guests see what is exported to them, on the terms of each export.
+//! Exports as guests see them, on the terms of each export.
 
 use crate::guest::Guest;
 use crate::servers;
 
 #[test]
-fn guests_see_what_is_exported_to_them() {
+fn guests_see_only_their_exports_on_the_terms_of_each() {
     let home = tempfile::tempdir().unwrap();
     let lab = servers::start(home.path(), 2, &[]);
     let mut guest = Guest::boot();
@@ -30,7 +30,7 @@ fn guests_see_what_is_exported_to_them() {
     let port = lab.mgr.proxy.address().port();
     for version in ["vers=4.1", "vers=4.2"] {
         guest.mount(port, version);
-        // Nothing but what leads to exports, and it cannot be changed.
+        // The guest sees only directories that lead to exports, and cannot change them.
         assert_eq!(
             guest.ok("ls /mnt; ls /mnt/deep /mnt/deep/a"),
             "deep\npublic\nusers\n/mnt/deep:\na\n\n/mnt/deep/a:\nb"
@@ -47,23 +47,23 @@ fn guests_see_what_is_exported_to_them() {
             assert!(refused.contains("Read-only file system"), "{change}: {refused}");
         }
 
-        // The superuser is nobody here.
+        // This export maps root to the anonymous user.
         let refused = guest.ok("cat /mnt/users/roots 2>&1; true");
         assert!(refused.contains("Permission denied"), "{refused}");
         guest.ok("echo mine > /mnt/users/mine; dd if=/dev/urandom of=/mnt/users/large bs=1M count=4 2>/dev/null");
         assert_eq!(guest.ok("stat -c %u:%g /mnt/users/mine"), "65534:65534");
-        // An export below it has its own terms, and names do not move across.
+        // An export inside this one has its own terms, and links and renames do not cross its border.
         guest.ok("echo x > /mnt/users/rw/x");
         assert_eq!(guest.ok("stat -c %u:%g /mnt/users/rw/x"), "0:0");
         guest.ok("! ln /mnt/users/mine /mnt/users/rw/mine 2>/dev/null");
         guest.ok("mv /mnt/users/mine /mnt/users/rw/mine; cat /mnt/users/rw/mine; rm /mnt/users/rw/*");
         guest.ok("echo x > /mnt/deep/a/b/x");
         assert_eq!(guest.ok("stat -c %u:%g /mnt/deep/a/b/x"), "77:78");
-        what_is_closed_stays_closed(&mut guest);
-        each_is_a_file_system(&mut guest);
+        check_closed_export_stays_closed(&mut guest);
+        check_each_export_is_a_file_system(&mut guest);
         guest.ok("rm /mnt/users/large /mnt/deep/a/b/x; umount /mnt/users/rw /mnt/users /mnt/public /mnt/deep/a/b /mnt");
 
-        // An export may be mounted by itself, and what is not exported cannot be.
+        // An export can be mounted by itself. A directory that is not exported cannot be mounted.
         let server = format!("port={port},{version}");
         let mount = |path: &str| format!("mount.nfs4 -o {server},noresvport 10.0.2.2:{path} /mnt 2>&1");
         guest.ok(&format!("{}; cat /mnt/text; umount /mnt", mount("/public")));
@@ -75,8 +75,9 @@ fn guests_see_what_is_exported_to_them() {
     servers::start(home.path(), 2, &[]).fsck();
 }
 
-/// Nothing that a kernel does with the directory above leads into an export that it may not see: it asks for handles when it lists.
-fn what_is_closed_stays_closed(guest: &mut Guest) {
+/// No operation on the directory above leads into an export that the kernel must not see. Kernels ask for filehandles
+/// when they list a directory.
+fn check_closed_export_stays_closed(guest: &mut Guest) {
     let looks = "ls -l /mnt/users; ls -lR /mnt/users; find /mnt/users; mkdir -p /tmp/bound; mount -o bind /mnt/users /tmp/bound; \
                  cat /mnt/users/closed/data /mnt/users/closed/dir/data /tmp/bound/closed/data; (cd /tmp/bound/closed && cat data); \
                  ls /mnt/users/closed/..; mv /mnt/users/closed /mnt/users/x; ls -l /mnt/users; cat /mnt/users/x/data; \
@@ -86,8 +87,8 @@ fn what_is_closed_stays_closed(guest: &mut Guest) {
     assert!(said.contains("Permission denied"), "{said}");
 }
 
-/// Each export has its own device number and its own way to the bytes.
-fn each_is_a_file_system(guest: &mut Guest) {
+/// Each export has its own device number, and its own setting of pNFS.
+fn check_each_export_is_a_file_system(guest: &mut Guest) {
     let devices = guest.ok("stat -c %d /mnt /mnt/public /mnt/users /mnt/users/rw /mnt/deep/a/b | sort -u | wc -l");
     assert_eq!(devices, "5");
     let stats = guest.ok("grep -A8 ' mounted on /mnt/' /proc/self/mountstats");

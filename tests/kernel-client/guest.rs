@@ -1,4 +1,4 @@
-//! A virtual machine with a stock Linux kernel, which carries out scripts for the host.
+//! A virtual machine with a stock Linux kernel, which runs scripts for the host.
 
 use crate::cluster;
 use crate::image::Image;
@@ -14,47 +14,47 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// What the host's loopback is called inside a guest.
+/// The address of the host's loopback interface inside a guest.
 pub const HOST: &str = "10.0.2.2";
-/// Longest time that a script may take: a guest that hangs shall fail, not hang.
+/// The longest time that a script may take. A test with a guest that hangs fails, and does not hang.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Longest time that a boot may take; it is 5 to 25 seconds, as the machine is busy.
+/// The longest time that a boot may take. It takes 5 to 25 seconds, depending on the load of the machine.
 const BOOT_PATIENCE: Duration = Duration::from_secs(100);
-/// How often a guest is started that does not come up: until it is ready no server was asked for anything, so what stands still
-/// is the emulation, as it was seen to do.
+/// How often a guest that does not boot is started. Until a guest is ready it has made no request to a server. So only
+/// the emulation can hang, as has been observed.
 const BOOTS: u32 = 4;
-/// QEMU 7.2 without hardware help spoils the flags with CMPXCHG16B, which newer kernels allocate memory by.
+/// QEMU 7.2 without hardware virtualization corrupts the flags at CMPXCHG16B, by which newer kernels allocate memory.
 const CPU: &str = "max,-cx16";
-/// Guests that run at a time.
+/// The number of guests that run at the same time.
 const GUESTS: usize = 2;
 
-/// Whether tests do all that they can, and not what takes seconds.
+/// Returns whether tests do everything that they can, and not only what takes seconds.
 pub fn full() -> bool {
     std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
 
 static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
-/// A running guest; its power is cut when it is dropped.
+/// A running guest, whose power is cut when it is dropped.
 pub struct Guest {
     dir: TempDir,
     machine: Child,
     port: BufReader<UnixStream>,
-    /// Given up with the guest; none until it is ready.
+    /// Released with the guest; none until the guest is ready.
     place: Option<Places>,
-    /// The release of its kernel.
+    /// The release of the guest's kernel.
     pub kernel: String,
 }
 
-/// Places of guests that are taken; given up when dropped.
+/// Places of running guests, which are released when dropped.
 struct Places(usize);
 
-/// What a script did.
+/// The result of a script.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Done {
-    /// Its exit status.
+    /// The exit status of the script.
     pub status: i32,
-    /// All that it wrote, standard error included.
+    /// The whole output of the script, including standard error.
     pub output: String,
 }
 
@@ -77,14 +77,14 @@ impl Drop for Places {
 }
 
 impl Guest {
-    /// Boots one.
+    /// Boots one guest.
     pub fn boot() -> Guest {
         Guest::in_place("guest", Places::take(1))
     }
 
-    /// Boots two, at the same time.
+    /// Boots two guests at the same time.
     pub fn boot_two() -> (Guest, Guest) {
-        // Taken together: two tests that have one each and wait for another would wait for ever.
+        // Both places are taken together: two tests that each have one and wait for another would wait for ever.
         let both = Places::take(2);
         std::mem::forget(both);
         let [first, second] = ["first", "second"];
@@ -112,12 +112,12 @@ impl Guest {
         panic!("the guest does not boot");
     }
 
-    /// Starts QEMU with this image; the guest has not said that it is ready.
+    /// Starts QEMU with this image. The guest has not reported yet that it is ready.
     fn start(name: &str, image: &Image) -> Guest {
         let dir = tempfile::tempdir().expect("a folder");
         let socket = dir.path().join("port");
         let chardev = format!("socket,id=port,path={},server=on,wait=off", socket.display());
-        // On a machine that is busy the kernel takes the late ticks of its timer for a broken one.
+        // On a busy machine the kernel takes late ticks of its timer for a broken timer.
         let words = "console=ttyS0 panic=-1 mitigations=off tsc=reliable random.trust_cpu=on no_timer_check";
         let machine = Command::new("qemu-system-x86_64")
             .args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-smp", "2", "-m", "1024"])
@@ -146,7 +146,7 @@ impl Guest {
         Guest { dir, machine, port: BufReader::new(port), place: None, kernel: String::new() }
     }
 
-    /// The last of what its kernel said.
+    /// Returns the end of the output of the guest's kernel.
     pub fn console(&self) -> String {
         let path: PathBuf = self.dir.path().join("console");
         let text = fs::read(path).unwrap_or_default();
@@ -173,42 +173,42 @@ impl Guest {
         Ok(Done { status, output: String::from_utf8_lossy(&output).into_owned() })
     }
 
-    /// Carries out a shell script.
+    /// Runs a shell script.
     pub fn run(&mut self, script: &str) -> Done {
         let done = self.exchange(script);
         done.unwrap_or_else(|e| panic!("the guest does not answer ({e}) to\n{script}\n{}", self.console()))
     }
 
-    /// Carries out a shell script that must end well; its output without the last line break.
+    /// Runs a shell script that must succeed. Returns its output without line breaks at the end.
     pub fn ok(&mut self, script: &str) -> String {
         let done = self.run(script);
         assert_eq!(done.status, 0, "{script}\n{}\n{}", done.output, self.console());
         done.output.trim_end_matches('\n').to_owned()
     }
 
-    /// Lets all its time stand still: it does not even answer.
+    /// Stops the virtual machine (SIGSTOP), so that it does not even answer.
     pub fn freeze(&self) {
         cluster::signal(&self.machine, Signal::STOP);
     }
 
-    /// Lets its time go on.
+    /// Continues the virtual machine (SIGCONT).
     pub fn thaw(&self) {
         cluster::signal(&self.machine, Signal::CONT);
     }
 
-    /// Whether its kernel is of this version or a later one.
+    /// Returns whether the guest's kernel is of this version or a later one.
     pub fn is_at_least(&self, version: [u32; 2]) -> bool {
         let mut numbers = self.kernel.split(['.', '-', '+']).map(|number| number.parse().unwrap_or(0));
         [numbers.next(), numbers.next()].map(|number| number.unwrap_or(0)) >= version
     }
 
-    /// Mounts what a server on the host has, at `/mnt`, with these options beside the needed ones.
+    /// Mounts the file system of a server on the host at `/mnt`, with these options and the required ones.
     pub fn mount(&mut self, port: u16, options: &str) {
         // User networking has no privileged ports.
         self.ok(&format!("mount.nfs4 -o {options},noresvport,port={port} {HOST}:/ /mnt"));
     }
 
-    /// What the kernel has counted for the file system at `/mnt`.
+    /// Returns what the guest's kernel has counted for the file system at `/mnt`.
     pub fn mountstats(&mut self) -> MountStats {
         let text = self.ok("cat /proc/self/mountstats");
         mountstats::parse(&text, "/mnt").unwrap_or_else(|| panic!("no NFS file system at /mnt:\n{text}"))
@@ -217,7 +217,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // It may have ended by itself; either way it is gone afterwards.
+        // QEMU may have ended by itself; either way it is gone afterwards.
         let _ = self.machine.kill();
         let _ = self.machine.wait();
     }

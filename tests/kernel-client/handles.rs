@@ -1,7 +1,7 @@
-//! open_by_handle_at(2) and reconnecting: neither shows a guest any byte of an export that is closed to it.
+//! open_by_handle_at(2) and reconnecting, neither of which shows a guest any byte of an export that is closed to it.
 //!
-//! The kernel's handle of an NFS file (`fs/nfs/export.c`) holds the number and type of the file and the filehandle of the server. Root of
-//! the guest may pass any handle, and so decides which filehandle the kernel sends in PUTFH.
+//! The kernel's handle of an NFS file (`fs/nfs/export.c`) holds the number and type of the file, and the filehandle of
+//! the server. Root in the guest may pass any handle, and so decides which filehandle the kernel sends in PUTFH.
 
 use crate::guest::{Guest, HOST};
 use crate::lab::Lab;
@@ -12,17 +12,17 @@ use std::path::Path;
 
 /// The program that makes the system calls in the guest.
 const SCRIPT: &str = include_str!("handles.pl");
-/// Exports that close `/users/closed` and `/other`, which the guest has seen before.
+/// Options of the mgr that close `/users/closed` and `/other`, which the guest has seen before.
 const CLOSED: [&str; 6] =
     ["--export", "/users", "--export", "/users/closed,clients=10.99.0.0/16", "--export", "/public"];
-/// Bytes before the filehandle of the server: number and type of the file, length of the filehandle.
+/// Bytes before the server's filehandle: the number and type of the file, and the length of the filehandle.
 const BEFORE: usize = 4 + 4 + 4 + 2;
-/// Places of the numbers of the file and of the root of its export in a filehandle of Weir; each has eight bytes.
+/// Offsets of the file's number and of the number of the export's root in a filehandle of Weir; each has eight bytes.
 const FILE: usize = 20;
 const ROOT: usize = 28;
 const WEIR_LEN: usize = 52;
 
-/// A handle of the guest's kernel.
+/// A handle of a file, as the guest's kernel makes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Handle {
     kind: String,
@@ -30,7 +30,7 @@ struct Handle {
 }
 
 impl Handle {
-    /// The handle of the file that has this path in the guest.
+    /// Returns the handle of the file that has this path in the guest.
     fn of(guest: &mut Guest, path: &str) -> Handle {
         let told = guest.ok(&format!("perl /tmp/handles.pl name {path}"));
         let (kind, hex) = told.split_once(' ').expect("a type and a handle");
@@ -40,29 +40,29 @@ impl Handle {
         handle
     }
 
-    /// The filehandle of Weir in it.
+    /// Returns the filehandle of Weir that is in the handle.
     fn weir(&self) -> &[u8] {
         &self.bytes[BEFORE..BEFORE + WEIR_LEN]
     }
 
-    /// The number of the file.
+    /// Returns the number of the file.
     fn file(&self) -> [u8; 8] {
         self.weir()[FILE..ROOT].try_into().expect("eight bytes")
     }
 
-    /// The number of the root of the export.
+    /// Returns the number of the root of the export.
     fn root(&self) -> [u8; 8] {
         self.weir()[ROOT..ROOT + 8].try_into().expect("eight bytes")
     }
 
-    /// This handle with another filehandle of Weir in it.
+    /// Returns this handle with another filehandle of Weir in it.
     fn with(&self, weir: &[u8]) -> Handle {
         let mut bytes = self.bytes.clone();
         bytes[BEFORE..BEFORE + WEIR_LEN].copy_from_slice(weir);
         Handle { bytes, ..self.clone() }
     }
 
-    /// A line of the input of the program in the guest.
+    /// Returns the handle as a line of input for the program in the guest.
     fn line(&self) -> String {
         format!("{} {}\n", self.kind, HEXLOWER.encode(&self.bytes))
     }
@@ -79,7 +79,7 @@ fn open(guest: &mut Guest, mount: &str) -> Vec<String> {
     guest.ok(&format!("perl /tmp/handles.pl open {mount} </tmp/handles")).lines().map(str::to_owned).collect()
 }
 
-/// The filehandle that the mgr makes for this file and export in the epoch of `like`.
+/// Returns the filehandle that the mgr makes for this file and export in the epoch of `like`.
 fn genuine(home: &Path, like: &[u8], file: [u8; 8], root: [u8; 8]) -> Vec<u8> {
     let mut weir = [&like[..FILE], &file, &root].concat();
     let secret = ClusterFile::load(&home.join("cluster.toml")).expect("a cluster file").key;
@@ -87,7 +87,7 @@ fn genuine(home: &Path, like: &[u8], file: [u8; 8], root: [u8; 8]) -> Vec<u8> {
     weir
 }
 
-/// Makes small files, which are kept with the metadata, and a large one, which lies on the iods.
+/// Creates small files, which the mgr keeps with their metadata, and a large file, whose bytes are on the iods.
 fn fill(lab: &Lab) {
     for dir in ["/public", "/users", "/users/closed", "/users/closed/dir", "/users/closed/open", "/other"] {
         lab.run(["mkdir", dir]);
@@ -113,7 +113,7 @@ const SECRETS: [&str; 6] = [
 ];
 
 #[test]
-fn handles_and_reconnecting_lead_into_no_closed_export() {
+fn handles_and_reconnects_give_no_access_to_a_closed_export() {
     let home = tempfile::tempdir().unwrap();
     let mut lab = servers::start(home.path(), 2, &[]);
     fill(&lab);
@@ -121,7 +121,7 @@ fn handles_and_reconnecting_lead_into_no_closed_export() {
     let port = lab.mgr.proxy.address().port();
     guest.ok(&format!("cat > /tmp/handles.pl <<'END'\n{SCRIPT}END\nmkdir -p /tmp/users /tmp/public"));
     guest.mount(port, "vers=4.2");
-    // The kernel opens handles of what the guest may see.
+    // The kernel opens handles of files and directories that the guest may see.
     let controls = ["control", "open"].map(|name| Handle::of(&mut guest, &format!("/mnt/users/closed/{name}")));
     save(&mut guest, &controls);
     guest.ok("echo 3 > /proc/sys/vm/drop_caches");
@@ -132,7 +132,7 @@ fn handles_and_reconnecting_lead_into_no_closed_export() {
 
     lab.mgr.stop();
     lab.mgr.restart_with(&CLOSED);
-    // The first mount has connected again.
+    // The first mount has connected to the mgr again.
     let held = let_go(&mut guest);
     assert!(!held.contains("SECRET") && held.matches("refused ").count() == stolen.len(), "{held}");
     let mount = |path: &str, at: &str| format!("mount.nfs4 -o vers=4.2,noresvport,port={port} {HOST}:{path} {at}");
@@ -147,7 +147,7 @@ fn handles_and_reconnecting_lead_into_no_closed_export() {
         );
         let mut tried = stolen.to_vec();
         tried.extend(stolen.iter().flat_map(|secret| forged(home.path(), &seen, secret, &stolen[0])));
-        // The last handle is good: it shows that the kernel asks the server.
+        // The last handle is valid, and shows that the kernel asks the server.
         tried.push(seen);
         save(&mut guest, &tried);
         for at in ["/tmp/users", "/tmp/public", "/mnt"] {
@@ -178,21 +178,23 @@ fn handles_and_reconnecting_lead_into_no_closed_export() {
     }
 }
 
-/// Handles of a secret file that the guest was never given: that of a seen file with the number of the secret one, and those that the mgr
-/// makes for clients that see the closed export or the whole file system.
+/// Returns handles of a secret file that the guest never received. One has the filehandle of a seen file with the
+/// number of the secret file. The others have filehandles that the mgr makes for clients that see the closed export or
+/// the whole file system.
 fn forged(home: &Path, seen: &Handle, secret: &Handle, export: &Handle) -> Vec<Handle> {
     let file = secret.file();
     let mut renumbered = seen.weir().to_vec();
     renumbered[FILE..ROOT].copy_from_slice(&file);
     let root_of_all = 1u64.to_be_bytes();
     let of_others = [export.file(), root_of_all].map(|root| genuine(home, seen.weir(), file, root));
-    // The kernel first looks for the inode in its cache, by number and type: those of the seen file, and those of the secret file.
+    // The kernel first looks for the inode in its cache, by number and type. So each filehandle is tried with those of
+    // the seen file, and with those of the secret file.
     let weir = [renumbered, secret.weir().to_vec()].into_iter().chain(of_others);
     weir.flat_map(|weir| [seen.with(&weir), secret.with(&weir)]).collect()
 }
 
-/// Starts a process in the guest with open descriptors of the mount, two closed files and a closed directory. When it goes on, it uses all of
-/// them and opens the saved handles.
+/// Starts a process in the guest that has open the mount, two closed files and, as its current directory, a closed
+/// directory. When the process continues, it uses all of them and opens the saved handles.
 fn hold(guest: &mut Guest) {
     let work = "cat <&5; cat <&6; cat data large dir/data; ls -l; ls -l ..; cat ../closed/data; \
                 perl /tmp/handles.pl open 7 </tmp/handles";
@@ -203,7 +205,7 @@ fn hold(guest: &mut Guest) {
     ));
 }
 
-/// Lets that process go on. Returns what it has seen.
+/// Lets that process continue. Returns its output.
 fn let_go(guest: &mut Guest) -> String {
     guest.ok("touch /tmp/go; until [ -e /tmp/done ]; do usleep 50000; done; cat /tmp/held")
 }

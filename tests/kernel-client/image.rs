@@ -1,7 +1,7 @@
-//! What a guest boots: the kernel of a Debian package, and a small root with busybox and the NFS tools, all in memory.
+//! The image that a guest boots: the kernel of a Debian package, and a small root with busybox and the NFS tools.
 //!
-//! Packages are downloaded and unpacked, never installed; the result is kept below `target/` and made anew when anything
-//! that it is made of changes.
+//! The root is an initramfs, so all of it is in memory. Packages are downloaded and unpacked, never installed. The
+//! image is kept below `target/`, and made again when anything changes from which it is made.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,16 +10,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The kernel: the newest one of the system's own release, unless `WEIR_TEST_KERNEL` says otherwise: names of packages or paths of
-/// their files, with commas between them.
+/// The default kernel: the newest one of the system's own release. `WEIR_TEST_KERNEL` sets another one: names of
+/// packages or paths of their files, separated by commas.
 const KERNEL: &str = "linux-image-cloud-amd64";
-/// What the packages with a kernel are called: one with everything, or one that needs others with the kernel, its modules and lists of those.
+/// The beginnings of the names of packages with a kernel. Such a package holds everything, or it depends on others with
+/// the kernel, its modules, and lists of the modules.
 const KERNEL_PARTS: [&str; 4] = ["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"];
-/// What is in the root beside libraries.
+/// The packages whose files are in the root, besides libraries.
 const PROGRAMS: [&str; 7] = ["attr", "busybox-static", "kmod", "nfs-common", "perl-base", "util-linux", "xfsprogs"];
-/// Libraries that those packages ask for and the programs that are used do not.
+/// Libraries on which those packages depend, but which the programs in use do not need.
 const UNUSED_LIBRARIES: [&str; 3] = ["libicu", "libperl", "libpython"];
-/// What is not taken into the root, all that begins with these.
+/// The beginnings of the paths that are not kept in the root.
 const UNUSED: &[&str] = &[
     "usr/lib/python3",
     "usr/lib/x86_64-linux-gnu/gconv",
@@ -33,7 +34,7 @@ const UNUSED: &[&str] = &[
     "usr/share/man",
     "usr/share/perl5",
 ];
-/// Modules, as folders and files below `kernel/` of the module tree.
+/// The modules in the root, as folders and files below `kernel/` of the module tree.
 const MODULES: &[&str] = &[
     "crypto",
     "drivers/block",
@@ -51,27 +52,27 @@ const MODULES: &[&str] = &[
     "net/dns_resolver",
     "net/sunrpc",
 ];
-/// What runs first, and then answers to the host.
+/// The program that runs first in a guest, and then answers to the host.
 const INIT: &str = include_str!("init.sh");
-/// How often something is downloaded that does not come.
+/// How often a download is tried.
 const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Files that QEMU boots.
+/// The files that QEMU boots.
 #[derive(Clone, Debug)]
 pub struct Image {
     /// The compressed kernel.
     pub kernel: PathBuf,
-    /// The root, an initramfs.
+    /// The root file system, an initramfs.
     pub root: PathBuf,
 }
 
 impl Image {
-    /// The image, made if it is not there.
+    /// Returns the image, and makes it first if it does not exist.
     pub fn get() -> Image {
         let store = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernel-client");
         fs::create_dir_all(&store).expect("a folder for images");
-        // Two test runs at a time make one image.
+        // Two test runs at the same time make only one image.
         let lock = File::create(store.join("lock")).expect("a lock");
         lock.lock().expect("the lock");
         let mut recipe = DefaultHasher::new();
@@ -112,7 +113,7 @@ fn make(dir: &Path) -> io::Result<()> {
         fs::copy(file, packages.join(format!("{}given-{i}.deb", KERNEL_PARTS[0])))?;
     }
     if !names.is_empty() {
-        // A package may do no more than name the newest one, and that one those with its parts.
+        // A package may only name the package of the newest kernel, which names the packages with its parts.
         wanted.extend(depends(&names)?.into_iter().filter(|name| is_of_kernel(name)));
     }
     repeatedly(|| run(Command::new("apt-get").args(["-qq", "download"]).args(&wanted).current_dir(&packages)))?;
@@ -149,13 +150,13 @@ fn make(dir: &Path) -> io::Result<()> {
     }
     fs::set_permissions(tree.join("init"), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     std::os::unix::fs::symlink("/proc/mounts", tree.join("etc/mtab"))?;
-    // Not compressed: a guest without hardware help takes longer to unpack it than to read it.
+    // The archive is not compressed: a guest without hardware virtualization takes longer to unpack it than to read it.
     let archive = format!("find . | cpio --quiet -o -H newc > {}", dir.join("root.cpio").display());
     run(Command::new("sh").args(["-c", &archive]).current_dir(&tree))?;
     [packages, tree, unpacked].iter().try_for_each(fs::remove_dir_all)
 }
 
-/// Takes the modules that a guest may need, and lists what each of them needs.
+/// Copies the modules that a guest may need, and lists the dependencies of each.
 fn modules(unpacked: &Path, tree: &Path, release: &str) -> io::Result<()> {
     let (from, to) = (unpacked.join("lib/modules").join(release), tree.join("lib/modules").join(release));
     for wanted in MODULES.iter().map(|module| Path::new("kernel").join(module)) {
@@ -167,16 +168,17 @@ fn modules(unpacked: &Path, tree: &Path, release: &str) -> io::Result<()> {
             }
         }
     }
-    // Newer packages compress them, which not every tool of the guest understands.
+    // Newer packages compress their modules, which not every tool of the guest can read.
     let plain = "find . -name '*.ko.xz' -exec \"$0\" unxz {} +";
     run(Command::new("sh").args(["-c", plain]).arg(tree.join("usr/bin/busybox")).current_dir(&to))?;
     for list in ["modules.order", "modules.builtin", "modules.builtin.modinfo"] {
-        // Who gave packages by their names alone may have left out the one that has them: whatever is built in is then said to be missing.
+        // `WEIR_TEST_KERNEL` may name packages without the one that has the lists. Then built-in modules are reported
+        // as missing.
         if from.join(list).exists() {
             fs::copy(from.join(list), to.join(list))?;
         }
     }
-    // The tool of the guest: the host may have none.
+    // This runs the tool of the guest, because the host may have none.
     let libraries = tree.join("usr/lib/x86_64-linux-gnu");
     let mut depmod = Command::new(tree.join("usr/lib64/ld-linux-x86-64.so.2"));
     depmod.arg("--library-path").arg(libraries).args(["--argv0", "depmod"]).arg(tree.join("usr/bin/kmod"));
@@ -192,7 +194,7 @@ fn unpack(package: &Path, tree: &Path) -> io::Result<()> {
     done
 }
 
-/// These packages and all that they need.
+/// Returns these packages and all their dependencies.
 fn depends(packages: &[&str]) -> io::Result<Vec<String>> {
     let no =
         ["recommends", "suggests", "conflicts", "breaks", "replaces", "enhances"].map(|kind| format!("--no-{kind}"));

@@ -32,7 +32,7 @@ fn versions_that_are_not_served_are_refused_at_once() {
     let lab = Lab::start(home.path(), 1);
     let mut guest = Guest::boot();
     let port = lab.mgr.proxy.address().port();
-    // Version 3 asks another program first, which is not there at all.
+    // With version 3, the client first calls another program (MOUNT), which no server here offers.
     let older = format!("3,proto=tcp,mountproto=tcp,nolock,mountport={port}");
     for version in ["4.0", &older] {
         let mount = format!("mount.nfs -o vers={version},noresvport,port={port} {HOST}:/ /mnt 2>&1");

@@ -5,26 +5,26 @@ use std::collections::BTreeMap;
 /// The counters of one mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MountStats {
-    /// The `pnfs=` word: the layout driver in use, or that there is none.
+    /// The `pnfs=` word: the layout driver in use, or a word that says that there is none.
     pub pnfs: String,
-    /// Requests by operation, those sent again counted once.
+    /// Requests by operation; a request that was sent again counts once.
     pub operations: BTreeMap<String, u64>,
 }
 
 impl MountStats {
-    /// How often an operation was asked for.
+    /// Returns the number of requests with this operation.
     pub fn count(&self, operation: &str) -> u64 {
         self.operations.get(operation).copied().unwrap_or(0)
     }
 
-    /// What was counted since `earlier`, operations that did not happen left out.
+    /// Returns the counts since `earlier`, without operations that did not happen.
     pub fn since(&self, earlier: &MountStats) -> BTreeMap<String, u64> {
         let new = self.operations.iter().map(|(name, count)| (name.clone(), count - earlier.count(name)));
         new.filter(|(_, count)| *count > 0).collect()
     }
 }
 
-/// The counters of the NFS mount at `at`.
+/// Returns the counters of the NFS mount at `at`, if there is one.
 pub fn parse(text: &str, at: &str) -> Option<MountStats> {
     let place = format!(" mounted on {at} with fstype nfs4");
     let mut lines = text.lines().skip_while(|line| !(line.starts_with("device ") && line.contains(&place))).skip(1);
@@ -69,7 +69,7 @@ device 10.0.2.2:/ mounted on /mnt with fstype nfs4 statvers=1.1
 ";
 
     #[test]
-    fn counters_are_of_the_mount_that_is_asked_for() {
+    fn parse_returns_the_counters_of_the_given_mount() {
         let stats = parse(TEXT, "/mnt").unwrap();
         assert_eq!(stats.pnfs, "LAYOUT_NFSV4_1_FILES");
         assert_eq!((stats.count("WRITE"), stats.count("READ"), stats.count("NULL")), (21, 0, 1));

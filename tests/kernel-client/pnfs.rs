@@ -1,16 +1,16 @@
-//! A guest moves data straight from and to the iods, by the files layout.
+//! A guest moves data directly from and to the iods, by the layouts of pNFS (files and flexible files).
 
 use crate::guest::Guest;
 use crate::lab::Lab;
 use crate::servers;
 
-/// A counter of the mgr.
+/// Returns a counter of the mgr.
 fn counter(lab: &Lab, name: &str) -> u64 {
     servers::number(lab, "counters", name)
 }
 
 #[test]
-fn data_go_straight_to_the_iods_and_sizes_are_known() {
+fn data_take_the_direct_path_and_sizes_are_known() {
     let home = tempfile::tempdir().unwrap();
     let lab = servers::start(home.path(), 3, &["--stripe-unit", "1M", "--mds-threshold", "0"]);
     let (mut one, mut other) = Guest::boot_two();
@@ -25,11 +25,11 @@ fn data_go_straight_to_the_iods_and_sizes_are_known() {
         assert_eq!((stats.count("GETDEVICEINFO"), stats.count("LAYOUTCOMMIT")), (1, 1), "{stats:?}");
         assert_eq!(other.ok("stat -c %s /mnt/data; md5sum < /mnt/data"), format!("{}\n{sum}", 32 << 20));
         assert_eq!(one.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/data"), sum);
-        // The same bytes by the native client.
+        // The native client reads the same bytes.
         std::fs::write(home.path().join("ours"), lab.run(["cat", "/data"])).unwrap();
         let ours = std::process::Command::new("md5sum").arg(home.path().join("ours")).output().unwrap();
         assert_eq!(String::from_utf8(ours.stdout).unwrap().split(' ').next(), sum.split(' ').next());
-        // One request and no LAYOUTCOMMIT: the iod tells the mgr.
+        // A short write needs one request and no LAYOUTCOMMIT, because the iod reports it to the mgr.
         one.ok("echo hello > /mnt/f");
         assert_eq!(one.ok("stat -c %s /mnt/f"), "6");
         assert_eq!(other.ok("stat -c %s /mnt/f; cat /mnt/f"), "6\nhello");
@@ -40,7 +40,7 @@ fn data_go_straight_to_the_iods_and_sizes_are_known() {
             let here = other.ok(&format!("stat -c %s /mnt/{name}; md5sum < /mnt/{name}"));
             assert_eq!(here, format!("{bytes}\n{there}"));
         }
-        // Overwriting changes no size; others see it all the same.
+        // An overwrite does not change the size. The other guest sees it all the same.
         one.ok("echo world > /tmp/w; dd if=/tmp/w of=/mnt/f conv=notrunc 2>/dev/null");
         assert_eq!(other.ok("cat /mnt/f"), "world");
         // The times that a program sets stay.
@@ -56,7 +56,7 @@ fn data_go_straight_to_the_iods_and_sizes_are_known() {
 }
 
 #[test]
-fn a_file_goes_on_where_an_object_ends() {
+fn reads_continue_behind_the_end_of_an_object() {
     let home = tempfile::tempdir().unwrap();
     let lab = servers::start(home.path(), 3, &["--stripe-unit", "64k", "--mds-threshold", "0"]);
     let (mut one, mut other) = Guest::boot_two();
@@ -73,20 +73,20 @@ fn a_file_goes_on_where_an_object_ends() {
             assert_eq!(guest.ok(&format!("{} | wc -c", direct(65536))), "65536");
             assert_eq!(guest.ok("dd if=/mnt/a iflag=direct bs=64k 2>/dev/null | wc -c"), "327680");
         }
-        // Where the file ends, too, it ends for everybody.
+        // Every guest finds the same end of the file.
         one.ok("dd if=/dev/urandom of=/tmp/b bs=70000 count=1 2>/dev/null; cp /tmp/b /mnt/b");
         for guest in [&mut other, &mut one] {
             assert_eq!(guest.ok("dd if=/mnt/b iflag=direct bs=64k 2>/dev/null | wc -c"), "70000");
         }
         one.ok("echo 3 > /proc/sys/vm/drop_caches; cmp /tmp/b /mnt/b; dd if=/mnt/b iflag=direct bs=64k 2>/dev/null | cmp - /tmp/b");
-        // Nothing of all this has passed the mgr, which was asked for lengths alone.
+        // No byte took the mgr path. The mgr was only asked for lengths.
         assert_eq!((counter(&lab, "proxy_write_bytes"), counter(&lab, "proxy_read_bytes")), (0, 0));
         let unknown = counter(&lab, "lengths_unknown");
         assert!(counter(&lab, "lengths_asked") > unknown);
         one.ok("rm /mnt/*; umount /mnt");
         other.ok("umount /mnt");
     }
-    // Others cut the file and make it longer; and who has it open for writing reads it right, too.
+    // The other guest truncates and extends the file. A guest that has it open for writing reads it correctly, too.
     one.mount(lab.mgr.proxy.address().port(), "vers=4.2");
     other.mount(lab.mgr.proxy.address().port(), "vers=4.2");
     one.ok("head -c 3000 /tmp/b | tee /tmp/a > /mnt/a");
@@ -106,7 +106,7 @@ fn a_file_goes_on_where_an_object_ends() {
 }
 
 #[test]
-fn small_files_stay_with_the_mgr() {
+fn small_files_take_the_mgr_path() {
     let home = tempfile::tempdir().unwrap();
     let lab = servers::start(home.path(), 2, &[]);
     let mut guest = Guest::boot();
@@ -115,20 +115,20 @@ fn small_files_stay_with_the_mgr() {
         guest.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null");
         let proxied = || (counter(&lab, "proxy_write_bytes"), counter(&lab, "proxy_read_bytes"));
         let before = proxied();
-        // Large ones with and without a cache, and read again: nothing of them passes the mgr.
+        // Large files, written with and without the page cache and read again: no byte takes the mgr path.
         guest.ok("cp /tmp/data /mnt/large; dd if=/tmp/data of=/mnt/direct bs=1M oflag=direct 2>/dev/null");
         guest.ok("echo 3 > /proc/sys/vm/drop_caches; cmp /tmp/data /mnt/large && cmp /tmp/data /mnt/direct");
         assert_eq!(proxied(), before);
-        // Small ones: all of them does.
+        // Small files: all bytes take the mgr path.
         guest.ok("for i in $(seq 20); do dd if=/tmp/data of=/mnt/s$i bs=10000 count=1 2>/dev/null || exit 1; done");
         guest.ok("head -c 1000000 /tmp/data > /mnt/s21; echo 3 > /proc/sys/vm/drop_caches");
         guest.ok("head -c 10000 /tmp/data > /tmp/s; for i in $(seq 20); do cmp /tmp/s /mnt/s$i || exit 1; done");
         assert_eq!(proxied(), (before.0 + 1_200_000, before.1 + 200_000));
-        // One that grows goes over to the iods, and is whole.
+        // A file that grows changes to the direct path, and is intact.
         guest.ok("dd if=/tmp/data of=/mnt/s21 bs=1000000 seek=1 skip=1 count=7 conv=notrunc 2>/dev/null");
         guest.ok("echo 3 > /proc/sys/vm/drop_caches; head -c 8000000 /tmp/data | cmp - /mnt/s21");
         assert_eq!(proxied(), (before.0 + 1_200_000, before.1 + 200_000));
-        // Which are small is said by the directory that they are opened in.
+        // The directory in which a file is opened decides which files are small.
         lab.run(["mkdir", "/d"]);
         lab.run(["policy", "set", "/d", "write_threshold=64K"]);
         guest.ok("head -c 100000 /tmp/data > /mnt/d/large; head -c 100000 /tmp/data | cmp - /mnt/d/large");
@@ -141,7 +141,7 @@ fn small_files_stay_with_the_mgr() {
 }
 
 #[test]
-fn flexible_files_go_straight_to_their_iod() {
+fn flexible_files_take_the_direct_path_to_their_iod() {
     let home = tempfile::tempdir().unwrap();
     let lab = servers::start(home.path(), 3, &["--layout", "flexfiles", "--mds-threshold", "0"]);
     let (mut one, mut other) = Guest::boot_two();
@@ -159,7 +159,7 @@ fn flexible_files_go_straight_to_their_iod() {
         other.ok("umount /mnt");
     }
     assert_eq!((counter(&lab, "proxy_write_bytes"), counter(&lab, "proxy_read_bytes")), (0, 0));
-    // A file on several iods, which these kernels could not use, is reached through the mgr.
+    // A file on several iods, which these kernels could not use, is accessed through the mgr.
     lab.run(["mkdir", "/wide"]);
     lab.run(["policy", "set", "/wide", "stripe_count=3"]);
     one.mount(lab.mgr.proxy.address().port(), "vers=4.2");
@@ -170,7 +170,7 @@ fn flexible_files_go_straight_to_their_iod() {
 }
 
 #[test]
-fn striped_flexible_files_go_straight_to_several_iods() {
+fn striped_flexible_files_take_the_direct_path_to_several_iods() {
     let home = tempfile::tempdir().unwrap();
     let options = ["--layout", "flexfiles-striped", "--stripe-unit", "256k", "--mds-threshold", "0"];
     let lab = servers::start(home.path(), 3, &options);
@@ -190,7 +190,7 @@ fn striped_flexible_files_go_straight_to_several_iods() {
         let before = stored();
         guest.ok("cp /tmp/data /mnt/f && sync");
         assert_eq!(guest.mountstats().pnfs, "LAYOUT_FLEX_FILES");
-        // A third of it goes to each, which tell the mgr how much they took a moment later.
+        // A third of the file goes to each iod. The iods report to the mgr a moment later how much they received.
         servers::until(|| stored().into_iter().zip(&before).all(|(now, before)| now - before >= 5 << 20));
         assert_eq!(lab.run(["cat", "/f"]).len(), 16 << 20);
         guest.ok("echo hello > /mnt/g; dd if=/tmp/data of=/mnt/direct bs=1M count=5 oflag=direct 2>/dev/null");
@@ -222,7 +222,7 @@ fn a_file_with_two_copies_is_read_without_one_of_its_iods() {
         guest.ok("umount /mnt");
         assert_eq!(servers::number(&lab, "counters", "proxy_write_bytes"), before);
         assert_eq!(lab.run(["cat", "/f2"]).len(), 8 << 20);
-        // Whichever iod is gone, the rest has everything.
+        // Whichever iod is down, the remaining iods have all bytes.
         for iod in 0..3 {
             lab.iods[iod].kill();
             servers::until(|| servers::iods_up(&lab) == 2);
@@ -233,7 +233,7 @@ fn a_file_with_two_copies_is_read_without_one_of_its_iods() {
             lab.iods[iod].restart();
             servers::until(|| servers::iods_up(&lab) == 3);
         }
-        // Written and cut by our own client, and seen by the guest.
+        // Weir's own client replaces the content. The guest sees that, and truncates the file.
         lab.put("/f", b"other words, and more of them");
         guest.mount(port, version);
         assert_eq!(guest.ok("cat /mnt/f; truncate -s 5 /mnt/f; cat /mnt/f"), "other words, and more of themother");

@@ -1,4 +1,4 @@
-//! A relay of RPC records between a guest and a daemon, which remembers them or mistreats them.
+//! A relay of RPC records between a guest and a daemon, which records, delays, repeats, cuts or drops them.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Longest record that is led on.
+/// The longest record that is forwarded.
 const RECORD_MAX: usize = 4 << 20;
 
-/// Who sent a record.
+/// The sender of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum From {
     /// The guest.
@@ -19,7 +19,7 @@ pub enum From {
     Server,
 }
 
-/// Numbers that look random and follow from the seed (the generator of Steele, Lea and Flood's SplitMix).
+/// Pseudorandom numbers that follow from the seed (the generator of Steele, Lea and Flood's SplitMix).
 struct Dice(AtomicU64);
 
 impl Dice {
@@ -32,16 +32,16 @@ impl Dice {
     }
 }
 
-/// What has been done to records.
+/// The numbers of records that the relay has mistreated.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Harm {
-    /// Led on late.
+    /// Forwarded late.
     pub delayed: u64,
-    /// Sent twice.
+    /// Forwarded twice.
     pub repeated: u64,
-    /// Cut off in the middle, with their connection.
+    /// Cut off in the middle, with the end of their connection.
     pub cut: u64,
-    /// Swallowed, with everything after them, until their connection was cut.
+    /// Dropped, with everything after them, until their connection was closed.
     pub dropped: u64,
 }
 
@@ -51,11 +51,11 @@ struct Shared {
     remember: AtomicBool,
     harm: Mutex<Harm>,
     dice: Dice,
-    /// One record in so many is mistreated; 0: none.
+    /// One record in this many is mistreated; 0: none.
     one_in: AtomicU64,
-    /// Whether the guest is not to hear what the daemon asks of it.
+    /// Whether the relay drops the requests of the daemon to the guest (callbacks).
     deaf: AtomicBool,
-    /// How many of the daemon's requests the guest did not hear.
+    /// How many callbacks the relay has dropped.
     unheard: AtomicU64,
     pairs: Mutex<Vec<[TcpStream; 2]>>,
     stopping: AtomicBool,
@@ -72,7 +72,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// A relay on a free port to this port of this machine.
+    /// Starts a relay on a free port to this port of this machine.
     pub fn start(target: u16, seed: u64) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("an address").port();
@@ -94,7 +94,7 @@ impl Relay {
                 if accepting.stopping.load(SeqCst) {
                     return;
                 }
-                // Nobody listens there: the guest is told so by the end of its connection.
+                // If no daemon listens there, the guest sees that by the end of its connection.
                 let Ok(server) = TcpStream::connect(accepting.target) else { continue };
                 lead(&accepting, client, server);
             }
@@ -102,37 +102,38 @@ impl Relay {
         Relay { shared, port }
     }
 
-    /// Where it listens.
+    /// Returns the port where the relay listens.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Remembers records from now on.
+    /// Keeps a copy of each record from now on.
     pub fn remember(&self) {
         self.shared.remember.store(true, SeqCst);
     }
 
-    /// What it remembers, in order as far as each side is concerned.
+    /// Returns the copies; those of one side are in order.
     pub fn seen(&self) -> Vec<(From, Vec<u8>)> {
         lock(&self.shared.seen).clone()
     }
 
-    /// Mistreats one record in so many from now on; 0: none.
+    /// Mistreats one record in `one_in` from now on; 0: none.
     pub fn mistreat(&self, one_in: u64) {
         self.shared.one_in.store(one_in, SeqCst);
     }
 
-    /// Swallows from now on, or no more, what the daemon asks of the guest: callbacks. All else goes on.
+    /// Drops callbacks, the requests of the daemon to the guest, from now on, or no longer. All other records are
+    /// forwarded.
     pub fn deafen(&self, deaf: bool) {
         self.shared.deaf.store(deaf, SeqCst);
     }
 
-    /// How many callbacks it has swallowed.
+    /// Returns how many callbacks the relay has dropped.
     pub fn unheard(&self) -> u64 {
         self.shared.unheard.load(SeqCst)
     }
 
-    /// What it has done.
+    /// Returns how many records the relay has mistreated.
     pub fn harm(&self) -> Harm {
         *lock(&self.shared.harm)
     }
@@ -144,14 +145,14 @@ impl Drop for Relay {
         for pair in lock(&self.shared.pairs).drain(..) {
             cut(&pair);
         }
-        // Wakes the thread that accepts.
+        // This wakes the thread that accepts connections.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
 
 fn cut(pair: &[TcpStream; 2]) {
     for socket in pair {
-        // It may be gone already.
+        // The connection may be closed already.
         let _ = socket.shutdown(Shutdown::Both);
     }
 }
@@ -160,26 +161,26 @@ fn lead(shared: &Arc<Shared>, client: TcpStream, server: TcpStream) {
     let both = || Some([client.try_clone().ok()?, server.try_clone().ok()?]);
     let (Some(kept), Some(one), Some(other)) = (both(), both(), both()) else { return };
     for socket in &kept {
-        // Only a matter of speed.
+        // A failure only makes the relay slower.
         let _ = socket.set_nodelay(true);
     }
     lock(&shared.pairs).push(kept);
     for (from, pair) in [(From::Client, one), (From::Server, other)] {
         let shared = shared.clone();
         thread::spawn(move || {
-            // However it ends, the connection ends with it.
+            // However one direction ends, the connection ends with it.
             let _ = pass(&shared, from, &pair);
             cut(&pair);
         });
     }
 }
 
-/// Whether a record is a call and no reply (RFC 5531 §9: the type follows the transaction id).
+/// Returns whether a record is a call and not a reply (RFC 5531 §9: the type follows the transaction id).
 fn is_call(record: &[u8]) -> bool {
     record.get(4..8) == Some(&[0; 4])
 }
 
-/// Leads records on until there are no more.
+/// Forwards records until there are no more.
 fn pass(shared: &Shared, from: From, pair: &[TcpStream; 2]) -> io::Result<()> {
     let (mut input, mut output) = if from == From::Client { (&pair[0], &pair[1]) } else { (&pair[1], &pair[0]) };
     loop {
@@ -221,7 +222,7 @@ fn pass(shared: &Shared, from: From, pair: &[TcpStream; 2]) -> io::Result<()> {
             }
             _ => {
                 lock(&shared.harm).dropped += 1;
-                // Silence, as from a host that is gone; whatever comes meanwhile is lost with it.
+                // Silence, as from a host that is down. Records that arrive meanwhile are lost.
                 thread::sleep(Duration::from_millis(500 + shared.dice.below(2500)));
                 return Ok(());
             }

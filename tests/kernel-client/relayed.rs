@@ -1,4 +1,4 @@
-//! What is between a guest and the servers: records that are captured and mistreated.
+//! Messages between a guest and the servers, which relays record or mistreat.
 
 use crate::guest::{Guest, full};
 use crate::relay::{From, Relay};
@@ -11,7 +11,7 @@ use wire::nfs4::{CB_COMPOUND4args, CB_COMPOUND4res, COMPOUND4args, COMPOUND4res,
 use wire::rpc::{AcceptStat, Message, ReplyStat, decode_message};
 use xdr::{Reader, Xdr};
 
-/// Reads a message, writes it again, and compares; what it is called: direction and operations.
+/// Decodes a message, encodes it again, and compares the bytes. Returns its kind: the direction and the operations.
 fn again(from: From, record: &[u8]) -> Option<String> {
     let mut input = Reader::new(Bytes::copy_from_slice(record));
     let message = decode_message(&mut input).expect("an RPC message");
@@ -52,13 +52,13 @@ fn again(from: From, record: &[u8]) -> Option<String> {
     Some(debug)
 }
 
-/// The name of an operation in what it shows of itself.
+/// Returns the name of an operation from its debug output.
 fn name(shown: &str) -> String {
     let end = shown.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(shown.len());
     shown[..end].trim_start_matches("OP_").to_owned()
 }
 
-/// A bit of everything that a program does with files.
+/// Some of each kind of work that programs do with files.
 const WORK: &str = "
 cd /mnt
 echo hello > f; cat f > /dev/null; dd if=/dev/urandom of=large bs=64k count=40 2>/dev/null; sync
@@ -97,7 +97,7 @@ fn captured_messages_are_read_and_written_again() {
         assert!(kinds.keys().any(|kind| kind.starts_with("call") && kind.contains(needed)), "no {needed}");
     }
     assert!(kinds.len() > 50, "only {} kinds", kinds.len());
-    // Makes the file of examples that the decoders are tested with.
+    // Writes the file of examples with which the decoders are tested.
     if let Some(path) = std::env::var_os("WEIR_GOLDEN") {
         let mut text = format!("# Messages between {} and Weir, one of each kind.\n", one.kernel);
         for (kind, record) in kinds.iter().filter(|(_, record)| record.len() <= 2048) {
@@ -109,7 +109,8 @@ fn captured_messages_are_read_and_written_again() {
     lab.fsck();
 }
 
-/// Writes, appends under a lock, renames and reads, for as long as `/tmp/stop` is not there; what is read must be what was written.
+/// Writes, appends under a lock, renames and reads, until `/tmp/stop` exists. Every byte that is read must be the one
+/// that was written.
 const BUSY: &str = "
 cat > /tmp/busy.sh <<'END'
 me=$1
@@ -137,7 +138,7 @@ dd if=/dev/urandom of=/tmp/data bs=1k count=1000 2>/dev/null
 for me in $(seq 3); do echo 0 > /tmp/rounds.$me; sh /tmp/busy.sh $me >/dev/null 2>&1 & done";
 
 #[test]
-fn mistreated_messages_do_no_harm() {
+fn delayed_repeated_cut_and_dropped_messages_do_no_harm() {
     let seed = std::env::var("WEIR_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     println!("WEIR_TEST_SEED={seed}");
     let home = tempfile::tempdir().unwrap();
@@ -148,7 +149,7 @@ fn mistreated_messages_do_no_harm() {
     guest.ok(BUSY);
     relays.iter().for_each(|relay| relay.mistreat(50));
     let until = Instant::now() + Duration::from_secs(if full() { 600 } else { 20 });
-    // However slow the machine is: of everything something has to happen.
+    // Each kind of mistreatment has to happen at least once, however slow the machine is.
     let tried = || {
         let harm = relays[0].harm();
         harm.delayed > 0 && harm.repeated > 0 && harm.cut > 0 && harm.dropped > 0

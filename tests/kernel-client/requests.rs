@@ -1,4 +1,4 @@
-//! How many requests a kernel needs for what programs do, with Weir and with another server; run by `cargo xtask bench kernel`.
+//! How many requests a kernel sends for what programs do, to Weir and to nfs-ganesha (`cargo xtask bench kernel`).
 
 use crate::guest::{Guest, HOST};
 use crate::servers;
@@ -9,10 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Where the other server listens.
+/// The port of nfs-ganesha.
 const PORT: u16 = 22_049;
 
-/// What is counted: name, what comes before it and is not counted, the script, and how many things it does.
+/// The phases: the name, a preparation that is not counted, the script, and the number of operations that the script
+/// does.
 const PHASES: [(&str, &str, &str, u64); 6] = [
     ("create", "mkdir d; cd d", "for i in $(seq 100); do : > e$i; done", 100),
     (
@@ -27,7 +28,7 @@ const PHASES: [(&str, &str, &str, u64); 6] = [
     ("list 10,000 names with attributes", "DROP; cd many", "ls -l > /dev/null", 1),
 ];
 
-/// The other server, until it is dropped.
+/// A running nfs-ganesha, which is killed when dropped.
 struct Ganesha(Child);
 
 impl Ganesha {
@@ -64,20 +65,20 @@ impl Ganesha {
 
 impl Drop for Ganesha {
     fn drop(&mut self) {
-        // It may have ended by itself; either way it is gone afterwards.
+        // The process may have ended by itself; either way it is gone afterwards.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The requests of each phase, by operation.
+/// Returns the requests of each phase, by operation.
 fn count(guest: &mut Guest, port: u16, path: &str, version: &str) -> Vec<BTreeMap<String, u64>> {
     guest.ok(&format!("mount.nfs4 -o {version},noresvport,port={port} {HOST}:{path} /mnt"));
     let mut counts = Vec::new();
     guest.ok("head -c 4096 /dev/urandom > /tmp/data");
     for (_, before, script, _) in PHASES {
         let before = before.replace("DROP", "echo 3 > /proc/sys/vm/drop_caches");
-        // The directory stays the same one between the two halves, as a program's would.
+        // The preparation and the script have the same current directory, as in a program.
         let name = "/tmp/stats";
         guest.ok(&format!(
             "cd /mnt; {before}; cat /proc/self/mountstats > {name}.0; {script}; cat /proc/self/mountstats > {name}.1"

@@ -1,4 +1,4 @@
-//! A file system whose servers guests can reach.
+//! Starts file systems whose servers guests can reach, and reads the status of the servers.
 
 use crate::guest::HOST;
 use crate::lab::Lab;
@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A new file system in `home` with so many iods, and further options for the mgr. Guests reach the mgr at the port of its
-/// proxy, and the iods where they really are.
+/// Starts a new file system in `home` with this number of iods, and further options for the mgr. Guests reach the mgr
+/// at the port of its proxy, and the iods at their own ports.
 pub fn start(home: &Path, iods: usize, options: &[&str]) -> Lab {
     start_with_lease(home, iods, 20, options)
 }
@@ -21,7 +21,7 @@ pub fn start_with_lease(home: &Path, iods: usize, lease_secs: u32, options: &[&s
     start_at(home, lease_secs, options, &ways)
 }
 
-/// As [`start`], with relays between the guests and everything else: that of the mgr, then those of the iods.
+/// As [`start`], with relays between the guests and all servers. Returns the relay of the mgr, then those of the iods.
 pub fn start_behind_relays(home: &Path, iods: usize, options: &[&str], seed: u64) -> (Lab, Vec<Relay>) {
     start_behind_relays_with_lease(home, iods, 20, options, seed)
 }
@@ -42,7 +42,7 @@ pub fn start_behind_relays_with_lease(
     (lab, relays)
 }
 
-/// An iod for each way: the port where it serves NFS, and the port that guests are told.
+/// Starts an iod for each pair of ports: the port where it serves NFS, and the port that it advertises to guests.
 fn start_at(home: &Path, lease_secs: u32, options: &[&str], ways: &[(u16, u16)]) -> Lab {
     let lease = lease_secs.to_string();
     let options = [&["--lease-secs", &lease], options].concat();
@@ -52,12 +52,12 @@ fn start_at(home: &Path, lease_secs: u32, options: &[&str], ways: &[(u16, u16)])
     })
 }
 
-/// A number of the mgr's status.
+/// Returns a number of the mgr's status.
 pub fn number(lab: &Lab, group: &str, name: &str) -> u64 {
     look(lab, group, name).unwrap_or_else(|| panic!("no {name} in {group}"))
 }
 
-/// How often something was done that the mgr's status counts; what never happened is not in it.
+/// Returns a counter of the mgr's status. The status omits counters of what never happened; they are 0.
 pub fn counted(lab: &Lab, group: &str, name: &str) -> u64 {
     look(lab, group, name).unwrap_or(0)
 }
@@ -68,25 +68,25 @@ fn look(lab: &Lab, group: &str, name: &str) -> Option<u64> {
     group["values"][name].as_u64()
 }
 
-/// A number that each iod counts, of all that the mgr reaches.
+/// Returns a counter of each iod that the mgr reaches.
 pub fn of_iods(lab: &Lab, name: &str) -> Vec<u64> {
     let status = status(lab);
     let iods = status.iter().filter(|g| g["group"] == "iod");
     iods.map(|g| g["values"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {g}"))).collect()
 }
 
-/// How many iods the mgr reaches.
+/// Returns how many iods the mgr reaches.
 pub fn iods_up(lab: &Lab) -> usize {
     status(lab).iter().filter(|g| g["group"] == "iod" && g["values"]["state"] == "up").count()
 }
 
 fn status(lab: &Lab) -> Vec<Value> {
-    // A cluster that is degraded is no failure here.
+    // A degraded cluster is no failure here.
     let output = lab.weir(["status", "--json"]).output().expect("the binary starts");
     serde_json::from_slice(&output.stdout).expect("groups")
 }
 
-/// Waits for something that must come to be.
+/// Waits until a condition holds. Panics if it does not hold after 120 seconds.
 pub fn until(mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(120);
     while !holds() {
@@ -95,8 +95,9 @@ pub fn until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A port that nobody has at the moment, and that nobody is given who asks for any: those are from 32768 on. Each only once in a
-/// process, as it is free until somebody binds it.
+/// Returns a port that is free at the moment. The kernel does not assign it to a socket that asks for any port: those
+/// ports are from 32768 on. Each port is returned only once in a process, because it stays free until a server binds
+/// it.
 pub fn free_port() -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     let first = std::process::id() as u16;

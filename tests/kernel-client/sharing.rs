@@ -1,10 +1,10 @@
-//! Two guests and the same files: cut, removed, renamed and listed by one while the other uses them.
+//! Two guests that use the same files: one truncates, removes, renames or lists what the other one uses.
 
 use crate::guest::{Guest, full};
 use crate::servers;
 
-/// Starts a process that opens a file as descriptor 3 and does this with it; before it does `then`, it waits for
-/// [`let_go`].
+/// Starts a process that opens a file as descriptor 3 and runs `first`. The process waits for [`let_go`], and then runs
+/// `then`.
 pub fn hold(guest: &mut Guest, file: &str, first: &str, then: &str) {
     guest.ok(&format!(
         "rm -f /tmp/go /tmp/held /tmp/gone
@@ -14,13 +14,31 @@ pub fn hold(guest: &mut Guest, file: &str, first: &str, then: &str) {
     ));
 }
 
-/// Lets that process do the rest, and waits for its end; what it has said.
+/// Lets that process run the rest, and waits for its end. Returns its output.
 pub fn let_go(guest: &mut Guest) -> String {
     guest.ok("touch /tmp/go; until [ -e /tmp/gone ]; do usleep 50000; done; cat /tmp/said")
 }
 
+/// Lists a directory while another guest changes it. Each name that exists all the time is listed once.
+fn list_a_changing_directory(one: &mut Guest, other: &mut Guest) {
+    let names = if full() { 100_000 } else { 1500 };
+    one.ok("mkdir /mnt/many");
+    // The names are created in several scripts, because one script would take too long on a busy machine.
+    for first in (1..=names).step_by(5000) {
+        let last = names.min(first + 4999);
+        one.ok(&format!("cd /mnt/many && seq -w {first} {last} | xargs -n 500 mkdir"));
+    }
+    other.ok("rm -f /tmp/stop; cd /mnt/many; touch /tmp/busy
+        (until [ -e /tmp/stop ]; do touch new1 new2 new3 x$((i = i + 1)); rm new1 new2 new3; done; rm /tmp/busy) >/dev/null 2>&1 &");
+    for _ in 0..3 {
+        assert_eq!(one.ok("ls -1 /mnt/many 2>/dev/null > /tmp/ls; grep -c '^[0-9]' /tmp/ls"), names.to_string());
+        assert_eq!(one.ok("sort /tmp/ls | uniq -d"), "");
+    }
+    other.ok("touch /tmp/stop; while [ -e /tmp/busy ]; do usleep 50000; done; ls /mnt/many | grep -c x");
+}
+
 #[test]
-fn two_guests_change_what_the_other_has_open() {
+fn a_guest_can_change_files_that_another_guest_has_open() {
     let home = tempfile::tempdir().unwrap();
     let lab = servers::start(home.path(), 3, &["--stripe-unit", "1M", "--mds-threshold", "0"]);
     let number = |name| servers::number(&lab, "mgr", name);
@@ -30,7 +48,8 @@ fn two_guests_change_what_the_other_has_open() {
     other.mount(port, "vers=4.1");
     one.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null");
 
-    // Cut by one who has no layout, under one who has: it is recalled, and nothing of before the cut comes back.
+    // A guest without a layout truncates a file for which the other guest has a layout. The mgr recalls the layout, and
+    // no byte from before the truncation comes back.
     let writes = "dd if=/tmp/data of=/mnt/cut bs=1M count=4 conv=notrunc,fsync 2>/dev/null";
     let grows = "dd if=/tmp/data of=/mnt/cut bs=1M seek=2 skip=2 count=1 conv=notrunc,fsync 2>/dev/null";
     hold(&mut one, "/mnt/cut", writes, grows);
@@ -46,7 +65,8 @@ fn two_guests_change_what_the_other_has_open() {
     assert_eq!(one.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/cut"), wanted);
     assert_eq!(other.ok("md5sum < /mnt/cut"), wanted);
 
-    // Removed by the other, and by the one itself: there as long as it is open, gone after that.
+    // The other guest removes a file, and then the guest that has the file open does. The file exists as long as it is
+    // open, and not afterwards.
     for by_other in [true, false] {
         let says = "head -c 1048576 <&3 | md5sum; echo more >&3; cat <&3 | wc -c";
         hold(&mut one, "/mnt/removed", "cp /tmp/data /mnt/removed; sync", says);
@@ -57,12 +77,12 @@ fn two_guests_change_what_the_other_has_open() {
     }
     servers::until(|| servers::number(&lab, "work", "orphans") + servers::number(&lab, "work", "doomed") == 0);
 
-    // Renamed while it is open.
+    // A file is renamed while it is open.
     hold(&mut one, "/mnt/a", ":", "echo more >&3; cat /mnt/b");
     other.ok("mv /mnt/a /mnt/b");
     assert_eq!(let_go(&mut one), "more");
     assert_eq!(other.ok("cat /mnt/b"), "more");
-    // Renamed over one that is open: what the other opened stays what it was.
+    // A file is renamed over an open one. The open file stays what it was.
     other.ok("echo new > /mnt/c");
     hold(&mut one, "/mnt/b", ":", "cat <&3");
     other.ok("mv /mnt/c /mnt/b");
@@ -70,21 +90,7 @@ fn two_guests_change_what_the_other_has_open() {
     assert_eq!(one.ok("cat /mnt/b; ls -A /mnt"), "new\nb\ncut");
     servers::until(|| number("open_files") == 0);
 
-    // Listed while it changes: each name that is there all the time comes once.
-    let names = if full() { 100_000 } else { 1500 };
-    one.ok("mkdir /mnt/many");
-    // Some at a time: no script may take as long as all of them do on a machine that is busy.
-    for first in (1..=names).step_by(5000) {
-        let last = names.min(first + 4999);
-        one.ok(&format!("cd /mnt/many && seq -w {first} {last} | xargs -n 500 mkdir"));
-    }
-    other.ok("rm -f /tmp/stop; cd /mnt/many; touch /tmp/busy
-        (until [ -e /tmp/stop ]; do touch new1 new2 new3 x$((i = i + 1)); rm new1 new2 new3; done; rm /tmp/busy) >/dev/null 2>&1 &");
-    for _ in 0..3 {
-        assert_eq!(one.ok("ls -1 /mnt/many 2>/dev/null > /tmp/ls; grep -c '^[0-9]' /tmp/ls"), names.to_string());
-        assert_eq!(one.ok("sort /tmp/ls | uniq -d"), "");
-    }
-    other.ok("touch /tmp/stop; while [ -e /tmp/busy ]; do usleep 50000; done; ls /mnt/many | grep -c x");
+    list_a_changing_directory(&mut one, &mut other);
     one.ok("umount /mnt");
     other.ok("umount /mnt");
     servers::until(|| number("layouts") == 0);
@@ -92,7 +98,7 @@ fn two_guests_change_what_the_other_has_open() {
 }
 
 #[test]
-fn nothing_is_left_of_a_guest_that_lost_its_power() {
+fn no_state_is_left_of_a_guest_that_lost_power() {
     let home = tempfile::tempdir().unwrap();
     let lab = servers::start_with_lease(home.path(), 2, 5, &["--stripe-unit", "1M", "--mds-threshold", "0"]);
     let number = |name| servers::number(&lab, "mgr", name);
@@ -108,7 +114,7 @@ fn nothing_is_left_of_a_guest_that_lost_its_power() {
     assert_ne!(other.run("flock -n /mnt/file true").status, 0);
     assert!(number("open_files") >= 2 && number("locks") >= 1 && number("layouts") >= 1);
     drop(one);
-    // Its lock goes to the next as soon as the lease is over.
+    // The other guest gets the lock as soon as the lease has expired.
     assert_eq!(other.ok("flock /mnt/file true; stat -c %s /mnt/file"), (4 << 20).to_string());
     other.ok("umount /mnt");
     drop(other);

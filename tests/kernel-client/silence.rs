@@ -1,4 +1,4 @@
-//! Who falls silent without a word: an iod that stands still, a guest that stands still, a guest that does not hear what is asked of it.
+//! Peers that stop answering: a stopped iod, a stopped guest, and a guest that receives no callbacks.
 
 use crate::cluster::signal;
 use crate::guest::Guest;
@@ -6,11 +6,12 @@ use crate::servers;
 use crate::sharing::{hold, let_go};
 use rustix::process::Signal;
 
-/// How long others may have to wait for somebody who holds something and is silent: its lease, and then until they ask again,
-/// which kernels do for a lock every 30 seconds.
+/// The longest wait for a silent guest that holds something: its lease, and then the time until the waiting guest asks
+/// again. Kernels ask for a lock every 30 seconds.
 const BOUND: &str = "timeout -s KILL 90";
 
-/// Writes all of `/tmp/data` again and again, each time in pieces around the cache, until `/tmp/stop` is there; counts the times.
+/// Writes all of `/tmp/data` again and again until `/tmp/stop` exists: in pieces, with direct I/O and through the page
+/// cache. Counts the rounds.
 const WRITER: &str = "
 dd if=/dev/urandom of=/tmp/data bs=256k count=8 2>/dev/null
 rm -f /tmp/stop /tmp/ended
@@ -27,7 +28,7 @@ echo 0 > /tmp/times
     echo $i > /tmp/ended
 ) >/dev/null 2>&1 &";
 
-/// Waits until everything was written so many times more.
+/// Waits until all data are written this many more times.
 fn more(guest: &mut Guest, times: u32) {
     let script = "before=$(cat /tmp/times); until [ $(cat /tmp/times) -ge $((before + MORE)) ]; do
         [ -e /tmp/ended ] && cat /tmp/said && exit 1; usleep 50000; done";
@@ -35,7 +36,7 @@ fn more(guest: &mut Guest, times: u32) {
 }
 
 #[test]
-fn an_iod_that_stands_still_loses_nothing() {
+fn a_stopped_iod_loses_nothing() {
     let home = tempfile::tempdir().unwrap();
     let options = ["--stripe-unit", "256k", "--mds-threshold", "0", "--iod-wait-secs", "600"];
     let mut lab = servers::start(home.path(), 2, &options);
@@ -47,9 +48,9 @@ fn an_iod_that_stands_still_loses_nothing() {
     for iod in [0, 1] {
         more(&mut one, 1);
         signal(lab.iods[iod].child(), Signal::STOP);
-        // Silence is known for one after a while; until then it may be a slow disk.
+        // The mgr takes an iod for silent only after a while, because until then it may have a slow disk.
         servers::until(|| servers::iods_up(&lab) == 1);
-        // Names and what is elsewhere do not mind.
+        // Names, and data on the other iod, are not affected.
         assert_eq!(other.ok("mkdir /mnt/dir; rmdir /mnt/dir; ls /mnt | tr '\\n' ' '"), "cached out ");
         signal(lab.iods[iod].child(), Signal::CONT);
         more(&mut one, 2);
@@ -68,16 +69,16 @@ fn an_iod_that_stands_still_loses_nothing() {
 }
 
 #[test]
-fn a_guest_that_does_not_hear_a_recall_holds_nobody_up() {
+fn a_guest_that_receives_no_recall_does_not_block_another_guest() {
     let home = tempfile::tempdir().unwrap();
     let options = ["--stripe-unit", "1M", "--mds-threshold", "0"];
     let (lab, relays) = servers::start_behind_relays_with_lease(home.path(), 3, 5, &options, 1);
     let (mut one, mut other) = Guest::boot_two();
-    // Only one of them goes to the mgr by way of the relay.
+    // Only one of the guests reaches the mgr through the relay.
     one.mount(relays[0].port(), "vers=4.2");
     other.mount(lab.mgr.proxy.address().port(), "vers=4.1");
     one.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null");
-    // With a delegation, which is taken back first, and without one.
+    // First with a delegation, which the mgr recalls first, and then without one.
     for shared in [false, true] {
         other.ok(if shared { ": > /mnt/f; (exec 4</mnt/f; touch /tmp/open; until [ -e /tmp/go ]; do usleep 50000; done) >/dev/null 2>&1 & until [ -e /tmp/open ]; do usleep 50000; done" } else { ":" });
         let writes = "dd if=/tmp/data of=/mnt/f bs=1M conv=notrunc,fsync 2>/dev/null";
@@ -103,7 +104,7 @@ fn a_guest_that_does_not_hear_a_recall_holds_nobody_up() {
 }
 
 #[test]
-fn a_guest_that_stood_still_does_no_harm_when_it_goes_on() {
+fn a_guest_that_continues_after_its_lease_expired_does_no_harm() {
     let home = tempfile::tempdir().unwrap();
     let options = ["--stripe-unit", "1M", "--mds-threshold", "0"];
     let lab = servers::start_with_lease(home.path(), 2, 5, &options);
@@ -113,7 +114,8 @@ fn a_guest_that_stood_still_does_no_harm_when_it_goes_on() {
     other.mount(port, "vers=4.2");
     one.ok("dd if=/dev/zero bs=1M count=4 2>/dev/null | tr '\\0' a > /tmp/a");
     other.ok("dd if=/dev/zero bs=1M count=4 2>/dev/null | tr '\\0' b > /tmp/b");
-    // Writes on and on by the descriptor that its lock belongs to, straight to the iods, until it fails.
+    // The guest writes directly to the iods, by the descriptor that its lock belongs to, again and again until a write
+    // fails.
     one.ok("rm -f /tmp/busy /tmp/failed; cp /tmp/a /mnt/f; sync
         (exec 3<>/mnt/f; flock 3; touch /tmp/busy
         while dd if=/tmp/a bs=1M oflag=direct >&3 2>/tmp/said; do :; done
@@ -121,7 +123,7 @@ fn a_guest_that_stood_still_does_no_harm_when_it_goes_on() {
         until [ -e /tmp/busy ]; do usleep 50000; done");
     assert_ne!(other.run("flock -n /mnt/f true").status, 0);
     one.freeze();
-    // The lease is over, somebody else wants the lock, and has it.
+    // When the lease has expired, the other guest asks for the lock and gets it.
     other.ok(&format!("exec 3<>/mnt/f; {BOUND} flock 3 && cat /tmp/b > /mnt/f && sync && md5sum < /mnt/f > /tmp/sum"));
     one.thaw();
     one.ok("until [ -e /tmp/failed ]; do usleep 50000; done");
@@ -129,7 +131,7 @@ fn a_guest_that_stood_still_does_no_harm_when_it_goes_on() {
     assert_eq!(other.ok("cat /tmp/sum"), wanted);
     assert_eq!(other.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/f"), wanted);
     assert_eq!(one.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/f"), wanted);
-    // It is a client like any other again.
+    // Afterwards the guest is a client like any other.
     one.ok("cp /tmp/a /mnt/g; flock /mnt/g cmp /tmp/a /mnt/g");
     for guest in [&mut one, &mut other] {
         guest.ok("umount /mnt");

@@ -1,13 +1,13 @@
-//! One guest that writes and reads in every way, and makes every kind of thing.
+//! One guest that writes and reads in every way, and creates every kind of file.
 
 use crate::guest::{Guest, full};
 use crate::servers;
 
-/// Options of mounts, and how many connections each makes to each server.
+/// The options of each mount, and the number of connections that the mount makes to each server.
 const MOUNTS: [(&str, usize); 2] = [("vers=4.1", 1), ("vers=4.2,nconnect=4", 4)];
 
 #[test]
-fn large_files_are_whole_whatever_way_they_are_written() {
+fn large_files_are_intact_whichever_way_they_are_written() {
     let home = tempfile::tempdir().unwrap();
     let lab = servers::start(home.path(), 2, &["--stripe-unit", "1M", "--mds-threshold", "0"]);
     let mib = if full() { 256 } else { 16 };
@@ -28,7 +28,7 @@ fn large_files_are_whole_whatever_way_they_are_written() {
             let asked = || ["layoutget", "write", "read"].map(|name| servers::counted(&lab, "operations", name));
             let before = asked();
             guest.ok(way);
-            // One layout for each open, at most; and not a byte by the mgr.
+            // Each open needs at most one layout, and no byte takes the mgr path.
             let after = asked();
             assert!((1..=2).contains(&(after[0] - before[0])), "{way}: {before:?} {after:?}");
             assert_eq!(after[1..], before[1..], "{way}");
@@ -45,12 +45,12 @@ fn large_files_are_whole_whatever_way_they_are_written() {
 }
 
 #[test]
-fn every_kind_of_thing_can_be_made_and_used() {
+fn every_kind_of_file_can_be_created_and_used() {
     let home = tempfile::tempdir().unwrap();
     let lab = servers::start(home.path(), 2, &["--stripe-unit", "64k"]);
     let mut guest = Guest::boot();
     guest.mount(lab.mgr.proxy.address().port(), "vers=4.2");
-    // Names that are no files, and second names.
+    // Special files, symbolic links and hard links.
     guest.ok("cd /mnt; mkfifo p; mknod c c 1 3; mknod b b 8 1; ln -s some/where s; echo x > f; ln f g");
     let stat = "stat -c '%n %F %h %t %T' /mnt/*; readlink /mnt/s";
     let kinds = "/mnt/b block special file 1 8 1\n/mnt/c character special file 1 1 3\n/mnt/f regular file 2 0 0\n\
@@ -73,24 +73,24 @@ fn every_kind_of_thing_can_be_made_and_used() {
     guest.ok("xfs_io -c 'fpunch 16k 32k' -c 'fsync' /mnt/h");
     assert_eq!(seek(&mut guest), "DATA 0;HOLE 16384;DATA 49152;HOLE 65536;DATA 1048576;HOLE 1114112;");
     assert_eq!(guest.ok("stat -c %s /mnt/h; head -c 49152 /mnt/h | tail -c 32768 | tr -d '\\0' | wc -c"), "2097152\n0");
-    // Past the cache a program is told what the server says: a hole is not the end.
+    // With direct I/O, a program gets the answer of the server: a hole is not the end of the file.
     let direct =
         "dd if=/mnt/h bs=64k iflag=direct 2>/dev/null | md5sum; dd if=/mnt/h bs=64k skip=24 iflag=direct | wc -c";
     let whole = guest.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/h");
     assert_eq!(guest.ok(&format!("({direct}) 2>/dev/null")), format!("{whole}\n524288"));
-    reserved_room(&mut guest);
+    check_reserved_storage(&mut guest);
     // Copies within the file system.
     let by_mgr = |name| servers::counted(&lab, "counters", name);
     let passed = || by_mgr("proxy_read_bytes") + by_mgr("proxy_write_bytes");
     guest.ok("dd if=/dev/urandom of=/mnt/from bs=1M count=3 conv=fsync 2>/dev/null");
     let before = (passed(), by_mgr("iod_copied_bytes"));
     guest.ok("xfs_io -f -c 'copy_range /mnt/from' -c 'fsync' /mnt/to");
-    // Not a byte by the mgr: the iods have copied them.
+    // No byte takes the mgr path, because the iods copy the bytes.
     assert_eq!((passed(), by_mgr("iod_copied_bytes")), (before.0, before.1 + (3 << 20)));
     guest.ok("cmp /mnt/from /mnt/to && xfs_io -c 'copy_range -s 100000 -d 3 -l 1000001 /mnt/from' -c 'fsync' /mnt/to");
     guest.ok("echo 3 > /proc/sys/vm/drop_caches; dd if=/mnt/from iflag=skip_bytes,count_bytes skip=100000 count=1000001 bs=64k 2>/dev/null > /tmp/part; \
               dd if=/mnt/to iflag=skip_bytes,count_bytes skip=3 count=1000001 bs=64k 2>/dev/null | cmp - /tmp/part && rm /tmp/part");
-    // What the server alone decides: modes, owners, the sticky bit.
+    // Decisions of the server alone: modes, owners, the sticky bit.
     guest.ok(
         "cd /mnt; mkdir sticky; chmod 1777 sticky; echo root > sticky/root; su alice -c 'echo mine > /mnt/sticky/mine'",
     );
@@ -101,8 +101,8 @@ fn every_kind_of_thing_can_be_made_and_used() {
     lab.fsck();
 }
 
-/// `fallocate` makes files longer and takes storage, and nothing else; punching gives it back.
-fn reserved_room(guest: &mut Guest) {
+/// `fallocate` extends a file and allocates storage, and changes nothing else. Punching frees the storage.
+fn check_reserved_storage(guest: &mut Guest) {
     guest.ok("echo data > /mnt/room; xfs_io -c 'falloc 1m 2m' /mnt/room");
     assert_eq!(
         guest.ok("stat -c %s /mnt/room; head -c 5 /mnt/room; tr -d '\\0' < /mnt/room | wc -c"),
@@ -110,7 +110,8 @@ fn reserved_room(guest: &mut Guest) {
     );
     let kib = |guest: &mut Guest| guest.ok("sync; du -k /mnt/room | cut -f1").parse::<u64>().unwrap();
     assert!(kib(guest) >= 2048);
-    // Within the file, and by the command, which asks whether the size may stay: NFS has no such thing.
+    // The command reserves storage within the file. It cannot reserve storage behind the end and keep the size (`-n`),
+    // which NFS does not offer.
     guest.ok("/usr/bin/fallocate -o 0 -l 1m /mnt/room");
     assert_ne!(guest.run("/usr/bin/fallocate -n -o 4m -l 1m /mnt/room").status, 0);
     assert_eq!(guest.ok("stat -c %s /mnt/room"), "3145728");

@@ -1,17 +1,18 @@
-//! Files over many iods, and daemons that are reached by more than one address.
+//! Files on many iods, and daemons that have more than one address.
 
 use crate::guest::{Guest, HOST};
 use crate::lab::Lab;
 use crate::servers::{self, free_port};
 
-/// What the host's loopback is called inside a guest, in version 6 of IP.
+/// The IPv6 address of the host's loopback interface inside a guest.
 const HOST_6: &str = "fec0::2";
 
 #[test]
-fn files_over_more_iods_than_a_layout_has_room_for_are_whole() {
+fn files_on_more_iods_than_a_layout_can_describe_are_intact() {
     let mut guest = Guest::boot();
     guest.ok("dd if=/dev/urandom of=/tmp/data bs=64k count=60 2>/dev/null");
-    // What is said of 32 iods fits; flexible files say more of each, too much, and such a file goes through the mgr.
+    // The description of 32 iods fits into a files layout. That of flexible files is longer for each iod, and does not
+    // fit, so such a file takes the mgr path.
     for (layout, straight) in [("files", true), ("flexfiles-striped", false)] {
         let options = ["--stripe-unit", "64k", "--mds-threshold", "0", "--layout", layout];
         let home = tempfile::tempdir().unwrap();
@@ -32,7 +33,7 @@ fn files_over_more_iods_than_a_layout_has_room_for_are_whole() {
 }
 
 #[test]
-fn both_versions_of_ip_lead_to_the_same_files() {
+fn ipv4_and_ipv6_lead_to_the_same_files() {
     let home = tempfile::tempdir().unwrap();
     let port = free_port();
     let (four, six) = (format!("127.0.0.1:{port}"), format!("[::1]:{port}"));
@@ -51,7 +52,7 @@ fn both_versions_of_ip_lead_to_the_same_files() {
         before.run(["mkdir", dir]);
     }
     drop(before);
-    // Of the addresses that each iod tells, nobody listens at the first.
+    // Each iod advertises two addresses. No server listens at the first of them.
     let lab = Lab::start_each_with(home.path(), 2, options.as_flattened(), |i| {
         let (dead, live) = (free_port(), free_port());
         let [listen, good, bad] = match i {
@@ -61,7 +62,7 @@ fn both_versions_of_ip_lead_to_the_same_files() {
         ["--nfs-listen", &listen, "--nfs-advertise", &bad, "--nfs-advertise", &good].map(str::to_owned).to_vec()
     });
     let mut guest = Guest::boot();
-    // An address is not used before it is known to be nobody else's.
+    // The kernel does not use an address before it knows that no other host has it.
     guest
         .ok("ip addr add fec0::15/64 dev eth0; while ip addr show dev eth0 | grep -q tentative; do usleep 50000; done");
     guest.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null");

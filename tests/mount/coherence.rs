@@ -1,4 +1,4 @@
-//! Two mounts in one file: what a call on one of them returned for is met by every later call on the other.
+//! Two mounts that use one file: each call sees the effects of all calls that returned before it on the other mount.
 
 use crate::cluster::Cluster;
 use crate::dice::{Dice, seed};
@@ -23,7 +23,7 @@ struct Pair {
 
 impl Pair {
     fn end(mut self) {
-        // The mount of `weir up` ends with it.
+        // The mount of `weir up` ends with its process.
         let own = self.name == UP;
         for place in self.places.into_iter().skip(usize::from(own)) {
             place.unmount();
@@ -39,7 +39,7 @@ impl Pair {
 const DEFAULT: &str = "default";
 const UP: &str = "weir up --mount beside weir mount";
 
-/// Every way in which two mounts are used beside each other.
+/// Every combination of two mounts that is tested.
 const PAIRS: &[(&str, [&[&str]; 2])] = &[
     (DEFAULT, [&[], &[]]),
     ("writeback beside default", [&["-o", "writeback"], &[]]),
@@ -49,7 +49,7 @@ const PAIRS: &[(&str, [&[&str]; 2])] = &[
     (UP, [&[], &[]]),
 ];
 
-/// Does something with each pair of mounts.
+/// Calls `work` with each pair of mounts.
 fn with_pairs(work: impl Fn(&Pair)) {
     if !can_mount() {
         return;
@@ -76,7 +76,7 @@ fn with_pairs(work: impl Fn(&Pair)) {
     }
 }
 
-/// How often a test goes round: so many times, or with `WEIR_TEST_SCALE=full` so many.
+/// Returns the number of rounds of a test: `few`, or `many` with `WEIR_TEST_SCALE=full`.
 fn rounds(few: usize, many: usize) -> usize {
     let full = std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full");
     if full { many } else { few }
@@ -104,7 +104,7 @@ fn an_older_write_does_not_land_over_a_newer_one() {
 }
 
 #[test]
-fn what_a_write_returned_for_is_read_and_counted_at_once() {
+fn another_mount_sees_bytes_and_size_of_a_returned_write() {
     with_pairs(|pair| {
         for round in 0..rounds(10, 1_000) {
             let name = format!("f{round}");
@@ -125,9 +125,9 @@ fn what_a_write_returned_for_is_read_and_counted_at_once() {
     });
 }
 
-/// What the kernel was told of a file before it was opened is no longer so.
+/// Attributes that the kernel cached before the file was opened are out of date.
 #[test]
-fn a_file_that_was_just_looked_at_is_as_long_as_others_made_it() {
+fn an_open_file_has_the_size_that_another_mount_has_made() {
     with_pairs(|pair| {
         for round in 0..rounds(10, 1_000) {
             let (name, who) = (format!("f{round}"), round % 2);
@@ -136,7 +136,8 @@ fn a_file_that_was_just_looked_at_is_as_long_as_others_made_it() {
             let mut mine = pair.open(1 - who, &name);
             for len in 1..4 {
                 theirs.write_all(b"x").unwrap();
-                // With a kernel that keeps sizes itself, seeking takes the one that it has (docs/SEMANTICS.md).
+                // With write-back caching, the kernel answers `lseek` with its own size of the file
+                // (docs/SEMANTICS.md).
                 if round % 4 < 2 || pair.name.starts_with("writeback") {
                     assert_eq!(mine.metadata().unwrap().len(), len, "{}, round {round}", pair.name);
                 } else {
@@ -147,7 +148,8 @@ fn a_file_that_was_just_looked_at_is_as_long_as_others_made_it() {
     });
 }
 
-/// As `ls -l` does: READDIRPLUS tells the kernel sizes that the mgr stored before the writer's delegation.
+/// `ls -l` lists in this way: READDIRPLUS gives the kernel sizes that the mgr stored before the writer had its
+/// delegation.
 #[test]
 fn a_listing_shows_what_another_mount_has_written_so_far() {
     with_pairs(|pair| {
@@ -165,9 +167,10 @@ fn a_listing_shows_what_another_mount_has_written_so_far() {
     });
 }
 
-/// As MPI-IO opens files: one process makes it and closes it, and then all open it at once. What the close gives back is recalled at that moment.
+/// MPI-IO opens files in this way: one process creates and closes a file, and then all processes open it at once. At
+/// that moment the mgr recalls the state that the close is returning.
 #[test]
-fn a_file_that_is_made_and_then_opened_by_all_at_once_is_open_soon() {
+fn opening_a_new_file_on_all_mounts_at_once_loses_no_recall() {
     with_pairs(|pair| {
         for round in 0..rounds(60, 2_000) {
             let name = format!("f{}", round % 8);
@@ -186,14 +189,14 @@ fn a_file_that_is_made_and_then_opened_by_all_at_once_is_open_soon() {
                 }
             });
             assert_eq!(fs::read(pair.places[round % 2].at(&name)).unwrap(), b"abcd", "{}, round {round}", pair.name);
-            // A recall that got lost ends with the lease of the mount that lost it.
+            // A recall that got lost ends only with the lease of the mount that lost it.
             assert!(began.elapsed() < Duration::from_secs(60), "{}, round {round}", pair.name);
         }
     });
 }
 
 #[test]
-fn what_another_mount_cut_off_does_not_come_back() {
+fn bytes_truncated_by_another_mount_do_not_come_back() {
     with_pairs(|pair| {
         for round in 0..rounds(10, 10_000) {
             let (name, who) = (format!("f{}", round % 7), round % 2);
@@ -208,9 +211,9 @@ fn what_another_mount_cut_off_does_not_come_back() {
     });
 }
 
-/// Records side by side, written at the same time: pages that have bytes of several of them lose none.
+/// Several threads write adjacent records at the same time. Pages that hold bytes of several records lose none of them.
 #[test]
-fn writers_side_by_side_lose_no_byte() {
+fn concurrent_writes_of_adjacent_records_lose_no_byte() {
     with_pairs(|pair| {
         for round in 0..rounds(6, 10_000) {
             let (name, len) = (format!("f{round}"), [5_000, 47_000, 4_097][round % 3]);
@@ -239,10 +242,11 @@ fn writers_side_by_side_lose_no_byte() {
     });
 }
 
-/// Records over one another, written at the same time, most of whose bytes are those of others: one of them is there as a whole.
+/// Several threads write different records to the same place at the same time. Each byte of a record also occurs in
+/// another record, at the same offset. Afterwards the file holds one of the records as a whole.
 #[test]
-fn of_writes_at_the_same_time_one_is_there_as_a_whole() {
-    // Any two of them have bytes in common, and what is of two of them is none of them.
+fn one_of_several_concurrent_writes_remains_as_a_whole() {
+    // Any two records have bytes in common. A mix of two records equals none of the four.
     let records = [[1, 1, 1], [1, 2, 2], [2, 1, 2], [2, 2, 1]].map(|three| three.repeat(33));
     with_pairs(|pair| {
         let files = [0, 1, 0, 1].map(|place| pair.open(place, "f"));
@@ -263,9 +267,10 @@ fn of_writes_at_the_same_time_one_is_there_as_a_whole() {
     });
 }
 
-/// Small numbers, most of whose bytes are zeros, in a file that the other mount has open: they leave in lists, and not one by one.
+/// Small numbers, most of whose bytes are zeros, in a file that the other mount has open. The mount sends them as list
+/// I/O, and not one by one.
 #[test]
-fn numbers_written_beside_another_mount_leave_together() {
+fn many_small_changes_of_a_shared_file_are_sent_together() {
     with_pairs(|pair| {
         let (file, other) = (pair.open(0, "f"), pair.open(1, "f"));
         let numbers: Vec<u8> = (0..20_000u64).flat_map(|number| (number % 250 + 1).to_le_bytes()).collect();
@@ -276,7 +281,7 @@ fn numbers_written_beside_another_mount_leave_together() {
 }
 
 #[test]
-fn a_time_that_a_program_sets_stays() {
+fn a_modification_time_that_a_program_sets_stays() {
     with_pairs(|pair| {
         for round in 0..rounds(3, 300) {
             let (name, who) = (format!("f{round}"), round % 2);
@@ -295,7 +300,7 @@ fn a_time_that_a_program_sets_stays() {
     });
 }
 
-/// How many bytes are not as they should be, if any, and the first and the last of them.
+/// Describes how many bytes are wrong, and the first and the last of them. Returns none if all are right.
 fn differing(found: &[u8], want: &[u8]) -> Option<String> {
     let other = |at: &usize| found.get(*at) != want.get(*at);
     let wrong: Vec<usize> = (0..found.len().max(want.len())).filter(other).collect();
@@ -303,23 +308,23 @@ fn differing(found: &[u8], want: &[u8]) -> Option<String> {
     Some(format!("{} wrong, {} to {}", wrong.len(), show(*wrong.first()?), show(*wrong.last()?)))
 }
 
-/// Has `work` use a mapping of the file, which is synced then.
+/// Calls `work` with a mapping of the file, and syncs the mapping afterwards.
 fn mapped(file: &File, len: usize, work: impl FnOnce(&mut [u8])) {
     use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
-    // Whoever maps a file asks how long it is, and when it was changed.
+    // A program that maps a file asks for its length and for the time of its last change first.
     assert_eq!(file.metadata().unwrap().len(), len as u64);
     let (access, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
     // SAFETY: a shared mapping of an open file, used within its length and unmapped below.
     let at = unsafe { mmap(std::ptr::null_mut(), len, access, shared, file, 0) }.unwrap();
-    // SAFETY: as above; nobody else has this memory.
+    // SAFETY: as above; no other thread uses this memory.
     work(unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), len) });
     // SAFETY: as above.
     unsafe { msync(at, len, MsyncFlags::SYNC) }.unwrap();
-    // SAFETY: as above; it is not used any more.
+    // SAFETY: as above; the mapping is not used any more.
     unsafe { munmap(at, len) }.unwrap();
 }
 
-/// Three descriptors on each of two mounts, used in turns, and what the file holds.
+/// Three descriptors on each of two mounts, used in turns, and a model of what the file holds.
 struct Turns<'a> {
     pair: &'a Pair,
     files: Vec<(usize, File)>,
@@ -402,7 +407,8 @@ impl Turns<'_> {
             }
         }
     }
-    /// What the kernel does with pages: it copies to the end that it knows, so that who uses these calls asks how long the file is.
+    /// Makes a call in which the kernel works with pages. The kernel copies up to the end that it has cached, so a
+    /// program asks for the length of the file first.
     fn step_by_pages(&mut self, number: usize, (at, len): (usize, usize)) -> String {
         let (file, size) = (&self.files[number].1, self.model.len());
         assert_eq!(file.metadata().unwrap().len(), size as u64);
@@ -443,7 +449,7 @@ impl Turns<'_> {
 }
 
 #[test]
-fn descriptors_in_turns_are_those_of_one_machine() {
+fn calls_in_turns_on_two_mounts_behave_as_on_one_machine() {
     let seed = seed();
     with_pairs(|pair| {
         let files = (0..6).map(|number| (number % 2, pair.open(number % 2, "f"))).collect();
@@ -463,8 +469,8 @@ fn descriptors_in_turns_are_those_of_one_machine() {
     });
 }
 
-/// Programs on two mounts write and read a few places at the same time: all calls of each place have an order. In files that all have just opened
-/// at once, and in one that they use for long.
+/// Programs on two mounts write and read a few places at the same time. All calls on each place have an order. This
+/// holds for files that all programs have just opened at once, and for a file that they use for longer.
 #[test]
 fn calls_at_the_same_time_have_an_order() {
     let seed = seed();
@@ -486,13 +492,13 @@ fn calls_at_the_same_time_have_an_order() {
                 }
             });
 
-            // A page cache shows its own mount what is written before the other mounts can see that.
+            // A page cache shows a write to programs on its mount before other mounts can see it.
             history.check([DEFAULT, UP].contains(&pair.name));
         }
     });
 }
 
-/// Writes or reads one of six places.
+/// Writes or reads one of six places, at random.
 fn call(file: &File, (history, rank): (&History, usize), dice: &mut Dice) {
     let slot = Slot(dice.below(6));
     let place = slot.0 as u64 * 1_000;
@@ -509,9 +515,9 @@ fn call(file: &File, (history, rank): (&History, usize), dice: &mut Dice) {
     }
 }
 
-/// A mapping of one mount meets what the other wrote once it is made again, and the other meets what was synced.
+/// A new mapping shows what the other mount has written. The other mount reads what the mapping has synced.
 #[test]
-fn mappings_meet_at_msync_and_when_they_are_made() {
+fn msync_and_new_mappings_exchange_bytes_between_mounts() {
     const LEN: usize = 8_192;
     with_pairs(|pair| {
         let (mine, theirs) = (pair.open(0, "f"), pair.open(1, "f"));
@@ -526,9 +532,9 @@ fn mappings_meet_at_msync_and_when_they_are_made() {
     });
 }
 
-/// With `sharing=close-to-open` a mount buffers although another one has the file open, as it is told to.
+/// With `sharing=close-to-open`, a mount gathers writes although another mount has the file open.
 #[test]
-fn close_to_open_can_be_had() {
+fn sharing_close_to_open_gathers_writes_of_a_shared_file() {
     if !can_mount() {
         return;
     }

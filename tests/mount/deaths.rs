@@ -1,4 +1,4 @@
-//! Daemons, and the process of the mount, killed while files are written.
+//! Daemons, and the process of a mount, that are killed while files are written.
 
 use crate::cluster::{Cluster, WEIR, succeed};
 use crate::place::{Place, can_mount};
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 #[test]
-fn what_was_synced_outlives_the_mount() {
+fn synced_data_outlives_the_mount() {
     if !can_mount() {
         return;
     }
@@ -22,7 +22,7 @@ fn what_was_synced_outlives_the_mount() {
     file.sync_all().unwrap();
     file.write_all(&vec![8; 100_000]).unwrap();
     rustix::process::kill_process(place.daemon(), rustix::process::Signal::KILL).unwrap();
-    // Not connected: nothing pretends to have worked.
+    // The mount is gone, so no call pretends to have worked.
     assert!(file.write_all(b"more").and_then(|()| file.sync_all()).is_err());
     drop(file);
     assert!(fs::read(place.at("f")).is_err());
@@ -30,7 +30,7 @@ fn what_was_synced_outlives_the_mount() {
     let found = cluster.run(["cat", "/f"]);
     assert!(found.len() >= synced.len() && found[..synced.len()] == synced[..]);
     drop(place);
-    // Who mounts again in its place need not unmount what is dead.
+    // A new mount at the same directory does not require that the dead mount is unmounted first.
     let dead = Place::new(&cluster, &dir.path().join("mnt"), &[]);
     rustix::process::kill_process(dead.daemon(), rustix::process::Signal::KILL).unwrap();
     while fs::read_dir(dead.at("")).is_ok() {
@@ -43,7 +43,7 @@ fn what_was_synced_outlives_the_mount() {
 }
 
 #[test]
-fn a_mount_in_the_place_of_a_killed_one_frees_what_that_held() {
+fn a_new_mount_at_the_same_directory_frees_locks_of_a_killed_one() {
     if !can_mount() {
         return;
     }
@@ -59,12 +59,12 @@ fn a_mount_in_the_place_of_a_killed_one_frees_what_that_held() {
         std::thread::yield_now();
     }
     drop(held);
-    // Its lease is not over for long: who is silent may come back.
+    // The lease of the killed mount still runs, because a silent client may come back.
     assert!(matches!(wanted.try_lock(), Err(fs::TryLockError::WouldBlock)));
     std::mem::forget(one);
     let again = Place::new(&cluster, &dir.path().join("one"), &[]);
     wanted.try_lock().unwrap();
-    // Both are alive, and leave each other what they have.
+    // Both mounts are alive, and neither takes locks from the other.
     assert!(matches!(writable(again.at("f")).try_lock(), Err(fs::TryLockError::WouldBlock)));
     fs::write(again.at("g"), b"new").unwrap();
     assert_eq!(fs::read(two.at("g")).unwrap(), b"new");
@@ -75,11 +75,12 @@ fn a_mount_in_the_place_of_a_killed_one_frees_what_that_held() {
     two.unmount();
 }
 
-/// What a process of its own is told to do: it has the file open, and nobody else here does. A process that is started
-/// while a file is open closes it before it becomes another program, and that waits for the servers.
+/// The environment variable that makes a process of this test binary a writer. The writer is a process of its own, so
+/// that this process does not have the file open. Otherwise each process that is started here would inherit the open
+/// file, and close it when it calls `execve`. Such a close waits for the servers.
 const WRITER: &str = "WEIR_TEST_WRITER";
 
-/// Not a test: the writer, when it is asked for by its variable.
+/// Not a test: the code of the writer, which runs if the variable is set.
 #[test]
 fn writer() {
     let Some(path) = std::env::var_os(WRITER) else { return };
@@ -108,7 +109,7 @@ impl Writer {
         Writer { child, said }
     }
 
-    /// Tells it something and says whether that was done.
+    /// Sends a command to the writer. Returns whether the writer could carry it out.
     fn tell(&mut self, what: &str) -> bool {
         writeln!(self.child.stdin.as_mut().unwrap(), "{what}").unwrap();
         let mut lines = self.said.by_ref().lines().map(Result::unwrap);
@@ -122,7 +123,7 @@ impl Writer {
 }
 
 #[test]
-fn a_mount_goes_on_when_its_cluster_is_back() {
+fn a_mount_continues_after_a_restart_of_its_cluster() {
     if !can_mount() {
         return;
     }
@@ -136,7 +137,7 @@ fn a_mount_goes_on_when_its_cluster_is_back() {
         assert!(writer.tell(&format!("{round} 300000")));
         whole.extend(vec![round; 300_000]);
         assert!(round % 2 == 0 || writer.tell("sync"));
-        // What is not synced yet is kept by the mount, and sent again.
+        // The mount keeps bytes that are not synced, and sends them again.
         let url = cluster.url.clone();
         cluster.kill();
         cluster = Cluster::start_again(&url, &data);
@@ -150,7 +151,7 @@ fn a_mount_goes_on_when_its_cluster_is_back() {
 }
 
 #[test]
-fn bytes_that_cannot_be_kept_fail_a_sync() {
+fn fsync_fails_when_bytes_cannot_be_made_durable() {
     if !can_mount() {
         return;
     }
@@ -164,9 +165,9 @@ fn bytes_that_cannot_be_kept_fail_a_sync() {
     writer.end();
 }
 
-/// A mount that waits for nobody's disk loses nothing when processes are killed, its own among them.
+/// A mount with `durable=fsync` loses no changes of names when processes are killed, its own process among them.
 #[test]
-fn names_that_nobody_synced_outlive_killed_processes() {
+fn unsynced_name_changes_survive_killed_processes() {
     if !can_mount() {
         return;
     }
@@ -200,7 +201,7 @@ fn names_that_nobody_synced_outlive_killed_processes() {
             std::mem::forget(place);
             place = mount(&cluster);
         }
-        // The machine has not lost power.
+        // Only processes were killed; the machine has not lost power.
         File::open(place.at("")).unwrap().sync_all().unwrap();
         for i in 0..60 {
             let name = ["", "g", "f"][i as usize % 3];
@@ -214,9 +215,10 @@ fn names_that_nobody_synced_outlive_killed_processes() {
     succeed(Command::new(WEIR).args(["fsck", &cluster.url]));
 }
 
-/// What has the device open keeps the kernel from ending the connection by itself: a thread of the killed process that cannot be killed, and here this test.
+/// Any process that has the device open keeps the kernel from ending the connection by itself. In practice that is a
+/// thread of the killed process that cannot be killed; here it is this test.
 #[test]
-fn a_mount_that_is_killed_ends_though_its_device_stays_open() {
+fn a_killed_mount_ends_although_its_device_stays_open() {
     if !can_mount() {
         return;
     }
@@ -232,13 +234,15 @@ fn a_mount_that_is_killed_ends_though_its_device_stays_open() {
     let process = pidfd_open(place.daemon(), PidfdFlags::empty()).unwrap();
     let taken: Vec<_> =
         devices.iter().map(|fd| pidfd_getfd(&process, *fd, PidfdGetfdFlags::empty()).unwrap()).collect();
-    // Another takes the place of a guard that was killed; who asks all processes to end does not mean it.
+    // The mount replaces a guard that was killed. A guard blocks SIGTERM, which may be sent to all processes and is
+    // not meant for it.
     let first = guard_of(place.daemon());
     rustix::process::kill_process(first, rustix::process::Signal::KILL).unwrap();
     while guard_of(place.daemon()) == first {}
     rustix::process::kill_process(guard_of(place.daemon()), rustix::process::Signal::TERM).unwrap();
     rustix::process::kill_process(place.daemon(), rustix::process::Signal::KILL).unwrap();
-    // Nothing of this is known to the kernel by then: it asks, and is answered that nobody is there.
+    // At first the kernel does not know that the process is dead: it sends a request, which fails when the guard ends
+    // the connection.
     while fs::read_dir(place.at("")).is_ok() {
         std::thread::yield_now();
     }
@@ -247,7 +251,7 @@ fn a_mount_that_is_killed_ends_though_its_device_stays_open() {
     std::mem::forget(place);
     let again = Place::new(&cluster, &dir.path().join("mnt"), &[]);
     assert_eq!(fs::read(again.at("f")).unwrap(), b"text");
-    // Its guard goes with it.
+    // The guard of a mount ends with the mount.
     let guard = guard_of(again.daemon());
     again.unmount();
     while Path::new("/proc").join(guard.as_raw_nonzero().to_string()).exists() {
@@ -255,7 +259,7 @@ fn a_mount_that_is_killed_ends_though_its_device_stays_open() {
     }
 }
 
-/// The process that looks after a mount, as soon as there is one.
+/// Returns the guard process of a mount, as soon as it exists.
 fn guard_of(daemon: Pid) -> Pid {
     loop {
         let parent = daemon.as_raw_nonzero().to_string();

@@ -1,4 +1,6 @@
-//! Random system calls by several descriptors of a few files, on a mount and in a local directory: each has the same outcome.
+//! Random system calls on a mount and in a local directory, which must have the same outcomes.
+//!
+//! The calls use several descriptors of a few files.
 
 use crate::files::mounted;
 use rustix::fs::{
@@ -11,18 +13,18 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Names that files have or get.
+/// The names that files have or get.
 const NAMES: [&str; 5] = ["a", "b", "c", "d/e", "d/f"];
-/// Descriptors that are open at the same time at most.
+/// The largest number of descriptors that are open at the same time.
 const OPEN_MAX: usize = 8;
 
-/// One of the two sides: a directory, and what is open there.
+/// One of the two sides: a directory, and the descriptors that are open there.
 struct Side {
     dir: PathBuf,
     open: Vec<OwnedFd>,
 }
 
-/// What is done, to the descriptor or name of this number.
+/// A system call; a number selects an open descriptor or a name.
 #[derive(Clone, Debug)]
 enum Call {
     Open(usize, u32),
@@ -41,12 +43,12 @@ enum Call {
     Unlink(usize),
     Zero(usize, u64, u64),
     Sync(usize),
-    /// Bytes are read, or written, through a shared mapping of the page they are in.
+    /// Reads or sets a byte through a shared mapping of its page.
     Map(usize, u64, Option<u8>),
     Whole(usize),
 }
 
-/// What is seen of it: a number, and bytes.
+/// The outcome of a call: a number and bytes, or an error.
 type Seen = Result<(i64, Vec<u8>), Errno>;
 
 impl Side {
@@ -61,7 +63,7 @@ impl Side {
             |stat: rustix::fs::Stat| (stat.st_size, [stat.st_mode, stat.st_nlink as u32].map(|n| n as u8).into());
         match call {
             Call::Open(name, flags) => {
-                // Programs that other tests start meanwhile must not keep the mount busy with a copy.
+                // A program that another test starts must not inherit the descriptor, which would keep the mount busy.
                 let flags = OFlags::from_bits_retain(*flags) | OFlags::CLOEXEC;
                 let made = openat(CWD, self.at(*name), flags, Mode::from_raw_mode(0o644))?;
                 self.open.push(made);
@@ -118,7 +120,8 @@ impl Side {
     }
 }
 
-/// Reads a byte through a shared mapping, or sets it; one past the end of the file is left alone.
+/// Reads a byte through a shared mapping, and then sets it if `set` has a value. Does nothing behind the end of the
+/// file.
 fn through_mapping(open: &OwnedFd, at: u64, set: Option<u8>) -> Seen {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     if at >= fstat(open)?.st_size as u64 {
@@ -126,7 +129,7 @@ fn through_mapping(open: &OwnedFd, at: u64, set: Option<u8>) -> Seen {
     }
     let prot = if set.is_some() { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
     let (page, within) = (at / 4096 * 4096, (at % 4096) as usize);
-    // SAFETY: a page of its own, within the file, and unmapped before this ends.
+    // SAFETY: a new mapping of one page within the file, unmapped before this block ends.
     let found = unsafe {
         let mapped = mmap(std::ptr::null_mut(), 4096, prot, MapFlags::SHARED, open, page)?;
         let byte = mapped.cast::<u8>().add(within);
@@ -140,7 +143,7 @@ fn through_mapping(open: &OwnedFd, at: u64, set: Option<u8>) -> Seen {
     Ok((0, vec![found]))
 }
 
-/// A random call, where so many descriptors are open.
+/// Returns a random call for a side with this number of open descriptors.
 fn draw_call(open: usize, draw: &mut impl FnMut(u64) -> u64) -> Call {
     let flags = {
         let access = [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR][draw(3) as usize];
@@ -192,16 +195,16 @@ fn side(dir: &Path) -> Side {
     Side { dir: dir.to_owned(), open: Vec::new() }
 }
 
-/// `WEIR_TEST_SEED` gives the first seed, `WEIR_TEST_SCALE=full` a hundred times as many calls.
+/// `WEIR_TEST_SEED` sets the first seed. `WEIR_TEST_SCALE=full` runs a hundred times as many calls.
 #[test]
-fn several_descriptors_see_what_they_would_on_a_local_file_system() {
+fn random_calls_have_the_same_outcome_as_on_a_local_file_system() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
     let local = tempfile::tempdir().unwrap();
     let seed: u64 = std::env::var("WEIR_TEST_SEED").map_or(1, |seed| seed.parse().expect("a number"));
     let rounds = if std::env::var("WEIR_TEST_SCALE").as_deref() == Ok("full") { 300 } else { 3 };
     for seed in seed..seed + rounds {
         let mut state = seed;
-        // SplitMix64: good enough to choose by, and the same everywhere.
+        // SplitMix64: random enough to select calls, and the same on every machine.
         let mut draw = |below: u64| {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

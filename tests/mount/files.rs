@@ -1,4 +1,4 @@
-//! What one program sees of files, names, attributes and bytes.
+//! Files, names, attributes and bytes as one program sees them on a mount.
 
 use crate::cluster::Cluster;
 use crate::place::{Place, can_mount};
@@ -13,12 +13,12 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Bytes that tell where they belong.
+/// Returns bytes whose values follow from their offsets and the seed.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64).map(|i| ((i.wrapping_mul(0x9e37_79b9) ^ seed) >> 7) as u8).collect()
 }
 
-/// A cluster and its mount, if there can be one.
+/// Returns a cluster and its mount, or none where no file system can be mounted.
 pub fn mounted(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, Place)> {
     if !can_mount() {
         return None;
@@ -30,7 +30,7 @@ pub fn mounted(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, Place)> 
 }
 
 #[test]
-fn bytes_are_those_of_other_clients() {
+fn the_mount_and_other_clients_see_the_same_bytes() {
     for access in ["direct", "page"] {
         let Some((_dir, cluster, place)) = mounted(&["--access", access]) else { return };
         let whole = pattern(5_000_001, 1);
@@ -57,9 +57,9 @@ fn bytes_are_those_of_other_clients() {
 }
 
 #[test]
-fn a_file_with_a_length_that_no_disk_holds_can_be_used() {
+fn a_file_longer_than_any_disk_can_be_used() {
     let Some((dir, cluster, place)) = mounted(&[]) else { return };
-    // Further than a file of most local file systems reaches, so that the iods may refuse the byte.
+    // This offset is further than a file of most local file systems reaches, so the iods may refuse the byte.
     const FAR: u64 = 70_368_743_129_083;
     let path = place.at("far");
     let file = File::create(&path).unwrap();
@@ -67,7 +67,7 @@ fn a_file_with_a_length_that_no_disk_holds_can_be_used() {
     drop(file);
     OpenOptions::new().write(true).open(&path).unwrap().set_len(FAR).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), FAR);
-    // The mgr ends, and has noted what it had begun.
+    // The mgr is killed. It has stored intents of the operations that it had begun.
     let url = cluster.url.clone();
     cluster.kill();
     let cluster = Cluster::start_again(&url, &dir.path().join("data"));
@@ -84,7 +84,7 @@ fn a_file_with_a_length_that_no_disk_holds_can_be_used() {
 }
 
 #[test]
-fn names_of_all_kinds() {
+fn links_fifos_renames_and_removals_work() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
     let deep = place.at("a/b/c");
     fs::create_dir_all(&deep).unwrap();
@@ -97,7 +97,7 @@ fn names_of_all_kinds() {
     rustix::fs::mknodat(CWD, place.at("pipe"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     assert_eq!(fs::metadata(place.at("pipe")).unwrap().mode(), 0o010_600);
 
-    // As editors save: a new file over the old one.
+    // Editors save a file in this way: a new file replaces the old one.
     fs::write(place.at("new"), b"two").unwrap();
     fs::rename(place.at("new"), place.at("hard")).unwrap();
     assert_eq!(fs::read(place.at("hard")).unwrap(), b"two");
@@ -110,7 +110,7 @@ fn names_of_all_kinds() {
 
     exchanges(&place);
 
-    // A file that is open lives on without a name.
+    // A file that is open stays usable without a name.
     let mut open = OpenOptions::new().read(true).write(true).open(place.at("y")).unwrap();
     fs::remove_file(place.at("y")).unwrap();
     open.write_all(b"still here").unwrap();
@@ -127,9 +127,9 @@ fn names_of_all_kinds() {
     place.unmount();
 }
 
-/// A log that one program appends to while another one reads it.
+/// A log that one program appends to while another program reads it.
 #[test]
-fn a_file_is_read_beside_one_who_only_writes_it() {
+fn a_file_can_be_read_while_another_open_only_writes_it() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
     let mut model = Vec::new();
     for piece in [10, 5_000, 200_000] {
@@ -149,7 +149,7 @@ fn a_file_is_read_beside_one_who_only_writes_it() {
                 reader.read_exact_at(&mut tail, (model.len() - piece) as u64).unwrap();
                 assert_eq!(tail, more);
             }
-            // Linux cuts what is opened to be read as well.
+            // Linux truncates a file with `O_TRUNC` even if it is opened only for reading.
             if piece == 5_000 && append {
                 let cuts = OFlags::RDONLY | OFlags::TRUNC | OFlags::CLOEXEC;
                 drop(rustix::fs::open(place.at("log"), cuts, Mode::empty()).unwrap());
@@ -157,16 +157,16 @@ fn a_file_is_read_beside_one_who_only_writes_it() {
                 writer.write_all(b"x").unwrap();
                 model = b"x".into();
             }
-            // Where there is data may know who only writes.
+            // A program that has the file open only for writing may look for data.
             assert_eq!(rustix::fs::seek(&writer, rustix::fs::SeekFrom::Data(0)), Ok(0));
         }
     }
     place.unmount();
 }
 
-/// Of a directory that is removed or replaced while it is open there are attributes, and no entries.
+/// A directory that is removed or replaced while it is open still has attributes, but no entries.
 #[test]
-fn a_directory_that_is_removed_stays_with_who_has_it_open() {
+fn a_removed_directory_keeps_its_attributes_while_it_is_open() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
     fs::create_dir(place.at("gone")).unwrap();
     let open = fs::File::open(place.at("gone")).unwrap();
@@ -187,9 +187,9 @@ fn a_directory_that_is_removed_stays_with_who_has_it_open() {
     place.unmount();
 }
 
-/// Files tell when they were made, whatever was done to them since.
+/// The creation time of a file stays, whatever changes the file later.
 #[test]
-fn files_know_when_they_were_made() {
+fn the_creation_time_of_a_file_stays() {
     let Some((_dir, _cluster, place)) = mounted(&["-o", "attr_timeout=0"]) else { return };
     fs::write(place.at("f"), b"1").unwrap();
     let made = fs::metadata(place.at("f")).unwrap().created().unwrap();
@@ -207,7 +207,7 @@ fn files_know_when_they_were_made() {
     place.unmount();
 }
 
-/// renameat2(2) with its flags, of files and directories.
+/// Checks renameat2(2) with its flags, on files and directories.
 fn exchanges(place: &Place) {
     let with = |flags, from, to| renameat_with(CWD, place.at(from), CWD, place.at(to), flags);
     fs::create_dir_all(place.at("swap/one/in")).unwrap();
@@ -233,7 +233,7 @@ fn exchanges(place: &Place) {
 }
 
 #[test]
-fn a_large_directory_while_it_changes() {
+fn a_changing_directory_lists_each_permanent_name_once() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
     let count = 2_500;
     let dir = place.at("many");
@@ -253,7 +253,7 @@ fn a_large_directory_while_it_changes() {
 }
 
 #[test]
-fn times_modes_and_attributes_stay() {
+fn times_modes_and_extended_attributes_stay() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
     let path = place.at("f");
     let mut file = File::create(&path).unwrap();
@@ -263,7 +263,7 @@ fn times_modes_and_attributes_stay() {
         before.mtime() >= before.ctime() - 1 && before.len() == 200_000,
         "what is written shows before it is synced"
     );
-    // As cp -p and tar do: the time is set before the file is closed.
+    // cp -p and tar do this: they set the time before they close the file.
     let then = Timespec { tv_sec: 1_000_000_000, tv_nsec: 123_456_789 };
     rustix::fs::futimens(&file, &Timestamps { last_access: then, last_modification: then }).unwrap();
     drop(file);
@@ -291,9 +291,9 @@ fn times_modes_and_attributes_stay() {
 }
 
 #[test]
-fn a_file_that_is_written_is_as_long_as_it_was_written_for_everybody_here() {
+fn all_programs_on_a_mount_see_the_written_length_at_once() {
     for access in ["direct", "page", "odirect"] {
-        // Every look at a path asks what the name stands for.
+        // With this timeout, each lookup of a path asks the mgr which file the name stands for.
         let Some((_dir, _cluster, place)) = mounted(&["--access", access, "--entry-timeout", "0"]) else { return };
         let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("f")).unwrap();
         let mut len = 0;
@@ -303,7 +303,7 @@ fn a_file_that_is_written_is_as_long_as_it_was_written_for_everybody_here() {
             assert_eq!(fs::metadata(place.at("f")).unwrap().len(), len as u64, "{access}");
             assert_eq!(fs::read(place.at("f")).unwrap().len(), len, "{access}");
         }
-        // Replaced, it is what it was for who has it open.
+        // A replaced file stays as it was for a program that has it open.
         let mut kept = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("old")).unwrap();
         kept.write_all(b"old").unwrap();
         fs::write(place.at("new"), b"new").unwrap();
@@ -316,9 +316,9 @@ fn a_file_that_is_written_is_as_long_as_it_was_written_for_everybody_here() {
     }
 }
 
-/// The kernel is told of a file, it is changed, and then somebody wants to know for the first time when it was made.
+/// The kernel gets the attributes of a file, the file changes, and only then a program asks for its creation time.
 #[test]
-fn what_was_told_before_a_change_is_not_told_again() {
+fn attributes_from_before_a_change_are_not_reported_again() {
     let Some((_dir, cluster, place)) = mounted(&[]) else { return };
     type Change = fn(&File, &Path);
     let changes: [(&str, Change, (u64, u64, u32)); 4] = [
@@ -331,7 +331,7 @@ fn what_was_told_before_a_change_is_not_told_again() {
         cluster.put(&format!("/{name}"), b"text", &[]);
         let path = place.at(name);
         let open = OpenOptions::new().append(true).open(&path).unwrap();
-        // Not asking for that.
+        // stat(2) does not ask for the creation time.
         assert_eq!(rustix::fs::stat(&path).unwrap().st_size, 4);
         change(&open, &path);
         let found = fs::metadata(&path).unwrap();
@@ -341,7 +341,7 @@ fn what_was_told_before_a_change_is_not_told_again() {
     place.unmount();
 }
 
-/// Sets what it refers to when it is dropped.
+/// Sets its flag when it is dropped.
 struct Sets<'a>(&'a AtomicBool);
 
 impl Drop for Sets<'_> {
@@ -350,10 +350,10 @@ impl Drop for Sets<'_> {
     }
 }
 
-/// Lock files of old: who opens a name that others make and remove all the time has it, or there is none. One that others replace all the time
-/// is always there.
+/// Old-style lock files: other threads create and remove a name all the time. Opening this name finds the file, or
+/// none. A name that another thread replaces all the time always exists.
 #[test]
-fn names_that_come_and_go_are_there_or_not() {
+fn opening_a_name_that_is_recreated_finds_a_file_or_none() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
     let (lock, table) = (place.at("lock"), place.at("table"));
     File::create(&table).unwrap();
@@ -361,7 +361,7 @@ fn names_that_come_and_go_are_there_or_not() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                // Also when this thread panics: the others would go on for ever.
+                // The flag is also set when this thread panics; otherwise the other threads would run for ever.
                 let _done = Sets(&done);
                 for round in 0..400 {
                     if let Err(error) = OpenOptions::new().write(true).open(&lock) {
@@ -389,7 +389,7 @@ fn names_that_come_and_go_are_there_or_not() {
     place.unmount();
 }
 
-/// Short writes wait in the mgr, while whoever has looked for data asks the iods.
+/// The mgr holds short writes, while a client that has looked for data asks the iods.
 fn seeks_short_writes(place: &Place) {
     let short = OpenOptions::new().write(true).create_new(true).open(place.at("short")).unwrap();
     for at in [1, 5, 4096, 100_000] {
@@ -400,7 +400,7 @@ fn seeks_short_writes(place: &Place) {
 }
 
 #[test]
-fn holes_and_mappings() {
+fn holes_fallocate_copies_and_mappings_work() {
     for access in ["direct", "page"] {
         let Some((_dir, cluster, place)) = mounted(&["--access", access]) else { return };
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("holes")).unwrap();
@@ -423,7 +423,7 @@ fn holes_and_mappings() {
         let beyond = rustix::fs::fallocate(&file, keep, 8 << 20, 1000);
         assert_eq!(beyond, Err(rustix::io::Errno::OPNOTSUPP));
         rustix::fs::fallocate(&file, keep, 0, 4 << 20).unwrap();
-        // Zeros with room behind them, over the end only where that may move.
+        // Ranges of zeros with reserved storage; they extend the file only where the flags allow that.
         let zeroed = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("zeroed")).unwrap();
         zeroed.write_all_at(&data, 0).unwrap();
         for (flags, offset, len) in
@@ -446,7 +446,7 @@ fn holes_and_mappings() {
         assert!(cluster.counter("counters", "iod_copied_bytes") >= 65_536, "past the mount and the mgr");
         drop(copy);
 
-        // Shared mappings are the file.
+        // A shared mapping shows the bytes of the file.
         // SAFETY: the mapping is used within its length, and unmapped below.
         unsafe {
             let (len, all) = (8192, ProtFlags::READ | ProtFlags::WRITE);
@@ -469,7 +469,7 @@ fn holes_and_mappings() {
 }
 
 #[test]
-fn a_mount_that_is_in_use_or_wrong_says_so() {
+fn busy_mounts_and_bad_mount_commands_report_errors() {
     let Some((dir, cluster, place)) = mounted(&["--read-only"]) else { return };
     cluster.put("/f", b"text", &[]);
     let mut open = File::open(place.at("f")).unwrap();
@@ -511,7 +511,7 @@ fn each_write_takes_its_path() {
     );
     assert!(fs::read(place.at("small")).unwrap() == large[..2000]);
     assert_eq!((cluster.proxied_bytes(), count("layoutget")), (4000, 1));
-    // Both ways in one file: the newest byte counts.
+    // Both paths in one file: the newest bytes remain.
     let file = OpenOptions::new().read(true).write(true).open(place.at("large")).unwrap();
     file.write_all_at(b"small", 5000).unwrap();
     file.write_all_at(&large, 4000).unwrap();

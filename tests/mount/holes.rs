@@ -1,4 +1,4 @@
-//! Files with holes: how much room they take, and programs that go by it.
+//! Files with holes: the storage that they take, and how cp, tar and du treat them.
 
 use crate::cluster::{signal, succeed};
 use crate::files::{mounted, pattern};
@@ -12,15 +12,16 @@ use std::path::Path;
 use std::process::Command;
 
 const MIB: u64 = 1 << 20;
-/// What the objects of four iods take besides.
+/// Storage that the objects on four iods may take in addition to the data.
 const BESIDES: u64 = 64 << 10;
 
-/// Bytes that a file takes, as the server says now.
+/// Returns the storage of a file in bytes, as the server reports it now (the kernel's cache is bypassed).
 fn taken(path: &Path) -> u64 {
     statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap().stx_blocks * 512
 }
 
-/// Waits until a file takes at least so many bytes, and not many more; what iods said is believed for a second.
+/// Waits until a file takes at least `bytes` of storage, and at most [`BESIDES`] more. The mgr caches the answers of
+/// the iods for one second.
 fn takes(path: &Path, bytes: u64) {
     let about = bytes..=bytes + BESIDES;
     while !about.contains(&taken(path)) {
@@ -33,13 +34,13 @@ fn create(path: &Path) -> File {
 }
 
 #[test]
-fn what_was_not_written_takes_no_room() {
+fn unwritten_ranges_take_no_storage() {
     for access in ["direct", "page"] {
         let Some((_dir, cluster, place)) = mounted(&["--access", access]) else { return };
         let longer = place.at("longer");
         create(&longer).set_len(1 << 30).unwrap();
         takes(&longer, 512);
-        // Both ways: a file of which no more is written goes through the mgr, and a long write does not.
+        // Both paths: a short write takes the mgr path, and a long write takes the direct path.
         for (name, len) in [("few", 20_000), ("many", 262_144)] {
             let path = place.at(name);
             create(&path).write_all_at(&pattern(len, 1), 1 << 30).unwrap();
@@ -50,7 +51,7 @@ fn what_was_not_written_takes_no_room() {
         }
         assert!(cluster.proxied_bytes() >= 20_000 && cluster.proxied_bytes() < 262_144);
 
-        // All of it there, then some of it punched, then filled again.
+        // First the whole file is written, then a part is punched, then that part is written again.
         let path = place.at("whole");
         let whole = pattern(4 * MIB as usize, 2);
         fs::write(&path, &whole).unwrap();
@@ -71,7 +72,7 @@ fn what_was_not_written_takes_no_room() {
 }
 
 #[test]
-fn programs_keep_holes() {
+fn cp_and_tar_keep_holes() {
     let Some((dir, _cluster, place)) = mounted(&[]) else { return };
     let local = dir.path().join("local");
     let file = create(&local);
@@ -87,7 +88,7 @@ fn programs_keep_holes() {
     let du = String::from_utf8(succeed(Command::new("du").args(["-k"]).arg(&sparse))).unwrap();
     let kib: u64 = du.split_whitespace().next().unwrap().parse().unwrap();
     assert!((195..300).contains(&kib), "{du}");
-    // By themselves, as they do for local files.
+    // cp finds the holes by itself, as it does in local files.
     let (back, within) = (dir.path().join("back"), place.at("within"));
     cp(&["--sparse=auto", "--reflink=never"], &sparse, &back);
     assert!(fs::metadata(&back).unwrap().blocks() * 512 < MIB);
@@ -107,13 +108,13 @@ fn programs_keep_holes() {
 }
 
 #[test]
-fn bytes_that_are_on_their_way_are_seen_by_who_looks_for_holes() {
+fn programs_that_look_for_holes_see_unsynced_bytes() {
     let Some((dir, _cluster, place)) = mounted(&[]) else { return };
     let path = place.at("open");
     let file = create(&path);
     file.set_len(16 * MIB).unwrap();
     file.write_all_at(b"here", 8 * MIB).unwrap();
-    // A program that takes what takes no room for empty must not come to think so.
+    // tar treats a file without storage as empty. So a file with gathered bytes must report storage.
     assert!(taken(&path) > 0);
     let archive = dir.path().join("archive");
     succeed(Command::new("tar").arg("-cSf").arg(&archive).arg("-C").arg(place.at("")).arg("open"));
@@ -124,7 +125,7 @@ fn bytes_that_are_on_their_way_are_seen_by_who_looks_for_holes() {
 }
 
 #[test]
-fn an_iod_that_stands_still_keeps_nobody_from_looking() {
+fn stat_and_readdir_do_not_wait_for_a_stopped_iod() {
     if !can_mount() {
         return;
     }
@@ -146,7 +147,7 @@ fn an_iod_that_stands_still_keeps_nobody_from_looking() {
     }
     let names = fs::read_dir(&at).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
     assert_eq!(names.filter(|len| *len == 1 << 30).count(), 40);
-    // It stood still all the time: nothing that only it knows was waited for.
+    // The iod was stopped all the time, so the calls above returned without its answer.
     signal(lab.iods[1].child(), Signal::CONT);
     for n in 0..40 {
         takes(&at.join(format!("f{n}")), 100_000);

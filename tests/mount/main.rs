@@ -1,7 +1,7 @@
-//! A running Weir, mounted, and used through paths as programs use it.
+//! Tests of a mounted Weir file system through its paths, as programs use it.
 //!
-//! Needs `/dev/fuse` and root, and says so otherwise. All of it is done over `/dev/fuse` and again over io_uring (`rings.rs`),
-//! and what programs see with pages that are written back (`write_back.rs`).
+//! The tests need `/dev/fuse` and root; otherwise they print that they did not run. All of them run over `/dev/fuse`,
+//! and again over io_uring (`rings.rs`). Most of them run a third time with write-back caching (`write_back.rs`).
 
 #[path = "../../crates/weir/tests/end_to_end/cluster.rs"]
 #[allow(dead_code)]

@@ -1,4 +1,4 @@
-//! Shared mappings of files beside `write`, of the same mount.
+//! Shared mappings of a file, used together with `write` on the same mount.
 
 use crate::files::mounted;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -8,16 +8,17 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 96;
-/// Half of them store to the mapping, the others write.
+/// Half of the threads store to the mapping; the other half call `write`.
 const THREADS: usize = 8;
 
-/// A shared mapping as words.
+/// A shared mapping of a file, as an array of words.
 struct Mapped(&'static [AtomicU64]);
 
 impl Mapped {
     fn of(file: &File) -> Mapped {
         let both = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: words are aligned in it, it is used within its length, shared as atomics, and unmapped with the last use.
+        // SAFETY: the mapping is aligned for words, used only within its length and as atomics, and unmapped after its
+        // last use.
         unsafe {
             let at = mmap(std::ptr::null_mut(), PAGES * PAGE, both, MapFlags::SHARED, file, 0).unwrap();
             Mapped(std::slice::from_raw_parts(at.cast::<AtomicU64>(), PAGES * PAGE / 8))
@@ -27,19 +28,20 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: no thread uses the mapping any more.
         unsafe { munmap(self.0.as_ptr().cast_mut().cast(), PAGES * PAGE).unwrap() }
     }
 }
 
-/// The word of a page that a thread changes, and what to.
+/// Returns the index of the word of a page that a thread changes, and the value that it stores there.
 fn word(page: usize, thread: usize) -> (usize, u64) {
     (page * PAGE / 8 + thread * 31 + 5, (page * THREADS + thread) as u64 + 0x0101_0101_0101_0101)
 }
 
-/// Threads that change words of their own of each page by mappings and by writing, by one open or each by its own: all are there.
+/// Threads change different words of each page, half of them through the mapping and half by `write`. In even rounds
+/// they share one open; in odd rounds each thread has its own. No change is lost.
 #[test]
-fn what_is_written_and_what_is_stored_to_a_mapping_go_by_the_same_pages() {
+fn writes_and_mapping_stores_to_the_same_pages_are_all_kept() {
     for access in ["direct", "page"] {
         let Some((_dir, cluster, place)) = mounted(&["--access", access]) else { return };
         for round in 0..6 {

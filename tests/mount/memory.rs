@@ -1,4 +1,4 @@
-//! Memory: however much is written, and whatever is done again and again, mount and servers take no more than they did.
+//! Memory use of the mount and the servers, which must not grow with the amount of work.
 
 use crate::cluster::Cluster;
 use crate::place::{Place, can_mount};
@@ -8,12 +8,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// More than the windows, caches and buffers that are configured take together.
+/// More than all configured windows, caches and buffers take together.
 const BOUND: u64 = 400 << 20;
-/// What an allocator may keep more at one time than at another.
+/// The growth that is allowed because an allocator keeps more memory at one time than at another.
 const GROWTH: u64 = 32 << 20;
 
-/// Memory of a process: what it has, and the most it ever had.
+/// The memory of a process: its resident set now, and the largest one so far.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     now: u64,
@@ -31,9 +31,9 @@ impl Memory {
     }
 }
 
-/// Of files that nobody uses the kernel knows no more than it shall, and those that are in use stay what they are.
+/// The kernel keeps no more unused inodes than the limit allows. Files in use stay usable.
 #[test]
-fn the_kernel_forgets_the_files_that_it_was_told_of_longest_ago() {
+fn the_kernel_forgets_unused_files_beyond_the_limit() {
     if !can_mount() {
         return;
     }
@@ -76,7 +76,7 @@ fn the_kernel_forgets_the_files_that_it_was_told_of_longest_ago() {
         let len = file.read_at(&mut text, 0).unwrap();
         assert_eq!(text[..len], *n.to_string().as_bytes());
     }
-    // Nobody tells when they are used no more.
+    // The kernel does not report when inodes become unused, so the mount has to ask again.
     drop(held);
     assert!(fall_to(200));
     for n in (0..2000).step_by(37) {
@@ -85,12 +85,12 @@ fn the_kernel_forgets_the_files_that_it_was_told_of_longest_ago() {
     place.unmount();
 }
 
-/// Whether this kernel has `FUSE_NOTIFY_PRUNE`.
+/// Returns whether this kernel has `FUSE_NOTIFY_PRUNE`.
 fn prunes() -> bool {
     fs::read_to_string("/proc/kallsyms").is_ok_and(|symbols| symbols.contains("fuse_try_prune_one_inode"))
 }
 
-/// The process that was started with this argument.
+/// Returns the process that was started with this argument.
 fn process_with(argument: &Path) -> i32 {
     let wanted = argument.to_str().unwrap().as_bytes();
     let pids = fs::read_dir("/proc").unwrap().flatten();
@@ -101,7 +101,7 @@ fn process_with(argument: &Path) -> i32 {
     pids.find(has).expect("it runs")
 }
 
-/// A bit of everything: small writes in order and at random places, appends, small files, names.
+/// Does some of each kind of work: small writes in order and at random places, appends, small files, names.
 fn round(place: &Place, number: u64) {
     let block = vec![number as u8; 4096];
     let mut stream = File::create(place.at("stream")).unwrap();
@@ -131,9 +131,9 @@ fn round(place: &Place, number: u64) {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// A short form of an hour of it, which `WEIR_TEST_SCALE=full` makes of it.
+/// A short form of a test of one hour; `WEIR_TEST_SCALE=full` runs the whole hour.
 #[test]
-fn nothing_grows_with_what_was_done() {
+fn memory_use_does_not_grow_with_the_work() {
     if !can_mount() {
         return;
     }

@@ -1,4 +1,4 @@
-//! What a name stands for while another mount changes that: an operation by name acts on the file or directory that has the name now.
+//! Operations by a name that another mount changes: each acts on the file or directory that has the name now.
 
 use crate::place::Place;
 use crate::sharing::two;
@@ -14,10 +14,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// A change of a file by its name, with the name of the change.
+/// A change of a file by its name, with a description of the change.
 type Change = (&'static str, fn(&Path));
 
-/// The mark that changes of attributes leave.
+/// The extended attribute that changes of attributes set.
 const XATTR: &str = "user.changed";
 
 fn append(path: &Path) {
@@ -30,7 +30,7 @@ fn set_times(path: &Path) {
     rustix::fs::utimensat(CWD, path, &times, AtFlags::empty()).unwrap();
 }
 
-/// What programs do to a file by its name, so that it changes.
+/// The changes that programs make to a file by its name.
 const CHANGES: [Change; 9] = [
     ("append", append),
     ("open with O_TRUNC", |path| drop(OpenOptions::new().write(true).truncate(true).open(path).unwrap())),
@@ -48,7 +48,7 @@ unsafe extern "C" {
     fn truncate_path(path: *const c_char, length: i64) -> c_int;
 }
 
-/// truncate(2), which opens nothing.
+/// Calls truncate(2), which opens no file.
 fn truncate(path: &Path, length: i64) {
     let path = CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: the path ends with a zero byte.
@@ -56,12 +56,12 @@ fn truncate(path: &Path, length: i64) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// The attributes of a file, asked for now.
+/// Returns the attributes of a file, as the server has them now.
 fn stat(path: &Path) -> Statx {
     rustix::fs::statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap()
 }
 
-/// Everything about a file that a change may change.
+/// Returns everything about a file that a change may affect.
 fn state(path: &Path) -> (Vec<u8>, u16, u32, u32, i64, bool) {
     let text = fs::read(path).unwrap();
     let changed = rustix::fs::getxattr(path, XATTR, &mut [0; 8][..]).is_ok();
@@ -69,7 +69,7 @@ fn state(path: &Path) -> (Vec<u8>, u16, u32, u32, i64, bool) {
     (text, stat.stx_mode, stat.stx_uid, stat.stx_nlink, stat.stx_mtime.tv_sec, changed)
 }
 
-/// The names in a directory.
+/// Returns the names in a directory.
 fn names(path: &Path) -> BTreeSet<String> {
     fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
@@ -95,9 +95,10 @@ fn changes_by_a_name_reach_the_file_that_has_the_name_now() {
     two.unmount();
 }
 
-/// The kernel repeats a walk once. The file that it finds then may lose its name before it is opened, too, but stays for that.
+/// The kernel repeats a walk only once. The file that the second walk finds may lose its name before it is opened, too.
+/// That file is kept long enough for the open.
 #[test]
-fn a_name_that_another_mount_renames_over_all_the_time_can_be_opened() {
+fn a_name_that_another_mount_replaces_constantly_can_be_opened() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     let (path, made) = (two.at("f"), [one.at("f.new"), one.at("f")]);
     fs::write(&made[1], "0").unwrap();
@@ -125,7 +126,7 @@ fn a_name_that_another_mount_renames_over_all_the_time_can_be_opened() {
 }
 
 #[test]
-fn what_has_the_name_now_is_read() {
+fn reads_and_appends_reach_the_file_that_has_the_name_now() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     let path = two.at("f");
     fs::write(one.at("f"), "old").unwrap();
@@ -152,11 +153,12 @@ fn what_has_the_name_now_is_read() {
     two.unmount();
 }
 
-/// What a program does in a directory by a path, with the names that there are then in a directory that had `f`, `sub` and `sub/f` before.
+/// An operation in a directory by a path: its description, the operation, and the names in the directory afterwards.
+/// The directory has `f`, `sub` and `sub/f` before.
 type Work = (&'static str, fn(&Path), &'static [&'static str]);
 
 fn open_dir(path: &Path) -> OwnedFd {
-    // Programs that other tests start meanwhile must not keep the mount busy with a copy.
+    // A program that another test starts must not inherit the descriptor, which would keep the mount busy.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).unwrap()
 }
@@ -184,7 +186,7 @@ const WORK: [Work; 18] = [
     ("create", |dir| fs::write(dir.join("x"), "x").unwrap(), &["f", "sub", "x"]),
     ("create below", |dir| fs::write(dir.join("sub/x"), "x").unwrap(), &["f", "sub"]),
     ("ln", |dir| fs::hard_link(dir.join("f"), dir.join("x")).unwrap(), &["f", "sub", "x"]),
-    // The name that is made is on the way to it, too.
+    // The new name also occurs on the path that leads to it.
     ("mkdir of the same name", |dir| fs::create_dir(dir.join("sub/sub")).unwrap(), &["f", "sub"]),
     ("ln of the same name", link_beside, &["f", "sub"]),
     ("mv within", |dir| fs::rename(dir.join("f"), dir.join("x")).unwrap(), &["sub", "x"]),
@@ -194,14 +196,14 @@ const WORK: [Work; 18] = [
     ("chmod", |dir| fs::set_permissions(dir, PermissionsExt::from_mode(0o700)).unwrap(), &["f", "sub"]),
 ];
 
-/// Makes a directory for [`WORK`], whose files say this.
+/// Creates a directory for [`WORK`], whose files contain `text`.
 fn make(dir: &Path, text: &str) {
     fs::create_dir_all(dir.join("sub")).unwrap();
     fs::write(dir.join("f"), text).unwrap();
     fs::write(dir.join("sub/f"), text).unwrap();
 }
 
-/// Everything in a tree, with what files say and their modes.
+/// Returns everything in a tree: the names, the modes, and the contents of files.
 fn tree(dir: &Path) -> Vec<(String, u16, String)> {
     let mut all = vec![(String::new(), stat(dir).stx_mode, String::new())];
     for name in names(dir) {
@@ -215,9 +217,10 @@ fn tree(dir: &Path) -> Vec<(String, u16, String)> {
     all
 }
 
-/// Does all [`WORK`] on the second mount in `d`, where `replace` has put another directory on the first since; the one before may be at `d.old`.
-/// `known` says what the second mount has looked at before.
-fn work_in_a_directory_that_is_replaced(known: fn(&Path), replace: fn(&Path)) {
+/// Does all [`WORK`] on the second mount in `d`, after `replace` has put another directory there on the first mount.
+/// The earlier directory may then be at `d.old`. `known` looks up names on the second mount before that. The mounts
+/// swap their roles each time.
+fn work_in_a_replaced_directory(known: fn(&Path), replace: fn(&Path)) {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     for (round, (what, work, after)) in WORK.iter().enumerate() {
         let (first, second) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
@@ -235,7 +238,7 @@ fn work_in_a_directory_that_is_replaced(known: fn(&Path), replace: fn(&Path)) {
         match *what {
             "append" => assert_eq!(fs::read_to_string(dir.join("f")).unwrap(), "new+"),
             "mkdir below" | "create below" => assert_eq!(names(&dir.join("sub")), ["f", "x"].map(String::from).into()),
-            // The first mount has cached what it knows from making it.
+            // The first mount has the mode cached, because it created the directory.
             "chmod" => assert_eq!(stat(&there).stx_mode & 0o777, 0o700),
             _ => {}
         }
@@ -244,12 +247,12 @@ fn work_in_a_directory_that_is_replaced(known: fn(&Path), replace: fn(&Path)) {
     two.unmount();
 }
 
-/// Looks at everything in a directory.
+/// Looks up everything in a directory.
 fn look_at_all(dir: &Path) {
     tree(dir);
 }
 
-/// Looks at the directory itself.
+/// Looks up the directory itself.
 fn look_at_name(dir: &Path) {
     stat(dir);
 }
@@ -265,30 +268,31 @@ fn make_again(dir: &Path) {
 }
 
 #[test]
-fn a_directory_swapped_by_rename_is_worked_in_under_its_new_name() {
-    work_in_a_directory_that_is_replaced(look_at_all, swap);
+fn operations_reach_the_directory_that_a_rename_has_swapped_in() {
+    work_in_a_replaced_directory(look_at_all, swap);
 }
 
 #[test]
-fn a_directory_of_which_only_the_name_is_known_is_worked_in_when_it_is_swapped() {
-    work_in_a_directory_that_is_replaced(look_at_name, swap);
+fn operations_reach_a_swapped_directory_with_only_its_name_cached() {
+    work_in_a_replaced_directory(look_at_name, swap);
 }
 
 #[test]
-fn a_directory_made_again_is_worked_in() {
-    work_in_a_directory_that_is_replaced(look_at_all, make_again);
-    work_in_a_directory_that_is_replaced(look_at_name, make_again);
+fn operations_reach_a_directory_that_was_removed_and_recreated() {
+    work_in_a_replaced_directory(look_at_all, make_again);
+    work_in_a_replaced_directory(look_at_name, make_again);
 }
 
-/// The kernel asks whether names that it has known for a while still stand for the same: for those in the directory, but not for its own.
+/// The kernel revalidates names that it has cached for a while: those in the directory, but not the directory's own
+/// name.
 #[test]
-fn names_that_the_kernel_has_known_for_long_are_not_taken_from_a_directory_that_was_swapped() {
+fn old_cached_names_are_not_used_after_their_directory_is_swapped() {
     let known = |dir: &Path| {
         tree(dir);
         std::thread::sleep(std::time::Duration::from_millis(1100));
         stat(dir);
     };
-    work_in_a_directory_that_is_replaced(known, swap);
+    work_in_a_replaced_directory(known, swap);
 }
 
 #[test]
@@ -318,7 +322,7 @@ fn a_symbolic_link_that_is_replaced_leads_to_its_new_target() {
 }
 
 #[test]
-fn each_name_of_a_file_with_several_is_what_it_is_now() {
+fn each_hard_link_leads_to_the_file_that_has_the_name_now() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     let files = ["a", "b", "c"];
     for round in 0..20 {
@@ -345,7 +349,7 @@ fn each_name_of_a_file_with_several_is_what_it_is_now() {
     two.unmount();
 }
 
-/// Calls by descriptor, which the kernel does not try again.
+/// Changes a file by its descriptor. The kernel does not repeat such calls.
 fn change_by_descriptor(file: &File, mode: u32) {
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).unwrap();
     rustix::fs::fchown(file, Some(rustix::fs::Uid::from_raw(mode)), None).unwrap();
@@ -360,7 +364,7 @@ fn change_by_descriptor(file: &File, mode: u32) {
 }
 
 #[test]
-fn descriptors_of_files_stay_good_whatever_becomes_of_the_names() {
+fn file_descriptors_stay_valid_whatever_happens_to_the_names() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     for round in 0..6 {
         fs::write(one.at("f"), "old").unwrap();
@@ -390,7 +394,7 @@ fn descriptors_of_files_stay_good_whatever_becomes_of_the_names() {
     two.unmount();
 }
 
-/// Everything that is done by the descriptor of a directory.
+/// Does everything that programs do through the descriptor of a directory.
 fn work_by_descriptor(dir: &OwnedFd) {
     let open = |name, flags| rustix::fs::openat(dir, name, flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
     let mut text = String::new();
@@ -417,7 +421,7 @@ fn work_by_descriptor(dir: &OwnedFd) {
 }
 
 #[test]
-fn a_directory_that_was_renamed_is_worked_in_by_its_descriptor() {
+fn a_renamed_directory_can_be_used_through_its_descriptor() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     for (round, looked) in [(0, true), (1, false), (2, true), (3, false)] {
         let [dir, old] = ["d", "old"].map(|name| one.at(&format!("{round}.{name}")));
@@ -433,7 +437,7 @@ fn a_directory_that_was_renamed_is_worked_in_by_its_descriptor() {
         }
         work_by_descriptor(&held);
         work_by_descriptor(&held);
-        // As a shell does that stands in the directory.
+        // A shell works in this way in its current directory.
         let shell = "set -e; cat f sub/f; mkdir x; touch x/y; echo z > z; mv z x; ls; rm -r x; chmod 700 .";
         let said = Command::new("sh").args(["-c", shell]).current_dir(format!("/proc/self/fd/{}", raw(&held))).output();
         let said = said.unwrap();
@@ -453,14 +457,14 @@ fn raw(fd: &OwnedFd) -> i32 {
 }
 
 #[test]
-fn the_descriptor_of_a_removed_directory_says_that_it_is_gone() {
+fn the_descriptor_of_a_removed_directory_reports_enoent() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     fs::create_dir(one.at("d")).unwrap();
     let held = [(); 3].map(|()| open_dir(&two.at("d")));
     fs::remove_dir(one.at("d")).unwrap();
     std::thread::scope(|scope| {
         for fd in &held {
-            // Each thread asks for the first time.
+            // Each thread is new, so it makes its first request here.
             scope.spawn(move || {
                 let flags = StatxFlags::BASIC_STATS;
                 let stat = rustix::fs::statx(fd.as_fd(), "", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, flags);
@@ -476,9 +480,9 @@ fn the_descriptor_of_a_removed_directory_says_that_it_is_gone() {
     two.unmount();
 }
 
-/// A directory that is read again from its beginning is read as it is now.
+/// A directory that is rewound is read as it is now.
 #[test]
-fn a_directory_is_read_as_of_when_reading_begins() {
+fn a_rewound_directory_shows_its_current_names() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     fs::create_dir(one.at("d")).unwrap();
     let names = |dir: &mut rustix::fs::Dir| {
@@ -498,9 +502,10 @@ fn a_directory_is_read_as_of_when_reading_begins() {
     two.unmount();
 }
 
-/// What a program does by the descriptor of a directory before it reads it is seen then.
+/// Changes that a program makes through the descriptor of a directory are listed when it reads the directory
+/// afterwards.
 #[test]
-fn a_directory_shows_what_was_done_since_it_was_opened() {
+fn an_open_directory_lists_changes_made_through_its_descriptor() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     fs::create_dir(one.at("d")).unwrap();
     for round in 0..20 {
@@ -521,7 +526,7 @@ fn a_directory_shows_what_was_done_since_it_was_opened() {
 }
 
 #[test]
-fn two_removals_of_one_tree_do_not_find_stale_handles() {
+fn concurrent_removals_of_one_tree_report_no_stale_handle() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     for round in 0..8 {
         for dir in 0..6 {
@@ -546,9 +551,10 @@ fn two_removals_of_one_tree_do_not_find_stale_handles() {
     two.unmount();
 }
 
-/// `rm -r` opens one directory after another by the same call: the same descriptor, and a name at the same address.
+/// `rm -r` opens one directory after another by the same call: with the same descriptor number, and a name at the same
+/// address.
 #[test]
-fn the_same_call_again_on_another_directory_is_walked_again() {
+fn the_same_call_on_another_directory_is_walked_again() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     let opens = |dir: &OwnedFd| rustix::fs::openat(dir, c"sub", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
     for dir in ["a", "b"] {
@@ -572,9 +578,9 @@ fn the_same_call_again_on_another_directory_is_walked_again() {
     two.unmount();
 }
 
-/// As `rm -r` does beside another `rm -r`, while a third program works in the directory.
+/// Two `rm -r` remove the same tree in this way, while a third program works in the directory.
 #[test]
-fn a_name_that_was_not_there_is_not_there_when_its_directory_is_gone_too() {
+fn a_missing_name_stays_missing_when_its_directory_is_removed() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     for dir in ["a", "b"] {
         make(&one.at(dir), "x");

@@ -1,17 +1,18 @@
-//! A mount for a test, unmounted when it is over.
+//! A mount for a test, which is unmounted when the test ends.
 
 use crate::cluster::{Cluster, WEIR, succeed};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What says which transport the mounts of all tests use; the device if nothing does.
+/// The environment variable that selects the transport of the mounts of all tests; the default is `device`.
 pub const TRANSPORT: &str = "WEIR_TEST_TRANSPORT";
 
-/// What says which options the mounts of all tests have besides their own, without their dashes and separated by commas.
+/// The environment variable with mount options that all tests add to their own: without leading dashes, separated by
+/// commas.
 pub const OPTIONS: &str = "WEIR_TEST_MOUNT";
 
-/// Runs tests once more in a process of their own: they pass, and there are some.
-pub fn again_passes(command: &mut Command) {
+/// Runs tests again in a process of their own. Checks that they pass, and that at least one test ran.
+pub fn rerun_passes(command: &mut Command) {
     let said = command.stderr(std::process::Stdio::inherit()).output().unwrap();
     let text = String::from_utf8_lossy(&said.stdout);
     println!("{text}");
@@ -20,7 +21,7 @@ pub fn again_passes(command: &mut Command) {
     assert!(text.lines().find_map(passed).is_some_and(|passed| passed > 0), "no test ran again");
 }
 
-/// The options that mounts of all tests have.
+/// Returns the options that the mounts of all tests have.
 pub fn options() -> Vec<String> {
     let transport = std::env::var(TRANSPORT).unwrap_or_else(|_| "device".to_owned());
     let mut options = vec!["--transport".to_owned(), transport];
@@ -30,12 +31,12 @@ pub fn options() -> Vec<String> {
     options
 }
 
-/// A mount in the background.
+/// A mount that runs in the background.
 pub struct Place {
     dir: PathBuf,
 }
 
-/// Whether file systems can be mounted here; says why when not.
+/// Returns whether this process can mount file systems. Prints the reason if it cannot.
 pub fn can_mount() -> bool {
     let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
     if !can {
@@ -53,7 +54,7 @@ impl Place {
     /// Mounts the file system of this URL at a new directory.
     pub fn at_url(url: &str, dir: &Path, options: &[&str]) -> Place {
         if let Err(error) = std::fs::create_dir_all(dir) {
-            // Or there is a mount whose process was killed.
+            // The directory exists if it holds a mount whose process was killed.
             assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{error}");
         }
         let mut command = Command::new(WEIR);
@@ -62,17 +63,17 @@ impl Place {
         Place { dir: dir.to_owned() }
     }
 
-    /// What somebody else has mounted at a directory, and unmounts.
+    /// Refers to a mount that another process made at a directory. That process unmounts the file system when it ends.
     pub fn there(dir: &Path) -> Place {
         Place { dir: dir.to_owned() }
     }
 
-    /// A path in it.
+    /// Returns the path of a name in the mount.
     pub fn at(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// The process that serves it.
+    /// Returns the process that serves the mount.
     pub fn daemon(&self) -> rustix::process::Pid {
         let dir = self.dir.to_str().unwrap();
         let serves = |pid: &i32| {
@@ -86,8 +87,8 @@ impl Place {
         rustix::process::Pid::from_raw(pid).unwrap()
     }
 
-    /// Unmounts it; all must be well. A process that another test is just starting has inherited what is open here, until
-    /// it becomes another program.
+    /// Unmounts the file system, and checks that this succeeds. Retries while the mount is busy: a process that another
+    /// test is just starting has inherited the open files of this process, until it calls `execve`.
     pub fn unmount(self) {
         let umount = || Command::new(WEIR).arg("umount").arg(&self.dir).output().unwrap();
         let mut done = umount();
@@ -105,7 +106,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // A test that failed may leave files open.
+        // A failed test may leave files open.
         let _ = Command::new(WEIR).args(["umount", "--lazy"]).arg(&self.dir).output();
     }
 }

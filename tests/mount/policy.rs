@@ -1,4 +1,4 @@
-//! Which policy counts for files of a mount, who may change it while it is used, and what follows for the bytes.
+//! Policies on a mount: which one applies to a file, which users may change it, and which path the bytes take.
 
 use crate::cluster::{Cluster, WEIR, fail, succeed};
 use crate::files::{mounted, pattern};
@@ -15,7 +15,7 @@ fn set(path: &Path, name: &str, value: &str) -> Result<(), Errno> {
     setxattr(path, format!("user.weir.{name}").as_str(), value.as_bytes(), XattrFlags::empty())
 }
 
-/// What counts at a path of a mount, with where it comes from.
+/// Returns the effective value of a setting at a path of a mount, and its origin.
 fn effective(path: &Path, part: &str) -> (String, String) {
     let out = succeed(Command::new(WEIR).args(["policy", "show", "--mount", "--json"]).arg(path));
     let shown: serde_json::Value = serde_json::from_slice(&out).unwrap();
@@ -27,7 +27,7 @@ fn counts(value: &str, origin: &str) -> (String, String) {
     (value.to_owned(), origin.to_owned())
 }
 
-/// Writes so many bytes, of which so many have gone through the mgr when it is closed.
+/// Writes and closes a file of `len` bytes. Returns how many of the bytes took the mgr path.
 fn through_mgr(cluster: &Cluster, path: &Path, len: usize) -> u64 {
     let before = cluster.counter("counters", "proxy_write_bytes");
     fs::write(path, pattern(len, 3)).unwrap();
@@ -35,7 +35,7 @@ fn through_mgr(cluster: &Cluster, path: &Path, len: usize) -> u64 {
 }
 
 #[test]
-fn directories_rule_the_files_that_are_opened_in_them_through_all_mounts() {
+fn the_policy_of_a_directory_applies_to_its_files_on_all_mounts() {
     let Some((dir, cluster, place)) = mounted(&[]) else { return };
     let other = Place::new(&cluster, &dir.path().join("other"), &[]);
     fs::create_dir(place.at("d")).unwrap();
@@ -59,17 +59,17 @@ fn directories_rule_the_files_that_are_opened_in_them_through_all_mounts() {
     place.unmount();
 }
 
-/// Gives this thread a table of descriptors of its own. The children of other tests close what they have inherited when they begin, at any time, and whoever closes
-/// a file has everything written that has gathered.
-fn apart_from_children_of_others() {
-    // SAFETY: no descriptor of this thread's is used by others, or one of theirs here.
+/// Gives this thread a descriptor table of its own. Child processes of other tests close the descriptors that they have
+/// inherited when they begin, at any time. Each such close sends all gathered bytes of the file.
+fn unshare_descriptor_table() {
+    // SAFETY: no other thread uses a descriptor of this thread, and this thread uses no descriptor of another thread.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.unwrap();
 }
 
 #[test]
-fn each_access_method_is_another_way() {
-    apart_from_children_of_others();
-    // All of it is counted at the mgr.
+fn each_access_method_sends_the_expected_requests() {
+    unshare_descriptor_table();
+    // All bytes take the mgr path, so the mgr counts all requests.
     let Some((_dir, cluster, place)) = mounted(&["-o", "write_threshold=max,read_threshold=max"]) else { return };
     let write = |file: &File| {
         let before = cluster.counter("counters", "proxy_writes");
@@ -93,7 +93,7 @@ fn each_access_method_is_another_way() {
     let odirect = open("direct", rustix::fs::OFlags::DIRECT);
     assert_eq!((write(&odirect), read_twice(&odirect)), (8, 65536), "O_DIRECT: each for itself");
     assert_eq!(write(&direct), 1, "the other open goes on as it was opened");
-    // For one file, whoever opens it.
+    // The setting of one file applies to every open of the file.
     set(&place.at("direct"), "access", "odirect").unwrap();
     assert_eq!(write(&direct), 8, "what the mount has to do with it counts at once");
     File::create(place.at("page")).unwrap();
@@ -108,7 +108,7 @@ fn each_access_method_is_another_way() {
 }
 
 #[test]
-fn a_mount_is_changed_while_it_is_used() {
+fn the_policy_of_a_mount_can_be_changed_during_use() {
     let Some((dir, cluster, place)) = mounted(&["--policy", "read_threshold=4K"]) else { return };
     let root = place.at(".");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("open")).unwrap();
@@ -135,7 +135,7 @@ fn a_mount_is_changed_while_it_is_used() {
     assert!(fail(&mut policy(&["set", "stripe_unit=64K"]), 2).contains("for the directory"));
     assert_eq!(set(&root, "mount.access", "fast"), Err(Errno::INVAL));
     assert_eq!(removexattr(&root, "user.weir.mount.access"), Err(Errno::NODATA));
-    // Neither is shown as an attribute of the file, nor set by others.
+    // The settings of the mount are not listed as attributes of the file, and other users cannot set them.
     let mut names = [0; 1000];
     let len = rustix::fs::listxattr(&root, &mut names).unwrap();
     assert_eq!(len, 0);
@@ -150,7 +150,7 @@ fn a_mount_is_changed_while_it_is_used() {
 }
 
 #[test]
-fn the_page_cache_reads_ahead_as_far_as_the_mount_says() {
+fn the_kernel_reads_ahead_as_far_as_the_mount_sets() {
     let Some((_dir, _cluster, place)) = mounted(&["-o", "access=page,read_ahead=512K"]) else { return };
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let at = place.at("");
@@ -171,7 +171,7 @@ fn the_page_cache_reads_ahead_as_far_as_the_mount_says() {
 }
 
 #[test]
-fn the_environment_counts_more_than_the_mount() {
+fn the_environment_overrides_the_options_of_the_mount() {
     let Some((dir, cluster, place)) = mounted(&["-o", "access=page"]) else { return };
     assert_eq!(effective(&place.at("."), "access"), counts("page", "mount"));
     let at = dir.path().join("other");

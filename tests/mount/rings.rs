@@ -1,7 +1,7 @@
-//! Everything once more with requests that come over io_uring, and what is particular to that.
+//! All tests once more with requests over io_uring, and tests of what is particular to io_uring.
 
 use crate::cluster::{Cluster, WEIR, fail, succeed};
-use crate::place::{Place, TRANSPORT, again_passes, can_mount};
+use crate::place::{Place, TRANSPORT, can_mount, rerun_passes};
 use rustix::fs::{FlockOperation, flock};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::{self, File};
@@ -11,15 +11,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 
-/// Where the kernel is told to offer it.
+/// The kernel parameter that enables FUSE over io_uring.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Whether these tests run over rings already.
+/// Returns whether these tests run over io_uring already.
 fn over_rings() -> bool {
     std::env::var_os(TRANSPORT).is_some_and(|transport| transport == "uring")
 }
 
-/// Has the kernel offer rings, and puts that back when dropped.
+/// Enables FUSE over io_uring in the kernel, and restores the setting when dropped.
 struct Switched(Vec<u8>);
 
 impl Switched {
@@ -40,11 +40,11 @@ impl Drop for Switched {
 }
 
 #[test]
-fn everything_again_over_rings() {
+fn all_tests_pass_over_io_uring() {
     if over_rings() || !can_mount() {
         return;
     }
-    // Without them a mount says why, or goes on by the device.
+    // Without io_uring in the kernel, a mount that requires it reports why it fails, and other mounts use the device.
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("mnt");
     fs::create_dir(&at).unwrap();
@@ -60,10 +60,10 @@ fn everything_again_over_rings() {
     }
     let Some(_switched) = Switched::on() else { return };
     let mut again = Command::new(std::env::current_exe().unwrap());
-    again_passes(again.env(TRANSPORT, "uring"));
+    rerun_passes(again.env(TRANSPORT, "uring"));
 }
 
-/// A process that has locked a file with flock(1), or waits for that.
+/// Starts a process that locks a file with flock(1), or waits for the lock.
 fn locker(path: &Path) -> Child {
     let mut command = Command::new("flock");
     command.arg(path).args(["sh", "-c", "echo locked; read line"]);
@@ -77,7 +77,7 @@ fn is_locked(child: &mut Child) {
 }
 
 #[test]
-fn more_may_wait_than_a_ring_has_entries_at_first() {
+fn more_requests_may_wait_than_a_ring_has_entries_at_first() {
     if !over_rings() || !can_mount() {
         return;
     }
@@ -87,7 +87,7 @@ fn more_may_wait_than_a_ring_has_entries_at_first() {
     File::create(place.at("f")).unwrap();
     let mut holder = locker(&place.at("f"));
     is_locked(&mut holder);
-    // Each holds an entry of its processor's queue for as long as it waits.
+    // Each waiting process occupies an entry of the queue of its processor.
     let processors = std::thread::available_parallelism().unwrap().get();
     let mut others: Vec<_> = (0..processors * 20).map(|_| locker(&place.at("f"))).collect();
     let waits = |child: &Child| {
@@ -103,7 +103,7 @@ fn more_may_wait_than_a_ring_has_entries_at_first() {
     assert_eq!(fs::read(place.at("g")).unwrap(), b"goes on");
     holder.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(holder.wait().unwrap().success());
-    // One after the other, in any order.
+    // The processes get the lock one after another, in any order.
     others.iter_mut().for_each(|child| child.stdin.take().unwrap().write_all(b"\n").unwrap());
     for mut child in others {
         let mut said = String::new();
@@ -114,7 +114,7 @@ fn more_may_wait_than_a_ring_has_entries_at_first() {
 }
 
 #[test]
-fn who_came_while_all_entries_were_taken_is_served() {
+fn requests_made_while_all_entries_are_taken_are_served() {
     if !over_rings() || !can_mount() {
         return;
     }
@@ -123,7 +123,8 @@ fn who_came_while_all_entries_were_taken_is_served() {
     let place = Place::new(&cluster, &dir.path().join("mnt"), &[]);
     let holder = File::create(place.at("f")).unwrap();
     flock(&holder, FlockOperation::LockExclusive).unwrap();
-    // All by one queue at once. Most wait for the lock, and keep their entries; the kernel has nowhere to put the others until there are more.
+    // All requests use one queue at once. Most of them wait for the lock and keep their entries. The kernel can deliver
+    // the other requests only when the mount has added entries.
     let (waiting, asking) = (60, 20);
     let mut queue = CpuSet::new();
     queue.set(0);
@@ -156,7 +157,7 @@ fn who_came_while_all_entries_were_taken_is_served() {
 }
 
 #[test]
-fn a_mount_that_dies_leaves_nobody_waiting() {
+fn killing_a_mount_ends_all_waiting_requests() {
     if !over_rings() || !can_mount() {
         return;
     }
@@ -176,7 +177,7 @@ fn a_mount_that_dies_leaves_nobody_waiting() {
             scope.spawn(move || {
                 let file = File::create(place.at(&format!("w{n}"))).unwrap();
                 ready.wait();
-                // Until the mount is gone.
+                // The writes go on until the mount is gone.
                 while file.write_all_at(&[n; 100_000], 0).and_then(|()| file.sync_all()).is_ok() {
                     assert!(!end.load(std::sync::atomic::Ordering::Relaxed));
                 }
@@ -195,7 +196,7 @@ fn a_mount_that_dies_leaves_nobody_waiting() {
 }
 
 #[test]
-fn bytes_of_all_lengths_go_by_rings() {
+fn reads_and_writes_of_all_lengths_work_over_io_uring() {
     if !over_rings() || !can_mount() {
         return;
     }

@@ -1,4 +1,4 @@
-//! What two mounts of one file system see of each other.
+//! What two mounts of one file system see of each other's changes.
 
 use crate::cluster::Cluster;
 use crate::place::{Place, can_mount};
@@ -15,12 +15,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-/// A cluster with two mounts, if there can be any.
+/// Returns a cluster with two mounts, or none where no file system can be mounted.
 pub fn two() -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
     two_with(&[])
 }
 
-/// As [`two`], both with these options.
+/// As [`two`], with these options for both mounts.
 fn two_with(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
     if !can_mount() {
         return None;
@@ -32,13 +32,13 @@ fn two_with(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, [Place; 2])
     Some((dir, cluster, places))
 }
 
-/// The kernel believes new attributes of a file without letting go of the pages it has.
+/// The kernel accepts new attributes of a file without dropping the pages that it has cached.
 #[test]
-fn pages_of_a_file_that_others_have_changed_are_not_read_when_it_is_opened() {
+fn an_open_discards_cached_pages_that_another_mount_has_changed() {
     let Some((_dir, _cluster, [one, two])) = two_with(&["-o", "access=page"]) else { return };
     for round in 0..10u8 {
         let (writer, reader) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
-        // As long each time, and more than is read ahead.
+        // The text has the same length each time, and is longer than the read-ahead.
         let text = vec![round + 1; 300_000];
         fs::write(writer.at("f"), &text).unwrap();
         rustix::fs::statx(CWD, reader.at("f"), AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap();
@@ -50,7 +50,7 @@ fn pages_of_a_file_that_others_have_changed_are_not_read_when_it_is_opened() {
 }
 
 #[test]
-fn what_is_closed_is_what_is_opened_next() {
+fn an_open_sees_data_closed_on_another_mount() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     for round in 0..20u32 {
         let (writer, reader) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
@@ -62,7 +62,7 @@ fn what_is_closed_is_what_is_opened_next() {
         let len = file.read_at(&mut found, 0).unwrap();
         assert_eq!(std::str::from_utf8(&found[..len]).unwrap(), text);
     }
-    // Names that are not there are asked for anew.
+    // The mount asks again for names that did not exist.
     assert_eq!(fs::metadata(two.at("g")).unwrap_err().kind(), ErrorKind::NotFound);
     fs::write(one.at("g"), b"now").unwrap();
     assert_eq!(fs::read(two.at("g")).unwrap(), b"now");
@@ -70,7 +70,7 @@ fn what_is_closed_is_what_is_opened_next() {
     two.unmount();
 }
 
-/// Says that this thread has failed, when that is so, for others not to wait for it.
+/// Sets its flag if this thread panics, so that the other threads do not wait for this one.
 struct TellsOfFailure<'a>(&'a AtomicBool);
 
 impl Drop for TellsOfFailure<'_> {
@@ -79,16 +79,16 @@ impl Drop for TellsOfFailure<'_> {
     }
 }
 
-/// As `tail -f` on another machine sees what a program prints.
+/// `tail -f` on another machine reads in this way what a program prints.
 #[test]
-fn what_is_neither_synced_nor_closed_is_seen_all_the_same() {
+fn another_mount_sees_data_that_is_neither_synced_nor_closed() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     let mut log = File::create(one.at("log")).unwrap();
     let seen = File::open(two.at("log")).unwrap();
     for round in 1..=3 {
         log.write_all(b"a line\n").unwrap();
         let text = "a line\n".repeat(round);
-        // Both what the file is said to be and what is in it.
+        // Both the length of the file and its content show the line.
         while seen.metadata().unwrap().len() < text.len() as u64 {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -101,9 +101,10 @@ fn what_is_neither_synced_nor_closed_is_seen_all_the_same() {
     two.unmount();
 }
 
-/// Who has a file open, and does nothing but read, comes to where it ends by now: longer and shorter, whichever way its bytes go.
+/// A program that has a file open, and does nothing but read, finds its current end. The other mount has made the file
+/// longer or shorter. This holds whichever path the bytes take.
 #[test]
-fn who_only_reads_comes_to_the_end_that_others_have_made() {
+fn a_reader_finds_the_end_that_another_mount_has_made() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     for len in [100, 5_000, 300_000] {
         let path = one.at("f");
@@ -128,9 +129,10 @@ fn who_only_reads_comes_to_the_end_that_others_have_made() {
     two.unmount();
 }
 
-/// Names are looked for in vain until the mount knows by itself what is not there; whatever the other one makes then is found as soon as that is done.
+/// The mounts look up missing names until they cache the failed lookups. A name that the other mount creates is found
+/// as soon as its creation has returned.
 #[test]
-fn what_was_looked_for_in_vain_is_found_once_others_have_made_it() {
+fn a_missing_name_is_found_once_another_mount_creates_it() {
     const DIRS: usize = 30;
     let Some((_dir, _cluster, places)) = two() else { return };
     let (made, failed): ([AtomicUsize; 2], _) = Default::default();
@@ -144,7 +146,7 @@ fn what_was_looked_for_in_vain_is_found_once_others_have_made_it() {
                 let _told = TellsOfFailure(failed);
                 for dir in 0..DIRS {
                     let path = |who: usize| place.at(&format!("d{dir}/{who}"));
-                    // Both make a name in each directory, one of them in the middle of the other's looking around.
+                    // Both mounts create a name in each directory, one of them in the middle of the other's lookups.
                     let before = if dir % 2 == me { 40 } else { 5 };
                     let mut rounds = 0;
                     loop {
@@ -172,9 +174,9 @@ fn what_was_looked_for_in_vain_is_found_once_others_have_made_it() {
     places.into_iter().for_each(Place::unmount);
 }
 
-/// The kernel believes names for a while; what was removed stays as long as somebody has it open.
+/// The kernel caches names for a while. A removed file exists as long as a program has it open.
 #[test]
-fn what_others_have_removed_is_not_opened_by_the_name_it_had() {
+fn a_file_removed_by_another_mount_is_not_opened_by_its_old_name() {
     let Some((_dir, _cluster, [one, two])) = two_with(&["--entry-timeout", "1000"]) else { return };
     for round in 0..20u32 {
         let (mine, others) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
@@ -190,14 +192,14 @@ fn what_others_have_removed_is_not_opened_by_the_name_it_had() {
             if round % 8 < 4 {
                 assert_eq!(File::open(mine.at("f")).unwrap_err().kind(), ErrorKind::NotFound);
             }
-            // Who makes it, or cuts what is there, leaves the bytes of the old one alone.
+            // Creating the file, or truncating the file that has the name, does not change the bytes of the old file.
             fs::write(mine.at("f"), &text).unwrap();
             assert_eq!(fs::read_to_string(others.at("f")).unwrap(), text);
         }
         for file in &kept {
             let mut found = [0; 4];
             assert_eq!((file.read_at(&mut found, 0).unwrap(), &found[..3]), (3, &b"old"[..]), "round {round}");
-            // By a descriptor it can still be had.
+            // The old file can still be opened through a descriptor.
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             assert_eq!(fs::read(path).unwrap(), b"old");
         }
@@ -233,7 +235,8 @@ fn appenders_do_not_overwrite_each_other() {
     places.into_iter().for_each(Place::unmount);
 }
 
-/// What is done to the file and to a plain buffer that shall equal it, by whoever has the lock; numbers come from `draw`.
+/// Applies a random step to the file and to a buffer that the file must equal. The caller holds the lock. The numbers
+/// come from `draw`.
 fn step(file: &File, model: &mut Vec<u8>, draw: &mut impl FnMut(u64) -> u64) -> String {
     const MOST: u64 = 600_000;
     let (at, len) = (draw(MOST) as usize, (1 << draw(18)) + draw(300) as usize);
@@ -272,9 +275,10 @@ fn step(file: &File, model: &mut Vec<u8>, draw: &mut impl FnMut(u64) -> u64) -> 
     }
 }
 
-/// Two who take turns by a lock, each through a mount of its own, see one file: writes on both sides of the write threshold, cuts, reads.
+/// Two threads, each with a mount of its own, take turns under a lock and see one file. They make writes below and
+/// above the write threshold, truncations and reads.
 #[test]
-fn a_file_of_two_mounts_with_locks_equals_a_flat_one() {
+fn a_file_used_by_two_mounts_under_locks_equals_its_model() {
     let Some((_dir, cluster, places)) = two() else { return };
     File::create(places[0].at("f")).unwrap();
     let steps: u64 = if std::env::var("WEIR_TEST_SCALE").as_deref() == Ok("full") { 50_000 } else { 200 };
@@ -287,7 +291,7 @@ fn a_file_of_two_mounts_with_locks_equals_a_flat_one() {
                 scope.spawn(move || {
                     let file = OpenOptions::new().read(true).write(true).open(place.at("f")).unwrap();
                     let mut state = seed * 2 + who as u64 + 1;
-                    // SplitMix64: good enough to choose by, and the same everywhere.
+                    // SplitMix64: random enough to select steps, and the same on every machine.
                     let mut draw = |below: u64| {
                         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
                         let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -312,7 +316,7 @@ fn a_file_of_two_mounts_with_locks_equals_a_flat_one() {
     places.into_iter().for_each(Place::unmount);
 }
 
-/// Another process that locks a file with flock(1), says so and waits to be told to go on.
+/// Starts a process that locks a file with flock(1), prints that, and waits for a line of input.
 fn locker(path: &std::path::Path, options: &[&str]) -> Child {
     let mut command = Command::new("flock");
     command.args(options).arg(path).args(["sh", "-c", "echo locked; read line"]);
@@ -326,7 +330,7 @@ fn line(child: &mut Child) -> String {
 }
 
 #[test]
-fn locks_hold_across_mounts_and_waiting_can_be_given_up() {
+fn locks_hold_across_mounts_and_a_signal_ends_the_wait() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     File::create(one.at("f")).unwrap();
     let mut holder = locker(&one.at("f"), &[]);
@@ -334,7 +338,7 @@ fn locks_hold_across_mounts_and_waiting_can_be_given_up() {
     let refused = Command::new("flock").args(["-n", "-E", "7"]).arg(two.at("f")).arg("true").status().unwrap();
     assert_eq!(refused.code(), Some(7), "the other mount knows of the lock");
     let mut impatient = locker(&two.at("f"), &[]);
-    // It has asked once it sleeps in the kernel; SIGTERM must wake it.
+    // The process has asked for the lock once it sleeps in the kernel. SIGTERM must wake the process.
     let state = || fs::read_to_string(format!("/proc/{}/wchan", impatient.id())).unwrap_or_default();
     while !state().contains("request_wait") && !state().contains("fuse") {
         std::thread::yield_now();
@@ -353,7 +357,7 @@ fn locks_hold_across_mounts_and_waiting_can_be_given_up() {
 }
 
 #[test]
-fn signals_interrupt_nothing_that_they_do_not_end() {
+fn handled_signals_do_not_interrupt_system_calls() {
     let Some((_dir, cluster, [one, two])) = two() else { return };
     let script = r#"
         use Time::HiRes "ualarm";
@@ -373,7 +377,7 @@ fn signals_interrupt_nothing_that_they_do_not_end() {
         }
         ualarm(0);
     "#;
-    // So much that some of it has to be waited for.
+    // So much data that the program has to wait for some of it.
     (0..9).for_each(|n| fs::write(one.at(&format!("name{n}")), vec![n; 200_000]).unwrap());
     crate::cluster::succeed(Command::new("perl").args(["-e", script]).arg(two.at("")));
     one.unmount();
@@ -382,7 +386,7 @@ fn signals_interrupt_nothing_that_they_do_not_end() {
 }
 
 #[test]
-fn who_is_killed_does_not_wait_for_servers() {
+fn a_killed_process_does_not_wait_for_servers() {
     if !can_mount() {
         return;
     }
@@ -390,7 +394,7 @@ fn who_is_killed_does_not_wait_for_servers() {
     let cluster = Cluster::start(&dir.path().join("data"));
     cluster.put("/f", &[7; 100_000], &[]);
     let place = Place::new(&cluster, &dir.path().join("mnt"), &["--retry-timeout", "86400", "--no-lent"]);
-    // A signal that it handles comes first: the kernel says nothing of those that follow.
+    // A signal that the program handles comes first. The kernel does not report the signals after it to the mount.
     let script = r#"
         $SIG{USR1} = sub { };
         open(my $file, "<", shift) or die $!;
@@ -415,7 +419,7 @@ fn who_is_killed_does_not_wait_for_servers() {
     waits.stdin.take().unwrap().write_all(b"\n").unwrap();
     let path = format!("/proc/{}/wchan", waits.id());
     let wchan = || fs::read_to_string(&path).unwrap_or_default();
-    // By the page cache it waits for a page.
+    // With the page cache, the process waits for a page.
     while !["request_wait", "fuse", "folio"].iter().any(|place| wchan().contains(place)) {
         assert!(waits.try_wait().unwrap().is_none(), "nobody can read it");
     }
@@ -423,7 +427,7 @@ fn who_is_killed_does_not_wait_for_servers() {
     crate::cluster::signal(&waits, rustix::process::Signal::KILL);
     assert!(!waits.wait().unwrap().success());
     crate::cluster::signal(&cluster.child, rustix::process::Signal::CONT);
-    // While there are servers: it would wait for them as long as it was told to.
+    // The mount ends while the servers run. Without them it would wait as long as `--retry-timeout` allows.
     let process = PathBuf::from(format!("/proc/{}", place.daemon().as_raw_nonzero()));
     place.unmount();
     while process.exists() {
@@ -431,17 +435,17 @@ fn who_is_killed_does_not_wait_for_servers() {
     }
 }
 
-/// Has this thread go on there.
+/// Moves this thread to a processor.
 fn on_processor(number: usize) {
     use rustix::thread::{CpuSet, sched_setaffinity};
     let mut set = CpuSet::new();
     set.set(number);
-    // One that may not be used changes nothing.
+    // If this process may not use the processor, the call changes nothing.
     let _ = sched_setaffinity(None, &set);
 }
 
 #[test]
-fn flock_asks_nothing_of_how_a_file_was_opened() {
+fn flock_works_whatever_the_open_mode() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     fs::write(one.at("f"), b"what is read").unwrap();
     fs::set_permissions(one.at("f"), fs::Permissions::from_mode(0o444)).unwrap();
@@ -456,13 +460,13 @@ fn flock_asks_nothing_of_how_a_file_was_opened() {
     let mut found = String::new();
     first.read_to_string(&mut found).unwrap();
     assert_eq!(found, "what is read");
-    // One kind becomes the other.
+    // One kind of lock can be converted into the other.
     first.lock_shared().unwrap();
     second.lock_shared().unwrap();
     second.unlock().unwrap();
     first.lock().unwrap();
     assert!(taken(&second));
-    // Closing gives it back; and files that are only written can be shared.
+    // Closing the file releases the lock. A file that is open only for writing can have a shared lock.
     drop(first);
     second.lock().unwrap();
     let writer = OpenOptions::new().write(true).open(one.at("f")).unwrap();
@@ -471,8 +475,8 @@ fn flock_asks_nothing_of_how_a_file_was_opened() {
     writer.lock_shared().unwrap();
     assert!(!taken(&second));
     drop((second, writer));
-    // Whoever sees a descriptor closed finds its locks gone, though nobody waits for RELEASE.
-    // Not even when they come from another processor, by another way into the mount.
+    // A program that has closed a descriptor finds its locks released, although no process waits for RELEASE. This also
+    // holds when the next request comes from another processor, through another queue of the mount.
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     for round in 0..200 {
         let [holder, next] = [(), ()].map(|()| File::open(one.at("f")).unwrap());
@@ -487,7 +491,7 @@ fn flock_asks_nothing_of_how_a_file_was_opened() {
 }
 
 #[test]
-fn locks_by_fcntl_belong_to_the_process_whatever_descriptor_it_uses() {
+fn fcntl_locks_belong_to_the_process_not_to_the_descriptor() {
     use rustix::fs::FlockOperation::{NonBlockingLockExclusive, NonBlockingUnlock};
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     fs::write(one.at("f"), b"").unwrap();
@@ -495,14 +499,14 @@ fn locks_by_fcntl_belong_to_the_process_whatever_descriptor_it_uses() {
     let lock = |file: &File| rustix::fs::fcntl_lock(file, NonBlockingLockExclusive).is_ok();
     let (mut first, second, others) = (open(&one), open(&one), open(&two));
     assert!(lock(&first) && !lock(&others));
-    // Given back by another descriptor, with what was written under the lock.
+    // Unlocking through another descriptor also makes visible what was written under the lock.
     first.write_all(b"written under it").unwrap();
     rustix::fs::fcntl_lock(&second, NonBlockingUnlock).unwrap();
     assert!(lock(&others));
     assert_eq!(fs::read(two.at("f")).unwrap(), b"written under it");
-    // (Which closed a descriptor of that process as well.)
+    // (`fs::read` has closed a descriptor of this process on the second mount, and so released the lock of `others`.)
     assert!(lock(&first) && !lock(&others));
-    // Lost by closing another one, which may be for reading alone.
+    // Closing another descriptor of the file loses the lock, even if that one was open only for reading.
     drop(File::open(one.at("f")).unwrap());
     assert!(lock(&others) && !lock(&first));
     drop((first, second, others));
@@ -511,10 +515,11 @@ fn locks_by_fcntl_belong_to_the_process_whatever_descriptor_it_uses() {
 }
 
 #[test]
-fn locks_of_an_open_end_with_it_and_with_no_other() {
+fn ofd_locks_end_only_when_their_own_open_is_closed() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     fs::write(one.at("f"), b"").unwrap();
-    // F_OFD_SETLK, 37, with F_WRLCK, 1, for the whole file. Nobody waits for the end of an open, so that it takes a moment.
+    // F_OFD_SETLK is 37 and F_WRLCK is 1; the lock covers the whole file. No process waits for the release of an open
+    // file, so its locks may end a moment after `close`.
     let script = r#"
         my ($here, $there) = @ARGV;
         sub file { open(my $file, "+<", shift) or die $!; $file }
@@ -534,20 +539,21 @@ fn locks_of_an_open_end_with_it_and_with_no_other() {
     two.unmount();
 }
 
-/// Whoever has a directory open, or stands in it, finds it empty when another mount has removed it, as on a local file system.
+/// A directory that another mount has removed is empty for a program that has it open, or as its current directory.
+/// Local file systems behave in the same way.
 #[test]
-fn a_directory_that_another_mount_removes_is_empty_to_who_has_it_open() {
+fn an_open_directory_is_empty_after_another_mount_removes_it() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
     let deep = "d/1/2/3/4/5/6";
     fs::create_dir_all(one.at(deep)).unwrap();
     fs::write(one.at(deep).join("f"), b"x").unwrap();
-    // Programs that other tests start meanwhile must not keep the mount busy with a copy.
+    // A program that another test starts must not inherit the descriptor, which would keep the mount busy.
     let dir = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |path: PathBuf| rustix::fs::open(path, dir, Mode::empty()).unwrap();
     let (held, mut other) = (open(two.at(deep)), rustix::fs::Dir::new(open(two.at(deep))).unwrap());
     let names = |dir: &mut rustix::fs::Dir| dir.by_ref().filter(|entry| !is_dot(entry)).collect::<Vec<_>>();
     assert_eq!(names(&mut other).len(), 1);
-    // The kernel knows the name from here on.
+    // From here on the kernel has the name cached.
     rustix::fs::statat(&held, "f", AtFlags::empty()).unwrap();
     fs::remove_dir_all(one.at("d")).unwrap();
     assert_eq!(rustix::fs::unlinkat(&held, "f", AtFlags::empty()), Err(Errno::NOENT));
@@ -558,7 +564,7 @@ fn a_directory_that_another_mount_removes_is_empty_to_who_has_it_open() {
     other.rewind();
     let found = names(&mut other);
     assert!(found.iter().all(|entry| matches!(entry, Err(Errno::NOENT))), "{found:?}");
-    // A path is looked up anew, also where the kernel believes in a directory that was there before.
+    // A path is looked up again, even where the kernel has cached a directory that existed before.
     fs::create_dir_all(one.at("d/1")).unwrap();
     fs::write(two.at("d/1/c"), "").unwrap();
     fs::remove_dir_all(one.at("d")).unwrap();

@@ -1,4 +1,6 @@
-//! A mount in the process of its cluster, which reaches its mgr without a socket, also beside one that has a process of its own.
+//! A mount in the process of its cluster (`weir up --mount`), also beside a mount with a process of its own.
+//!
+//! Such a mount reaches its mgr without a socket.
 
 use crate::cluster::{Cluster, WEIR, own_address, signal, succeed};
 use crate::place::{Place, can_mount, options};
@@ -10,7 +12,7 @@ use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Starts a cluster that mounts itself at `at`.
+/// Starts a cluster that mounts its file system at `at`.
 fn mounted(listen: &str, data: &Path, at: &Path, more: &[&str]) -> Cluster {
     let how = options();
     let mut args = vec!["--mount", at.to_str().unwrap()];
@@ -19,7 +21,7 @@ fn mounted(listen: &str, data: &Path, at: &Path, more: &[&str]) -> Cluster {
     Cluster::start_at(listen, data, &args)
 }
 
-/// Adds one to the number in a file that others add to as well.
+/// Adds one to the number in a file; other threads do the same.
 fn count(path: PathBuf) {
     let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();
     file.lock().unwrap();
@@ -31,7 +33,7 @@ fn count(path: PathBuf) {
     file.unlock().unwrap();
 }
 
-/// Makes a file that only one of all can make, and says whether this was the one.
+/// Creates a file that only one thread can create. Returns whether this call has created it.
 fn take(path: &Path, text: &str) -> bool {
     match File::create_new(path) {
         Ok(mut file) => file.write_all(text.as_bytes()).is_ok(),
@@ -42,7 +44,7 @@ fn take(path: &Path, text: &str) -> bool {
     }
 }
 
-/// Everything below a directory, with what is in the files.
+/// Returns all files below a directory, with their contents.
 fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     let mut dirs = vec![dir.to_owned()];
@@ -62,7 +64,7 @@ fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn works_with_a_mount_of_its_own_process_on_the_same_files() {
+fn a_mount_in_the_cluster_and_a_separate_mount_share_files() {
     const THREADS: usize = 3;
     const ROUNDS: usize = 40;
     if !can_mount() {
@@ -92,7 +94,7 @@ fn works_with_a_mount_of_its_own_process_on_the_same_files() {
                     if take(&name, &format!("round {round}")) {
                         taken.fetch_add(1, SeqCst);
                     }
-                    // Tokens wander to and fro, and nobody sees one twice or loses it.
+                    // Threads move tokens between two directories. No token is seen twice or lost.
                     let (from, to) = if (round + thread) % 2 == 0 { ("here", "there") } else { ("there", "here") };
                     let token = (round * 7 + thread) % 10;
                     let path = |place: &str| root.join(format!("{place}/{token}"));
@@ -125,13 +127,14 @@ fn works_with_a_mount_of_its_own_process_on_the_same_files() {
     assert_eq!(tokens.len(), 10, "{tokens:?}");
     assert!(tokens.iter().all(|(path, text)| path.file_name().unwrap().as_encoded_bytes() == text));
     other.unmount();
-    // Ctrl-C unmounts it.
+    // Ctrl-C (SIGINT) unmounts the file system.
     signal(&cluster.child, Signal::INT);
     assert!(cluster.child.wait().unwrap().success());
     assert_eq!(fs::read_dir(&at).unwrap().count(), 0, "what was mounted is gone");
 }
 
-/// Kills it while files are made and removed: those that were closed are there afterwards, and those that were removed are not.
+/// Kills the cluster while files are created and removed. Afterwards the closed files exist, and the removed files do
+/// not.
 fn killed_while_files_are_made(more: &[&str]) {
     const THREADS: usize = 4;
     let dir = tempfile::tempdir().unwrap();
@@ -147,7 +150,8 @@ fn killed_while_files_are_made(more: &[&str]) {
                 let (closed, removed) = (&closed[thread], &removed[thread]);
                 scope.spawn(move || {
                     for n in 0.. {
-                        // Until the mount is gone. That the next one could be made says that the one before was closed.
+                        // The loop ends when the mount is gone. If the next file could be created, the one before was
+                        // closed.
                         let Ok(mut file) = File::create(path(thread, n)) else { break };
                         closed.store(n, SeqCst);
                         if file.write_all(text(thread, n).as_bytes()).is_err() {
@@ -187,14 +191,14 @@ fn killed_while_files_are_made(more: &[&str]) {
 }
 
 #[test]
-fn what_was_closed_is_there_when_it_was_killed() {
+fn closed_files_survive_a_kill_with_durable_close() {
     if can_mount() {
         killed_while_files_are_made(&["--durable", "close"]);
     }
 }
 
 #[test]
-fn what_nobody_waited_for_is_there_when_it_was_killed() {
+fn closed_files_survive_a_kill_with_durable_fsync() {
     if can_mount() {
         killed_while_files_are_made(&[]);
     }

@@ -1,4 +1,4 @@
-//! Users with their own permissions on one mount.
+//! Permissions of several users on one mount.
 
 use crate::cluster::{Cluster, WEIR, succeed};
 use crate::place::{Place, can_mount};
@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a shell script as somebody with one supplementary group.
+/// Runs a shell script as a user with one supplementary group. Returns whether it succeeded, and its standard error.
 fn as_user(uid: u32, group: u32, script: &str) -> (bool, String) {
     let mut command = Command::new("setpriv");
     command.args([format!("--reuid={uid}"), format!("--regid={uid}"), format!("--groups={group}")]);
@@ -16,7 +16,8 @@ fn as_user(uid: u32, group: u32, script: &str) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Who reserves room in a setuid program takes the bits away, which is seen at once; root does not.
+/// `fallocate` by an ordinary user clears the setuid and setgid bits of a program, and `stat` shows this at once.
+/// `fallocate` by root keeps the bits.
 fn reserves(place: &Place, mnt: &str) {
     let bits = |by: &str| {
         fs::set_permissions(place.at("prog"), fs::Permissions::from_mode(0o6777)).unwrap();
@@ -28,11 +29,11 @@ fn reserves(place: &Place, mnt: &str) {
     assert_eq!(bits("--reuid=0 --regid=0"), ("6777".to_owned(), true));
 }
 
-/// A file that is made with such bits has them, however it is opened.
+/// A new file keeps the setuid bit of its creation mode, also when it is opened for writing with `O_TRUNC`.
 fn makes(place: &Place) {
     let made = std::thread::scope(|scope| {
         let as_user = || {
-            // Of this thread alone.
+            // This changes the user of this thread alone.
             rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(1002)).unwrap();
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o4755).open(place.at("made")).map(drop)
         };
@@ -43,7 +44,7 @@ fn makes(place: &Place) {
 }
 
 #[test]
-fn everybody_has_their_own_rights() {
+fn each_user_has_separate_permissions_on_one_mount() {
     if !can_mount() {
         return;
     }
@@ -65,18 +66,18 @@ fn everybody_has_their_own_rights() {
         let (done, said) = as_user(1002, 3001, &format!("cd {mnt} && {script}"));
         assert!(!done && (said.contains("ermission denied") || said.contains("not permitted")), "{script}: {said}");
     }
-    // By a group that only this process is in.
+    // Access through a supplementary group: only the first process is a member.
     fs::write(place.at("shared"), b"for the group").unwrap();
     std::os::unix::fs::chown(place.at("shared"), Some(0), Some(3001)).unwrap();
     fs::set_permissions(place.at("shared"), fs::Permissions::from_mode(0o660)).unwrap();
     assert!(as_user(1002, 3001, &format!("cd {mnt} && cat shared && echo more >> shared")).0);
     assert!(!as_user(1002, 3002, &format!("cd {mnt} && cat shared")).0);
-    // A file that is open stays so when its mode changes.
+    // A file that is open stays writable when its mode changes.
     let script = format!("cd {mnt} && exec 3<>f && chmod 0 f && echo again >&3 && cat /dev/null");
     let (done, said) = as_user(1001, 3001, &script);
     assert!(done, "{said}");
     assert_eq!(fs::read(place.at("f")).unwrap(), b"again\n");
-    // Who may read a file may lock it with flock(2), also against all others.
+    // A user with read permission may lock a file with flock(2), also exclusively.
     fs::write(place.at("lock"), b"").unwrap();
     let lock = |how: &str| as_user(1002, 3001, &format!("exec 3<{mnt}/lock && flock -n {how} 3"));
     assert!(lock("-x").0);
@@ -84,14 +85,14 @@ fn everybody_has_their_own_rights() {
     held.lock_shared().unwrap();
     assert!(lock("-s").0 && !lock("-x").0);
     drop(held);
-    // Who may write to a file may say that it was written now.
+    // A user with write permission may set both times of a file to now, and to nothing else.
     let touched = |how: &str| as_user(1002, 3001, &format!("cd {mnt} && touch -c {how} shared")).0;
     assert_eq!(["", "-m", "-a", "-d 2001-01-01"].map(touched), [true, false, false, false]);
-    // Who may run a program need not be allowed to read it.
+    // A user with execute permission can run a program without read permission.
     fs::copy("/bin/true", place.at("runs")).unwrap();
     fs::set_permissions(place.at("runs"), fs::Permissions::from_mode(0o711)).unwrap();
     assert_eq!(["./runs", "cat runs"].map(|s| as_user(1002, 3001, &format!("cd {mnt} && {s}")).0), [true, false]);
-    // Who writes to a setuid program that is not theirs takes the bit away.
+    // A write by another user clears the setuid bit of a program.
     fs::write(place.at("prog"), b"#!").unwrap();
     fs::set_permissions(place.at("prog"), fs::Permissions::from_mode(0o4777)).unwrap();
     assert!(as_user(1002, 3001, &format!("echo evil >> {mnt}/prog")).0);
@@ -101,9 +102,10 @@ fn everybody_has_their_own_rights() {
     place.unmount();
 }
 
-/// mount(8) says what is not allowed to files of a mount; by hand setuid bits and devices are not.
+/// mount(8) passes what the files of a mount must not do to its helper. `weir mount` by itself forbids setuid bits and
+/// devices.
 #[test]
-fn files_may_do_what_the_mount_allows() {
+fn mount_options_control_setuid_devices_and_exec() {
     if !can_mount() {
         return;
     }
@@ -133,7 +135,7 @@ fn files_may_do_what_the_mount_allows() {
     assert_eq!(by(Path::new(WEIR), &["-o", "dev,nodiratime,noexec"]), ([true, false, true], false));
     assert_eq!(by(&helper, &["-n", "-o", "rw,noatime,lazytime"]), ([false, false, false], true));
     assert_eq!(by(&helper, &["-o", "rw,noexec,nosuid,nodev,user=x"]), ([true, true, true], false));
-    // The types that /proc/mounts shows, and how mount(8) calls the program for all types of FUSE.
+    // The names of the helper: for the type that /proc/mounts shows, and for all types of FUSE, as mount(8) calls it.
     for (name, named) in [("mount.fuse.weir", &[][..]), ("mount.fuse", &["-t", "fuse.weir"])] {
         let helper = dir.path().join(name);
         std::os::unix::fs::symlink(WEIR, &helper).unwrap();

@@ -1,7 +1,7 @@
-//! Mounts whose kernel writes files back from its page cache: what they and others see of each other.
+//! Mounts with write-back caching (`-o writeback`): what they and other mounts see of each other's changes.
 
 use crate::cluster::Cluster;
-use crate::place::{OPTIONS, Place, again_passes, can_mount};
+use crate::place::{OPTIONS, Place, can_mount, rerun_passes};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -9,12 +9,13 @@ use std::process::Command;
 
 const WRITE_BACK: &[&str] = &["-o", "writeback"];
 
-/// Whether tests run with other options already, or cannot run.
+/// Returns whether these tests must not run: other mount options are set already, or no file system can be mounted
+/// here.
 fn cannot() -> bool {
     std::env::var_os(OPTIONS).is_some() || !can_mount()
 }
 
-/// A cluster with a mount that writes back, and another one with these options.
+/// Returns a cluster with a mount that has write-back caching, and another mount with these options.
 fn two(other: &[&str]) -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
     if cannot() {
         return None;
@@ -26,9 +27,9 @@ fn two(other: &[&str]) -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
     Some((dir, cluster, places))
 }
 
-/// Also while the mount writes synchronously because another file is shared.
+/// This also holds while the mount writes synchronously because another file is shared.
 #[test]
-fn what_is_written_with_o_dsync_outlives_the_mount() {
+fn data_written_with_o_dsync_outlives_the_mount() {
     let Some((_dir, _cluster, [one, two])) = two(WRITE_BACK) else { return };
     let shared = create(one.at("shared"));
     shared.write_all_at(b"1", 0).unwrap();
@@ -48,7 +49,7 @@ fn create(path: std::path::PathBuf) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap()
 }
 
-/// Looks until something holds that others see after a while; says what it looks for.
+/// Waits until a condition holds that other mounts see after a while. Prints what it waits for.
 fn soon(what: &str, holds: impl Fn() -> bool) {
     eprintln!("waiting: {what}");
     while !holds() {
@@ -57,12 +58,13 @@ fn soon(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[test]
-fn everything_again_with_pages_written_back() {
+fn the_other_tests_pass_with_write_back_caching() {
     if cannot() {
         return;
     }
     let mut again = Command::new(std::env::current_exe().unwrap());
-    // Not which way writes go; and of a mount that was killed others have to wait for the lease.
+    // Two tests are skipped. That of the path of each write does not apply here. The other reads a file of a killed
+    // mount, and so would have to wait for the lease of that mount.
     again.args([
         "files::",
         "sharing::",
@@ -77,17 +79,17 @@ fn everything_again_with_pages_written_back() {
         "--skip",
         "outlives_the_mount",
     ]);
-    again_passes(again.env(OPTIONS, "writeback"));
+    rerun_passes(again.env(OPTIONS, "writeback"));
 }
 
-/// How often the process behind a mount has asked the kernel for bytes, such as those of requests.
+/// Returns how many read system calls the process of a mount has made, for example to get requests from the kernel.
 fn reads(place: &Place) -> u64 {
     let io = fs::read_to_string(format!("/proc/{}/io", place.daemon().as_raw_pid())).unwrap();
     io.lines().find_map(|line| line.strip_prefix("syscr: ")).unwrap().parse().unwrap()
 }
 
 #[test]
-fn who_looks_at_what_was_just_written_asks_once() {
+fn stat_after_a_write_needs_one_request() {
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
     let names: Vec<String> = (0..500).map(|n| n.to_string()).collect();
     names.iter().for_each(|name| fs::write(one.at(name), vec![1; 10 + name.len()]).unwrap());
@@ -104,7 +106,7 @@ fn who_looks_at_what_was_just_written_asks_once() {
 }
 
 #[test]
-fn small_writes_reach_nobody_one_by_one() {
+fn small_writes_do_not_reach_the_mount_one_by_one() {
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
     let file = create(one.at("f"));
     let before = reads(&one);
@@ -122,13 +124,13 @@ fn small_writes_reach_nobody_one_by_one() {
 }
 
 #[test]
-fn what_is_written_back_is_there_when_others_open() {
+fn an_open_on_another_mount_sees_written_back_data() {
     let Some((_dir, cluster, [one, two])) = two(&[]) else { return };
     let file = create(one.at("f"));
     file.write_all_at(&[7; 10_000], 0).unwrap();
-    // Neither synced nor closed.
+    // The file is neither synced nor closed.
     assert_eq!(fs::metadata(two.at("f")).unwrap().len(), 10_000);
-    // From then on it is like any other file, that is not synced.
+    // From then on the file behaves as on other mounts: unsynced bytes are sent after a while.
     file.write_all_at(&[8; 10_000], 10_000).unwrap();
     soon("bytes and length", || fs::metadata(two.at("f")).unwrap().len() == 20_000);
     assert!(fs::read(two.at("f")).unwrap() == [[7; 10_000], [8; 10_000]].concat());
@@ -136,7 +138,7 @@ fn what_is_written_back_is_there_when_others_open() {
     file.sync_all().unwrap();
     assert_eq!(cluster.run(["cat", "/f"])[5_000..5_010], [9; 10]);
     drop(file);
-    // The other mount may believe for a second what it was told when it looked at the length.
+    // The other mount may cache for a second the attributes that it got when it asked for the length.
     soon("times", || {
         let times = |place: &Place| {
             fs::metadata(place.at("f")).map(|found| (found.len(), found.mtime(), found.mtime_nsec())).unwrap()
@@ -147,11 +149,11 @@ fn what_is_written_back_is_there_when_others_open() {
     two.unmount();
 }
 
-/// The kernel writes pages back by whichever open it likes: the one that was made last, and not the writer's.
+/// The kernel writes pages back through any open of the file. Here it uses the newest one, which is not the writer's.
 #[test]
-fn what_is_closed_is_durable_whichever_open_its_pages_leave_by() {
+fn close_makes_pages_durable_whichever_open_writes_them_back() {
     let Some((dir, cluster, [one, two])) = two(&[]) else { return };
-    // So few that they would gather.
+    // So few bytes that the mount would gather them.
     let data = [7; 3_000];
     let mut kept = Vec::new();
     for name in ["f", "g"] {
@@ -173,7 +175,7 @@ fn what_is_closed_is_durable_whichever_open_its_pages_leave_by() {
     }
     drop(kept);
     std::mem::forget(one);
-    // What the dead one has others wait for, until it is back.
+    // Other mounts wait for the files of the killed mount until that is mounted again.
     let again = Place::new(&cluster, &dir.path().join("one"), WRITE_BACK);
     for name in ["f", "g"] {
         assert!(fs::read(two.at(name)).unwrap() == data, "{name}");
@@ -186,7 +188,7 @@ fn what_is_closed_is_durable_whichever_open_its_pages_leave_by() {
 fn fill(file: &File, data: &[u8]) {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     let (len, both) = (data.len(), ProtFlags::READ | ProtFlags::WRITE);
-    // SAFETY: a new mapping of a file that is as long, used here alone and given up at the end.
+    // SAFETY: a new mapping of a file of this length, used here alone and unmapped at the end.
     unsafe {
         let at = mmap(std::ptr::null_mut(), len, both, MapFlags::SHARED, file, 0).unwrap();
         std::ptr::copy_nonoverlapping(data.as_ptr(), at.cast(), len);
@@ -194,10 +196,9 @@ fn fill(file: &File, data: &[u8]) {
     }
 }
 
-/// Two who write to the same pages at the same time, without locks, each their own bytes; both cache what they can.
-/// A byte further than a file of most local file systems reaches, so that an iod refuses it.
+/// The offset is one byte further than a file of most local file systems reaches, so an iod refuses the write.
 #[test]
-fn a_page_that_cannot_be_written_back_is_reported_once_and_leaves_no_size() {
+fn a_failed_write_back_is_reported_once_and_leaves_the_size() {
     const FAR: u64 = 70_368_743_129_083;
     let Some((_dir, _cluster, [place, _other])) = two(&[]) else { return };
     let path = place.at("f");
@@ -207,7 +208,7 @@ fn a_page_that_cannot_be_written_back_is_reported_once_and_leaves_no_size() {
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::FileTooLarge),
         Ok(()) => panic!("the iods' local file system holds a file of 64 TiB: run this on ext4"),
     };
-    // By fsync, and then by nothing else of this open.
+    // `fsync` reports the error, and no later call through this open does.
     let file = open();
     file.write_all_at(b"x", FAR).unwrap();
     fails(file.sync_all());
@@ -218,7 +219,7 @@ fn a_page_that_cannot_be_written_back_is_reported_once_and_leaves_no_size() {
     assert_eq!(file.metadata().unwrap().len(), 8);
     drop(file);
     assert_eq!(fs::read(&path).unwrap(), b"headtail");
-    // By close, which only programs in C can see fail.
+    // `close` reports the error. The standard library of Rust ignores errors of `close`, so dd writes here.
     for _ in 0..10 {
         let mut dd = Command::new("dd");
         dd.args(["if=/dev/zero", "bs=1", "count=1", "conv=notrunc", "status=none"]);
@@ -229,11 +230,12 @@ fn a_page_that_cannot_be_written_back_is_reported_once_and_leaves_no_size() {
     place.unmount();
 }
 
+/// Two mounts with write-back caching write different bytes of the same pages at the same time, without locks.
 #[test]
-fn pages_that_others_write_to_are_not_written_over() {
+fn write_back_of_a_page_keeps_bytes_of_other_mounts() {
     let Some((_dir, cluster, places)) = two(WRITE_BACK) else { return };
     let (record, rounds) = (100, 300);
-    // Whoever opens it first has it alone, until the other one comes.
+    // The mount that opens the file first has it alone, until the other mount opens it.
     let mine = create(places[0].at("f"));
     mine.write_all_at(&[1; 64], 0).unwrap();
     let theirs = OpenOptions::new().write(true).open(places[1].at("f")).unwrap();
@@ -251,7 +253,7 @@ fn pages_that_others_write_to_are_not_written_over() {
     let want: Vec<u8> = (0..2 * rounds).flat_map(|n| [b'a' + (n % 2) as u8; 100]).collect();
     let wrong = found.iter().zip(&want).position(|(a, b)| a != b);
     assert!(found == want, "{} bytes of {}, first difference at {wrong:?}", found.len(), want.len());
-    // How long it is by now, who has it open is told, and what is there.
+    // A mount that has the file open sees the new length and the new bytes.
     theirs.write_all_at(b"end", 100_000).unwrap();
     theirs.sync_all().unwrap();
     soon("the file has become longer", || mine.metadata().unwrap().len() == 100_003);
@@ -262,25 +264,25 @@ fn pages_that_others_write_to_are_not_written_over() {
     places.into_iter().for_each(Place::unmount);
 }
 
-/// Pages come to the page cache through mappings, too, also of files that are used past it.
+/// Pages also enter the page cache through mappings, even if the open itself bypasses the page cache.
 #[test]
-fn pages_of_mappings_are_not_written_over_either() {
+fn write_back_of_a_mapped_page_keeps_bytes_of_other_mounts() {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
     let mine = create(one.at("f"));
     mine.write_all_at(&[1; 4096], 0).unwrap();
     let theirs = OpenOptions::new().read(true).write(true).open(two.at("f")).unwrap();
-    // Others have it open: this one is not for the page cache.
+    // The file is open on another mount, so this open bypasses the page cache.
     let mapped = OpenOptions::new().read(true).write(true).open(one.at("f")).unwrap();
     let both = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, of a file that is as long all the time.
+    // SAFETY: a new mapping, of a file that keeps its length.
     let at = unsafe { mmap(std::ptr::null_mut(), 4096, both, MapFlags::SHARED, &mapped, 0).unwrap() } as usize;
     let end = std::sync::atomic::AtomicBool::new(false);
     let ends = || end.load(std::sync::atomic::Ordering::Relaxed);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !ends() {
-                // SAFETY: it is mapped until the scope ends.
+                // SAFETY: the page stays mapped until the scope ends.
                 unsafe { std::ptr::read_volatile(at as *const u8) };
             }
         });
@@ -304,7 +306,7 @@ fn pages_of_mappings_are_not_written_over_either() {
         end.store(true, std::sync::atomic::Ordering::Relaxed);
         counted.unwrap();
     });
-    // SAFETY: nobody uses it any more.
+    // SAFETY: no thread uses the mapping any more.
     unsafe { munmap(at as *mut _, 4096).unwrap() };
     drop((mine, mapped, theirs));
     one.unmount();
@@ -312,7 +314,7 @@ fn pages_of_mappings_are_not_written_over_either() {
 }
 
 #[test]
-fn a_file_that_others_cut_is_as_long_as_what_is_written_then() {
+fn writes_after_a_truncation_by_another_mount_set_the_length() {
     let Some((_dir, cluster, [one, two])) = two(&[]) else { return };
     let mine = create(one.at("f"));
     mine.write_all_at(&[1; 10_000], 0).unwrap();
@@ -321,7 +323,7 @@ fn a_file_that_others_cut_is_as_long_as_what_is_written_then() {
         mine.write_all_at(&[round; 10_000], 0).unwrap();
         mine.sync_all().unwrap();
         theirs.set_len(0).unwrap();
-        // Several at once, each of which has the kernel told how long it is.
+        // Several writes at once. For each of them the mount has to give the kernel the new length.
         std::thread::scope(|scope| {
             for part in 0..4u64 {
                 let mine = &mine;
@@ -338,7 +340,7 @@ fn a_file_that_others_cut_is_as_long_as_what_is_written_then() {
 }
 
 #[test]
-fn what_others_change_is_seen_though_the_kernel_keeps_sizes_and_times() {
+fn changes_by_other_mounts_are_seen_despite_cached_sizes_and_times() {
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
     fs::write(one.at("f"), [1; 7_000]).unwrap();
     let (here, there) = (|| fs::metadata(one.at("f")).unwrap(), || fs::metadata(two.at("f")).unwrap());
@@ -355,7 +357,7 @@ fn what_others_change_is_seen_though_the_kernel_keeps_sizes_and_times() {
             fs::read_dir(one.at("")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).collect();
         assert_eq!(names, [len as u64], "by the directory");
     }
-    // And what this mount itself does past its page cache.
+    // Changes that this mount itself makes past its page cache are seen as well.
     let mut appended = OpenOptions::new().append(true).open(one.at("f")).unwrap();
     std::io::Write::write_all(&mut appended, b"more").unwrap();
     assert_eq!(appended.metadata().unwrap().len(), 300_004);
@@ -367,9 +369,9 @@ fn what_others_change_is_seen_though_the_kernel_keeps_sizes_and_times() {
 }
 
 #[test]
-fn rights_are_those_of_the_program_and_not_of_the_cache() {
+fn permissions_are_those_of_the_program_not_of_the_cache() {
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
-    // The cache reads what it fills up; the program may not.
+    // To fill a page, the page cache reads the file, although the program has no permission to read it.
     let secret = OpenOptions::new().write(true).create(true).truncate(true).mode(0o222).open(one.at("w")).unwrap();
     secret.write_all_at(&[1; 5_000], 0).unwrap();
     secret.write_all_at(&[2; 10], 100).unwrap();
@@ -391,7 +393,7 @@ fn rights_are_those_of_the_program_and_not_of_the_cache() {
     want[3..6].copy_from_slice(b"xyz");
     want[100..110].fill(2);
     assert!(fs::read(two.at("w")).unwrap() == want);
-    // Who writes, or cuts, may not keep the bits of another's program.
+    // A write or truncation by another user must clear the setuid and setgid bits of a program.
     for change in
         ["printf x >> FILE", "printf x | dd of=FILE conv=notrunc 2>/dev/null", ": > FILE", "truncate -s 1 FILE"]
     {
@@ -400,7 +402,7 @@ fn rights_are_those_of_the_program_and_not_of_the_cache() {
         assert!(user(&change.replace("FILE", one.at("p").to_str().unwrap())).success());
         soon(change, || [&one, &two].iter().all(|place| fs::metadata(place.at("p")).unwrap().mode() & 0o7777 == 0o777));
     }
-    // Who may not cut it changes nothing of it, also where this mount has not heard yet that they may not.
+    // A refused truncation changes nothing, even if this mount still has the old permissions cached.
     fs::set_permissions(one.at("p"), fs::Permissions::from_mode(0o6777)).unwrap();
     fs::metadata(one.at("p")).unwrap();
     fs::set_permissions(two.at("p"), fs::Permissions::from_mode(0o6755)).unwrap();
@@ -410,9 +412,10 @@ fn rights_are_those_of_the_program_and_not_of_the_cache() {
     two.unmount();
 }
 
-/// The kernel tells times of files whose names it has changed, also when they are gone or somebody else has written them since.
+/// After a rename the kernel sends the times of the file later. By then the file may be gone, or another mount may have
+/// written it.
 #[test]
-fn times_that_the_kernel_tells_late_do_no_harm() {
+fn late_time_updates_from_the_kernel_do_no_harm() {
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
     let all = File::open(one.at("")).unwrap();
     for name in ["f", "g"] {
@@ -441,17 +444,17 @@ fn times_that_the_kernel_tells_late_do_no_harm() {
 }
 
 #[test]
-fn other_ways_into_a_file_know_what_the_cache_has() {
+fn seeks_appends_and_chmod_respect_cached_writes() {
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
     let file = create(one.at("f"));
     file.write_all_at(&[1; 8_192], 1 << 20).unwrap();
-    // Looking for data, as cp(1) does; in a process that did not write it.
+    // cp(1) looks for data with `lseek`, in a process that did not write the file.
     let copied = Command::new("cp").arg(one.at("f")).arg(one.at("copy")).status().unwrap();
     assert!(copied.success());
     let mut want = vec![0; 1 << 20];
     want.extend([1; 8_192]);
     assert!(fs::read(one.at("copy")).unwrap() == want);
-    // At the end, and past the cache.
+    // An append at the end of the file, past the page cache.
     file.write_all_at(&[2; 8_192], 1 << 20).unwrap();
     let mut more = OpenOptions::new().append(true).open(one.at("f")).unwrap();
     std::io::Write::write_all(&mut more, b"end").unwrap();
@@ -460,7 +463,7 @@ fn other_ways_into_a_file_know_what_the_cache_has() {
     want[1 << 20..].fill(2);
     want.extend(b"end");
     assert!(fs::read(two.at("f")).unwrap() == want);
-    // Bits that are set while a file is open for somebody else.
+    // The setuid and setgid bits are set while another user has the file open for writing.
     fs::set_permissions(one.at("f"), fs::Permissions::from_mode(0o666)).unwrap();
     let path = one.at("f");
     let at = |dir: std::path::PathBuf| fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
@@ -483,14 +486,14 @@ fn other_ways_into_a_file_know_what_the_cache_has() {
     two.unmount();
 }
 
-/// Where `lseek` finds the end of a file.
+/// Returns the end of a file, as `lseek` finds it.
 fn end(mut file: &File) -> u64 {
     file.seek(SeekFrom::End(0)).unwrap()
 }
 
-/// The kernel answers `lseek(SEEK_END)` with the size that it keeps. No other call comes between.
+/// The kernel answers `lseek(SEEK_END)` with the size that it has cached. No other call comes in between.
 #[test]
-fn the_end_is_where_another_mount_has_just_put_it() {
+fn seek_end_finds_the_end_that_another_mount_has_just_set() {
     for options in [WRITE_BACK, &[]] {
         let Some((_dir, _cluster, [one, two])) = two(options) else { return };
         for round in 0..12u64 {
@@ -523,9 +526,10 @@ fn the_end_is_where_another_mount_has_just_put_it() {
     }
 }
 
-/// The kernel of each mount has the file locked meanwhile, so neither mount may wait for the other's kernel.
+/// Each mount's kernel holds the lock of the file during a truncation, so neither mount may wait for the other mount's
+/// kernel.
 #[test]
-fn mounts_that_cut_a_file_at_the_same_time_agree_on_its_end() {
+fn mounts_that_truncate_a_file_concurrently_agree_on_its_end() {
     let Some((_dir, _cluster, [one, two])) = two(WRITE_BACK) else { return };
     let files = [create(one.at("f")), create(two.at("f"))];
     let start = std::sync::Barrier::new(2);
