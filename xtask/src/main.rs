@@ -3,6 +3,7 @@
 mod apt;
 mod bench;
 mod docs;
+mod draw;
 mod drills;
 mod fuzz;
 mod hostile;
@@ -37,6 +38,8 @@ enum Task {
     ///
     /// Installs mdBook below target/tools if it is absent. Fails when mdBook warns.
     Docs(docs::Options),
+    /// Draw random comments and sentences of the docs, to judge whether they are clear
+    Draw(draw::Options),
     /// Copy a real tree in and out while daemons are killed and connections cut, round after round
     ///
     /// Every round kills an iod, the mgr, both, and cuts connections, each during a copy in and a copy out, compares the
@@ -57,6 +60,7 @@ fn run(task: &Task, root: &Path) -> Result<(), Box<dyn Error>> {
         Task::Test | Task::Ci => suite::run(root),
         Task::Bench(options) => bench::run(options, root),
         Task::Docs(options) => docs::run(options, root),
+        Task::Draw(options) => draw::run(options, root),
         Task::Drills(options) => drills::run(options, root),
         Task::Fuzz(options) => fuzz::run(options, root),
         Task::Sim(options) => sim::run(options, root),

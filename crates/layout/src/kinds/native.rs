@@ -155,8 +155,8 @@ pub struct Body {
     pub object: FileId,
     /// The fencing generation of the capability.
     pub generation: Generation,
-    /// Every byte of the file below this offset was written and is on the disk of an iod. An object that ends before
-    /// this has lost bytes, and the mgr handles the loss. 0 if this is unknown.
+    /// The objects on the iods are known to be as long as this length of the file requires. An object that ends before
+    /// that has lost bytes, and the mgr handles the loss. 0 if this is unknown.
     pub whole: u64,
     /// The capability that requests to the first iod carry.
     pub capability: Bytes,
