@@ -134,7 +134,10 @@ def other_work():
 
 def kernel(draft, output):
     """Records the JSON line of the benchmark `kernel`."""
-    rows = json.loads(next(line for line in output.splitlines() if line.startswith("[")))
+    line = next((line for line in output.splitlines() if line.startswith("[")), None)
+    if line is None:
+        sys.exit("no JSON in the output: nothing was recorded")
+    rows = json.loads(line)
     one = lambda number: cell([number])
     table = [(f"{row['what']}, {row['version'].removeprefix('vers=')}",
               [one(row["ganesha"]), one(row["weir"]), one(row["things"])]) for row in rows]

@@ -36,7 +36,7 @@ struct Cli {
     /// Where stores are made [default: the directory for temporary files]
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Write the results to bench/results/, too
+    /// Also write the results to bench/results/
     #[arg(long)]
     record: bool,
     /// Fill the store in that directory until killed

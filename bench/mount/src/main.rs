@@ -57,7 +57,7 @@ struct Cli {
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
-    /// Write the results to bench/results/, too, as this part
+    /// Also write the results to bench/results/, as this part
     #[arg(long, value_name = "PART", num_args = 0..=1, require_equals = true, default_missing_value = "defaults")]
     record: Option<String>,
     /// Where stores and files are made [default: beside this program]

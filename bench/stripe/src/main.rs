@@ -44,7 +44,7 @@ struct Cli {
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
-    /// Write the results to bench/results/, too
+    /// Also write the results to bench/results/
     #[arg(long)]
     record: bool,
     /// Where stores and files are made [default: beside this program]

@@ -55,7 +55,7 @@ struct Cli {
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
-    /// Write the results to bench/results/, too
+    /// Also write the results to bench/results/
     #[arg(long)]
     record: bool,
     /// Where all numbers (CSV) and the drawings (SVG) go [default: target/threshold]

@@ -27,9 +27,9 @@ This page shows the latest recorded result of each part of each benchmark. Older
 **How to read it.** Absolute times depend on the machine, so each result stands beside a *floor*: what the same machine does at
 the same time without Weir, for example a bare socket, the local file system, or a FUSE file system in memory. All sides take
 turns in one run. A cell is the median of the rounds, with the lowest and the highest round in brackets. CPU time is user and
-system time of the program, the mount and all servers together. A plot shows ratios to the floor; the dark line at 1 is the
-floor itself. A benchmark never fails: it reports which targets the run met. On a busy machine only ratios and counts mean
-something.
+system time of the program, the mount and all servers together. A plot shows ratios of medians; the line at 1 is the floor, or
+the other side that a ratio names. A benchmark never fails: it reports which targets the run met. On a busy machine only ratios
+and counts mean something.
 
 **How to run it.** `cargo xtask bench` lists the benchmarks, `cargo xtask bench NAME` runs one, and `cargo xtask bench NAME
 --help` shows its options. Most of them have `--quick`, which only checks that everything works.

@@ -10,6 +10,8 @@ const RIGHT: f64 = 780.0;
 /// Most width of the names of the rows, and the width of a letter.
 const NAMES_MAX: f64 = 380.0;
 const LETTER: f64 = 6.6;
+/// Most width of the number at the end of a bar.
+const VALUE_WIDTH: f64 = 34.0;
 /// Height of a bar, and the space between two rows.
 const BAR: f64 = 11.0;
 const GAP: f64 = 9.0;
@@ -140,7 +142,10 @@ impl Axis {
             r#"<rect class="s{class}" x="{left:.1}" y="{y:.1}" width="{width:.1}" height="{:.1}"/>"#,
             BAR - 1.0
         );
-        let (x, y) = (left + width + 4.0, y + BAR - 2.5);
+        let (end, one) = (left + width, self.x(1.0));
+        // Not across the line of the floor.
+        let end = if (end..end + VALUE_WIDTH).contains(&one) { one } else { end };
+        let (x, y) = (end + 4.0, y + BAR - 2.5);
         let _ = writeln!(out, r#"<text class="value" x="{x:.1}" y="{y:.1}">{}</text>"#, short(ratio));
     }
 }
@@ -155,7 +160,7 @@ fn legend(out: &mut String, record: &Record, series: &[usize]) -> f64 {
     let all_ratios = series.iter().all(|at| record.columns[*at].kind == Kind::Ratio);
     let caption = match record.floor().filter(|_| !all_ratios) {
         Some(floor) => format!("{}, as a multiple of {}; {better}", record.unit, record.columns[floor].name),
-        None => format!("{}; {better}", record.unit),
+        None => format!("{}, as a ratio; {better}", record.unit),
     };
     text(out, (8.0, 38.0), "start", &caption);
     let (mut x, mut y) = (8.0, 58.0);
