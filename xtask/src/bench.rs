@@ -1,5 +1,8 @@
 //! `cargo xtask bench`: the experiments in `bench/`, one folder each.
 
+mod page;
+mod plot;
+
 use crate::apt;
 use std::error::Error;
 use std::fs;
@@ -9,17 +12,24 @@ use std::process::Command;
 /// Options of `cargo xtask bench`.
 #[derive(clap::Args)]
 #[command(after_help = "An experiment is a folder of bench/ with a Cargo package or an executable file `run`. A file \
-    `needs` names programs and the Debian packages that have them, one pair per line; missing ones are installed.")]
+    `needs` names programs and the Debian packages that have them, one pair per line; missing ones are installed. The option \
+    `--record` of every experiment writes its results to bench/results/ (bench/README.md).")]
 pub struct Options {
     /// The experiment; without it all of them are listed
     name: Option<String>,
-    /// Options for the experiment itself
+    /// Generate docs/benchmarks.md and its plots from the records in bench/results/
+    #[arg(long, conflicts_with = "name")]
+    page: bool,
+    /// Options for the experiment itself; all of them have --record
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
 }
 
 /// Runs an experiment from its folder, or lists them all.
 pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
+    if options.page {
+        return page::write(root);
+    }
     let folder = root.join("bench");
     let known = experiments(&folder)?;
     let Some(name) = &options.name else {
@@ -52,7 +62,7 @@ fn experiments(folder: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     }
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        if ["Cargo.toml", "run"].iter().any(|file| entry.path().join(file).is_file()) {
+        if ["src/main.rs", "run"].iter().any(|file| entry.path().join(file).is_file()) {
             names.push(entry.file_name().to_string_lossy().into_owned());
         }
     }
@@ -67,11 +77,12 @@ mod tests {
     #[test]
     fn folders_without_an_experiment_are_not_listed() {
         let root = tempfile::tempdir().unwrap();
-        for name in ["b", "a", "empty"] {
-            fs::create_dir(root.path().join(name)).unwrap();
+        for name in ["b/src", "a", "library/src"] {
+            fs::create_dir_all(root.path().join(name)).unwrap();
         }
-        fs::write(root.path().join("a/run"), "").unwrap();
-        fs::write(root.path().join("b/Cargo.toml"), "").unwrap();
+        for file in ["a/run", "b/src/main.rs", "library/src/lib.rs"] {
+            fs::write(root.path().join(file), "").unwrap();
+        }
         assert_eq!(experiments(root.path()).unwrap(), ["a", "b"]);
         assert!(experiments(&root.path().join("absent")).unwrap().is_empty());
     }

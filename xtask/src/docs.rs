@@ -49,8 +49,11 @@ pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
         let copy = if page == Path::new("docs/SUMMARY.md") { Path::new("SUMMARY.md") } else { page };
         write(&out.join("src").join(copy), text.as_bytes())?;
     }
-    for picture in entries(&root.join("docs"))?.into_iter().filter(|path| has_extension(path, "svg")) {
-        write(&out.join("src/docs").join(picture.file_name().unwrap_or_default()), &fs::read(&picture)?)?;
+    for folder in ["docs", "docs/benchmarks"] {
+        for picture in entries(&root.join(folder))?.into_iter().filter(|path| has_extension(path, "svg")) {
+            let copy = out.join("src").join(folder).join(picture.file_name().unwrap_or_default());
+            write(&copy, &fs::read(&picture)?)?;
+        }
     }
     write(&out.join("src").join(OPTIONS), option_pages(&weir, &out.join("man"))?.as_bytes())?;
     write(&out.join("book.toml"), CONFIG.as_bytes())?;

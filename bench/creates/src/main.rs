@@ -2,10 +2,12 @@
 //! bare write and flush of the same bytes takes; and how long a large store takes to open after kill -9.
 
 mod load;
+mod recording;
 mod stores;
 
 use clap::Parser;
 use load::{Rate, creates};
+use record::{Draft, Record};
 use std::error::Error;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -14,7 +16,7 @@ use std::time::{Duration, Instant};
 use stores::Kind;
 
 /// What goes wrong ends the run.
-pub type Outcome<T> = Result<T, Box<dyn Error>>;
+pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Durable creates per second of the metadata store
 ///
@@ -34,6 +36,9 @@ struct Cli {
     /// Where stores are made [default: the directory for temporary files]
     #[arg(long)]
     dir: Option<PathBuf>,
+    /// Also write the results to bench/results/
+    #[arg(long)]
+    record: bool,
     /// Fill the store in that directory until killed
     #[arg(long, hide = true)]
     fill: bool,
@@ -46,7 +51,7 @@ fn main() -> ExitCode {
     let dir = cli.dir.clone().unwrap_or_else(std::env::temp_dir);
     let done = match cli.fill {
         true => stores::fill(&dir, cli.files),
-        false => rates(&cli, &dir).and_then(|()| opening(&cli, &dir)),
+        false => measure(&cli, &dir),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -57,6 +62,12 @@ fn main() -> ExitCode {
     }
 }
 
+fn measure(cli: &Cli, dir: &Path) -> Outcome<()> {
+    let draft = cli.record.then(|| Draft::new("creates", cli.rounds, dir));
+    rates(cli, dir, draft.as_ref())?;
+    opening(cli, dir, draft.as_ref())
+}
+
 /// The median, and the lowest and highest.
 fn spread(values: &[f64], digits: usize) -> String {
     let mut sorted = values.to_vec();
@@ -65,8 +76,9 @@ fn spread(values: &[f64], digits: usize) -> String {
     format!("{:.digits$} ({low:.digits$}-{high:.digits$})", sorted[sorted.len() / 2])
 }
 
-fn rates(cli: &Cli, dir: &Path) -> Outcome<()> {
+fn rates(cli: &Cli, dir: &Path, draft: Option<&Draft>) -> Outcome<()> {
     let long = Duration::from_secs(cli.seconds);
+    let mut record = draft.map(recording::rates).transpose()?;
     println!("| in flight | | creates/s | p50 ms | p99 ms | CPU us | flushes each | checkpoints/s | written B each |");
     println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
     for in_flight in IN_FLIGHT {
@@ -103,12 +115,22 @@ fn rates(cli: &Cli, dir: &Path) -> Outcome<()> {
         let wanted = if in_flight == 32 { "; at least 1.5 is wanted" } else { "" };
         println!("| {in_flight} | log / database, round by round{wanted} | {} | | | | | | |", spread(&ratio, 2));
         println!("| {in_flight} | log / floor, round by round | {} | | | | | | |", spread(&of_floor, 2));
+        if let Some(record) = &mut record {
+            recording::add_rates(record, in_flight, &found, &floor);
+        }
+    }
+    write(draft, record)
+}
+
+fn write(draft: Option<&Draft>, record: Option<Record>) -> Outcome<()> {
+    if let (Some(draft), Some(record)) = (draft, record) {
+        draft.write(record)?;
     }
     Ok(())
 }
 
 /// Fills a store in a process of its own, kills that in the middle of its work, and opens what is left.
-fn opening(cli: &Cli, dir: &Path) -> Outcome<()> {
+fn opening(cli: &Cli, dir: &Path, draft: Option<&Draft>) -> Outcome<()> {
     if cli.files == 0 {
         return Ok(());
     }
@@ -135,5 +157,5 @@ fn opening(cli: &Cli, dir: &Path) -> Outcome<()> {
         println!("opened after kill -9: {files} files, {:.0} ms", took[took.len() - 1]);
     }
     println!("open after kill -9, ms; below 1000 is wanted: {}", spread(&took, 0));
-    Ok(())
+    write(draft, draft.map(|draft| recording::opening(draft, cli.files, &took)).transpose()?)
 }

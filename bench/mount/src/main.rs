@@ -9,6 +9,9 @@ mod mounts;
 #[path = "../../stripe/src/process.rs"]
 #[allow(dead_code)]
 mod process;
+#[path = "../../stripe/src/recording.rs"]
+#[allow(dead_code)]
+mod recording;
 #[path = "../../stripe/src/report.rs"]
 mod report;
 mod requests;
@@ -19,6 +22,8 @@ mod work;
 
 use clap::Parser;
 use mounts::{Other, Side, Weir, What};
+use record::{Better, Draft, Kind};
+use recording::Shape;
 use report::Report;
 use requests::{Counter, Requests};
 use rows::{ROWS, Row, Unit};
@@ -52,6 +57,9 @@ struct Cli {
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
+    /// Also write the results to bench/results/, as this part
+    #[arg(long, value_name = "PART", num_args = 0..=1, require_equals = true, default_missing_value = "defaults")]
+    record: Option<String>,
     /// Where stores and files are made [default: beside this program]
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -191,6 +199,7 @@ fn run(cli: &Cli) -> Outcome<()> {
         Some(weir) => weir.clone(),
         None => build(beside)?,
     };
+    let draft = cli.record.as_ref().map(|_| Draft::new("mount", cli.rounds, room));
     let weir = Weir::start(&program, &room.join("weir"))?;
     let mut sides = vec![Side::local(room)?, Side::socket(room)?, Side::durable(room)?];
     match bare::is_allowed() {
@@ -206,8 +215,16 @@ fn run(cli: &Cli) -> Outcome<()> {
     sides.extend(cli.beside.iter().map(Side::other));
     let findings = measure(cli, &sides)?;
     let mut tables = tables::of(&sides, &findings);
+    if let (Some(draft), Some(part), false) = (&draft, &cli.record, findings.is_empty()) {
+        draft.write(tables::costs_record(draft, part, &tables[0])?)?;
+    }
     if cli.wants(slow::NAME) {
-        tables.push(slow::measure(&weir, room, cli.rounds, cli.scale())?);
+        let table = slow::measure(&weir, room, cli.rounds, cli.scale())?;
+        if let Some(draft) = &draft {
+            let shape = Shape { part: "slow", unit: "writes/s", better: Better::Higher, targets: "" };
+            draft.write(recording::columns(draft, &table, &shape, &[(0, Kind::Result)], None)?)?;
+        }
+        tables.push(table);
     }
     let report = Report { machine: machine::facts(room), tables };
     if cli.json {

@@ -1,10 +1,12 @@
 //! What was found, as tables.
 
 use crate::mounts::{Side, What};
+use crate::recording::{self, Shape};
 use crate::report::{Bound, Table, ratios};
 use crate::requests::Requests;
 use crate::rows::{ROWS, Row};
 use crate::{Findings, Found};
+use record::{Better, Cell, Draft, Kind, Record};
 use std::collections::BTreeSet;
 
 /// What was found of one row.
@@ -55,6 +57,23 @@ fn costs(rows: &[OfRow]) -> Table {
     costs.note("syncs are those of the whole row: fsync and fdatasync of the programs here, or of the servers");
     costs.note("p50 and p99 are of single requests, as the program sees them");
     costs
+}
+
+/// The record of the table of costs. Its verdict counts the targets, and the bounds are a column.
+pub fn costs_record(draft: &Draft, part: &str, costs: &Table) -> Result<Record, record::Failure> {
+    let shape = Shape { part, unit: "CPU time", better: Better::Lower, targets: "" };
+    let extra = ["local", "bare socket", "durable request"];
+    let mut record = recording::sides(draft, costs, &shape, (": ", 0), ("bare FUSE", &extra))?;
+    record.column("bound", Kind::Bound);
+    for row in &mut record.rows {
+        let best =
+            ROWS.iter().find(|known| row.name.starts_with(&format!("{}, ", known.name))).and_then(|row| row.best);
+        row.cells.push(best.and_then(|best| Cell::of(&[best])));
+    }
+    let met = record.targets.iter().filter(|target| target.met).count();
+    record.verdict = format!("{met} of {} targets are met in this run.", record.targets.len());
+    record.targets.clear();
+    Ok(record)
 }
 
 /// What is wanted of a mount.

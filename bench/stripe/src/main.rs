@@ -9,11 +9,14 @@ mod mover;
 mod native;
 mod parts;
 mod process;
+mod recording;
 mod report;
 mod socket;
 
 use clap::{Parser, ValueEnum};
-use report::Report;
+use record::{Better, Draft, Kind};
+use recording::{FloorRow, Shape};
+use report::{Report, Table};
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 use std::error::Error;
@@ -41,6 +44,9 @@ struct Cli {
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
+    /// Also write the results to bench/results/
+    #[arg(long)]
+    record: bool,
     /// Where stores and files are made [default: beside this program]
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -171,6 +177,7 @@ fn run(cli: Cli) -> Outcome<()> {
     tidy_up_when_stopped(dir.clone())?;
     let setup = Setup { rounds, quick, dir, weir: OnceCell::new() };
     let mut report = Report { machine: machine::facts(&setup.dir), tables: Vec::new() };
+    let draft = cli.record.then(|| Draft::new("stripe", rounds, &setup.dir));
     for part in Part::value_variants() {
         if !cli.parts.is_empty() && !cli.parts.contains(part) {
             continue;
@@ -181,6 +188,9 @@ fn run(cli: Cli) -> Outcome<()> {
             Part::C => parts::small::run(&setup, &mut report)?,
             Part::D => parts::names::run(&setup, &mut report)?,
         }
+        if let (Some(draft), Some(table)) = (&draft, report.tables.last()) {
+            keep(*part, draft, table)?;
+        }
     }
     if cli.json {
         println!("{}", serde_json::to_string(&report)?);
@@ -189,6 +199,38 @@ fn run(cli: Cli) -> Outcome<()> {
     report.machine.iter().for_each(|(name, value)| println!("{name}: {value}"));
     report.tables.iter().for_each(|table| print!("{table}"));
     Ok(())
+}
+
+/// Writes the records of a part.
+fn keep(part: Part, draft: &Draft, table: &Table) -> Outcome<()> {
+    let shape = |part, unit, better, targets| Shape { part, unit, better, targets };
+    let (lower, higher) = (Better::Lower, Better::Higher);
+    match part {
+        Part::A => {
+            let write = shape("a-write", "CPU s/GB", lower, "write");
+            draft.write(recording::sides(draft, table, &write, (", ", 0), ("bare socket", &[]))?)?;
+            let read = shape("a-read", "CPU s/GB", lower, "read");
+            draft.write(recording::sides(draft, table, &read, (", ", 3), ("bare socket", &[]))?)
+        }
+        Part::B => {
+            let floor = Some(FloorRow { begins: "floor: bare TCP", not_for: "" });
+            let columns = |at| [(at, Kind::Result), (at + 1, Kind::Ratio)];
+            let write = shape("b-write", "MB/s", higher, "write");
+            draft.write(recording::columns(draft, table, &write, &columns(0), floor.as_ref())?)?;
+            let read = shape("b-read", "MB/s", higher, "read");
+            draft.write(recording::columns(draft, table, &read, &columns(2), floor.as_ref())?)
+        }
+        Part::C => {
+            let reads = shape("c", "reads/s", higher, "");
+            draft.write(recording::sides(draft, table, &reads, (", ", 0), ("bare server", &[]))?)
+        }
+        Part::D => {
+            let floor = FloorRow { begins: "floor: 4 KiB pwrite", not_for: "stat" };
+            let columns = [(0, Kind::Result), (1, Kind::Extra), (2, Kind::Extra), (3, Kind::Extra)];
+            let names = shape("d", "operations/s", higher, "");
+            draft.write(recording::columns(draft, table, &names, &columns, Some(&floor))?)
+        }
+    }
 }
 
 /// On SIGINT and SIGTERM, takes away what would outlive this process; its children the system ends with it.

@@ -14,6 +14,9 @@ mod machine;
 #[path = "../../stripe/src/process.rs"]
 #[allow(dead_code)]
 mod process;
+#[path = "../../stripe/src/recording.rs"]
+#[allow(dead_code)]
+mod recording;
 #[path = "../../stripe/src/report.rs"]
 mod report;
 mod rig;
@@ -21,7 +24,9 @@ mod sheet;
 mod spindle;
 
 use clap::{Parser, ValueEnum};
-use report::Report;
+use record::{Better, Draft, Kind};
+use recording::Shape;
+use report::{Report, Table};
 use rig::Rig;
 use sheet::Sheet;
 use std::error::Error;
@@ -50,6 +55,9 @@ struct Cli {
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
+    /// Also write the results to bench/results/
+    #[arg(long)]
+    record: bool,
     /// Where all numbers (CSV) and the drawings (SVG) go [default: target/threshold]
     #[arg(long)]
     out: Option<PathBuf>,
@@ -120,6 +128,7 @@ fn run(cli: Cli) -> Outcome<()> {
             links::RATE
         );
     }
+    let draft = cli.record.then(|| Draft::new("threshold", rounds, &setup.room));
     let rig = Rig::make(&setup)?;
     for experiment in Experiment::value_variants() {
         if !cli.experiments.is_empty() && !cli.experiments.contains(experiment) {
@@ -129,6 +138,9 @@ fn run(cli: Cli) -> Outcome<()> {
         experiments::run(*experiment, &setup, &rig, &mut sheet, &mut report)?;
         eprintln!("{experiment:?}: {:.0} s", begun.elapsed().as_secs_f64());
         fs::write(setup.out.join("threshold.csv"), sheet.text())?;
+        if let Some(draft) = &draft {
+            report.tables[before..].iter().try_for_each(|table| keep(*experiment, draft, table))?;
+        }
         // At once: who stops the rest has these.
         if !cli.json {
             report.tables[before..].iter().for_each(|table| print!("{table}"));
@@ -140,6 +152,26 @@ fn run(cli: Cli) -> Outcome<()> {
     }
     println!("\nall numbers and drawings: {}", setup.out.display());
     Ok(())
+}
+
+/// Writes the record of a table.
+fn keep(experiment: Experiment, draft: &Draft, table: &Table) -> Outcome<()> {
+    let name = experiment.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    let part = if table.title.contains("postmark") { format!("{name}-postmark") } else { name };
+    let rates = table.columns.iter().any(|column| ["direct", "MB/s", "page cache"].contains(&&column[..]));
+    let (unit, better) = match experiment {
+        Experiment::E5 => ("bytes", Better::Lower),
+        _ if rates || experiment == Experiment::E23 => ("MB/s", Better::Higher),
+        _ => ("seconds", Better::Lower),
+    };
+    let kind = |column: &str| match column {
+        "direct" => Kind::Floor,
+        "indirect/direct" | "client RPCs" | "iod writes" => Kind::Extra,
+        _ => Kind::Result,
+    };
+    let columns: Vec<_> = table.columns.iter().enumerate().map(|(at, column)| (at, kind(column))).collect();
+    let shape = Shape { part: &part, unit, better, targets: "" };
+    draft.write(recording::columns(draft, table, &shape, &columns, None)?)
 }
 
 /// On SIGINT and SIGTERM, takes away what would outlive this process; its children the system ends with it.

@@ -1,0 +1,45 @@
+//! What was found, as records in `bench/results/`.
+
+use crate::load::Rate;
+use record::{Better, Bound, Cell, Draft, Failure, Kind, Record};
+
+/// An empty record of the rates.
+pub fn rates(draft: &Draft) -> Result<Record, Failure> {
+    let mut record = draft.part("rates", "Durable creates of the metadata store", "creates/s", Better::Higher)?;
+    record.column("write and flush", Kind::Floor);
+    record.column("batch log", Kind::Result);
+    record.column("redb's own commits", Kind::Result);
+    for name in ["p50 ms", "p99 ms", "CPU us each", "flushes each", "written B each"] {
+        record.column(name, Kind::Extra);
+    }
+    Ok(record)
+}
+
+/// Adds the rates of the batch log and of the database, and the floor.
+pub fn add_rates(record: &mut Record, in_flight: usize, [log, database]: &[Vec<Rate>; 2], floor: &[f64]) {
+    let of = |rates: &[Rate], number: fn(&Rate) -> f64| Cell::of(&rates.iter().map(number).collect::<Vec<f64>>());
+    let cells = vec![
+        Cell::of(floor),
+        of(log, |rate| rate.per_second),
+        of(database, |rate| rate.per_second),
+        of(log, |rate| rate.p50_ms),
+        of(log, |rate| rate.p99_ms),
+        of(log, |rate| rate.cpu_us),
+        of(log, |rate| 1.0 / rate.per_flush),
+        of(log, |rate| rate.written_bytes),
+    ];
+    record.row(format!("{in_flight} in flight"), cells);
+    if in_flight == 32 {
+        let ratios: Vec<f64> = log.iter().zip(database).map(|(a, b)| a.per_second / b.per_second).collect();
+        record.target("batch log over redb, 32 in flight", Bound::AtLeast(1.5), Cell::of(&ratios));
+    }
+}
+
+/// The record of the times that opening a store of so many files took.
+pub fn opening(draft: &Draft, files: u64, took: &[f64]) -> Result<Record, Failure> {
+    let mut record = draft.part("opening", "Opening a large metadata store after `kill -9`", "ms", Better::Lower)?;
+    record.column("open", Kind::Result);
+    record.row(format!("at least {files} files"), vec![Cell::of(took)]);
+    record.target("opening the store, ms", Bound::AtMost(1000.0), Cell::of(took));
+    Ok(record)
+}
