@@ -24,12 +24,13 @@ ORDER = ("bench part title question method verdict command machine commit date r
 
 
 def four(value):
-    """Four significant digits."""
+    """Rounds to four significant digits."""
     return float(f"{value:.3e}")
 
 
 def cell(values):
-    """The median of the rounds with the lowest and the highest, four digits each; None without values."""
+    """Returns the median of the rounds, with the lowest and the highest value. Returns None without values, or if a
+    value is negative or not finite."""
     values = [value for value in values if value is not None]
     if not values or not all(math.isfinite(value) and value >= 0 for value in values):
         return None
@@ -40,7 +41,7 @@ def cell(values):
 
 
 def target(what, found, at_least=None, at_most=None):
-    """What was wanted of a number; the median decides."""
+    """Returns a target with its bound; it is met if the median of `found` meets the bound."""
     bound = {"at_least": at_least} if at_least is not None else {"at_most": at_most}
     met = found["median"] >= at_least if at_least is not None else found["median"] <= at_most
     return {"what": what, "bound": bound, "found": found, "met": met}
@@ -56,7 +57,7 @@ def verdict(targets):
 
 
 class Draft:
-    """What all records of one run have in common. Make it before the first measurement."""
+    """The fields that all records of one run share. Make it before the first measurement: it measures the load."""
 
     def __init__(self, bench, rounds, directory, words=None):
         self.common = {
@@ -70,7 +71,8 @@ class Draft:
         }
 
     def write(self, part, title, unit, better, columns, rows, targets=(), keep_title=True, finding=None):
-        """Writes the record of a part: columns as (name, kind), rows as (name, cells). Text of the record before stays."""
+        """Writes the record of a part: columns as (name, kind), rows as (name, cells). Keeps the texts of the previous
+        record."""
         path = RESULTS / f"{self.common['bench']}-{part}.json"
         known = json.loads(path.read_text()) if path.exists() else {}
         text = {key: known.get(key, title) for key in ("title", "question", "method")}
@@ -101,7 +103,7 @@ def git(*words):
 
 
 def machine(directory):
-    """This machine, with the file system that holds the directory."""
+    """Returns the facts of this machine; "disk" is the type of the file system with the directory."""
     value = lambda path, key: next((line.split(":", 1)[1].strip() for line in read(path).splitlines() if line.startswith(key)), "")
     kib = value("/proc/meminfo", "MemTotal").split(" ")[0]
     directory = str(Path(directory).resolve())
@@ -124,7 +126,7 @@ def read(path):
 
 
 def other_work():
-    """The share of the processors that other programs use, measured for a second."""
+    """Measures for a second which share of the processors is busy: before the benchmark, that of other programs."""
     times = lambda: [int(word) for word in read("/proc/stat").splitlines()[0].split()[1:9]]
     before = times()
     time.sleep(1)
@@ -151,7 +153,7 @@ def tree(draft, output):
     if not found:
         sys.exit("no times in the output: nothing was recorded")
     rows = [(f"{number}. {name}", [cell([float(seconds)])]) for number, (name, seconds) in enumerate(found, 1)]
-    # The benchmark fails if anything differs.
+    # The benchmark prints these times only if all copies are identical to the originals.
     draft.write("copies", "Copies of a real tree", "seconds", "lower", [("Weir", "result")], rows, finding="Identical.")
 
 

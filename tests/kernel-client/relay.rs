@@ -39,9 +39,9 @@ pub struct Harm {
     pub delayed: u64,
     /// Forwarded twice.
     pub repeated: u64,
-    /// Cut off in the middle, with the end of their connection.
+    /// Forwarded in part; the relay then closes their connection.
     pub cut: u64,
-    /// Dropped, with everything after them, until their connection was closed.
+    /// Dropped, with all records after them; the relay closes their connection some time later.
     pub dropped: u64,
 }
 
@@ -53,7 +53,7 @@ struct Shared {
     dice: Dice,
     /// One record in this many is mistreated; 0: none.
     one_in: AtomicU64,
-    /// Whether the relay drops the requests of the daemon to the guest (callbacks).
+    /// Whether the relay drops callbacks, the requests of the daemon to the guest.
     deaf: AtomicBool,
     /// How many callbacks the relay has dropped.
     unheard: AtomicU64,
@@ -94,7 +94,7 @@ impl Relay {
                 if accepting.stopping.load(SeqCst) {
                     return;
                 }
-                // If no daemon listens there, the guest sees that by the end of its connection.
+                // If no daemon listens at the target, the relay closes the guest's connection.
                 let Ok(server) = TcpStream::connect(accepting.target) else { continue };
                 lead(&accepting, client, server);
             }
@@ -112,7 +112,7 @@ impl Relay {
         self.shared.remember.store(true, SeqCst);
     }
 
-    /// Returns the copies; those of one side are in order.
+    /// Returns the copies of records. The copies from one sender are in the order in which the sender sent them.
     pub fn seen(&self) -> Vec<(From, Vec<u8>)> {
         lock(&self.shared.seen).clone()
     }
@@ -168,7 +168,7 @@ fn lead(shared: &Arc<Shared>, client: TcpStream, server: TcpStream) {
     for (from, pair) in [(From::Client, one), (From::Server, other)] {
         let shared = shared.clone();
         thread::spawn(move || {
-            // However one direction ends, the connection ends with it.
+            // When one direction ends, with or without an error, close the connection in both directions.
             let _ = pass(&shared, from, &pair);
             cut(&pair);
         });

@@ -1,4 +1,4 @@
-//! Debian packages that an experiment needs: installed when their program is missing, left alone when it is there.
+//! Installation of the Debian packages that an experiment needs, if their programs are missing.
 
 use std::error::Error;
 use std::path::Path;
@@ -9,10 +9,11 @@ use std::time::Duration;
 const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Makes sure that the programs of `needs` exist; each line names a program and the package that has it (`tc iproute2`).
+/// Makes sure that the programs of `needs` exist; each line names a program and the package that has it (`tc
+/// iproute2`).
 ///
 /// # Errors
-/// A line without a package, or a package that apt cannot install in several attempts.
+/// A line names no package, or apt cannot install a package in several attempts.
 pub fn ensure(needs: &str) -> Result<(), Box<dyn Error>> {
     let missing: Vec<&str> = needs
         .lines()

@@ -54,7 +54,7 @@ pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     if status.success() { Ok(()) } else { Err(format!("experiment {name} failed: {status}").into()) }
 }
 
-/// Names of the folders that hold an experiment, sorted.
+/// Returns the sorted names of the folders with an experiment.
 fn experiments(folder: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     let mut names = Vec::new();
     if !folder.exists() {

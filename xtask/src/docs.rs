@@ -1,7 +1,7 @@
 //! `cargo xtask docs`: the guide as a book, made by mdBook from `docs/`, and the manual pages.
 //!
-//! The Markdown files link to each other relative to the project's root, for readers on a forge. The book is built from a
-//! copy with the same folders. Links to files that are not pages lead to the repository.
+//! The Markdown files link to each other relative to the project's root, for readers on a forge. The book is built from
+//! a copy with the same folders. Links to files that are not pages lead to the repository.
 
 use crate::cargo;
 use std::error::Error;
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 /// The version of mdBook, installed below `target/tools`.
 const MDBOOK: &str = "0.5.4";
-/// Where the repository is, as `Cargo.toml` says.
+/// The URL of the repository, from `Cargo.toml`.
 const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
 /// The generated page with the help of every command, below the copy.
 const OPTIONS: &str = "docs/options.md";
@@ -100,7 +100,7 @@ fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     fs::write(path, bytes)
 }
 
-/// The entries of a folder, sorted.
+/// Returns the entries of a folder, sorted.
 fn entries(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
     found.sort();
@@ -111,7 +111,7 @@ fn has_extension(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|found| found == extension)
 }
 
-/// The pages of the book, relative to the root.
+/// Returns the pages of the book, relative to the root.
 fn pages(root: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut pages = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(PathBuf::from).to_vec();
     for dir in ["docs", "docs/decisions"] {
@@ -135,7 +135,7 @@ fn summary(text: &str) -> String {
     out
 }
 
-/// Returns a page whose links to files that are not in the book lead to the repository. Code is left alone.
+/// Returns a page in which links to files outside of the book lead to the repository. Code is not changed.
 fn relinked(text: &str, page: &Path, pages: &[PathBuf]) -> String {
     let (mut out, mut in_code) = (String::new(), false);
     for line in text.lines() {
@@ -150,7 +150,7 @@ fn relinked(text: &str, page: &Path, pages: &[PathBuf]) -> String {
     out
 }
 
-/// Splits a line at its first link: up to its target, the target, and the rest.
+/// Splits a line at its first link into the text before the target, the target, and the rest.
 fn next_link(line: &str) -> Option<(&str, &str, &str)> {
     let begin = line.find("](")? + 2;
     let end = begin + line[begin..].find(')')?;

@@ -66,7 +66,7 @@ fn places(path: &Path, found: Vec<(usize, String)>) -> impl Iterator<Item = Stri
     found.into_iter().map(move |(line, text)| format!("{}:{line}: {text}", path.display()))
 }
 
-/// The comments of a Rust file, with the lines where they begin. Consecutive comment lines are one comment.
+/// Returns the comments of a Rust file, with the lines where they begin. Consecutive comment lines are one comment.
 fn comments_of(text: &str) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let mut last = 0;
@@ -82,7 +82,7 @@ fn comments_of(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The sentences of a Markdown file outside of code, with the lines of their paragraphs.
+/// Returns the sentences of a Markdown file outside of code, with the lines where their paragraphs begin.
 fn sentences_of(text: &str) -> Vec<(usize, String)> {
     let (mut found, mut in_code, mut paragraph) = (Vec::new(), false, (0, String::new()));
     let end = |paragraph: &mut (usize, String), found: &mut Vec<(usize, String)>| {

@@ -1,4 +1,4 @@
-//! `cargo xtask drills`: copies of a real tree through crashes and cut connections, with real processes.
+//! `cargo xtask drills`: copies a real tree with real processes while daemons crash and connections break.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub struct Options {
     json: bool,
 }
 
-/// Runs the drills, which are a test of the `weir` package that is ignored otherwise.
+/// Runs the drills. They are a test of the `weir` package that `cargo test` ignores.
 pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     let mut command = crate::cargo();
     command.current_dir(root).args(["test", "--quiet", "--release", "-p", "weir", "--test", "end_to_end", "--"]);

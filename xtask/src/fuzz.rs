@@ -1,4 +1,5 @@
-//! `cargo xtask fuzz`: the targets in `fuzz/`, each for some seconds, begun from the frames that the tests know.
+//! `cargo xtask fuzz`: runs the targets in `fuzz/` for some seconds each, with the frames of the tests as the initial
+//! corpus.
 
 use std::error::Error;
 use std::fs;
@@ -18,7 +19,7 @@ pub struct Options {
 /// Fuzzes one target or all.
 ///
 /// # Errors
-/// A target that is not there, missing tools, or a target that found something.
+/// A target does not exist, tools are missing, or a target found a failure.
 pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     let known = targets(root)?;
     let chosen = match &options.target {
@@ -52,7 +53,7 @@ fn targets(root: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     Ok(names)
 }
 
-/// Puts the bytes of every `crates/*/tests/frames/*.hex` into the corpus, from which the fuzzer starts.
+/// Adds the bytes of every `crates/*/tests/frames/*.hex` to the corpus from which the fuzzer starts.
 fn seed(root: &Path, corpus: &Path) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(corpus)?;
     for member in fs::read_dir(root.join("crates"))? {
@@ -67,7 +68,7 @@ fn seed(root: &Path, corpus: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Hexadecimal digits as bytes; `#` begins a comment.
+/// Converts hexadecimal digits to bytes; `#` begins a comment.
 fn frame_bytes(text: &str) -> Vec<u8> {
     let code = text.lines().filter_map(|line| line.split('#').next());
     let digits: Vec<u8> = code.flat_map(str::chars).filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();

@@ -1,4 +1,4 @@
-//! `cargo xtask hostile`: random and damaged frames against a running mgr and iod, with a good client beside them.
+//! `cargo xtask hostile`: sends random and damaged frames to a running mgr and iod while a correct client works.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ pub struct Options {
     /// The seed of everything that is sent; without it a new one, which is shown
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// Where the stores are, for as long as it runs: in memory, so that what one client's flushes cost another on the same
-    /// disk is no part of it
+    /// Directory of the stores while the command runs: in memory, so that the flushes of one client do not delay
+    /// another one
     #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
     dir: PathBuf,
     /// Print the summary as one line of JSON
@@ -29,7 +29,7 @@ pub struct Options {
     json: bool,
 }
 
-/// Runs the frames, which are a test of the `mgr` package that is much shorter otherwise.
+/// Runs the test of the `mgr` package that sends the frames. In `cargo test` it is much shorter.
 pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     let mut command = crate::cargo();
     command.current_dir(root).args(["test", "--quiet", "--release", "-p", "mgr", "--test", "hostile", "--"]);

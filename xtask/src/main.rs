@@ -1,4 +1,4 @@
-//! The one command door of the project: tests, CI, benches, fuzzing and the XDR generator.
+//! `cargo xtask`: the command for all tasks of the project: tests, CI, benchmarks, fuzzing, docs and the XDR generator.
 
 mod apt;
 mod bench;
@@ -16,7 +16,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// The one command door of the project.
+/// The command for all tasks of the project.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100, version)]
 struct Cli {
@@ -42,8 +42,8 @@ enum Task {
     Draw(draw::Options),
     /// Copy a real tree in and out while daemons are killed and connections cut, round after round
     ///
-    /// Every round kills an iod, the mgr, both, and cuts connections, each during a copy in and a copy out, compares the
-    /// result, and says what was killed when. Fails when a copy fails or anything differs.
+    /// Every round kills an iod, the mgr, both, and cuts connections, each during a copy in and a copy out, compares
+    /// the result, and says what was killed when. Fails when a copy fails or anything differs.
     Drills(drills::Options),
     /// Fuzz one target of `fuzz/`, or all of them one after another (needs nightly and cargo-fuzz)
     Fuzz(fuzz::Options),
@@ -69,7 +69,7 @@ fn run(task: &Task, root: &Path) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The cargo that started this program, or the one in the path.
+/// Returns the cargo that started this program, or else the one in `PATH`.
 fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }

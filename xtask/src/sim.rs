@@ -1,10 +1,10 @@
-//! `cargo xtask sim`: seeds of the simulated cluster, built for it when there are many.
+//! `cargo xtask sim`: runs seeds of the simulated cluster, in an optimised build if there are many.
 
 use std::error::Error;
 use std::path::Path;
 use std::process::Command;
 
-/// So many seeds are worth an optimised build.
+/// Minimum number of seeds for which an optimised build saves time.
 const MANY: u64 = 3000;
 
 /// Options of `cargo xtask sim`.
@@ -21,10 +21,10 @@ pub struct Options {
     more: Vec<String>,
 }
 
-/// Builds the simulator and carries seeds out.
+/// Builds the simulator and runs seeds.
 ///
 /// # Errors
-/// A seed that failed, or anything that keeps the simulator from running.
+/// A seed failed, or the simulator could not run.
 pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     let optimised = options.seeds.as_deref().is_some_and(|seeds| count(seeds) >= MANY);
     let profile = if optimised { "sim" } else { "dev" };
@@ -39,13 +39,13 @@ pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     if status.success() { Ok(()) } else { Err("not every seed passed".into()) }
 }
 
-/// Seeds in A..B; none if it is not written so, which the simulator will say.
+/// Returns the number of seeds in A..B; 0 for invalid text, which the simulator reports.
 fn count(seeds: &str) -> u64 {
     let ends = seeds.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
     ends.map_or(0, |(from, to): (u64, u64)| to.saturating_sub(from))
 }
 
-/// The commit of the working tree, with a note when it was changed since.
+/// Returns the commit of the working tree, with a note if the tree has changed since.
 pub fn commit(root: &Path) -> String {
     let git = Command::new("git").current_dir(root).args(["describe", "--always", "--dirty", "--abbrev=12"]).output();
     let text = git.ok().filter(|out| out.status.success()).map(|out| String::from_utf8_lossy(&out.stdout).into_owned());

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every check of the project. The ten slowest parts and the number of all tests follow at the end.
+//! `cargo xtask test`: runs every check of the project, then lists the slowest parts and the number of all tests.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -13,13 +13,13 @@ const STEPS: [(&str, &[&str]); 5] = [
     ("simulator", &["run", "--quiet", "--package", "sim", "--", "--seeds", "1..1001"]),
 ];
 
-/// How many of the slowest parts are listed.
+/// Number of the slowest parts to list.
 const SLOWEST: usize = 10;
 
-/// Programs that tests start, with their packages: guests with stock kernels.
+/// Programs that tests start, with their packages. The tests use them to run guests with stock kernels.
 const NEEDS: &str = "qemu-system-x86_64 qemu-system-x86\ncpio cpio\n";
 
-/// Runs every step even if one fails, so that one run shows everything there is to mend.
+/// Runs every step even if one fails, so that one run shows all failures.
 pub fn run(root: &Path) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     crate::apt::ensure(NEEDS)?;
@@ -51,8 +51,8 @@ pub fn run(root: &Path) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Runs one cargo command, prints its output and counts the test results in it. Both outputs of the command share a pipe,
-/// because cargo names a test program on the one and the program prints its result on the other.
+/// Runs one cargo command, prints its output and counts the test results in it. Standard output and standard error
+/// share a pipe, because cargo names a test program on one of them, and the program prints its result on the other.
 fn step_passes(root: &Path, args: &[&str], sum: &mut Summary) -> Result<bool, Box<dyn Error>> {
     let (reader, writer) = std::io::pipe()?;
     let mut child = {
@@ -71,16 +71,16 @@ fn step_passes(root: &Path, args: &[&str], sum: &mut Summary) -> Result<bool, Bo
     Ok(child.wait()?.success())
 }
 
-/// Tests over all test programs, and the time of each part.
+/// The number of tests in all test programs, and the time of each part.
 #[derive(Default, PartialEq, Debug)]
 struct Summary {
     passed: u64,
     failed: u64,
-    /// The test program that runs.
+    /// The test program that is running.
     program: String,
-    /// Test programs, and steps that run none, with their seconds.
+    /// The parts with their seconds: test programs, and steps that run no test program.
     parts: Vec<(String, f64)>,
-    /// How many of the parts were there when the step began.
+    /// Number of parts at the beginning of the current step.
     before: usize,
 }
 
@@ -93,7 +93,7 @@ impl Summary {
         self.before = self.parts.len();
     }
 
-    /// The slowest parts, the slowest first.
+    /// Returns the slowest parts, the slowest first.
     fn slowest(&self) -> Vec<(String, f64)> {
         let mut parts = self.parts.clone();
         parts.sort_by(|(_, one), (_, other)| other.total_cmp(one));

@@ -1,4 +1,4 @@
-//! `cargo xtask xdr`: Rust types from the XDR descriptions inside the NFS RFCs.
+//! `cargo xtask xdr`: generates Rust types from the XDR descriptions in the NFS RFCs.
 
 mod bounds;
 mod emitter;
@@ -14,9 +14,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The RFCs with a description, in the order in which they build on each other.
+/// The RFCs with a description; each may use the ones before it.
 ///
-/// RFC 7863 describes NFSv4.0, 4.1 and 4.2 completely, so that RFC 5662 (NFSv4.1) would add no name.
+/// RFC 7863 describes NFSv4.0, 4.1 and 4.2 completely, so RFC 5662 (NFSv4.1) would add no name.
 const RFCS: [u32; 3] = [7863, 8276, 8435];
 
 /// Options of `cargo xtask xdr`.
@@ -31,7 +31,7 @@ pub struct Options {
     check: bool,
 }
 
-/// Generates the types of `crates/wire/src/nfs4/generated`, or checks them.
+/// Generates the types in `crates/wire/src/nfs4/generated`, or checks them.
 pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
     let files = match &options.rfc_dir {
         Some(dir) => generate(dir)?,

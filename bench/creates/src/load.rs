@@ -1,4 +1,4 @@
-//! Creates in flight, as many as are wanted, all of them by one thread.
+//! The load of the benchmark: one thread that keeps a given number of creates in flight.
 
 use crate::Outcome;
 use crate::stores::{Kind, NOW, make};
@@ -14,22 +14,22 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use types::{Cred, FileId, SetAttrs, Status};
 
-/// Directories that fill side by side.
+/// Number of directories in which files are created in turn.
 const DIRECTORIES: u64 = 16;
 
-/// What a measurement gave.
+/// The result of one measurement.
 pub struct Rate {
     pub per_second: f64,
     pub p50_ms: f64,
     pub p99_ms: f64,
     /// CPU time of the process for each create.
     pub cpu_us: f64,
-    /// Creates that share a flush.
+    /// Mean number of creates that share one flush.
     pub per_flush: f64,
     /// Bytes of keys and values in one flush.
     pub window_bytes: f64,
     pub checkpoints_per_second: f64,
-    /// Bytes that the process gave to the file system, for each create.
+    /// Bytes that the process passed to write calls, for each create.
     pub written_bytes: f64,
 }
 
@@ -41,7 +41,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The result of `future`.
+/// Runs `future` in this thread and returns its result.
 pub fn wait<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let waker = Arc::new(Unpark(std::thread::current())).into();
@@ -53,7 +53,7 @@ pub fn wait<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Files to be made in some directories.
+/// Creates of files in some directories.
 pub struct Work<'a> {
     namespace: &'a Namespace<Embedded>,
     dirs: Vec<FileId>,
@@ -61,7 +61,7 @@ pub struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// Names begin with `first`, so that none of them is there.
+    /// Makes the directories. The numbers in the names begin at `first`, so that no name exists yet.
     pub fn new(namespace: &'a Namespace<Embedded>, first: u64) -> Outcome<Self> {
         let make = |n: u64| {
             let name = format!("directory-{first}-{n}");
@@ -77,13 +77,14 @@ impl<'a> Work<'a> {
         let dir = self.dirs[(number % DIRECTORIES) as usize];
         let name = format!("file-{number:08}");
         let how = How::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
-        // As long as that of a file over four iods.
+        // As long as the layout record of a file on four iods.
         let layout = Layout { kind: 0x8000_5745, body: vec![7; 32].into() };
         self.namespace.create(&Cred::root(), NOW, dir, name.as_bytes(), &how, Some(&layout)).await?;
         Ok(begin.elapsed())
     }
 
-    /// Keeps so many creates in flight as long as `on` wants it, which is told how many were begun.
+    /// Keeps `in_flight` creates in flight while `on` returns true for the number of creates begun. Returns the times
+    /// that the creates took.
     pub fn run(&self, in_flight: usize, on: impl Fn(u64) -> bool) -> Outcome<Histogram<u64>> {
         let mut times = Histogram::<u64>::new(3)?;
         wait(async {
@@ -107,19 +108,19 @@ fn cpu() -> Duration {
     of(rustix::time::ClockId::ProcessCPUTime)
 }
 
-/// Bytes that this process has given to the file system so far.
+/// Returns the bytes that this process has passed to write calls so far.
 fn written() -> Outcome<u64> {
     let io = std::fs::read_to_string("/proc/self/io")?;
     let line = io.lines().find_map(|line| line.strip_prefix("wchar: ")).ok_or("no count of bytes written")?;
     Ok(line.trim().parse()?)
 }
 
-/// Creates in an empty store for so long.
+/// Measures creates in an empty store for the time `long`.
 pub fn creates(dir: &Path, kind: Kind, in_flight: usize, long: Duration) -> Outcome<Rate> {
     let dir = tempfile::tempdir_in(dir)?;
     let namespace = make(dir.path(), kind)?;
     let work = Work::new(&namespace, 0)?;
-    // The log has its length, the directories have their first pages.
+    // Warm up until the log has its full length and the directories have their first pages.
     let warm = Instant::now();
     work.run(in_flight, |_| warm.elapsed() < long / 4)?;
     let (before, cpu_before, written_before) = (namespace.standing().counters, cpu(), written()?);

@@ -1,5 +1,5 @@
-//! Durable creates per second of the metadata store: by the batch log, by the database's own durable commits, and what a
-//! bare write and flush of the same bytes takes; and how long a large store takes to open after kill -9.
+//! A benchmark of the metadata store: durable creates per second by the batch log, by commits of the database, and by
+//! plain writes and flushes of the same bytes; and the time to open a large store after kill -9.
 
 mod load;
 mod recording;
@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use stores::Kind;
 
-/// What goes wrong ends the run.
+/// The result of a step; an error ends the run.
 pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Durable creates per second of the metadata store
@@ -68,7 +68,7 @@ fn measure(cli: &Cli, dir: &Path) -> Outcome<()> {
     opening(cli, dir, draft.as_ref())
 }
 
-/// The median, and the lowest and highest.
+/// Formats the median, and in parentheses the lowest and the highest value.
 fn spread(values: &[f64], digits: usize) -> String {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -129,7 +129,8 @@ fn write(draft: Option<&Draft>, record: Option<Record>) -> Outcome<()> {
     Ok(())
 }
 
-/// Fills a store in a process of its own, kills that in the middle of its work, and opens what is left.
+/// Fills a store in a child process, kills the process in the middle of its work, and measures how long the store takes
+/// to open.
 fn opening(cli: &Cli, dir: &Path, draft: Option<&Draft>) -> Outcome<()> {
     if cli.files == 0 {
         return Ok(());
@@ -144,7 +145,7 @@ fn opening(cli: &Cli, dir: &Path, draft: Option<&Draft>) -> Outcome<()> {
             .stdout(Stdio::piped())
             .spawn()?;
         let output = child.stdout.take().ok_or("the child has no output")?;
-        // It says when the files are there, and goes on.
+        // The process prints a line when the files exist, and continues to create files.
         let filled = BufReader::new(output).lines().next();
         std::thread::sleep(Duration::from_millis(1300 + 270 * u64::from(round)));
         child.kill()?;

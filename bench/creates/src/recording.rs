@@ -1,9 +1,9 @@
-//! What was found, as records in `bench/results/`.
+//! The results of the benchmark as records in `bench/results/`.
 
 use crate::load::Rate;
 use record::{Better, Bound, Cell, Draft, Failure, Kind, Record};
 
-/// An empty record of the rates.
+/// Returns an empty record for the create rates.
 pub fn rates(draft: &Draft) -> Result<Record, Failure> {
     let mut record = draft.part("rates", "Durable creates of the metadata store", "creates/s", Better::Higher)?;
     record.column("write and flush", Kind::Floor);
@@ -15,7 +15,7 @@ pub fn rates(draft: &Draft) -> Result<Record, Failure> {
     Ok(record)
 }
 
-/// Adds the rates of the batch log and of the database, and the floor.
+/// Adds a row: the create rates of the batch log, of the database, and of the floor, a plain file.
 pub fn add_rates(record: &mut Record, in_flight: usize, [log, database]: &[Vec<Rate>; 2], floor: &[f64]) {
     let of = |rates: &[Rate], number: fn(&Rate) -> f64| Cell::of(&rates.iter().map(number).collect::<Vec<f64>>());
     let cells = vec![
@@ -35,7 +35,7 @@ pub fn add_rates(record: &mut Record, in_flight: usize, [log, database]: &[Vec<R
     }
 }
 
-/// The record of the times that opening a store of so many files took.
+/// Returns the record of the times, `took`, that opening a store of `files` files took.
 pub fn opening(draft: &Draft, files: u64, took: &[f64]) -> Result<Record, Failure> {
     let mut record = draft.part("opening", "Opening a large metadata store after `kill -9`", "ms", Better::Lower)?;
     record.column("open", Kind::Result);

@@ -1,4 +1,4 @@
-//! The stores that are compared, and what is below them.
+//! The metadata stores that the benchmark compares, and the plain writes and flushes below them.
 
 use crate::Outcome;
 use crate::load::Work;
@@ -11,20 +11,20 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use types::{Fsid, Timestamp};
 
-/// What makes creates durable.
+/// How the store makes creates durable.
 #[derive(Clone, Copy)]
 pub enum Kind {
     /// The batch log; the database is flushed once a second.
     Log,
-    /// A durable commit of the database for every window.
+    /// A durable commit of the database for every group of concurrent creates.
     Database,
 }
 
-/// The time of every operation: what it is does not matter here.
+/// The time that every operation gets; its value does not matter here.
 pub const NOW: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 0 };
 const ID: [u8; 16] = [1; 16];
 
-/// No room for a log.
+/// A log device without space: the store then keeps no batch log.
 struct NoLog;
 
 impl LogDisk for NoLog {
@@ -52,7 +52,7 @@ fn format() -> Format {
     Format { fsid: Fsid([1; 16]), now: NOW, cookie_key: [2; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 }
 }
 
-/// An empty file system in `dir`.
+/// Makes an empty file system in `dir`.
 pub fn make(dir: &Path, kind: Kind) -> Outcome<Namespace<Embedded>> {
     let path = dir.join("meta.redb");
     let store = match kind {
@@ -65,12 +65,13 @@ pub fn make(dir: &Path, kind: Kind) -> Outcome<Namespace<Embedded>> {
     Ok(crate::load::wait(Namespace::format(store, format()))?)
 }
 
-/// The file system in `dir`.
+/// Opens the file system in `dir`.
 pub fn open(dir: &Path) -> Outcome<Namespace<Embedded>> {
     Ok(Namespace::open(Embedded::open(&dir.join("meta.redb"), merge)?)?)
 }
 
-/// Makes the file system in `dir` if need be, and files until there are `files`; says so, and goes on for ever.
+/// Makes the file system in `dir` if none exists, and creates files until it has `files`. Then prints a line, and
+/// creates files until killed.
 pub fn fill(dir: &Path, files: u64) -> Outcome<()> {
     let namespace = match open(dir) {
         Ok(namespace) => namespace,
@@ -84,7 +85,8 @@ pub fn fill(dir: &Path, files: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Writes and flushes of so many bytes per second, in a file of which every block was written before.
+/// Measures writes of `bytes` bytes with a flush after each, in a file whose blocks were all written before. Returns
+/// their number per second.
 pub fn flushes(dir: &Path, bytes: f64, long: Duration) -> Outcome<f64> {
     let file = tempfile::tempfile_in(dir)?;
     let block = vec![0x5a; (bytes as usize).max(1).next_multiple_of(4096)];

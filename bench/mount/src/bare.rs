@@ -1,8 +1,9 @@
-//! Bare FUSE: a file system in memory that answers every request of the kernel at once, asked for the same as Weir's mount.
+//! Bare FUSE: a file system in memory that answers every request of the kernel at once, and gets the same requests as
+//! Weir's mount.
 //!
-//! It speaks to the device by itself (Linux `include/uapi/linux/fuse.h`): what Weir is compared with shares no code with it,
-//! and brings nothing of a library's own into the measure. What it tells the kernel about itself decides which requests
-//! come, and is what Weir's mount tells it: `crates/fuse/src/mounting.rs`, `ops/init.rs`, `config.rs`, and `fs.rs` for opens.
+//! It implements the protocol of `/dev/fuse` itself (Linux `include/uapi/linux/fuse.h`), so it shares no code with Weir
+//! and has no cost of a library. The flags of INIT and of opens decide which requests the kernel sends, so they are the
+//! same as in Weir's mount: `crates/fuse/src/mounting.rs`, `ops/init.rs`, `config.rs`, and `fs.rs` for opens.
 
 use crate::Outcome;
 use crate::memory::{AFTER_DOTS, Found, Inode, Inodes};
@@ -14,23 +15,23 @@ use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::path::Path;
 
-/// The longest request.
+/// The largest number of bytes that one request reads or writes.
 const LARGEST: u32 = 1 << 20;
 const PAGE: u32 = 4096;
-/// The newest version that is known here.
+/// The newest protocol version that this server knows.
 const VERSION: (u32, u32) = (7, 42);
 /// ASYNC_READ, POSIX_LOCKS, ATOMIC_O_TRUNC, BIG_WRITES, FLOCK_LOCKS, DO_READDIRPLUS, READDIRPLUS_AUTO, ASYNC_DIO,
 /// PARALLEL_DIROPS, MAX_PAGES, CACHE_SYMLINKS, INIT_EXT, DIRECT_IO_ALLOW_MMAP.
 const WANTED: [u32; 13] = [0, 1, 3, 5, 10, 13, 14, 15, 18, 22, 23, 30, 36];
 const BACKGROUND: u16 = 128;
-/// Seconds for which the kernel believes names and attributes.
+/// Seconds for which the kernel caches names and attributes.
 const LIFETIME: u64 = 1;
 /// FOPEN_DIRECT_IO and FOPEN_PARALLEL_DIRECT_WRITES.
 const DIRECT: u32 = 1 | 1 << 6;
-/// The size of I/O that is preferred.
+/// The preferred I/O size (`st_blksize`).
 const BLOCK: u32 = 256 << 10;
 
-/// Fields of a request.
+/// The part of a request that is not decoded yet.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -69,7 +70,7 @@ fn header(request: &mut Fields) -> Found<Header> {
     Ok(Header { opcode, unique, node, owner })
 }
 
-/// Fields of an answer.
+/// The encoded fields of an answer.
 #[derive(Default)]
 struct Answer(Vec<u8>);
 
@@ -91,7 +92,7 @@ impl Answer {
     fn attr(&mut self, number: u64, inode: &Inode) -> &mut Self {
         let (size, kind, links) =
             (inode.content.len() as u64, if inode.directory { libc::S_IFDIR } else { libc::S_IFREG }, 1);
-        // Times are all 1970: nothing asks for them.
+        // All times are 1970: no row of the benchmark uses them.
         self.u64(number).u64(size).u64(size.div_ceil(512)).bytes(&[0; 36]);
         self.u32(kind | inode.mode).u32(links).u32(inode.owner.0).u32(inode.owner.1).u32(0).u32(BLOCK).u32(0)
     }
@@ -107,11 +108,11 @@ impl Answer {
     }
 }
 
-/// What follows the fields of an answer.
+/// What the server sends after the fields of an answer.
 enum Then<'a> {
     Nothing,
     Bytes(&'a [u8]),
-    /// Not even the answer: nobody waits for one.
+    /// No answer at all, because the kernel expects none.
     Silence,
 }
 
@@ -124,7 +125,7 @@ fn init(mut request: Fields, answer: &mut Answer) -> Found<()> {
     let flags = offered & WANTED.iter().fold(0, |flags, bit| flags | 1 << bit);
     answer.u32(VERSION.0).u32(VERSION.1.min(minor)).u32(read_ahead).u32(flags as u32);
     answer.bytes(&BACKGROUND.to_ne_bytes()).bytes(&(BACKGROUND / 4 * 3).to_ne_bytes());
-    // Times are exact to the nanosecond; pages of a request.
+    // The fields: max_write, time_gran (1 ns), max_pages, flags2.
     answer.u32(LARGEST).u32(1).u32(LARGEST / PAGE).u32((flags >> 32) as u32).bytes(&[0; 28]);
     Ok(())
 }
@@ -140,7 +141,7 @@ fn read_dir(inodes: &mut Inodes, node: u64, request: &mut Fields, plus: bool, an
         if end - begun > room {
             break;
         }
-        // Of the two the kernel learns nothing.
+        // For `.` and `..` the kernel counts no lookup.
         if plus && after > AFTER_DOTS {
             inodes.told(number)?;
         }
@@ -154,7 +155,7 @@ fn read_dir(inodes: &mut Inodes, node: u64, request: &mut Fields, plus: bool, an
     Ok(())
 }
 
-/// OPEN, READ and WRITE. Of other requests the kernel learns that there are none.
+/// Executes OPEN, READ and WRITE. Refuses all other requests with ENOSYS, so that the kernel does not repeat them.
 fn of_content<'a>(
     inodes: &'a mut Inodes,
     header: &Header,
@@ -189,7 +190,7 @@ fn of_content<'a>(
     Ok(Then::Nothing)
 }
 
-/// Does what a request asks for.
+/// Executes a request.
 fn carry_out<'a>(inodes: &'a mut Inodes, header: &Header, mut request: Fields, answer: &mut Answer) -> Found<Then<'a>> {
     let node = header.node;
     match header.opcode {
@@ -234,7 +235,8 @@ fn carry_out<'a>(inodes: &'a mut Inodes, header: &Header, mut request: Fields, a
         10 | 11 => inodes.remove(node, request.name()?)?,
         // RELEASE, FSYNC, FLUSH, RELEASEDIR, DESTROY
         18 | 20 | 25 | 29 | 38 => {}
-        // GETXATTR: there are none. The kernel would not ask again if it were told that there never are.
+        // GETXATTR: no file has extended attributes. After ENOSYS the kernel would send no further GETXATTR, but Weir's
+        // mount gets them.
         22 => return Err(Errno::NODATA),
         // INIT
         26 => init(request, answer)?,
@@ -244,7 +246,7 @@ fn carry_out<'a>(inodes: &'a mut Inodes, header: &Header, mut request: Fields, a
         }
         // READDIR, READDIRPLUS
         28 | 44 => read_dir(inodes, node, &mut request, header.opcode == 44, answer)?,
-        // INTERRUPT: its request is answered anyway.
+        // INTERRUPT: the interrupted request is answered anyway.
         36 => return Ok(Then::Silence),
         _ => return of_content(inodes, header, request, answer),
     }
@@ -269,13 +271,13 @@ fn send(mut device: &File, unique: u64, outcome: Found<Then>, answer: &mut Answe
     answer.0[4..8].copy_from_slice(&error.to_ne_bytes());
     answer.0[8..HEAD].copy_from_slice(&unique.to_ne_bytes());
     match device.write_vectored(&[IoSlice::new(&answer.0), IoSlice::new(bytes)]) {
-        // Who asked was killed meanwhile.
+        // The process that made the request was killed meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         outcome => outcome.map(|_| ()),
     }
 }
 
-/// Answers requests until it is unmounted.
+/// Answers requests until the file system is unmounted.
 fn answer_all(mut device: &File, inodes: &mut Inodes) -> Outcome<()> {
     let mut buffer = vec![0; (LARGEST + PAGE) as usize];
     let mut answer = Answer::default();
@@ -283,7 +285,7 @@ fn answer_all(mut device: &File, inodes: &mut Inodes) -> Outcome<()> {
         let len = match device.read(&mut buffer) {
             Ok(len) => len,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
-            // Who asked was killed meanwhile.
+            // The process that made the request was killed meanwhile.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::Interrupted) => continue,
             Err(error) => return Err(error.into()),
         };
@@ -296,10 +298,10 @@ fn answer_all(mut device: &File, inodes: &mut Inodes) -> Outcome<()> {
     }
 }
 
-/// Mounts it at a folder, says so in a line, and answers requests until it is unmounted.
+/// Mounts the file system at a directory, prints a line, and answers requests until it is unmounted.
 pub fn serve(at: &Path) -> Outcome<()> {
-    // From a terminal the signal comes to this process as well, and whoever measures wants its row finished.
-    // SAFETY: nothing is done when the signal comes.
+    // A terminal sends SIGINT to this process too. Ignore it, because the benchmark finishes its current row first.
+    // SAFETY: no handler runs; the signal is ignored.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
     let device = File::options().read(true).write(true).open("/dev/fuse")?;
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -315,12 +317,12 @@ pub fn serve(at: &Path) -> Outcome<()> {
     answer_all(&device, &mut Inodes::new(owner))
 }
 
-/// Takes it away from there.
+/// Unmounts the file system at this directory.
 pub fn unmount(at: &Path) -> Outcome<()> {
     Ok(rustix::mount::unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
 }
 
-/// Whether this user may mount it.
+/// Returns whether this user may mount the file system.
 pub fn is_allowed() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -1,4 +1,5 @@
-//! The least that moves bytes between a program and a file over a socket, or makes a change durable: a thread that answers.
+//! A minimal server for comparison: a thread that moves bytes between a Unix socket and a file, or makes a change
+//! durable.
 
 use crate::Outcome;
 use crate::work::{Done, Room, Watch};
@@ -10,24 +11,25 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::thread;
 
-/// Kind, bytes, offset.
+/// Length of a request in bytes: kind, length, and offset, each a `u64`.
 const REQUEST: usize = 24;
 const WRITE: u64 = 1;
 const READ: u64 = 2;
 const SYNC: u64 = 3;
 const CHANGE: u64 = 4;
 const LARGEST: usize = 1 << 20;
-/// Bytes of a change of metadata, and of what is said to it, and of what is made durable for it.
+/// Bytes of a request to change metadata, and of its answer.
 const MESSAGE: usize = 200;
+/// Bytes that the server makes durable for each change.
 const BLOCK: usize = 4096;
-/// Where changes go, over and over: a log that has its place on the disk.
+/// Bytes of the log to which changes are written in a cycle. Its blocks are allocated before the measurement.
 const LOG: usize = 1 << 20;
 
-/// A connection to a server of one file, which ends with it.
+/// A connection to a server of one file; the server ends with the connection.
 pub struct Server(Mutex<UnixStream>);
 
 impl Server {
-    /// Starts one.
+    /// Starts a server of the file at `path`.
     pub fn start(path: &Path) -> Outcome<Server> {
         let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
         let (near, far) = UnixStream::pair()?;
@@ -85,7 +87,7 @@ fn ask(stream: &mut UnixStream, kind: u64, len: usize, at: u64) -> io::Result<()
     stream.write_all(&request)
 }
 
-/// One request at a time, made durable at the end.
+/// Writes the stream with one request at a time, and makes it durable at the end.
 pub fn write_stream(server: &Server, room: &Room) -> Outcome<Done> {
     server.with(|stream| {
         let (piece, mut said) = (vec![0x5a; LARGEST], [0]);
@@ -108,7 +110,7 @@ fn read(stream: &mut UnixStream, piece: &mut [u8], at: u64) -> io::Result<()> {
     stream.read_exact(piece)
 }
 
-/// One request at a time.
+/// Reads the stream with one request at a time.
 pub fn read_stream(server: &Server, room: &Room) -> Outcome<Done> {
     server.with(|stream| {
         let mut piece = vec![0; LARGEST];
@@ -120,7 +122,7 @@ pub fn read_stream(server: &Server, room: &Room) -> Outcome<Done> {
     })
 }
 
-/// One request at a time.
+/// Reads pages in random order with one request at a time.
 pub fn read_randomly(server: &Server, room: &Room) -> Outcome<Done> {
     server.with(|stream| {
         let mut page = [0; 4096];
@@ -134,7 +136,7 @@ pub fn read_randomly(server: &Server, room: &Room) -> Outcome<Done> {
     })
 }
 
-/// One change for each file, durable when it is answered.
+/// Makes one change for each file; each change is durable before its answer.
 pub fn change(server: &Server, room: &Room) -> Outcome<Done> {
     server.with(|stream| {
         let (rest, mut said) = ([0x41; MESSAGE - REQUEST], [0; MESSAGE]);

@@ -1,4 +1,5 @@
-//! What a mount costs: processor time of client and servers together, beside a local file system, bare sockets and bare FUSE.
+//! The mount benchmark: processor time of client and servers together, compared with a local file system, bare sockets
+//! and bare FUSE.
 
 mod bare;
 mod floor;
@@ -36,13 +37,13 @@ use work::Done;
 
 /// What a mount costs
 ///
-/// Starts a cluster ("weir up"), mounts it, and does the same things there, in a folder of the local file system, and on
-/// "bare FUSE", in turns. Processor time is that of this program and of all processes behind the mount together. Nothing
-/// fails when a bound is missed: the tables say so.
+/// Starts a cluster ("weir up") and mounts it. Then does the same work in the mount, in a directory of the local file
+/// system, and on "bare FUSE", in turns. Processor time is the sum of this program and of all processes that serve the
+/// mount. A missed bound is no failure: the tables report it.
 ///
-/// Bare FUSE is a file system in memory, in a process of its own, which answers everything at once: what the kernel and
-/// the machine take for the requests themselves, whatever is done about them. What a mount takes beyond it is its own. A
-/// durable request goes to a thread by a socket and is answered when 4 KiB are on the local disk.
+/// Bare FUSE is a file system in memory, in a child process, which answers every request at once. So it shows the cost
+/// of the requests in the kernel and on this machine. What a mount takes beyond it is its own cost. A "durable request"
+/// goes over a socket to a thread, which answers when 4 KiB are on the local disk.
 #[derive(Parser)]
 #[command(name = "mount", max_term_width = 100)]
 struct Cli {
@@ -51,7 +52,7 @@ struct Cli {
     /// Rounds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// A sixteenth of everything: shows that it works, the numbers mean little
+    /// Do a sixteenth of the work: a test of the benchmark, whose numbers mean little
     #[arg(long)]
     quick: bool,
     /// Print one JSON object instead of tables
@@ -63,64 +64,64 @@ struct Cli {
     /// Where stores and files are made [default: beside this program]
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Options of the mount, as `weir mount -o` has them; once more for another mount that takes its turns beside it
+    /// Options of the mount, as for `weir mount -o`; give this again for each further mount to compare
     #[arg(short = 'o', long = "mount", value_name = "OPTIONS", default_value = "defaults")]
     mounts: Vec<String>,
-    /// A cluster with its mount in one process ("weir up --mount"), with these options; it takes its turns beside the others
+    /// Also measure a cluster with its mount in one process ("weir up --mount"), with these options
     #[arg(long, value_name = "OPTIONS")]
     up: Vec<String>,
-    /// A file system that is mounted already, "NAME=DIR:PID,PID", with all processes that work for it; it takes its turns, too
+    /// Also measure a file system that is mounted already, "NAME=DIR:PID,PID", with all processes that serve it
     #[arg(long, value_name = "NAME=DIR:PIDS")]
     beside: Vec<Other>,
-    /// Count the requests that mounts get, by kind, as the kernel tells them to who traces it (root). Takes time: the rest
-    /// of the numbers means less
+    /// Count the requests that the mounts get, by kind, with the kernel's tracing (needs root). Tracing takes time, so
+    /// the other numbers mean less
     #[arg(long)]
     requests: bool,
     /// Use this program instead of building it
     #[arg(long)]
     weir: Option<PathBuf>,
-    /// What this process is, if not the one that measures
+    /// The role of a child process
     #[arg(long, hide = true)]
     role: Option<String>,
 }
 
-/// Other processes of this program.
+/// The roles in which this program starts itself as a child process.
 #[derive(Serialize, Deserialize)]
 enum Role {
-    /// A file system in memory, mounted there.
+    /// A file system in memory, mounted at this directory.
     BareFuse(PathBuf),
 }
 
 impl Cli {
-    /// Whether a row is to be measured.
+    /// Returns whether the row with this name is to be measured.
     fn wants(&self, row: &str) -> bool {
         self.rows.is_empty() || self.rows.iter().any(|part| row.contains(part.as_str()))
     }
 
-    /// Whether a row has to be carried out, if only for what it leaves to those that are measured.
+    /// Returns whether a row must run: it is to be measured, or a measured row uses its files.
     fn needs(&self, row: &Row) -> bool {
         self.wants(row.name) || ROWS.iter().any(|other| other.behind == Some(row.name) && self.wants(other.name))
     }
 
-    /// What amounts are divided by.
+    /// Returns the number by which all amounts of work are divided.
     fn scale(&self) -> usize {
         if self.quick { 16 } else { 1 }
     }
 }
 
-/// Why something did not work.
+/// Any error of this program.
 type Failure = Box<dyn Error + Send + Sync>;
-/// What everything here returns.
+/// The result of functions of this program.
 type Outcome<T> = Result<T, Failure>;
 
-/// What was found of one row on one side, a value for each round.
+/// The measurements of one row on one side, one value for each round.
 #[derive(Default)]
 struct Found {
-    /// Processor time, in the unit of the row.
+    /// Processor time of this program and of the side's processes, in the unit of the row.
     cpu: Vec<f64>,
-    /// That of this program alone.
+    /// Processor time of this program alone, in the unit of the row.
     own: Vec<f64>,
-    /// MB/s, or operations per second where bytes are not the point.
+    /// MB/s, or operations per second for rows that do not count bytes.
     rate: Vec<f64>,
     p50: Vec<f64>,
     p99: Vec<f64>,
@@ -150,7 +151,7 @@ impl Found {
     }
 }
 
-/// Everything that was found, by row and side.
+/// All measurements, by the indices of row and side.
 type Findings = BTreeMap<(usize, usize), Found>;
 
 fn measure(cli: &Cli, sides: &[Side]) -> Outcome<Findings> {
@@ -162,7 +163,7 @@ fn measure(cli: &Cli, sides: &[Side]) -> Outcome<Findings> {
         }
         for (number, row) in ROWS.iter().enumerate().filter(|(_, row)| cli.needs(row)) {
             for turn in 0..sides.len() {
-                // Each begins in turn.
+                // Each round begins with another side.
                 let index = (turn + round) % sides.len();
                 let side = &sides[index];
                 if let Some(counter) = &counter {
@@ -236,7 +237,7 @@ fn run(cli: &Cli) -> Outcome<()> {
     Ok(())
 }
 
-/// Builds the binary under test as this program was built, and says where it is.
+/// Builds the binary under test with the profile of this program, and returns its path.
 fn build(beside: &Path) -> Outcome<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
@@ -246,7 +247,7 @@ fn build(beside: &Path) -> Outcome<PathBuf> {
     if command.status()?.success() { Ok(beside.join("weir")) } else { Err("weir does not build".into()) }
 }
 
-/// Is what it was started for.
+/// Runs as a child process in the given role.
 fn in_role(role: &str) -> Outcome<()> {
     match serde_json::from_str(role)? {
         Role::BareFuse(at) => bare::serve(&at),

@@ -1,37 +1,37 @@
-//! Files in memory, for bare FUSE.
+//! The file system in memory behind bare FUSE.
 
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 
-/// The number of the root.
+/// The inode number of the root.
 pub const ROOT: u64 = 1;
-/// Offsets behind `.` and `..`; those of other entries are the number of the file and this.
+/// The directory offset after `.` and `..`. The offset after any other entry is its inode number plus this.
 pub const AFTER_DOTS: u64 = 2;
 
-/// User and group.
+/// User and group number.
 pub type Owner = (u32, u32);
-/// What an operation comes to.
+/// The result of an operation.
 pub type Found<T> = Result<T, Errno>;
 
 /// A file or a directory.
 pub struct Inode {
     pub directory: bool,
-    /// Permissions.
+    /// Permission bits.
     pub mode: u32,
     pub owner: Owner,
     pub content: Vec<u8>,
     parent: u64,
-    /// Whether a name stands for it.
+    /// Whether the file still has its name.
     named: bool,
-    /// How many times the kernel was told of it and has not forgotten it.
+    /// Number of lookups of the file that the kernel has not forgotten.
     lookups: u64,
     names: HashMap<Vec<u8>, u64>,
-    /// The same in the order in which directories are read.
+    /// The names by inode number, which is the order in which READDIR returns them.
     order: BTreeMap<u64, Vec<u8>>,
 }
 
-/// Files by their numbers, which are not used again.
+/// The files by inode number; numbers are not reused.
 pub struct Inodes(Vec<Option<Box<Inode>>>);
 
 fn inode(directory: bool, mode: u32, owner: Owner, parent: u64) -> Option<Box<Inode>> {
@@ -41,35 +41,35 @@ fn inode(directory: bool, mode: u32, owner: Owner, parent: u64) -> Option<Box<In
 }
 
 impl Inodes {
-    /// An empty root.
+    /// Returns a file system with an empty root directory.
     pub fn new(owner: Owner) -> Inodes {
-        // There is no file 0.
+        // No file has the inode number 0.
         Inodes(vec![None, inode(true, 0o755, owner, ROOT)])
     }
 
-    /// The file with a number.
+    /// Returns the file with this inode number.
     pub fn get(&self, number: u64) -> Found<&Inode> {
         self.0.get(number as usize).and_then(|inode| inode.as_deref()).ok_or(Errno::NOENT)
     }
 
-    /// The same to be changed.
+    /// Returns the file with this inode number, for changes.
     pub fn get_mut(&mut self, number: u64) -> Found<&mut Inode> {
         self.0.get_mut(number as usize).and_then(|inode| inode.as_deref_mut()).ok_or(Errno::NOENT)
     }
 
-    /// The kernel is told of a file, and will forget it.
+    /// Counts a lookup of the file for the kernel, which sends FORGET for it later.
     pub fn told(&mut self, number: u64) -> Found<u64> {
         self.get_mut(number)?.lookups += 1;
         Ok(number)
     }
 
-    /// The number of the file that a name stands for, for an answer.
+    /// Returns the inode number of the file with this name, and counts a lookup.
     pub fn lookup(&mut self, parent: u64, name: &[u8]) -> Found<u64> {
         let number = *self.get(parent)?.names.get(name).ok_or(Errno::NOENT)?;
         self.told(number)
     }
 
-    /// Makes a file, or a directory, and gives its number for an answer.
+    /// Makes a file or a directory, returns its inode number, and counts a lookup.
     pub fn make(&mut self, (parent, name): (u64, &[u8]), directory: bool, mode: u32, owner: Owner) -> Found<u64> {
         let number = self.0.len() as u64;
         let dir = self.get_mut(parent)?;
@@ -82,7 +82,7 @@ impl Inodes {
         self.told(number)
     }
 
-    /// Removes a name. The file goes when the kernel has forgotten it.
+    /// Removes a name. The file is freed when the kernel has forgotten all its lookups.
     pub fn remove(&mut self, parent: u64, name: &[u8]) -> Found<()> {
         let number = *self.get(parent)?.names.get(name).ok_or(Errno::NOENT)?;
         let file = self.get_mut(number)?;
@@ -97,7 +97,7 @@ impl Inodes {
         Ok(())
     }
 
-    /// The kernel has forgotten a file, so many times; one that nobody can come to any more goes.
+    /// Records that the kernel has forgotten `lookups` lookups of a file. Frees a file without name and lookups.
     pub fn forget(&mut self, number: u64, lookups: u64) {
         let Ok(inode) = self.get_mut(number) else { return };
         inode.lookups = inode.lookups.saturating_sub(lookups);
@@ -106,7 +106,7 @@ impl Inodes {
         }
     }
 
-    /// Writes bytes from an offset on.
+    /// Writes bytes at an offset.
     pub fn write(&mut self, number: u64, at: usize, bytes: &[u8]) -> Found<()> {
         let content = &mut self.get_mut(number)?.content;
         if at == content.len() {
@@ -121,13 +121,13 @@ impl Inodes {
         Ok(())
     }
 
-    /// At most so many bytes from an offset on.
+    /// Returns at most `most` bytes from an offset on.
     pub fn read(&self, number: u64, at: usize, most: usize) -> Found<&[u8]> {
         let rest = self.get(number)?.content.get(at..).unwrap_or_default();
         Ok(&rest[..rest.len().min(most)])
     }
 
-    /// Entries of a directory behind an offset: number, name, and the offset behind each.
+    /// Returns the entries of a directory after an offset: inode number, name, and the offset after the entry.
     pub fn entries(&self, number: u64, offset: u64) -> Found<Vec<(u64, Vec<u8>, u64)>> {
         let dir = self.get(number)?;
         let dots = [(number, b".".to_vec(), 1), (dir.parent, b"..".to_vec(), AFTER_DOTS)];

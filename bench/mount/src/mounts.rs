@@ -1,4 +1,4 @@
-//! What takes turns: a folder of the local file system, bare sockets, bare FUSE, and mounts of a cluster, with processes of their own.
+//! The sides of the comparison: a directory of the local file system, bare sockets, bare FUSE, and mounts of a cluster.
 
 use crate::bare;
 use crate::floor::Server;
@@ -15,7 +15,7 @@ use std::str::FromStr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// A cluster.
+/// A cluster that runs in a child process (`weir up`).
 pub struct Weir {
     program: PathBuf,
     url: String,
@@ -23,12 +23,12 @@ pub struct Weir {
 }
 
 impl Weir {
-    /// Makes one in `dir` and starts it.
+    /// Makes a cluster in `dir` and starts it.
     pub fn start(program: &Path, dir: &Path) -> Outcome<Weir> {
         Weir::start_with(program, dir, |_| {})
     }
 
-    /// The same with more on its command line.
+    /// Makes and starts a cluster, with the arguments that `more` adds to the command line.
     fn start_with(program: &Path, dir: &Path, more: impl FnOnce(&mut Command)) -> Outcome<Weir> {
         let mut command = Command::new(program);
         command.args(["up", "--json", "--listen", "127.0.0.1:0", "--dir"]).arg(dir);
@@ -39,12 +39,12 @@ impl Weir {
         Ok(Weir { program: program.to_owned(), url, daemon })
     }
 
-    /// Where its mgr listens.
+    /// Returns the address on which the mgr listens.
     pub fn address(&self) -> Outcome<SocketAddr> {
         Ok(self.url.trim_start_matches("weir://").trim_end_matches('/').parse()?)
     }
 
-    /// How many syncs its servers have asked their disks for.
+    /// Returns the number of disk syncs that the servers have requested so far.
     fn syncs(&self) -> Outcome<u64> {
         let mut command = Command::new(&self.program);
         command.args(["status", "--json", &self.url]);
@@ -54,7 +54,7 @@ impl Weir {
             Some("iod") => {
                 ["syncs.object", "syncs.directory", "syncs.sums"].iter().map(|name| number(group, name)).sum()
             }
-            // One of the log for each window; one of the database for each checkpoint, and one for what it leads to.
+            // The log has one sync for each group commit. A checkpoint is one durable commit of redb, which has two.
             Some("store") => number(group, "flushes") + 2 * number(group, "checkpoints"),
             _ => 0,
         };
@@ -62,32 +62,32 @@ impl Weir {
     }
 }
 
-/// Processor seconds.
+/// Processor time in seconds.
 pub struct Cpu {
-    /// Of all processes.
+    /// Of this process and of all processes of the side.
     pub all: f64,
-    /// Of this one.
+    /// Of this process alone.
     pub own: f64,
 }
 
-/// One that takes turns.
+/// One side of the comparison; the sides take turns.
 pub struct Side<'a> {
     name: String,
-    /// Where it works.
+    /// The directory in which the rows work.
     dir: PathBuf,
     kind: Kind<'a>,
 }
 
-/// What a side is.
+/// The kind of a side.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// A folder of the local file system.
+    /// A directory of the local file system.
     Local,
     /// Bytes over a bare socket.
     Socket,
     /// Durable changes over a bare socket.
     Durable,
-    /// A file system in memory.
+    /// Bare FUSE: a file system in memory.
     Fuse,
     /// A mount of Weir.
     Weir,
@@ -95,13 +95,13 @@ pub enum What {
     Other,
 }
 
-/// A mounted file system that somebody else has started.
+/// A file system that the user has mounted before the benchmark.
 #[derive(Clone)]
 pub struct Other {
     name: String,
-    /// A folder of it.
+    /// A directory of the file system.
     dir: PathBuf,
-    /// All processes that work for it.
+    /// All processes that serve the file system.
     pids: Vec<u32>,
 }
 
@@ -135,24 +135,24 @@ enum Kind<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// A folder beside the stores.
+    /// Makes the side of a local directory, on the file system of the stores.
     pub fn local(room: &Path) -> Outcome<Side<'a>> {
         Ok(Side { name: "local".to_owned(), dir: room.join("local"), kind: Kind::Local })
     }
 
-    /// A bare socket, and a file beside the stores.
+    /// Makes the side of a bare socket, with a file on the file system of the stores.
     pub fn socket(room: &Path) -> Outcome<Side<'a>> {
         let server = Server::start(&room.join("socket-file"))?;
         Ok(Side { name: "bare socket".to_owned(), dir: room.join("socket"), kind: Kind::Socket(server) })
     }
 
-    /// The same for changes that are durable when they are answered.
+    /// Makes the side of a bare socket for changes that are durable before the answer.
     pub fn durable(room: &Path) -> Outcome<Side<'a>> {
         let server = Server::start(&room.join("durable-file"))?;
         Ok(Side { name: "durable request".to_owned(), dir: room.join("durable"), kind: Kind::Durable(server) })
     }
 
-    /// A file system in memory, by the kernel's FUSE.
+    /// Mounts bare FUSE, the file system in memory.
     pub fn fuse(room: &Path) -> Outcome<Side<'a>> {
         let at = room.join("fuse");
         fs::create_dir(&at)?;
@@ -160,12 +160,12 @@ impl<'a> Side<'a> {
         Ok(Side { name: "bare FUSE".to_owned(), dir: at.join("fuse"), kind: Kind::Fuse { daemon, at } })
     }
 
-    /// A mount at a folder that is made for it.
+    /// Makes the directory `at` and mounts the cluster there.
     pub fn weir(weir: &'a Weir, at: &Path, options: &str) -> Outcome<Side<'a>> {
         Side::by(weir, at, options, &weir.url)
     }
 
-    /// The same by another URL.
+    /// Makes the directory `at` and mounts the cluster there by another URL.
     pub fn by(weir: &'a Weir, at: &Path, options: &str, url: &str) -> Outcome<Side<'a>> {
         fs::create_dir(at)?;
         let mut command = Command::new(&weir.program);
@@ -176,7 +176,7 @@ impl<'a> Side<'a> {
         Ok(Side { name, dir, kind: Kind::Mount { weir, daemon, at: at.to_owned() } })
     }
 
-    /// A cluster of its own and its mount in one process.
+    /// Starts a further cluster and its mount in one process (`weir up --mount`).
     pub fn up(program: &Path, room: &Path, number: usize, options: &str) -> Outcome<Side<'a>> {
         let (store, at) = (room.join(format!("up-{number}")), room.join(format!("mnt-{number}")));
         let weir = Weir::start_with(program, &store, |command| {
@@ -190,13 +190,13 @@ impl<'a> Side<'a> {
         Ok(Side { name, dir: at.join("work"), kind: Kind::Up { weir, at } })
     }
 
-    /// What somebody else has mounted; a folder is made there.
+    /// Makes the side of a file system that the user has mounted; its rows work in a new directory there.
     pub fn other(other: &Other) -> Side<'a> {
         let dir = other.dir.join(format!("bench-mount-{}", std::process::id()));
         Side { name: other.name.clone(), dir, kind: Kind::Other(other.clone()) }
     }
 
-    /// Where it works.
+    /// Returns the directory in which the rows work.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -216,17 +216,17 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Makes the folder.
+    /// Makes the directory in which the rows work.
     pub fn begin(&self) -> Outcome<()> {
         Ok(fs::create_dir(&self.dir)?)
     }
 
-    /// Removes the folder and what is in it.
+    /// Removes that directory and everything in it.
     pub fn end(&self) -> Outcome<()> {
         Ok(fs::remove_dir_all(&self.dir)?)
     }
 
-    /// The processes behind it.
+    /// Returns the processes that serve this side.
     fn pids(&self) -> Vec<u32> {
         match &self.kind {
             Kind::Mount { weir, daemon, .. } => vec![daemon.pid(), weir.daemon.pid()],
@@ -237,10 +237,10 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Waits until nobody does anything any more; processor time of the processes behind it up to then.
+    /// Waits until the processes that serve this side are idle. Returns their processor time up to then.
     fn settled(&self) -> Outcome<f64> {
         const LOOK: Duration = Duration::from_millis(200);
-        // Some never rest altogether.
+        // Daemons of other file systems may never be fully idle.
         let quiet = if self.what() == What::Other { 0.01 } else { 0.004 };
         let (pids, start) = (self.pids(), Instant::now());
         let mut before = cpu_of_all(&pids)?;
@@ -255,8 +255,9 @@ impl<'a> Side<'a> {
         Err(format!("{}: its processes do not come to rest", self.name).into())
     }
 
-    /// Does what a row says: what was done, the processor time that it took, and syncs of servers. What the servers put
-    /// off counts. `None` if there is nothing to do here.
+    /// Runs a row. Returns what it did, the processor time, and the number of disk syncs of the servers. Work that the
+    /// servers defer counts, because the measurement ends when they are idle. Returns `None` if this side has no
+    /// counterpart of the row.
     pub fn measure(&self, row: &Row, scale: usize) -> Outcome<Option<(Done, Cpu, u64)>> {
         let room = Room { dir: self.dir.clone(), scale };
         let syncs = || match &self.kind {
@@ -279,7 +280,7 @@ impl<'a> Side<'a> {
         let own = cpu_of(std::process::id())? - ours;
         let all = own + self.settled()? - theirs;
         if matches!(self.what(), What::Weir | What::Fuse | What::Other) {
-            // What it was asked for is not what it did.
+            // A sync that the program requests here is not a disk sync; the servers count those.
             done.syncs = 0;
         }
         Ok(Some((done, Cpu { all, own }, syncs()? - syncs_before)))
@@ -288,7 +289,7 @@ impl<'a> Side<'a> {
 
 impl Drop for Side<'_> {
     fn drop(&mut self) {
-        // Killed afterwards, whatever comes of it.
+        // If the unmount fails, the daemon is killed anyway when it is dropped.
         match &self.kind {
             Kind::Mount { weir, at, .. } => {
                 let _ = Command::new(&weir.program).args(["umount", "--lazy"]).arg(at).status();
@@ -320,7 +321,7 @@ mod tests {
         assert!(refused(&format!("a={}:x", dir.display())).contains("\"x\" is no number"));
         assert!(refused(&format!("a={}:", dir.display())).contains("is no number"));
         assert!(refused(&format!("a=/nowhere-at-all:{own}")).contains("no directory"));
-        // Above the highest that Linux gives.
+        // Above the highest process id of Linux.
         assert!(refused(&format!("a={}:5000000", dir.display())).contains("process 5000000"));
     }
 }

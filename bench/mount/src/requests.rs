@@ -1,4 +1,4 @@
-//! Requests that the kernel sends to mounts, counted by its tracepoint `fuse_request_send`.
+//! A counter of the requests that the kernel sends to mounts, by the kernel's tracepoint `fuse_request_send`.
 
 use crate::Outcome;
 use std::collections::BTreeMap;
@@ -8,17 +8,18 @@ use std::path::{Path, PathBuf};
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
 const EVENT: &str = "events/fuse/fuse_request_send/enable";
-/// KiB for each processor: the longest row has 131072 requests, each some 40 bytes in the buffer.
+/// Size of the trace buffer for each processor, in KiB. The longest row has 131072 requests, each of some 40 bytes in
+/// the buffer.
 const BUFFER: &str = "8192";
 
-/// How many of each kind.
+/// The number of requests of each kind.
 pub type Requests = BTreeMap<String, u64>;
 
-/// A trace of its own, which ends with it.
+/// A trace instance in the kernel; removed when dropped.
 pub struct Counter(PathBuf);
 
 impl Counter {
-    /// Begins to count.
+    /// Creates the trace instance and starts to count.
     pub fn start() -> Outcome<Counter> {
         let dir = Path::new(INSTANCES).join(format!("bench-mount-{}", std::process::id()));
         fs::create_dir(&dir).map_err(|e| format!("{}: {e} (only root may trace the kernel)", dir.display()))?;
@@ -28,13 +29,13 @@ impl Counter {
         Ok(counter)
     }
 
-    /// Forgets what was.
+    /// Discards all requests counted so far.
     pub fn clear(&self) -> Outcome<()> {
         File::create(self.0.join("trace"))?;
         Ok(())
     }
 
-    /// What was sent since to the mount that a folder is in.
+    /// Returns the requests since the last [`Self::clear`] to the mount that contains this directory.
     pub fn of(&self, dir: &Path) -> Outcome<Requests> {
         let connection = u64::from(libc::minor(fs::metadata(dir)?.dev()));
         count(&fs::read_to_string(self.0.join("trace"))?, connection)
@@ -43,13 +44,13 @@ impl Counter {
 
 impl Drop for Counter {
     fn drop(&mut self) {
-        // Nothing can be done about what the kernel does not let go.
+        // If the kernel refuses, nothing more can be done.
         let _ = fs::write(self.0.join(EVENT), "0");
         let _ = fs::remove_dir(&self.0);
     }
 }
 
-/// Takes the text of a trace apart.
+/// Counts the requests of one FUSE connection in the text of a trace.
 fn count(trace: &str, connection: u64) -> Outcome<Requests> {
     let mut requests = Requests::new();
     for line in trace.lines() {

@@ -1,11 +1,11 @@
-//! What is measured, in order, and what is wanted of it.
+//! The rows of the benchmark in the order in which they run, with the target of each.
 
 use crate::Outcome;
 use crate::floor::{self, Server};
 use crate::work::{self, Done, Room};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What processor time is divided by.
+/// The unit of processor time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Seconds for 10^9 bytes.
@@ -15,7 +15,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// As tables have it.
+    /// Returns the name of the unit in tables.
     pub fn name(self) -> &'static str {
         match self {
             Unit::PerByte => "s/GB",
@@ -24,25 +24,25 @@ impl Unit {
     }
 }
 
-/// Something to be done in a folder.
+/// A piece of work in a directory, which is measured.
 pub struct Row {
     pub name: &'static str,
     pub unit: Unit,
-    /// The row whose files it reads, or takes away: carried out even if only this one is asked for.
+    /// The earlier row whose files this row reads or removes. That row runs too if only this one is requested.
     pub behind: Option<&'static str>,
-    /// Does it. It finds what the rows before it have left.
+    /// Runs the row. It finds the files that earlier rows have left.
     pub work: fn(&Room) -> Outcome<Done>,
-    /// Does the same by bare sockets.
+    /// Runs the same work over a bare socket.
     pub floor: Option<fn(&Server, &Room) -> Outcome<Done>>,
-    /// Makes as many changes durable by bare sockets.
+    /// Makes the same number of changes durable over a bare socket.
     pub durable: Option<fn(&Server, &Room) -> Outcome<Done>>,
-    /// The best that other mounted systems showed in processor time.
+    /// The lowest processor time that was measured with other mounted file systems, in the unit of the row.
     pub best: Option<f64>,
-    /// How many times the processor time of bare sockets it may take.
+    /// Target: the largest ratio of the processor time to that of bare sockets.
     pub cpu_over_floor: Option<f64>,
-    /// Which part of the rate of bare sockets it must reach.
+    /// Target: the smallest ratio of the rate to that of bare sockets.
     pub rate_of_floor: Option<f64>,
-    /// Which part of the rate of the local file system it must reach.
+    /// Target: the smallest ratio of the rate to that of the local file system.
     pub rate_of_local: Option<f64>,
 }
 
@@ -67,7 +67,7 @@ const STREAM: &str = "1 MiB write, one fsync";
 const RECORDS: &str = "8 writers, 47 KB records";
 const CREATE: &str = "create, write 2 KB, close";
 
-/// All of them. Rows that read come behind the one that writes what they read.
+/// All rows. A row that reads files comes after the row that writes them.
 pub const ROWS: [Row; 14] = [
     Row {
         floor: Some(floor::write_stream),
@@ -105,12 +105,12 @@ pub const ROWS: [Row; 14] = [
 
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this program was asked to stop.
+/// Returns whether this program has received SIGINT or SIGTERM.
 pub fn was_stopped() -> bool {
     STOPPED.load(Relaxed)
 }
 
-/// From here on SIGINT and SIGTERM let the row come to its end, so that nothing stays mounted.
+/// Makes SIGINT and SIGTERM stop the program after the current row, so that it can unmount everything.
 pub fn listen_for_stop() -> Outcome<()> {
     extern "C" fn stop(_signal: libc::c_int) {
         STOPPED.store(true, Relaxed);

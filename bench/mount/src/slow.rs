@@ -1,4 +1,4 @@
-//! Writers of one file when every answer takes its time: whether they wait at the same time or one after another.
+//! A benchmark of several writers of one file when every answer is delayed: it shows whether their requests overlap.
 
 use crate::mounts::{Side, Weir};
 use crate::report::{Bound, Table, ratios};
@@ -12,18 +12,18 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-/// What it is called on the command line.
+/// The name of this part on the command line.
 pub const NAME: &str = "writers with slow answers";
-/// How long answers take on their way.
+/// The delay of every answer.
 const WAY: Duration = Duration::from_micros(500);
 const PAGE: usize = 4096;
-/// Writes of one writer.
+/// Number of writes of each writer.
 const WRITES: usize = 1600;
 const WRITERS: [usize; 2] = [1, 4];
-/// How much more four writers have to reach than one.
+/// Target: the smallest ratio of the rate of four writers to that of one.
 const WANTED: f64 = 3.0;
 
-/// A door to `target`: what is asked passes at once, what is answered after [`WAY`].
+/// Starts a proxy in front of `target`: it forwards requests at once, and answers after [`WAY`]. Returns its address.
 fn door(target: SocketAddr) -> Outcome<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -58,7 +58,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// Takes answers as they come, with the time.
+/// Receives answers and puts them into the queue with their arrival times.
 fn note(mut from: TcpStream, queue: Sender<(Instant, Vec<u8>)>) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(len @ 1..) = from.read(&mut buffer) {
@@ -68,7 +68,7 @@ fn note(mut from: TcpStream, queue: Sender<(Instant, Vec<u8>)>) {
     }
 }
 
-/// Hands them over when their time has come.
+/// Forwards each answer once its delay is over.
 fn late(come: Receiver<(Instant, Vec<u8>)>, mut to: TcpStream) {
     for (at, answer) in come {
         sleep((at + WAY).saturating_duration_since(Instant::now()));
@@ -79,11 +79,11 @@ fn late(come: Receiver<(Instant, Vec<u8>)>, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// So many writers of one file, each with pages of its own: writes per second, all together.
+/// Runs `count` writers of one file, each with other pages. Returns the number of writes per second of all writers.
 fn writers(path: &Path, count: usize, scale: usize) -> Outcome<f64> {
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
     let each = WRITES / scale;
-    // Writes that lengthen a file the kernel lets pass one by one.
+    // The kernel serializes writes that extend a file, so extend the file first.
     file.set_len((each * count * PAGE) as u64)?;
     let start = Instant::now();
     thread::scope(|scope| {
@@ -97,7 +97,8 @@ fn writers(path: &Path, count: usize, scale: usize) -> Outcome<f64> {
     Ok((each * count) as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Measures it in a mount of its own, which reaches the mgr by a slow door and sends every write through it at once.
+/// Measures the writers in a further mount. It reaches the mgr through the delaying proxy, and sends each write to the
+/// mgr at once.
 pub fn measure(weir: &Weir, room: &Path, rounds: u32, scale: usize) -> Outcome<Table> {
     let at = door(weir.address()?)?;
     let options = "access=odirect,write_threshold=max";

@@ -1,4 +1,4 @@
-//! What was found, as tables.
+//! The tables of the measurements.
 
 use crate::mounts::{Side, What};
 use crate::recording::{self, Shape};
@@ -9,25 +9,25 @@ use crate::{Findings, Found};
 use record::{Better, Cell, Draft, Kind, Record};
 use std::collections::BTreeSet;
 
-/// What was found of one row.
+/// The measurements of one row.
 struct OfRow<'a> {
     row: &'a Row,
     found: Vec<(&'a Side<'a>, &'a Found)>,
 }
 
 impl OfRow<'_> {
-    /// What was found of the first side of a kind.
+    /// Returns the measurements of the first side of a kind.
     fn of(&self, what: What) -> Option<&Found> {
         self.found.iter().find(|(side, _)| side.what() == what).map(|(_, found)| *found)
     }
 
-    /// What was found of the mounts of Weir.
+    /// Returns the measurements of the mounts of Weir.
     fn weir(&self) -> impl Iterator<Item = (&Side<'_>, &Found)> {
         self.found.iter().filter(|(side, _)| side.what() == What::Weir).map(|(side, found)| (*side, *found))
     }
 }
 
-/// All of them.
+/// Returns all tables.
 pub fn of<'a>(sides: &'a [Side<'a>], findings: &'a Findings) -> Vec<Table> {
     let of_row = |(number, row)| {
         let found = sides.iter().enumerate().filter_map(|(index, side)| Some((side, findings.get(&(number, index))?)));
@@ -59,7 +59,7 @@ fn costs(rows: &[OfRow]) -> Table {
     costs
 }
 
-/// The record of the table of costs. Its verdict counts the targets, and the bounds are a column.
+/// Returns the record of the table of costs. The verdict says how many targets are met; the bounds are a column.
 pub fn costs_record(draft: &Draft, part: &str, costs: &Table) -> Result<Record, record::Failure> {
     let shape = Shape { part, unit: "CPU time", better: Better::Lower, targets: "" };
     let extra = ["local", "bare socket", "durable request"];
@@ -76,7 +76,7 @@ pub fn costs_record(draft: &Draft, part: &str, costs: &Table) -> Result<Record, 
     Ok(record)
 }
 
-/// What is wanted of a mount.
+/// Adds the targets of a mount to the table of costs.
 fn targets(costs: &mut Table, of_row: &OfRow, side: &Side, found: &Found) {
     let row = of_row.row;
     let name = format!("{}: {}", row.name, side.name());
@@ -103,7 +103,7 @@ fn targets(costs: &mut Table, of_row: &OfRow, side: &Side, found: &Found) {
     }
 }
 
-/// What is Weir's own part.
+/// Returns the table of Weir's own cost, beyond bare FUSE and bare durable requests.
 fn over_floors(rows: &[OfRow]) -> Table {
     let columns = ["CPU over bare FUSE", "CPU less bare FUSE", "CPU over bare FUSE and a durable request"];
     let mut table = Table::new("Beside what the kernel and the machine take for the same requests", &columns);
@@ -123,7 +123,7 @@ fn over_floors(rows: &[OfRow]) -> Table {
     table
 }
 
-/// What the kernel asked the mounts for.
+/// Returns the table of the requests that the kernel sent to mounts.
 fn requests(rows: &[OfRow]) -> Table {
     let all =
         || rows.iter().flat_map(|of_row| of_row.found.iter().map(move |(side, found)| (of_row.row, *side, *found)));
@@ -146,7 +146,8 @@ fn requests(rows: &[OfRow]) -> Table {
     table
 }
 
-/// Whether these are about the same: what takes longer is asked a little more, as the kernel forgets names meanwhile.
+/// Returns whether two counts of requests differ by at most one percent. A slower mount gets a few more requests,
+/// because cached names expire in the kernel meanwhile.
 fn alike(these: &Requests, those: &Requests) -> bool {
     let of = |requests: &Requests, kind: &String| requests.get(kind).copied().unwrap_or(0);
     let apart: u64 = these
@@ -157,7 +158,7 @@ fn alike(these: &Requests, those: &Requests) -> bool {
     apart * 100 <= those.values().sum()
 }
 
-/// Rows of mounts that were asked for something else than bare FUSE in some round.
+/// Returns the rows of mounts whose requests were not those of bare FUSE in some round.
 fn others(rows: &[OfRow]) -> Vec<String> {
     let of_row = |of_row: &OfRow| {
         let Some(fuse) = of_row.of(What::Fuse) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! The things that are done in a folder, by plain system calls.
+//! The work of the rows in a directory, by plain system calls.
 
 use crate::Outcome;
 use hdrhistogram::Histogram;
@@ -12,43 +12,43 @@ use std::time::{Duration, Instant};
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 const LINE: usize = 64;
-/// Bytes of the stream.
+/// Length of the stream in bytes.
 const STREAM: usize = 512 * MIB;
-/// Pages that are written in order, and that random requests choose from.
+/// Number of pages that are written in order; random requests choose among them.
 const PAGES: usize = 65_536;
-/// Random requests, and appends.
+/// Number of random requests, and four times the number of appends.
 const RANDOM: usize = 32_768;
 const LINES: usize = 131_072;
-/// Records of one length that several write in turns into one file.
+/// Number of threads that write records of one length to one file, in turns.
 const WRITERS: usize = 8;
 const RECORD: usize = 47_001;
 const RECORDS: usize = 4096;
 const SMALL: usize = 2048;
 const FILES: usize = 1000;
-/// Longer than names and attributes are believed without asking.
+/// A pause that is longer than mounts cache names and attributes.
 const FORGOTTEN: Duration = Duration::from_millis(1200);
 
-/// Where to work, and how much.
+/// Where the rows work, and how much they do.
 pub struct Room {
     pub dir: PathBuf,
-    /// What amounts are divided by.
+    /// The number by which all amounts are divided.
     pub scale: usize,
 }
 
-/// What was done.
+/// The result of a row.
 pub struct Done {
     pub operations: u64,
-    /// None where they are not the point.
+    /// Number of bytes; 0 for rows that count operations only.
     pub bytes: u64,
     pub seconds: f64,
-    /// Nanoseconds of single requests.
+    /// Times of single requests, in nanoseconds.
     pub times: Histogram<u64>,
-    /// Syncs that were asked for.
+    /// Number of fsync and fdatasync calls.
     pub syncs: u64,
 }
 
 impl Room {
-    /// A file in it.
+    /// Returns the path of a file in the directory.
     pub fn at(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -57,17 +57,17 @@ impl Room {
         count / self.scale
     }
 
-    /// Bytes of the stream.
+    /// Returns the length of the stream in bytes.
     pub fn stream(&self) -> usize {
         self.some(STREAM)
     }
 
-    /// Small files that are made and removed.
+    /// Returns the number of small files that rows create and remove.
     pub fn files(&self) -> usize {
         self.some(FILES)
     }
 
-    /// Offsets of pages in random order, the same every time.
+    /// Returns random offsets of pages, the same with every call.
     pub fn offsets(&self) -> impl Iterator<Item = u64> {
         let (count, pages) = (self.some(RANDOM), self.some(PAGES) as u64);
         // Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014): the finalizer of SplitMix64.
@@ -80,7 +80,7 @@ impl Room {
     }
 }
 
-/// Times of requests, of which every so-manieth is looked at.
+/// Measures the times of requests: one in `every`.
 pub struct Watch {
     start: Instant,
     every: usize,
@@ -89,12 +89,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Looks at one request of so many.
+    /// Starts the measurement of one request in `every`.
     pub fn start(every: usize) -> Outcome<Watch> {
         Ok(Watch { start: Instant::now(), every, seen: 0, times: Histogram::new(3)? })
     }
 
-    /// Carries a request out.
+    /// Executes a request, and measures its time if its turn has come.
     pub fn time<T>(&mut self, request: impl FnOnce() -> std::io::Result<T>) -> Outcome<T> {
         self.seen += 1;
         if !self.seen.is_multiple_of(self.every) {
@@ -106,14 +106,14 @@ impl Watch {
         Ok(answer)
     }
 
-    /// All of it is done.
+    /// Ends the measurement and returns the result.
     pub fn stop(self, bytes: usize, syncs: u64) -> Done {
         let seconds = self.start.elapsed().as_secs_f64();
         Done { operations: self.seen as u64, bytes: bytes as u64, seconds, times: self.times, syncs }
     }
 }
 
-/// Writes so many pieces one behind the other, through a new file that is opened so.
+/// Writes `count` pieces one after the other to a file, which is created and opened with `options`.
 fn in_order(path: &Path, options: &mut OpenOptions, piece: usize, count: usize, sync: bool) -> Outcome<Done> {
     let mut file = options.create(true).open(path)?;
     let piece = vec![0x5a; piece];
@@ -161,7 +161,7 @@ pub fn write_lines(room: &Room) -> Outcome<Done> {
     in_order(&room.at("lines"), &mut new(), LINE, room.some(LINES), true)
 }
 
-/// The file of pages, made if the row that makes it was left out.
+/// Opens the file of pages; writes it first if the row that writes it did not run.
 fn pages(room: &Room) -> Outcome<File> {
     let path = room.at("pages");
     if !path.exists() {
@@ -191,7 +191,7 @@ pub fn read_randomly(room: &Room) -> Outcome<Done> {
     Ok(watch.stop(bytes, 0))
 }
 
-/// Has each of the writers, or readers, go through its records.
+/// Runs the writers or readers, each in its own thread: each calls `each` for every one of its records.
 fn records(room: &Room, each: impl Fn(&mut Watch, u64) -> Outcome<()> + Sync, syncs: u64) -> Outcome<Done> {
     let count = room.some(RECORDS);
     let mut whole = Watch::start(1)?;
@@ -212,7 +212,7 @@ fn records(room: &Room, each: impl Fn(&mut Watch, u64) -> Outcome<()> + Sync, sy
     Ok(whole.stop(count * RECORD, syncs))
 }
 
-/// Each with an open of its own, as processes have it.
+/// Opens the file once for each writer or reader, as separate processes do.
 fn opens(options: &OpenOptions, path: &Path) -> Outcome<Vec<File>> {
     Ok((0..WRITERS).map(|_| options.open(path)).collect::<Result<_, _>>()?)
 }

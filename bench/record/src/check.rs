@@ -1,4 +1,4 @@
-//! Reading records: every file is bounded, complete and free of unknown keys.
+//! The reader of records, which checks that every file is bounded, complete and free of unknown keys.
 
 use crate::{Bound, Cell, Failure, Kind, Record};
 use std::collections::BTreeSet;
@@ -6,23 +6,23 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a file.
+/// Largest length of a file in bytes.
 const FILE_MAX: u64 = 64 << 10;
-/// Most records.
+/// Largest number of records.
 const RECORDS_MAX: usize = 200;
-/// Most rows, and most targets.
+/// Largest number of rows, and of targets.
 const ROWS_MAX: usize = 64;
-/// Most columns.
+/// Largest number of columns.
 const COLUMNS_MAX: usize = 16;
-/// Most bytes of a name.
+/// Largest length of a name in bytes.
 pub(crate) const NAME_MAX: usize = 120;
-/// Most bytes of a question, a method, a verdict or a command.
+/// Largest length of a question, a method, a verdict or a command in bytes.
 const TEXT_MAX: usize = 700;
 
 /// Reads and checks the record in a file.
 ///
 /// # Errors
-/// The name of the file, and what is wrong with it.
+/// The file cannot be read, or its record is not valid; the error names the file.
 pub fn read(path: &Path) -> Result<Record, Failure> {
     let fail = |error: String| Failure::from(format!("{}: {error}", path.display()));
     let mut text = String::new();
@@ -39,10 +39,10 @@ pub fn read(path: &Path) -> Result<Record, Failure> {
     Ok(record)
 }
 
-/// Reads all records of a folder, sorted by benchmark and part.
+/// Reads all records of a directory, sorted by benchmark and part.
 ///
 /// # Errors
-/// The folder cannot be read, it has too many records, or one of them is wrong.
+/// The directory cannot be read, it has too many records, or one of them is not valid.
 pub fn read_all(folder: &Path) -> Result<Vec<Record>, Failure> {
     let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()?;
@@ -55,7 +55,7 @@ pub fn read_all(folder: &Path) -> Result<Vec<Record>, Failure> {
     Ok(records)
 }
 
-/// What parts are sorted by, so that `e2` comes before `e10`.
+/// Returns the sort key of a part: numbers in names sort by value, so `e2` comes before `e10`.
 fn order(part: &str) -> Vec<(String, u32)> {
     let split = |word: &str| {
         let letters = word.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -65,7 +65,7 @@ fn order(part: &str) -> Vec<(String, u32)> {
 }
 
 impl Record {
-    /// Checks what the types do not say.
+    /// Checks the rules that the types do not enforce.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.check_texts()?;
         self.check_table()?;
@@ -167,7 +167,7 @@ fn name(what: &str, value: &str) -> Result<(), String> {
     text(what, value, NAME_MAX)
 }
 
-/// Text for a line of a Markdown table: not empty, bounded, without line breaks and bars.
+/// Checks a text for a line of a Markdown table: not empty, bounded, without line breaks and bars.
 fn text(what: &str, value: &str, most: usize) -> Result<(), String> {
     if value.trim().is_empty() || value.len() > most {
         return Err(format!("{what}: 1 to {most} bytes, not {}", value.len()));
@@ -194,7 +194,7 @@ mod tests {
     use crate::{Kind, Record, read, read_all};
     use std::fs;
 
-    /// What the reader says about a changed example.
+    /// Returns the error of the reader for a changed example.
     fn refused(change: impl FnOnce(&mut Record)) -> String {
         let mut record = example();
         change(&mut record);

@@ -1,4 +1,4 @@
-//! Writing records: a benchmark gives the numbers, the text stays that of the record before.
+//! The writer of records: a benchmark supplies the numbers, and the texts are kept from the previous record.
 
 use crate::check::NAME_MAX;
 use crate::{Better, Bound, Cell, Column, Failure, Kind, Load, Machine, Record, Row, Target, other_work, read};
@@ -10,7 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Share of the processors that other programs may use on a quiet machine.
 const QUIET: f64 = 0.1;
 
-/// What all records of one run have in common. Make it before the first measurement.
+/// The fields that all records of one run share. Make it before the first measurement: the load must be that of other
+/// programs.
 pub struct Draft {
     bench: String,
     machine: Machine,
@@ -22,7 +23,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Looks at this machine for a second; `dir` is where the benchmark has its stores.
+    /// Measures the load of this machine for a second; `dir` is the directory with the stores of the benchmark.
     pub fn new(bench: &str, rounds: u32, dir: &Path) -> Draft {
         let quoted = |word: String| if word.contains(' ') { format!("\"{word}\"") } else { word };
         let words = std::env::args().skip(1).filter(|word| !word.starts_with("--record")).map(quoted);
@@ -38,10 +39,10 @@ impl Draft {
         }
     }
 
-    /// An empty record of a part.
+    /// Returns an empty record of a part, with the texts of the previous record.
     ///
     /// # Errors
-    /// The part has a record that cannot be read.
+    /// The previous record cannot be read.
     pub fn part(&self, part: &str, title: &str, unit: &str, better: Better) -> Result<Record, Failure> {
         let path = self.folder.join(format!("{}-{part}.json", self.bench));
         let known = if path.exists() { Some(read(&path)?) } else { None };
@@ -67,10 +68,10 @@ impl Draft {
         })
     }
 
-    /// Writes a record. Without a verdict it gets that of its targets.
+    /// Writes a record. If its verdict is empty, the verdict says how many targets are met.
     ///
     /// # Errors
-    /// The record is wrong, or its file cannot be written.
+    /// The record is not valid, or its file cannot be written.
     pub fn write(&self, mut record: Record) -> Result<(), Failure> {
         if record.verdict.is_empty() {
             record.verdict = verdict(&record.targets);
@@ -95,7 +96,7 @@ impl Record {
         self.rows.push(Row { name: fitting(name.as_ref()), cells });
     }
 
-    /// Adds a target; the median decides. Without a cell nothing is added.
+    /// Adds a target; it is met if the median of `found` meets the bound. Without a cell, adds nothing.
     pub fn target(&mut self, what: impl AsRef<str>, bound: Bound, found: Option<Cell>) {
         let Some(found) = found else { return };
         let met = match bound {
@@ -106,7 +107,8 @@ impl Record {
     }
 }
 
-/// A name that a record can hold, so that no run is lost to a long one.
+/// Returns the name without characters that a record refuses, and truncated if it is too long. So a bad name does not
+/// make a run fail.
 fn fitting(name: &str) -> String {
     let plain = |c: char| if c == '|' || c.is_control() { ' ' } else { c };
     let mut name: String = name.chars().map(plain).collect();
@@ -114,7 +116,7 @@ fn fitting(name: &str) -> String {
     name
 }
 
-/// The verdict that the targets give.
+/// Returns the verdict that follows from the targets.
 fn verdict(targets: &[Target]) -> String {
     let missed: Vec<&str> = targets.iter().filter(|target| !target.met).map(|target| &target.what[..]).collect();
     match (targets.len(), missed.len()) {
@@ -126,7 +128,7 @@ fn verdict(targets: &[Target]) -> String {
     }
 }
 
-/// The commit of the source tree.
+/// Returns the commit of the source tree, if git knows it.
 fn commit() -> Option<String> {
     let output =
         Command::new("git").args(["rev-parse", "--short=7", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
@@ -134,13 +136,14 @@ fn commit() -> Option<String> {
     (!id.is_empty()).then_some(id)
 }
 
-/// The day, in UTC.
+/// Returns the date of today in UTC.
 fn today() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     date(seconds / 86400)
 }
 
-/// The date of a day since 1970-01-01, in the Gregorian calendar, counted in years that begin in March.
+/// Returns the Gregorian date of a day, given in days since 1970-01-01. The computation uses years that begin in March,
+/// so that a leap day is the last day of its year.
 fn date(days: u64) -> String {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);

@@ -13,36 +13,36 @@ pub use machine::{Machine, other_work};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Why a record cannot be read or written, with the name of its file.
+/// The error of a record that cannot be read or written; it names the file.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The latest result of one part of a benchmark.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// The folder of the benchmark below `bench/`.
+    /// The name of the benchmark, which is its directory below `bench/`.
     pub bench: String,
-    /// The part; with `bench` it names the file.
+    /// The part of the benchmark; the file has the name `<bench>-<part>.json`.
     pub part: String,
-    /// The heading.
+    /// The heading on the page.
     pub title: String,
-    /// What the benchmark answers.
+    /// The question that the benchmark answers.
     pub question: String,
-    /// How it answers the question, in a sentence.
+    /// How the benchmark answers the question.
     pub method: String,
-    /// What was found.
+    /// The answer to the question.
     pub verdict: String,
-    /// The command that measured this.
+    /// The command of the measurement.
     pub command: String,
-    /// The machine that measured this.
+    /// The machine of the measurement.
     pub machine: Machine,
-    /// The commit that was measured, if it is known.
+    /// The measured commit, if it is known.
     pub commit: Option<String>,
     /// The day of the measurement, as `2026-11-24`.
     pub date: String,
-    /// How many rounds were measured.
+    /// The number of rounds.
     pub rounds: u32,
-    /// Whether other programs used the machine.
+    /// Whether other programs used the machine before the first round.
     pub load: Load,
     /// The unit of the cells.
     pub unit: String,
@@ -52,28 +52,28 @@ pub struct Record {
     pub columns: Vec<Column>,
     /// The rows of the table.
     pub rows: Vec<Row>,
-    /// What was wanted, and whether it was found.
+    /// The targets, and whether they are met.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<Target>,
 }
 
-/// Whether other programs used the machine.
+/// Whether other programs used the machine before the first round.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum Load {
-    /// Nothing else ran.
+    /// Other programs used less than a tenth of the processors.
     Quiet,
-    /// Other programs ran: only ratios and counts mean something.
+    /// Other programs used more: only ratios and counts are meaningful.
     Busy,
 }
 
-/// Which numbers are better.
+/// Whether lower or higher numbers are better.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
-    /// Times and costs.
+    /// Lower numbers, as with times and costs.
     Lower,
-    /// Rates.
+    /// Higher numbers, as with rates.
     Higher,
 }
 
@@ -91,15 +91,15 @@ pub struct Column {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// What the results are compared with. A record has at most one such column.
+    /// The reference for the results. A record has at most one such column.
     Floor,
     /// A result, in the unit of the record.
     Result,
     /// A ratio, usually to the floor.
     Ratio,
-    /// What is wanted.
+    /// The bound of a target.
     Bound,
-    /// A number that is shown and not drawn.
+    /// A number that is in the table and not in the plot.
     Extra,
 }
 
@@ -113,16 +113,16 @@ pub struct Row {
     pub cells: Vec<Option<Cell>>,
 }
 
-/// The median of the rounds.
+/// The median of the values of all rounds, with their spread.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Cell {
     /// The median.
     pub median: f64,
-    /// The lowest round.
+    /// The lowest value of a round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,
-    /// The highest round.
+    /// The highest value of a round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
     /// The 99th percentile of the single operations.
@@ -130,45 +130,45 @@ pub struct Cell {
     pub p99: Option<f64>,
 }
 
-/// What was wanted of a number, and what was found.
+/// A target: the bound of a number, and the measured number.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
-    /// The number.
+    /// The name of the number.
     pub what: String,
-    /// What is wanted.
+    /// The bound.
     pub bound: Bound,
-    /// What was found.
+    /// The measured number; its median decides.
     pub found: Cell,
-    /// Whether the benchmark met the target.
+    /// Whether the median meets the bound.
     pub met: bool,
 }
 
-/// What is wanted of a number.
+/// The bound of a target.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// This or more.
+    /// The median must be at least this.
     AtLeast(f64),
-    /// This or less.
+    /// The median must be at most this.
     AtMost(f64),
 }
 
 impl Record {
-    /// The name of the file without its extension.
+    /// Returns the name of the file without its extension.
     pub fn name(&self) -> String {
         format!("{}-{}", self.bench, self.part)
     }
 
-    /// The position of the column that is the floor.
+    /// Returns the position of the floor column, if there is one.
     pub fn floor(&self) -> Option<usize> {
         self.columns.iter().position(|column| column.kind == Kind::Floor)
     }
 
-    /// The record as JSON, one line for each column, row and target.
+    /// Returns the record as JSON, with one line for each column, row and target.
     ///
     /// # Errors
-    /// A number that is not finite.
+    /// A number in the record is not finite.
     pub fn to_json(&self) -> Result<String, Failure> {
         let serde_json::Value::Object(fields) = serde_json::to_value(self)? else { return Err("not an object".into()) };
         let order = [
@@ -191,8 +191,8 @@ impl Record {
 }
 
 impl Cell {
-    /// The cell of the values of all rounds, with four significant digits; `None` without values, and when one of them
-    /// is negative or not finite.
+    /// Returns the cell for the values of all rounds, with four significant digits. Returns `None` without values, or
+    /// if a value is negative or not finite.
     pub fn of(values: &[f64]) -> Option<Cell> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -203,7 +203,8 @@ impl Cell {
         Cell::spread(median, low, high)
     }
 
-    /// The cell of a median with its lowest and highest round, under the same conditions.
+    /// Returns the cell for a median with its lowest and highest value, with four significant digits. Returns `None` if
+    /// one of them is negative or not finite.
     pub fn spread(median: f64, low: f64, high: f64) -> Option<Cell> {
         if [median, low, high].iter().any(|value| !value.is_finite() || *value < 0.0) {
             return None;
@@ -218,7 +219,7 @@ fn significant(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }
 
-/// The folder of the records of this source tree.
+/// Returns the directory with the records of this source tree.
 pub fn results() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../results")
 }

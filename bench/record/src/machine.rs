@@ -1,28 +1,28 @@
-//! The machine of a measurement, and whether other programs use it.
+//! The machine of a measurement, and the share of its processors that other programs use.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// The machine of a measurement. Facts that nobody wrote down are "unknown".
+/// The machine of a measurement. Facts that were not recorded are "unknown".
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// The number of processors; `None` if nobody wrote it down.
+    /// The number of processors; `None` if it was not recorded.
     pub cpus: Option<u32>,
-    /// Their model.
+    /// The model of the processors.
     pub cpu: String,
-    /// The memory, with its unit.
+    /// The size of the memory, with its unit.
     pub memory: String,
-    /// The kernel.
+    /// The release of the kernel.
     pub kernel: String,
-    /// The file system that held the stores.
+    /// The type of the file system with the stores.
     pub disk: String,
 }
 
 impl Machine {
-    /// This machine, with the file system that holds `dir`.
+    /// Returns the facts of this machine; `disk` is the type of the file system with `dir`.
     pub fn here(dir: &Path) -> Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let kib: Option<u64> =
@@ -41,27 +41,28 @@ fn unknown() -> String {
     "unknown".to_owned()
 }
 
-/// The value of the first line that begins with `key`.
+/// Returns the value of the first line that begins with `key`.
 fn field(text: &str, key: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with(key))?;
     line.split_once(':').map(|(_, value)| value.trim().to_owned())
 }
 
-/// The kind of file system that holds `dir`: that of the longest mount point above it.
+/// Returns the type of the file system with `dir`: that of the longest mount point above `dir`.
 fn file_system(mounts: &str, dir: &Path) -> String {
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).filter(|fields| fields.len() > 2);
     let above = fields.filter(|fields| dir.starts_with(fields[1]));
     above.max_by_key(|fields| fields[1].len()).map_or_else(unknown, |fields| fields[2].to_owned())
 }
 
-/// The share of the processors that other programs use, measured for a second.
+/// Measures for a second which share of the processors is busy. Call this before the benchmark loads the machine: then
+/// the share is that of other programs.
 pub fn other_work() -> f64 {
     let before = fs::read_to_string("/proc/stat").unwrap_or_default();
     std::thread::sleep(Duration::from_secs(1));
     busy(&before, &fs::read_to_string("/proc/stat").unwrap_or_default())
 }
 
-/// The share of the time between two readings of `/proc/stat` that was neither idle nor waited for disks.
+/// Returns the share of the time between two readings of `/proc/stat` that was neither idle time nor wait for disks.
 fn busy(before: &str, after: &str) -> f64 {
     let times = |text: &str| -> Vec<f64> {
         let line = text.lines().next().unwrap_or_default();

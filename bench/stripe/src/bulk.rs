@@ -1,6 +1,6 @@
-//! What Weir is measured against for streams: a file, a socket, a file, and nothing else.
+//! A minimal server and client for comparison with Weir's streams: they copy a file to a file over a socket.
 //!
-//! One connection with one request for the whole stream, pieces of 1 MiB, blocking calls, no checks of any kind.
+//! One connection carries one request for the whole stream, in pieces of 1 MiB, with blocking calls and without checks.
 
 use crate::socket::{Stream, connect, serve};
 use crate::{Moved, Outcome};
@@ -9,15 +9,15 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
-/// Bytes that are moved at a time.
+/// Bytes of one read or write.
 pub const PIECE: usize = 1 << 20;
 const REQUEST: usize = 16;
 const WRITE: u64 = 1;
 const READ: u64 = 2;
 
-/// Serves one file, which whole streams are written to and read from, until killed.
+/// Serves one file until killed: clients write and read it as a whole.
 pub fn serve_streams(address: &str, path: &Path) -> Outcome<()> {
-    // Kept for as long as the process lives.
+    // Leaked on purpose: the threads use it until the process ends.
     let path: &'static Path = Box::leak(path.into());
     serve(address, move |stream| answer(stream, path))
 }
@@ -45,7 +45,7 @@ fn pieces(len: u64) -> impl Iterator<Item = (u64, usize)> {
     (0..len).step_by(PIECE).map(move |at| (at, (len - at).min(PIECE as u64) as usize))
 }
 
-/// Sends what is in the file, or memory.
+/// Sends `len` bytes from the file; without a file, from memory.
 fn send(stream: &mut dyn Stream, file: Option<&File>, len: u64) -> Outcome<()> {
     let mut piece = vec![0x5a; PIECE];
     for (at, len) in pieces(len) {
@@ -57,7 +57,7 @@ fn send(stream: &mut dyn Stream, file: Option<&File>, len: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Receives into the file, or into nothing.
+/// Receives `len` bytes into the file; without a file, discards them.
 fn receive(stream: &mut dyn Stream, file: Option<&File>, len: u64) -> Outcome<()> {
     let mut piece = vec![0; PIECE];
     for (at, len) in pieces(len) {
@@ -78,7 +78,7 @@ fn ask(address: &str, op: u64, len: u64) -> Outcome<Box<dyn Stream>> {
     Ok(stream)
 }
 
-/// Writes `len` bytes of `source`, or of memory, durably.
+/// Writes `len` bytes to the server, durably; they come from `source`, or from memory.
 pub fn put(address: &str, source: Option<&Path>, len: u64) -> Outcome<Moved> {
     let start = Instant::now();
     let mut stream = ask(address, WRITE, len)?;
@@ -87,7 +87,7 @@ pub fn put(address: &str, source: Option<&Path>, len: u64) -> Outcome<Moved> {
     Ok(Moved::since(start))
 }
 
-/// Reads `len` bytes into `sink`, or into nothing.
+/// Reads `len` bytes from the server into `sink`, or discards them.
 pub fn get(address: &str, sink: Option<&Path>, len: u64) -> Outcome<Moved> {
     let start = Instant::now();
     let mut stream = ask(address, READ, len)?;

@@ -1,4 +1,4 @@
-//! A Weir cluster of real daemons, each in a process of its own, placed where an experiment wants it.
+//! A Weir cluster of real daemons, each in its own process and at the place that an experiment chooses.
 
 use crate::Outcome;
 use crate::process::{Daemon, cpu_of_all};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Builds the binary under test as this program was built, and says where it is.
+/// Builds the binary under test with the profile of this program, and returns its path.
 pub fn build() -> Outcome<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
@@ -24,26 +24,26 @@ pub fn build() -> Outcome<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name("weir"))
 }
 
-/// Where a daemon runs.
+/// The place where a daemon runs.
 #[derive(Clone)]
 pub struct Place {
-    /// What to run it under, such as `ip netns exec NAME`.
+    /// The words before the command line of the daemon, such as `ip netns exec NAME`.
     pub prefix: Vec<OsString>,
-    /// The address it listens on, without a port.
+    /// The address on which the daemon listens, without a port.
     pub host: String,
-    /// Where its store is made, if not beside the others.
+    /// The directory of the daemon's store, if it is not beside the other stores.
     pub store: Option<PathBuf>,
-    /// Further options of it.
+    /// Further options of the daemon.
     pub options: Vec<OsString>,
 }
 
 impl Place {
-    /// A daemon that listens on this address, run under `prefix`.
+    /// Returns a place for a daemon that listens on this address and runs under `prefix`.
     pub fn at(prefix: Vec<OsString>, host: &str) -> Self {
         Place { prefix, host: host.to_owned(), store: None, options: Vec::new() }
     }
 
-    /// This machine, as it is.
+    /// Returns a place on this machine, without a prefix.
     pub fn here() -> Self {
         Place::at(Vec::new(), "127.0.0.1")
     }
@@ -52,11 +52,11 @@ impl Place {
 /// Running daemons; killed when dropped.
 pub struct Cluster {
     daemons: Vec<Daemon>,
-    /// What names on its file system begin with, the slash included.
+    /// The URL of the root directory, with the slash at its end.
     pub url: String,
 }
 
-/// What a daemon prints when it is ready.
+/// The line that a daemon prints when it is ready.
 #[derive(Deserialize)]
 struct Ready {
     url: Option<String>,
@@ -64,8 +64,8 @@ struct Ready {
 }
 
 impl Cluster {
-    /// Makes and starts a cluster in `dir`, which must not exist; with `unix` clients of this machine may come to the
-    /// iods by Unix sockets.
+    /// Makes and starts a cluster in `dir`, which must not exist. With `unix`, clients on this machine may use the Unix
+    /// sockets of the iods.
     pub fn start(weir: &Path, dir: &Path, mgr: &Place, iods: &[Place], unix: bool) -> Outcome<Cluster> {
         fs::create_dir(dir)?;
         let maker = Maker { weir, cluster_file: dir.join("cluster.toml"), log: dir.join("daemons.log") };
@@ -76,12 +76,12 @@ impl Cluster {
         })
     }
 
-    /// The processes of all daemons, the mgr first.
+    /// Returns the process ids of all daemons; the mgr comes first.
     pub fn pids(&self) -> Vec<u32> {
         self.daemons.iter().map(Daemon::pid).collect()
     }
 
-    /// Waits until the daemons do nothing any more: what is left of earlier work must not count for later work.
+    /// Waits until the daemons are idle, so that the rest of earlier work does not count for later work.
     pub fn settle(&self) -> Outcome<()> {
         const LOOK: Duration = Duration::from_millis(300);
         const QUIET: f64 = 0.006;

@@ -1,6 +1,6 @@
-//! Slow links: a network of namespaces around one switch, each node behind a token bucket at both ends of its cable.
+//! Slow links: a network of namespaces around one bridge, where each node has a token bucket at both ends of its link.
 //!
-//! Everything lives in namespaces whose names hold the id of this process: taking those away takes all of it away.
+//! All devices are in namespaces whose names contain the id of this process. The devices vanish with the namespaces.
 
 use crate::Outcome;
 use crate::cluster::Place;
@@ -8,17 +8,17 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-/// Bytes per second of a limited link, in each direction, headers included.
+/// Bytes per second of a limited link in each direction, with the headers of packets.
 pub const RATE: u64 = 25_000_000;
 const PREFIX: &str = "weir-bench-";
 
-/// A network; taken away when dropped.
+/// A network; removed when dropped.
 pub struct Network {
     nodes: u8,
 }
 
 impl Network {
-    /// An empty network; needs root.
+    /// Makes an empty network; this needs root.
     pub fn make() -> Outcome<Network> {
         sweep(|owner| !Path::new("/proc").join(owner.to_string()).exists());
         let network = Network { nodes: 0 };
@@ -29,7 +29,7 @@ impl Network {
         Ok(network)
     }
 
-    /// Adds a node, `limited` to [`RATE`] or not.
+    /// Adds a node; with `limited`, its link has the rate [`RATE`].
     pub fn add(&mut self, limited: bool) -> Outcome<Place> {
         self.nodes += 1;
         let (switch, node, port) =
@@ -42,7 +42,8 @@ impl Network {
         ip(&["-n", &node, "link", "set", "eth0", "up"])?;
         ip(&["-n", &node, "link", "set", "lo", "up"])?;
         if limited {
-            // Room for the largest packet that is handed over whole, and a queue of 50 ms as a switch would have.
+            // The bucket holds the largest segment that the kernel forwards as a whole (GSO). The queue holds 50 ms, as
+            // in a switch.
             let rate = format!("{}bit", RATE * 8);
             let bucket = ["root", "tbf", "rate", &rate, "burst", "128kb", "latency", "50ms"];
             tc(&[&["-n", &switch, "qdisc", "add", "dev", &port], &bucket[..]].concat())?;
@@ -59,12 +60,13 @@ impl Drop for Network {
     }
 }
 
-/// Takes away what this process has made.
+/// Removes the namespaces of this process.
 pub fn sweep_own() {
     sweep(|owner| owner == std::process::id());
 }
 
-/// Takes away the namespaces of those processes; what does not work is said, as nobody can do more.
+/// Removes the namespaces of all processes for which `whose` returns true. Prints failures, because nothing can handle
+/// them.
 fn sweep(whose: impl Fn(u32) -> bool) {
     let Ok(output) = Command::new("ip").args(["netns", "list"]).output() else { return };
     for line in String::from_utf8_lossy(&output.stdout).lines() {

@@ -1,9 +1,9 @@
-//! What the numbers were measured on.
+//! Facts about the machine on which the benchmark runs.
 
 use std::fs;
 use std::path::Path;
 
-/// Names and values, in the order to show them.
+/// Returns names and values of the facts, in the order of the report; `dir` is the directory of the stores.
 pub fn facts(dir: &Path) -> Vec<(String, String)> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let after = |text: &str, key: &str| {
@@ -23,7 +23,7 @@ pub fn facts(dir: &Path) -> Vec<(String, String)> {
     .to_vec()
 }
 
-/// The kind of file system that holds `dir`: that of the longest mount point above it.
+/// Returns the type of the file system that contains `dir`: that of the longest mount point above `dir`.
 fn file_system(mounts: &str, dir: &Path) -> String {
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).filter(|fields| fields.len() > 2);
     let above = fields.filter(|fields| dir.starts_with(fields[1]));

@@ -1,4 +1,4 @@
-//! The experiments of striping: what it costs and what it brings.
+//! The `stripe` benchmark: costs and gains of striping.
 
 mod bare;
 mod bulk;
@@ -55,7 +55,7 @@ struct Cli {
     role: Option<String>,
 }
 
-/// The experiments.
+/// The parts of the benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// CPU seconds per GB of a stream over four iods, against a bare socket
@@ -68,39 +68,39 @@ enum Part {
     D,
 }
 
-/// What this program can be besides the experiments: a part of one in a process of its own.
+/// The roles in which this program starts itself: a server or a client of an experiment in its own process.
 #[derive(Serialize, Deserialize)]
 enum Role {
     /// Serves a new object store in `dir`.
     Iod {
         dir: PathBuf,
     },
-    /// Serves small reads of a file, with nothing that is not necessary.
+    /// The minimal server for small reads of a file ([`bare`]).
     Reads {
         address: String,
         file: PathBuf,
     },
-    /// Serves streams of a file, likewise.
+    /// The minimal server for streams of a file ([`bulk`]).
     Streams {
         address: String,
         file: PathBuf,
     },
-    /// Moves a stream to or from such a server: its address, the local file, the length.
+    /// Sends a stream to the minimal server, or receives one: address of the server, local file, length.
     BarePut(String, Option<PathBuf>, u64),
     BareGet(String, Option<PathBuf>, u64),
-    /// Moves a file into or out of Weir.
+    /// Writes a file to Weir, or reads one.
     Put(mover::Errand),
     Get(mover::Errand),
-    /// Removes a file of Weir.
+    /// Removes a file in Weir.
     Remove(String),
-    /// Makes, looks up and removes files of Weir.
+    /// Creates files in Weir, looks them up, and removes them.
     Names(parts::names::Errand),
 }
 
-/// What a stream took.
+/// The result of a stream.
 #[derive(Serialize, Deserialize)]
 struct Moved {
-    /// From before the first byte until the last one is where it should be, and durable when written.
+    /// Time from before the first byte until the last byte is in the target, and durable if it was written.
     seconds: f64,
 }
 
@@ -110,32 +110,32 @@ impl Moved {
     }
 }
 
-/// What all experiments share.
+/// The settings that all parts share.
 struct Setup {
     rounds: u32,
     quick: bool,
-    /// Where to make stores and files.
+    /// The directory for stores and files.
     dir: PathBuf,
     weir: OnceCell<PathBuf>,
 }
 
-/// Why something did not work.
+/// The error of a function.
 type Failure = Box<dyn Error + Send + Sync>;
-/// What everything here returns.
+/// The result of a function that may fail.
 type Outcome<T> = Result<T, Failure>;
 
 impl Setup {
-    /// The duration, or a tenth of it when only a quick look is wanted.
+    /// Returns the duration, or a tenth of it with `--quick`.
     fn brief(&self, duration: Duration) -> Duration {
         if self.quick { duration / 10 } else { duration }
     }
 
-    /// So many bytes, or a sixteenth of them when only a quick look is wanted.
+    /// Returns the number of bytes, or a sixteenth of it with `--quick`.
     fn amount(&self, bytes: u64) -> u64 {
         if self.quick { bytes / 16 } else { bytes }
     }
 
-    /// The binary under test, built when first asked for.
+    /// Returns the path of the binary under test, which the first call builds.
     fn weir(&self) -> Outcome<PathBuf> {
         match self.weir.get() {
             Some(weir) => Ok(weir.clone()),
@@ -160,7 +160,7 @@ impl Role {
     }
 }
 
-/// Says what a role found out to the process that wants to know.
+/// Prints the result of a role for the process that started it.
 fn tell(found: &impl Serialize) -> Outcome<()> {
     println!("{}", serde_json::to_string(found)?);
     Ok(())
@@ -201,7 +201,7 @@ fn run(cli: Cli) -> Outcome<()> {
     Ok(())
 }
 
-/// Writes the records of a part.
+/// Writes the records of a part to `bench/results/`.
 fn keep(part: Part, draft: &Draft, table: &Table) -> Outcome<()> {
     let shape = |part, unit, better, targets| Shape { part, unit, better, targets };
     let (lower, higher) = (Better::Lower, Better::Higher);
@@ -233,7 +233,7 @@ fn keep(part: Part, draft: &Draft, table: &Table) -> Outcome<()> {
     }
 }
 
-/// On SIGINT and SIGTERM, takes away what would outlive this process; its children the system ends with it.
+/// On SIGINT and SIGTERM, deletes the namespaces and the directory of this process. The kernel kills its children.
 fn tidy_up_when_stopped(dir: PathBuf) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let (mut interrupt, mut terminate) = {
@@ -248,7 +248,7 @@ fn tidy_up_when_stopped(dir: PathBuf) -> Outcome<()> {
             }
         });
         links::sweep_own();
-        // Daemons may still write there; what they add is not worth waiting for.
+        // Daemons may still write to the directory. What they add now may remain.
         let _ = std::fs::remove_dir_all(dir);
         std::process::exit(130);
     });

@@ -1,4 +1,4 @@
-//! A client of Weir in a process of its own: one file in or out, as `weir put` and `weir get` move it.
+//! A Weir client in its own process that writes or reads one file.
 
 use crate::bulk::PIECE;
 use crate::{Moved, Outcome};
@@ -13,18 +13,18 @@ use std::time::Instant;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-/// Full buffers that may wait to be written.
+/// Maximum number of full buffers that wait to be written.
 const AHEAD: usize = 4;
-/// Bytes of one read, and how many reads are under way.
+/// Bytes per read, and number of reads in flight.
 const READ: u64 = 4 * PIECE as u64;
 const READS: usize = 4;
 
-/// What is to be moved.
+/// The file to move.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub struct Errand {
-    /// The file in Weir.
+    /// The URL of the file in Weir.
     pub url: String,
-    /// The file here; memory without it.
+    /// The local file; `None`: constant bytes are written, and read bytes are discarded.
     pub local: Option<PathBuf>,
     /// Its length in bytes.
     pub len: u64,
@@ -32,7 +32,7 @@ pub struct Errand {
     pub checksums: bool,
 }
 
-/// Buffers that are used again.
+/// Pool of buffers for reuse.
 #[derive(Clone, Default)]
 struct Pool(Arc<Mutex<Vec<Box<[u8]>>>>);
 
@@ -63,13 +63,13 @@ impl Drop for Buffer {
     }
 }
 
-/// Mounts the file system that `url` is on.
+/// Mounts the file system of `url`.
 pub async fn mount(url: &str, checksums: bool) -> Outcome<(Mount, Target)> {
     let target = Target::parse(url)?;
     Ok((Mount::connect(&target, Options { checksums, ..Options::default() }).await?, target))
 }
 
-/// Writes the file, durably.
+/// Writes the local file to Weir, durably.
 pub fn put(errand: &Errand) -> Outcome<Moved> {
     Runtime::new()?.block_on(async {
         let (mount, target) = mount(&errand.url, errand.checksums).await?;
@@ -99,14 +99,14 @@ fn read_all(source: Option<&File>, len: u64, send: &mpsc::Sender<(u64, Bytes)>) 
             source.read_exact_at(&mut buffer.memory[..buffer.len], at)?;
         }
         if send.blocking_send((at, Bytes::from_owner(buffer))).is_err() {
-            // The writer has failed and tells why.
+            // The writer has failed, and returns the error.
             return Ok(());
         }
     }
     Ok(())
 }
 
-/// Reads the file.
+/// Reads the file from Weir.
 pub fn get(errand: &Errand) -> Outcome<Moved> {
     Runtime::new()?.block_on(async {
         let (mount, target) = mount(&errand.url, errand.checksums).await?;
@@ -140,7 +140,7 @@ pub fn get(errand: &Errand) -> Outcome<Moved> {
     })
 }
 
-/// Removes the file.
+/// Removes a file in Weir.
 pub fn remove(url: &str) -> Outcome<()> {
     Runtime::new()?.block_on(async {
         let (mount, target) = mount(url, true).await?;

@@ -1,4 +1,4 @@
-//! A blocking client of the native data program, one request at a time, that costs as little as it can.
+//! A blocking client of the native protocol of iods, with one request in flight and minimal CPU time.
 
 use crate::Outcome;
 use crate::parts::small::Reads;
@@ -17,24 +17,24 @@ use wire::rpc::record::mark;
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
 use xdr::{Reader as Input, Segments, Writer, Xdr};
 
-/// The file system of the store that is read.
+/// The file system id of the store.
 pub const FSID: Fsid = Fsid(*b"bench of stripes");
-/// The object that is read.
+/// The only object of the store.
 pub const OBJECT: FileId = FileId(7);
 const SESSION: u64 = 1;
-/// Whose connections those of the tests are.
+/// The owner and the incarnation of the connections.
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 const MARK: usize = 4;
-/// How long tickets and capabilities hold, in seconds.
+/// Lifetime of tickets and capabilities in seconds.
 const VALID: u64 = 86_400;
 
-/// Where things are in a READ of one extent, from the end of the record.
+/// Length of the extent, which is the end of the record of a READ with one extent.
 const EXTENT: usize = 12;
 
 /// The identity of the iod.
 pub const IOD: IodId = IodId(*b"iod of the bench");
 
-/// The secret of the cluster that consists of one iod.
+/// Returns the secret of the cluster, which has one iod.
 pub fn key() -> Key {
     Key::new([0x5a; 32])
 }
@@ -48,14 +48,14 @@ pub struct Client {
     stream: Box<dyn Stream>,
     checksums: bool,
     cap: Capability,
-    /// A READ of one extent, of which only transaction id and extent change.
+    /// The record of a READ with one extent. Each read replaces only its transaction id and its extent.
     request: Vec<u8>,
     reply: Vec<u8>,
     xid: u32,
 }
 
 impl Client {
-    /// Connects and says HELLO.
+    /// Connects and creates a session (HELLO and PROVE).
     pub fn new(address: &str, checksums: bool) -> Outcome<Client> {
         let expires = expires();
         let rights = Rights::READ | Rights::WRITE;
@@ -85,7 +85,7 @@ impl Client {
         Ok(())
     }
 
-    /// Makes what was written durable.
+    /// Makes earlier writes durable (COMMIT).
     pub fn commit(&mut self) -> Outcome<()> {
         let args = ObjectArgs { cap: self.cap.clone() };
         self.call::<CommitReply>(Procedure::Commit, &args).map(drop)
@@ -98,7 +98,7 @@ impl Client {
         self.decode(len)
     }
 
-    /// Receives a record, all of it; answers its length without the mark.
+    /// Receives a whole record; returns its length without the record mark.
     fn receive(&mut self) -> Outcome<usize> {
         let (mut have, mut need) = (0, MARK);
         while have < need {
@@ -123,9 +123,9 @@ impl Client {
         }
     }
 
-    /// Where the data of a reply to a READ of one extent of data begin, `None` when it is anything else.
+    /// Returns the position of the data in the reply to a READ; `None` if the reply is not one piece of valid data.
     fn simple(&self, len: usize) -> Option<usize> {
-        // RPC header, status, size, one piece, length of the data: 24 + 4 + 8 + 4 + 12 + 4 bytes.
+        // RPC header, status, size, number of pieces, the piece, length of the data: 24 + 4 + 8 + 4 + 12 + 4 bytes.
         const HEAD: usize = 56;
         let body = self.reply.get(MARK..MARK + len)?;
         let word = |at: usize| Some(u32::from_be_bytes(body.get(at..at + 4)?.try_into().ok()?));

@@ -1,4 +1,4 @@
-//! Child processes: started so that none outlives this one, and their CPU time.
+//! Child processes that never outlive this process, and their CPU time.
 
 use crate::Outcome;
 use serde::Serialize;
@@ -8,13 +8,14 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// A server in a process of its own; killed when dropped, and by the system when this process ends in any other way.
+/// A server in its own process. Dropping it kills the process; if this process ends without dropping it, the kernel
+/// does.
 pub struct Daemon {
     child: Child,
 }
 
 impl Daemon {
-    /// Starts it.
+    /// Starts the server.
     pub fn start(command: &mut Command) -> Outcome<Daemon> {
         tied(command);
         let name = command.get_program().to_owned();
@@ -22,7 +23,7 @@ impl Daemon {
         Ok(Daemon { child })
     }
 
-    /// Starts it and waits for the line in which it says where it is to be found.
+    /// Starts the server and waits for its first line of output, which contains its address.
     pub fn announced(mut command: Command) -> Outcome<(Daemon, String)> {
         let name = command.get_program().to_owned();
         let mut daemon = Daemon::start(command.stdout(Stdio::piped()))?;
@@ -36,12 +37,12 @@ impl Daemon {
         }
     }
 
-    /// [`Daemon::announced`] of this program in one of its roles.
+    /// As [`Daemon::announced`], with this program in one of its roles.
     pub fn in_role(prefix: &[OsString], role: &impl Serialize) -> Outcome<(Daemon, String)> {
         Daemon::announced(this(prefix, role)?)
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -49,13 +50,13 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // One that has ended by itself needs no killing, and nothing is to be learned from how it ended.
+        // Errors mean that the process has ended by itself, and its exit status is not needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// This program in one of its roles, run under `prefix`.
+/// Returns a command that starts this program in one of its roles, run by `prefix`.
 fn this(prefix: &[OsString], role: &impl Serialize) -> Outcome<Command> {
     let own = std::env::current_exe()?.into_os_string();
     let mut words = prefix.iter().cloned().chain([own, "--role".into(), serde_json::to_string(role)?.into()]);
@@ -64,7 +65,7 @@ fn this(prefix: &[OsString], role: &impl Serialize) -> Outcome<Command> {
     Ok(command)
 }
 
-/// Makes the system kill the command's process when this thread ends.
+/// Makes the kernel kill the command's process when this thread ends.
 fn tied(command: &mut Command) {
     let tie = || {
         // SAFETY: a plain system call, allowed between fork and exec.
@@ -75,7 +76,7 @@ fn tied(command: &mut Command) {
     unsafe { command.pre_exec(tie) };
 }
 
-/// Runs a command to its end; answers what it printed and its user and system seconds.
+/// Runs a command to its end; returns its output and its CPU seconds (user and system).
 pub fn run(mut command: Command) -> Outcome<(String, f64)> {
     tied(&mut command);
     let name = command.get_program().to_owned();
@@ -86,12 +87,12 @@ pub fn run(mut command: Command) -> Outcome<(String, f64)> {
         pipe.read_to_string(&mut output)?;
     }
     let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
-    // SAFETY: waits for a child that nobody else waits for, into two values of this frame.
+    // SAFETY: the call waits for a child for which no other code waits, and writes to two values of this frame.
     let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, usage.as_mut_ptr()) };
     if waited < 0 {
         return Err(std::io::Error::last_os_error().into());
     }
-    // SAFETY: zeroed is a valid value, and the call has filled it in.
+    // SAFETY: a zeroed `rusage` is valid, and the call has filled it in.
     let usage = unsafe { usage.assume_init() };
     if status != 0 {
         return Err(format!("{command:?} failed (wait status {status})").into());
@@ -100,30 +101,30 @@ pub fn run(mut command: Command) -> Outcome<(String, f64)> {
     Ok((output, seconds(usage.ru_utime) + seconds(usage.ru_stime)))
 }
 
-/// Runs this program in one of its roles to its end; answers what it found out and its user and system seconds.
+/// Runs this program in one of its roles to its end; returns its result and its CPU seconds (user and system).
 pub fn run_role<T: DeserializeOwned>(prefix: &[OsString], role: &impl Serialize) -> Outcome<(T, f64)> {
     let (output, cpu) = run(this(prefix, role)?)?;
     Ok((serde_json::from_str(&output).map_err(|e| format!("{e} in {output:?}"))?, cpu))
 }
 
-/// User and system seconds of a process so far, ended threads included, to the nanosecond.
+/// Returns the CPU seconds (user and system) of a process so far, with nanosecond resolution, including ended threads.
 pub fn cpu_of(pid: u32) -> Outcome<f64> {
-    // The clock of a process, all threads, as `clock_getcpuclockid` makes it.
+    // The CPU clock of the process counts all its threads.
     let mut clock = 0;
-    // SAFETY: writes a clock id into a value of this frame.
+    // SAFETY: the call writes a clock id into a value of this frame.
     let failed = unsafe { libc::clock_getcpuclockid(pid as libc::pid_t, &mut clock) };
     if failed != 0 {
         return Err(std::io::Error::from_raw_os_error(failed).into());
     }
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes a time into a value of this frame.
+    // SAFETY: the call writes a time into a value of this frame.
     if unsafe { libc::clock_gettime(clock, &mut time) } != 0 {
         return Err(std::io::Error::last_os_error().into());
     }
     Ok(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9)
 }
 
-/// CPU seconds of several processes together.
+/// Returns the sum of the CPU seconds of several processes.
 pub fn cpu_of_all(pids: &[u32]) -> Outcome<f64> {
     pids.iter().try_fold(0.0, |sum, pid| Ok(sum + cpu_of(*pid)?))
 }

@@ -1,30 +1,30 @@
-//! Tables as records in `bench/results/`.
+//! Conversion of tables to the records in `bench/results/`.
 
 use crate::report::{Bound, Number, Table};
 use record::{Better, Cell, Draft, Failure, Kind, Record};
 
-/// What a record of a table is about.
+/// The properties of a record that its table does not contain.
 pub struct Shape<'a> {
     /// The part of the benchmark.
     pub part: &'a str,
     /// The unit of the cells.
     pub unit: &'a str,
-    /// Which numbers are better.
+    /// Whether lower or higher numbers are better.
     pub better: Better,
-    /// The record has the targets whose names contain this.
+    /// The record gets the targets whose names contain this text.
     pub targets: &'a str,
 }
 
 /// A row of a table that is the floor of other rows.
 pub struct FloorRow<'a> {
-    /// How its name begins.
+    /// The beginning of its name.
     pub begins: &'a str,
-    /// How the names of the rows begin that it is no floor for; empty when there are none.
+    /// The beginning of the names of rows to which this floor does not apply; empty if it applies to all rows.
     pub not_for: &'a str,
 }
 
-/// The record of some columns of a table. The first cell of the floor row becomes a column; other rows whose names
-/// begin with `floor` are left out.
+/// Returns the record of some columns of a table. The cell of the floor row in the first of these columns becomes a
+/// column of its own. All rows whose names begin with `floor` are left out.
 pub fn columns(
     draft: &Draft,
     table: &Table,
@@ -53,9 +53,8 @@ pub fn columns(
     Ok(record)
 }
 
-/// The record of one column of a table whose rows are called by what was done and the side that did it, with
-/// `separator` between both. Each side becomes a column; `floor` is the side that is the floor, `extra` are sides that
-/// are not drawn.
+/// Returns the record of one column of a table. The name of each row is an operation, `separator`, and a side. Each
+/// side becomes a column. `floor` is the side that is the floor; the sides in `extra` are not drawn.
 pub fn sides(
     draft: &Draft,
     table: &Table,

@@ -1,76 +1,76 @@
-//! Numbers with their spread, as tables for people and as JSON.
+//! The report of a benchmark: tables of medians with their spread, as text and as JSON.
 
 use serde::Serialize;
 use std::fmt;
 
-/// Everything measured in one run.
+/// The report of one run.
 #[derive(Serialize, Default)]
 pub struct Report {
-    /// What it was measured on, as name and value.
+    /// Facts about the machine, as name and value.
     pub machine: Vec<(String, String)>,
     /// The tables, in the order of the parts.
     pub tables: Vec<Table>,
 }
 
-/// What one part found.
+/// The results of one part of the benchmark.
 #[derive(Serialize)]
 pub struct Table {
-    /// What it is.
+    /// The title.
     pub title: String,
-    /// What the columns are.
+    /// The names of the columns.
     pub columns: Vec<String>,
-    /// One line each: a name and its numbers.
+    /// The rows, each with a name and its numbers.
     pub rows: Vec<Row>,
-    /// What was found against what is wanted.
+    /// The targets, with the numbers found.
     pub targets: Vec<Target>,
-    /// What one should know to read it.
+    /// Remarks below the table for its readers.
     pub notes: Vec<String>,
 }
 
-/// A line of a table.
+/// A row of a table.
 #[derive(Serialize)]
 pub struct Row {
-    /// What was measured.
+    /// The name of the measured case.
     pub name: String,
-    /// A number for each column; none where a column does not apply.
+    /// A number for each column; `None` where a column does not apply.
     pub cells: Vec<Option<Number>>,
 }
 
-/// A median over the rounds, with the lowest and the highest.
+/// The median of the values of all rounds, with the lowest and the highest.
 #[derive(Serialize, Clone, Copy, PartialEq, Debug)]
 pub struct Number {
-    /// The one in the middle.
+    /// The median.
     pub median: f64,
-    /// The lowest.
+    /// The lowest value.
     pub low: f64,
-    /// The highest.
+    /// The highest value.
     pub high: f64,
 }
 
-/// What is wanted of a number.
+/// The bound of a target.
 #[derive(Serialize, Clone, Copy, PartialEq, Debug)]
 pub enum Bound {
-    /// It should reach this.
+    /// The median must be at least this.
     AtLeast(f64),
-    /// It should not exceed this.
+    /// The median must be at most this.
     AtMost(f64),
 }
 
-/// Whether a target was met in this run.
+/// A target, and whether this run met it.
 #[derive(Serialize)]
 pub struct Target {
-    /// What it is about.
+    /// The name of the quantity.
     pub what: String,
-    /// What is wanted.
+    /// The bound for the median.
     pub bound: Bound,
-    /// What was found; the median decides.
+    /// The number found; its median decides.
     pub found: Number,
-    /// Whether it was met.
+    /// Whether the median meets the bound.
     pub met: bool,
 }
 
 impl Number {
-    /// Of the values of all rounds, `None` when there are none.
+    /// Returns the number for the values of all rounds; `None` without values.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -84,24 +84,24 @@ impl Number {
     }
 }
 
-/// The quotients of two measurements, round by round.
+/// Returns the quotients of two measurements for each round.
 pub fn ratios(of: &[f64], to: &[f64]) -> Vec<f64> {
     of.iter().zip(to).map(|(a, b)| a / b).collect()
 }
 
 impl Table {
-    /// An empty table.
+    /// Returns an empty table.
     pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
         let columns = columns.iter().map(|c| c.to_string()).collect();
         Table { title: title.into(), columns, rows: Vec::new(), targets: Vec::new(), notes: Vec::new() }
     }
 
-    /// Adds a line; `rounds` holds for each column the values of all rounds.
+    /// Adds a row; `rounds` has the values of all rounds for each column.
     pub fn row(&mut self, name: impl Into<String>, rounds: &[Vec<f64>]) {
         self.rows.push(Row { name: name.into(), cells: rounds.iter().map(|values| Number::of(values)).collect() });
     }
 
-    /// Adds a target, with the number of every round; none are as good as not measured.
+    /// Adds a target; `rounds` has the value of each round. Without values, adds nothing.
     pub fn target(&mut self, what: impl Into<String>, bound: Bound, rounds: &[f64]) {
         let Some(found) = Number::of(rounds) else { return };
         let met = match bound {

@@ -1,4 +1,4 @@
-//! Sockets of either kind, set as Weir sets its own.
+//! TCP and Unix sockets with the same options as Weir's sockets.
 
 use crate::Outcome;
 use std::io::{Read, Write};
@@ -7,19 +7,19 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::thread;
 
-/// A connection.
+/// A connection of either kind.
 pub trait Stream: Read + Write + Send {}
 impl Stream for TcpStream {}
 impl Stream for UnixStream {}
 
 fn tcp(stream: TcpStream) -> Outcome<Box<dyn Stream>> {
     stream.set_nodelay(true)?;
-    // Not on every kernel; an iod goes on without it as well.
+    // Not every kernel has this algorithm. An iod, too, continues without it.
     let _ = rustix::net::sockopt::set_tcp_congestion(&stream, "cubic");
     Ok(Box::new(stream))
 }
 
-/// Connects to `host:port`, or to a Unix socket when `address` begins with a slash.
+/// Connects to `host:port`, or to a Unix socket if `address` begins with a slash.
 pub fn connect(address: &str) -> Outcome<Box<dyn Stream>> {
     match address.starts_with('/') {
         true => Ok(Box::new(UnixStream::connect(PathBuf::from(address))?)),
@@ -27,7 +27,8 @@ pub fn connect(address: &str) -> Outcome<Box<dyn Stream>> {
     }
 }
 
-/// Listens at `address`, prints where that is, and gives each connection a thread that runs `answer`; never returns.
+/// Listens at `address`, prints the actual address, and runs `answer` in a thread for each connection. Never returns
+/// unless it fails.
 pub fn serve(address: &str, answer: impl Fn(Box<dyn Stream>) -> Outcome<()> + Copy + Send + 'static) -> Outcome<()> {
     let spawn = |stream: Box<dyn Stream>| {
         thread::spawn(move || {

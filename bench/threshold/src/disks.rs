@@ -1,7 +1,8 @@
-//! Slow disks: file systems on loop devices over files that take their time.
+//! Slow disks: file systems on loop devices over files with simulated latency ([`spindle`]).
 //!
-//! What the kernel writes out later nobody would wait for. So these file systems write everything at once (`-o sync`, no journal), as
-//! disks without a cache behind O_DSYNC would: what makes a file longer costs two writes, of the bytes and of the inode. All lies in memory.
+//! No program would wait for what the kernel writes back later. So the file systems write everything at once (`-o
+//! sync`, no journal), like O_DSYNC on disks without a cache. A write that extends a file costs two disk writes: the
+//! bytes and the inode. All files are in memory.
 
 use crate::{Outcome, spindle};
 use std::fs;
@@ -11,14 +12,14 @@ use std::process::Command;
 const PREFIX: &str = "weir-disks-";
 const MEMORY: &str = "/dev/shm";
 
-/// Disks; taken away when dropped.
+/// A set of disks; deleted when dropped.
 pub struct Disks {
     room: PathBuf,
     made: usize,
 }
 
 impl Disks {
-    /// None yet; needs root.
+    /// Returns an empty set. Needs root. Deletes disks of processes that have ended.
     pub fn new() -> Outcome<Disks> {
         sweep(|owner| !Path::new("/proc").join(owner.to_string()).exists());
         let room = Path::new(MEMORY).join(format!("{PREFIX}{}", std::process::id()));
@@ -26,14 +27,14 @@ impl Disks {
         Ok(Disks { room, made: 0 })
     }
 
-    /// A directory that no disk holds up.
+    /// Makes a directory in memory, without a slow disk.
     pub fn memory(&self, name: &str) -> Outcome<PathBuf> {
         let dir = self.room.join(name);
         fs::create_dir(&dir)?;
         Ok(dir)
     }
 
-    /// One more, which holds so many bytes and writes everything `at_once` or when it is synced; where it is mounted.
+    /// Adds a disk of `size` bytes, which writes everything `at_once` or at a sync. Returns its mount point.
     pub fn add(&mut self, size: u64, at_once: bool) -> Outcome<PathBuf> {
         let name = self.made.to_string();
         self.made += 1;
@@ -56,12 +57,12 @@ impl Drop for Disks {
     }
 }
 
-/// Takes away what this process has made.
+/// Deletes the disks of this process.
 pub fn sweep_own() {
     sweep(|owner| owner == std::process::id());
 }
 
-/// Takes away the disks of those processes; what does not work is said, as nobody can do more.
+/// Deletes the disks of the processes for which `whose` returns true. Failures are only printed.
 fn sweep(whose: impl Fn(u32) -> bool) {
     let Ok(entries) = fs::read_dir(MEMORY) else { return };
     for room in entries.flatten().map(|entry| entry.path()) {
@@ -81,11 +82,11 @@ fn take_away(room: &Path) -> Outcome<()> {
         if !image.exists() {
             break;
         }
-        // One that was not made to its end is not mounted, or has no device.
+        // A disk whose creation failed may have no mount or no device.
         if dir.exists() {
             let _ = run(Command::new("umount").arg(dir));
         }
-        // Not asked for by the file: who served it may be dead.
+        // Do not look the device up by its file, because the process that serves the file may have ended.
         let devices = run(Command::new("losetup").args(["--list", "--noheadings", "--output", "NAME,BACK-FILE"]))?;
         let file = slow.to_string_lossy();
         for device in devices.lines().filter_map(|line| line.split_once(' ').filter(|(_, of)| of.trim() == file)) {
@@ -96,7 +97,7 @@ fn take_away(room: &Path) -> Outcome<()> {
     Ok(fs::remove_dir_all(room)?)
 }
 
-/// Runs a program to its end; what it printed.
+/// Runs a program to its end; returns its output.
 pub fn run(command: &mut Command) -> Outcome<String> {
     let output = command.output().map_err(|e| format!("{}: {e}", command.get_program().display()))?;
     if !output.status.success() {

@@ -12,7 +12,7 @@ use crate::rig::Rig;
 use crate::sheet::Sheet;
 use crate::{Experiment, Outcome, Setup};
 
-/// Runs one.
+/// Runs one experiment and adds its tables to the report.
 pub fn run(which: Experiment, setup: &Setup, rig: &Rig, sheet: &mut Sheet, report: &mut Report) -> Outcome<()> {
     let table = match which {
         Experiment::E1 => sweep::run(sweep::Kind::One, setup, rig, sheet)?,

@@ -1,5 +1,5 @@
-//! The experiments of the write threshold, after Hildebrand, Ward and Honeyman, "Large files, small writes, and pNFS" (2006), and
-//! Hildebrand and Honeyman, "Direct-pNFS" and pluggable layouts (2007), on emulated disks and links.
+//! The `threshold` benchmark: the experiments of Hildebrand, Ward and Honeyman, "Large files, small writes, and pNFS"
+//! (2006), and of Hildebrand and Honeyman, "Direct-pNFS" and pluggable layouts (2007), on emulated disks and links.
 
 #[path = "../../stripe/src/cluster.rs"]
 #[allow(dead_code)]
@@ -38,8 +38,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Small and large writes through the mgr and straight to the iods, on slow disks and links
 ///
-/// All ways take turns. Needs root: disks are loop devices over files that take their time, links are namespaces with token buckets. Nothing
-/// fails when a bound is missed: the tables say so.
+/// All thresholds take turns. Needs root: the disks are loop devices over files with simulated latency, the links are
+/// namespaces with token buckets. A missed bound is only reported in the tables.
 #[derive(Parser)]
 #[command(name = "threshold", max_term_width = 100)]
 struct Cli {
@@ -90,21 +90,21 @@ enum Experiment {
     E24,
 }
 
-/// What all experiments share.
+/// The settings that all experiments share.
 pub struct Setup {
     rounds: u32,
     quick: bool,
     /// The binary under test.
     weir: PathBuf,
-    /// Where to make stores and traces.
+    /// The directory for stores and traces.
     room: PathBuf,
-    /// Where results go.
+    /// The directory for results.
     out: PathBuf,
 }
 
-/// Why something did not work.
+/// The error of a function.
 type Failure = Box<dyn Error + Send + Sync>;
-/// What everything here returns.
+/// The result of a function that may fail.
 type Outcome<T> = Result<T, Failure>;
 
 fn run(cli: Cli) -> Outcome<()> {
@@ -141,7 +141,7 @@ fn run(cli: Cli) -> Outcome<()> {
         if let Some(draft) = &draft {
             report.tables[before..].iter().try_for_each(|table| keep(*experiment, draft, table))?;
         }
-        // At once: who stops the rest has these.
+        // Print now, so that these tables are not lost if the user stops the rest.
         if !cli.json {
             report.tables[before..].iter().for_each(|table| print!("{table}"));
         }
@@ -154,7 +154,7 @@ fn run(cli: Cli) -> Outcome<()> {
     Ok(())
 }
 
-/// Writes the record of a table.
+/// Writes the record of a table to `bench/results/`.
 fn keep(experiment: Experiment, draft: &Draft, table: &Table) -> Outcome<()> {
     let name = experiment.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
     let part = if table.title.contains("postmark") { format!("{name}-postmark") } else { name };
@@ -174,7 +174,7 @@ fn keep(experiment: Experiment, draft: &Draft, table: &Table) -> Outcome<()> {
     draft.write(recording::columns(draft, table, &shape, &columns, None)?)
 }
 
-/// On SIGINT and SIGTERM, takes away what would outlive this process; its children the system ends with it.
+/// On SIGINT and SIGTERM, deletes the namespaces and the directory of this process. The kernel kills its children.
 fn tidy_up_when_stopped(dir: PathBuf) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let (mut interrupt, mut terminate) = {
@@ -188,7 +188,7 @@ fn tidy_up_when_stopped(dir: PathBuf) -> Outcome<()> {
                 _ = terminate.recv() => {}
             }
         });
-        // The daemons still have the disks; the next run takes those away.
+        // The daemons still use the disks; the next run deletes them.
         links::sweep_own();
         let _ = fs::remove_dir_all(dir);
         std::process::exit(130);

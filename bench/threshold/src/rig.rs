@@ -1,4 +1,4 @@
-//! What the experiments run on: an mgr and eight iods behind slow links, the iods on slow disks, and clients beside them.
+//! The cluster of the experiments: an mgr and eight iods behind slow links, the iods on slow disks, and clients.
 
 use crate::cluster::{Cluster, Place};
 use crate::disks::Disks;
@@ -14,31 +14,31 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Iods, and bytes that each disk holds.
+/// Number of iods, and size of each disk in bytes.
 pub const IODS: usize = 8;
 const DISK: u64 = 400 << 20;
 const STRIPE_UNIT: &str = "64K";
 const CPU: &str = "/sys/fs/cgroup/cpu";
 
-/// Everything; what was started first goes last.
+/// All parts of the cluster. They are dropped in the order of the fields: what was started first is dropped last.
 pub struct Rig {
     weir: PathBuf,
     gathering: Cluster,
     plain: Cluster,
-    /// What clients are run under.
+    /// The command that runs the measured clients in their namespace.
     client: Vec<OsString>,
-    /// The same for somebody else's.
+    /// The command that runs the clients which only load the mgr, in another namespace.
     other: Vec<OsString>,
-    /// A slow disk of nobody, which writes when it is synced.
+    /// A slow disk without an iod, for comparison; it writes at a sync.
     pub local: PathBuf,
     mgr_cpu: Group,
-    /// Where traces are kept.
+    /// The directory for traces.
     pub room: PathBuf,
     _disks: Disks,
     _network: Network,
 }
 
-/// What a replay told.
+/// The results of a replay.
 #[derive(Deserialize)]
 pub struct Run {
     pub seconds: f64,
@@ -51,10 +51,10 @@ pub struct Run {
     pub write_thresholds: Vec<u64>,
     clients: u64,
     latencies: Vec<Latency>,
-    /// WRITE requests that the iods had.
+    /// WRITE requests that the iods executed.
     #[serde(skip)]
     pub iod_writes: u64,
-    /// Processor seconds of the daemons over those of the machine meanwhile.
+    /// CPU seconds of the daemons, as a share of all CPU seconds of the machine in this time.
     #[serde(skip)]
     pub busy: f64,
 }
@@ -75,12 +75,12 @@ pub struct Counters {
 }
 
 impl Run {
-    /// Bytes a second.
+    /// Returns the bytes per second.
     pub fn rate(&self) -> f64 {
         (self.written_bytes + self.read_bytes) as f64 / self.seconds
     }
 
-    /// Bytes a second of writes of `size` bytes that were timed, by the time that writes and fsyncs took.
+    /// Returns the bytes per second of the timed writes of `size` bytes, over the time of writes and fsyncs.
     pub fn write_rate(&self, size: u64) -> f64 {
         let writes = |latency: &&Latency| latency.operation == "write" && latency.up_to == size.next_power_of_two();
         let count: u64 = self.latencies.iter().filter(writes).map(|latency| latency.count).sum();
@@ -89,28 +89,28 @@ impl Run {
         (count * size) as f64 / (micros / 1e6 / self.clients as f64)
     }
 
-    /// RPCs of all kinds.
+    /// Returns the number of all RPCs.
     pub fn rpcs(&self) -> u64 {
         self.counters.rpcs.values().sum()
     }
 }
 
-/// Where a client does its work.
+/// The file system on which a client works.
 #[derive(Clone, Copy)]
 pub enum On<'a> {
-    /// In the file system, by the client core.
+    /// The file system whose mgr gathers, through the client core.
     Weir,
-    /// In the one whose mgr does not gather.
+    /// The file system whose mgr does not gather, through the client core.
     Plain,
-    /// In a directory.
+    /// A local directory or a mount.
     Dir(&'a Path),
 }
 
-/// A cgroup for processor time; taken away when dropped.
+/// A cgroup that limits CPU time; deleted when dropped.
 struct Group(PathBuf);
 
 impl Group {
-    /// One for this process; those of processes that are gone are taken away.
+    /// Makes a cgroup for this process. Deletes cgroups of processes that have ended.
     fn make() -> Outcome<Group> {
         const PREFIX: &str = "weir-cpu-";
         for entry in fs::read_dir(CPU)?.flatten() {
@@ -125,7 +125,7 @@ impl Group {
     }
 }
 
-/// What to run a program under so that it belongs to a cgroup from its beginning.
+/// Returns a command that joins the cgroup and then executes a program.
 fn inside(group: &Path) -> Vec<OsString> {
     let script = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
     vec!["sh".into(), "-c".into(), script.into(), group.into()]
@@ -157,13 +157,14 @@ impl Rig {
             iods.iter().map(on).collect()
         };
         let weir = setup.weir.clone();
-        // In memory: this is not about how long the mgr's disk takes, least of all one that others of this machine use.
+        // The mgr's store is in memory: these experiments do not measure the mgr's disk, and other programs may use the
+        // disks of this machine.
         mgr.store = Some(disks.memory("mgr-a")?);
         let gathering = Cluster::start(&weir, &setup.room.join("a"), &mgr, &stores("a"), false)?;
         mgr.store = Some(disks.memory("mgr-b")?);
         mgr.options = ["--gather-delay-ms", "0"].map(OsString::from).to_vec();
         let plain = Cluster::start(&weir, &setup.room.join("b"), &mgr, &stores("b"), false)?;
-        // Not "ip netns exec": what is mounted under it nobody else sees.
+        // Do not use "ip netns exec": it makes a mount namespace, so other processes would not see the mounts.
         let enter = |place: Place| -> Vec<OsString> {
             let name = place.prefix.last().cloned().unwrap_or_default();
             let mut net = OsString::from("--net=/run/netns/");
@@ -196,7 +197,7 @@ impl Rig {
         command
     }
 
-    /// As [`Rig::replay`], and counts the writes of the iods.
+    /// As [`Rig::replay`], and counts the WRITE requests of the iods.
     pub fn counted(&self, on: On<'_>, words: &[&str]) -> Outcome<Run> {
         let before = self.iod_writes(on)?;
         let mut run = self.replay(on, words)?;
@@ -204,7 +205,7 @@ impl Rig {
         Ok(run)
     }
 
-    /// Replays a trace.
+    /// Replays a trace once the cluster is idle.
     pub fn replay(&self, on: On<'_>, words: &[&str]) -> Outcome<Run> {
         self.rest(on)?;
         let cluster = if matches!(on, On::Plain) { &self.plain } else { &self.gathering };
@@ -223,13 +224,13 @@ impl Rig {
         Ok(run)
     }
 
-    /// Runs any command of ours and reads what it prints.
+    /// Runs a `weir` command on the client and parses its output.
     pub fn told(&self, words: &[&str]) -> Outcome<Value> {
         let (text, _) = process::run(self.command(&self.client, words))?;
         Ok(serde_json::from_str(&text).map_err(|e| format!("{e} in {text:?}"))?)
     }
 
-    /// The file system.
+    /// Returns the URL of the file system whose mgr gathers.
     pub fn weir_url(&self) -> &str {
         &self.gathering.url
     }
@@ -239,7 +240,8 @@ impl Rig {
         self.told(&["status", "--json", self.url(on)?])
     }
 
-    /// WRITE requests of the iods so far. The mgr asks them for their counts now and then: waits until each has told new ones.
+    /// Returns the number of WRITE requests of the iods so far. The mgr polls the iods for their counters, so this
+    /// waits until each iod has reported new ones.
     fn iod_writes(&self, on: On<'_>) -> Outcome<u64> {
         let counts = |name: &str| -> Outcome<Vec<u64>> {
             let status = self.status(on)?;
@@ -248,7 +250,7 @@ impl Rig {
             Ok(of_iods.filter_map(|group| group["values"][name].as_u64()).collect())
         };
         let (old, start) = (counts("requests.stats")?, Instant::now());
-        // The one that is under way may have been counted before.
+        // The iod may have read its counters for the poll in flight before this call, so wait for two polls.
         while counts("requests.stats")?.iter().zip(&old).any(|(new, old)| *new < old + 2) {
             if start.elapsed() > Duration::from_secs(60) {
                 return Err("the iods do not tell their counts".into());
@@ -258,7 +260,7 @@ impl Rig {
         Ok(counts("requests.write")?.iter().sum())
     }
 
-    /// Waits until what was removed is gone from the disks.
+    /// Waits until the objects of removed files are deleted from the disks.
     fn rest(&self, on: On<'_>) -> Outcome<()> {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(60) {
@@ -273,13 +275,13 @@ impl Rig {
         Err("the iods do not come to rest".into())
     }
 
-    /// Lets the mgr have this share of a processor, all of it without one.
+    /// Limits the mgr to this share of one processor; `None` removes the limit.
     pub fn hold_mgr_to(&self, share: Option<f64>) -> Outcome<()> {
         let quota = share.map_or(-1, |share| (share * 100_000.0) as i64);
         Ok(fs::write(self.mgr_cpu.0.join("cpu.cfs_quota_us"), quota.to_string())?)
     }
 
-    /// Others who read through the mgr without end, until dropped: that takes its link and its processor, but nothing of the disks.
+    /// Starts clients that read through the mgr until dropped. They load its link and its processor, but not the disks.
     pub fn storm(&self) -> Outcome<Daemon> {
         let before = self.proxied()?;
         let words = ["replay", "--generate", "random", "--read", "--fill", "--size", "4M", "--request", "256K"];
@@ -296,14 +298,14 @@ impl Rig {
         Ok(storm)
     }
 
-    /// Reads through the mgr so far.
+    /// Returns the number of reads on the mgr path so far.
     fn proxied(&self) -> Outcome<u64> {
         let status = self.status(On::Weir)?;
         let counters = status.as_array().into_iter().flatten().find(|group| group["group"] == "counters");
         Ok(counters.and_then(|counters| counters["values"]["proxy_reads"].as_u64()).unwrap_or(0))
     }
 
-    /// Mounts the file system in a new directory until dropped.
+    /// Mounts the file system in a new directory until the result is dropped.
     pub fn mount(&self, name: &str, options: &str) -> Outcome<Mounted> {
         let dir = self.room.join(name);
         fs::create_dir_all(&dir)?;
@@ -322,7 +324,7 @@ pub struct Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // The process that serves it ends by that.
+        // The unmount also ends the process that serves the mount.
         if let Err(error) = crate::disks::run(Command::new("umount").arg(&self.dir)) {
             eprintln!("threshold: {error}");
         }

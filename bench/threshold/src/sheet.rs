@@ -1,16 +1,16 @@
-//! All numbers as comma-separated values.
+//! All results as comma-separated values (CSV).
 
 use crate::rig::Run;
 use std::fmt::Write;
 
-/// What every run took, line by line.
+/// The results of every run, one run per line.
 #[derive(Default)]
 pub struct Sheet {
     lines: String,
 }
 
 impl Sheet {
-    /// One run of an experiment: what it was a run of, by which way, how long its requests were, and the round.
+    /// Adds a run: experiment, threshold or access method, length of the requests, round, and results.
     pub fn add(&mut self, experiment: &str, way: &str, bytes: u64, round: u32, run: &Run) {
         let _ = writeln!(
             self.lines,
@@ -27,7 +27,7 @@ impl Sheet {
         );
     }
 
-    /// The whole of it.
+    /// Returns the CSV text with its header line.
     pub fn text(&self) -> String {
         let head = "experiment,way,request_bytes,round,seconds,operations,bytes,bytes_straight,bytes_via_mgr,client_rpcs,iod_writes,daemons_cpu,threshold_at_end";
         format!("{head}\n{}", self.lines)

@@ -1,8 +1,8 @@
-//! A disk that takes its time: a file in memory that this process serves through FUSE, one request after the other, each write only
-//! after the head is where it belongs and the bytes have passed it.
+//! A disk with simulated latency: this process serves a file in memory through FUSE, one request at a time, and delays
+//! each write by the time for positioning the head and for transferring the bytes.
 //!
-//! Token buckets, as cgroups have them, hold back what comes too fast and delay nothing else: whoever goes round several
-//! disks one request at a time would meet no latency at all.
+//! The token buckets of cgroups limit only the rate. A client that uses several disks in turn, one request at a time,
+//! would see no latency from them.
 
 use crate::Outcome;
 use std::ffi::CString;
@@ -14,15 +14,15 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long the head takes to get to a write.
+/// Time to position the head before a write.
 pub const POSITIONING: Duration = Duration::from_micros(2000);
-/// Bytes a second that pass it.
+/// Transfer rate in bytes per second.
 pub const RATE: u64 = 20_000_000;
 
-/// Longest write of one request, in bytes and pages.
+/// Maximum length of one write request, in bytes and in pages.
 const WRITE_MAX: u32 = 1 << 20;
 const PAGES_MAX: u16 = 256;
-/// The kernel's numbers of what it asks for (`linux/fuse.h`).
+/// Opcodes of FUSE requests (`linux/fuse.h`).
 const FORGET: u32 = 2;
 const GETATTR: u32 = 3;
 const OPEN: u32 = 14;
@@ -32,15 +32,15 @@ const RELEASE: u32 = 18;
 const INIT: u32 = 26;
 const INTERRUPT: u32 = 36;
 const BATCH_FORGET: u32 = 42;
-/// Lengths of the heads of requests, and of those of writes.
+/// Length of the header of a request, and of the additional header of a WRITE.
 const HEAD: usize = 40;
 const WRITE_HEAD: usize = 40;
-/// Writes longer than a page; requests longer than 32 pages.
+/// Flags of INIT: FUSE_BIG_WRITES (writes longer than a page) and FUSE_MAX_PAGES (requests longer than 32 pages).
 const INIT_FLAGS: u32 = 1 << 5 | 1 << 22;
-/// What the page cache has of the file outlives its being closed.
+/// FOPEN_KEEP_CACHE: the page cache of the file stays valid after a close.
 const KEEP_CACHE: u32 = 1 << 1;
 
-/// Mounts `image` at the file `at` as one that takes its time, until it is unmounted there.
+/// Mounts `image` with simulated latency over the file `at`, and serves it until it is unmounted.
 pub fn mount(image: &Path, at: &Path) -> Outcome<()> {
     let device = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open("/dev/fuse")?;
     let disk = OpenOptions::new().read(true).write(true).open(image)?;
@@ -48,7 +48,7 @@ pub fn mount(image: &Path, at: &Path) -> Outcome<()> {
     let place = CString::new(at.as_os_str().as_bytes())?;
     let options = CString::new(format!("fd={},rootmode=100600,user_id=0,group_id=0", device.as_raw_fd()))?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    // SAFETY: all four are strings that end with zero and live until it returns.
+    // SAFETY: all four pointers are to strings that end with a zero byte and live until the call returns.
     let failed = unsafe {
         libc::mount(c"spindle".as_ptr(), place.as_ptr(), c"fuse".as_ptr(), flags, options.as_ptr().cast()) != 0
     };
@@ -56,9 +56,9 @@ pub fn mount(image: &Path, at: &Path) -> Outcome<()> {
         return Err(format!("mounting {}: {}", at.display(), io::Error::last_os_error()).into());
     }
     std::thread::spawn(move || {
-        // A disk waits for no processor.
+        // A real disk does not wait for a processor.
         let urgent = libc::sched_param { sched_priority: 1 };
-        // SAFETY: the parameters live until it returns; zero is this thread.
+        // SAFETY: the parameters live until the call returns; process 0 is this thread.
         if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &urgent) } != 0 {
             eprintln!("threshold: disks compete with programs: {}", io::Error::last_os_error());
         }
@@ -109,13 +109,13 @@ fn answer(mut device: &File, unique: u64, error: i32, body: &[u8]) -> io::Result
     let len = (16 + body.len()) as u32;
     let head = [&len.to_ne_bytes()[..], &error.to_ne_bytes(), &unique.to_ne_bytes()].concat();
     match device.write_vectored(&[IoSlice::new(&head), IoSlice::new(body)]) {
-        // Whoever asked was killed.
+        // The process that sent the request was killed.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         sent => sent.map(drop),
     }
 }
 
-/// `fuse_init_out`.
+/// Returns the reply to INIT (`fuse_init_out`).
 fn hello() -> Vec<u8> {
     let words = [7, 31, 0, INIT_FLAGS, 0, WRITE_MAX, 1, u32::from(PAGES_MAX)];
     let mut out = words.map(u32::to_ne_bytes).concat();
@@ -123,12 +123,12 @@ fn hello() -> Vec<u8> {
     out
 }
 
-/// `fuse_attr_out` of the only file.
+/// Returns the reply to GETATTR of the only file (`fuse_attr_out`).
 fn attributes(size: u64) -> Vec<u8> {
-    // For an hour; number, size and blocks; no times.
+    // Valid for an hour; inode number, size and blocks; no times.
     let words = [3600, 0, 1, size, size / 512, 0, 0, 0];
     let mut out = words.map(u64::to_ne_bytes).concat();
-    // Parts of seconds, mode, links, owner, no device, length of blocks.
+    // Nanoseconds of the times, mode, links, owner, no device, block size.
     out.extend([0, 0, 0, libc::S_IFREG | 0o600, 1, 0, 0, 0, 4096, 0].map(u32::to_ne_bytes).concat());
     out
 }

@@ -12,8 +12,9 @@ use types::{Attrs, FileId, Renaming, SetAttrs, Status};
 /// How often one request may end in doubt before the error is returned.
 const TRIES: usize = 10;
 
-/// Creates a directory, symbolic link or special file with `attempt`. [`Mount`] itself recognizes what it created in
-/// doubt. So an attempt in doubt here created nothing, and a name that exists belongs to another client.
+/// Creates a directory, symbolic link or special file with `attempt`, which is repeated while it ends in doubt.
+/// [`Mount`] recognizes a file that its own lost request created, and reports success. So an attempt that ends in doubt
+/// created nothing, and a name that exists belongs to another client.
 pub async fn make<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() -> F) -> Result<T> {
     for _ in 1..TRIES {
         match attempt().await {
@@ -24,7 +25,7 @@ pub async fn make<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() ->
     attempt().await
 }
 
-/// Looks up `name` in `dir` now, if it exists, whatever paths lead to `dir` by now.
+/// Looks up `name` in `dir`, without expectations about the path of `dir`; `None` if the name does not exist.
 async fn look(mount: &Mount, dir: &Node, name: &[u8]) -> Result<Option<(Node, Attrs)>> {
     match mount.expecting(Vec::new()).lookup(dir, name).await {
         Err(error) if error.is(Status::NoEnt) => Ok(None),
@@ -95,7 +96,8 @@ pub async fn finish(
         Err(error) if error.is_in_doubt() => error,
         other => return other,
     };
-    // Also if all was done: the client may have reported the writes again to the restarted mgr, which sets the time.
+    // Set the attributes even if the mgr executed the whole request: the client may have reported its writes again to
+    // the restarted mgr, and such a report sets the modification time.
     let changes = SetAttrs { size: changes.size.or(Some(written)), ..changes };
     if look(mount, dir, temporary).await?.is_some_and(|(found, _)| found.id == node.id) {
         mount.setattr(&node, &changes).await?;

@@ -102,7 +102,8 @@ struct Opening {
     unanswered: BTreeSet<u64>,
     /// The stamps of the unanswered OPENs, and how many were sent at each.
     sent: BTreeMap<u64, usize>,
-    /// Files that were closed here since, with their stamps: the size in an answer may be older than the close.
+    /// Files that this mount closed since the oldest unanswered OPEN was sent, with the stamps of their last size
+    /// changes. The size in the answer to that OPEN may be older than the close.
     closed: HashMap<FileId, u64>,
 }
 

@@ -75,7 +75,7 @@ impl Opened<'_> {
             let mut results = self.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
             let got: WRITE4resok = results.take(OP_WRITE)?;
-            // Counted only now: a write refused for its stateid is sent again.
+            // Count the bytes only now: a write that was refused for its stateid is sent again.
             add(&self.tally.written_via_mgr, got.count.into());
             self.hear_load(&mut results);
             let now = Written { verifier: Verifier(got.writeverf), stable: got.committed != UNSTABLE4 };

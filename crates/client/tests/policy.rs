@@ -98,7 +98,8 @@ async fn every_policy_setting_of_a_directory_takes_effect() {
     let cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
     let small = vec![KIB; 16];
-    // Policy, written runs (with gaps), then requests and bytes to the mgr, requests and bytes to iods, and layouts.
+    // The columns: the policy, the lengths of the written ranges (gaps lie between them), requests and bytes to the
+    // mgr, requests and bytes to the iods, and the number of layouts.
     type Sent = (u64, u64);
     let table: Vec<(&str, Vec<usize>, Sent, Sent, u64)> = vec![
         ("", vec![20 * KIB, 40 * KIB], (0, 0), (1, 60 * KIB as u64), 1),

@@ -83,8 +83,8 @@ fn distribution(handle: &DataHandle) -> Result<Distribution> {
     Distribution::new(DistributionId::SimpleStripe, unit, count).map_err(|_| Status::BadHandle)
 }
 
-/// Makes the reply of a READ at `offset` for a file of this length whose object ends in the range: up to the end of the
-/// file the rest is zeros.
+/// Makes the reply to a READ at `offset` of a file of `length` bytes whose object ends inside the range: between the
+/// end of the object and the end of the file, the reply has zeros.
 fn ended(got: ObjectBytes, offset: u64, len: u32, length: u64) -> ReadOut {
     let rest = length.saturating_sub(offset);
     let inside = rest.min(len.into()) as usize;
@@ -167,10 +167,12 @@ impl DataServer for Objects {
         let size = self.work(write).await?;
         let mut told = stable;
         if stable == Stability::FileSync {
-            // The client does not report a FILE_SYNC write, so the mgr must learn the size and the change from here.
+            // The client sends no LAYOUTCOMMIT for a FILE_SYNC write, so this iod reports the size and the change to
+            // the mgr.
             let tell = move |served: &Served| Ok(served.tell_written(object, grant, size));
             if !self.work(tell).await? {
-                // Only the data are stable; with DATA_SYNC the client reports to the mgr itself.
+                // The mgr has not received the report, so only the data are stable. After DATA_SYNC the client itself
+                // reports to the mgr.
                 told = Stability::DataSync;
             }
         }

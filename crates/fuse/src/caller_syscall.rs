@@ -276,7 +276,7 @@ impl Call {
         let memory = File::open(format!("/proc/{}/mem", self.thread)).ok()?;
         let (mut path, mut from) = (Vec::new(), self.arguments[at]);
         while path.len() < PATH_MAX {
-            // Not beyond the page: the next page may not be mapped.
+            // Read at most up to the end of the page: the next page may not be mapped.
             let mut piece = vec![0; PATH_MAX - from as usize % PATH_MAX];
             memory.read_exact_at(&mut piece, from).ok()?;
             if let Some(end) = piece.iter().position(|byte| *byte == 0) {

@@ -105,7 +105,7 @@ impl Dispatcher {
             work,
         });
         let _runtime = self.runtime.enter();
-        // Before the first poll, as the request may end at any moment afterwards.
+        // Register the task before its first poll, because the request may end at any moment afterwards.
         let signalled = self.underway().add(unique, &task);
         if signalled {
             task.clone().signalled();

@@ -30,8 +30,8 @@ pub(crate) async fn watch(fs: Weak<FileSystem>) {
         // Inodes in use may become unused, and the kernel does not report that.
         while let Some(here) = fs.upgrade().filter(|fs| fs.nodes.are_too_many()) {
             let (oldest, before) = (here.nodes.oldest(), here.nodes.count());
-            // Before the kernel answers, it may have to write back pages of these files, by requests that other threads
-            // here answer.
+            // Call the kernel in a blocking thread: it may write back pages of these files before it answers, and other
+            // threads of this mount must execute those writes.
             match tokio::task::spawn_blocking(move || let_go(&here, &oldest)).await {
                 Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
                     return tracing::debug!("the kernel knows as many files as it likes: {error}");

@@ -51,7 +51,7 @@ impl Named {
         self.files.insert(self.hasher.hash_one((dir, name)), number);
     }
 
-    /// Removes these names, where they still stand for this file.
+    /// Removes these names of the file `number` from the table. A name that refers to another file by now stays.
     fn remove(&mut self, places: &[Place], number: u64) {
         for place in places {
             let hash = self.hasher.hash_one((place.dir, &*place.name));

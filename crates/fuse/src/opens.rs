@@ -19,17 +19,17 @@ const EBADF: Errno = Errno(9);
 /// An open file.
 pub(crate) struct OpenFile {
     pub(crate) file: File,
-    /// Whether the kernel reads it into its page cache.
+    /// Whether the kernel reads the file into its page cache.
     pub(crate) cached: bool,
-    /// The guard of its writes to the page cache, if the kernel writes there.
+    /// The guard of the kernel's writes to the page cache, if the kernel writes there.
     writing: Option<Writing>,
     /// Writes through this open that are not durable yet. The creation of the file counts as one.
     written: Written,
     /// The state of the file's pages. The kernel reads and writes them back through any open of the file.
     pages: Arc<FilePages>,
-    /// Whether it may write.
+    /// Whether the program opened the file for writing.
     writes: bool,
-    /// Whether the program opened it with `O_DSYNC` or `O_SYNC`: a write is durable when it returns.
+    /// Whether the program opened the file with `O_DSYNC` or `O_SYNC`: a write is durable when it returns.
     synchronous: bool,
     /// Whether the setuid and setgid bits were seen to be clear.
     pub(crate) plain: AtomicBool,
@@ -232,9 +232,9 @@ pub(crate) struct Reading {
     pub(crate) pages: Option<ReadDir>,
     /// Entries that were read and not yet returned to the kernel.
     pub(crate) ahead: VecDeque<Entry>,
-    /// The offset after which the first of them follows.
+    /// The offset after which the first entry of `ahead` follows.
     pub(crate) at: u64,
-    /// A moment before the mount requested them.
+    /// A moment before the mount requested the entries of `ahead`.
     pub(crate) asked: Option<Mark>,
     /// Whether OPENDIR has read the first page, and the kernel has not requested it yet.
     pub(crate) unasked: bool,
@@ -264,7 +264,7 @@ impl OpenFile {
         if of_pages { self.pages.written.begin() } else { self.written.begin() }
     }
 
-    /// Returns whether the program opened it with `O_DSYNC` or `O_SYNC`.
+    /// Returns whether the program opened the file with `O_DSYNC` or `O_SYNC`.
     pub(crate) fn is_synchronous(&self) -> bool {
         self.synchronous
     }
@@ -286,12 +286,12 @@ impl OpenFile {
         pages.inspect(|due| self.pages.written.made_durable(*due));
     }
 
-    /// Returns the mappings of its pages.
+    /// Returns the mappings of the file's pages.
     pub(crate) fn mapped(&self) -> &MappedPages {
         &self.pages.mapped
     }
 
-    /// Counts it in the table of open files, or, with -1, out of the table.
+    /// Counts this open, with 1 or -1, among the opens that write past the page cache.
     fn is_listed(&self, more: isize) {
         if self.writes && !self.cached {
             self.pages.mapped.add_writers(more);

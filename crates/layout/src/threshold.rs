@@ -12,13 +12,13 @@ use types::ByteRange;
 
 /// If the mean length of ranges is below this, the length of their list requests does not count.
 const LIST_BLOCK: u64 = 4096;
-/// So many ranges in one request take the direct path as a list, whatever their length.
+/// A request with at least this many ranges takes the direct path as list I/O, whatever their length.
 const LIST_RANGES: u64 = 32;
 
-/// The largest threshold: every request is shorter.
+/// The largest threshold: every request is shorter and takes the mgr path.
 pub const ALWAYS_MGR: u64 = u64::MAX;
 
-/// The smallest threshold: no request is shorter.
+/// The smallest threshold: no request is shorter, so all take the direct path.
 pub const ALWAYS_STRAIGHT: u64 = 0;
 
 /// The path of a request.

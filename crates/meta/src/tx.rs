@@ -20,7 +20,7 @@ pub(crate) struct Tx<'a> {
     merges: usize,
 }
 
-/// A change of a [`Tail`] in the batch that is being built: its index among the merges.
+/// How an operation changes a [`Tail`] in the batch that is being built.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Touch {
     /// Nothing changes; this is the change attribute.

@@ -68,8 +68,8 @@ impl Grants {
         others.for_each(|(_, grant)| grant.cut = true);
     }
 
-    /// Returns whether another client has truncated the file while this client held its layout: then the range that
-    /// this client reports need not exist.
+    /// Returns whether another client has truncated the file while this client held its layout. The truncation may then
+    /// have removed bytes that this client reports as written.
     pub(crate) fn is_cut(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| grant.cut)
     }

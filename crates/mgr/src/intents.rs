@@ -395,7 +395,8 @@ impl Intents {
         self.inner().cuts.insert(file, Cut::Perhaps);
     }
 
-    /// Records that the namespace has noted a truncation to this size, or none.
+    /// Records the outcome after [`Self::cutting`]: the namespace has noted a truncation to `size`; with `None`, it has
+    /// noted no truncation.
     pub(crate) fn cut_noted(&self, file: FileId, size: Option<u64>) {
         match size {
             Some(size) => self.inner().cuts.insert(file, Cut::To(size)),

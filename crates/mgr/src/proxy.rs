@@ -135,7 +135,7 @@ impl<'a> Objects<'a> {
         self.iods.link(self.iod(index))
     }
 
-    /// Returns whether an iod that holds bytes of this range, or of the whole file if there is none, counts as lost.
+    /// Returns whether an iod that holds bytes of `range` counts as lost; with `None`, any iod of the file.
     pub(crate) fn lost_in(&self, range: Option<ByteRange>) -> bool {
         let lost = self.iods.lost();
         let is_lost = |index| lost.contains(&self.iod(index));

@@ -87,7 +87,7 @@ struct Answer {
     at: Duration,
 }
 
-/// The answers, with the time as an argument.
+/// The answers behind the lock. Every method takes the current time as an argument, so that tests choose it.
 #[derive(Debug, Default)]
 struct Known {
     /// Two generations: the files that were asked for last, and the ones before.
@@ -179,7 +179,8 @@ mod tests {
         for number in 0..STEPS.len().pow(LEN) {
             let mut known = Known::default();
             let (mut now, mut change, mut rest) = (Duration::from_secs(100), 1, number);
-            // The question in flight: since when, and for which change.
+            // The question to the iods that awaits its answer: when it was asked, and the change attribute of the file
+            // then.
             let mut question: Option<(Duration, u64)> = None;
             let mut last: Option<(u64, u64, Duration)> = None;
             let mut failed: Option<Duration> = None;

@@ -83,7 +83,7 @@ struct Summary {
     done: u64,
     refused: u64,
     reads: u64,
-    /// Directories whose names were not judged, because the search had too many orders.
+    /// Number of directories whose names were not checked, because the search for a valid order was given up.
     unsearched: u64,
     events: u64,
     simulated_hours: f64,

@@ -156,7 +156,7 @@ pub struct Plan {
     pub quiet_ms: u64,
 }
 
-/// Longest duration of a mild fault in milliseconds: short enough for every retry and lease.
+/// Longest duration of a mild fault in milliseconds: so short that retries succeed and no lease expires.
 const MILD_MS: u64 = 1500;
 
 impl Plan {

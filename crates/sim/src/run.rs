@@ -41,7 +41,7 @@ pub struct Verdict {
     pub failed: u64,
     /// Reads that were compared.
     pub reads: u64,
-    /// Directories whose names were not judged, because the search had too many orders.
+    /// Number of directories whose names were not checked, because the search for a valid order was given up.
     pub unsearched: u64,
 }
 

@@ -26,7 +26,7 @@ pub struct Book {
     pub mgr_deaths: Vec<Moment>,
     /// The times at which the mgr's host lost power.
     pub power_cuts: Vec<Moment>,
-    /// Directories whose names were not judged, because the search had too many orders.
+    /// Number of directories whose names were not checked, because the search for a valid order was given up.
     pub unsearched: u64,
     /// Number of operations that were answered; [`Book::failed`] counts those that failed.
     pub done: u64,

@@ -97,7 +97,7 @@ pub enum Command {
     Completions(completions::Args),
     /// Write manual pages
     Man(man::Args),
-    /// Stand guard over a mount: started by mounts, for themselves
+    /// Abort the FUSE connection of a mount whose process ends; mounts start this command
     #[command(hide = true)]
     Guard(guard::Args),
 }

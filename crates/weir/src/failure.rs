@@ -88,7 +88,7 @@ impl Failure {
         Failure { what, ..self }
     }
 
-    /// Puts the name of the object in front of what failed.
+    /// Puts a name in front of the text that says what failed, such as the path of the file.
     pub fn about(self, name: impl fmt::Display) -> Self {
         Failure { what: format!("{name}: {}", self.what), ..self }
     }

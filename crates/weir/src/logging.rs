@@ -49,7 +49,7 @@ pub fn to_system() -> io::Result<()> {
     socket.connect(SYSTEM_LOG)?;
     // A daemon does not wait for its log.
     socket.set_nonblocking(true)?;
-    // A second call keeps the first socket, which serves as well.
+    // After a second call the first socket stays in use: both lead to the same log.
     let _ = SYSTEM.set(socket);
     Ok(())
 }

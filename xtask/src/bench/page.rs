@@ -1,4 +1,4 @@
-//! The page of benchmarks, `docs/benchmarks.md`, generated from the records in `bench/results/`.
+//! Generator of `docs/benchmarks.md` from the records in `bench/results/`.
 
 use super::plot;
 use record::{Better, Bound, Cell, Load, Record, Target};
@@ -7,13 +7,13 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// The page.
+/// The path of the page.
 const PAGE: &str = "docs/benchmarks.md";
-/// The folder of its plots.
+/// The folder of the plots.
 const PLOTS: &str = "docs/benchmarks";
 /// The folder of the records.
 const RECORDS: &str = "bench/results";
-/// Most columns of a line of prose.
+/// Maximum number of columns of a line of prose.
 const WIDTH: usize = 130;
 
 /// The part of the page that does not come from records.
@@ -57,7 +57,7 @@ pub fn write(root: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The page of these records, which are sorted by name.
+/// Returns the page of these records, which are sorted by name.
 fn page(records: &[Record]) -> String {
     let mut out = INTRODUCTION.to_owned();
     for of_bench in records.chunk_by(|a, b| a.bench == b.bench) {
@@ -75,7 +75,7 @@ fn page(records: &[Record]) -> String {
     out
 }
 
-/// The section of one record.
+/// Writes the section of one record.
 fn section(out: &mut String, record: &Record) {
     let _ = write!(out, "\n### {}\n\n", record.title);
     for (what, text) in [("Question", &record.question), ("Method", &record.method), ("Verdict", &record.verdict)] {
@@ -90,7 +90,7 @@ fn section(out: &mut String, record: &Record) {
     }
 }
 
-/// The text of a record that has targets only.
+/// Writes the text of a record that has only targets.
 fn item(out: &mut String, record: &Record) {
     let Record { title, question, method, verdict, .. } = record;
     let _ = write!(
@@ -122,7 +122,8 @@ fn table(out: &mut String, record: &Record) {
     }
 }
 
-/// The targets of these records; of several records with the part.
+/// Writes the table of the targets of these records. If there are several records, each target is preceded by the name
+/// of its part.
 fn targets(out: &mut String, records: &[&Record]) {
     out.push_str("\n| target | wanted | found | |\n| --- | --- | --- | --- |\n");
     for record in records {
@@ -149,7 +150,7 @@ fn shown(cell: &Cell) -> String {
     out
 }
 
-/// The table of the commands, commits and machines.
+/// Writes the table of the commands, commits and machines.
 fn recordings(out: &mut String, records: &[Record]) {
     out.push_str("\n## Recordings\n\n| part | command | rounds | date | commit | load | machine |\n");
     out.push_str("| --- | --- | --- | --- | --- | --- | --- |\n");
@@ -175,7 +176,7 @@ fn recordings(out: &mut String, records: &[Record]) {
     }
 }
 
-/// A paragraph or list item in lines of at most [`WIDTH`] columns.
+/// Wraps a paragraph or list item to lines of at most [`WIDTH`] columns.
 fn wrapped(text: &str) -> String {
     let (mut out, mut column) = (String::new(), 0);
     for word in text.split(' ') {

@@ -1,25 +1,25 @@
-//! The plot of a record: horizontal bars of the ratios to the floor, as SVG without scripts.
+//! Plot of a record: horizontal bars with the ratios to the floor, as SVG without scripts.
 
 use record::{Better, Cell, Kind, Record};
 use std::fmt::Write as _;
 
 /// Width of the plot.
 const WIDTH: f64 = 840.0;
-/// Where the bars end.
+/// Right end of the axis.
 const RIGHT: f64 = 780.0;
-/// Most width of the names of the rows, and the width of a letter.
+/// Maximum width of the names of the rows, and the width of a letter.
 const NAMES_MAX: f64 = 380.0;
 const LETTER: f64 = 6.6;
-/// Most width of the number at the end of a bar.
+/// Maximum width of the number at the end of a bar.
 const VALUE_WIDTH: f64 = 34.0;
 /// Height of a bar, and the space between two rows.
 const BAR: f64 = 11.0;
 const GAP: f64 = 9.0;
-/// Ratios that are further apart than this get a logarithmic axis.
+/// The axis is logarithmic if its largest ratio is more than this many times its smallest one.
 const LOG_FROM: f64 = 12.0;
-/// Fewest bars of a plot.
+/// Minimum number of bars of a plot.
 const BARS_MIN: usize = 3;
-/// Colours that people with any colour vision can distinguish (Okabe and Ito), on light and on dark ground.
+/// Colours that people with any colour vision can distinguish (Okabe and Ito), on a light and on a dark background.
 const COLOURS: [(&str, &str); 7] = [
     ("#0072b2", "#56b4e9"),
     ("#d55e00", "#e8853d"),
@@ -30,19 +30,19 @@ const COLOURS: [(&str, &str); 7] = [
     ("#56b4e9", "#2f88c0"),
 ];
 
-/// The ratios of a row: the number of the series, and the ratio.
+/// The ratios of a row, each with the number of its series.
 type Bars<'a> = (&'a str, Vec<(usize, f64)>);
 
 /// The axis of the ratios.
 struct Axis {
-    /// Where the bars begin.
+    /// Left end of the axis.
     left: f64,
     log: bool,
     low: f64,
     high: f64,
 }
 
-/// The plot of a record; `None` when it has no ratios, or so few that the table is enough.
+/// Returns the plot of a record; `None` if it has no ratios, or so few that the table is enough.
 pub fn svg(record: &Record) -> Option<String> {
     let series = series(record);
     let rows: Vec<Bars> = record.rows.iter().map(|row| (&row.name[..], bars(record, &series, &row.cells))).collect();
@@ -67,13 +67,13 @@ pub fn svg(record: &Record) -> Option<String> {
         }
         y += GAP;
     }
-    // Above the bars, so that it stays visible.
+    // Draw the line over the bars, so that it stays visible.
     let one = axis.x(1.0);
     let _ = writeln!(body, r#"<path class="one" d="M{one:.1} {top:.1}V{:.1}"/>"#, top + height);
     Some(document(record, &body, top + height + 24.0))
 }
 
-/// The columns that are drawn: ratios, or else results.
+/// Returns the columns to draw: ratios if there are any, or else results.
 fn series(record: &Record) -> Vec<usize> {
     let of_kind = |kind: Kind| -> Vec<usize> {
         record.columns.iter().enumerate().filter(|(_, column)| column.kind == kind).map(|(at, _)| at).collect()
@@ -93,7 +93,7 @@ fn bars(record: &Record, series: &[usize], cells: &[Option<Cell>]) -> Vec<(usize
 }
 
 impl Axis {
-    /// An axis that shows all ratios, and 1.
+    /// Returns an axis that includes all ratios and 1.
     fn of(ratios: &[f64], left: f64) -> Axis {
         let low = ratios.iter().copied().fold(1.0, f64::min);
         let high = ratios.iter().copied().fold(1.0, f64::max);
@@ -132,7 +132,7 @@ impl Axis {
         }
     }
 
-    /// A bar from zero; on a logarithmic axis from 1.
+    /// Draws a bar that begins at 0, or at 1 on a logarithmic axis.
     fn bar(&self, out: &mut String, y: f64, number: usize, ratio: f64) {
         let (from, to) = (if self.log { self.x(1.0) } else { self.left }, self.x(ratio));
         let (left, width) = (from.min(to), (to - from).abs().max(0.5));
@@ -143,7 +143,7 @@ impl Axis {
             BAR - 1.0
         );
         let (end, one) = (left + width, self.x(1.0));
-        // Not across the line of the floor.
+        // Do not draw the number across the line of the floor.
         let end = if (end..end + VALUE_WIDTH).contains(&one) { one } else { end };
         let (x, y) = (end + 4.0, y + BAR - 2.5);
         let _ = writeln!(out, r#"<text class="value" x="{x:.1}" y="{y:.1}">{}</text>"#, short(ratio));
@@ -206,7 +206,7 @@ fn escaped(text: &str) -> String {
     text.replace('`', "").replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// A ratio with three digits at most.
+/// Formats a ratio with at most three digits.
 fn short(value: f64) -> String {
     let digits = if value >= 100.0 { 0 } else { (2.0 - value.log10().floor()).clamp(0.0, 6.0) as usize };
     let text = format!("{value:.digits$}");

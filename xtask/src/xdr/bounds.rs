@@ -1,11 +1,12 @@
-//! How long each variable-length item may be at most: every item has a row here or a bound in its RFC.
+//! Maximum lengths of variable-length items: every item has a row in this table or a bound in its RFC.
 
 /// Bounds by `struct.field`, `union.arm` body or typedef, as Rust expressions in the generated code.
 ///
-/// A row is needed only where the RFC gives no bound. Bounds that stand for a limit which the server answers with an
-/// NFS error of its own (names, links, attribute words) are wider than that limit, so that the request still decodes.
+/// An item needs a row only if the RFC gives no bound. For some limits (names, links, attribute words) NFS has an error
+/// of its own. Their bounds are larger than the server's limits, so that the request still decodes and the server can
+/// return that error.
 const BOUNDS: &[(&str, &str)] = &[
-    // Words that many messages share.
+    // Types that many messages use.
     ("attrlist4", "limits::ATTR_BODY_MAX"),
     ("bitmap4", "limits::BITMAP_WORDS_MAX"),
     ("sec_oid4", "limits::OPAQUE_MAX"),
@@ -24,7 +25,7 @@ const BOUNDS: &[(&str, &str)] = &[
     ("data4.d_data", "limits::PAYLOAD_MAX"),
     ("app_data_block4.adb_pattern", "limits::PAYLOAD_MAX"),
     ("xattrvalue4", "limits::XATTR_VALUE_DECODE_MAX"),
-    // Bodies that only their own kind understands.
+    // Opaque bodies whose format depends on their type.
     ("layout_content4.loc_body", "limits::LAYOUT_BODY_MAX"),
     ("layouthint4.loh_body", "limits::LAYOUT_BODY_MAX"),
     ("device_addr4.da_addr_body", "limits::LAYOUT_BODY_MAX"),
@@ -46,7 +47,7 @@ const BOUNDS: &[(&str, &str)] = &[
     ("SET_SSV4args.ssa_ssv", "limits::OPAQUE_MAX"),
     ("SET_SSV4args.ssa_digest", "limits::OPAQUE_MAX"),
     ("SET_SSV4resok.ssr_digest", "limits::OPAQUE_MAX"),
-    // Arrays of larger things.
+    // Arrays of structs and unions.
     ("COMPOUND4args.argarray", "limits::COMPOUND_OPS_MAX as usize"),
     ("COMPOUND4res.resarray", "limits::COMPOUND_OPS_MAX as usize"),
     ("CB_COMPOUND4args.argarray", "limits::COMPOUND_OPS_MAX as usize"),
@@ -94,12 +95,12 @@ const BOUNDS: &[(&str, &str)] = &[
     ("read_plus_res4.rpr_contents", "limits::LIST_MAX"),
 ];
 
-/// The bound of the first of `names` that has a row, the most specific name first.
+/// Returns the bound of the first of `names` that has a row. The caller passes the most specific name first.
 pub fn bound(names: &[String]) -> Option<&'static str> {
     names.iter().find_map(|name| BOUNDS.iter().find(|(key, _)| key == name)).map(|(_, bound)| *bound)
 }
 
-/// Rows that name nothing in the descriptions, given all names that were looked up.
+/// Returns the rows whose names were never looked up, given all names that were.
 pub fn unused(asked: &std::collections::HashSet<String>) -> Vec<&'static str> {
     BOUNDS.iter().map(|(key, _)| *key).filter(|key| !asked.contains(*key)).collect()
 }

@@ -1,15 +1,15 @@
-//! Words of an XDR description (RFC 4506 section 6.2): names, numbers and punctuation.
+//! Lexer of XDR descriptions (RFC 4506 section 6.2): names, numbers and punctuation.
 
 use std::fmt;
 
-/// One word.
+/// A token.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Token {
     /// A name or keyword.
     Name(String),
     /// A number: decimal, hexadecimal or octal, perhaps negative.
     Number(i128),
-    /// A character that stands for itself.
+    /// A punctuation character.
     Mark(char),
 }
 
@@ -23,10 +23,10 @@ impl fmt::Display for Token {
     }
 }
 
-/// Cuts `text` into words; comments and `%` lines (meant for other compilers) are dropped.
+/// Splits `text` into tokens. Drops comments, and `%` lines, which are meant for other compilers.
 ///
 /// # Errors
-/// A character that XDR does not have, or a number that is none, with its line.
+/// A character that XDR does not have, or an invalid number, with its line.
 pub fn tokens(text: &str) -> Result<Vec<(usize, Token)>, String> {
     let mut out = Vec::new();
     let mut in_comment = false;

@@ -1,11 +1,11 @@
-//! What a description says: definitions in order, and the questions an emitter asks of them.
+//! Model of XDR descriptions: the definitions in order, with the queries that the emitter needs.
 
 use std::collections::HashMap;
 
-/// A number, written out or named.
+/// A number: a literal, or the name of a constant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// Written out.
+    /// A literal.
     Number(i128),
     /// The name of a constant or enum value.
     Name(String),
@@ -28,11 +28,11 @@ pub enum Base {
     Opaque,
     /// `string`
     String,
-    /// Something defined in the description.
+    /// A type defined in a description.
     Named(String),
 }
 
-/// How often the base occurs.
+/// How often the base type occurs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Shape {
     /// Once.
@@ -52,16 +52,16 @@ pub struct Declaration {
     pub name: String,
     /// Its type.
     pub base: Base,
-    /// How often.
+    /// How often the type occurs.
     pub shape: Shape,
 }
 
 /// One `case` with its body; several cases over one body become several arms.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Arm {
-    /// The value that selects it.
+    /// The value of the discriminant that selects the arm.
     pub case: Value,
-    /// What follows; `None` is `void`.
+    /// The body; `None` is `void`.
     pub body: Option<Declaration>,
 }
 
@@ -94,7 +94,7 @@ pub enum Definition {
 }
 
 impl Definition {
-    /// The name it defines.
+    /// Returns the name that the definition defines.
     pub fn name(&self) -> &str {
         match self {
             Definition::Const(name, _) | Definition::Enum(name, _) | Definition::Struct(name, _) => name,
@@ -116,7 +116,7 @@ impl Model {
     /// Adds a definition.
     ///
     /// # Errors
-    /// A name that is taken, or a number whose name is not known yet.
+    /// The name is already defined, or a number refers to a name that is not defined yet.
     pub fn add(&mut self, definition: Definition) -> Result<(), String> {
         match &definition {
             Definition::Const(name, value) => self.number(name, value)?,
@@ -134,7 +134,7 @@ impl Model {
     /// Adds values to an enum, as a later RFC does.
     ///
     /// # Errors
-    /// No such enum, or a value that is taken.
+    /// There is no such enum, or a value is already defined.
     pub fn extend_enum(&mut self, name: &str, more: Vec<(String, Value)>) -> Result<(), String> {
         more.iter().try_for_each(|(value_name, value)| self.number(value_name, value))?;
         match self.get_mut(name) {
@@ -147,7 +147,7 @@ impl Model {
     /// Adds arms to a union, as a later RFC does.
     ///
     /// # Errors
-    /// No such union.
+    /// There is no such union.
     pub fn extend_union(&mut self, name: &str, more: Vec<Arm>) -> Result<(), String> {
         match self.get_mut(name) {
             Some(Definition::Union(union)) => union.arms.extend(more),
@@ -168,17 +168,17 @@ impl Model {
         self.index.get(name).map(|&at| &mut self.definitions[at])
     }
 
-    /// All definitions, in order.
+    /// Returns all definitions in order.
     pub fn definitions(&self) -> &[Definition] {
         &self.definitions
     }
 
-    /// The definition of `name`.
+    /// Returns the definition of `name`.
     pub fn get(&self, name: &str) -> Option<&Definition> {
         self.index.get(name).map(|&at| &self.definitions[at])
     }
 
-    /// The number behind a value.
+    /// Returns the number that a value stands for.
     ///
     /// # Errors
     /// A name that has no number.
@@ -189,7 +189,7 @@ impl Model {
         }
     }
 
-    /// Whether `name` is a struct that ends in a pointer to the next one of its kind: XDR's linked list.
+    /// Returns whether `name` is a struct whose last field is a pointer to the same struct: a linked list in XDR.
     pub fn is_list(&self, name: &str) -> bool {
         let Some(Definition::Struct(_, fields)) = self.get(name) else { return false };
         fields.last().is_some_and(|last| last.shape == Shape::Optional && last.base == Base::Named(name.to_string()))

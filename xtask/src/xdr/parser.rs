@@ -1,4 +1,4 @@
-//! The grammar of RFC 4506 section 6.3, with the amendments that later NFS RFCs write as comments.
+//! Parser of XDR descriptions (RFC 4506 section 6.3), including the amendments that RFC 8276 contains as comments.
 
 use super::lexer::{Token, tokens};
 use super::model::{Arm, Base, Declaration, Definition, Model, Shape, Union, Value};
@@ -6,7 +6,7 @@ use super::model::{Arm, Base, Declaration, Definition, Model, Shape, Union, Valu
 /// Reads one description into `model`.
 ///
 /// # Errors
-/// The first thing that is not XDR, with its line.
+/// The first text that is not XDR, with its line.
 pub fn parse(text: &str, model: &mut Model) -> Result<(), String> {
     let (text, amendments) = split_amendments(text);
     let mut parser = Parser { tokens: tokens(&text)?, at: 0 };
@@ -28,8 +28,8 @@ pub fn parse(text: &str, model: &mut Model) -> Result<(), String> {
     Ok(())
 }
 
-/// RFC 8276 gives additions to older enums and unions as a comment "Following lines are to be added to NAME", then a
-/// comment with the lines (which hold comments themselves, so that only a line `*/` ends it). Takes those out.
+/// Extracts the additions of RFC 8276 to older enums and unions. They are in two comments: "Following lines are to be
+/// added to NAME", and the lines. The lines contain comments themselves, so only a line `*/` ends the second comment.
 fn split_amendments(text: &str) -> (String, Vec<(String, String)>) {
     let (mut plain, mut amendments) = (String::new(), Vec::new());
     let mut lines = text.lines();
@@ -103,7 +103,7 @@ impl Parser {
         Ok(value)
     }
 
-    /// One definition; a program gives its numbers as constants.
+    /// Parses one definition. A program becomes constants for its numbers.
     fn definition(&mut self) -> Result<Vec<Definition>, String> {
         let definition = match self.name()?.as_str() {
             "const" => {
@@ -133,7 +133,7 @@ impl Parser {
         Ok(vec![definition])
     }
 
-    /// `NAME = value` items up to `end` (or the end of input), with or without a comma behind the last one.
+    /// Parses `NAME = value` items up to `end`, or to the end of the input. The comma after the last item is optional.
     fn enum_values(&mut self, end: Option<char>) -> Result<Vec<(String, Value)>, String> {
         let mut values = Vec::new();
         while !self.at_end(end) {
@@ -147,7 +147,7 @@ impl Parser {
         Ok(values)
     }
 
-    /// Whether the list is over; the closing mark is taken.
+    /// Returns whether the list ends here, and consumes its closing token.
     fn at_end(&mut self, end: Option<char>) -> bool {
         match end {
             Some(mark) => self.eat(mark),
@@ -200,7 +200,7 @@ impl Parser {
         Ok((arms, default))
     }
 
-    /// A declaration without its semicolon; `None` for `void`.
+    /// Parses a declaration without its semicolon; `None` for `void`.
     fn declaration(&mut self) -> Result<Option<Declaration>, String> {
         if self.eat_word("void") {
             return Ok(None);
@@ -242,7 +242,8 @@ impl Parser {
         })
     }
 
-    /// A program block (RFC 5531 section 12): its numbers as constants, its procedures' types are not needed.
+    /// Parses a program block (RFC 5531 section 12) into constants for its numbers. The types of its procedures are not
+    /// needed.
     fn program(&mut self) -> Result<Vec<Definition>, String> {
         let mut numbers = Vec::new();
         let program = self.name()?;

@@ -1,14 +1,15 @@
-//! From XDR types to Rust types: how a declaration looks in Rust and how it is read, written and made up for tests.
+//! Mapping from XDR types to Rust: the type of a declaration, and the code that reads it, writes it, and makes test
+//! values.
 
 use super::bounds;
 use super::model::{Base, Declaration, Definition, Model, Shape};
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-/// Enums that others may extend without asking: their values travel as plain numbers.
+/// Enums with a range for private use. Their values are emitted as plain numbers.
 ///
-/// Layout types have a private range (RFC 8881 section 3.3.13), and a server must be able to answer a type it does not
-/// know with an error of NFS instead of refusing the message.
+/// Layout types have such a range (RFC 8881 section 3.3.13). For an unknown type, a server must return an NFS error
+/// instead of refusing the message.
 const OPEN_ENUMS: &[&str] = &["layouttype4"];
 
 /// A type with all typedefs resolved.
@@ -41,33 +42,33 @@ pub fn is_open(name: &str) -> bool {
     OPEN_ENUMS.contains(&name)
 }
 
-/// The name as a Rust identifier.
+/// Returns the name as a Rust identifier.
 pub fn ident(name: &str) -> String {
     const KEYWORDS: &[&str] = &["as", "fn", "in", "loop", "match", "mod", "move", "ref", "type", "use", "where"];
     if KEYWORDS.contains(&name) { format!("r#{name}") } else { name.to_string() }
 }
 
 impl<'a> Types<'a> {
-    /// Types of `model`.
+    /// Creates the resolver for the types of `model`.
     pub fn new(model: &'a Model) -> Self {
         Types { model, asked: RefCell::default() }
     }
 
-    /// Rows of the table of bounds that no type asked for.
+    /// Returns the rows of the table of bounds that no type used.
     pub fn unused_bounds(&self) -> Vec<&'static str> {
         bounds::unused(&self.asked.borrow())
     }
 
-    /// The type of a declaration inside `owner` (a struct or union), or of a typedef (`owner` empty).
+    /// Resolves the type of a declaration in `owner`, a struct or union. `owner` is empty for a typedef.
     ///
     /// # Errors
-    /// A type that is not defined or a variable length without a bound.
+    /// The type is not defined, or a variable length has no bound.
     pub fn resolve(&self, declaration: &Declaration, owner: &str) -> Result<Resolved, String> {
         let own = if owner.is_empty() { declaration.name.clone() } else { format!("{owner}.{}", declaration.name) };
         self.shaped(declaration, vec![own])
     }
 
-    /// `names` are those under which a bound may be listed, the most specific first.
+    /// Resolves a type. `names` are the names under which a bound may be listed, the most specific first.
     fn shaped(&self, declaration: &Declaration, names: Vec<String>) -> Result<Resolved, String> {
         match &declaration.shape {
             Shape::Plain => self.base(&declaration.base, names),
@@ -117,7 +118,7 @@ impl<'a> Types<'a> {
         }))
     }
 
-    /// The Rust type of a declaration, under the name that the RFC gives it.
+    /// Returns the Rust type of a declaration, under the name that the RFC gives it.
     pub fn text(&self, declaration: &Declaration, resolved: &Resolved) -> String {
         let base = match &declaration.base {
             Base::Named(name) => name.clone(),
@@ -146,7 +147,7 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// Whether a value of the type may derive `Copy`, and whether it may derive `Default`.
+    /// Returns whether the type may derive `Copy`, and whether it may derive `Default`.
     pub fn traits(&self, resolved: &Resolved) -> (bool, bool) {
         match resolved {
             Resolved::Scalar(_) => (true, true),
@@ -165,14 +166,14 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// Whether a struct may derive `Copy`, and whether it may derive `Default`.
+    /// Returns whether a struct may derive `Copy`, and whether it may derive `Default`.
     pub fn struct_traits(&self, name: &str, fields: &[Declaration]) -> (bool, bool) {
         let each = |d| self.resolve(d, name).map_or((false, false), |r| self.traits(&r));
         fields.iter().map(each).fold((true, true), |all, one| (all.0 && one.0, all.1 && one.1))
     }
 }
 
-/// An expression that reads a value from `input`.
+/// Returns an expression that reads a value from `input`.
 pub fn read(resolved: &Resolved) -> String {
     match resolved {
         Resolved::Scalar(name) => format!("input.{name}()?"),
@@ -185,7 +186,7 @@ pub fn read(resolved: &Resolved) -> String {
     }
 }
 
-/// A function that reads a value from its argument.
+/// Returns a function that reads a value from its argument.
 fn reader(resolved: &Resolved) -> String {
     match resolved {
         Resolved::Scalar(name) => format!("Reader::{name}"),
@@ -198,7 +199,7 @@ fn reader(resolved: &Resolved) -> String {
     }
 }
 
-/// A statement that writes `value` to `out`; `by_ref` says that `value` names a reference.
+/// Returns a statement that writes `value` to `out`. `by_ref`: `value` is the name of a reference.
 pub fn write(resolved: &Resolved, value: &str, by_ref: bool) -> String {
     let (star, amp) = if by_ref { ("*", "") } else { ("", "&") };
     match resolved {
@@ -219,7 +220,7 @@ fn writer(resolved: &Resolved) -> String {
     }
 }
 
-/// An expression that makes up a value from `seed`.
+/// Returns an expression that makes a test value from `seed`.
 pub fn arbitrary(resolved: &Resolved) -> String {
     match resolved {
         Resolved::Scalar(name) => format!("seed.{name}()"),

@@ -1,4 +1,5 @@
-//! Where the descriptions come from: RFC texts in a directory, else in a Debian package that is unpacked and not installed.
+//! The RFC texts that contain the XDR descriptions, from a directory or from a Debian package that is unpacked, not
+//! installed.
 
 use std::error::Error;
 use std::fs;
@@ -9,12 +10,12 @@ const PACKAGE: &str = "doc-rfc-std-proposed";
 const MIRROR: &str = "http://deb.debian.org/debian";
 const SUITE: &str = "bookworm";
 
-/// The lines of the description inside one RFC: those that open with `///`, without that mark.
+/// Returns the XDR description in one RFC: its lines that begin with `///`, without this mark.
 pub fn description(dir: &Path, rfc: u32) -> Result<String, Box<dyn Error>> {
     Ok(marked_lines(&read(dir, rfc)?))
 }
 
-/// The lines of `text` that open with `///`, without that mark.
+/// Returns the lines of `text` that begin with `///`, without this mark.
 fn marked_lines(text: &str) -> String {
     let marked = text.lines().filter_map(|line| line.trim_start().strip_prefix("///"));
     marked.map(|line| line.strip_prefix(' ').unwrap_or(line)).fold(String::new(), |all, line| all + line + "\n")
@@ -38,8 +39,8 @@ fn read(dir: &Path, rfc: u32) -> Result<String, Box<dyn Error>> {
 
 /// Downloads Debian's package of proposed standards into `scratch` and unpacks it there.
 ///
-/// The package is in the non-free component, which few machines have enabled: apt therefore runs with a configuration
-/// of its own that lives in `scratch`. Nothing is installed and the machine's package lists stay as they are.
+/// The package is in the non-free component, which few machines have enabled. So apt runs with its own configuration in
+/// `scratch`. It installs nothing and does not change the machine's package lists.
 pub fn download(scratch: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let sources = scratch.join("sources.list");
     fs::write(&sources, format!("deb {MIRROR} {SUITE} non-free\n"))?;

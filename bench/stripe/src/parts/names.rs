@@ -1,4 +1,4 @@
-//! (d) Creates, stats and unlinks per second, durable, with 1, 4 and 16 requests in flight.
+//! Part (d): durable creates, stats and unlinks per second with 1, 4 and 16 requests in flight.
 
 use crate::cluster::{Cluster, Place};
 use crate::mover::mount;
@@ -19,13 +19,13 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 const IN_FLIGHT: [usize; 3] = [1, 4, 16];
-/// How long files are created in one round, and how long they are asked for.
+/// Duration of the create phase of a round, and of its stat phase.
 const LONG: Duration = Duration::from_secs(3);
-/// Most files that are created in one round: whoever creates faster would have a larger directory to look into otherwise.
+/// Maximum number of files in one round. Without it, faster creates would make a larger directory for the stats.
 const FILES_MAX: u64 = 5000;
 const KINDS: [&str; 3] = ["create and close", "stat", "unlink"];
 
-/// What one client does in a round.
+/// The parameters of one client process in a round.
 #[derive(Serialize, Deserialize)]
 pub struct Errand {
     url: String,
@@ -34,17 +34,17 @@ pub struct Errand {
     long: Duration,
 }
 
-/// What came of one kind of operation.
+/// The results of one kind of operation.
 #[derive(Serialize, Deserialize)]
 pub struct Phase {
     per_second: f64,
     p50_ms: f64,
     p99_ms: f64,
-    /// Flushes of the metadata store for each operation.
+    /// Flushes of the metadata store per operation.
     flushes: f64,
 }
 
-/// Values of all rounds, one for each column.
+/// The values of all rounds, for each column.
 #[derive(Default, Clone)]
 struct Found([Vec<f64>; 4]);
 
@@ -55,7 +55,7 @@ impl Found {
     }
 }
 
-/// Runs it.
+/// Runs part (d) and adds its table to the report.
 pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let dir = setup.dir.join("names");
     fs::create_dir(&dir)?;
@@ -90,7 +90,7 @@ pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// Durable overwrites per second.
+/// Measures a floor: durable 4 KiB overwrites per second.
 fn syncs(path: &Path, long: Duration) -> Outcome<f64> {
     let file = File::create(path)?;
     let block = [0x5a; 4096];
@@ -105,14 +105,14 @@ fn syncs(path: &Path, long: Duration) -> Outcome<f64> {
     Ok(done as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Durable commits per second of the embedded store itself.
+/// Measures a floor: durable redb commits per second.
 fn commits(path: &Path, long: Duration) -> Outcome<f64> {
     const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("floor");
     let database = Database::create(path)?;
     let (start, mut done) = (Instant::now(), 0u64);
     while start.elapsed() < long {
         let mut writing = database.begin_write()?;
-        // As the mgr's store does it.
+        // The mgr's store uses this option, too.
         writing.set_quick_repair(true);
         writing.open_table(TABLE)?.insert(&done.to_be_bytes()[..], &[0x5a; 200][..])?;
         writing.commit()?;
@@ -121,7 +121,7 @@ fn commits(path: &Path, long: Duration) -> Outcome<f64> {
     Ok(done as f64 / start.elapsed().as_secs_f64())
 }
 
-/// One round of one client.
+/// Runs one round in a client process: creates files, looks them up, and removes them.
 pub fn work(errand: &Errand) -> Outcome<[Phase; 3]> {
     Runtime::new()?.block_on(async {
         let (mount, _) = mount(&errand.url, true).await?;
@@ -129,7 +129,7 @@ pub fn work(errand: &Errand) -> Outcome<[Phase; 3]> {
         let round = Round { mount: mount.clone(), dir, in_flight: errand.in_flight };
         let (create, made) = round.phase(Kind::Create, FILES_MAX, errand.long).await?;
         let (stat, _) = round.phase(Kind::Stat { made }, u64::MAX, errand.long).await?;
-        // All of them, however long it takes.
+        // Remove all files, whatever time this takes.
         let (unlink, _) = round.phase(Kind::Unlink, made, Duration::MAX).await?;
         mount.remove(&mount.root(), errand.dir.as_bytes()).await?;
         mount.disconnect().await?;
@@ -152,7 +152,7 @@ impl Kind {
                 let options = CreateOptions { exclusive: true, ..CreateOptions::default() };
                 mount.create(dir, &name(number), options).await?.close().await?;
             }
-            // A large odd step visits names far apart.
+            // The large step makes consecutive lookups ask for distant names.
             Kind::Stat { made } => drop(mount.lookup(dir, &name(number.wrapping_mul(7919) % made)).await?),
             Kind::Unlink => mount.remove(dir, &name(number)).await?,
         }
@@ -167,7 +167,8 @@ struct Round {
 }
 
 impl Round {
-    /// Does it until there were `most` or it took `long`; answers how many there were.
+    /// Runs operations of this kind until `most` have begun or `long` has passed. Returns their results and their
+    /// number.
     async fn phase(&self, kind: Kind, most: u64, long: Duration) -> Outcome<(Phase, u64)> {
         let flushes = flushes(&self.mount).await?;
         let (start, next) = (Instant::now(), Arc::new(AtomicU64::new(0)));
@@ -203,7 +204,7 @@ impl Round {
     }
 }
 
-/// How often the mgr's store has made batches durable so far.
+/// Returns the number of flushes of the mgr's store so far.
 async fn flushes(mount: &Mount) -> Outcome<u64> {
     let status = mount.status().await?;
     Ok(status.group("store").ok_or("the mgr tells nothing of its store")?.get_number("flushes"))

@@ -1,4 +1,4 @@
-//! (b) The rate of one client over 1, 2, 4 and 8 iods, each behind a link of its own.
+//! Part (b): the throughput of one client over 1, 2, 4 and 8 iods, each behind its own link.
 
 use crate::bulk::PIECE;
 use crate::cluster::{Cluster, Place};
@@ -10,10 +10,10 @@ use crate::{Moved, Outcome, Role, Setup};
 use std::fs;
 
 const COUNTS: [usize; 4] = [1, 2, 4, 8];
-/// How long a stream would take at best: long enough that what fits into buffers hardly matters.
+/// Duration of a stream at the full rate of the links: so long that the bytes in buffers hardly matter.
 const SECONDS: u64 = 7;
 
-/// One number of iods and what was found out, in MB/s of every round.
+/// A cluster with this number of iods, and the MB/s of each round.
 struct Width {
     iods: usize,
     cluster: Cluster,
@@ -21,7 +21,7 @@ struct Width {
     read: Vec<f64>,
 }
 
-/// Runs it; without root it says so and measures nothing.
+/// Runs part (b) and adds its table to the report. Without root it prints a message and measures nothing.
 pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("stripe: part b is left out: network namespaces need root");
@@ -65,7 +65,7 @@ impl Width {
         let errand = || Errand { url: url.clone(), local: None, len, checksums: true };
         self.write.push(rate(client, len, &Role::Put(errand()))?);
         self.read.push(rate(client, len, &Role::Get(errand()))?);
-        // Reads are from the page cache of the iods: the room on the disk is needed again.
+        // The next round needs the disk space. The reads of this round came from the page cache of the iods.
         run_role::<()>(&client.prefix, &Role::Remove(url)).map(drop)
     }
 }

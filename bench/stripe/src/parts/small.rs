@@ -1,4 +1,4 @@
-//! (c) 4 KiB reads from one iod, against a minimal thread-per-connection server over the same sockets.
+//! Part (c): 4 KiB reads from one iod, compared with a minimal thread-per-connection server over the same sockets.
 
 use crate::native::{self, Client};
 use crate::process::{Daemon, cpu_of};
@@ -12,25 +12,25 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of a read.
+/// Bytes per read.
 const LEN: u32 = 4096;
-/// Bytes that the reads are spread over: out of the processor's caches, in the page cache.
+/// Length of the file that is read: more than the processor's caches hold, little enough for the page cache.
 const SPREAD: u64 = 256 << 20;
 const CONNECTIONS: [usize; 2] = [1, 4];
-/// Turns that each server has in a round, and how long one is: short ones, so that a busy moment of the machine meets
-/// all of them alike.
+/// Number of turns of each server in a round, and the duration of a turn. Turns are short, so that other load on the
+/// machine affects all servers alike.
 const TURNS: u32 = 40;
 const TURN: Duration = Duration::from_millis(50);
-/// Reads before anything is counted.
+/// Reads of each client before the measurement begins.
 const WARM: u64 = 2000;
 
-/// A client that reads one thing at a time.
+/// A client with one read in flight at a time.
 pub trait Reads: Send {
-    /// `len` bytes at `offset`.
+    /// Reads `len` bytes at `offset`.
     fn read(&mut self, offset: u64, len: u32) -> Outcome<&[u8]>;
 }
 
-/// A server under test with its clients, and what was found out so far.
+/// A server under test with its clients and the results so far.
 struct Side {
     name: String,
     pid: u32,
@@ -38,7 +38,7 @@ struct Side {
     found: Found,
 }
 
-/// Values of all rounds.
+/// Results of all rounds.
 #[derive(Default)]
 struct Found {
     rate: Vec<f64>,
@@ -47,16 +47,16 @@ struct Found {
     cpu: Vec<f64>,
 }
 
-/// What was counted in one round.
+/// The measurements of one round.
 struct Round {
     reads: u64,
-    /// Reads per second of each turn.
+    /// Reads per second in each turn.
     rates: Vec<f64>,
     cpu: f64,
     times: Histogram<u64>,
 }
 
-/// Serves a store until killed, as `weir iod` does.
+/// Serves an object store like `weir iod`, until the process is killed.
 pub fn serve_iod(dir: &Path) -> Outcome<()> {
     iod::Store::format_as(&iod::Local::new(dir), native::FSID, iod::Features::default(), native::IOD)?;
     let config = iod::Config::new(dir, native::FSID, native::key(), vec!["127.0.0.1:0".parse()?]);
@@ -68,7 +68,7 @@ pub fn serve_iod(dir: &Path) -> Outcome<()> {
     }
 }
 
-/// Runs it over Unix sockets and over TCP.
+/// Runs part (c) over Unix sockets and over TCP, and adds its table to the report.
 pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let dir = setup.dir.join("small");
     std::fs::create_dir(&dir)?;
@@ -116,7 +116,7 @@ fn add(table: &mut Table, kind: &str, connections: usize, sides: &[Side; 3]) {
     }
 }
 
-/// The same bytes for both servers, in memory when this is done.
+/// Gives both servers the same bytes, which are in the page cache afterwards.
 fn fill(path: &Path, iod: &str) -> Outcome<()> {
     let (mut client, file) = (Client::new(iod, true)?, File::create(path)?);
     let mut piece = vec![0; 1 << 20];
@@ -132,12 +132,12 @@ fn fill(path: &Path, iod: &str) -> Outcome<()> {
             return Err(format!("the iod answers something else than was written at {at}").into());
         }
     }
-    // Writing back would disturb the measurement.
+    // Later write-back would disturb the measurement.
     file.sync_all()?;
     client.commit()
 }
 
-/// The floor: the same reads without any server.
+/// Measures the floor: the same reads without a server.
 fn local(setup: &Setup, path: &Path, table: &mut Table) -> Outcome<()> {
     struct Local(File, Vec<u8>);
     impl Reads for Local {
@@ -164,7 +164,7 @@ impl Side {
         Ok(Side { name: name.to_owned(), pid, clients, found: Found::default() })
     }
 
-    /// Reads with all clients at the same time for about `duration`.
+    /// Runs one turn: all clients read concurrently for about `duration`.
     fn turn(&mut self, duration: Duration, round: &mut Round) -> Outcome<()> {
         let (cpu, start) = (cpu_of(self.pid)?, Instant::now());
         let mut seed = [0; 8];
@@ -188,12 +188,12 @@ impl Side {
     }
 }
 
-/// All servers in turn, several times.
+/// Runs one round: the servers take turns, [`TURNS`] turns each.
 fn round(sides: &mut [Side], turn: Duration) -> Outcome<()> {
     let new = |_: &Side| Ok(Round { reads: 0, rates: Vec::new(), cpu: 0.0, times: Histogram::new(3)? });
     let mut rounds = sides.iter().map(new).collect::<Outcome<Vec<_>>>()?;
     for first in 0..TURNS as usize {
-        // Each begins as often as the others.
+        // Each server is the first one equally often.
         for i in 0..sides.len() {
             let i = (first + i) % sides.len();
             sides[i].turn(turn, &mut rounds[i])?;
@@ -209,13 +209,13 @@ fn round(sides: &mut [Side], turn: Duration) -> Outcome<()> {
     Ok(())
 }
 
-/// Reads here and there; answers how long each took, in nanoseconds.
+/// Reads at random offsets for `duration`; returns the latencies in nanoseconds.
 fn read_for(client: &mut dyn Reads, seed: u64, duration: Duration) -> Outcome<Histogram<u64>> {
     let mut times = Histogram::new(3)?;
     let (mut random, start) = (seed | 1, Instant::now());
     let mut now = start;
     while now - start < duration {
-        // xorshift: good enough to hop about, and as nothing beside a read.
+        // xorshift is random enough for offsets, and costs almost nothing compared with a read.
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;

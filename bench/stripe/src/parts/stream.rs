@@ -1,4 +1,4 @@
-//! (a) CPU seconds per GB of a 1 MiB stream between local files, client and servers together, against a bare socket.
+//! Part (a): CPU seconds per GB of a stream between local files in 1 MiB requests, compared with a bare socket.
 
 use crate::bulk::PIECE;
 use crate::cluster::{Cluster, Place};
@@ -16,7 +16,7 @@ const IODS: usize = 4;
 /// Bytes of the stream in each direction.
 const LEN: u64 = 1 << 30;
 
-/// A way to move the file, and what was found out.
+/// A way to move the file, and its results.
 struct Way {
     name: &'static str,
     by: By,
@@ -31,18 +31,18 @@ enum By {
     Command,
 }
 
-/// Values of all rounds.
+/// Results of all rounds.
 #[derive(Default)]
 struct Found {
-    /// CPU seconds per GB.
+    /// CPU seconds per GB of client and servers.
     cpu: Vec<f64>,
-    /// Those of the client alone.
+    /// CPU seconds per GB of the client alone.
     client: Vec<f64>,
     /// GB per second.
     rate: Vec<f64>,
 }
 
-/// The servers of one kind of socket and the local files.
+/// The servers behind one kind of socket, and the local files.
 struct Scene<'a> {
     setup: &'a Setup,
     cluster: Cluster,
@@ -53,7 +53,7 @@ struct Scene<'a> {
     len: u64,
 }
 
-/// Runs it over Unix sockets and over TCP.
+/// Runs part (a) over Unix sockets and over TCP, and adds its table to the report.
 pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let dir = setup.dir.join("stream");
     fs::create_dir(&dir)?;
@@ -104,7 +104,7 @@ fn add(table: &mut Table, kind: &str, ways: &[Way; 4]) {
     }
 }
 
-/// A file of random bytes, in memory when this is done.
+/// Makes a file of random bytes, which is in the page cache afterwards.
 fn make(path: &Path, len: u64) -> Outcome<()> {
     let (mut file, mut piece) = (File::create(path)?, vec![0; PIECE]);
     for _ in (0..len).step_by(PIECE) {
@@ -144,7 +144,7 @@ impl Found {
 }
 
 impl Scene<'_> {
-    /// The file there and back.
+    /// Runs one round: writes the file, reads it back, compares, and removes it.
     fn round(&self, way: &mut Way, round: u32) -> Outcome<()> {
         let url = format!("{}{}-{round}", self.cluster.url, way.name.replace([' ', ','], "-"));
         self.measure(&mut way.write, || self.write(way.by, &url))?;

@@ -1,4 +1,4 @@
-//! E6: eight clients that write the records of a file in turns, with an mgr that gathers and one that does not.
+//! E6: eight clients write the records of one file in turns, with an mgr that gathers and with one that does not.
 
 use crate::report::{Bound, Table, ratios};
 use crate::rig::{On, Rig};

@@ -1,4 +1,5 @@
-//! E5: where the curves cross while the mgr is idle and busy, and whether `auto` follows.
+//! E5: the request size at which both paths are equally fast, with an idle and with a busy mgr, and the threshold of
+//! `auto`.
 
 use super::sweep::median;
 use crate::report::{Bound, Table};
@@ -8,8 +9,9 @@ use chart::{Chart, Curve};
 use serde_json::Value;
 use std::fs;
 
-/// How the mgr is: its name, its share of a processor, and whether others read through it. Curves of one that is overloaded would take
-/// for ever. With a hundredth it does ten small writes in 100 ms, twice as long each as one takes straight.
+/// The loads of the mgr: name, its share of one processor, and whether other clients read through it. The curves of an
+/// overloaded mgr would take too long, so they are not measured. With a hundredth of a processor the mgr completes ten
+/// small writes in 100 ms: each takes twice as long as on the direct path.
 const MGRS: [(&str, Option<f64>, bool); 3] =
     [("idle", None, false), ("busy", Some(0.05), true), (OVERLOADED, Some(0.01), true)];
 const OVERLOADED: &str = "overloaded";
@@ -52,21 +54,22 @@ pub fn run(setup: &Setup, rig: &Rig) -> Outcome<Table> {
     Ok(table)
 }
 
-/// Both curves.
+/// Measures the curves of both paths with `weir tune threshold`.
 fn tune(rig: &Rig, count: &str) -> Outcome<Value> {
     rig.told(&["tune", "threshold", "--json", "--rounds", "1", "--from", "4K", "--count", count, rig.weir_url()])
 }
 
-/// Where `auto` ends after a mixture of all sizes.
+/// Returns the threshold of `auto` after writes of all sizes.
 fn follow(rig: &Rig, events: &str) -> Outcome<f64> {
     let words = ["--generate", "digitisation", "--no-fsync", "--each", "--write-threshold", "auto", "--events", events];
     let run = rig.replay(On::Weir, &words)?;
     let threshold = run.write_thresholds.first().copied().unwrap_or(0);
-    // One that no write is as long as is shown as one past the longest.
+    // Show a threshold above all writes as a size just above the longest write.
     Ok(threshold.min(2 << 20) as f64)
 }
 
-/// The crossing; without one the recommended threshold says on which side all sizes are.
+/// Returns the size at which the curves cross. If they do not, the recommended threshold shows which path is faster for
+/// all sizes.
 fn crossing(tuned: &Value) -> f64 {
     let threshold = tuned["threshold"].as_u64().unwrap_or(0).min(2 << 20) as f64;
     tuned["crossing"].as_f64().unwrap_or(threshold)

@@ -1,4 +1,5 @@
-//! E23, E24: page cache, O_DIRECT and the way past the kernel, by number of clients and length of requests.
+//! E23, E24: writes through the page cache, with O_DIRECT, and by the client core without a mount, by number of clients
+//! and length of requests.
 
 use super::sweep::{keep, median};
 
@@ -11,7 +12,8 @@ use chart::{Chart, Curve, bytes};
 use std::fs;
 use trace::Generator;
 
-/// A way of access: its name, the mount's options, if there is one, how the trace is replayed, and the length of a request.
+/// A way to write: its name, the options of the mount (`None`: the client core without a mount), the options of the
+/// replay, and the length of a request.
 type Way = (&'static str, Option<&'static str>, &'static [&'static str], u32);
 
 const WAYS: [Way; 5] = [

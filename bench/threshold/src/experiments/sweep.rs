@@ -1,4 +1,4 @@
-//! E1, E3, E4: writes of all sizes by every way.
+//! E1, E3, E4: writes of all sizes under every threshold.
 
 use crate::report::{Bound, Table};
 use crate::rig::{IODS, On, Rig, Run};
@@ -9,7 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use trace::{Action, Generator, Op, Trace};
 
-/// Which writes.
+/// The writes of an experiment: sequential by one client (E1), sequential by ten clients (E3), or random by one client
+/// (E4).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     One,
@@ -17,7 +18,7 @@ pub enum Kind {
     Random,
 }
 
-/// Every way of writing, and how it is asked for.
+/// The thresholds that take turns: name, and options of the replay.
 pub const WAYS: [(&str, &[&str]); 6] = [
     ("direct", &["--each", "--write-threshold", "0"]),
     ("indirect", &["--write-threshold", "max"]),
@@ -49,26 +50,27 @@ impl Kind {
         }
     }
 
-    /// Clients.
+    /// Returns the number of clients.
     fn clients(self) -> u64 {
         if self == Kind::Ten { 10 } else { 1 }
     }
 
-    /// How many writes of a size there are to an fsync, for each client.
+    /// Returns the number of writes of this size before an fsync, for each client.
     fn count(self, setup: &Setup, size: u64) -> u64 {
         let (most, bytes) =
             if setup.quick { (if self == Kind::Random { 40 } else { 80 }, 24 << 20) } else { (400, 64 << 20) };
         (bytes / size).min(most).max(self.clients()) / self.clients()
     }
 
-    /// How often a group of writes and an fsync has to be repeated to last long enough, if so many bytes a second are written.
+    /// Returns how often to repeat the writes and their fsync so that a run takes long enough at `rate` bytes a second.
     fn times(self, setup: &Setup, size: u64, rate: f64) -> u64 {
         let group = (self.count(setup, size) * self.clients() * size) as f64;
         let seconds = if setup.quick { 0.3 } else { 1.2 };
         ((seconds * rate / group).ceil() as u64).clamp(1, 1000)
     }
 
-    /// The trace of writes of one size: what is not timed, then so many times the writes and an fsync.
+    /// Returns the trace for writes of one size: first operations that are not timed, then `times` groups of writes
+    /// with an fsync each.
     fn trace(self, setup: &Setup, size: u64, times: u64) -> Outcome<Trace> {
         let (clients, count, request) = (self.clients(), self.count(setup, size) * times, size as u32);
         let one = match self {
@@ -81,7 +83,8 @@ impl Kind {
             groups.extend_from_slice(group);
             groups.push(Op::of(Action::Fsync, 0));
         }
-        // Parts begin on different iods, whatever the size. Before them lies what makes objects and connections.
+        // The parts of the clients begin on different iods, whatever the size. The bytes before them are for the
+        // untimed writes, which create objects and connections.
         let part = |client: u64| {
             let warm = (0..IODS as u64).map(|iod| Op::write(0, iod * UNIT + client, 1));
             let shift = FILE + client * ((count * size).next_multiple_of(1 << 20) + UNIT);
@@ -94,24 +97,24 @@ impl Kind {
     }
 }
 
-/// Operations at the beginning of such a trace that are not timed.
+/// Number of operations at the beginning of a trace that are not timed.
 const WARM: &str = "10";
 const FILE: u64 = 32 << 20;
 const UNIT: u64 = 64 << 10;
-/// Groups of a first run, from whose rate follows how many it takes.
+/// Number of groups in the first run. Its rate determines the number of groups of the timed runs.
 const FIRST: u64 = 3;
 
-/// Keeps a trace as a file.
+/// Writes a trace to a file; returns its path.
 pub fn keep(rig: &Rig, name: &str, trace: &Trace) -> Outcome<PathBuf> {
     let path = rig.room.join(name);
     fs::write(&path, trace::print(trace))?;
     Ok(path)
 }
 
-/// MB/s of every way, by size and round.
+/// The results of an experiment.
 struct Found {
     sizes: Vec<u64>,
-    /// By way, size and round.
+    /// MB/s, indexed by threshold, size and round.
     rates: Vec<Vec<Vec<f64>>>,
 }
 
@@ -133,7 +136,7 @@ pub fn run(kind: Kind, setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<T
     Ok(found.table(kind, setup))
 }
 
-/// A trace for each way, so long that it takes some time. Those of ways that are about as fast are the same.
+/// Makes a trace for each threshold, long enough to measure. Thresholds that are about equally fast get equal traces.
 fn traces(kind: Kind, setup: &Setup, rig: &Rig, size: u64) -> Outcome<Vec<PathBuf>> {
     let mut rates = Vec::new();
     for (way, (_, options)) in WAYS.iter().enumerate() {
@@ -146,19 +149,19 @@ fn traces(kind: Kind, setup: &Setup, rig: &Rig, size: u64) -> Outcome<Vec<PathBu
     (0..WAYS.len()).map(trace).collect()
 }
 
-/// A trace of this experiment by one of the ways.
+/// Replays a trace of this experiment under one threshold.
 fn replay(rig: &Rig, trace: &Path, options: &[&str]) -> Outcome<Run> {
     let trace = trace.to_str().ok_or("a path that is no text")?;
     rig.replay(On::Weir, &[&[trace, "--warm", WARM], options].concat())
 }
 
 impl Found {
-    /// By round, the rates of two ways at a size.
+    /// Returns the ratio of the rates of two thresholds at a size, for each round.
     fn ratio(&self, of: usize, to: usize, size: usize) -> Vec<f64> {
         self.rates[of][size].iter().zip(&self.rates[to][size]).map(|(a, b)| a / b).collect()
     }
 
-    /// By round, the size at which direct writes become as fast as indirect ones.
+    /// Returns, for each round, the size at which the direct path becomes as fast as the mgr path.
     fn crossing(&self) -> Vec<f64> {
         let rounds = self.rates[DIRECT][0].len();
         let of_round = |round: usize| {
@@ -173,7 +176,8 @@ impl Found {
         (0..rounds).map(|round| of_round(round).unwrap_or(0.0)).collect()
     }
 
-    /// Where the share that a way has of the better of direct and indirect is the smallest, by the median: the size, and the share by round.
+    /// Compares a threshold with the faster of direct and indirect. Returns the size at which the median ratio is
+    /// smallest, and the ratio of each round at this size.
     fn least(&self, way: usize) -> (u64, Vec<f64>) {
         let share = |size: usize, round: usize| {
             let better = self.rates[DIRECT][size][round].max(self.rates[INDIRECT][size][round]);
@@ -232,11 +236,11 @@ impl Found {
     }
 }
 
-/// Holds the crossing beside that of one sequential client, if that was measured into the same folder.
+/// Compares the crossing with that of E1, if E1 was measured into the same directory.
 fn compare(kind: Kind, setup: &Setup, crossing: &[f64], table: &mut Table) {
     let path = setup.out.join(if setup.quick { "crossing-quick" } else { "crossing" });
     match kind {
-        // A missing file only leaves the comparison out.
+        // If the file cannot be written, only the comparison is left out.
         Kind::One => drop(fs::write(&path, median(crossing).to_string())),
         _ => {
             let Some(of_one) = fs::read_to_string(&path).ok().and_then(|text| text.parse::<f64>().ok()) else { return };
@@ -247,7 +251,7 @@ fn compare(kind: Kind, setup: &Setup, crossing: &[f64], table: &mut Table) {
     }
 }
 
-/// The middle one.
+/// Returns the middle value; of an even number of values the upper one.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

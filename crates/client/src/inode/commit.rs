@@ -139,8 +139,8 @@ impl Inode {
     /// this one.
     async fn commit_because(self: &Arc<Self>, lane: Lane, because: Option<Error>) {
         let locks = self.lane(lane);
-        // Held to the very end. A caller that finds nothing uncommitted must not conclude that all is durable while
-        // bytes move to another path, or before their loss is known.
+        // Hold this lock to the very end. A caller that finds nothing uncommitted must not conclude that all is durable
+        // while bytes move to another path, or before their loss is known.
         let _committing = locks.committing.lock().await;
         match self.commit_rounds(lane).await {
             Ok(()) => {}

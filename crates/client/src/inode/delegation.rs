@@ -268,7 +268,7 @@ impl Inode {
                 return learnt;
             }
         }
-        // Checked after the update above: a reclaim that begins from here on finds the delegation.
+        // Check this after the update above: a reclaim that begins from here on finds the delegation.
         if recall || self.mount.session.epoch() != asking.epoch {
             self.recall_delegation(stateid);
         }
@@ -354,8 +354,8 @@ impl Inode {
                     // The next write, fsync or close reports the error.
                     inode.fail(error);
                 }
-                // Checked before the pause: after it there may be another delegation, on its way back because the file
-                // is closed.
+                // Check this before the pause. After the pause the client may already return another delegation,
+                // because the file is closed.
                 if inode.delegated().leaving().is_none() {
                     return;
                 }

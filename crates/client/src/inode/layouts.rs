@@ -27,7 +27,7 @@ const RENEW_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct LayoutState {
     held: Option<Held>,
-    /// The mgr said that this file has no layout; the client does not ask again while the file stays open.
+    /// The mgr has reported that this file has no layout. The client does not ask again while the file stays open.
     refused: bool,
     /// Number of OPENs sent when the last layout was returned. The answer to one of them may grant the returned layout.
     returned_by: u64,
@@ -40,10 +40,10 @@ struct Held {
     write: bool,
     /// Whether the file was open for reading when the layout was granted: a layout allows no more than the opens do.
     read: bool,
-    /// The iods accept nothing under it any more, and the mgr grants no other one now. The client still holds it: it
-    /// reports earlier writes under it and returns it on a recall.
+    /// The iods accept nothing under this layout any more, and the mgr grants no other layout now. The client still
+    /// holds the layout: it reports earlier writes under it and returns it on a recall.
     spent: bool,
-    /// Whether this client made the mgr invalidate it.
+    /// Whether this client made the mgr invalidate the layout.
     outdated: bool,
     /// Whether a task is asking the mgr for the next layout, because this one ends soon.
     renewing: bool,
@@ -80,14 +80,14 @@ impl Inode {
     /// take the mgr path.
     pub(crate) async fn learn_layout(&self, got: std::result::Result<LAYOUTGET4resok, Failed>, number: u64) {
         let mut state = self.layout.lock().await;
-        // A close may have returned it since.
+        // A close may have returned the layout since.
         if number >= state.returned_by {
             self.adopt(&mut state, got).await;
         }
     }
 
-    /// Takes over a result like [`Inode::learn_layout`]; returns the layout if there is one. Otherwise the earlier
-    /// layout is kept.
+    /// Takes over the result of a LAYOUTGET, like [`Inode::learn_layout`], and returns the granted layout. If none was
+    /// granted, the earlier layout is kept.
     async fn adopt(
         &self,
         state: &mut LayoutState,
@@ -166,8 +166,8 @@ impl Inode {
         self.ask_for_layout(&mut state, write).await
     }
 
-    /// Starts a task that asks the mgr for another layout before this one ends. Reads and writes continue under this
-    /// one.
+    /// Starts a task that asks the mgr for another layout before the current one ends. Reads and writes continue under
+    /// the current layout.
     fn renew_soon(&self, state: &mut LayoutState) {
         let Some(held) = state.held.as_mut().filter(|held| !held.renewing) else { return };
         // An inode without opens needs no layout.
@@ -206,7 +206,8 @@ impl Inode {
     async fn ask_for_layout(&self, state: &mut LayoutState, write: bool) -> Result<Option<Arc<dyn Layout>>> {
         let mut tries = TRIES;
         let got = loop {
-            // Only an open for writing can get a layout for writing. Ask for the most, so that one request is enough.
+            // Only an open for writing can get a layout for writing. If there is such an open, request that layout even
+            // for a read, so that a later write needs no second LAYOUTGET.
             let (opened, write) = match self.opened(true) {
                 Ok(opened) => (opened, true),
                 Err(_) => (self.opened(write)?, write),
@@ -459,7 +460,7 @@ impl Inode {
         self.layout_is_back(&mut state);
         returned?.done(&[OP_PUTFH])?;
         match reported {
-            // The layout was granted after the report had been put off, as above.
+            // The layout was granted after the report had been postponed, as above.
             Err(error) if error.is(Status::NoLayout) => Ok(()),
             reported => reported,
         }

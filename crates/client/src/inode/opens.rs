@@ -64,7 +64,7 @@ impl Inode {
     pub(super) async fn mgr_write(&self, batch: u64, offset: u64, data: Bytes, stable: bool) -> Result<Written> {
         let mut tries = TRIES;
         loop {
-            // Checked each time: opening the file again may have shown that locks are lost.
+            // Check this before each try: opening the file again may have shown that locks are lost.
             self.check_given_up(batch)?;
             let opened = self.opened(true)?;
             match opened.write(offset, data.clone(), stable).await {

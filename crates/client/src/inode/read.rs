@@ -132,7 +132,7 @@ impl Inode {
         let mut at = range.offset;
         while at < range.end() {
             let wanted = (range.end() - at).min(PAYLOAD_MAX as u64);
-            // Taken before the request: the mgr's answer need not include what is reported to it in the meantime.
+            // Read this client's own end before the request: the mgr's answer need not include later reports.
             let own_end = self.own_end_straight();
             let (data, eof) = self.mgr_read(at, wanted as usize).await?;
             if data.is_empty() && !eof {

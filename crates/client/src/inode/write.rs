@@ -136,8 +136,8 @@ impl Inode {
             self.take_run(ruling, &policy, revocations, (offset, data)).await?;
             hull = Some(hull.map_or(range, |hull| hull.around(range)));
         }
-        // Checked after the bytes are where a recall finds them: either the recall makes them durable, or they are sent
-        // now.
+        // Check this only after the bytes are where a recall finds them: either the recall makes them durable, or this
+        // call sends them now.
         if let Some(hull) = hull.filter(|hull| !hull.is_empty())
             && (policy.access == Access::ODirect || self.writes_through())
         {
@@ -195,10 +195,11 @@ impl Inode {
         if self.size_now().await? >= end {
             return Ok(());
         }
-        // Requested before the end is recorded: an end that is recorded when a layout is granted again counts as
-        // doubtful.
+        // Request the layout before the new end is recorded: an end that is already recorded becomes doubtful when a
+        // layout is granted again.
         if self.layout(true, None).await?.is_none() {
-            // Perhaps the file has copies: then writing the last byte sets its length.
+            // The client gets no layout, for instance because the file has copies. A write of the last byte through the
+            // mgr extends the file instead.
             return self.write(Some(key), ruling, [(end - 1, Bytes::from_static(&[0]))]).await;
         }
         {

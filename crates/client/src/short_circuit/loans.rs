@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use types::ByteRange;
 
-/// Most loans of a mount.
+/// Maximum number of loans of a mount.
 const LOANS_MAX: u64 = 4096;
 
 /// One object of a layout, with its loan if there is one.
@@ -78,13 +78,13 @@ impl Place {
 }
 
 impl Loans {
-    /// Creates a shelf with a limit that suits the process's limit of open files.
+    /// Creates an empty set of loans. At most a quarter of the file descriptors that the process may open go to loans.
     pub(crate) fn new() -> Self {
         let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Loans::of((files / 4).min(LOANS_MAX) as usize)
     }
 
-    /// Creates a shelf for at most `most` loans.
+    /// Creates an empty set of at most `most` loans.
     fn of(most: usize) -> Self {
         Loans { most: most.max(1), loans: Mutex::default() }
     }

@@ -52,7 +52,8 @@ pub(crate) async fn create(
     fs.changed_in(header, after, unseen);
     // The kernel may know a file that another client created meanwhile, with another size.
     let new = !fs.nodes.is_known(file.node().id.0);
-    // Before the kernel receives the lifetime of the attributes: another client may want the file from here on.
+    // Decide this before the kernel receives the lifetime of the attributes: another client may want the file from
+    // here on.
     let (how, writing) = fs.how(&file, flags, (true, new));
     let entry = fs.entry_made(Body::with_capacity(144), header, name, (&file.node(), &file.attrs()));
     fs.nodes.may_have_pages(file.node().id.0, how);

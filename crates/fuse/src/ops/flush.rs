@@ -18,7 +18,7 @@ pub(crate) async fn flush(fs: &FileSystem, header: &Header, fh: u64, lock_owner:
             Err(_) => fs.has_lost_pages(header.node),
         }
     }
-    // Before the answer: the next request of the kernel may be the last one of this open.
+    // Record the close before the answer: the next request of the kernel may be the last one of this open.
     fs.opens.flushed(fh, &open, header.pid);
     fs.opens.unlock_all(&open.file, lock_owner).await?;
     written?;

@@ -75,7 +75,7 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
         return Ok(Reply::Done);
     }
     let kind = kind(lock)?;
-    // Recorded before the request: if the caller ends meanwhile, the close releases the lock.
+    // Record the owner before the lock is requested: if the caller ends meanwhile, the close releases the lock.
     fs.opens.asks_lock(&open, lock.owner, (lock.pid, lock.fh, lock.flock)).await;
     if !take(fs, header, &open, lock, (range, kind), sleep).await? {
         return Err(EAGAIN);

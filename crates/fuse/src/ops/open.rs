@@ -12,8 +12,8 @@ const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
 
 /// Executes OPEN. If the file is removed during the open, or was removed since the kernel received its name, the kernel
-/// looks the path up once more. If the file is gone again ([`crate::open_unlink_race`]) and the name does not exist, the
-/// answer is ENOENT.
+/// looks the path up once more. If the file is gone again ([`crate::open_unlink_race`]) and the name does not exist,
+/// the answer is ENOENT.
 pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
     let outcome = open_found(fs, header, flags, open_flags).await;
     if matches!(outcome, Err(Errno::MOVED | Errno::UNWALKED)) {
@@ -39,14 +39,14 @@ async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u3
     let options = OpenOptions { flags: wanted(flags), dir: dir.as_ref(), policy: hint(flags), alone: false, named };
     let resizing = options.flags.truncate.then(|| fs.resizes(header.node)).flatten();
     let file = open_file(fs, header, &node, options, flags).await?;
-    // Not before: a caller that may not truncate the file must not clear its bits.
+    // Clear the bits only after the open: a caller that may not truncate the file must not clear them.
     if file.attrs().mode & 0o6000 != 0 && open_flags & abi::OPEN_KILL_SUIDGID != 0 && options.flags.truncate {
         Box::pin(fs.drop_privileges(header, &node)).await?;
     }
     let attrs = file.attrs();
     fs.renew(header.node, &attrs);
     let changed = !fs.nodes.pages_are_of(header.node, &attrs);
-    // The kernel knows the size of a truncated file, and has its inode locked.
+    // On O_TRUNC the kernel itself sets its cached size to 0, with the inode locked, so that size is certain.
     let sure = if options.flags.truncate {
         fs.changed_otherwise(header.node, ByteRange::ALL);
         fs.may_believe_more(header.node);

@@ -9,7 +9,7 @@ use types::ByteRange;
 pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, size): (u64, u32), past: bool) -> Answer {
     let open = fs.opens.file(fh)?;
     if !past && fs.is_shared(header.node) {
-        // Before the read, because the kernel reads ahead while it asks for attributes.
+        // Note this before the read, because the kernel reads ahead while it asks for attributes.
         fs.let_pages_linger(header.node, &open);
     }
     let fills = !past && !open.cached && !fs.write_back.is_written(header.node);

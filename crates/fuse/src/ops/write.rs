@@ -53,7 +53,8 @@ pub(crate) async fn write(
     let outcome = put(fs, header, &open, (offset, data), (of_pages, flags)).await;
     if let Some(past) = past {
         if fs.write_back.is_on() {
-            // Before the check for readers of pages: later opens get the pages again.
+            // Record the write before the check for readers of pages: an open after the check then discards the pages
+            // from before the write.
             fs.nodes.written_past(header.node);
         }
         if fs.opens.are_pages_read(header.node) {

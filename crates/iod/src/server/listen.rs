@@ -115,7 +115,7 @@ impl Listener {
             Listener::Tcp(listener) => listener.as_fd(),
             Listener::Unix(listener) => listener.as_fd(),
         };
-        // Linux makes `accept` return EINVAL.
+        // On Linux, `accept` of a listening socket that was shut down returns EINVAL.
         let _ = rustix::net::shutdown(fd, Shutdown::Both);
     }
 

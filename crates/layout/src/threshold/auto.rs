@@ -234,7 +234,7 @@ impl Auto {
         let was = self.loaded;
         self.loaded = queue > straight / if was { CALM } else { LOADED };
         if was && !self.loaded {
-            // Measurements under load do not apply any more.
+            // The times that were measured under load no longer hold: return to the averages from before the load.
             for [mgr, _] in &mut self.services {
                 *mgr = if mgr.calm == 0 { Service::default() } else { Service { nanos: mgr.calm, ..*mgr } };
             }

@@ -188,8 +188,8 @@ impl Embedded {
         Self::start(Self::attach_on(storage, log, id, merge, free)?)
     }
 
-    /// As [`Self::on`], without a thread: the store works only when the caller steps the stepper, and takes the time
-    /// from that call.
+    /// As [`Self::on`], but without a thread: the store works only inside [`Stepper::step`], whose argument is the
+    /// current time.
     pub fn stepped(
         storage: impl StorageBackend,
         log: impl LogDisk,

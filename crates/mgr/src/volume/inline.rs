@@ -28,7 +28,7 @@ impl Volume {
         wanted: Stability,
     ) -> Result<Option<WriteOut>, Status> {
         let (file, most) = (info.attrs.id, self.inline_max);
-        // Taken before the write, so that a loss meanwhile changes the verifier of a COMMIT.
+        // Read the verifier before the write, so that a loss meanwhile changes the verifier of a COMMIT.
         let verifier = self.iods.verifiers.combine(&[]);
         if !info.layout.as_ref().is_some_and(Layout::is_inline) || offset.saturating_add(data.len() as u64) > most {
             return Ok(None);
@@ -101,7 +101,7 @@ impl Volume {
         }
         let layout = self.decided(&info)?.map_or_else(|| self.decide(&info), Ok)?;
         let new = Objects::new(&self.iods, file, info.generation, &layout)?;
-        // Checked first: the bytes do not move while an iod is down.
+        // Check this first: the inline bytes move to the iods only while all of these iods are up.
         let has_bytes = self.namespace.read_inline(file)?.is_some_and(|(bytes, _)| !bytes.is_empty());
         if has_bytes {
             new.all_up()?;

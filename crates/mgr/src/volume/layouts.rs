@@ -27,11 +27,12 @@ impl Volume {
         if ask.kind == native::KIND {
             self.native.seen(ctx.client);
         } else if self.leads_nowhere(ask.file)? {
-            // Checked before anything waits for an iod that is down: kernel clients use the mgr path meanwhile.
+            // An iod of the file is down. Refuse before anything waits for the iod: kernel clients use the mgr path
+            // meanwhile.
             return Err(Status::NoLayout);
         }
         let write = ask.iomode == Iomode::ReadWrite;
-        // Recorded before anything else is read: a revocation searches for the rights given before it.
+        // Record the rights before reading anything else: a revocation searches for the rights given before it.
         let expires = self.expires(ask.kind);
         self.rights.give(ask.file, ctx.cred.uid, unix_now(), expires);
         let info = self.regular(ask.file)?;
@@ -39,11 +40,11 @@ impl Volume {
             // The mgr serves reads of this inline file itself.
             return Err(Status::NoLayout);
         }
-        // Data that small writes gathered must be in the objects that the layout names. No write is held until the
-        // layout is on record.
+        // A client with a layout reads the objects, so bytes of gathered small writes must be in them first. The bar
+        // stops the gathering of further writes until the layout is on record.
         let _bar = self.gathered.bar(ask.file);
         self.settled(ask.file, Part::All, Why::Layout).await?;
-        // Held until the grant is recorded: a truncation asks which clients hold layouts.
+        // Hold this guard until the grant is recorded: a truncation asks which clients hold layouts.
         let _shared = if write { Some(self.shared(ask.file).await?) } else { None };
         let info = self.regular(ask.file)?;
         let objects = self.objects_now(ctx.now, &info).await?;
@@ -172,7 +173,7 @@ impl Volume {
         let servers = self.data_servers(objects)?;
         let (device, first_stripe_index) = self.devices.name(&objects.record.iods, servers, &self.iods.cluster().key);
         let (handle, _) = self.data_handles(ctx, objects, generation, rights)?;
-        // In the order of the device, which need not begin with the file's first object.
+        // The filehandles are in the order of the device, which need not begin with the file's first object.
         let first = first_stripe_index as usize;
         let handles = (0..count).map(|at| handle((at + count - first) % count)).collect();
         let stripe_unit = objects.record.stripe_unit as u32;
@@ -195,8 +196,8 @@ impl Volume {
             return Err(Status::NoLayout);
         }
         let (handle, grant) = self.data_handles(ctx, objects, generation, rights)?;
-        // Not one of the special stateids, which data servers refuse. The seqid is 0, because the stateid never changes
-        // (RFC 8881 §8.2.2).
+        // The stateid must not be one of the special stateids, which data servers refuse. The seqid is 0, because the
+        // stateid never changes (RFC 8881 §8.2.2).
         let mut stateid = [0; 16];
         stateid[4..8].copy_from_slice(b"weir");
         stateid[8..].copy_from_slice(&grant.to_be_bytes());
@@ -294,8 +295,8 @@ impl Volume {
             true => self.namespace.set_size(&ctx.cred, ctx.now, file, to, mtime).await?,
             false => self.namespace.grow(&ctx.cred, ctx.now, file, to, mtime).await?,
         };
-        // Only now: a report that failed for lack of space does not count. A report of a client that may have failed to
-        // write something does not say how far its writes reached.
+        // Record the report only now: a report that failed for lack of space does not count. A report of a client that
+        // may have failed to write something does not say how far its writes reached.
         if update.durable {
             self.grants.committed(file, ctx.client);
         }
@@ -318,7 +319,7 @@ impl Volume {
         }
         let mut untold = write && (revoked || self.grants.is_untold(file, client));
         if untold {
-            // This must come first: once the grant is gone, the next report of another client counts as the last one.
+            // Note this before the grant is removed: after that, the next report of another client counts as complete.
             self.notes.abandoned(file, revoked);
         }
         if write {

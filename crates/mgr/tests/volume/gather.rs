@@ -165,7 +165,8 @@ async fn writes_are_not_held_while_another_client_has_a_layout() {
         let requests = write_requests(&cluster);
         put(&files, 1, file, 0, b"at once").await;
         assert_eq!((gathered(), write_requests(&cluster)), (before + 1, requests + 1));
-        // The client with the layout orders its own two paths itself, so its write is held.
+        // The client with the layout orders its writes on the direct path and on the mgr path itself, so the mgr holds
+        // its write.
         put(&files, 2, file, 0, b"held").await;
         assert_eq!(gathered(), before + 2);
         // A held write is ordered before an overlapping write of another client.

@@ -417,7 +417,8 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Fails calls whose deadline has passed, from `at` on, as long as there are waiting calls.
+/// Fails each call whose deadline passes. Sleeps until `at`, then until each next deadline, and ends when no call waits
+/// or another task watches an earlier deadline.
 async fn watch(link: Weak<Link>, mut at: Instant) {
     loop {
         tokio::time::sleep_until(at).await;

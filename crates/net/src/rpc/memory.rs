@@ -45,7 +45,7 @@ pub(crate) struct Memory {
     /// Bytes held by the connections of each machine.
     machines: Mutex<HashMap<Machine, Weak<AtomicUsize>>>,
     counters: Counters,
-    /// When stalled connections were last looked for.
+    /// The last time a waiting call looked for stalled connections.
     looked: Mutex<Option<Instant>>,
 }
 
@@ -81,7 +81,7 @@ impl Memory {
         })
     }
 
-    /// Makes the account of a new connection of this machine.
+    /// Creates the account of a new connection from `machine`.
     pub(crate) fn account(self: &Arc<Self>, machine: Machine) -> Arc<Account> {
         let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
         let known = machines.get(&machine).and_then(Weak::upgrade);

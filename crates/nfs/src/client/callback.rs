@@ -57,7 +57,7 @@ pub enum DeviceChangeKind {
     Deleted,
 }
 
-/// A callback whose events wait for their answers.
+/// A callback whose events await the client's decision.
 #[derive(Debug)]
 pub struct Pending {
     /// The events in order; [`Callbacks::answer`] takes one status for each.

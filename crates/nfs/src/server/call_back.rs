@@ -57,7 +57,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// Waits until a session is gone, for a callback on this slot of it.
     async fn session_gone(&self, session: sessionid4, slot: u32) {
         future::poll_fn(|task| {
-            // Registered before the check, so that an end in between is not missed.
+            // Register the waker before the check, so that an end of the session in between wakes this task.
             lock(&self.calling).entry(session).or_default().insert(slot, task.waker().clone());
             if lock(&self.state).session(session).is_some() { Poll::Pending } else { Poll::Ready(()) }
         })

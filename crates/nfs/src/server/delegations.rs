@@ -70,7 +70,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// Waits until no delegation conflicts.
     async fn undelegated(&self, file: FileId, what: Use, except: Option<ClientId>) {
         future::poll_fn(|task| {
-            // Registered before the check, so that a return in between is not missed.
+            // Register the waker before the check, so that a return of a delegation in between wakes this task.
             lock(&self.waiters).entry(file).or_default().push(task.waker().clone());
             if lock(&self.state).is_delegated(file, what, except) { Poll::Pending } else { Poll::Ready(()) }
         })

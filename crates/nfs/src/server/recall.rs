@@ -77,7 +77,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// Waits until no client but `except` holds a layout that overlaps `filter`.
     async fn returned(&self, file: FileId, filter: Filter, except: Option<ClientId>) {
         future::poll_fn(|task| {
-            // Registered before the check, so that a return in between is not missed.
+            // Register the waker before the check, so that a return of a layout in between wakes this task.
             lock(&self.waiters).entry(file).or_default().push(task.waker().clone());
             if self.held(&lock(&self.state), file, filter, except) { Poll::Pending } else { Poll::Ready(()) }
         })
@@ -111,7 +111,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
 
     async fn fenced_soon(&self, file: FileId) -> Answer<()> {
         let over = pin!(future::poll_fn(|task| {
-            // Registered before the check, so that the end is not missed.
+            // Register the waker before the check, so that an end of the fencing in between wakes this task.
             lock(&self.waiters).entry(file).or_default().push(task.waker().clone());
             if self.is_fencing(file) { Poll::Pending } else { Poll::Ready(()) }
         }));

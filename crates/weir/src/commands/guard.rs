@@ -3,12 +3,12 @@
 use crate::failure::{Exit, Failure, Outcome};
 use std::ffi::OsString;
 
-/// Stand guard over a mount: started by mounts, for themselves
+/// Abort the FUSE connection of a mount whose process ends; mounts start this command
 #[derive(clap::Args)]
 pub struct Args {
     /// The process that serves the mount
     process: i32,
-    /// Its thread whose end is the end of it
+    /// The thread of that process that started the guard and ends with the process
     thread: i32,
 }
 

@@ -7,9 +7,9 @@ use super::target;
 use crate::failure::Failure;
 use types::{Attrs, ByteRange};
 
-/// A side.
+/// A side of a copy: the source or the destination.
 pub enum End {
-    /// This machine.
+    /// The local file systems.
     Local,
     /// A Weir file system.
     Weir(Weir),
@@ -17,7 +17,7 @@ pub enum End {
 
 /// An open file of a side.
 pub enum Open {
-    /// A file of this machine.
+    /// A local file.
     Local(std::fs::File),
     /// A file of a Weir file system.
     Weir(Box<client::File>),
@@ -121,7 +121,7 @@ impl End {
         }
     }
 
-    /// Makes the new file `name` in `dir`, which only its owner can access for now.
+    /// Creates the file `name` in `dir`. Until [`Self::finish`] sets its attributes, only its owner can access it.
     pub fn create(&self, dir: &Spot, name: &[u8]) -> Result<(Open, Spot), Failure> {
         match self {
             End::Local => target::create(dir, name).map(|(file, spot)| (Open::Local(file), spot)),
