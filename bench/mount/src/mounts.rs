@@ -73,7 +73,7 @@ pub struct Cpu {
 /// One side of the comparison; the sides take turns.
 pub struct Side<'a> {
     name: String,
-    /// The directory in which the rows work.
+    /// The directory in which the measurements (rows of the table) create their files.
     dir: PathBuf,
     kind: Kind<'a>,
 }
@@ -196,7 +196,7 @@ impl<'a> Side<'a> {
         Side { name: other.name.clone(), dir, kind: Kind::Other(other.clone()) }
     }
 
-    /// Returns the directory in which the rows work.
+    /// Returns the directory in which the measurements create their files.
     pub fn dir(&self) -> &Path {
         &self.dir
     }

@@ -43,7 +43,8 @@ impl Seen {
         let Address::Tcp { port, .. } = peer else { return Seen::NEARBY };
         let (ip, own) = (peer.ip(), local.and_then(Address::ip));
         let is_here = ip.is_some_and(|ip| ip.is_loopback() || Some(ip) == own);
-        // A peer in this process has the mgr's own listening address, no port of its own, and a user.
+        // A client in this process has the mgr's listening address as its peer address, so the port does not say whether
+        // it is privileged. Such a connection has a user; a TCP connection has none.
         Seen { ip, privileged: *port < 1024 || is_here || user.is_some() }
     }
 }

@@ -520,8 +520,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Opens a file again that is open here, if the mgr grants it. A temporary refusal is an error, after which the
-    /// whole reclaim starts again: what the mgr holds for this client until then is not lost.
+    /// Sends OPEN again for an open of this client; returns whether the mgr granted it. `NFS4ERR_DELAY` is returned as
+    /// an error. During the reclaim, the client then repeats the whole reclaim instead of giving up the open, its
+    /// delegation and its locks.
     async fn reopen(
         &self,
         connection: &Connection,

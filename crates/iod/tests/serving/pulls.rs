@@ -10,7 +10,8 @@ use crate::cluster::{ALL, Client, FSID, Fault, Server, cluster_key, config, form
 
 const OTHER: IodId = IodId([6; 16]);
 
-/// Returns a capability for an iod, for the mgr or for another iod that acts on its behalf.
+/// Returns a capability for an object of the iod `at`. `session` says whether the mgr uses it, or another iod that pulls
+/// on the mgr's behalf (`PULL_SESSION`).
 fn sign(at: &Server, object: u64, generation: u32, rights: Rights, session: u64) -> Capability {
     let key = cluster_key().of_iod(at.running().iod());
     key.sign_capability(FSID, FileId(object), Generation(generation), rights, now() + 1000, session)

@@ -150,8 +150,8 @@ mod tests {
         assert_eq!((second.epoch, of(&second)), (1, [0, 0, 1]));
         let third = second.followed_by(&[top, a, b]);
         assert_eq!((third.epoch, of(&third)), (2, [2, 0, 1]));
-        // A removed export changes nothing; when it comes back it is new, and the handles of the export around it
-        // change.
+        // Removing an export changes no epoch of the other exports. An export that comes back counts as new: its epoch
+        // rises, and so does the epoch of the export that contains it.
         let fourth = third.followed_by(&[top, a]);
         assert_eq!((fourth.epoch, of(&fourth)), (2, [2, 0, 0]));
         let fifth = fourth.followed_by(&[top, a, b]);
