@@ -1,12 +1,12 @@
 //! GETATTR returns the attributes of a file; STATX does the same and adds the birth time.
 
-use crate::caller_syscall;
+use crate::caller_syscall::{self, Call};
 use crate::fs::{Answer, FileSystem};
 use crate::opens::OpenFile;
 use crate::reply::Reply;
 use crate::request::Header;
 use std::time::Duration;
-use types::Attrs;
+use types::{Attrs, ByteRange};
 
 /// How long the kernel's request may have been in flight.
 const UNDER_WAY: Duration = Duration::from_millis(50);
@@ -62,23 +62,44 @@ pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -
         // The kernel drops the answer to this request, as it had to forget pages after it asked.
         Box::pin(fs.show_size(header.node)).await;
     }
-    if let Some(open) = of_write_back
-        && Box::pin(caller_syscall::look(header.pid, |call| call.seeks_the_end())).await
-    {
-        Box::pin(fs.raise_size(&open, attrs.size)).await;
-        return Ok(fs.attributes(header, &attrs));
-    }
+    let by_program = shared && fs.write_back.kernel_sizes.set_by(header.pid).is_none();
+    let caller = match by_program || of_write_back.is_some() {
+        true => Box::pin(caller_syscall::look(header.pid, Caller::of)).await,
+        false => Caller::Other,
+    };
     // A caller that has the inode locked cannot wait for the correction of the kernel's attributes. A caller that is
     // about to read or write has not.
-    let by_program = shared && fs.write_back.kernel_sizes.set_by(header.pid).is_none();
-    let moves = |call: caller_syscall::Call| (call.writes() || call.reads()).then(|| call.written_range());
-    if by_program && let Some(range) = Box::pin(caller_syscall::look(header.pid, moves)).await {
-        fs.write_back.thread_writes(header.node, header.pid, range);
-        Box::pin(fs.agree_to_move_data(header.node, &attrs)).await?;
-    } else {
-        fs.agree(header.pid, header.node, &attrs).await;
+    match (caller, of_write_back) {
+        (Caller::SeeksTheEnd, Some(open)) => Box::pin(fs.raise_size(&open, attrs.size)).await,
+        (Caller::MovesData(range), _) if by_program => {
+            fs.write_back.thread_writes(header.node, header.pid, range);
+            Box::pin(fs.agree_to_move_data(header.node, &attrs)).await?;
+        }
+        _ => fs.agree(header.pid, header.node, &attrs).await,
     }
     Ok(fs.attributes(header, &attrs))
+}
+
+/// The system call of the thread for which the kernel asks for attributes.
+#[derive(Default)]
+enum Caller {
+    /// A read or a write, with the written bytes if they are known.
+    MovesData(Option<ByteRange>),
+    /// `lseek` from the end of the file.
+    SeeksTheEnd,
+    /// Another call, or one that cannot be seen.
+    #[default]
+    Other,
+}
+
+impl Caller {
+    fn of(call: Call) -> Self {
+        match call.seeks_the_end() {
+            true => Caller::SeeksTheEnd,
+            false if call.writes() || call.reads() => Caller::MovesData(call.written_range()),
+            false => Caller::Other,
+        }
+    }
 }
 
 impl FileSystem {
