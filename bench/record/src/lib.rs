@@ -8,7 +8,7 @@ mod machine;
 
 pub use check::{read, read_all};
 pub use draft::Draft;
-pub use machine::{Machine, other_work};
+pub use machine::{Machine, file_system, other_work};
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};

@@ -47,8 +47,9 @@ fn field(text: &str, key: &str) -> Option<String> {
     line.split_once(':').map(|(_, value)| value.trim().to_owned())
 }
 
-/// Returns the type of the file system with `dir`: that of the longest mount point above `dir`.
-fn file_system(mounts: &str, dir: &Path) -> String {
+/// Returns the type of the file system with `dir`, for example `ext4`: that of the longest mount point above `dir` in
+/// `mounts`, the text of `/proc/mounts`; "unknown" if there is none.
+pub fn file_system(mounts: &str, dir: &Path) -> String {
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).filter(|fields| fields.len() > 2);
     let above = fields.filter(|fields| dir.starts_with(fields[1]));
     above.max_by_key(|fields| fields[1].len()).map_or_else(unknown, |fields| fields[2].to_owned())
@@ -81,6 +82,7 @@ mod tests {
     fn the_longest_mount_point_counts() {
         let mounts = "a / ext4 rw 0 0\nb /dev/shm tmpfs rw 0 0\nc /dev devtmpfs rw 0 0\n";
         assert_eq!(file_system(mounts, Path::new("/dev/shm/x")), "tmpfs");
+        assert_eq!(file_system(mounts, Path::new("/srv")), "ext4");
         assert_eq!(file_system("", Path::new("/srv")), "unknown");
     }
 
