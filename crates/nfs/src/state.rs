@@ -7,22 +7,22 @@
 
 pub mod clients;
 pub mod delegations;
+pub mod grace_period;
 pub mod layouts;
 pub mod leases;
 pub mod locks;
 pub mod opens;
-pub mod recovery;
+pub mod reply_cache;
 pub mod sessions;
-pub mod slots;
 pub mod stateids;
 
 use crate::fs::{ClientRecord, Iomode};
 use crate::state::clients::Clients;
 use crate::state::delegations::Delegations;
+use crate::state::grace_period::GracePeriod;
 use crate::state::layouts::Layouts;
 use crate::state::locks::Locks;
 use crate::state::opens::Opens;
-use crate::state::recovery::Recovery;
 use crate::state::sessions::Sessions;
 use bytes::Bytes;
 use std::time::Duration;
@@ -219,7 +219,7 @@ pub struct State {
     pub(crate) locks: Locks,
     pub(crate) delegations: Delegations,
     pub(crate) layouts: Layouts,
-    pub(crate) recovery: Recovery,
+    pub(crate) grace: GracePeriod,
     pub(crate) effects: Vec<Effect>,
     /// Lapsed clients that were removed because other clients wanted their state; the next [`State::expire`] reports
     /// them.
@@ -231,7 +231,7 @@ pub struct State {
 impl State {
     /// Creates empty state. `records` are those persisted by earlier starts; without records there is no grace period.
     pub fn new(config: Config, records: Vec<ClientRecord>, now: Timestamp) -> Self {
-        let recovery = Recovery::new(records, now, config.lease);
+        let grace = GracePeriod::new(records, now, config.lease);
         State {
             clients: Clients::new(config.boot_epoch),
             sessions: Sessions::new(config.boot_epoch),
@@ -239,7 +239,7 @@ impl State {
             locks: Locks::default(),
             delegations: Delegations::default(),
             layouts: Layouts::default(),
-            recovery,
+            grace,
             effects: Vec::new(),
             expelled: Vec::new(),
             next_stateid: 1,

@@ -1,9 +1,9 @@
 //! The embedded store: a redb file below a batch log, with one writer that flushes all queued batches together (group
 //! commit).
 
-mod commit_path;
 mod error;
 mod file;
+mod group_commit;
 mod guard;
 mod memtable;
 mod open;
@@ -17,8 +17,8 @@ pub use writer::{Step, Stepper};
 
 use crate::engine::{Batch, Broken, Counters, Engine, Job, MergeFn, Outcome, Pending, Queue, Standing, View};
 use crate::log::LogDisk;
-use commit_path::CommitPath;
 use futures_channel::oneshot;
+use group_commit::GroupCommit;
 use guard::{Guarded, guarded};
 use memtable::Memtable;
 use open::{Base, attach};
@@ -49,7 +49,7 @@ const ANCHOR: &[u8] = b"anchor";
 pub struct Embedded {
     shared: Arc<Shared>,
     /// The commit path with the writer; `None` if a [`Stepper`] drives the writer.
-    desk: Option<Arc<CommitPath>>,
+    group_commit: Option<Arc<GroupCommit>>,
     thread: Option<JoinHandle<()>>,
     /// Whether callers that submit batches may run the writer themselves.
     led: bool,
@@ -199,7 +199,7 @@ impl Embedded {
     ) -> Result<(Self, Stepper), StoreError> {
         let writer = Self::attach_on(storage, log, id, merge, free)?;
         let shared = writer.shared().clone();
-        Ok((Embedded { shared, desk: None, thread: None, led: false }, Stepper::new(writer)))
+        Ok((Embedded { shared, group_commit: None, thread: None, led: false }, Stepper::new(writer)))
     }
 
     /// Lets callers write and flush their batches themselves, inside [`Engine::submit`], when the writer is free and
@@ -240,10 +240,10 @@ impl Embedded {
 
     fn start(writer: Writer) -> Result<Self, StoreError> {
         let shared = writer.shared().clone();
-        let desk = CommitPath::new(writer);
-        let works = desk.clone();
+        let group_commit = GroupCommit::new(writer);
+        let works = group_commit.clone();
         match std::thread::Builder::new().name("meta-writer".into()).spawn(move || works.run()) {
-            Ok(thread) => Ok(Embedded { shared, desk: Some(desk), thread: Some(thread), led: false }),
+            Ok(thread) => Ok(Embedded { shared, group_commit: Some(group_commit), thread: Some(thread), led: false }),
             Err(cause) => Err(StoreError::Unusable { path: shared.path.clone(), cause: cause.to_string() }),
         }
     }
@@ -274,8 +274,8 @@ impl Engine for Embedded {
         }
         let (answer, outcome) = oneshot::channel();
         let pending = Pending::queued(Job { batch, answer }, outcome, &self.shared.queue);
-        match &self.desk {
-            Some(desk) if self.led => desk.look(),
+        match &self.group_commit {
+            Some(group_commit) if self.led => group_commit.look(),
             Some(_) => self.shared.queue.call(),
             None => {}
         }

@@ -3,7 +3,7 @@
 
 use crate::client::slots::Ticket;
 use crate::state::Principal;
-use crate::state::slots::{Fingerprint, SlotTable, Verdict};
+use crate::state::reply_cache::{Fingerprint, ReplyCache, Verdict};
 use bytes::Bytes;
 use wire::nfs4::compound::{CbArgsHeader, Ops, OpsWriter, cb_opnum};
 use wire::nfs4::*;
@@ -86,14 +86,14 @@ pub enum Incoming {
 #[derive(Clone, Debug)]
 pub struct Callbacks {
     session: sessionid4,
-    slots: SlotTable,
+    slots: ReplyCache,
     operations: u32,
 }
 
 impl Callbacks {
     /// Creates the backchannel of a session with its negotiated attributes.
     pub fn new(session: sessionid4, back: &channel_attrs4) -> Self {
-        let slots = SlotTable::new(back.ca_maxrequests, back.ca_maxresponsesize_cached);
+        let slots = ReplyCache::new(back.ca_maxrequests, back.ca_maxresponsesize_cached);
         Callbacks { session, slots, operations: back.ca_maxoperations }
     }
 

@@ -351,7 +351,7 @@ impl State {
         if self.has_state(id) {
             return Err(NFS4ERR_CLIENTID_BUSY);
         }
-        self.recovery.complete(&client.owner);
+        self.grace.complete(&client.owner);
         self.drop_client(id, Gone::Forgotten);
         Ok(())
     }
@@ -371,7 +371,7 @@ impl State {
         if std::mem::replace(&mut client.reclaim_complete, true) {
             return Err(NFS4ERR_COMPLETE_ALREADY);
         }
-        self.recovery.complete(&client.owner);
+        self.grace.complete(&client.owner);
         self.note_record(id);
         Ok(())
     }

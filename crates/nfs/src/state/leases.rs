@@ -69,7 +69,7 @@ impl State {
             }
             expired.extend(self.remove_expired(id));
         }
-        let late = self.recovery.late(now);
+        let late = self.grace.late(now);
         if !late.is_empty() {
             self.effects.push(Effect::GraceOver(late));
         }

@@ -2,7 +2,7 @@
 //! §18.46).
 
 use crate::client::slots::{Slots, Ticket};
-use crate::state::slots::{Fingerprint, SlotTable, Verdict};
+use crate::state::reply_cache::{Fingerprint, ReplyCache, Verdict};
 use crate::state::{ClientId, ConnectionId, Effect, Principal, Result, State};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
@@ -46,7 +46,7 @@ pub struct Session {
     pub cb_program: u32,
     /// The authentication of callbacks: the first of `csa_sec_parms` that this server supports.
     pub cb_security: Option<callback_sec_parms4>,
-    slots: SlotTable,
+    slots: ReplyCache,
     /// Bytes of the reply cache budget that this session reserves.
     reserved: u64,
     /// The machine that the reservation counts for.
@@ -291,7 +291,7 @@ impl State {
         let session = Session {
             id: self.sessions.new_id(random),
             client,
-            slots: SlotTable::new(fore.ca_maxrequests, fore.ca_maxresponsesize_cached),
+            slots: ReplyCache::new(fore.ca_maxrequests, fore.ca_maxresponsesize_cached),
             callbacks: Slots::new(back.ca_maxrequests),
             fore,
             back,

@@ -1,8 +1,8 @@
 //! Helpers of all tests of the state tables: a server state, with clients and sessions in it.
 
 use bytes::Bytes;
+use nfs::state::reply_cache::Fingerprint;
 use nfs::state::sessions::{Request, Sequence, Sequenced};
-use nfs::state::slots::Fingerprint;
 use nfs::state::{ClientId, Config, ConnectionId, Principal, Result, State};
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -5,12 +5,12 @@
 mod clients;
 mod crowds;
 mod delegations;
+mod grace_period;
 mod helpers;
 mod layouts;
 mod locks;
 mod names;
 mod opens;
 mod partitions;
-mod recovery;
+mod reply_cache;
 mod sessions;
-mod slots;

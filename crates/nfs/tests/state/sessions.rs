@@ -1,8 +1,8 @@
 //! Tests of sessions: negotiation, SEQUENCE, connections, the backchannel, and memory of the reply cache.
 
 use crate::helpers::*;
+use nfs::state::reply_cache::Fingerprint;
 use nfs::state::sessions::{CallbackEnd, Request, Sequence};
-use nfs::state::slots::Fingerprint;
 use nfs::state::{Config, ConnectionId, Effect, Result, State};
 use wire::nfs4::nfsstat4::*;
 use wire::nfs4::*;

@@ -2,7 +2,7 @@
 
 use crate::helpers::*;
 use nfs::state::Result;
-use nfs::state::slots::{Fingerprint, SlotTable, Verdict};
+use nfs::state::reply_cache::{Fingerprint, ReplyCache, Verdict};
 use std::collections::HashMap;
 use wire::nfs4::nfsstat4::*;
 
@@ -47,7 +47,7 @@ struct Plain {
 
 #[derive(Clone)]
 struct World {
-    table: SlotTable,
+    table: ReplyCache,
     slots: HashMap<u32, Plain>,
 }
 
@@ -94,7 +94,7 @@ impl World {
 
 fn world() -> World {
     let slots = [(0, Plain::default()), (1, Plain::default())].into();
-    World { table: SlotTable::new(2, MAX_CACHED), slots }
+    World { table: ReplyCache::new(2, MAX_CACHED), slots }
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn one_slot_matches_the_model_for_all_reply_sizes_and_requests() {
 
 #[test]
 fn a_retry_by_another_principal_is_a_false_retry() {
-    let mut table = SlotTable::new(1, MAX_CACHED);
+    let mut table = ReplyCache::new(1, MAX_CACHED);
     let theirs = Fingerprint::new(BOB, b"same");
     assert_eq!(table.begin(0, 1, 0, true, request("same")), Ok(Verdict::New));
     assert_eq!(table.begin(0, 1, 0, true, theirs), Err(NFS4ERR_SEQ_FALSE_RETRY));
@@ -138,7 +138,7 @@ fn a_retry_by_another_principal_is_a_false_retry() {
 
 #[test]
 fn a_request_without_a_reply_is_not_executed_again() {
-    let mut table = SlotTable::new(1, MAX_CACHED);
+    let mut table = ReplyCache::new(1, MAX_CACHED);
     assert_eq!(table.begin(0, 1, 0, true, request("a")), Ok(Verdict::New));
     assert!(!table.finish(0, 1, None));
     assert_eq!(table.begin(0, 1, 0, true, request("a")), Ok(Verdict::Uncached));
@@ -148,7 +148,7 @@ fn a_request_without_a_reply_is_not_executed_again() {
 
 #[test]
 fn slots_above_the_target_are_removed_once_the_client_obeys() {
-    let mut table = SlotTable::new(4, MAX_CACHED);
+    let mut table = ReplyCache::new(4, MAX_CACHED);
     table.set_target(1);
     assert_eq!((table.highest(), table.target()), (3, 1));
     assert_eq!(table.begin(3, 1, 3, true, request("a")), Ok(Verdict::New), "sent before it knew");

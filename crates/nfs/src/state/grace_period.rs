@@ -1,4 +1,4 @@
-//! Recovery after a restart of the server: which clients may reclaim, and how long other requests wait (RFC 8881
+//! The grace period after a restart of the server: which clients may reclaim, and how long other requests wait (RFC 8881
 //! §8.4.2).
 
 use crate::fs::ClientRecord;
@@ -12,7 +12,7 @@ use wire::nfs4::nfsstat4::*;
 
 /// The grace period, during which the server grants only reclaims.
 #[derive(Clone, Debug)]
-pub struct Recovery {
+pub struct GracePeriod {
     /// Owners that may still reclaim; the grace period ends when there are none.
     waiting: HashSet<Bytes>,
     began: Timestamp,
@@ -23,11 +23,11 @@ pub struct Recovery {
     patience: Duration,
 }
 
-impl Recovery {
+impl GracePeriod {
     /// Begins a grace period of one lease period if there are records, and none otherwise. It extends to at most two
     /// lease periods while reclaims follow one another, so that a client that has begun can finish.
     pub fn new(records: Vec<ClientRecord>, now: Timestamp, lease: Duration) -> Self {
-        Recovery {
+        GracePeriod {
             waiting: records.into_iter().map(|r| r.owner).collect(),
             began: now,
             until: now.after(lease),
@@ -70,24 +70,24 @@ impl State {
     ///
     /// [`Effect::GraceOver`]: crate::state::Effect::GraceOver
     pub fn in_grace(&self) -> bool {
-        self.recovery.in_grace()
+        self.grace.in_grace()
     }
 
     /// Whether clients that have not noticed the restart may still rely on delegations of names, which they cannot
     /// reclaim.
     pub fn may_rely_on_names(&self, now: Timestamp) -> bool {
-        self.in_grace() && now.since(self.recovery.began) < RELIED_ON
+        self.in_grace() && now.since(self.grace.began) < RELIED_ON
     }
 
     /// Notes a granted reclaim, so that the grace period does not end while the client is still reclaiming.
     pub fn reclaimed(&mut self, now: Timestamp) {
-        self.recovery.reclaimed(now);
+        self.grace.reclaimed(now);
     }
 
     /// Ends the reclaims of these owners, whose records are deleted.
     pub fn grace_over(&mut self, owners: &[Bytes]) {
         for owner in owners {
-            self.recovery.complete(owner);
+            self.grace.complete(owner);
             if let Some(client) = self.clients.confirmed(owner) {
                 // The new record of a client that finished meanwhile was stored before or after the deletion; the order
                 // is unknown.
@@ -106,7 +106,7 @@ impl State {
     /// client may have held it since.
     pub fn check_grace(&self, client: ClientId, reclaim: bool) -> Result<()> {
         let client = self.clients.get(client).ok_or(NFS4ERR_STALE_CLIENTID)?;
-        let may_reclaim = !client.reclaim_complete && self.recovery.waiting.contains(&client.owner);
+        let may_reclaim = !client.reclaim_complete && self.grace.waiting.contains(&client.owner);
         match reclaim {
             true if !may_reclaim => Err(NFS4ERR_NO_GRACE),
             false if self.in_grace() || !client.reclaim_complete => Err(NFS4ERR_GRACE),

@@ -36,7 +36,7 @@ impl Fingerprint {
 /// The decision on a request that SEQUENCE (or CB_SEQUENCE) accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Execute it, then call [`SlotTable::finish`].
+    /// Execute it, then call [`ReplyCache::finish`].
     New,
     /// Answer with these bytes.
     Replay(Bytes),
@@ -69,17 +69,17 @@ impl Slot {
 
 /// The replier's slots of one channel.
 #[derive(Clone, Debug)]
-pub struct SlotTable {
+pub struct ReplyCache {
     slots: Vec<Slot>,
     target: u32,
     max_cached: u32,
 }
 
-impl SlotTable {
+impl ReplyCache {
     /// Creates `count` slots (at least one), each keeping a reply of at most `max_cached` bytes.
     pub fn new(count: u32, max_cached: u32) -> Self {
         let count = count.max(1);
-        SlotTable { slots: vec![Slot::FRESH; count as usize], target: count - 1, max_cached }
+        ReplyCache { slots: vec![Slot::FRESH; count as usize], target: count - 1, max_cached }
     }
 
     /// Returns the highest slot that is accepted (`sr_highest_slotid`).
@@ -146,7 +146,7 @@ impl SlotTable {
     /// Checks a request and, if it is new, takes the slot for it.
     ///
     /// # Errors
-    /// Those of [`SlotTable::judge`]; an error leaves the slot unchanged (§2.10.6.1.2).
+    /// Those of [`ReplyCache::judge`]; an error leaves the slot unchanged (§2.10.6.1.2).
     pub fn begin(
         &mut self,
         slot: u32,
@@ -163,7 +163,7 @@ impl SlotTable {
         Ok(verdict)
     }
 
-    /// Stores the outcome of a request taken by [`SlotTable::begin`]; `None` if there is no reply to keep.
+    /// Stores the outcome of a request taken by [`ReplyCache::begin`]; `None` if there is no reply to keep.
     ///
     /// Returns whether the reply is kept. Does nothing if the slot has advanced meanwhile.
     pub fn finish(&mut self, slot: u32, sequence: u32, reply: Option<&[u8]>) -> bool {
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn sequence_numbers_wrap_to_zero() {
-        let mut table = SlotTable::new(1, 100);
+        let mut table = ReplyCache::new(1, 100);
         let request = Fingerprint::new(Principal::None, b"x");
         table.slots[0] = Slot { sequence: u32::MAX, request: None, reply: Reply::Dropped };
         assert_eq!(table.begin(0, 1, 0, true, request), Err(NFS4ERR_SEQ_MISORDERED));

@@ -1,4 +1,4 @@
-//! The commit path of the embedded store: the writer's thread commits batches, or the submitting caller does, if the
+//! Group commit of the embedded store: the writer's thread commits batches, or the submitting caller does, if the
 //! writer is free and flushes are fast.
 //!
 //! A batch that arrives alone would wake the writer's thread, which would wake the thread that waits for the answer.
@@ -37,17 +37,17 @@ impl Pace {
 
 /// The writer behind a lock, with the queue of its batches.
 #[derive(Debug)]
-pub(super) struct CommitPath {
+pub(super) struct GroupCommit {
     writer: Mutex<Writer>,
     queue: Arc<Queue>,
     pace: Pace,
     start: Instant,
 }
 
-impl CommitPath {
+impl GroupCommit {
     pub(super) fn new(writer: Writer) -> Arc<Self> {
         let queue = writer.shared().queue.clone();
-        Arc::new(CommitPath { writer: Mutex::new(writer), queue, pace: Pace::default(), start: Instant::now() })
+        Arc::new(GroupCommit { writer: Mutex::new(writer), queue, pace: Pace::default(), start: Instant::now() })
     }
 
     /// Runs the writer's thread: works when it is called or something is due, until the queue is closed and empty.
