@@ -38,6 +38,8 @@ mod proxy;
 mod quick_start;
 #[path = "end_to_end/real_tree.rs"]
 mod real_tree;
+#[path = "end_to_end/replaced_disk.rs"]
+mod replaced_disk;
 #[path = "end_to_end/replay.rs"]
 mod replay;
 #[path = "end_to_end/round_trip.rs"]

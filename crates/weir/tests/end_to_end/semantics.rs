@@ -1,7 +1,6 @@
 //! The examples of docs/SEMANTICS.md, run unchanged.
 
 use crate::cluster::{Cluster, WEIR};
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -26,14 +25,27 @@ fn examples(markdown: &str) -> Vec<Example> {
     found
 }
 
-/// Other pages have no commands after `$ `, because no test would run them.
+/// A page gets commands after `$ ` only together with a test that runs them.
 #[test]
-fn only_the_semantics_page_has_commands_with_a_prompt() {
+fn tests_run_the_commands_of_every_page_with_a_prompt() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let pages = std::fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path());
-    let has_prompt = |page: &PathBuf| page.is_file() && std::fs::read_to_string(page).unwrap().contains("\n$ ");
-    let with: Vec<_> = pages.filter(has_prompt).filter_map(|page| page.file_name().map(OsString::from)).collect();
-    assert_eq!(with, ["SEMANTICS.md"]);
+    let mut with = pages(&docs);
+    with.retain(|page| std::fs::read_to_string(page).unwrap().lines().any(|line| line.trim_start().starts_with("$ ")));
+    let mut with: Vec<_> = with.iter().map(|page| page.strip_prefix(&docs).unwrap().to_str().unwrap()).collect();
+    with.sort_unstable();
+    // The tests are in this file and in `replaced_disk.rs`.
+    assert_eq!(with, ["SEMANTICS.md", "replacing-a-disk.md"]);
+}
+
+/// Returns the Markdown files of a folder and of the folders below it.
+fn pages(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let below = |path: PathBuf| match path {
+        path if path.is_dir() => pages(&path),
+        path if path.extension().is_some_and(|end| end == "md") => vec![path],
+        _ => Vec::new(),
+    };
+    entries.flat_map(below).collect()
 }
 
 #[test]

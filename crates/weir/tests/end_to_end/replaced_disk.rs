@@ -1,0 +1,71 @@
+//! The commands of docs/replacing-a-disk.md, run for an iod whose disk is lost.
+
+use crate::lab::Lab;
+use crate::tree::bytes;
+use std::path::Path;
+use std::process::Command;
+
+/// A page names these places, and an identity that only its own cluster has.
+const STORE: &str = "/srv/new/iod";
+const CLUSTER_FILE: &str = "/etc/weir/cluster.toml";
+const CONFIG: &str = "/etc/weir/iod.toml";
+
+/// The commands of a page, without the output that it shows below them.
+fn commands(page: &str) -> Vec<&str> {
+    page.lines().filter_map(|line| line.trim_start().strip_prefix("$ ")).collect()
+}
+
+/// Returns the identity behind `--replace` in a command of a page.
+fn identity(command: &str) -> &str {
+    command.split_whitespace().skip_while(|word| *word != "--replace").nth(1).expect("a command with --replace")
+}
+
+#[test]
+fn the_commands_of_the_page_replace_a_lost_disk() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/replacing-a-disk.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let [status, mkfs, start] = commands(&page)[..] else { panic!("the page has other commands: {page}") };
+    let home = tempfile::tempdir().unwrap();
+    let mut lab = Lab::start_with(home.path(), 2, &["--mirrors", "2", "--inline-max", "0", "--lease-secs", "20"]);
+    let content = bytes(1, 3_000_000);
+    lab.put("/file", &content);
+    lab.iods[1].kill();
+    std::fs::remove_dir_all(home.path().join("iod-1")).unwrap();
+
+    let weir = |command: &str| lab.weir(command.strip_prefix("weir ").expect("a command of weir").split_whitespace());
+    let gone = loop {
+        let said = weir(status).output().unwrap().stdout;
+        let said = String::from_utf8(said).unwrap();
+        let problem =
+            said.lines().find(|line| line.trim_start().starts_with("problem iod ") && line.contains(" is down"));
+        if let Some(problem) = problem {
+            assert!(said.starts_with("health    degraded"), "{said}");
+            break problem.split_whitespace().nth(2).unwrap().to_owned();
+        }
+    };
+    let path = |name: &str| home.path().join(name).to_str().unwrap().to_owned();
+    let mkfs =
+        mkfs.replace(identity(mkfs), &gone).replace(STORE, &path("new")).replace(CLUSTER_FILE, &path("cluster.toml"));
+    crate::cluster::succeed(&mut weir(&mkfs));
+    let config = format!("dir = {:?}\ncluster_file = {:?}\nunix = false\n", path("new"), path("cluster.toml"));
+    std::fs::write(path("iod.toml"), config).unwrap();
+    let start = start.replace(CONFIG, &path("iod.toml"));
+    let address = lab.iods[1].address().to_string();
+    let mut command: Command = weir(&start);
+    let (mut iod, _) = crate::cluster::ready(command.args(["--listen", &address]));
+
+    let number = |group: &str, name: &str| {
+        // The status command fails while the cluster is degraded.
+        let said = weir("weir status --json").output().unwrap().stdout;
+        let groups: Vec<serde_json::Value> = serde_json::from_slice(&said).unwrap();
+        let values = groups.iter().find(|found| found["group"] == group).unwrap()["values"].clone();
+        values[name].as_u64()
+    };
+    while number("counters", "copies_rebuilt") < Some(1) || number("work", "copies_to_make") != Some(0) {}
+    lab.iods[0].kill();
+    let back = path("back");
+    lab.run(["cp", "weir:/file", &back]);
+    assert!(std::fs::read(&back).unwrap() == content, "the new disk has every byte");
+    iod.kill().unwrap();
+    iod.wait().unwrap();
+}
