@@ -28,7 +28,7 @@ pub fn run(data: &[u8]) {
     }
     if let Some(body) = value::<Body>(&bytes) {
         let distribution = body.distribution().expect("a body that decodes has a geometry");
-        let range = ByteRange { offset: body.object.0 >> 2, len: u64::from(body.generation.0) };
+        let range = ByteRange { offset: body.object.file.0 >> 2, len: u64::from(body.generation.0) };
         let mapped: u64 = distribution.pieces(range).take(64).map(|piece| piece.file.len).sum();
         assert!(mapped <= range.len);
     }

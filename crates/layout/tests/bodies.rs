@@ -5,11 +5,12 @@ use layout::DistributionId;
 use layout::kinds::native::{Body, Device, Local, Record, Update};
 use layout::kinds::{self, KindId, native};
 use proptest::prelude::*;
-use types::{FileId, Generation, IodId};
+use types::{FileId, Generation, IodId, ObjectId};
 use xdr::{Malformed, Xdr};
 
 fn record() -> Record {
-    Record { distribution: DistributionId::SimpleStripe, stripe_unit: 65536, mirrors: 1, iods: vec![2, 0, 513] }
+    let (distribution, iods) = (DistributionId::SimpleStripe, vec![2, 0, 513]);
+    Record { distribution, stripe_unit: 65536, mirrors: 1, stream: 0, iods }
 }
 
 fn body() -> Body {
@@ -17,7 +18,7 @@ fn body() -> Body {
         distribution: DistributionId::SimpleStripe,
         stripe_unit: 64,
         devices: vec![IodId([0xa1; 16]), IodId([0xb2; 16])],
-        object: FileId(0x0102_0304_0506_0708),
+        object: ObjectId::new(FileId(0x0102_0304_0506_0708), 0x21),
         generation: Generation(9),
         whole: 0x11_0000_0022,
         capability: Bytes::from_static(b"token"),
@@ -43,6 +44,28 @@ fn record_golden() {
 }
 
 #[test]
+fn record_of_another_stream_golden() {
+    for mirrors in [1, 2] {
+        let golden =
+            [0, 0, 0, 3, 0, 0, 0, mirrors, 0, 0, 2, 4, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 0];
+        let record = Record { mirrors: mirrors.into(), stream: 0x204, iods: vec![2, 0], ..record() };
+        assert_eq!(record.to_bytes(), &golden[..]);
+        assert_eq!(Record::from_bytes(&Bytes::copy_from_slice(&golden)), Ok(record.clone()));
+        assert_eq!(record.object(FileId(9)), ObjectId::new(FileId(9), 0x204));
+        let with = |at: usize, value: u8| {
+            let mut bytes = golden;
+            bytes[at] = value;
+            Record::from_bytes(&Bytes::copy_from_slice(&bytes))
+        };
+        assert_eq!(with(7, 0), Err(Malformed::BadValue { what: "number of copies", value: 0 }));
+        assert_eq!(with(7, 3), Err(Malformed::BadValue { what: "number of copies", value: 3 }));
+    }
+    let stream_0 = [0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2];
+    let refused = Err(Malformed::BadValue { what: "stream of a native layout", value: 0 });
+    assert_eq!(Record::from_bytes(&Bytes::copy_from_slice(&stream_0)), refused);
+}
+
+#[test]
 fn update_golden() {
     for bits in 0..32 {
         let golden = [0, 0, 0, 1, 0, 0, 0, bits];
@@ -57,10 +80,10 @@ fn update_golden() {
 
 #[test]
 fn body_golden() {
-    let mut golden = vec![0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 64, 0, 0, 0, 2];
+    let mut golden = vec![0, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0, 64, 0, 0, 0, 2];
     golden.extend([0xa1; 16]);
     golden.extend([0xb2; 16]);
-    golden.extend([1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 9]);
+    golden.extend([1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0x21, 0, 0, 0, 9]);
     golden.extend([0, 0, 0, 0x11, 0, 0, 0, 0x22, 0, 0, 0, 5]);
     golden.extend(b"token\0\0\0\0\0\0\x02");
     golden.extend([0xd4; 32]);
@@ -109,7 +132,7 @@ fn bad_records_are_refused() {
         bytes[at] = value;
         Record::from_bytes(&bytes.into())
     };
-    assert_eq!(with(3, 3), Err(Malformed::BadValue { what: "version of a native layout", value: 3 }));
+    assert_eq!(with(3, 4), Err(Malformed::BadValue { what: "version of a native layout", value: 4 }));
     assert_eq!(with(3, 2), Err(Malformed::BadValue { what: "number of copies", value: 1 }));
     assert_eq!(with(7, 9), Err(Malformed::BadValue { what: "distribution of a layout", value: 9 }));
     assert!(matches!(with(11, 1), Err(Malformed::Invalid(_))), "crooked stripe unit");
@@ -167,8 +190,11 @@ proptest! {
     }
 
     #[test]
-    fn records_round_trip(unit in 1u64..=(1 << 24), iods in prop::collection::vec(any::<u16>(), 1..=256)) {
-        let record = Record { distribution: DistributionId::SimpleStripe, stripe_unit: unit * 64, mirrors: 1, iods };
+    fn records_round_trip(
+        unit in 1u64..=(1 << 24), stream in any::<u32>(), iods in prop::collection::vec(any::<u16>(), 1..=256),
+    ) {
+        let (distribution, stripe_unit) = (DistributionId::SimpleStripe, unit * 64);
+        let record = Record { distribution, stripe_unit, mirrors: 1, stream, iods };
         prop_assert_eq!(Record::from_bytes(&record.to_bytes()), Ok(record));
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use layout::DistributionId::SimpleStripe;
 use layout::kinds::native::{Body, Device, Local, Record};
 use proptest::prelude::*;
-use types::{FileId, Generation, IodId};
+use types::{FileId, Generation, IodId, ObjectId};
 use xdr::Xdr;
 
 #[path = "../../../fuzz/fuzz_targets/layout.rs"]
@@ -13,12 +13,12 @@ mod fuzzed;
 mod mutate;
 
 fn good() -> [Bytes; 4] {
-    let record = Record { distribution: SimpleStripe, stripe_unit: 4096, mirrors: 1, iods: vec![1, 2, 3] };
+    let record = Record { distribution: SimpleStripe, stripe_unit: 4096, mirrors: 1, stream: 0, iods: vec![1, 2, 3] };
     let body = Body {
         distribution: SimpleStripe,
         stripe_unit: 64,
         devices: vec![IodId([1; 16]), IodId([2; 16])],
-        object: FileId(77),
+        object: ObjectId::new(FileId(77), 5),
         generation: Generation(100_000),
         whole: 1 << 33,
         capability: Bytes::from_static(b"capability"),

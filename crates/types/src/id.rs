@@ -16,8 +16,6 @@ pub struct IodId(pub [u8; 16]);
 pub struct StoreId(pub [u8; 16]);
 
 /// An inode number: the identity of a file inside one file system, never reused.
-///
-/// The object with the file's bytes on an iod has the same number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FileId(pub u64);
 
@@ -29,6 +27,40 @@ impl FileId {
 impl fmt::Display for FileId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
+    }
+}
+
+/// The identity of an object inside one file system: the file that the bytes belong to, and the stream.
+///
+/// An iod has at most one object of each stream of a file. The layout record of a file says which stream has its bytes.
+/// So the objects of a file can be replaced by objects of another stream on the same iods.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ObjectId {
+    /// The file.
+    pub file: FileId,
+    /// The stream; new files use stream 0.
+    pub stream: u32,
+}
+
+impl ObjectId {
+    /// Returns the object of a file in this stream.
+    pub const fn new(file: FileId, stream: u32) -> Self {
+        ObjectId { file, stream }
+    }
+
+    /// Returns the object of a file in stream 0.
+    pub const fn stream_0(file: FileId) -> Self {
+        ObjectId { file, stream: 0 }
+    }
+}
+
+/// Prints the file in stream 0, and the file and the stream otherwise.
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.stream {
+            0 => self.file.fmt(f),
+            stream => write!(f, "{}.{stream}", self.file),
+        }
     }
 }
 
@@ -93,6 +125,15 @@ uuid_text!(Fsid, IodId, StoreId);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_are_ordered_by_file_and_then_by_stream() {
+        let id = |file, stream| ObjectId::new(FileId(file), stream);
+        let mut ids = [id(2, 0), id(1, 7), id(10, 1), id(1, 0)];
+        ids.sort();
+        assert_eq!(ids.map(|id| id.to_string()), ["1", "1.7", "2", "10.1"]);
+        assert_eq!(ids[0], ObjectId::stream_0(FileId(1)));
+    }
 
     #[test]
     fn uuid_text_round_trips_and_rejects() {

@@ -50,7 +50,7 @@ impl Driver for Native {
         let places = iods.iter().map(|_| Arc::default()).collect();
         let loans = self.devices.loans().clone();
         let tally = self.tally.clone();
-        let (object, ids, lengths) = (body.object, body.devices, Lengths::new(&distribution, body.whole));
+        let (object, ids, lengths) = (body.object.file, body.devices, Lengths::new(&distribution, body.whole));
         Ok(Arc::new(Objects {
             distribution,
             object,

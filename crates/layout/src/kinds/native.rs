@@ -4,7 +4,7 @@ use crate::distributions::{BadGeometry, Distribution, DistributionId, check_coun
 use crate::policy::MIRRORS_MAX;
 use bytes::Bytes;
 use types::limits::STRIPE_COUNT_MAX;
-use types::{FileId, Generation, IodId};
+use types::{FileId, Generation, IodId, ObjectId};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// `layouttype4` of the native kind, in the private range (RFC 8881 §3.3.13).
@@ -13,9 +13,11 @@ pub const KIND: u32 = 0x8000_5745;
 /// Version of the other bodies, and of records of files with one copy.
 pub const VERSION: u32 = 1;
 /// Version of the body of a layout.
-pub const BODY_VERSION: u32 = 3;
+pub const BODY_VERSION: u32 = 4;
 /// Version of records of files with several copies; the number of copies follows it.
 pub const MIRRORED_VERSION: u32 = 2;
+/// Version of records whose objects are of another stream than 0; the number of copies and the stream follow it.
+pub const STREAM_VERSION: u32 = 3;
 
 /// Maximum number of TCP addresses of one device.
 pub const ADDRESSES_MAX: usize = 16;
@@ -44,6 +46,8 @@ pub struct Record {
     pub stripe_unit: u64,
     /// Number of copies.
     pub mirrors: u32,
+    /// The stream of the file's objects ([`ObjectId`]); 0 for new files.
+    pub stream: u32,
     /// Cluster numbers of the iods in index order: first the iods of the first copy, then those of the next.
     pub iods: Vec<u16>,
 }
@@ -54,7 +58,12 @@ impl Record {
         Distribution::new(self.distribution, self.stripe_unit, self.iods.len() / (self.mirrors as usize).max(1))
     }
 
-    /// Returns a record with `mirrors` copies over `iods`, beginning with the iod at `first` (modulo their number).
+    /// Returns the object of `file` that every iod of this record has.
+    pub fn object(&self, file: FileId) -> ObjectId {
+        ObjectId::new(file, self.stream)
+    }
+
+    /// Returns a record of stream 0 with `mirrors` copies over `iods`, beginning with the iod at `first` (modulo their number).
     /// Each copy is on at most `count` iods (0: as many as possible). No iod has two objects of a file, so there must
     /// be at least as many iods as copies.
     pub fn rotated(
@@ -70,7 +79,7 @@ impl Record {
         check_count(count)?;
         let start = (first % iods.len() as u64) as usize;
         let iods = iods.iter().cycle().skip(start).take(count * mirrors as usize).copied().collect();
-        Ok(Record { distribution, stripe_unit, mirrors, iods })
+        Ok(Record { distribution, stripe_unit, mirrors, stream: 0, iods })
     }
 }
 
@@ -78,11 +87,28 @@ impl Record {
 pub(crate) fn mirrors(input: &mut Reader, what: &'static str) -> Result<u32, Malformed> {
     match input.u32()? {
         VERSION => Ok(1),
-        MIRRORED_VERSION => match input.u32()? {
-            mirrors @ 2..=MIRRORS_MAX => Ok(mirrors),
-            value => Err(Malformed::BadValue { what: "number of copies", value }),
-        },
+        MIRRORED_VERSION => copies(input, 2),
         value => Err(Malformed::BadValue { what, value }),
+    }
+}
+
+fn copies(input: &mut Reader, least: u32) -> Result<u32, Malformed> {
+    let value = input.u32()?;
+    let ok = (least..=MIRRORS_MAX).contains(&value);
+    if ok { Ok(value) } else { Err(Malformed::BadValue { what: "number of copies", value }) }
+}
+
+/// Decodes the version of a record of this kind and, after it, the number of copies and the stream. Every record has
+/// one encoding only.
+fn copies_and_stream(input: &mut Reader) -> Result<(u32, u32), Malformed> {
+    match input.u32()? {
+        VERSION => Ok((1, 0)),
+        MIRRORED_VERSION => Ok((copies(input, 2)?, 0)),
+        STREAM_VERSION => match (copies(input, 1)?, input.u32()?) {
+            (_, 0) => Err(Malformed::BadValue { what: "stream of a native layout", value: 0 }),
+            (mirrors, stream) => Ok((mirrors, stream)),
+        },
+        value => Err(Malformed::BadValue { what: "version of a native layout", value }),
     }
 }
 
@@ -119,9 +145,17 @@ fn put_text(out: &mut Writer, text: &str) {
 
 impl Xdr for Record {
     fn encode(&self, out: &mut Writer) {
-        out.u32(if self.mirrors == 1 { VERSION } else { MIRRORED_VERSION });
-        if self.mirrors != 1 {
-            out.u32(self.mirrors);
+        match (self.mirrors, self.stream) {
+            (1, 0) => out.u32(VERSION),
+            (mirrors, 0) => {
+                out.u32(MIRRORED_VERSION);
+                out.u32(mirrors);
+            }
+            (mirrors, stream) => {
+                out.u32(STREAM_VERSION);
+                out.u32(mirrors);
+                out.u32(stream);
+            }
         }
         out.u32(self.distribution.number());
         out.u32(self.stripe_unit as u32);
@@ -129,7 +163,7 @@ impl Xdr for Record {
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        let mirrors = mirrors(input, "version of a native layout")?;
+        let (mirrors, stream) = copies_and_stream(input)?;
         let (distribution, stripe_unit) = geometry(input)?;
         let iods: Vec<u16> = not_empty(input.array(STRIPE_COUNT_MAX, |input| {
             let value = input.u32()?;
@@ -138,7 +172,7 @@ impl Xdr for Record {
         if !iods.len().is_multiple_of(mirrors as usize) {
             return Err(Malformed::Invalid("a layout whose copies are not over the same number of iods"));
         }
-        Ok(Record { distribution, stripe_unit, mirrors, iods })
+        Ok(Record { distribution, stripe_unit, mirrors, stream, iods })
     }
 }
 
@@ -151,8 +185,8 @@ pub struct Body {
     pub stripe_unit: u64,
     /// The devices in index order; a device id is the id of its iod.
     pub devices: Vec<IodId>,
-    /// Number of the object on each device.
-    pub object: FileId,
+    /// The object on each device.
+    pub object: ObjectId,
     /// The fencing generation of the capability.
     pub generation: Generation,
     /// The objects on the iods are known to be as long as this length of the file requires. An object that ends before
@@ -179,7 +213,8 @@ impl Xdr for Body {
         out.u32(self.distribution.number());
         out.u32(self.stripe_unit as u32);
         out.array(&self.devices, |out, id| out.fixed(&id.0));
-        out.u64(self.object.0);
+        out.u64(self.object.file.0);
+        out.u32(self.object.stream);
         out.u32(self.generation.0);
         out.u64(self.whole);
         out.opaque(&self.capability);
@@ -194,7 +229,7 @@ impl Xdr for Body {
         }
         let (distribution, stripe_unit) = geometry(input)?;
         let devices = not_empty(input.array(STRIPE_COUNT_MAX, |input| input.fixed().map(IodId))?)?;
-        let object = FileId(input.u64()?);
+        let object = ObjectId::new(FileId(input.u64()?), input.u32()?);
         let generation = Generation(input.u32()?);
         let whole = input.u64()?;
         let capability = input.opaque(CAPABILITY_MAX)?;

@@ -96,7 +96,7 @@ impl Volume {
         let body = Body {
             distribution: objects.record.distribution,
             stripe_unit: objects.record.stripe_unit,
-            object: objects.file,
+            object: objects.record.object(objects.file),
             generation,
             whole: objects.whole,
             capability: capabilities.first().ok_or(Status::Corrupt)?.to_bytes(),

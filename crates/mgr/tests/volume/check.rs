@@ -281,7 +281,8 @@ async fn wrong_sizes_and_generations_are_repaired() {
 async fn unusable_layouts_and_records_are_reported() {
     let (mut cluster, file) = settled().await;
     let native = |body: Bytes| Some(Layout { kind: KIND, body });
-    let far = Record { distribution: Default::default(), stripe_unit: 64, mirrors: 1, iods: vec![0, 77] }.to_bytes();
+    let far = Record { distribution: Default::default(), stripe_unit: 64, mirrors: 1, stream: 0, iods: vec![0, 77] }
+        .to_bytes();
     let cases = [
         ("layout-damaged", native(Bytes::from_static(b"junk"))),
         ("layout-damaged", Some(Layout { kind: 99, body: Bytes::new() })),

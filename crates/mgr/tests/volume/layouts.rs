@@ -8,7 +8,7 @@ use net::rpc::{Connection, Limits, NoService};
 use nfs::fs::{FileSystem, Iomode, LayoutAsk, LayoutGone, Stability};
 use std::sync::Arc;
 use std::time::Duration;
-use types::{ByteRange, FileId, SetAttrs, Status};
+use types::{ByteRange, FileId, ObjectId, SetAttrs, Status};
 use wire::native::{
     Capability, Extent, Failure, HelloArgs, HelloReply, Origin, PROGRAM, Procedure, ProveReply, ReadArgs, ReadReply,
     Ticket, VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
@@ -82,7 +82,7 @@ async fn direct_path_and_mgr_path_access_the_same_bytes() {
     let file = create(&files, "f").await;
     let (direct, proxied) = (pattern(1000, 1), pattern(700, 2));
     let body = layout(&files, 7, file, Iomode::ReadWrite).await;
-    assert_eq!((body.stripe_unit, body.object, body.devices.len()), (128, file, 3));
+    assert_eq!((body.stripe_unit, body.object, body.devices.len()), (128, ObjectId::stream_0(file), 3));
     write_direct(&files, 7, &body, 0, &direct).await.unwrap();
     assert_eq!(files.layout_commit(&ctx(7), file, Some(999), None, Bytes::new()).await, Ok(Some(1000)));
     assert_eq!(files.layout_commit(&ctx(7), file, Some(9), None, Bytes::new()).await, Ok(None), "never shrinks");
