@@ -71,9 +71,9 @@ pub enum Command {
     Ln(ln::Args),
     /// Show all attributes of a file, and which bytes are on which iod
     Stat(stat::Args),
-    /// Show the used and free space of a file system
+    /// Show how full a file system is
     Df(df::Args),
-    /// Show the space that trees use
+    /// Show how much the files of a tree take
     Du(du::Args),
     /// Search trees
     Find(find::Args),
@@ -81,7 +81,7 @@ pub enum Command {
     Policy(policy::Args),
     /// Make and replay traces of file operations, and time them
     Replay(replay::Args),
-    /// Measure a file system and recommend settings
+    /// Measure a file system, and say how it is best used
     Tune(tune::Args),
     /// Show the health of a cluster, its capacity, clients, and pending work
     Status(status::Args),

@@ -87,8 +87,10 @@ pub fn stopped(daemon: &'static str) {
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::from(e).about(path.display());
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut name =
-        path.file_name().ok_or_else(|| Failure::usage(format!("{}: no file name", path.display())))?.to_owned();
+    let mut name = path
+        .file_name()
+        .ok_or_else(|| Failure::usage(format!("{}: the path has no file name", path.display())))?
+        .to_owned();
     name.push(".new");
     let temporary = dir.join(name);
     let mut options = std::fs::File::options();

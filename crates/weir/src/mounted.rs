@@ -123,8 +123,12 @@ pub fn read_threshold(text: &str) -> Result<Settings, String> {
 
 /// Parses a cache lifetime in seconds.
 pub fn seconds(text: &str) -> Result<f64, String> {
-    let value: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
-    if (0.0..=86_400.0).contains(&value) { Ok(value) } else { Err("it is not from 0 to 86400".to_owned()) }
+    let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.0..=86_400.0).contains(&value) {
+        Ok(value)
+    } else {
+        Err("not a number of seconds from 0 to 86400".to_owned())
+    }
 }
 
 impl How {
@@ -192,7 +196,7 @@ pub fn must_be_free(dir: &Path, over: bool) -> Result<(), Failure> {
     let failed = |error| Failure::from(error).about(dir.display());
     fuse::detach_dead(dir).map_err(failed)?;
     match fuse::source_at(dir) {
-        Ok(Some(source)) if !over => Err(Failure::new(format!("{}: {source} is mounted there already", dir.display()))
+        Ok(Some(source)) if !over => Err(Failure::new(format!("{}: {source} is already mounted there", dir.display()))
             .next(format!("\"weir umount {}\" unmounts it; --over (or -o over) mounts over it", dir.display()))),
         // Ignore errors such as a missing directory: the mount reports them.
         _ => Ok(()),
@@ -224,14 +228,14 @@ impl Mounting {
         identity: Option<Identity>,
     ) -> Result<Self, Failure> {
         let mounted = fuse::Mounted::start(mount, root, dir, config).map_err(|error| match error.kind() {
-            ErrorKind::Unsupported => {
-                Failure::from(error).about("--transport uring").next("or leave it to --transport auto")
-            }
+            ErrorKind::Unsupported => Failure::from(error)
+                .about("--transport uring")
+                .next("use --transport auto, which selects a transport that works"),
             ErrorKind::NotFound => Failure::from(error).about(dir.display()).next("make the directory first"),
             _ => Failure::from(error).about(format_args!("mounting at {}", dir.display())),
         })?;
         let dir = mounted.dir().to_owned();
-        tracing::info!("mounted at {}; requests come by {}", dir.display(), carried(mounted.carrier()));
+        tracing::info!(dir = %dir.display(), transport = carried(mounted.carrier()), "mounted");
         Ok(Mounting { mounted, _identity: identity, dir })
     }
 
@@ -271,7 +275,10 @@ impl Mounting {
         let unmounted = tokio::task::spawn_blocking(move || match fuse::unmount(&dir, false) {
             Err(error) if error.kind() == ErrorKind::ResourceBusy => {
                 if tell {
-                    eprintln!("weir: {} is in use; it vanishes, and ends when its files are closed", dir.display());
+                    eprintln!(
+                        "weir: {} is busy: detached lazily; it ends when the last open file is closed",
+                        dir.display()
+                    );
                 }
                 fuse::unmount(&dir, true)
             }

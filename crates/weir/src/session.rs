@@ -142,8 +142,8 @@ impl Mounts {
         for (address, mount) in self.made {
             match tokio::time::timeout(DISCONNECT_PATIENCE, mount.disconnect()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(e)) => tracing::debug!(address, "the session did not end cleanly: {e}"),
-                Err(_) => tracing::debug!(address, "the server did not end the session in time"),
+                Ok(Err(e)) => tracing::debug!(address, error = %e, "cannot end a session"),
+                Err(_) => tracing::debug!(address, "the server did not answer in time to the end of a session"),
             }
         }
     }

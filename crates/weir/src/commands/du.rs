@@ -21,7 +21,7 @@ Examples:
   weir du -s --apparent-size /x    lengths instead of storage: holes count"
 )]
 pub struct Args {
-    /// Files or directories; without any, what WEIR_URL names
+    /// Files or directories; without any, the directory WEIR_URL names
     paths: Vec<OsString>,
     /// Print one line for each argument
     #[arg(short, long, conflicts_with = "max_depth")]

@@ -60,7 +60,7 @@ pub fn run(args: Args) -> Outcome {
     let mut name = args
         .file
         .file_name()
-        .ok_or_else(|| Failure::usage(format!("{}: no file name", args.file.display())))?
+        .ok_or_else(|| Failure::usage(format!("{}: the path has no file name", args.file.display())))?
         .to_owned();
     name.push(".new");
     let new = args.file.with_file_name(name);

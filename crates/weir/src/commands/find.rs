@@ -106,7 +106,7 @@ fn days(text: &str) -> Result<Bound, String> {
 fn kinds(text: &str) -> Result<Kinds, String> {
     let letters: Option<Vec<char>> =
         text.split(',').map(|part| part.parse::<char>().ok().filter(|c| "fdlpsbc".contains(*c))).collect();
-    letters.map(Kinds).ok_or_else(|| "not kinds; write f, d, l, p, s, b or c, several with commas".to_owned())
+    letters.map(Kinds).ok_or_else(|| "not file types; write f, d, l, p, s, b or c, separated by commas".to_owned())
 }
 
 impl Bound {

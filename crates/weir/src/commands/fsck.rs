@@ -174,7 +174,7 @@ impl Asker<'_> {
                     tracing::debug!(mgr = %self.address, procedure = CHECK, "request");
                     match connection.call(PROGRAM, VERSION, CHECK, &auth, ask.to_bytes().into(), PAGE_TIMEOUT).await {
                         Ok(mut reply) => {
-                            let malformed = |e| Failure::new(format!("{}: the answer is malformed: {e}", self.address));
+                            let malformed = |e| Failure::new(format!("{}: malformed reply: {e}", self.address));
                             return CheckReply::decode(&mut reply.body).map_err(malformed);
                         }
                         Err(net::Error::Refused(refusal)) => return Err(admin::no_mgr(self.address, refusal)),
@@ -187,7 +187,8 @@ impl Asker<'_> {
             };
             self.connection = None;
             if Instant::now() >= until {
-                return Err(Failure::new(failure).next("the check goes on in the mgr for a while: begin again"));
+                return Err(Failure::new(failure)
+                    .next("the mgr ends the unfinished check by itself; run the same command again"));
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -269,14 +270,16 @@ fn summary(sum: &Sum, args: &Args) -> Result<(), Failure> {
         });
     }
     if let Some(why) = &sum.broken_off {
-        eprintln!("weir: the check broke off {}", show::path(why.as_bytes()));
+        eprintln!("weir: the check is incomplete {}", show::path(why.as_bytes()));
     }
     if args.quiet {
         return Ok(());
     }
     let count = |name: &str| sum.counts.iter().find(|(n, _)| n == name).map_or(0, |(_, value)| *value);
     let verdict = match (sum.repaired, sum.left) {
-        (0, 0) if sum.unchecked || sum.broken_off.is_some() => "nothing is wrong with what could be checked".to_owned(),
+        (0, 0) if sum.unchecked || sum.broken_off.is_some() => {
+            "no damage in the records and objects that could be checked".to_owned()
+        }
         (0, 0) => "clean".to_owned(),
         (repaired, left) => format!("{} found, {repaired} repaired, {left} left", repaired + left),
     };

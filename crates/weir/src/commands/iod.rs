@@ -149,7 +149,7 @@ impl Settings {
 
     fn config(self) -> Result<Config, Failure> {
         let (Some(dir), Some(file)) = (self.dir, self.cluster_file) else {
-            return Err(Failure::usage("no object store and cluster file given")
+            return Err(Failure::usage("the object store and the cluster file are not given")
                 .next("give --config FILE, or --dir and --cluster-file"));
         };
         let listen = self.listen.unwrap_or_else(|| vec![LISTEN.to_owned()]);
@@ -165,7 +165,9 @@ impl Settings {
         }
         config.max_connections = self.max_connections.unwrap_or(config.max_connections);
         match self.stall_secs {
-            Some(0) => return Err(Failure::usage("stall_secs: 0 would cut everybody off").next("write at least 1")),
+            Some(0) => {
+                return Err(Failure::usage("stall_secs: 0 would disconnect every client").next("write at least 1"));
+            }
             Some(secs) => config.stall = Duration::from_secs(secs.into()),
             None => {}
         }
@@ -189,7 +191,7 @@ fn known_congestion(name: &str) -> Result<String, Failure> {
 }
 
 fn resolve(name: &str, text: &str) -> Result<SocketAddr, Failure> {
-    let hint = "write host:port, as in 10.0.0.7:2050";
+    let hint = "write host:port, for example 10.0.0.7:2050";
     let found = text.to_socket_addrs().map_err(|e| Failure::usage(format!("{name}: {text:?}: {e}")).next(hint))?;
     let mut found = found;
     found.next().ok_or_else(|| Failure::usage(format!("{name}: {text:?}: no such host")).next(hint))

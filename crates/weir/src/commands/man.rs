@@ -21,6 +21,6 @@ pub fn run(args: Args) -> Outcome {
         clap_mangen::generate_to(crate::Cli::command().disable_help_subcommand(true), &args.directory)
     };
     let told = |error| Failure::new(format!("cannot write manual pages to {}: {error}", args.directory.display()));
-    pages().map_err(|error: std::io::Error| told(error).next("choose a directory that you may write"))?;
+    pages().map_err(|error: std::io::Error| told(error).next("choose a directory that you can write to"))?;
     Ok(Exit::Done)
 }

@@ -147,7 +147,7 @@ fn config(args: Args) -> Result<Config, Failure> {
         })?,
         None => {
             let (Some(dir), Some(file)) = (&args.dir, &args.cluster_file) else {
-                return Err(Failure::usage("no metadata store and cluster file given")
+                return Err(Failure::usage("the metadata store and the cluster file are not given")
                     .next("give --config FILE, or --dir, --cluster-file and --iod"));
             };
             Config::new(dir, file, Vec::new())

@@ -96,8 +96,8 @@ pub fn run(args: Args) -> Outcome {
 /// Refuses a second metadata store of one file system, which would assign the inode numbers of the first one again.
 fn second(path: &Path, cluster: &ClusterFile) -> Failure {
     let has = match cluster.store {
-        Some(store) => format!("its file system has the metadata store {store} already"),
-        None => "its file system may have a metadata store already".to_owned(),
+        Some(store) => format!("its file system already has the metadata store {store}"),
+        None => "its file system may already have a metadata store".to_owned(),
     };
     Failure::new(format!("the cluster file {} exists: {has}", path.display())).next(
         "a second one would destroy its files, and nothing was changed. To start the mgr on that store, run \"weir mgr\"; to \
@@ -117,7 +117,7 @@ fn must_be_empty(dir: &Path) -> Result<(), Failure> {
         let name = entry.map_err(failed)?.file_name();
         if name != "lost+found" {
             return Err(Failure::new(format!("{} holds {} already", dir.display(), name.display()))
-                .next("choose an empty or missing directory with --dir; nothing is formatted over"));
+                .next("choose an empty or missing directory with --dir; mkfs never overwrites a store"));
         }
     }
     Ok(())

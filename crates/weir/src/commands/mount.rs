@@ -140,7 +140,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "retry_timeout" => args.connect.wait_for(whole_seconds(value).map_err(bad)?),
             "connect_timeout" => args.connect.try_for(whole_seconds(value).map_err(bad)?),
             "no_checksums" => args.connect.skip_checksums(),
-            "log" if value.is_empty() => return Err(bad("name a file, as in log=/var/log/weir.log".into())),
+            "log" if value.is_empty() => return Err(bad("name a file, for example log=/var/log/weir.log".into())),
             "log" => args.log = Some(value.into()),
             "foreground" => args.foreground = true,
             "no_direct" => args.connect.go_through_mgr(),
@@ -148,7 +148,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "no_negative" => args.how.no_negative = true,
             "durable" => args.how.durable = Some(Durable::from_str(value, false).map_err(bad)?),
             "transport" => args.how.transport = Transport::from_str(value, false).map_err(bad)?,
-            "known_files" => args.how.known_files = value.parse().map_err(|_| bad("a number of files".into()))?,
+            "known_files" => args.how.known_files = value.parse().map_err(|_| bad("write a number of files".into()))?,
             "attr_timeout" => args.how.attr_timeout = time()?,
             "entry_timeout" => args.how.entry_timeout = time()?,
             "absent_timeout" => args.how.absent_timeout = time()?,
@@ -165,7 +165,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             key if key.starts_with("x-") || key.starts_with("comment") => {}
             // For a remount, mount(8) also passes the options that `/proc/mounts` shows.
             _ if again => {}
-            _ => return Err(bad("there is no such option".into()).next("\"weir mount --help\" lists them")),
+            _ => return Err(bad("no such mount option".into()).next("\"weir mount --help\" lists them")),
         }
     }
     Ok(())
@@ -175,7 +175,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
 fn whole_seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
-        _ => Err("write seconds, from 1 to 86400".to_owned()),
+        _ => Err("write whole seconds, from 1 to 86400".to_owned()),
     }
 }
 
@@ -198,7 +198,7 @@ fn serve(args: &Args) -> Outcome {
             tracing::info!(target: LIFE, daemon = "mount", %target, dir = %mounting.dir().display(), "started");
         } else {
             let (dir, by) = (mounting.dir().display(), mounting.carried());
-            show::line(&format!("{target} is mounted at {dir}, requests come by {by}; Ctrl-C unmounts it"))?;
+            show::line(&format!("{target} is mounted at {dir} (requests over {by}); Ctrl-C unmounts it"))?;
         }
         let ended = mounting.until(stop.wait(), !args.background).await;
         daemon::stopped("mount");
@@ -220,7 +220,7 @@ fn detach(log: Option<&Path>) -> Result<(), Failure> {
     if log.is_none()
         && let Err(error) = logging::to_system()
     {
-        tracing::debug!("there is no system log: {error}");
+        tracing::debug!(%error, "cannot use the system log");
     }
     show::line(READY)?;
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;

@@ -53,7 +53,7 @@ pub fn run(args: Args) -> Outcome {
         let inside = !args.no_target_directory && is_directory(&mount, &destination).await?;
         if sources.len() > 1 && !inside {
             return Err(Failure::usage(format!("{destination}: not a directory"))
-                .next("several sources need an existing directory as destination"));
+                .next("to move several sources, name an existing directory"));
         }
         for_each(&sources, async |source| {
             rename(&mount, source, &destination, inside, how).await.map_err(|e| e.about(source))

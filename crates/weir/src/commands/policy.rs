@@ -125,7 +125,9 @@ fn show_policy(args: Show) -> Outcome {
     let mounted = args.mount || args.connect.base()?.is_none() && !is_url;
     let rows = match &args.path {
         Some(path) if mounted => of_mounted(Path::new(path))?,
-        _ if args.mount => return Err(Failure::usage("--mount: no path").next("name a directory that is mounted")),
+        _ if args.mount => {
+            return Err(Failure::usage("--mount: the path is missing").next("name a directory of a mount"));
+        }
         _ => return show_remote(&args),
     };
     print(rows, args.json)
@@ -172,7 +174,7 @@ fn of_mounted(path: &Path) -> Result<Rows, Failure> {
 
 fn not_mounted(path: &Path, error: rustix::io::Errno) -> Failure {
     let none = [rustix::io::Errno::NODATA, rustix::io::Errno::NOTSUP].contains(&error);
-    let failure = if none { Failure::new("no Weir is mounted there") } else { Failure::new(error) };
+    let failure = if none { Failure::new("no Weir file system is mounted there") } else { Failure::new(error) };
     failure.about(path.display())
 }
 
@@ -203,7 +205,11 @@ fn parts(args: &Set, give: bool) -> Result<Vec<(Part, Option<&str>)>, Failure> {
             (Some((name, value)), true) => (name, Some(value)),
             (None, false) => (text.as_str(), None),
             (None, true) => return Err(Failure::usage(format!("{text}: no value")).next("write NAME=VALUE")),
-            (Some(_), false) => return Err(Failure::usage(format!("{text}: a value")).next("write only the name")),
+            (Some(_), false) => {
+                return Err(
+                    Failure::usage(format!("{text}: \"unset\" takes no value")).next("write only the name of the part")
+                );
+            }
         };
         let part = Part::named(name.as_bytes()).map_err(Failure::usage)?;
         check(part, value, if args.mount { Origin::Mount } else { Origin::Directory })?;

@@ -73,7 +73,7 @@ async fn store(mount: &Mount, target: &Target, mode: Option<u32>, stop: &Stop) -
     if stored.is_err()
         && let Err(left) = remove_if_there(mount, &dir, &temporary).await
     {
-        tracing::warn!("{} is left behind: {left}", show::path(&temporary));
+        tracing::warn!(name = show::path(&temporary), error = %left, "cannot remove a temporary file");
     }
     stored
 }

@@ -135,7 +135,8 @@ enum Kind {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).ok_or_else(|| "not a size; write bytes or a number with K, M, G or T, as in 64K".to_owned())
+    parse_size(text)
+        .ok_or_else(|| "not a size; write a number of bytes, or a number with K, M, G or T, such as 64K".to_owned())
 }
 
 /// Replays or makes a trace.
@@ -211,12 +212,14 @@ impl Args {
         let local = |on: &&OsString| !on.as_bytes().starts_with(b"weir:");
         if let Some(dir) = self.on.as_ref().filter(local) {
             return match self.each {
-                true => Err(Failure::usage("--each is for URLs; programs that use a directory cannot ask for it")),
+                true => {
+                    Err(Failure::usage("--each needs a URL: programs that use a local directory have no such setting"))
+                }
                 false => Ok(Place::Local { dir: dir.into(), odirect: self.odirect }),
             };
         }
         if self.odirect {
-            return Err(Failure::usage("--odirect is for directories").next("for URLs, --each comes closest"));
+            return Err(Failure::usage("--odirect needs a local directory").next("for a URL, use --each"));
         }
         let target = self.connect.target_or_base(self.on.as_ref())?;
         let mut policy = self.write_threshold;
@@ -280,16 +283,17 @@ impl Summary {
             }
         }
         if let Some(bytes) = self.verified_bytes {
-            show::line(&format!("verified {}: every byte is what was written last", show::size(bytes)))?;
+            show::line(&format!("verified {}: every byte is the last one written there", show::size(bytes)))?;
         }
         if let Some(counters) = &self.counters {
-            let way =
-                |direct, via_mgr| format!("{} straight, {} through the mgr", show::size(direct), show::size(via_mgr));
+            let way = |direct, via_mgr| {
+                format!("{} on the direct path, {} on the mgr path", show::size(direct), show::size(via_mgr))
+            };
             show::line(&format!("writes   {}", way(counters.written_direct, counters.written_via_mgr)))?;
             show::line(&format!("reads    {}", way(counters.read_direct, counters.read_via_mgr)))?;
             if counters.reads_lent > 0 {
                 let (requests, bytes) = (counters.reads_lent, show::size(counters.read_lent));
-                show::line(&format!("lent     {requests} requests, {bytes} of what was read straight"))?;
+                show::line(&format!("local    {requests} short-circuit reads, {bytes} of the direct path"))?;
             }
             for (what, counts) in [("RPCs", &counters.rpcs), ("NFS", &counters.operations)] {
                 let counts: Vec<String> = counts.iter().map(|(name, n)| format!("{n} {name}")).collect();

@@ -43,7 +43,7 @@ pub fn run(args: Args) -> Outcome {
     tell("restored", &args.file, &dumped, Some(&args.dir), args.json)?;
     if !args.json {
         let hint = "if the file system was used after the dump, start the mgr once with --recover-old-store";
-        show::line(&format!("made the store in {}; {hint}", args.dir.display()))?;
+        show::line(&format!("made a metadata store in {}; {hint}", args.dir.display()))?;
     }
     Ok(Exit::Done)
 }

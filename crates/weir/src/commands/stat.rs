@@ -127,7 +127,7 @@ async fn stat(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failure
 }
 
 /// Shown for files without a client layout, for example files with two copies.
-const THROUGH_MGR: &str = "layout   read and written through the mgr alone\n";
+const THROUGH_MGR: &str = "layout   none: clients read and write through the mgr\n";
 
 /// Returns the placement, or `None` if the mgr gives clients no layout of the file.
 fn where_known(placement: client::Result<Placement>) -> Result<Option<Placement>, client::Error> {
@@ -146,7 +146,7 @@ async fn copies(target: &Target, attrs: &Attrs, args: &Args) -> Vec<Group> {
     match asked.await {
         Ok(status) => status.groups.into_iter().filter(|group| group.name == "object").collect(),
         Err(failure) => {
-            tracing::info!("the mgr does not say where the copies are: {}", failure.what);
+            tracing::info!(error = failure.what, "cannot get the places of the copies from the mgr");
             Vec::new()
         }
     }

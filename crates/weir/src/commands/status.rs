@@ -54,10 +54,10 @@ pub fn run(args: Args, details: bool) -> Outcome {
     runtime.shutdown_background();
     let status = status?;
     if status.group("work").is_none() {
-        return Err(Failure::new("the mgr runs, and tells no more to those who see none of its exports")
+        return Err(Failure::new("the mgr is running, but shows its status only to clients that can use an export")
             .next(
-                "ask as root of a machine that an [[export]] names, as root on the mgr's machine, or have \"privileged_ports = false\" set for the \
-                 export",
+                "run this as root on a machine that an [[export]] names, or as root on the mgr's machine; or set \
+                 \"privileged_ports = false\" for the export",
             ));
     }
     let health = Health::of(&status);

@@ -86,14 +86,14 @@ const WARM: u32 = 8;
 
 fn size(text: &str) -> Result<u32, String> {
     let size = parse_size(text).filter(|size| (1..=4 << 20).contains(size));
-    size.map(|size| size as u32).ok_or_else(|| "it is no size up to 4M, such as 64K".to_owned())
+    size.map(|size| size as u32).ok_or_else(|| "not a size up to 4M; write, for example, 64K".to_owned())
 }
 
 /// Runs `weir tune`.
 pub fn run(args: Args) -> Outcome {
     let What::Threshold(args) = args.what;
     if args.from > args.to {
-        return Err(Failure::usage("--from is longer than --to"));
+        return Err(Failure::usage("--from is larger than --to"));
     }
     let target = args.connect.target_or_base(args.on.as_ref())?;
     let runtime = runtime()?;
@@ -231,7 +231,7 @@ impl Found {
         Chart {
             title: format!("time of {} {}s, {} client(s)", self.order, self.what, self.clients),
             up: "us".to_owned(),
-            curves: vec![curve("all through the mgr", |m| m.0), curve("all straight to the iods", |m| m.1)],
+            curves: vec![curve("mgr path", |m| m.0), curve("direct path", |m| m.1)],
             marks: self.crossing.map(|at| (at, "crossing".to_owned())).into_iter().collect(),
         }
     }
@@ -250,7 +250,7 @@ impl Found {
 
     fn show(&self, args: &Threshold) -> Result<(), Failure> {
         show::raw(self.chart().text(64, 16).as_bytes())?;
-        show::line(&format!("\n{:>8}{:>16}{:>16}{:>16}", "bytes", "mgr, us", "straight, us", "mgr/straight"))?;
+        show::line(&format!("\n{:>8}{:>16}{:>16}{:>16}", "bytes", "mgr, us", "direct, us", "mgr/direct"))?;
         for point in &self.points {
             let (mgr, direct) = point.medians();
             let size = format_size(point.size);

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
   weir umount /mnt/weir
   weir umount --lazy /mnt/weir          while programs use it")]
 pub struct Args {
-    /// The directory where it is mounted
+    /// Where to mount its
     #[arg(required = true, value_name = "DIRECTORY")]
     dirs: Vec<PathBuf>,
     /// Detach it at once; the mount ends when the last open file is closed
@@ -43,14 +43,14 @@ pub fn run(args: Args) -> Outcome {
             Ok(source) if !args.lazy && !Identity::unused(&source, dir, PATIENCE) => {
                 let (dir, secs) = (dir.display(), PATIENCE.as_secs());
                 eprintln!(
-                    "weir: {dir} is unmounted; what mounted it has not ended for {secs} s: {source} may not answer"
+                    "weir: {dir} is unmounted, but its process has not ended after {secs} s: does {source} answer?"
                 );
             }
             Ok(_) => {}
             Err(error) => {
                 let busy = error.kind() == std::io::ErrorKind::ResourceBusy;
                 let failure = Failure::from(error).about(dir.display());
-                let hint = "leave the directory and end the programs that use it, or use --lazy";
+                let hint = "end the programs that use the directory (shells in it, too), or use --lazy";
                 eprintln!("{}", if busy { failure.next(hint) } else { failure });
                 code = Exit::Failed;
             }

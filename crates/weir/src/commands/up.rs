@@ -60,11 +60,8 @@ pub struct Args {
 /// Runs until SIGINT or SIGTERM.
 pub fn run(args: Args) -> Outcome {
     if args.listen.ip().is_unspecified() {
-        return Err(Failure::usage(format!(
-            "--listen {}: clients must be told one address of this machine",
-            args.listen
-        ))
-        .next("name it, as in --listen 10.0.0.5:2049"));
+        return Err(Failure::usage(format!("--listen {}: clients cannot connect to this address", args.listen))
+            .next("name one address of this machine, for example --listen 10.0.0.5:2049"));
     }
     let dir = match args.dir {
         Some(dir) => dir,
@@ -115,7 +112,7 @@ pub fn run(args: Args) -> Outcome {
         cluster.stop().await;
         unmounted?;
         if !quiet {
-            show::line("stopped; the files stay")?;
+            show::line("stopped; the files are kept")?;
         }
         Ok(Exit::Done)
     });
@@ -131,7 +128,7 @@ fn must_not_hide(mount: &Path, dir: &Path) -> Result<(), Failure> {
     }
     let (at, stores) = (at.display(), stores.display());
     Err(Failure::usage(format!("--mount {at} would hide {stores}, where the cluster keeps its data"))
-        .next("mount at a directory beside it, or keep the data elsewhere with --dir"))
+        .next("mount at another directory, or keep the data elsewhere with --dir"))
 }
 
 /// Returns an absolute path, with symlinks resolved as far as the path exists.
@@ -149,7 +146,7 @@ fn whole(path: &Path) -> PathBuf {
 async fn mount(cluster: &Cluster, url: &str, dir: &Path, how: &How) -> Result<Mounting, Failure> {
     fuse::detach_dead(dir).map_err(|e| Failure::from(e).about(dir.display()))?;
     std::fs::create_dir_all(dir).map_err(|e| match e.kind() {
-        ErrorKind::AlreadyExists => Failure::usage(format_args!("--mount {}: this is no directory", dir.display())),
+        ErrorKind::AlreadyExists => Failure::usage(format_args!("--mount {}: not a directory", dir.display())),
         _ => Failure::from(e).about(dir.display()),
     })?;
     let target = client::Target::parse(url)?;
@@ -172,7 +169,7 @@ fn default_dir() -> Result<PathBuf, Failure> {
     let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let data = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")));
     data.map(|data| data.join("weir"))
-        .ok_or_else(|| Failure::usage("no HOME directory is set").next("say where to keep the data with --dir"))
+        .ok_or_else(|| Failure::usage("HOME is not set").next("name a directory for the data with --dir"))
 }
 
 fn welcome(cluster: &Cluster, dir: &Path, url: &str, mounted: Option<&Path>) -> String {
