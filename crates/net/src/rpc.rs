@@ -95,9 +95,9 @@ pub struct Limits {
     pub record_max: usize,
     /// Maximum number of calls in progress per connection, for each direction; further calls wait.
     pub in_flight: usize,
-    /// Largest number of connections of a server; further ones are closed at once.
+    /// Maximum number of connections of a server; further ones are closed at once.
     pub connections_max: usize,
-    /// Largest number of connections of one machine ([`types::Machine`]); over Unix sockets, of one user.
+    /// Maximum number of connections of one machine ([`types::Machine`]); over Unix sockets, of one user.
     pub connections_per_peer: usize,
     /// Maximum bytes of one connection for requests in progress and unsent replies. At the limit the server stops
     /// reading from the connection. Must be a little more than twice `record_max`.

@@ -71,9 +71,9 @@ pub enum Command {
     Ln(ln::Args),
     /// Show all attributes of a file, and which bytes are on which iod
     Stat(stat::Args),
-    /// Show how full a file system is
+    /// Show the used and free space of a file system
     Df(df::Args),
-    /// Show how much the files of a tree take
+    /// Show the space that the files of a tree use
     Du(du::Args),
     /// Search trees
     Find(find::Args),
@@ -81,7 +81,7 @@ pub enum Command {
     Policy(policy::Args),
     /// Make and replay traces of file operations, and time them
     Replay(replay::Args),
-    /// Measure a file system, and say how it is best used
+    /// Measure a file system and recommend settings
     Tune(tune::Args),
     /// Show the health of a cluster, its capacity, clients, and pending work
     Status(status::Args),

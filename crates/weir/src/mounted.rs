@@ -16,13 +16,12 @@ pub struct How {
     /// the parts
     #[arg(long = "policy", value_name = "PART=VALUE,...", value_parser = policy)]
     policies: Vec<Settings>,
-    /// How to read and write files: page (through the page cache: best for small reads), direct (bypass it: best for
-    /// large requests) or odirect (send each write at once) [default: direct]
+    /// How to read and write files: page (use the page cache: best for small reads), direct (bypass it: best for large
+    /// requests) or odirect (send each write before it returns) [default: direct]
     #[arg(long, value_parser = access)]
     access: Option<Settings>,
-    /// Send gathered writes shorter than this to the mgr, and longer ones directly to the iods. 0: all directly; max: all
-    /// to the mgr; auto: on the path that was faster lately; a short write directly only if that was faster by a third
-    /// [default: 64K]
+    /// Send gathered writes shorter than this on the mgr path, others on the direct path to the iods. 0: all on the direct
+    /// path; max: all on the mgr path; auto: on the path that was faster lately [default: 64K]
     #[arg(long, value_name = "SIZE", value_parser = write_threshold)]
     write_threshold: Option<Settings>,
     /// The same for reads [default: 0]
@@ -37,28 +36,29 @@ pub struct How {
     /// How long the kernel caches failed lookups
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
     pub absent_timeout: f64,
-    /// Largest number of unused inodes in the kernel, about 1 KiB each. Beyond it the mount evicts the oldest that have
-    /// no cached pages (Linux 6.18)
+    /// Maximum number of unused inodes in the kernel, about 1 KiB each. Beyond it, the mount evicts the oldest inodes
+    /// without cached pages (Linux 6.18)
     #[arg(long, value_name = "FILES", default_value_t = fuse::KNOWN_FILES)]
     pub known_files: usize,
-    /// Transport of FUSE requests. io_uring costs less for small requests. Root enables it: echo Y >
-    /// /sys/module/fuse/parameters/enable_uring (Linux 6.14)
+    /// Transport of FUSE requests. Small requests are faster over io_uring, which root enables with
+    /// "echo Y > /sys/module/fuse/parameters/enable_uring" (Linux 6.14)
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
-    /// Send writes through the page cache, as local file systems do: small writes cost a fraction. Applies to files that
-    /// no other client has open. fsync and close report errors. Implies access=page unless set otherwise. Root only
+    /// Send writes through the page cache, as local file systems do: small writes are much faster. Applies to files that
+    /// no other client has open. fsync and close report errors. Implies access=page unless access is set. Root only
     #[arg(long)]
     pub writeback: bool,
-    /// When data become durable: at close, as with NFS (closed files and all changes of names), or at fsync, as on local
-    /// file systems (names and small files cost less; a power failure of the machine of the mgr can lose the last second)
+    /// When data become durable: at close, as with NFS (closed files, and all changes of names), or at fsync, as on local
+    /// file systems (faster for names and small files; a power failure of the mgr's machine can lose the last second)
     /// [default: close; for "weir up": fsync]
     #[arg(long, value_enum)]
     pub durable: Option<Durable>,
-    /// Read everything from the iods. By default root reads cached data directly from the files of iods on this machine
+    /// Disable short-circuit reads: by default, mounts by root read cached data from the object files of iods on this
+    /// machine
     #[arg(long)]
     pub no_lent: bool,
-    /// Disable negative-lookup caching. By default the mount caches failed lookups in a directory, and the mgr
-    /// invalidates them when another client creates a name there
+    /// Disable negative-lookup caching: by default, the mount caches failed lookups in a directory, until the mgr recalls
+    /// them because another client creates a name there
     #[arg(long)]
     pub no_negative: bool,
     /// Mount read-only
@@ -70,7 +70,7 @@ pub struct How {
     /// Mount over an existing Weir mount. By default this is an error
     #[arg(long)]
     pub over: bool,
-    /// Let other users access the mount. Mounts by root always do
+    /// Let other users access the mount; mounts by root always do
     #[arg(long)]
     pub allow_other: bool,
 }

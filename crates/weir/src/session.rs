@@ -17,19 +17,19 @@ pub struct Connect {
     // Read the environment separately: with clap's `env`, usage lines would show the option as required.
     #[arg(long, value_name = "URL")]
     url: Option<OsString>,
-    /// Send all file data through the mgr, not directly to and from the iods
+    /// Send all file data on the mgr path, not on the direct path to the iods
     #[arg(long)]
     no_direct: bool,
-    /// Do not checksum file data on the network
+    /// Send file data without checksums on the network
     #[arg(long)]
     no_checksums: bool,
-    /// How long to try to reach a server at start
+    /// How long to try to connect to a server at start
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     connect_timeout: u64,
     /// How long a request waits for an unreachable server
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     retry_timeout: u64,
-    /// Let requests wait for an unreachable server for ever
+    /// Let requests wait for an unreachable server without a time limit
     #[arg(long, conflicts_with = "retry_timeout")]
     hard: bool,
 }

@@ -19,18 +19,18 @@ use types::FileKind;
 
 /// Copy files and trees into, out of and within Weir
 ///
-/// Keeps modes, times, symlinks, hard links, user xattrs and holes; the owner when run as root. Each file is written
-/// under a temporary name (.weir-cp-*) and renamed when it is complete, so no half file ever stands under its final name.
+/// Keeps modes, times, symlinks, hard links, user xattrs and holes; as root also owners. Each file is written under a
+/// temporary name (.weir-cp-*) and renamed when it is complete, so every file under its final name is complete.
 #[derive(clap::Args)]
-#[command(after_help = "Names: weir://host[:port]/path, weir:/path inside WEIR_URL, anything else is local.
+#[command(after_help = "Names: weir://host[:port]/path, or weir:/path inside WEIR_URL. All other names are local.
 
 Examples:
-  weir cp notes.txt weir:/                    a file in
-  weir cp -r ~/project weir:/                 a tree in: becomes weir:/project
-  weir cp -r ~/project/. weir:/work           its entries into an existing directory
-  weir cp -r weir:/project /tmp/back          a tree out
-  weir cp weir:/a weir:/b                     within
-  weir cp -r --jobs 32 --json src weir:/      32 at a time, summary as JSON")]
+  weir cp notes.txt weir:/                    copy a file into Weir
+  weir cp -r ~/project weir:/                 copy a tree into Weir, as weir:/project
+  weir cp -r ~/project/. weir:/work           copy its entries into an existing directory
+  weir cp -r weir:/project /tmp/back          copy a tree out of Weir
+  weir cp weir:/a weir:/b                     copy a file within Weir
+  weir cp -r --jobs 32 --json src weir:/      copy 32 files at a time, print a summary as JSON")]
 pub struct Args {
     /// Files or directories to copy; with more than one the destination must be a directory
     #[arg(required = true, value_name = "SOURCE")]
@@ -38,16 +38,16 @@ pub struct Args {
     /// An existing directory, or the new name
     #[arg(value_name = "DESTINATION")]
     destination: OsString,
-    /// Copy directories with everything in them; symlinks are copied, not followed
+    /// Copy directories and their contents; symlinks are copied, not followed
     #[arg(short, long, visible_short_aliases = ['R', 'a'], visible_alias = "archive")]
     recursive: bool,
-    /// Keep modes, times and, as root, owners: what every copy does
+    /// Keep modes, times and, as root, owners; has no effect, because every copy does this
     #[arg(short, long)]
     preserve: bool,
-    /// Replace files that are there: what every copy does
+    /// Replace existing files; has no effect, because every copy does this
     #[arg(short, long)]
     force: bool,
-    /// Take the destination as the new name even if it is a directory
+    /// Use the destination as the new name even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
     /// Number of files and pieces to copy in parallel

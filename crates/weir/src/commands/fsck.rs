@@ -26,11 +26,11 @@ const PAUSE: Duration = Duration::from_millis(500);
 #[derive(clap::Args)]
 #[command(after_help = "The mgr runs the check while the file system is in use. Without --repair nothing changes.
 It compares names, inodes, counts and lists with one another, and the files with the objects on all iods.
-A file has lost bytes when one of its objects is missing, or shorter than it was when the file was last synced. Bytes
-that were changed on a disk are found by weir scrub, in stores with block checksums; a check afterwards names those
-that are still damaged, and --repair writes them again where a file has a second copy.
+A file has lost bytes if one of its objects is missing, or shorter than at the last sync of the file. \"weir scrub\" finds
+bytes that changed on a disk, in stores with block checksums. A check after it lists the files that are still damaged;
+--repair restores the bytes of files that have a second copy.
 
-Exit codes, as those of e2fsck, the highest that applies:
+Exit codes, as in e2fsck; the highest that applies:
   0  no damage
   1  all damage is repaired
   4  damage is left
@@ -42,15 +42,15 @@ Examples:
   weir fsck --json weir://host | jq 'select(.severity == \"loss\")'
   weir fsck --repair weir://host")]
 pub struct Args {
-    /// The file system; without it, WEIR_URL
+    /// The file system [default: WEIR_URL]
     system: Option<OsString>,
-    /// Repair what can be repaired
+    /// Repair the damage, as far as possible
     #[arg(long)]
     repair: bool,
     /// Print one JSON object per line: each finding, then a summary
     #[arg(long)]
     json: bool,
-    /// Print nothing but findings
+    /// Print only findings
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]

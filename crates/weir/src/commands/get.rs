@@ -15,10 +15,10 @@ use types::ByteRange;
 pub struct Args {
     /// The file
     path: OsString,
-    /// First byte; a number, or one with K, M, G or T
+    /// Offset of the first byte; a number, optionally with K, M, G or T
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = size)]
     offset: u64,
-    /// How many bytes; to the end without it
+    /// Number of bytes [default: up to the end of the file]
     #[arg(long, value_name = "BYTES", value_parser = size)]
     length: Option<u64>,
     #[command(flatten)]

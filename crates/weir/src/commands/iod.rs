@@ -17,7 +17,7 @@ const LISTEN: &str = "0.0.0.0:2050";
 
 /// Run a data server
 ///
-/// Settings come from a TOML file, from options, or from both: options win.
+/// Settings come from a TOML file, from options, or from both. Options override the file.
 #[derive(clap::Args)]
 #[command(
     after_help = "Configuration file (TOML). The keys are the names of the options; the values shown are defaults:
@@ -25,7 +25,7 @@ const LISTEN: &str = "0.0.0.0:2050";
   cluster_file = \"/etc/weir/cluster.toml\"
   listen = [\"0.0.0.0:2050\"]
   nfs_listen = [\"0.0.0.0:3050\"]             the port of listen plus 1000; [\"none\"]: no NFS
-  nfs_advertise = []                         the address that kernel clients use
+  nfs_advertise = []                         the address:port that kernel clients use, if it differs
   unix = true
   lend = true
   congestion = \"cubic\"
@@ -46,7 +46,7 @@ pub struct Args {
     ready: daemon::Ready,
 }
 
-/// What a file or options may say.
+/// The settings of a configuration file, or of options.
 #[derive(clap::Args, Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct Settings {
@@ -63,22 +63,22 @@ struct Settings {
     /// [default: the port of --listen plus 1000, or a free port]
     #[arg(long, value_name = "ADDRESS")]
     nfs_listen: Option<Vec<String>>,
-    /// The address:port that kernel clients use, if it is not the one that the iod sees (behind NAT); may be repeated
+    /// The address:port that kernel clients use, if it differs from --nfs-listen (behind NAT); may be repeated
     #[arg(long, value_name = "ADDRESS")]
     nfs_advertise: Option<Vec<String>>,
-    /// Accept clients of this machine on a Unix socket
+    /// Also accept clients of this machine on a Unix socket
     #[arg(long, value_name = "BOOL")]
     unix: Option<bool>,
-    /// Give root and the user of the iod the open files of objects over the Unix socket, for short-circuit reads
+    /// Pass open object files over the Unix socket to clients of root and of the iod's user, for short-circuit reads
     #[arg(long, value_name = "BOOL")]
     lend: Option<bool>,
-    /// Congestion control of TCP connections; "system": keep the system's
+    /// Congestion control of TCP connections; "system": the kernel's default
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
-    /// Largest number of connections
+    /// Maximum number of connections
     #[arg(long, value_name = "COUNT")]
     max_connections: Option<usize>,
-    /// How long a peer may be silent inside a request before its connection is closed
+    /// How long a peer may pause inside a request before the iod closes the connection
     #[arg(long, value_name = "SECONDS")]
     stall_secs: Option<u32>,
 }

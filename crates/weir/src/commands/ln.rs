@@ -12,9 +12,9 @@ use std::os::unix::ffi::OsStrExt;
   weir ln /data/input /data/same-file     a second name of the same file
   weir ln -s ../shared/input /data/link   a symlink with exactly this text")]
 pub struct Args {
-    /// The file to give a further name; with -s the text of the symlink
+    /// The file that gets another name; with -s, the text of the symlink
     target: OsString,
-    /// The new name, or an existing directory to put it in
+    /// The new name, or an existing directory for it
     name: OsString,
     /// Make a symbolic link
     #[arg(short, long)]

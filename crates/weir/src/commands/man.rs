@@ -10,7 +10,7 @@ use std::path::PathBuf;
   weir man ~/.local/share/man/man1 && man weir-cp
   sudo weir man /usr/local/share/man/man1")]
 pub struct Args {
-    /// Directory for the pages (weir.1, weir-cp.1, ...); made if absent
+    /// Directory for the pages (weir.1, weir-cp.1, ...); made if it is missing
     directory: PathBuf,
 }
 

@@ -27,8 +27,8 @@ const READY: &str = "mounted";
 
 /// Mount a file system at a directory
 ///
-/// It goes on in the background until "weir umount" or umount(8); files that are closed or synced are durable then, and what
-/// others see. As root the mount is for all users, each with their own permissions, which the server checks.
+/// The mount runs in the background until "weir umount" or umount(8). A mount by root serves all users; the server checks
+/// the permissions of each user.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir mount weir://10.0.0.5:2049/ /mnt/weir
@@ -42,7 +42,7 @@ pub struct Args {
     /// The file system, or a directory in it
     #[arg(value_name = "URL")]
     what: OsString,
-    /// Where to mount it
+    /// The mount point
     #[arg(value_name = "DIRECTORY")]
     dir: PathBuf,
     /// Stay in the foreground until the file system is unmounted; Ctrl-C unmounts it
@@ -54,17 +54,17 @@ pub struct Args {
     /// of the policy (access=page, write_threshold=SIZE), attr_timeout=S, entry_timeout=S, known_files=N,
     /// absent_timeout=S, allow_other, over, hard (wait for servers for ever), soft, retry_timeout=S, connect_timeout=S,
     /// log=FILE, no_checksums, no_direct, no_lent, no_negative, noexec, suid and dev (the default for mount(8) by root;
-    /// nosuid and nodev disable them), remount (with ro, rw, and the like: changes an existing mount). Other options of
-    /// mount(8) are ignored
+    /// nosuid and nodev disable them), remount (with ro, rw, nosuid and so on: changes an existing mount). Other options
+    /// of mount(8) have no effect
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Log file of a mount in the background [default: syslog or the journal]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// It is mounted, and only what is allowed there changes (-o remount).
+    /// Change the options of an existing mount (`-o remount`).
     #[arg(skip)]
     remount: bool,
-    /// In the background already: tell standard output when it is mounted.
+    /// This is the background process: report on standard output when the file system is mounted.
     #[arg(long, hide = true)]
     background: bool,
     #[command(flatten)]

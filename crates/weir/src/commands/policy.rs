@@ -16,7 +16,7 @@ use types::{FileKind, Status};
 /// A part can be set in several places: on the server, a directory, a mount, in the environment
 /// (WEIR_POLICY="access=page,write_threshold=32K"), on a file, and at open. Later places in this list override earlier ones.
 /// A new directory inherits the policy of its parent, and keeps it when that changes. The layout of a file is fixed when it is
-/// created. All other parts apply when it is opened.
+/// created. All other parts take effect when the file is opened.
 #[derive(clap::Args)]
 #[command(after_help = "Parts, with their defaults in parentheses:
   stripe_unit       bytes on one iod before the next one follows: 64 to 1G, a multiple of 64 (1M)
@@ -25,14 +25,16 @@ use types::{FileKind, Status};
   distribution      simple_stripe
   layout            when a client fetches the layout: open, first-io, a size (when the file is that long; until
                     then all data go through the mgr), auto: open if both thresholds are 0, else first-io (auto)
-  write_threshold   gathered writes shorter than this go through the mgr, others directly to the iods: a size,
-                    0 (all directly), max (all through the mgr), auto: the path that was faster lately
-                    (mounts 64K, else 0); writes to a file that several clients use go directly, except with max
+  write_threshold   gathered writes shorter than this take the mgr path, others the direct path to the iods: a size,
+                    0 (all on the direct path), max (all on the mgr path), auto (the path that was faster lately)
+                    (mounts 64K, else 0); writes to a file that several clients have open take the direct path,
+                    except with max
   read_threshold    the same for reads, by the requested length: a size, 0, max (0)
-  access            page: through the page cache; direct: bypass it, the client gathers writes; odirect: each write
-                    is sent and answered before it returns (direct)
+  access            page: use the page cache; direct: bypass it, the client gathers writes; odirect: send each write
+                    before it returns (direct)
   sharing           for clients that use a file at the same time. coherent: a call sees the effect of every call that
-                    returned before, on all clients; close-to-open: an open sees what was closed before (coherent)
+                    returned before, on all clients; close-to-open: an open sees all data written before another
+                    client's close (coherent)
   gather_size       bytes to gather before they are sent: a size, 0 (send each write), full: one request per iod (full)
   gather_delay      longest time to gather, for example 5ms; the data are durable 5 s later. max: until gather_size,
                     fsync or close (mounts 1s, else max)
@@ -66,9 +68,9 @@ enum Action {
 
 #[derive(clap::Args)]
 struct Show {
-    /// The directory or file; without it, the directory WEIR_URL names
+    /// The directory or file [default: the directory that WEIR_URL names]
     path: Option<OsString>,
-    /// The path is on a mount of this machine; the default if WEIR_URL is not set
+    /// The path is on a mount of this machine. This is the default if WEIR_URL is not set
     #[arg(long)]
     mount: bool,
     /// Print one JSON object
@@ -85,7 +87,7 @@ struct Set {
     /// Parts, as NAME=VALUE (for unset: NAME)
     #[arg(required = true, value_name = "PART")]
     parts: Vec<String>,
-    /// The path is a mount point: set options of the mount
+    /// The path is a mount point: set the parts for the mount
     #[arg(long)]
     mount: bool,
     #[command(flatten)]

@@ -20,31 +20,30 @@ const EVERY: Duration = Duration::from_millis(300);
 /// Maximum number of ranges of a file on one line.
 const RANGES_SHOWN: usize = 4;
 
-/// Read everything that the iods keep and report what is damaged
+/// Read all data on the iods and report damage
 ///
-/// The iods read all objects from their disks, compare them with their checksums where they have them, and the mgr says
-/// which files and which bytes are concerned. It runs in the cluster, survives restarts, and changes nothing, except that
-/// what is damaged in one of two copies of a file is written again from the other one. Exit code
-/// 0: nothing is damaged; 1: something is, or the scrub did not come to its end.
+/// The iods read all objects from their disks and verify their checksums. The mgr names the damaged files and byte ranges.
+/// The scrub runs in the cluster, and continues after restarts. It changes no data, except that it restores damaged bytes
+/// of a file with two copies from the other copy. Exit code 0: no damage; 1: damage, or the scrub did not finish.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  weir scrub                         all of it, as fast as it goes
-  weir scrub --rate 50M              slowly, beside other work
-  weir scrub --no-wait               start it and return
+  weir scrub                         at full speed
+  weir scrub --rate 50M              slowly, to leave the disks to other work
+  weir scrub --no-wait               start the scrub and return
   weir scrub --status --json | jq .findings")]
 pub struct Args {
-    /// The file system; without it, WEIR_URL
+    /// The file system [default: WEIR_URL]
     system: Option<OsString>,
-    /// Read at most this many bytes per second on all iods together; K, M, G and T are allowed
+    /// Read at most this many bytes per second, on all iods together; a number, optionally with K, M, G or T
     #[arg(long, value_name = "BYTES", value_parser = size, conflicts_with_all = ["status", "cancel", "wait"])]
     rate: Option<u64>,
-    /// Show the state of the last scrub; start none
+    /// Show the state of the last scrub; do not start one
     #[arg(long, conflicts_with_all = ["cancel", "wait"])]
     status: bool,
     /// Cancel the running scrub
     #[arg(long, conflicts_with = "wait")]
     cancel: bool,
-    /// Wait for the running scrub; start none
+    /// Wait for the running scrub; do not start one
     #[arg(long)]
     wait: bool,
     /// Start a scrub and return

@@ -14,12 +14,12 @@ use wire::admin::{Group, PLACEMENT, PlacementArgs, Value};
 /// Maximum number of ranges shown for each iod.
 const RANGES_SHOWN: usize = 3;
 
-/// Show everything about a file, also which bytes are on which iod
+/// Show all attributes of a file, and which of its bytes are on which iod
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir stat /project/data.bin
   weir stat --json /project/data.bin
-  weir stat -L /link                  what the link leads to")]
+  weir stat -L /link                  the target of the symlink")]
 pub struct Args {
     /// Files of any kind
     #[arg(required = true)]

@@ -11,14 +11,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Unmount a file system that "weir mount" mounted
 ///
-/// When the command returns, the mount has ended, and all data of closed files are durable. If the file system is also
-/// mounted in another mount namespace (a container, a service), the command says so and does not wait for that.
+/// When the command returns, the mount has ended, and all data of closed files are durable. If another mount namespace (of
+/// a container or service) has the mount as well, the command reports it and does not wait for that namespace.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir umount /mnt/weir
-  weir umount --lazy /mnt/weir          while programs use it")]
+  weir umount --lazy /mnt/weir          even if programs use it")]
 pub struct Args {
-    /// Where to mount its
+    /// The mount points
     #[arg(required = true, value_name = "DIRECTORY")]
     dirs: Vec<PathBuf>,
     /// Detach it at once; the mount ends when the last open file is closed

@@ -19,11 +19,11 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// Run a local cluster in the foreground: one mgr and some iods
 ///
-/// The first start in a directory makes the file system, later ones find it again with everything in it. Ctrl-C stops it.
+/// The first start in a directory makes the file system; later starts use it again. Ctrl-C stops the cluster.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  weir up                                          on this machine, for this machine
-  weir up --mount /mnt                             the same, mounted
+  weir up                                          reachable from this machine only
+  weir up --mount /mnt                             the same, and mount it at /mnt
   weir up --listen 127.0.0.1:12049                 another port
   weir up --dir /mnt/disk/weir --iods 8            another directory, eight iods
   weir up --listen 10.0.0.5:2049                   reachable from other machines")]
@@ -37,20 +37,19 @@ pub struct Args {
     /// Keep checksums of all data blocks, which reads and "weir scrub" verify; cannot be changed later
     #[arg(long)]
     block_checksums: bool,
-    /// Address of the mgr; port 0: a free port. The iods listen at the same address on other ports
+    /// Address of the mgr; port 0: a free port. The iods listen on the same address, on other ports
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:2049")]
     listen: SocketAddr,
-    /// The address that NFS clients use for this machine, if it is not the one of --listen: for example 10.0.2.2 in
-    /// guests of QEMU
+    /// The address of this machine for NFS clients, if it differs from --listen: for example 10.0.2.2 for guests of QEMU
     #[arg(long, value_name = "ADDRESS")]
     nfs_host: Option<IpAddr>,
-    /// Also mount the file system at this directory, which is made if it is missing. This mount reaches the mgr without a
-    /// socket: names and small files cost less than with "weir mount"
+    /// Also mount the file system at this directory, which is made if it is missing. This mount calls the mgr inside the
+    /// process: operations on names and small files take less time than with "weir mount"
     #[arg(long, value_name = "DIRECTORY")]
     mount: Option<PathBuf>,
     #[command(flatten)]
     how: How,
-    /// Accept an older copy of the metadata store, for example a restored backup
+    /// Accept an older copy of the metadata store, for example a restored backup, for this one start
     #[arg(long)]
     recover_old_store: bool,
     #[command(flatten)]

@@ -37,7 +37,7 @@ impl Mounted {
         None
     }
 
-    /// Where to mount it.
+    /// The mount point.
     fn path(&self) -> &Path {
         &self.0
     }
