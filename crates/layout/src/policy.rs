@@ -27,6 +27,9 @@ pub const PREFIX: &str = "weir.";
 /// Maximum number of copies of a file.
 pub const MIRRORS_MAX: u32 = 2;
 
+/// Former names of parts, still accepted for one release.
+const FORMER_NAMES: &[(&str, Part)] = &[("layout", Part::LayoutWhen)];
+
 /// Maximum length of a list of settings from a peer, in bytes.
 pub const TEXT_MAX: usize = 4096;
 
@@ -154,7 +157,7 @@ parts! {
     Distribution distribution: DistributionId = DistributionId::SimpleStripe, values::distribution, values::distribution_name,
         values::distribution_names();
     /// When a client asks for the layout of a file.
-    Layout layout: LayoutWhen = LayoutWhen::Auto, values::layout, values::layout_text,
+    LayoutWhen layout_when: LayoutWhen = LayoutWhen::Auto, values::layout_when, values::layout_when_text,
         "auto, open, first-io or a file size such as 1M";
     /// The write threshold: gathered writes of fewer bytes take the mgr path, others the direct path to the iods.
     WriteThreshold write_threshold: Rule = Rule::Fixed(0), values::rule, values::rule_text,
@@ -213,12 +216,22 @@ pub fn is_policy_name(name: &[u8]) -> bool {
 }
 
 impl Part {
-    /// Returns the part with this name, in the form of options or, with its prefixes, of an extended attribute.
+    /// Returns the part with this name or former name, in the form of options or, with its prefixes, of an extended
+    /// attribute.
     pub fn named(name: &[u8]) -> Result<Part, PolicyError> {
-        let short = name.strip_prefix(b"user.").unwrap_or(name);
-        let short = short.strip_prefix(PREFIX.as_bytes()).unwrap_or(short);
-        let found = Part::ALL.iter().find(|part| part.name().as_bytes() == short);
-        found.copied().ok_or_else(|| PolicyError::Name(shown(name)))
+        let found = Part::ALL.iter().find(|part| part.name().as_bytes() == without_prefix(name)).copied();
+        found.or_else(|| Part::formerly_named(name)).ok_or_else(|| PolicyError::Name(shown(name)))
+    }
+
+    /// Returns the part that had this name in the previous release, in the forms of [`Part::named`]. The caller warns of
+    /// such a name.
+    pub fn formerly_named(name: &[u8]) -> Option<Part> {
+        FORMER_NAMES.iter().find(|(former, _)| former.as_bytes() == without_prefix(name)).map(|(_, part)| *part)
+    }
+
+    /// Returns the extended attributes that set the part in the previous release.
+    pub fn former_xattrs(self) -> impl Iterator<Item = String> {
+        FORMER_NAMES.iter().filter(move |(_, part)| *part == self).map(|(former, _)| format!("{PREFIX}{former}"))
     }
 
     /// Returns the name of its extended attribute, as NFS carries it.
@@ -250,6 +263,17 @@ impl Part {
             _ => "set it for the directory: a file keeps the value from its creation",
         }
     }
+}
+
+fn without_prefix(name: &[u8]) -> &[u8] {
+    let short = name.strip_prefix(b"user.").unwrap_or(name);
+    short.strip_prefix(PREFIX.as_bytes()).unwrap_or(short)
+}
+
+/// Returns the parts that the text of a policy sets under a former name, each with that name.
+pub fn former_names(text: &str) -> impl Iterator<Item = (&str, Part)> {
+    let names = text.split(',').filter_map(|element| element.split_once('=')).map(|(name, _)| name.trim());
+    names.filter_map(|name| Part::formerly_named(name.as_bytes()).map(|part| (name, part)))
 }
 
 /// Returns bytes as text for messages, truncated to 80 bytes.

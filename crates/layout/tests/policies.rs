@@ -25,8 +25,8 @@ fn every_part_is_set_from_text() {
     assert_eq!(set("stripe_count", "8").unwrap().stripe_count, Some(8));
     assert_eq!(set("mirrors", "2").unwrap().mirrors, Some(2));
     assert_eq!(set("distribution", "simple_stripe").unwrap().distribution, Some(DistributionId::SimpleStripe));
-    assert_eq!(set("layout", "first-io").unwrap().layout, Some(LayoutWhen::FirstIo));
-    assert_eq!(set("layout", "4M").unwrap().layout, Some(LayoutWhen::Size(4 << 20)));
+    assert_eq!(set("layout_when", "first-io").unwrap().layout_when, Some(LayoutWhen::FirstIo));
+    assert_eq!(set("layout_when", "4M").unwrap().layout_when, Some(LayoutWhen::Size(4 << 20)));
     assert_eq!(set("write_threshold", "256KiB").unwrap().write_threshold, Some(Rule::Fixed(256 << 10)));
     assert_eq!(set("write_threshold", "auto").unwrap().write_threshold, Some(Rule::Auto));
     assert_eq!(set("write_threshold", "max").unwrap().write_threshold, Some(Rule::Fixed(ALWAYS_MGR)));
@@ -40,11 +40,31 @@ fn every_part_is_set_from_text() {
 }
 
 #[test]
+fn former_names_of_parts_are_accepted() {
+    assert_eq!(set("weir.layout", "open").unwrap().text(), "layout_when=open");
+    let found: Vec<_> = layout::policy::former_names("access=page, layout=open,layout_when=4M").collect();
+    assert_eq!(found, [("layout", Part::LayoutWhen)]);
+    // In a list, the later setting counts.
+    let both = |text| Settings::parse(Origin::Mount, text).unwrap().layout_when;
+    assert_eq!(both("layout=open,layout_when=4M"), Some(LayoutWhen::Size(4 << 20)));
+    assert_eq!(both("layout_when=4M,layout=open"), Some(LayoutWhen::Open));
+    assert_eq!(Part::LayoutWhen.former_xattrs().collect::<Vec<_>>(), ["weir.layout"]);
+    // Of two extended attributes, the one with the present name counts, in any order.
+    let xattrs: [(&[u8], &[u8]); 2] = [(b"weir.layout_when", b"first-io"), (b"weir.layout", b"open")];
+    for xattrs in [xattrs, [xattrs[1], xattrs[0]]] {
+        let settings = Settings::of_xattrs(Origin::Directory, xattrs, |error| panic!("{error}"));
+        assert_eq!(settings.text(), "layout_when=first-io");
+    }
+    let old = Settings::of_xattrs(Origin::Directory, [xattrs[1]], |error| panic!("{error}"));
+    assert_eq!(old.text(), "layout_when=open");
+}
+
+#[test]
 fn error_messages_say_which_values_are_valid() {
     let message = |name, value| set(name, value).unwrap_err();
     assert_eq!(
         message("weir.stripe", "1"),
-        "a policy has no part \"weir.stripe\"; its parts are stripe_unit, stripe_count, mirrors, distribution, layout, \
+        "a policy has no part \"weir.stripe\"; its parts are stripe_unit, stripe_count, mirrors, distribution, layout_when, \
          write_threshold, read_threshold, access, sharing, gather_size, gather_delay, mgr_gather_delay, read_ahead"
     );
     assert_eq!(

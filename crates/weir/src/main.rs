@@ -7,6 +7,7 @@ mod config_files;
 mod content;
 mod copy;
 mod daemon;
+mod deprecated;
 mod dumps;
 mod failure;
 mod glob;

@@ -1,6 +1,7 @@
 //! A FUSE mount that this process serves, from its start until this process or another one unmounts it.
 
 use crate::commands;
+use crate::deprecated;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::identity::Identity;
 use clap::ValueEnum;
@@ -77,6 +78,7 @@ pub struct How {
 
 /// Parses settings of a policy.
 pub fn policy(text: &str) -> Result<Settings, String> {
+    deprecated::warn_of_policy(text);
     Settings::parse(Origin::Mount, text).map_err(|e| e.to_string())
 }
 

@@ -1,5 +1,6 @@
 //! Session of a command with a cluster: shared options, the tokio runtime, and one mount per server.
 
+use crate::deprecated;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::locator;
 use client::{Mount, Options, Settings, Target, options};
@@ -111,6 +112,7 @@ impl Connect {
 
 /// Returns the policy settings of the environment.
 pub fn environment() -> Result<Settings, Failure> {
+    deprecated::warn_of_policy(&std::env::var(options::POLICY_VARIABLE).unwrap_or_default());
     options::environment().map_err(|e| Failure::usage(e).about(options::POLICY_VARIABLE))
 }
 

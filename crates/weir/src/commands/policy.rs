@@ -1,5 +1,6 @@
 //! `weir policy`: shows and sets how files are laid out, read and written.
 
+use crate::deprecated;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::session::{Connect, run as with_mounts};
 use crate::show;
@@ -23,7 +24,7 @@ use types::{FileKind, Status};
   stripe_count      number of iods for each file; 0: all (0)
   mirrors           copies of each file, 1 or 2; Weir's clients use files with 2 copies through the mgr (1)
   distribution      simple_stripe
-  layout            when a client fetches the layout: open, first-io, a size (when the file is that long; until
+  layout_when       when a client fetches the layout: open, first-io, a size (when the file is that long; until
                     then all data go through the mgr), auto: open if both thresholds are 0, else first-io (auto)
   write_threshold   gathered writes shorter than this take the mgr path, others the direct path to the iods: a size,
                     0 (all on the direct path), max (all on the mgr path), auto (the path that was faster lately)
@@ -214,6 +215,9 @@ fn parts(args: &Set, give: bool) -> Result<Vec<(Part, Option<&str>)>, Failure> {
             }
         };
         let part = Part::named(name.as_bytes()).map_err(Failure::usage)?;
+        if Part::formerly_named(name.as_bytes()).is_some() {
+            deprecated::warn(name, part.name());
+        }
         check(part, value, if args.mount { Origin::Mount } else { Origin::Directory })?;
         parts.push((part, value));
     }
@@ -256,15 +260,19 @@ fn set(args: Set, give: bool) -> Outcome {
             check(*part, *value, origin).map_err(|e| e.about(&target))?;
         }
         for (part, value) in &parts {
+            let failed = |e: client::Error| Failure::from(e).about(format!("{target}: {}", part.name()));
             let name = part.xattr();
-            let done = match value {
-                Some(value) => mount.setxattr(&node, name.as_bytes(), value.as_bytes(), XattrMode::Either).await,
-                None => match mount.removexattr(&node, name.as_bytes()).await {
-                    Err(e) if e.is(Status::NoXattr) => Ok(()),
-                    other => other,
-                },
-            };
-            done.map_err(|e| Failure::from(e).about(format!("{target}: {}", part.name())))?;
+            let removed = part.former_xattrs().chain(value.is_none().then(|| name.clone()));
+            for name in removed {
+                match mount.removexattr(&node, name.as_bytes()).await {
+                    Err(e) if e.is(Status::NoXattr) => {}
+                    done => done.map_err(failed)?,
+                }
+            }
+            if let Some(value) = value {
+                let set = mount.setxattr(&node, name.as_bytes(), value.as_bytes(), XattrMode::Either);
+                set.await.map_err(failed)?;
+            }
         }
         Ok(Exit::Done)
     })

@@ -105,7 +105,7 @@ fn new_files_get_the_layout_of_their_directory_policy() {
     for (args, part) in [
         (["policy", "set", "/narrow", "stripe_unit=100"], "a multiple of 64"),
         (["policy", "set", "/narrow", "stripes=2"], "stripe_count"),
-        (["policy", "set", "/narrow/f", "stripe_unit=1M"], "keep what they were made with"),
+        (["policy", "set", "/narrow/f", "stripe_unit=1M"], "keeps the value from its creation"),
     ] {
         let said = fail(&mut cluster.weir(args), 2);
         assert!(said.contains(part), "{said}");
