@@ -234,7 +234,8 @@ async fn a_directory_policy_applies_to_all_clients_without_round_trips() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn policies_of_later_places_override_earlier_ones() {
     let mut cluster = Cluster::start(1).await;
-    cluster.policy = Some("write_threshold=1K,read_threshold=1K,gather_size=1K,gather_delay=1s,layout_when=open".into());
+    cluster.policy =
+        Some("write_threshold=1K,read_threshold=1K,gather_size=1K,gather_delay=1s,layout_when=open".into());
     cluster.restart_mgr().await;
     let environment = Settings::parse(Origin::Environment, "write_threshold=4K,read_threshold=4K").unwrap();
     let policy = Settings::parse(Origin::Mount, "write_threshold=3K,read_threshold=3K,gather_size=3K").unwrap();

@@ -52,7 +52,7 @@ Examples:
   weir cp -r weir:/project /tmp/back       copy it out of Weir";
 
 fn main() -> ExitCode {
-    let args = commands::mount::called();
+    let args = deprecated::rename(commands::mount::called());
     let cli = Cli::parse_from(commands::expand_find(args));
     logging::start(cli.verbose, cli.command.is_daemon());
     let code = match cli.command.run(cli.verbose) {

@@ -20,7 +20,7 @@ pub struct Connect {
     url: Option<OsString>,
     /// Send all file data on the mgr path, not on the direct path to the iods
     #[arg(long)]
-    no_direct: bool,
+    mgr_path: bool,
     /// Send file data without checksums on the network
     #[arg(long)]
     no_checksums: bool,
@@ -93,15 +93,15 @@ impl Connect {
     }
 
     /// Makes all file data take the mgr path.
-    pub fn go_through_mgr(&mut self) {
-        self.no_direct = true;
+    pub fn take_mgr_path(&mut self) {
+        self.mgr_path = true;
     }
 
     /// Returns the options for mounts.
     pub fn options(&self) -> Result<Options, Failure> {
         Ok(Options {
             environment: environment()?,
-            direct: !self.no_direct,
+            direct: !self.mgr_path,
             checksums: !self.no_checksums,
             connect_timeout: self.timeout(),
             retry_timeout: self.retry_timeout(),

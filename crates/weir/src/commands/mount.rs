@@ -1,6 +1,7 @@
 //! `weir mount`: mounts a file system at a directory through FUSE.
 
 use crate::daemon;
+use crate::deprecated;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::identity::Identity;
 use crate::logging::{self, LIFE};
@@ -53,7 +54,7 @@ pub struct Args {
     /// Options of mount(8), separated by commas: ro, writeback, durable=close|fsync, transport=auto|device|uring, parts
     /// of the policy (access=page, write_threshold=SIZE), attr_timeout=S, entry_timeout=S, known_files=N,
     /// absent_timeout=S, allow_other, over, hard (wait for servers for ever), soft, retry_timeout=S, connect_timeout=S,
-    /// log=FILE, no_checksums, no_direct, no_lent, no_negative, noexec, suid and dev (the default for mount(8) by root;
+    /// log=FILE, no_checksums, mgr_path, no_lent, no_negative, noexec, suid and dev (the default for mount(8) by root;
     /// nosuid and nodev disable them), remount (with ro, rw, nosuid and so on: changes an existing mount). Other options
     /// of mount(8) have no effect
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
@@ -143,7 +144,11 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "log" if value.is_empty() => return Err(bad("name a file, for example log=/var/log/weir.log".into())),
             "log" => args.log = Some(value.into()),
             "foreground" => args.foreground = true,
-            "no_direct" => args.connect.go_through_mgr(),
+            "mgr_path" => args.connect.take_mgr_path(),
+            "no_direct" => {
+                deprecated::warn("no_direct", "mgr_path");
+                args.connect.take_mgr_path();
+            }
             "no_lent" => args.how.no_lent = true,
             "no_negative" => args.how.no_negative = true,
             "durable" => args.how.durable = Some(Durable::from_str(value, false).map_err(bad)?),

@@ -35,10 +35,10 @@ fn direct_path_and_mgr_path_access_the_same_bytes() {
     let payload = || cluster.proxied_bytes();
     cluster.put("/direct", &content, &[]);
     assert_eq!(payload(), 0);
-    assert!(cluster.run(["cat", "--no-direct", "/direct"]) == content);
+    assert!(cluster.run(["cat", "--mgr-path", "/direct"]) == content);
     let read = payload();
     assert_eq!(read, content.len() as u64);
-    cluster.put("/proxied", &content, &["--no-direct"]);
+    cluster.put("/proxied", &content, &["--mgr-path"]);
     assert_eq!(payload(), read + content.len() as u64);
     assert!(cluster.run(["cat", "/proxied"]) == content);
     assert!(cluster.run(["cat", "--no-checksums", "/proxied"]) == content);

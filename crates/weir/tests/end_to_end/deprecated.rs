@@ -19,6 +19,20 @@ fn policy(cluster: &Cluster, path: &str, part: &str) -> (String, String) {
 }
 
 #[test]
+fn former_options_are_accepted_with_one_warning() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(home.path());
+    cluster.put("/f", &[7; 100_000], &[]);
+    for (option, expected) in [("--no-direct", 1), ("--mgr-path", 0)] {
+        let before = cluster.counter("counters", "proxy_read_bytes");
+        let said = warnings(&mut cluster.weir(["cat", option, "/f"]));
+        assert!(said.len() == expected && said.iter().all(|line| line.contains("--mgr-path")), "{said:?}");
+        assert_eq!(cluster.counter("counters", "proxy_read_bytes") - before, 100_000, "{option}");
+    }
+    cluster.stop();
+}
+
+#[test]
 fn former_names_of_policy_parts_are_accepted_with_one_warning() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(home.path());
