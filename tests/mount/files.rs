@@ -493,7 +493,7 @@ fn busy_mounts_and_bad_mount_commands_report_errors() {
     let mut mount = cluster.weir(["mount", &cluster.url, "/tmp", "-o", "ro,colour=blue"]);
     assert!(crate::cluster::fail(&mut mount, 2).contains("colour=blue"));
     let mut mount = cluster.weir(["mount", "weir://127.0.0.1:1/", "/tmp", "--connect-timeout", "1"]);
-    assert!(crate::cluster::fail(&mut mount, 3).contains("is it running"));
+    assert!(crate::cluster::fail(&mut mount, 3).contains("is the mgr running there"));
 }
 
 #[test]

@@ -182,7 +182,8 @@ fn the_environment_overrides_the_options_of_the_mount() {
         mount
     };
     assert!(
-        fail(&mut mount("access=fast"), 2).contains("WEIR_POLICY: access: \"fast\" is not page, direct or odirect")
+        fail(&mut mount("access=fast"), 2)
+            .contains("WEIR_POLICY: access: \"fast\" is not valid; write page, direct or odirect")
     );
     succeed(&mut mount("access=odirect, gather_delay=5ms"));
     assert_eq!(effective(&at, "access"), counts("odirect", "environment"));

@@ -153,5 +153,8 @@ fn mount_options_control_setuid_devices_and_exec() {
     drop(open);
     succeed(Command::new(WEIR).arg("umount").arg(&mnt));
     let refused = again("remount,ro").unwrap();
-    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("no Weir is mounted there"));
+    assert!(
+        !refused.status.success()
+            && String::from_utf8_lossy(&refused.stderr).contains("no Weir file system is mounted there")
+    );
 }

@@ -146,7 +146,7 @@ impl Ruling {
 
 /// Whether a layout is requested at open, and not at the first direct I/O.
 pub(crate) fn layout_at_open(policy: &Policy) -> bool {
-    match policy.layout {
+    match policy.layout_when {
         LayoutWhen::Open => true,
         LayoutWhen::FirstIo | LayoutWhen::Size(_) => false,
         LayoutWhen::Auto => policy.write_threshold == Rule::Fixed(0) && policy.read_threshold == 0,
@@ -199,9 +199,9 @@ mod tests {
             ("write_threshold=1", false),
             ("read_threshold=1", false),
             ("write_threshold=auto", false),
-            ("write_threshold=max,layout=open", true),
-            ("layout=first-io", false),
-            ("layout=1M", false),
+            ("write_threshold=max,layout_when=open", true),
+            ("layout_when=first-io", false),
+            ("layout_when=1M", false),
         ] {
             assert_eq!(layout_at_open(&policy(text)), at_open, "{text}");
         }

@@ -67,9 +67,9 @@ const OTHERS: &[(&str, &str)] = &[
     ("gather_size", "6000"),
     ("gather_delay", "max"),
     ("gather_delay", "1ms"),
-    ("layout", "auto"),
-    ("layout", "first-io"),
-    ("layout", "20000"),
+    ("layout_when", "auto"),
+    ("layout_when", "first-io"),
+    ("layout_when", "20000"),
 ];
 
 fn change_policy(mount: &Mount, dice: &mut Dice) {

@@ -107,11 +107,11 @@ async fn every_policy_setting_of_a_directory_takes_effect() {
         ("write_threshold=max", vec![20 * KIB, 40 * KIB], (2, 60 * KIB as u64), (0, 0), 0),
         // More bytes than one request carries.
         ("write_threshold=max", vec![800 * KIB, 800 * KIB], (2, 1600 * KIB as u64), (0, 0), 0),
-        ("write_threshold=32K,layout=open", vec![KIB], (1, KIB as u64), (0, 0), 1),
-        ("write_threshold=32K,layout=first-io", vec![KIB], (1, KIB as u64), (0, 0), 0),
-        ("layout=first-io", vec![KIB], (0, 0), (1, KIB as u64), 1),
-        ("layout=1M", vec![100 * KIB], (1, 100 * KIB as u64), (0, 0), 0),
-        ("layout=50K", vec![100 * KIB], (0, 0), (1, 100 * KIB as u64), 1),
+        ("write_threshold=32K,layout_when=open", vec![KIB], (1, KIB as u64), (0, 0), 1),
+        ("write_threshold=32K,layout_when=first-io", vec![KIB], (1, KIB as u64), (0, 0), 0),
+        ("layout_when=first-io", vec![KIB], (0, 0), (1, KIB as u64), 1),
+        ("layout_when=1M", vec![100 * KIB], (1, 100 * KIB as u64), (0, 0), 0),
+        ("layout_when=50K", vec![100 * KIB], (0, 0), (1, 100 * KIB as u64), 1),
         ("access=odirect", small.clone(), (0, 0), (16, 16 * KIB as u64), 1),
         ("access=direct", small.clone(), (0, 0), (1, 16 * KIB as u64), 1),
         ("access=page", small.clone(), (0, 0), (1, 16 * KIB as u64), 1),
@@ -234,12 +234,13 @@ async fn a_directory_policy_applies_to_all_clients_without_round_trips() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn policies_of_later_places_override_earlier_ones() {
     let mut cluster = Cluster::start(1).await;
-    cluster.policy = Some("write_threshold=1K,read_threshold=1K,gather_size=1K,gather_delay=1s,layout=open".into());
+    cluster.policy =
+        Some("write_threshold=1K,read_threshold=1K,gather_size=1K,gather_delay=1s,layout_when=open".into());
     cluster.restart_mgr().await;
     let environment = Settings::parse(Origin::Environment, "write_threshold=4K,read_threshold=4K").unwrap();
     let policy = Settings::parse(Origin::Mount, "write_threshold=3K,read_threshold=3K,gather_size=3K").unwrap();
     let mount = cluster.mount(Options { environment, policy, ..options() }).await;
-    assert_eq!(mount.policy().origin(Part::Layout), Origin::Server);
+    assert_eq!(mount.policy().origin(Part::LayoutWhen), Origin::Server);
     let dir = dir(&mount, "d", "write_threshold=2K,read_threshold=2K,gather_size=2K,gather_delay=2s").await;
     create(&mount, &dir, "f").await.close().await.unwrap();
     let (node, _) = mount.lookup(&dir, b"f").await.unwrap();
@@ -254,7 +255,7 @@ async fn policies_of_later_places_override_earlier_ones() {
         (Part::ReadThreshold, "4K", Origin::Environment),
         (Part::GatherSize, "3K", Origin::Mount),
         (Part::GatherDelay, "2s", Origin::Directory),
-        (Part::Layout, "open", Origin::Server),
+        (Part::LayoutWhen, "open", Origin::Server),
         (Part::Access, "direct", Origin::Driver),
     ] {
         assert_eq!(of(&file, part), (text(value), origin), "{}", part.name());
@@ -281,6 +282,29 @@ async fn policies_of_later_places_override_earlier_ones() {
     for (name, value) in [("write_threshold", "much"), ("stripe_unit", "64K"), ("colour", "1")] {
         assert!(mount.set_policy(name.as_bytes(), Some(value.as_bytes())).is_err(), "{name}");
     }
+}
+
+/// An attribute that an earlier release stored under the former name of a part keeps its effect. An attribute under the
+/// present name overrides it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attribute_with_the_former_name_of_a_part_applies() {
+    let cluster = Cluster::start(1).await;
+    let mount = cluster.mount(options()).await;
+    let dir = dir(&mount, "d", "layout=open").await;
+    let (below, _) = mount.mkdir(&dir, b"below", 0o755).await.unwrap();
+    for dir in [&dir, &below] {
+        let (_, effective) = mount.policy_of(dir, None).await.unwrap();
+        let found = (effective.policy.get(Part::LayoutWhen), effective.origin(Part::LayoutWhen));
+        assert_eq!(found, ("open".to_owned(), Origin::Directory));
+    }
+    create(&mount, &below, "f").await.close().await.unwrap();
+    let (node, _) = mount.lookup(&below, b"f").await.unwrap();
+    let file = opened(&mount, &node, Some(&below), "").await;
+    assert_eq!(file.effective_policy().policy.get(Part::LayoutWhen), "open");
+    file.close().await.unwrap();
+    set(&mount, &below, "layout_when=first-io").await;
+    let (_, effective) = mount.policy_of(&below, None).await.unwrap();
+    assert_eq!(effective.policy.get(Part::LayoutWhen), "first-io");
 }
 
 /// A new mount policy applies from the next write on, and no earlier byte is lost.

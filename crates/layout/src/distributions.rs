@@ -49,10 +49,10 @@ impl DistributionId {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadGeometry {
     /// The stripe unit is out of bounds or not a multiple of [`STRIPE_UNIT_MIN`].
-    #[error("stripe unit {0} is not a multiple of {STRIPE_UNIT_MIN} from {STRIPE_UNIT_MIN} to {STRIPE_UNIT_MAX} bytes")]
+    #[error("stripe unit {0}: write a multiple of {STRIPE_UNIT_MIN} from {STRIPE_UNIT_MIN} to {STRIPE_UNIT_MAX} bytes")]
     StripeUnit(u64),
     /// No iod, or too many iods.
-    #[error("a file is striped over 1 to {STRIPE_COUNT_MAX} iods, not over {0}")]
+    #[error("stripe count {0}: a file is striped over 1 to {STRIPE_COUNT_MAX} iods")]
     Count(usize),
 }
 

@@ -27,6 +27,9 @@ pub const PREFIX: &str = "weir.";
 /// Maximum number of copies of a file.
 pub const MIRRORS_MAX: u32 = 2;
 
+/// Former names of parts, still accepted for one release.
+const FORMER_NAMES: &[(&str, Part)] = &[("layout", Part::LayoutWhen)];
+
 /// Maximum length of a list of settings from a peer, in bytes.
 pub const TEXT_MAX: usize = 4096;
 
@@ -145,7 +148,7 @@ macro_rules! parts {
 parts! {
     /// Bytes that go to one iod before the next. With the default, a file of up to 1 MiB is one object, and one request
     /// moves it.
-    StripeUnit stripe_unit: u64 = 1 << 20, values::unit, format_size, "a multiple of 64 from 64 to 1G, as in 64K or 1M";
+    StripeUnit stripe_unit: u64 = 1 << 20, values::unit, format_size, "a multiple of 64 from 64 to 1G, such as 64K or 1M";
     /// Number of iods over which a file is striped; 0 for all.
     StripeCount stripe_count: u32 = 0, values::stripe_count, values::number, format!("a number from 0 (all iods) to {STRIPE_COUNT_MAX}");
     /// Number of copies of a file, each on different iods.
@@ -154,40 +157,40 @@ parts! {
     Distribution distribution: DistributionId = DistributionId::SimpleStripe, values::distribution, values::distribution_name,
         values::distribution_names();
     /// When a client asks for the layout of a file.
-    Layout layout: LayoutWhen = LayoutWhen::Auto, values::layout, values::layout_text,
-        "auto, open, first-io or a size, as in 1M: the length that a file must have";
+    LayoutWhen layout_when: LayoutWhen = LayoutWhen::Auto, values::layout_when, values::layout_when_text,
+        "auto, open, first-io or a file size such as 1M";
     /// The write threshold: gathered writes of fewer bytes take the mgr path, others the direct path to the iods.
     WriteThreshold write_threshold: Rule = Rule::Fixed(0), values::rule, values::rule_text,
-        "a size, as in 64K or 1M, nor 0 (never through the mgr), max (always) or auto";
+        "a size such as 64K or 1M, 0 (never through the mgr), max (always) or auto";
     /// The read threshold: reads of fewer bytes take the mgr path.
     ReadThreshold read_threshold: u64 = 0, values::threshold, values::threshold_text,
-        "a size, as in 64K or 1M, nor 0 (never through the mgr) or max (always)";
+        "a size such as 64K or 1M, 0 (never through the mgr) or max (always)";
     /// The access method, which says which caches are used.
     Access access: Access = Access::Direct, Access::from_name, values::access_text, "page, direct or odirect";
     /// What clients that use a file at the same time see of one another. With `coherent`, every later call sees a write
     /// that has returned. With `close-to-open`, every later open sees the writes before a close.
     Sharing sharing: Sharing = Sharing::Coherent, Sharing::from_name, values::sharing_text, "coherent or close-to-open";
     /// Number of bytes of a file that a client gathers before it sends them; `full`: a whole request for each iod.
-    GatherSize gather_size: u64 = FULL, values::gather_size, values::gather_size_text, "a size, as in 64K or 1M, nor full";
+    GatherSize gather_size: u64 = FULL, values::gather_size, values::gather_size_text, "a size such as 64K or 1M, or full";
     /// How long a client gathers before it sends the bytes by itself, to be durable some seconds later. `max`: until
     /// there are enough bytes, or another operation needs them on their servers.
-    GatherDelay gather_delay: Duration = NEVER, parse_time, format_time, "a time, as in 5ms or 2s, nor max";
+    GatherDelay gather_delay: Duration = NEVER, parse_time, format_time, "a time such as 5ms or 2s, or max";
     /// How long the mgr may keep small writes to join them. Only the configuration of the mgr sets this
     /// (`gather_delay_ms`).
-    MgrGatherDelay mgr_gather_delay: Duration = Duration::from_millis(2), parse_time, format_time, "a time, as in 5ms or 2s";
+    MgrGatherDelay mgr_gather_delay: Duration = Duration::from_millis(2), parse_time, format_time, "a time such as 5ms or 2s";
     /// Read-ahead for sequential and strided readers, in bytes, by the client or, with `access=page`, by the page
     /// cache.
-    ReadAhead read_ahead: u64 = 1 << 20, values::read_ahead, format_size, "a size up to 64M, as in 128K or 1M";
+    ReadAhead read_ahead: u64 = 1 << 20, values::read_ahead, format_size, "a size up to 64M, such as 128K or 1M";
 }
 
 /// Why a setting is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PolicyError {
     /// No part has this name.
-    #[error("no part of a policy is called {0:?}; there are {names}", names = Part::NAMES.join(", "))]
+    #[error("a policy has no part {0:?}; its parts are {names}", names = Part::NAMES.join(", "))]
     Name(String),
     /// The text is not a value of the part.
-    #[error("{name}: {value:?} is not {allowed}", name = part.name(), allowed = part.allowed())]
+    #[error("{name}: {value:?} is not valid; write {allowed}", name = part.name(), allowed = part.allowed())]
     Value {
         /// The part.
         part: Part,
@@ -195,7 +198,7 @@ pub enum PolicyError {
         value: String,
     },
     /// The part cannot be set in this place.
-    #[error("{name} is not set {place}; {hint}", name = part.name(), place = origin.place(), hint = part.places())]
+    #[error("{name} cannot be set {place}; {hint}", name = part.name(), place = origin.place(), hint = part.places())]
     Place {
         /// The part.
         part: Part,
@@ -203,7 +206,7 @@ pub enum PolicyError {
         origin: Origin,
     },
     /// An element of a list is not of the form `name=value`.
-    #[error("{0:?} is not of the form NAME=VALUE, as in write_threshold=32K")]
+    #[error("{0:?} is not of the form NAME=VALUE: write, for example, write_threshold=32K")]
     Form(String),
 }
 
@@ -213,12 +216,22 @@ pub fn is_policy_name(name: &[u8]) -> bool {
 }
 
 impl Part {
-    /// Returns the part with this name, in the form of options or, with its prefixes, of an extended attribute.
+    /// Returns the part with this name or former name, in the form of options or, with its prefixes, of an extended
+    /// attribute.
     pub fn named(name: &[u8]) -> Result<Part, PolicyError> {
-        let short = name.strip_prefix(b"user.").unwrap_or(name);
-        let short = short.strip_prefix(PREFIX.as_bytes()).unwrap_or(short);
-        let found = Part::ALL.iter().find(|part| part.name().as_bytes() == short);
-        found.copied().ok_or_else(|| PolicyError::Name(shown(name)))
+        let found = Part::ALL.iter().find(|part| part.name().as_bytes() == without_prefix(name)).copied();
+        found.or_else(|| Part::formerly_named(name)).ok_or_else(|| PolicyError::Name(shown(name)))
+    }
+
+    /// Returns the part that had this name in the previous release, in the forms of [`Part::named`]. The caller warns of
+    /// such a name.
+    pub fn formerly_named(name: &[u8]) -> Option<Part> {
+        FORMER_NAMES.iter().find(|(former, _)| former.as_bytes() == without_prefix(name)).map(|(_, part)| *part)
+    }
+
+    /// Returns the extended attributes that set the part in the previous release.
+    pub fn former_xattrs(self) -> impl Iterator<Item = String> {
+        FORMER_NAMES.iter().filter(move |(_, part)| *part == self).map(|(former, _)| format!("{PREFIX}{former}"))
     }
 
     /// Returns the name of its extended attribute, as NFS carries it.
@@ -247,9 +260,20 @@ impl Part {
         match self {
             Part::MgrGatherDelay => "set gather_delay_ms in the configuration of the mgr",
             Part::ReadAhead => "set it for a mount",
-            _ => "set it for the directory: files keep what they were made with",
+            _ => "set it for the directory: a file keeps the value from its creation",
         }
     }
+}
+
+fn without_prefix(name: &[u8]) -> &[u8] {
+    let short = name.strip_prefix(b"user.").unwrap_or(name);
+    short.strip_prefix(PREFIX.as_bytes()).unwrap_or(short)
+}
+
+/// Returns the parts that the text of a policy sets under a former name, each with that name.
+pub fn former_names(text: &str) -> impl Iterator<Item = (&str, Part)> {
+    let names = text.split(',').filter_map(|element| element.split_once('=')).map(|(name, _)| name.trim());
+    names.filter_map(|name| Part::formerly_named(name.as_bytes()).map(|part| (name, part)))
 }
 
 /// Returns bytes as text for messages, truncated to 80 bytes.

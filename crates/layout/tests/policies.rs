@@ -25,8 +25,8 @@ fn every_part_is_set_from_text() {
     assert_eq!(set("stripe_count", "8").unwrap().stripe_count, Some(8));
     assert_eq!(set("mirrors", "2").unwrap().mirrors, Some(2));
     assert_eq!(set("distribution", "simple_stripe").unwrap().distribution, Some(DistributionId::SimpleStripe));
-    assert_eq!(set("layout", "first-io").unwrap().layout, Some(LayoutWhen::FirstIo));
-    assert_eq!(set("layout", "4M").unwrap().layout, Some(LayoutWhen::Size(4 << 20)));
+    assert_eq!(set("layout_when", "first-io").unwrap().layout_when, Some(LayoutWhen::FirstIo));
+    assert_eq!(set("layout_when", "4M").unwrap().layout_when, Some(LayoutWhen::Size(4 << 20)));
     assert_eq!(set("write_threshold", "256KiB").unwrap().write_threshold, Some(Rule::Fixed(256 << 10)));
     assert_eq!(set("write_threshold", "auto").unwrap().write_threshold, Some(Rule::Auto));
     assert_eq!(set("write_threshold", "max").unwrap().write_threshold, Some(Rule::Fixed(ALWAYS_MGR)));
@@ -40,36 +40,59 @@ fn every_part_is_set_from_text() {
 }
 
 #[test]
+fn former_names_of_parts_are_accepted() {
+    assert_eq!(set("weir.layout", "open").unwrap().text(), "layout_when=open");
+    let found: Vec<_> = layout::policy::former_names("access=page, layout=open,layout_when=4M").collect();
+    assert_eq!(found, [("layout", Part::LayoutWhen)]);
+    // In a list, the later setting counts.
+    let both = |text| Settings::parse(Origin::Mount, text).unwrap().layout_when;
+    assert_eq!(both("layout=open,layout_when=4M"), Some(LayoutWhen::Size(4 << 20)));
+    assert_eq!(both("layout_when=4M,layout=open"), Some(LayoutWhen::Open));
+    assert_eq!(Part::LayoutWhen.former_xattrs().collect::<Vec<_>>(), ["weir.layout"]);
+    // Of two extended attributes, the one with the present name counts, in any order.
+    let xattrs: [(&[u8], &[u8]); 2] = [(b"weir.layout_when", b"first-io"), (b"weir.layout", b"open")];
+    for xattrs in [xattrs, [xattrs[1], xattrs[0]]] {
+        let settings = Settings::of_xattrs(Origin::Directory, xattrs, |error| panic!("{error}"));
+        assert_eq!(settings.text(), "layout_when=first-io");
+    }
+    let old = Settings::of_xattrs(Origin::Directory, [xattrs[1]], |error| panic!("{error}"));
+    assert_eq!(old.text(), "layout_when=open");
+}
+
+#[test]
 fn error_messages_say_which_values_are_valid() {
     let message = |name, value| set(name, value).unwrap_err();
     assert_eq!(
         message("weir.stripe", "1"),
-        "no part of a policy is called \"weir.stripe\"; there are stripe_unit, stripe_count, mirrors, distribution, layout, \
+        "a policy has no part \"weir.stripe\"; its parts are stripe_unit, stripe_count, mirrors, distribution, layout_when, \
          write_threshold, read_threshold, access, sharing, gather_size, gather_delay, mgr_gather_delay, read_ahead"
     );
     assert_eq!(
         message("weir.stripe_unit", "100"),
-        "stripe_unit: \"100\" is not a multiple of 64 from 64 to 1G, as in 64K or 1M"
+        "stripe_unit: \"100\" is not valid; write a multiple of 64 from 64 to 1G, such as 64K or 1M"
     );
-    assert_eq!(message("stripe_count", "257"), "stripe_count: \"257\" is not a number from 0 (all iods) to 256");
-    assert_eq!(message("access", "yes"), "access: \"yes\" is not page, direct or odirect");
+    assert_eq!(
+        message("stripe_count", "257"),
+        "stripe_count: \"257\" is not valid; write a number from 0 (all iods) to 256"
+    );
+    assert_eq!(message("access", "yes"), "access: \"yes\" is not valid; write page, direct or odirect");
     assert_eq!(
         message("write_threshold", "99999999T"),
-        "write_threshold: \"99999999T\" is not a size, as in 64K or 1M, nor 0 (never through the mgr), max (always) or auto"
+        "write_threshold: \"99999999T\" is not valid; write a size such as 64K or 1M, 0 (never through the mgr), max (always) or auto"
     );
-    assert!(message("read_threshold", "auto").contains("is not a size"));
+    assert!(message("read_threshold", "auto").contains("is not valid; write a size"));
     assert!(message("read_ahead", "65M").contains("up to 64M"));
     assert_eq!(
         message("mgr_gather_delay", "5ms"),
-        "mgr_gather_delay is not set for a directory; set gather_delay_ms in the configuration of the mgr"
+        "mgr_gather_delay cannot be set for a directory; set gather_delay_ms in the configuration of the mgr"
     );
     let at_mount = Settings::parse(Origin::Mount, "stripe_unit=64K").unwrap_err().to_string();
     assert_eq!(
         at_mount,
-        "stripe_unit is not set for a mount; set it for the directory: files keep what they were made with"
+        "stripe_unit cannot be set for a mount; set it for the directory: a file keeps the value from its creation"
     );
     let form = Settings::parse(Origin::Mount, "access").unwrap_err().to_string();
-    assert_eq!(form, "\"access\" is not of the form NAME=VALUE, as in write_threshold=32K");
+    assert_eq!(form, "\"access\" is not of the form NAME=VALUE: write, for example, write_threshold=32K");
 }
 
 #[test]

@@ -37,15 +37,15 @@ pub struct DumpHead {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // each variant's message says it
 pub enum BadDump {
-    #[error("it is no dump of a metadata store")]
+    #[error("it is not a dump of a metadata store")]
     NoDump,
-    #[error("it is a dump of format version {0}, this program knows {VERSION}")]
+    #[error("it is a dump of format version {0}, this program reads version {VERSION}")]
     WrongVersion(u32),
-    #[error("it is cut off after {0} records")]
+    #[error("it is truncated after {0} records")]
     CutOff(u64),
-    #[error("it is damaged behind {0} records: a checksum does not match")]
+    #[error("it is damaged after {0} records: a checksum does not match")]
     Checksum(u64),
-    #[error("it is damaged behind {0} records: {1}")]
+    #[error("it is damaged after {0} records: {1}")]
     Damaged(u64, &'static str),
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -263,7 +263,7 @@ impl<R: Read> Decoder<R> {
 pub enum RestoreError {
     #[error(transparent)]
     Bad(#[from] BadDump),
-    #[error("no room on the disk of the metadata store")]
+    #[error("no space left on the disk of the metadata store; free space, then run the command again")]
     Full,
     #[error("the metadata store cannot be written: {0}")]
     Failed(String),

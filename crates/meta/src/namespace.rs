@@ -58,21 +58,21 @@ pub struct Format {
 #[allow(missing_docs)] // each variant's message says it
 pub enum OpenError {
     #[error(
-        "the metadata store was never formatted: if `weir mkfs` was interrupted, remove the store and run it again"
+        "the metadata store has no file system; if `weir mkfs` was interrupted, remove the store and run `weir mkfs` again"
     )]
     NotFormatted,
-    #[error("the metadata store holds a file system already")]
+    #[error("the metadata store already contains a file system")]
     Formatted,
     #[error(
-        "the metadata store has format version {found}, this program speaks {}: use the version of weir that made it",
+        "the metadata store has format version {found}, this program reads version {}; use the version of weir that made it",
         FormatRecord::VERSION
     )]
     WrongVersion { found: u32 },
-    #[error("this is not a metadata store of weir")]
+    #[error("the database is not a metadata store of weir")]
     Foreign,
-    #[error("the format record of the metadata store is damaged")]
+    #[error("the format record of the metadata store is damaged; restore the store from a dump with `weir restore`")]
     Damaged,
-    #[error("the metadata store has no room left")]
+    #[error("no space left in the metadata store; free space on its disk")]
     Full,
     #[error(transparent)]
     Broken(#[from] Broken),
@@ -256,9 +256,9 @@ impl<E: Engine> Namespace<E> {
             if let Some(settled) = self.outcome(self.shared.engine.submit(batch).await)? {
                 return answer(&settled);
             }
-            tracing::debug!(request = id.0, "conflict, run again");
+            tracing::debug!(request = id.0, "conflicting requests: running the operation again");
         }
-        tracing::error!("an operation conflicts without end");
+        tracing::error!("an operation failed: each of its attempts conflicted with other requests");
         Err(Status::Delay)
     }
 

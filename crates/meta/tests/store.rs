@@ -71,11 +71,15 @@ fn a_store_with_a_missing_or_foreign_log_is_refused() {
     let refused = |path: &std::path::Path| Embedded::open(path, merge).map(drop).expect_err("refused").to_string();
     let good = std::fs::read(log(&one)).expect("log");
     std::fs::copy(log(&two), log(&one)).expect("copy");
-    assert!(refused(&one).contains("it is the batch log of another metadata store"), "{}", refused(&one));
+    assert!(
+        refused(&one).contains("it belongs to another metadata store; put the log of this store back"),
+        "{}",
+        refused(&one)
+    );
     std::fs::write(log(&one), &good[..good.len() - 1]).expect("write");
-    assert!(refused(&one).contains("it is cut off"), "{}", refused(&one));
+    assert!(refused(&one).contains("it is truncated"), "{}", refused(&one));
     std::fs::write(log(&one), vec![0; good.len()]).expect("write");
-    assert!(refused(&one).contains("it is no batch log of weir"), "{}", refused(&one));
+    assert!(refused(&one).contains("it is not a batch log of weir"), "{}", refused(&one));
     std::fs::remove_file(log(&one)).expect("remove");
     assert!(refused(&one).contains("one.log of the metadata store") && refused(&one).contains("is missing"));
     std::fs::write(log(&one), good).expect("write");
@@ -205,7 +209,7 @@ fn a_store_of_another_version_is_refused() {
     let newer = [&3u32.to_be_bytes()[..], b"weirmeta and what a newer version has"].concat();
     let refused = put(newer).expect_err("refused");
     assert!(matches!(refused, OpenError::WrongVersion { found: 3 }));
-    assert!(refused.to_string().contains("format version 3, this program speaks 2"), "{refused}");
+    assert!(refused.to_string().contains("format version 3, this program reads version 2"), "{refused}");
     assert!(matches!(put(b"something else".to_vec()), Err(OpenError::Foreign)));
     assert!(matches!(put([&2u32.to_be_bytes()[..], b"weirmeta"].concat()), Err(OpenError::Damaged)));
 }

@@ -8,7 +8,7 @@ use crate::error::{Error, io_error};
 use crate::exports::{EXPORTS_MAX, Rule};
 use layout::Policy;
 use layout::kinds::{files, flexfiles};
-use layout::policy::parse_size;
+use layout::policy::{former_names, parse_size};
 use net::Address;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -241,7 +241,15 @@ impl Config {
         toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())
     }
 
+    /// Warns of deprecated names of policy parts.
+    fn warn_of_former_names(&self) {
+        let texts = std::iter::once(&self.policy).chain(self.exports.iter().map(|export| &export.policy));
+        let former = texts.flatten().flat_map(|text| former_names(text));
+        former.for_each(|(old, part)| tracing::warn!(old, new = part.name(), "deprecated name of a policy part"));
+    }
+
     pub(crate) fn check(&self) -> Result<Checked, Error> {
+        self.warn_of_former_names();
         let addresses = |name, texts: &[String], port| {
             let parse = |text: &String| {
                 Address::parse(text, port).map_err(|e| Error::BadConfig { name, reason: e.to_string() })

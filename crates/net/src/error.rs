@@ -35,7 +35,7 @@ pub enum Error {
     #[error("the peer's answer is malformed: {0}")]
     Malformed(#[from] xdr::Malformed),
     /// The message exceeds the maximum record size; nothing was sent.
-    #[error("message of {len} bytes is over the limit of {max}")]
+    #[error("a message of {len} bytes exceeds the limit of {max} bytes")]
     TooBig {
         /// Its length in bytes.
         len: usize,

@@ -45,7 +45,7 @@ pub fn narrow(dir: &Path, most: &[(&str, u32)]) {
     }
     if !narrowed.is_empty() || !failed.is_empty() {
         let (narrowed, failed) = (narrowed.join(", "), failed.join(", "));
-        tracing::warn!(narrowed, failed, "other users had permissions on files of a store");
+        tracing::warn!(narrowed, failed, "removed permissions of other users on the files of a store");
     }
 }
 

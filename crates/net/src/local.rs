@@ -22,7 +22,7 @@ pub fn is_trusted(user: u32) -> bool {
 pub fn check_path(path: &Path) -> io::Result<()> {
     let found = std::fs::symlink_metadata(path)?;
     if !found.file_type().is_socket() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no socket", path.display())));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not a socket", path.display())));
     }
     check_user(found.uid())
 }
@@ -42,7 +42,7 @@ pub(crate) fn check_user(user: u32) -> io::Result<()> {
     }
     Err(io::Error::new(
         io::ErrorKind::PermissionDenied,
-        format!("the socket belongs to user {user}, neither root nor this one"),
+        format!("the socket belongs to user {user}, but only root and the user of this process are trusted"),
     ))
 }
 

@@ -20,10 +20,10 @@ use wire::rpc::{AcceptStat, Auth, RejectStat, ReplyStat};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// The server does not have the program.
-    #[error("program not served")]
+    #[error("the server does not have this RPC program")]
     ProgUnavail,
     /// The server has other versions of the program.
-    #[error("program served in versions {low} to {high} only")]
+    #[error("the server supports only versions {low} to {high} of this RPC program")]
     ProgMismatch {
         /// Lowest version served.
         low: u32,
@@ -31,16 +31,16 @@ pub enum Refusal {
         high: u32,
     },
     /// The program has no such procedure.
-    #[error("no such procedure")]
+    #[error("the RPC program has no such procedure")]
     ProcUnavail,
     /// The arguments could not be decoded.
-    #[error("arguments not understood")]
+    #[error("the server could not decode the arguments")]
     GarbageArgs,
     /// The server failed.
     #[error("the server failed")]
     SystemErr,
     /// The peer uses another version of the RPC protocol.
-    #[error("RPC versions {low} to {high} only")]
+    #[error("the server supports only RPC versions {low} to {high}")]
     RpcMismatch {
         /// Lowest version spoken.
         low: u32,
@@ -48,7 +48,7 @@ pub enum Refusal {
         high: u32,
     },
     /// The credential was refused, with its `auth_stat` (RFC 5531 §9).
-    #[error("credential not accepted (auth_stat {0})")]
+    #[error("the server rejected the credential (auth_stat {0})")]
     Auth(u32),
 }
 

@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub async fn supervise<F: Future<Output = ()>>(what: &str, counters: Counters, mut work: impl FnMut() -> F) {
     while AssertUnwindSafe(async { work().await }).catch_unwind().await.is_err() {
         counters.panicked();
-        tracing::error!("{what} panicked and begins anew");
+        tracing::error!(task = what, "a background task panicked: starting it again");
         tokio::time::sleep(PAUSE).await;
     }
 }

@@ -545,7 +545,7 @@ async fn sockets_named_by_a_peer_must_belong_to_root_or_this_user() {
     call(&sent(address).await.unwrap(), ECHO, &Bytes::new()).await.unwrap();
     let file = Address::Unix(dir.path().join("file"));
     std::fs::write(dir.path().join("file"), "").unwrap();
-    assert!(sent(&file).await.unwrap_err().to_string().contains("no socket"));
+    assert!(sent(&file).await.unwrap_err().to_string().contains("not a socket"));
     let (tcp, ..) = start(Limits::default()).await;
     call(&sent(&tcp.addresses()[0]).await.unwrap(), ECHO, &Bytes::new()).await.unwrap();
     if !rustix::process::geteuid().is_root() {

@@ -170,7 +170,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
         let ctx = Ctx { now, ..Ctx::default() };
         if let Err(error) = self.settle(&ctx, effects).await {
-            tracing::warn!(%error, "could not clean up after expired clients");
+            tracing::warn!(%error, "cannot remove the state of expired clients");
         }
         let due = lock(&self.lingering).take_due(now);
         for file in due {
@@ -274,7 +274,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             // Boxed, because the future is large and rare.
             let done = Box::pin(self.carry_out(ctx, effect, &mut effects)).await;
             if let Err(error) = done {
-                tracing::warn!(%error, "could not follow a change of state");
+                tracing::warn!(%error, "cannot handle a change of the NFS state");
                 if of_record {
                     outcome = outcome.and(Err(error));
                 }
@@ -292,7 +292,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
                 true => LayoutGone::Revoked,
             };
             if let Err(error) = self.layout_gone(ctx, client.0, file, (iomode, range), why).await {
-                tracing::warn!(%error, file = file.0, "could not take a layout away");
+                tracing::warn!(%error, file = file.0, "cannot revoke a layout");
             }
         });
         told.buffer_unordered(GONE_AT_ONCE).for_each(|()| std::future::ready(())).await;
@@ -351,7 +351,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     async fn orphaned(&self, ctx: &Ctx, file: FileId) {
         lock(&self.orphans).insert(file);
         if let Err(error) = self.reap_closed(ctx, file).await {
-            tracing::warn!(%error, file = file.0, "could not free a removed file");
+            tracing::warn!(%error, file = file.0, "cannot free the space of a removed file");
         }
     }
 
@@ -409,7 +409,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         for effect in effects {
             if let Effect::LayoutGone { client, iomode, range, .. } = effect {
                 let told = self.layout_gone(ctx, client.0, file, (iomode, range), LayoutGone::Forgotten).await;
-                told.unwrap_or_else(|error| tracing::warn!(%error, file = file.0, "could not drop a layout"));
+                told.unwrap_or_else(|error| tracing::warn!(%error, file = file.0, "cannot drop a returned layout"));
             }
         }
         self.fs.reap(ctx, file).await

@@ -75,7 +75,7 @@ impl Reader {
         if line.len() > LINE_MAX {
             return Err(format!("it is longer than {LINE_MAX} bytes"));
         }
-        let line = str::from_utf8(line).map_err(|_| "it is no text".to_owned())?;
+        let line = str::from_utf8(line).map_err(|_| "it is not UTF-8".to_owned())?;
         let line = line.split('#').next().unwrap_or_default();
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         match words[..] {
@@ -83,7 +83,7 @@ impl Reader {
             ["client", number] => self.client(number),
             [word, ref rest @ ..] => {
                 let action = Action::ALL.into_iter().find(|action| action.word() == word);
-                let action = action.ok_or_else(|| format!("there is no operation {word:?}"))?;
+                let action = action.ok_or_else(|| format!("unknown operation {word:?}"))?;
                 self.operation(action, rest)
             }
         }
@@ -112,8 +112,8 @@ impl Reader {
                 let offset = within(offset, "offset", END_MAX + 1 - u64::from(len))?;
                 Op { action, file: file_of(file)?, offset, len }
             }
-            (false, _) => return Err(format!("{} takes a file and nothing else", action.word())),
-            (true, _) => return Err(format!("{} takes a file, an offset and a length", action.word())),
+            (false, _) => return Err(format!("{} needs a file and nothing else", action.word())),
+            (true, _) => return Err(format!("{} needs a file, an offset and a length", action.word())),
         };
         self.allow(&op)?;
         self.reach().push(op);
@@ -127,7 +127,7 @@ impl Reader {
         user.shared |= user.client != self.client;
         user.removed |= op.action == Action::Remove;
         if user.shared && user.removed {
-            return Err(format!("file {} is removed, so no two clients may use it", op.file));
+            return Err(format!("the trace removes file {}, so only one client may use it", op.file));
         }
         let open = match op.action {
             Action::Open => !self.open.insert(who),
@@ -152,7 +152,7 @@ fn within(word: &str, what: &str, end: u64) -> Result<u64, String> {
     match number {
         Some(number) if number < end => Ok(number),
         Some(number) => Err(format!("{what} {number}: at most {}", end - 1)),
-        None => Err(format!("{what} {word:?}: a number was expected")),
+        None => Err(format!("{what} {word:?} is not a number")),
     }
 }
 
@@ -178,17 +178,17 @@ mod tests {
     }
 
     #[test]
-    fn the_first_wrong_line_is_told() {
+    fn parse_reports_the_first_invalid_line() {
         assert_eq!(why("").0, 1);
         assert_eq!(why("weir-trace 2\n").0, 1);
         for (line, part) in [
-            ("jump 0", "no operation"),
+            ("jump 0", "unknown operation"),
             ("open", "a file and nothing else"),
             ("open 1 2 3", "a file and nothing else"),
-            ("open -1", "a number was expected"),
-            ("open +1", "a number was expected"),
+            ("open -1", "is not a number"),
+            ("open +1", "is not a number"),
             ("open 16777216", "at most 16777215"),
-            ("open 99999999999999999999999", "a number was expected"),
+            ("open 99999999999999999999999", "is not a number"),
             ("client 1024", "at most 1023"),
             ("write 0 0", "an offset and a length"),
             ("write 0 0 67108865", "at most 67108864"),
@@ -196,7 +196,7 @@ mod tests {
             ("write 1 0 1", "file 1 is not open"),
             ("open 0", "file 0 is open"),
             ("remove 0", "file 0 is open"),
-            ("\u{fc}", "no operation"),
+            ("\u{fc}", "unknown operation"),
         ] {
             let (at, why) = why(&format!("weir-trace 1\nopen 0\n{line}\n"));
             assert!(at == 3 && why.contains(part), "{line}: {at}: {why}");
@@ -205,6 +205,6 @@ mod tests {
         assert!(why(&far).1.contains("longer"));
         assert!(parse(b"weir-trace 1\nopen 0\nwrite 0 9223372036854775806 1\n").is_ok());
         let shared = "weir-trace 1\nopen 0\nclose 0\nclient 1\nopen 0\nclose 0\nremove 0\n";
-        assert!(why(shared).1.contains("no two clients"));
+        assert!(why(shared).1.contains("only one client may use it"));
     }
 }

@@ -109,13 +109,13 @@ fn check(request: u32, clients: u32, size: u64, ops: u64) -> Result<(), String> 
     const OPS_MAX: u64 = 1 << 26;
     match () {
         () if request == 0 || request > crate::LEN_MAX => {
-            Err(format!("requests are 1 to {} bytes long", crate::LEN_MAX))
+            Err(format!("the length of a request is 1 to {} bytes", crate::LEN_MAX))
         }
         () if clients == 0 || clients as usize > crate::CLIENTS_MAX => {
-            Err(format!("there are 1 to {} clients", crate::CLIENTS_MAX))
+            Err(format!("the number of clients is 1 to {}", crate::CLIENTS_MAX))
         }
-        () if size > END_MAX => Err(format!("files end at byte {END_MAX}")),
-        () if ops > OPS_MAX => Err(format!("that would be more than {OPS_MAX} operations")),
+        () if size > END_MAX => Err(format!("the size of a file is at most {END_MAX} bytes")),
+        () if ops > OPS_MAX => Err(format!("the trace would have more than {OPS_MAX} operations")),
         () => Ok(()),
     }
 }

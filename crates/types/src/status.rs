@@ -41,9 +41,9 @@ pub enum Status {
     DQuot = 69,
     #[error("the file no longer exists")]
     Stale = 70,
-    #[error("not a file handle of this file system")]
+    #[error("not a filehandle of this file system")]
     BadHandle = 1001,
-    #[error("directory position no longer valid")]
+    #[error("the position in the directory is no longer valid")]
     BadCookie = 1003,
     #[error("operation not supported")]
     NotSupp = 1004,
@@ -51,11 +51,11 @@ pub enum Status {
     TooSmall = 1005,
     #[error("the server failed")]
     ServerFault = 1006,
-    #[error("not of a type this operation takes")]
+    #[error("the operation does not support this file type")]
     BadType = 1007,
     #[error("try again later")]
     Delay = 1008,
-    #[error("name is not acceptable")]
+    #[error("invalid file name")]
     BadName = 1041,
     #[error("is a symbolic link")]
     Symlink = 1029,
@@ -75,19 +75,19 @@ pub enum Status {
     CapRefused = 2003,
     #[error("capability expired")]
     CapExpired = 2004,
-    #[error("capability of an older generation: fenced")]
+    #[error("the capability was revoked")]
     Fenced = 2005,
-    #[error("request larger than the limits allow")]
+    #[error("the request exceeds the size limits")]
     TooBig = 2006,
-    #[error("no session: say HELLO first")]
+    #[error("no session: the client must send HELLO first")]
     NoSession = 2007,
-    #[error("protocol version not spoken")]
+    #[error("protocol version not supported")]
     BadVersion = 2008,
     #[error("layout not available")]
     NoLayout = 2009,
-    #[error("bytes of another data server")]
+    #[error("these bytes belong to another data server")]
     NotHere = 2010,
-    #[error("bytes that were on disk are lost")]
+    #[error("bytes that were durable are lost")]
     Lost = 2011,
 }
 

@@ -49,7 +49,7 @@ impl Admin {
             net::Error::Refused(refusal) => no_mgr(&self.address, refusal),
             other => unreachable(other),
         })?;
-        R::decode(&mut reply.body).map_err(|e| Failure::new(format!("{}: the answer is malformed: {e}", self.address)))
+        R::decode(&mut reply.body).map_err(|e| Failure::new(format!("{}: malformed reply: {e}", self.address)))
     }
 }
 
@@ -82,7 +82,7 @@ pub fn auth() -> Auth {
 
 /// Returns the failure for an RPC refusal that only a server other than a matching mgr sends.
 pub fn no_mgr(address: &Address, refusal: impl std::fmt::Display) -> Failure {
-    Failure::new(format!("{address} is no mgr of this version of Weir: {refusal}"))
+    Failure::new(format!("{address} is not an mgr of this version of Weir: {refusal}"))
 }
 
 /// Connects to an mgr. If the mgr runs on this machine, the connection uses its Unix socket, where the mgr can check
@@ -110,7 +110,8 @@ async fn nearer(connection: &Connection, timeout: Duration) -> Option<Connection
     let (service, limits, counters) = (Arc::new(NoService), Limits::default(), net::Counters::default());
     // On this machine the path may name the socket of another process, which could relay what the mgr says.
     let nearer = Connection::connect_sent(&address, service, limits, counters, timeout).await;
-    let nearer = nearer.inspect_err(|e| tracing::debug!("staying with TCP: {e}")).ok()?;
+    let nearer =
+        nearer.inspect_err(|e| tracing::debug!(error = %e, "cannot use the mgr's Unix socket: using TCP")).ok()?;
     let run = near(&nearer, String::new(), timeout).await?.run;
     (run == told.run).then_some(nearer)
 }

@@ -78,7 +78,7 @@ impl Cluster {
         let mut state: State = load(&home.join(STATE))?;
         if state.format != FORMAT {
             return Err(Failure::new(format!(
-                "{} has format {}, this version knows {FORMAT}",
+                "{} has format version {}, this program reads version {FORMAT}",
                 home.display(),
                 state.format
             ))
@@ -86,7 +86,7 @@ impl Cluster {
         }
         if let Some(wanted) = iods.filter(|wanted| *wanted != state.iods) {
             return Err(Failure::usage(format!("{} has {} iods, not {wanted}", dir.display(), state.iods))
-                .next("leave --iods out, or make another cluster with another --dir"));
+                .next("omit --iods, or make another cluster with another --dir"));
         }
         let cluster_file = home.join("cluster.toml");
         let secret = ClusterFile::load(&cluster_file)?;
@@ -180,7 +180,7 @@ async fn make(dir: &Path, iods: u16, features: iod::Features) -> Result<(), Fail
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
         if name != FORMING && name != "lost+found" {
-            return Err(Failure::new(format!("it holds {} already", name.display()))
+            return Err(Failure::new(format!("the directory contains {}", name.display()))
                 .next("choose an empty or missing directory with --dir"));
         }
     }
@@ -226,7 +226,7 @@ fn start_iod(
     };
     let explain = |error| match error {
         iod::StartError::Store(iod::StoreError::InUse(_)) => Failure::new(format!("{} is in use", home.display()))
-            .next("another weir up runs there: use it, or give this one another --dir"),
+            .next("another \"weir up\" uses this directory: use that cluster, or give another --dir"),
         other => other.into(),
     };
     let free = SocketAddr::new(listen.ip(), 0);
@@ -245,7 +245,7 @@ fn explain(error: net::Error, listen: SocketAddr) -> Failure {
         net::Error::Listen { reason, .. } => {
             let other = SocketAddr::new(listen.ip(), listen.port().checked_add(10_000).unwrap_or(0));
             Failure::new(format!("cannot listen on {listen}: {}", reason.to_lowercase()))
-                .next(format!("is another weir up or an NFS server running? Try --listen {other}"))
+                .next(format!("is another \"weir up\" or an NFS server running? Try --listen {other}"))
         }
         other => Failure::told(other),
     }

@@ -73,7 +73,7 @@ pub enum Command {
     Stat(stat::Args),
     /// Show the used and free space of a file system
     Df(df::Args),
-    /// Show the space that trees use
+    /// Show the space that the files of a tree use
     Du(du::Args),
     /// Search trees
     Find(find::Args),

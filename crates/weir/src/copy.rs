@@ -39,7 +39,7 @@ pub const TEMPORARY: &str = ".weir-cp-";
 /// Returns a new temporary name.
 pub fn temporary_name() -> Result<Vec<u8>, Failure> {
     let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(|e| Failure::new(format!("no random number: {e}")))?;
+    getrandom::fill(&mut random).map_err(|e| Failure::new(format!("cannot get random bytes from the kernel: {e}")))?;
     Ok(format!("{TEMPORARY}{}", crate::show::hex(&random)).into_bytes())
 }
 
@@ -278,7 +278,7 @@ impl Copy {
         let temporary = temporary_name()?;
         let known = |e: Failure| e.renamed(&temporary, &job.name);
         if make(dir, &temporary).map_err(known)?.is_none() {
-            return Err(Failure::new("a temporary name is taken").next("run the same command again"));
+            return Err(Failure::new("the name of the temporary file is taken").next("run the same command again"));
         }
         let renamed = self.to.rename(dir, &temporary, &job.name);
         // rename(2) does nothing if both names are links to the same file (POSIX), so the temporary name may remain.
@@ -342,7 +342,11 @@ impl Copy {
         let (failure, written) = (body.failure(), body.written());
         let Body { job, source, sink, spot, temporary, .. } = body;
         if let Err(failure) = self.from.close(source) {
-            tracing::debug!("{}: {}", crate::show::path(&job.spot.path), failure.what);
+            tracing::debug!(
+                name = crate::show::path(&job.spot.path),
+                error = failure.what,
+                "cannot close the source of a copy"
+            );
         }
         let dir = &job.folder.spot;
         let outcome = match failure {
@@ -357,7 +361,7 @@ impl Copy {
             && let Err(left) = self.to.unlink(dir, &temporary)
         {
             let (name, dir) = (crate::show::path(&temporary), crate::show::path(&dir.path));
-            tracing::warn!("{name} is left in {dir}: {}", left.what);
+            tracing::warn!(name, dir, error = left.what, "cannot remove a temporary file");
         }
         self.settle(job, outcome.map(|()| spot));
     }

@@ -12,13 +12,13 @@ use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// How a daemon tells that it is ready.
+/// How a daemon reports that it is ready.
 #[derive(clap::Args, Clone)]
 pub struct Ready {
-    /// Write a JSON line with the addresses to this file when the daemon is ready; the file is renamed into place
+    /// When the daemon is ready, write a JSON line with its addresses to this file (atomically)
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
-    /// Print only this JSON line on standard output
+    /// Print the JSON line with the addresses on standard output, and nothing else
     #[arg(long)]
     json: bool,
 }
@@ -87,8 +87,10 @@ pub fn stopped(daemon: &'static str) {
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::from(e).about(path.display());
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut name =
-        path.file_name().ok_or_else(|| Failure::usage(format!("{}: no file name", path.display())))?.to_owned();
+    let mut name = path
+        .file_name()
+        .ok_or_else(|| Failure::usage(format!("{}: the path has no file name", path.display())))?
+        .to_owned();
     name.push(".new");
     let temporary = dir.join(name);
     let mut options = std::fs::File::options();

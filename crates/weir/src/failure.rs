@@ -24,7 +24,7 @@ pub enum Exit {
 
 /// What to do about a cluster that does not answer.
 pub const UNREACHABLE: &str =
-    "is it running there? \"weir up\" starts one on this machine; check WEIR_URL and the port";
+    "is the mgr running there? Check WEIR_URL and the port; \"weir up\" starts a cluster on this machine";
 
 /// What to do about an iod that does not answer.
 const IOD_DOWN: &str =

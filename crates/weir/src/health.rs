@@ -20,7 +20,7 @@ impl Health {
         let mut problems: Vec<String> = iods.iter().filter_map(|iod| problem(iod)).collect();
         let damaged = group("store").get_number("damaged_records_met");
         if damaged > 0 {
-            problems.push(format!("damaged metadata records were read {damaged} times; run \"weir fsck\""));
+            problems.push(format!("the mgr read damaged metadata records {damaged} times; run \"weir fsck\""));
         }
         let panics = group("network").get_number("panics");
         if panics > 0 {

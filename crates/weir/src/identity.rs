@@ -44,7 +44,7 @@ impl Identity {
     pub fn of_mount(url: &str, dir: &Path) -> Option<Identity> {
         let kept = folder().map_or(Ok(None), |folder| Identity::kept_in(&folder, url, dir, ENDING));
         kept.unwrap_or_else(|error| {
-            tracing::debug!("the name of the mount at {} is not kept: {error}", dir.display());
+            tracing::debug!(dir = %dir.display(), %error, "cannot keep the identity of the mount");
             None
         })
     }

@@ -36,11 +36,11 @@ pub fn parse(name: &OsStr, bare: Bare, base: Option<&Target>) -> Result<Locator,
     let inside = match (bytes.strip_prefix(b"weir:"), bare) {
         (Some(path), _) => path,
         (None, Bare::InsideBase) => bytes,
-        (None, Bare::Local) if bytes.is_empty() => return Err(Failure::usage("an empty file name")),
+        (None, Bare::Local) if bytes.is_empty() => return Err(Failure::usage("the file name is empty")),
         (None, Bare::Local) => return Ok(Locator::Local(PathBuf::from(OsString::from_vec(bytes.to_vec())))),
     };
     let Some(base) = base else {
-        return Err(Failure::usage(format!("{}: no file system given", crate::show::path(bytes)))
+        return Err(Failure::usage(format!("{}: the file system is not given", crate::show::path(bytes)))
             .next("write weir://host/path, or export WEIR_URL=weir://host (\"weir up\" prints the line to type)"));
     };
     // The client's URL parser splits the path into components, so escape the bytes and let it parse them.

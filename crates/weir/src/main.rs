@@ -7,6 +7,7 @@ mod config_files;
 mod content;
 mod copy;
 mod daemon;
+mod deprecated;
 mod dumps;
 mod failure;
 mod glob;
@@ -41,17 +42,17 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Names: weir://host[:port]/path; with WEIR_URL set, weir:/path (cp, put, get) or /path (other commands).
-Exit codes: 0 done, 1 something failed, 2 wrong usage or configuration, 3 cluster not reached, 130 interrupted.
+Exit codes: 0 done, 1 something failed, 2 wrong usage or configuration, 3 cluster unreachable, 130 interrupted.
 
 Examples:
   weir up --mount /mnt                     start a cluster on this machine and mount it
-  export WEIR_URL=weir://127.0.0.1:2049    make it the default
-  weir cp -r ~/project weir:/              copy a tree in
+  export WEIR_URL=weir://127.0.0.1:2049    make it the default file system
+  weir cp -r ~/project weir:/              copy a tree into Weir
   weir ls -l /project                      list it
-  weir cp -r weir:/project /tmp/back       copy it out";
+  weir cp -r weir:/project /tmp/back       copy it out of Weir";
 
 fn main() -> ExitCode {
-    let args = commands::mount::called();
+    let args = deprecated::rename(commands::mount::called());
     let cli = Cli::parse_from(commands::expand_find(args));
     logging::start(cli.verbose, cli.command.is_daemon());
     let code = match cli.command.run(cli.verbose) {

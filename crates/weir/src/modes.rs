@@ -4,7 +4,7 @@
 pub fn octal(text: &str) -> Result<u32, String> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let bits = u32::from_str_radix(text, 8).ok().filter(|bits| digits && *bits <= 0o7777);
-    bits.ok_or_else(|| "not permission bits; write octal digits up to 7777, as in 755".to_owned())
+    bits.ok_or_else(|| "not permission bits; write octal digits up to 7777, such as 755".to_owned())
 }
 
 /// Returns the permission bits without those that the umask of this process clears.

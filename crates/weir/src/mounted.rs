@@ -1,6 +1,7 @@
 //! A FUSE mount that this process serves, from its start until this process or another one unmounts it.
 
 use crate::commands;
+use crate::deprecated;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::identity::Identity;
 use clap::ValueEnum;
@@ -16,13 +17,12 @@ pub struct How {
     /// the parts
     #[arg(long = "policy", value_name = "PART=VALUE,...", value_parser = policy)]
     policies: Vec<Settings>,
-    /// How to read and write files: page (through the page cache: best for small reads), direct (bypass it: best for
-    /// large requests) or odirect (send each write at once) [default: direct]
+    /// How to read and write files: page (use the page cache: best for small reads), direct (bypass it: best for large
+    /// requests) or odirect (send each write before it returns) [default: direct]
     #[arg(long, value_parser = access)]
     access: Option<Settings>,
-    /// Send gathered writes shorter than this to the mgr, and longer ones directly to the iods. 0: all directly; max: all
-    /// to the mgr; auto: on the path that was faster lately; a short write directly only if that was faster by a third
-    /// [default: 64K]
+    /// Send gathered writes shorter than this on the mgr path, others on the direct path to the iods. 0: all on the direct
+    /// path; max: all on the mgr path; auto: on the path that was faster lately [default: 64K]
     #[arg(long, value_name = "SIZE", value_parser = write_threshold)]
     write_threshold: Option<Settings>,
     /// The same for reads [default: 0]
@@ -37,28 +37,29 @@ pub struct How {
     /// How long the kernel caches failed lookups
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
     pub absent_timeout: f64,
-    /// Largest number of unused inodes in the kernel, about 1 KiB each. Beyond it the mount evicts the oldest that have
-    /// no cached pages (Linux 6.18)
+    /// Maximum number of unused inodes in the kernel, about 1 KiB each. Beyond it, the mount evicts the oldest inodes
+    /// without cached pages (Linux 6.18)
     #[arg(long, value_name = "FILES", default_value_t = fuse::KNOWN_FILES)]
     pub known_files: usize,
-    /// Transport of FUSE requests. io_uring costs less for small requests. Root enables it: echo Y >
-    /// /sys/module/fuse/parameters/enable_uring (Linux 6.14)
+    /// Transport of FUSE requests. Small requests are faster over io_uring, which root enables with
+    /// "echo Y > /sys/module/fuse/parameters/enable_uring" (Linux 6.14)
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
-    /// Send writes through the page cache, as local file systems do: small writes cost a fraction. Applies to files that
-    /// no other client has open. fsync and close report errors. Implies access=page unless set otherwise. Root only
+    /// Send writes through the page cache, as local file systems do: small writes are much faster. Applies to files that
+    /// no other client has open. fsync and close report errors. Implies access=page unless access is set. Root only
     #[arg(long)]
     pub writeback: bool,
-    /// When data become durable: at close, as with NFS (closed files and all changes of names), or at fsync, as on local
-    /// file systems (names and small files cost less; a power failure of the machine of the mgr can lose the last second)
+    /// When data become durable: at close, as with NFS (closed files, and all changes of names), or at fsync, as on local
+    /// file systems (faster for names and small files; a power failure of the mgr's machine can lose the last second)
     /// [default: close; for "weir up": fsync]
     #[arg(long, value_enum)]
     pub durable: Option<Durable>,
-    /// Read everything from the iods. By default root reads cached data directly from the files of iods on this machine
+    /// Disable short-circuit reads: by default, mounts by root read cached data from the object files of iods on this
+    /// machine
     #[arg(long)]
     pub no_lent: bool,
-    /// Disable negative-lookup caching. By default the mount caches failed lookups in a directory, and the mgr
-    /// invalidates them when another client creates a name there
+    /// Disable negative-lookup caching: by default, the mount caches failed lookups in a directory, until the mgr recalls
+    /// them because another client creates a name there
     #[arg(long)]
     pub no_negative: bool,
     /// Mount read-only
@@ -70,13 +71,14 @@ pub struct How {
     /// Mount over an existing Weir mount. By default this is an error
     #[arg(long)]
     pub over: bool,
-    /// Let other users access the mount. Mounts by root always do
+    /// Let other users access the mount; mounts by root always do
     #[arg(long)]
     pub allow_other: bool,
 }
 
 /// Parses settings of a policy.
 pub fn policy(text: &str) -> Result<Settings, String> {
+    deprecated::warn_of_policy(text);
     Settings::parse(Origin::Mount, text).map_err(|e| e.to_string())
 }
 
@@ -123,8 +125,12 @@ pub fn read_threshold(text: &str) -> Result<Settings, String> {
 
 /// Parses a cache lifetime in seconds.
 pub fn seconds(text: &str) -> Result<f64, String> {
-    let value: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
-    if (0.0..=86_400.0).contains(&value) { Ok(value) } else { Err("it is not from 0 to 86400".to_owned()) }
+    let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.0..=86_400.0).contains(&value) {
+        Ok(value)
+    } else {
+        Err("not a number of seconds from 0 to 86400".to_owned())
+    }
 }
 
 impl How {
@@ -192,7 +198,7 @@ pub fn must_be_free(dir: &Path, over: bool) -> Result<(), Failure> {
     let failed = |error| Failure::from(error).about(dir.display());
     fuse::detach_dead(dir).map_err(failed)?;
     match fuse::source_at(dir) {
-        Ok(Some(source)) if !over => Err(Failure::new(format!("{}: {source} is mounted there already", dir.display()))
+        Ok(Some(source)) if !over => Err(Failure::new(format!("{}: {source} is already mounted there", dir.display()))
             .next(format!("\"weir umount {}\" unmounts it; --over (or -o over) mounts over it", dir.display()))),
         // Ignore errors such as a missing directory: the mount reports them.
         _ => Ok(()),
@@ -224,14 +230,14 @@ impl Mounting {
         identity: Option<Identity>,
     ) -> Result<Self, Failure> {
         let mounted = fuse::Mounted::start(mount, root, dir, config).map_err(|error| match error.kind() {
-            ErrorKind::Unsupported => {
-                Failure::from(error).about("--transport uring").next("or leave it to --transport auto")
-            }
+            ErrorKind::Unsupported => Failure::from(error)
+                .about("--transport uring")
+                .next("use --transport auto, which selects a transport that works"),
             ErrorKind::NotFound => Failure::from(error).about(dir.display()).next("make the directory first"),
             _ => Failure::from(error).about(format_args!("mounting at {}", dir.display())),
         })?;
         let dir = mounted.dir().to_owned();
-        tracing::info!("mounted at {}; requests come by {}", dir.display(), carried(mounted.carrier()));
+        tracing::info!(dir = %dir.display(), transport = carried(mounted.carrier()), "mounted");
         Ok(Mounting { mounted, _identity: identity, dir })
     }
 
@@ -271,7 +277,10 @@ impl Mounting {
         let unmounted = tokio::task::spawn_blocking(move || match fuse::unmount(&dir, false) {
             Err(error) if error.kind() == ErrorKind::ResourceBusy => {
                 if tell {
-                    eprintln!("weir: {} is in use; it vanishes, and ends when its files are closed", dir.display());
+                    eprintln!(
+                        "weir: {} is busy: detached lazily; it ends when the last open file is closed",
+                        dir.display()
+                    );
                 }
                 fuse::unmount(&dir, true)
             }

@@ -128,7 +128,7 @@ fn run_in(job: &Job, room: &Room, stop: &Stop, bar: ProgressBar) -> Result<Done,
     let mut thresholds = Vec::new();
     let mut failure = None;
     for thread in threads {
-        let worked = thread.join().map_err(|_| Failure::new("a client of the replay broke"))?;
+        let worked = thread.join().map_err(|_| Failure::new("a client of the replay panicked"))?;
         latencies.add(&worked.latencies);
         thresholds.extend(worked.threshold);
         after = after + worked.sums;

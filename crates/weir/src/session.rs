@@ -1,5 +1,6 @@
 //! Session of a command with a cluster: shared options, the tokio runtime, and one mount per server.
 
+use crate::deprecated;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::locator;
 use client::{Mount, Options, Settings, Target, options};
@@ -17,19 +18,19 @@ pub struct Connect {
     // Read the environment separately: with clap's `env`, usage lines would show the option as required.
     #[arg(long, value_name = "URL")]
     url: Option<OsString>,
-    /// Send all file data through the mgr, not directly to and from the iods
+    /// Send all file data on the mgr path, not on the direct path to the iods
     #[arg(long)]
-    no_direct: bool,
-    /// Do not checksum file data on the network
+    mgr_path: bool,
+    /// Send file data without checksums on the network
     #[arg(long)]
     no_checksums: bool,
-    /// How long to try to reach a server at start
+    /// How long to try to connect to a server at start
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     connect_timeout: u64,
     /// How long a request waits for an unreachable server
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     retry_timeout: u64,
-    /// Let requests wait for an unreachable server for ever
+    /// Let requests wait for an unreachable server without a time limit
     #[arg(long, conflicts_with = "retry_timeout")]
     hard: bool,
 }
@@ -92,15 +93,15 @@ impl Connect {
     }
 
     /// Makes all file data take the mgr path.
-    pub fn go_through_mgr(&mut self) {
-        self.no_direct = true;
+    pub fn take_mgr_path(&mut self) {
+        self.mgr_path = true;
     }
 
     /// Returns the options for mounts.
     pub fn options(&self) -> Result<Options, Failure> {
         Ok(Options {
             environment: environment()?,
-            direct: !self.no_direct,
+            direct: !self.mgr_path,
             checksums: !self.no_checksums,
             connect_timeout: self.timeout(),
             retry_timeout: self.retry_timeout(),
@@ -111,6 +112,7 @@ impl Connect {
 
 /// Returns the policy settings of the environment.
 pub fn environment() -> Result<Settings, Failure> {
+    deprecated::warn_of_policy(&std::env::var(options::POLICY_VARIABLE).unwrap_or_default());
     options::environment().map_err(|e| Failure::usage(e).about(options::POLICY_VARIABLE))
 }
 
@@ -142,8 +144,8 @@ impl Mounts {
         for (address, mount) in self.made {
             match tokio::time::timeout(DISCONNECT_PATIENCE, mount.disconnect()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(e)) => tracing::debug!(address, "the session did not end cleanly: {e}"),
-                Err(_) => tracing::debug!(address, "the server did not end the session in time"),
+                Ok(Err(e)) => tracing::debug!(address, error = %e, "cannot end a session"),
+                Err(_) => tracing::debug!(address, "the server did not answer in time to the end of a session"),
             }
         }
     }

@@ -27,7 +27,7 @@ impl Stop {
             let mut hangup = signal(SignalKind::hangup())?;
             tokio::spawn(async move {
                 while hangup.recv().await.is_some() {
-                    tracing::info!(target: LIFE, daemon = name, "SIGHUP: nothing is reloaded; restart it to have its configuration read");
+                    tracing::info!(target: LIFE, daemon = name, "SIGHUP: nothing is reloaded; restart the daemon to apply a changed configuration");
                 }
             });
         }

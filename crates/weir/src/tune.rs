@@ -70,10 +70,10 @@ pub fn verdict(points: &[Point]) -> String {
     };
     let (mgr, iods) = (sizes(|point| point.slower() < 0.0), sizes(|point| point.slower() > 0.0));
     match (mgr.is_empty(), iods.is_empty()) {
-        (true, true) => "Both ways are equally fast.".to_owned(),
-        (true, false) => "The mgr is at no size faster than the iods.".to_owned(),
-        (false, true) => "The iods are at no size faster than the mgr.".to_owned(),
-        (false, false) => format!("The mgr is faster at {mgr}; the iods are faster at {iods}."),
+        (true, true) => "Both paths are equally fast.".to_owned(),
+        (true, false) => "The mgr path is faster at no size.".to_owned(),
+        (false, true) => "The direct path is faster at no size.".to_owned(),
+        (false, false) => format!("The mgr path is faster at {mgr}; the direct path is faster at {iods}."),
     }
 }
 
@@ -102,10 +102,13 @@ mod tests {
 
     #[test]
     fn the_verdict_agrees_with_every_point() {
-        assert_eq!(verdict(&points(&[2.0, 1.1])), "The mgr is at no size faster than the iods.");
-        assert_eq!(verdict(&points(&[0.2, 1.0])), "The iods are at no size faster than the mgr.");
-        assert_eq!(verdict(&points(&[2.0, 0.9, 1.5])), "The mgr is faster at 2K; the iods are faster at 1K, 4K.");
-        assert_eq!(verdict(&points(&[1.0])), "Both ways are equally fast.");
+        assert_eq!(verdict(&points(&[2.0, 1.1])), "The mgr path is faster at no size.");
+        assert_eq!(verdict(&points(&[0.2, 1.0])), "The direct path is faster at no size.");
+        assert_eq!(
+            verdict(&points(&[2.0, 0.9, 1.5])),
+            "The mgr path is faster at 2K; the direct path is faster at 1K, 4K."
+        );
+        assert_eq!(verdict(&points(&[1.0])), "Both paths are equally fast.");
     }
 
     #[test]

@@ -14,6 +14,8 @@ mod content;
 mod crashes;
 #[path = "end_to_end/daemons.rs"]
 mod daemons;
+#[path = "end_to_end/deprecated.rs"]
+mod deprecated;
 #[path = "end_to_end/disks.rs"]
 mod disks;
 #[path = "end_to_end/doubt.rs"]

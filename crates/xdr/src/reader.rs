@@ -6,13 +6,13 @@ use bytes::{Buf, Bytes};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
     /// The message ends inside a value.
-    #[error("message ends too early")]
+    #[error("the message is truncated")]
     Short,
     /// Bytes remain after the message.
-    #[error("bytes left behind the message")]
+    #[error("the message has extra bytes at its end")]
     Trailing,
     /// A variable-length item is longer than its limit.
-    #[error("item of {len} is over the limit of {max}")]
+    #[error("a length of {len} exceeds the limit of {max}")]
     TooLong {
         /// Announced length.
         len: u32,
@@ -20,7 +20,7 @@ pub enum Malformed {
         max: u32,
     },
     /// The protocol does not define this discriminant or enum value.
-    #[error("{what}: no such value {value}")]
+    #[error("{what}: unknown value {value}")]
     BadValue {
         /// The type being read.
         what: &'static str,

@@ -21,7 +21,7 @@ const WAYS: [Way; 5] = [
     ("O_DIRECT", Some("access=direct"), &["--odirect"], 4 << 20),
     ("page cache, 4M", Some("access=page"), &[], 4 << 20),
     ("page cache, 4K", Some("access=page"), &[], 4 << 10),
-    ("all through the mgr", None, &["--no-direct"], 4 << 20),
+    ("all through the mgr", None, &["--mgr-path"], 4 << 20),
 ];
 
 pub fn clients(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {

@@ -361,7 +361,7 @@ fn is_met(own: &Extents, offset: u64, found: &ReadResult) -> bool {
 
 /// Returns the size that a file must have before the client asks for a layout.
 pub(super) fn least_size(policy: &Policy) -> u64 {
-    match policy.layout {
+    match policy.layout_when {
         LayoutWhen::Size(size) => size,
         LayoutWhen::Auto | LayoutWhen::Open | LayoutWhen::FirstIo => 0,
     }

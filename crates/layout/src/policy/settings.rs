@@ -42,20 +42,21 @@ impl Settings {
 
     /// Returns the settings in the extended attributes of a directory or file. Attributes that are not policy are
     /// skipped. Invalid settings are skipped too and passed to `refused`; only another version can have written them.
+    /// The name of a part overrides its former name.
     pub fn of_xattrs<'a>(
         origin: Origin,
         xattrs: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
         mut refused: impl FnMut(PolicyError),
     ) -> Settings {
-        let mut settings = Settings::default();
-        for (name, value) in xattrs {
-            if is_policy_name(name)
-                && let Err(error) = settings.set(origin, name, value)
-            {
+        let (mut settings, mut former) = (Settings::default(), Settings::default());
+        for (name, value) in xattrs.into_iter().filter(|(name, _)| is_policy_name(name)) {
+            let settings = if Part::formerly_named(name).is_some() { &mut former } else { &mut settings };
+            if let Err(error) = settings.set(origin, name, value) {
                 refused(error);
             }
         }
-        settings
+        former.lay(&settings);
+        former
     }
 
     /// Returns the parts that are set.

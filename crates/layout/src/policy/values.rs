@@ -114,7 +114,7 @@ pub(super) fn distribution_names() -> String {
     DistributionId::ALL.map(DistributionId::name).join(" or ")
 }
 
-pub(super) fn layout(text: &str) -> Option<LayoutWhen> {
+pub(super) fn layout_when(text: &str) -> Option<LayoutWhen> {
     match text {
         "auto" => Some(LayoutWhen::Auto),
         "open" => Some(LayoutWhen::Open),
@@ -123,7 +123,7 @@ pub(super) fn layout(text: &str) -> Option<LayoutWhen> {
     }
 }
 
-pub(super) fn layout_text(when: LayoutWhen) -> String {
+pub(super) fn layout_when_text(when: LayoutWhen) -> String {
     match when {
         LayoutWhen::Auto => "auto".to_owned(),
         LayoutWhen::Open => "open".to_owned(),

@@ -18,17 +18,17 @@ const CHUNK: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // each variant's message says it
 pub enum LogError {
-    #[error("it is no batch log of weir, or its head is damaged")]
+    #[error("it is not a batch log of weir, or its header is damaged")]
     NoLog,
-    #[error("it is a batch log of format version {0}, this program speaks {VERSION}")]
+    #[error("it has format version {0}, this program reads version {VERSION}; use the version of weir that made it")]
     WrongVersion(u32),
-    #[error("it is the batch log of another metadata store")]
+    #[error("it belongs to another metadata store; put the log of this store back")]
     Foreign,
-    #[error("it is cut off: it has {found} bytes and should have {wanted}")]
+    #[error("it is truncated: it has {found} bytes instead of {wanted}")]
     Short { found: u64, wanted: u64 },
     #[error(
-        "record {record} is damaged, and others that follow it are not: this is no trace of a crash, and what was \
-         promised would be lost without it"
+        "record {record} is damaged, and a later record is not, so no crash caused the damage: without the record, \
+         durable changes would be lost; restore the store from a dump with `weir restore`"
     )]
     Damaged { record: u64 },
     #[error(transparent)]

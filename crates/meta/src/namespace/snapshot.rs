@@ -13,7 +13,7 @@ pub enum DumpError {
     Damaged(Key),
     #[error(transparent)]
     Broken(#[from] Broken),
-    #[error("the dump is no longer wanted")]
+    #[error("the dump was cancelled")]
     Unwanted,
 }
 

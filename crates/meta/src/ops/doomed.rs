@@ -14,7 +14,9 @@ pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<Vec<Doomed>
     tx.survey(&from, &schema::past_all(&from), usize::MAX, &mut |key, value| {
         match value.and_then(Doomed::look) {
             Some(record) => doomed.push(record),
-            None => tracing::error!(key = %key.escape_ascii(), "a doomed file cannot be read: run `weir fsck`"),
+            None => {
+                tracing::error!(key = %key.escape_ascii(), "the record of a file to delete is damaged: run `weir fsck`")
+            }
         }
         if doomed.len() < max { Walk::On } else { Walk::Stop }
     })?;

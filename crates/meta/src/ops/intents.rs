@@ -18,7 +18,7 @@ pub(crate) fn read(tx: &Tx<'_>, after: Option<Noted>, max: usize) -> Result<Vec<
     tx.survey(&from, &schema::past_all(&from), usize::MAX, &mut |key, value| {
         match (schema::intent_of(key), value.and_then(Intent::look)) {
             (Ok((file, kind)), Some(intent)) if intent.kind() == kind => noted.push(Noted { file, intent }),
-            _ => tracing::error!(key = %key.escape_ascii(), "a note about a file cannot be read: run `weir fsck`"),
+            _ => tracing::error!(key = %key.escape_ascii(), "the intent of a file is damaged: run `weir fsck`"),
         }
         if noted.len() < max { Walk::On } else { Walk::Stop }
     })?;

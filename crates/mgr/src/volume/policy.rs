@@ -3,7 +3,7 @@
 use super::Volume;
 use bytes::Bytes;
 use layout::threshold::Rule as ThresholdRule;
-use layout::{Origin, Settings};
+use layout::{Origin, Part, Settings};
 use nfs::fs::{Ctx, Told};
 use types::{FileId, FileKind, Status};
 
@@ -30,7 +30,13 @@ impl Volume {
     pub(crate) fn check_policy(&self, file: FileId, name: &[u8], value: &[u8]) -> Result<(), Status> {
         let origin = self.origin(file)?;
         match Settings::default().set(origin, name, value) {
-            Ok(_) => Ok(()),
+            Ok(part) => {
+                if Part::formerly_named(name).is_some() {
+                    let old = String::from_utf8_lossy(name);
+                    tracing::warn!(file = file.0, %old, new = part.xattr(), "deprecated name of a policy attribute");
+                }
+                Ok(())
+            }
             Err(e) => {
                 tracing::info!(file = file.0, "a policy was refused: {e}");
                 Err(Status::Inval)

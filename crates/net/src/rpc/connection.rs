@@ -208,7 +208,8 @@ impl Connection {
         }
         let stream = Self::reach(address, limits.reserved_port, timeout).await?;
         if let Address::Unix(_) = address {
-            let user = stream.peer_user().ok_or_else(|| io::Error::other("the system does not tell who listens"));
+            let user =
+                stream.peer_user().ok_or_else(|| io::Error::other("the system does not report the user of the server"));
             user.and_then(|user| local::check_user(user.uid)).map_err(unusable)?;
         }
         Self::begin(address, stream, service, limits, counters)
@@ -570,7 +571,7 @@ impl Link {
                 message
             }
             Ok(body) => {
-                tracing::error!(peer = %self.peer, len = body.len(), "a reply is larger than a record may be");
+                tracing::error!(peer = %self.peer, len = body.len(), "dropped a reply that exceeds the maximum record size");
                 encode(Refusal::SystemErr.to_stat())
             }
             Err(refusal) => encode(refusal.to_stat()),
@@ -620,7 +621,7 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
             Err(e) => {
                 if let ReceiveError::Malformed(_) = e {
                     if let Some(left_out) = seldom("no record", link.machine()) {
-                        tracing::warn!(peer = %link.peer, left_out, "disconnecting: {e}");
+                        tracing::warn!(peer = %link.peer, left_out, error = %e, "disconnected a peer: bad record");
                     }
                     link.counters.malformed();
                 }
@@ -638,7 +639,7 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
             Ok(Message::WrongVersion { xid }) => (xid, None),
             Err(e) => {
                 if let Some(left_out) = seldom("no message", link.machine()) {
-                    tracing::warn!(peer = %link.peer, left_out, "disconnecting: not an RPC message: {e}");
+                    tracing::warn!(peer = %link.peer, left_out, error = %e, "disconnected a peer: not an RPC message");
                 }
                 link.counters.malformed();
                 break Error::broken(format_args!("not an RPC message: {e}"));
@@ -694,7 +695,7 @@ pub(super) async fn carry_out<S: Service>(
     let work = service.call(CallContext { peer, header, message_len, arrived }, body);
     // After a panic of the service the caller must still get a reply; the state of the call is not used again.
     let result = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
-        tracing::error!(peer = %link.peer, "a call ended in a panic");
+        tracing::error!(peer = %link.peer, "a call panicked");
         link.counters.panicked();
         Err(Refusal::SystemErr)
     });

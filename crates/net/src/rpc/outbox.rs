@@ -172,7 +172,7 @@ impl Outbox {
             Ok(ready) => ready,
             Err(_) => {
                 self.counters.cut();
-                Err(io::Error::new(io::ErrorKind::TimedOut, "the peer did not take what was sent to it"))
+                Err(io::Error::new(io::ErrorKind::TimedOut, "the peer stopped receiving"))
             }
         }
     }

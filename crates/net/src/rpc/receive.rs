@@ -24,9 +24,9 @@ const ROOM: usize = 4608;
 pub(crate) enum ReceiveError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("the peer closed it inside a message")]
+    #[error("the peer closed the connection in the middle of a message")]
     Cut,
-    #[error("the peer did not send the rest of a message, or none at all")]
+    #[error("the peer stopped sending before the end of a message")]
     Stalled,
     #[error("bad record: {0}")]
     Malformed(#[from] xdr::Malformed),

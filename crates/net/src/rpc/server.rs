@@ -106,7 +106,7 @@ impl Server {
         let connections: Vec<_> = self.shared.connections().by_id.values().cloned().collect();
         let drained = futures_util::future::join_all(connections.iter().map(Connection::drained));
         if tokio::time::timeout(self.shared.limits.shutdown_grace, drained).await.is_err() {
-            tracing::warn!("calls were still in progress when the server stopped");
+            tracing::warn!("the server stopped before all calls were finished");
         }
         for connection in connections {
             connection.close();
@@ -133,7 +133,7 @@ impl Shared {
         let why = self.connections().full(machine, &self.limits);
         why.inspect(|why| {
             if let Some(left_out) = seldom(why, machine) {
-                tracing::warn!(%peer, left_out, "{why}: one turned away");
+                tracing::warn!(%peer, left_out, "refused a connection: {why}");
             }
             self.counters.refused();
         })
@@ -166,7 +166,7 @@ async fn accept<S: Service>(listener: Listener, service: Arc<S>, shared: Arc<Sha
         let stream = match accepted {
             Ok(stream) => stream,
             Err(e) => {
-                tracing::warn!(address = %listener.address(), "cannot accept a connection: {e}");
+                tracing::warn!(address = %listener.address(), error = %e, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -178,7 +178,7 @@ async fn accept<S: Service>(listener: Listener, service: Arc<S>, shared: Arc<Sha
         let (connection, receiver) = match accepted {
             Ok(accepted) => accepted,
             Err(e) => {
-                tracing::warn!(address = %listener.address(), "cannot use a connection: {e}");
+                tracing::warn!(address = %listener.address(), error = %e, "cannot set up an accepted connection");
                 continue;
             }
         };

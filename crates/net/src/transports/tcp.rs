@@ -27,7 +27,9 @@ pub(super) async fn connect(host: &str, port: u16, reserved: bool) -> io::Result
                 Ok(stream) => return Ok(prepared(stream)),
                 // All ports are in use, or this is only root in a container. With another port the server may refuse
                 // what it would grant to a reserved port.
-                Err(e) if is_of_the_port(&e) => tracing::warn!(%address, "no port below 1024 can be used: {e}"),
+                Err(e) if is_of_the_port(&e) => {
+                    tracing::warn!(%address, error = %e, "cannot use a local port below 1024")
+                }
                 Err(e) => last = Some(e),
             }
         }
@@ -91,7 +93,7 @@ fn prepared(stream: TcpStream) -> TcpStream {
     let _ = stream.set_nodelay(true);
     let fd = stream.as_fd();
     if rustix::net::sockopt::set_tcp_congestion(fd, CONGESTION).is_err() {
-        tracing::debug!("{CONGESTION} congestion control is not available");
+        tracing::debug!(congestion = CONGESTION, "the kernel does not have this congestion control");
     }
     let _ = rustix::net::sockopt::set_socket_keepalive(fd, true);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(fd, DEAD_PEER_MS);

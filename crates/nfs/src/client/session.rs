@@ -118,13 +118,13 @@ impl Wishes {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unusable {
     /// The server granted larger messages or more slots than requested.
-    #[error("the server granted more than was asked for ({0})")]
+    #[error("the server granted a session with a larger {0} than requested")]
     Grown(&'static str),
     /// Too few operations per request, no slot, or too small messages.
-    #[error("the server granted too little ({0})")]
+    #[error("the server granted a session whose {0} is too small")]
     TooSmall(&'static str),
     /// The answer belongs to another CREATE_SESSION.
-    #[error("the server answered another CREATE_SESSION")]
+    #[error("the server replied to a CREATE_SESSION that this client did not send")]
     WrongSequence,
 }
 

@@ -45,7 +45,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let (end, answered) = match reply.map(read) {
             Some(Ok(read)) => read,
             Some(Err(error)) => {
-                tracing::warn!(client = client.0, %error, "malformed answer to a callback");
+                tracing::warn!(client = client.0, %error, "malformed reply to a callback");
                 (CallbackEnd::Lost, None)
             }
             None => (CallbackEnd::Lost, None),

@@ -84,7 +84,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let (recalls, effects) = self.change(recall);
         self.notify(recalls.into_iter().map(Notice::Recall));
         if let Err(error) = self.settle(ctx, effects).await {
-            tracing::warn!(%error, "could not take a delegation away");
+            tracing::warn!(%error, "cannot revoke a delegation");
         }
     }
 
@@ -140,7 +140,7 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
         // A directory has no other name.
         let ((), effects) = self.server.change(|state| state.forget_names(file));
         if let Err(error) = self.server.settle(&self.ctx, effects).await {
-            tracing::warn!(%error, "could not forget what clients had of a directory");
+            tracing::warn!(%error, "cannot drop the directory delegations of clients");
         }
         if orphaned || expected != Some(file) {
             let except = (!orphaned).then(|| self.client());

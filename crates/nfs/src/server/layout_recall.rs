@@ -34,7 +34,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let filter = Filter::ALL;
         let ((), effects) = self.change(|state| state.revoke_lapsed_layouts(file, filter, except, now));
         if let Err(error) = self.settle(&crate::fs::Ctx { now, ..Default::default() }, effects).await {
-            tracing::warn!(%error, "could not take a layout away");
+            tracing::warn!(%error, "cannot revoke a layout");
         }
         let mut recalls = {
             let mut state = lock(&self.state);
@@ -150,7 +150,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let ((), effects) = self.change(|state| state.recall_answered(recall.id, answer));
         let ctx = crate::fs::Ctx { now, ..Default::default() };
         if let Err(error) = self.settle(&ctx, effects).await {
-            tracing::warn!(%error, "could not follow the answer to a recall");
+            tracing::warn!(%error, "cannot handle the reply to a layout recall");
         }
         (answer == RecallAnswer::Later).then_some(recall)
     }

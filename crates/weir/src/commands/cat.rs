@@ -12,7 +12,7 @@ use types::ByteRange;
   weir cat /notes.txt
   weir cat /logs/a.log /logs/b.log | grep error")]
 pub struct Args {
-    /// The files, one after the other
+    /// The files, printed in this order
     #[arg(required = true)]
     paths: Vec<OsString>,
     #[command(flatten)]

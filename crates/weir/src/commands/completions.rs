@@ -11,7 +11,7 @@ use clap::CommandFactory;
   weir completions zsh > ~/.zfunc/_weir
   weir completions fish > ~/.config/fish/completions/weir.fish")]
 pub struct Args {
-    /// For which shell
+    /// The shell
     shell: clap_complete::Shell,
 }
 

@@ -19,18 +19,18 @@ use types::FileKind;
 
 /// Copy files and trees into, out of and within Weir
 ///
-/// Keeps modes, times, symlinks, hard links, user xattrs and holes; the owner when run as root. Each file is written
-/// under a temporary name (.weir-cp-*) and renamed when it is complete, so no half file ever stands under its final name.
+/// Keeps modes, times, symlinks, hard links, user xattrs and holes; as root also owners. Each file is written under a
+/// temporary name (.weir-cp-*) and renamed when it is complete, so every file under its final name is complete.
 #[derive(clap::Args)]
-#[command(after_help = "Names: weir://host[:port]/path, weir:/path inside WEIR_URL, anything else is local.
+#[command(after_help = "Names: weir://host[:port]/path, or weir:/path inside WEIR_URL. All other names are local.
 
 Examples:
-  weir cp notes.txt weir:/                    a file in
-  weir cp -r ~/project weir:/                 a tree in: becomes weir:/project
-  weir cp -r ~/project/. weir:/work           its entries into an existing directory
-  weir cp -r weir:/project /tmp/back          a tree out
-  weir cp weir:/a weir:/b                     within
-  weir cp -r --jobs 32 --json src weir:/      32 at a time, summary as JSON")]
+  weir cp notes.txt weir:/                    copy a file into Weir
+  weir cp -r ~/project weir:/                 copy a tree into Weir, as weir:/project
+  weir cp -r ~/project/. weir:/work           copy its entries into an existing directory
+  weir cp -r weir:/project /tmp/back          copy a tree out of Weir
+  weir cp weir:/a weir:/b                     copy a file within Weir
+  weir cp -r --jobs 32 --json src weir:/      copy 32 files at a time, print a summary as JSON")]
 pub struct Args {
     /// Files or directories to copy; with more than one the destination must be a directory
     #[arg(required = true, value_name = "SOURCE")]
@@ -38,16 +38,16 @@ pub struct Args {
     /// An existing directory, or the new name
     #[arg(value_name = "DESTINATION")]
     destination: OsString,
-    /// Copy directories with everything in them; symlinks are copied, not followed
+    /// Copy directories and their contents; symlinks are copied, not followed
     #[arg(short, long, visible_short_aliases = ['R', 'a'], visible_alias = "archive")]
     recursive: bool,
-    /// Keep modes, times and, as root, owners: what every copy does
+    /// Keep modes, times and, as root, owners; has no effect, because every copy does this
     #[arg(short, long)]
     preserve: bool,
-    /// Replace files that are there: what every copy does
+    /// Replace existing files; has no effect, because every copy does this
     #[arg(short, long)]
     force: bool,
-    /// Take the destination as the new name even if it is a directory
+    /// Use the destination as the new name even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
     /// Number of files and pieces to copy in parallel
@@ -92,7 +92,7 @@ pub fn run(args: Args) -> Outcome {
     let place = Destination::find(&to, &destination, args.no_target_directory)?;
     if args.sources.len() > 1 && !matches!(place, Destination::Inside(_)) {
         return Err(Failure::usage(format!("{}: not a directory", crate::show::path(args.destination.as_bytes())))
-            .next("several sources need an existing directory as destination; make it with \"weir mkdir -p\""));
+            .next("to copy several sources, name an existing directory; \"weir mkdir -p\" makes one"));
     }
     for (name, source) in args.sources.iter().zip(&sources) {
         let outcome = not_into_itself(&args, &from, source, &destination)
@@ -120,11 +120,13 @@ fn one_side(sources: &[Locator], destination: &Locator) -> Result<bool, Failure>
         _ => false,
     };
     if !sources.iter().all(|source| same(source, &sources[0])) {
-        return Err(Failure::usage("the sources are on different file systems").next("copy from one at a time"));
+        return Err(
+            Failure::usage("the sources are on different file systems").next("copy from one file system at a time")
+        );
     }
     match (&sources[0], destination) {
         (Locator::Local(_), Locator::Local(_)) => Err(Failure::usage("both names are local")
-            .next("write weir:/path (with WEIR_URL set) or weir://host/path for the one in Weir")),
+            .next("write weir:/path (with WEIR_URL set) or weir://host/path for a name in Weir")),
         (a, b) => Ok(same(a, b)),
     }
 }
@@ -160,7 +162,9 @@ impl Destination {
                 };
                 (spot(path), spot(parent), name.as_bytes().to_vec())
             }
-            (End::Local, Locator::Remote(_)) => return Err(Failure::new("not a file of this side")),
+            (End::Local, Locator::Remote(_)) => {
+                return Err(Failure::new("the file belongs to the other side of the copy"));
+            }
         };
         if let Err(failure) = &found
             && failure.code != Exit::Failed
@@ -174,9 +178,9 @@ impl Destination {
             _ => match parent {
                 Ok((spot, meta)) if meta.attrs.kind == FileKind::Directory => Ok(Destination::As(folder(spot), name)),
                 Ok((spot, _)) => Err(Failure::new(format!("{}: not a directory", crate::show::path(&spot.path)))),
-                Err(failure) => Err(failure
-                    .about("the directory to copy into")
-                    .next("make it with \"weir mkdir -p\" (or mkdir -p)")),
+                Err(failure) => {
+                    Err(failure.about("the destination directory").next("make it with \"weir mkdir -p\" (or mkdir -p)"))
+                }
             },
         }
     }
@@ -233,11 +237,11 @@ fn add(
     let (spot, meta) = match (from, source) {
         (End::Weir(weir), Locator::Remote(target)) => weir.resolve(target.path(), !args.recursive)?,
         (_, Locator::Local(path)) => stat_spot(path.clone().into_os_string().into_vec(), !args.recursive)?,
-        (End::Local, Locator::Remote(_)) => return Err(Failure::new("not a file of this side")),
+        (End::Local, Locator::Remote(_)) => return Err(Failure::new("the file belongs to the other side of the copy")),
     };
     let directory = meta.attrs.kind == FileKind::Directory;
     if directory && !args.recursive {
-        return Err(Failure::usage("is a directory").next("add -r to copy it with everything in it"));
+        return Err(Failure::usage("is a directory").next("add -r to copy it and its contents"));
     }
     let own_name = own_name(name, source);
     let (folder, name) = match (place, own_name) {
@@ -247,7 +251,7 @@ fn add(
             dirs.push(DirJob { spot, meta, into: Into::Existing(folder.clone()) });
             return Ok(());
         }
-        _ => return Err(Failure::usage("the top directory cannot be replaced by a file")),
+        _ => return Err(Failure::usage("a file cannot replace the root of the file system")),
     };
     match directory {
         true => dirs.push(DirJob { spot, meta, into: Into::Name(folder, name) }),

@@ -6,7 +6,7 @@ use crate::show;
 use serde::Serialize;
 use std::ffi::OsString;
 
-/// Show how full a file system is
+/// Show the used and free space of a file system
 #[derive(clap::Args)]
 #[command(
     disable_help_flag = true,
@@ -15,12 +15,12 @@ use std::ffi::OsString;
   weir df --json weir://host"
 )]
 pub struct Args {
-    /// Any path of the file system; default: WEIR_URL
+    /// Any path of the file system [default: WEIR_URL]
     path: Option<OsString>,
     /// Print one JSON object, in bytes
     #[arg(long)]
     json: bool,
-    /// Sizes in KiB, MiB, GiB: what is shown anyway
+    /// Print sizes in KiB, MiB, GiB; has no effect, because this is the default
     #[arg(short = 'h', long)]
     human_readable: bool,
     /// Print help

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use types::{Attrs, FileId, FileKind};
 
-/// Show how much the files of a tree take
+/// Show the space that the files of a tree use
 #[derive(clap::Args)]
 #[command(
     disable_help_flag = true,
@@ -18,12 +18,12 @@ use types::{Attrs, FileId, FileKind};
 Examples:
   weir du -s /project              one line
   weir du -d 1 /                   one line for each directory at the top
-  weir du -s --apparent-size /x    lengths instead of storage: holes count"
+  weir du -s --apparent-size /x    file sizes instead of used space: holes count"
 )]
 pub struct Args {
-    /// Files or directories; without any, what WEIR_URL names
+    /// Files or directories [default: the directory that WEIR_URL names]
     paths: Vec<OsString>,
-    /// Print one line for each argument
+    /// Print only one line for each argument
     #[arg(short, long, conflicts_with = "max_depth")]
     summarize: bool,
     /// Also print a line for each file
@@ -32,7 +32,7 @@ pub struct Args {
     /// Print lines down to this many levels below each argument
     #[arg(short = 'd', long, value_name = "LEVELS")]
     max_depth: Option<usize>,
-    /// Sum the lengths of files instead of the space they use
+    /// Sum file sizes instead of used space
     #[arg(long)]
     apparent_size: bool,
     /// Print bytes instead of KiB, MiB, GiB
@@ -41,7 +41,7 @@ pub struct Args {
     /// Print one JSON object per line, in bytes
     #[arg(long)]
     json: bool,
-    /// Sizes in KiB, MiB, GiB: what is shown anyway
+    /// Print sizes in KiB, MiB, GiB; has no effect, because this is the default
     #[arg(short = 'h', long)]
     human_readable: bool,
     /// Print help

@@ -18,14 +18,14 @@ use wire::admin::{DUMP, DumpArgs, DumpReply};
 /// Time limit for one page. Before the first page the mgr queries all iods.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Back up the metadata store: names, attributes, where files are, and the content of small files
+/// Back up the metadata store: names, attributes, the placement of files, and the content of small files
 ///
-/// The dump is of one moment, and the file system goes on meanwhile. The file appears whole or not at all, with checksums that
-/// "weir restore" verifies. The bytes of files that lie on iods are not in it.
+/// The dump shows the store at one moment; the file system keeps working meanwhile. The file appears under its name when
+/// it is complete. It has checksums that "weir restore" verifies. It does not contain file data that are on iods.
 #[derive(clap::Args)]
 #[command(
-    after_help = "The dump has the content of small files, so it is readable by its owner alone. Only the superuser and the owner
-of the root directory may take one.
+    after_help = "The dump contains the content of small files, so only its owner can read it. Only root and the owner of
+the root directory may make one.
 
 Examples:
   weir dump /backup/weir-$(date +%F).dump
@@ -33,12 +33,12 @@ Examples:
   weir dump /backup/weir.dump --dir /srv/weir/mgr --cluster-file /etc/weir/cluster.toml     (with the mgr stopped)"
 )]
 pub struct Args {
-    /// The file to write; an existing file is replaced when the new one is complete
+    /// The file to write; it replaces an existing file when it is complete
     file: PathBuf,
-    /// The file system; without it, WEIR_URL
+    /// The file system [default: WEIR_URL]
     #[arg(conflicts_with = "dir")]
     system: Option<OsString>,
-    /// The metadata store of an mgr that does not run
+    /// The metadata store of a stopped mgr
     #[arg(long, value_name = "DIRECTORY", requires = "cluster_file")]
     dir: Option<PathBuf>,
     /// The cluster file, with --dir
@@ -60,7 +60,7 @@ pub fn run(args: Args) -> Outcome {
     let mut name = args
         .file
         .file_name()
-        .ok_or_else(|| Failure::usage(format!("{}: no file name", args.file.display())))?
+        .ok_or_else(|| Failure::usage(format!("{}: the path has no file name", args.file.display())))?
         .to_owned();
     name.push(".new");
     let new = args.file.with_file_name(name);

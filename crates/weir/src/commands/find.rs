@@ -13,7 +13,7 @@ use types::{Attrs, FileKind, Timestamp};
 /// Options that may be written with one dash, as find(1) has them.
 const SINGLE_DASH: [&str; 9] = ["name", "path", "type", "size", "mtime", "maxdepth", "mindepth", "empty", "print0"];
 
-/// Walk trees and print what matches all conditions
+/// Search trees and print the files that match all conditions
 #[derive(clap::Args)]
 #[command(after_help = "Options may be written with one dash, as in find(1).
 
@@ -23,7 +23,7 @@ Examples:
   weir find / -type l,d -maxdepth 2
   weir find / -mtime -1 --json")]
 pub struct Args {
-    /// Where to start; default: WEIR_URL
+    /// Where to start [default: the directory that WEIR_URL names]
     paths: Vec<OsString>,
     /// Match the name with this pattern: *, ?, [a-z]
     #[arg(long, value_name = "PATTERN")]
@@ -31,19 +31,19 @@ pub struct Args {
     /// Match the whole path with this pattern; * also matches slashes
     #[arg(long, value_name = "PATTERN")]
     path: Option<OsString>,
-    /// Match the type: f, d, l, p, s, b, c; several with commas
+    /// Match the type: f, d, l, p, s, b, c; several types are separated by commas
     #[arg(long = "type", value_name = "KINDS", value_parser = kinds)]
     kinds: Option<Kinds>,
-    /// The length: +N above, -N below, N exactly; N in bytes or with K, M, G, T
+    /// Match the size: +N larger, -N smaller, N exactly; N in bytes or with K, M, G, T
     #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
     size: Option<Bound>,
-    /// Modified: -N less than, +N more than N days ago
+    /// Match the modification time: -N less than, +N more than N days ago
     #[arg(long, value_name = "DAYS", value_parser = days, allow_hyphen_values = true)]
     mtime: Option<Bound>,
     /// Descend at most this many levels; 0: only the starting points
     #[arg(long, value_name = "LEVELS")]
     maxdepth: Option<usize>,
-    /// Skip the first levels
+    /// Do not match names on the first N levels; 1: skip the starting points
     #[arg(long, value_name = "LEVELS", default_value_t = 0)]
     mindepth: usize,
     /// Match empty files and directories
@@ -106,7 +106,7 @@ fn days(text: &str) -> Result<Bound, String> {
 fn kinds(text: &str) -> Result<Kinds, String> {
     let letters: Option<Vec<char>> =
         text.split(',').map(|part| part.parse::<char>().ok().filter(|c| "fdlpsbc".contains(*c))).collect();
-    letters.map(Kinds).ok_or_else(|| "not kinds; write f, d, l, p, s, b or c, several with commas".to_owned())
+    letters.map(Kinds).ok_or_else(|| "not file types; write f, d, l, p, s, b or c, separated by commas".to_owned())
 }
 
 impl Bound {

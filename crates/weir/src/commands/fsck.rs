@@ -26,11 +26,11 @@ const PAUSE: Duration = Duration::from_millis(500);
 #[derive(clap::Args)]
 #[command(after_help = "The mgr runs the check while the file system is in use. Without --repair nothing changes.
 It compares names, inodes, counts and lists with one another, and the files with the objects on all iods.
-A file has lost bytes when one of its objects is missing, or shorter than it was when the file was last synced. Bytes
-that were changed on a disk are found by weir scrub, in stores with block checksums; a check afterwards names those
-that are still damaged, and --repair writes them again where a file has a second copy.
+A file has lost bytes if one of its objects is missing, or shorter than at the last sync of the file. \"weir scrub\" finds
+bytes that changed on a disk, in stores with block checksums. A check after it lists the files that are still damaged;
+--repair restores the bytes of files that have a second copy.
 
-Exit codes, as those of e2fsck, the highest that applies:
+Exit codes, as in e2fsck; the highest that applies:
   0  no damage
   1  all damage is repaired
   4  damage is left
@@ -42,15 +42,15 @@ Examples:
   weir fsck --json weir://host | jq 'select(.severity == \"loss\")'
   weir fsck --repair weir://host")]
 pub struct Args {
-    /// The file system; without it, WEIR_URL
+    /// The file system [default: WEIR_URL]
     system: Option<OsString>,
-    /// Repair what can be repaired
+    /// Repair the damage, as far as possible
     #[arg(long)]
     repair: bool,
     /// Print one JSON object per line: each finding, then a summary
     #[arg(long)]
     json: bool,
-    /// Print nothing but findings
+    /// Print only findings
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -174,7 +174,7 @@ impl Asker<'_> {
                     tracing::debug!(mgr = %self.address, procedure = CHECK, "request");
                     match connection.call(PROGRAM, VERSION, CHECK, &auth, ask.to_bytes().into(), PAGE_TIMEOUT).await {
                         Ok(mut reply) => {
-                            let malformed = |e| Failure::new(format!("{}: the answer is malformed: {e}", self.address));
+                            let malformed = |e| Failure::new(format!("{}: malformed reply: {e}", self.address));
                             return CheckReply::decode(&mut reply.body).map_err(malformed);
                         }
                         Err(net::Error::Refused(refusal)) => return Err(admin::no_mgr(self.address, refusal)),
@@ -187,7 +187,8 @@ impl Asker<'_> {
             };
             self.connection = None;
             if Instant::now() >= until {
-                return Err(Failure::new(failure).next("the check goes on in the mgr for a while: begin again"));
+                return Err(Failure::new(failure)
+                    .next("the mgr ends the unfinished check by itself; run the same command again"));
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -269,14 +270,16 @@ fn summary(sum: &Sum, args: &Args) -> Result<(), Failure> {
         });
     }
     if let Some(why) = &sum.broken_off {
-        eprintln!("weir: the check broke off {}", show::path(why.as_bytes()));
+        eprintln!("weir: the check is incomplete {}", show::path(why.as_bytes()));
     }
     if args.quiet {
         return Ok(());
     }
     let count = |name: &str| sum.counts.iter().find(|(n, _)| n == name).map_or(0, |(_, value)| *value);
     let verdict = match (sum.repaired, sum.left) {
-        (0, 0) if sum.unchecked || sum.broken_off.is_some() => "nothing is wrong with what could be checked".to_owned(),
+        (0, 0) if sum.unchecked || sum.broken_off.is_some() => {
+            "no damage in the records and objects that could be checked".to_owned()
+        }
         (0, 0) => "clean".to_owned(),
         (repaired, left) => format!("{} found, {repaired} repaired, {left} left", repaired + left),
     };

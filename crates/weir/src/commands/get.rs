@@ -15,10 +15,10 @@ use types::ByteRange;
 pub struct Args {
     /// The file
     path: OsString,
-    /// First byte; a number, or one with K, M, G or T
+    /// Offset of the first byte; a number, optionally with K, M, G or T
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = size)]
     offset: u64,
-    /// How many bytes; to the end without it
+    /// Number of bytes [default: up to the end of the file]
     #[arg(long, value_name = "BYTES", value_parser = size)]
     length: Option<u64>,
     #[command(flatten)]
@@ -26,7 +26,8 @@ pub struct Args {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).ok_or_else(|| "not a size; write bytes or a number with K, M, G or T, as in 64K".to_owned())
+    parse_size(text)
+        .ok_or_else(|| "not a size; write a number of bytes, or a number with K, M, G or T, such as 64K".to_owned())
 }
 
 /// Runs `weir get`.
@@ -34,7 +35,7 @@ pub fn run(args: Args) -> Outcome {
     let target = args.connect.target(&args.path)?;
     let len = args.length.unwrap_or(u64::MAX - args.offset);
     let range =
-        ByteRange::new(args.offset, len).ok_or_else(|| Failure::usage("--offset and --length are too large"))?;
+        ByteRange::new(args.offset, len).ok_or_else(|| Failure::usage("--offset plus --length is too large"))?;
     with_mounts(&args.connect, async |mounts| {
         let mount = mounts.get(&target).await?;
         content::print(&mount, &target, range).await.map_err(|e| e.about(&target))?;

@@ -17,7 +17,7 @@ const LISTEN: &str = "0.0.0.0:2050";
 
 /// Run a data server
 ///
-/// Settings come from a TOML file, from options, or from both: options win.
+/// Settings come from a TOML file, from options, or from both. Options override the file.
 #[derive(clap::Args)]
 #[command(
     after_help = "Configuration file (TOML). The keys are the names of the options; the values shown are defaults:
@@ -25,7 +25,7 @@ const LISTEN: &str = "0.0.0.0:2050";
   cluster_file = \"/etc/weir/cluster.toml\"
   listen = [\"0.0.0.0:2050\"]
   nfs_listen = [\"0.0.0.0:3050\"]             the port of listen plus 1000; [\"none\"]: no NFS
-  nfs_advertise = []                         the address that kernel clients use
+  nfs_advertise = []                         the address:port that kernel clients use, if it differs
   unix = true
   lend = true
   congestion = \"cubic\"
@@ -46,7 +46,7 @@ pub struct Args {
     ready: daemon::Ready,
 }
 
-/// What a file or options may say.
+/// The settings of a configuration file, or of options.
 #[derive(clap::Args, Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct Settings {
@@ -63,22 +63,22 @@ struct Settings {
     /// [default: the port of --listen plus 1000, or a free port]
     #[arg(long, value_name = "ADDRESS")]
     nfs_listen: Option<Vec<String>>,
-    /// The address:port that kernel clients use, if it is not the one that the iod sees (behind NAT); may be repeated
+    /// The address:port that kernel clients use, if it differs from --nfs-listen (behind NAT); may be repeated
     #[arg(long, value_name = "ADDRESS")]
     nfs_advertise: Option<Vec<String>>,
-    /// Accept clients of this machine on a Unix socket
+    /// Also accept clients of this machine on a Unix socket
     #[arg(long, value_name = "BOOL")]
     unix: Option<bool>,
-    /// Give root and the user of the iod the open files of objects over the Unix socket, for short-circuit reads
+    /// Pass open object files over the Unix socket to clients of root and of the iod's user, for short-circuit reads
     #[arg(long, value_name = "BOOL")]
     lend: Option<bool>,
-    /// Congestion control of TCP connections; "system": keep the system's
+    /// Congestion control of TCP connections; "system": the kernel's default
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
-    /// Largest number of connections
+    /// Maximum number of connections
     #[arg(long, value_name = "COUNT")]
     max_connections: Option<usize>,
-    /// How long a peer may be silent inside a request before its connection is closed
+    /// How long a peer may pause inside a request before the iod closes the connection
     #[arg(long, value_name = "SECONDS")]
     stall_secs: Option<u32>,
 }
@@ -149,7 +149,7 @@ impl Settings {
 
     fn config(self) -> Result<Config, Failure> {
         let (Some(dir), Some(file)) = (self.dir, self.cluster_file) else {
-            return Err(Failure::usage("no object store and cluster file given")
+            return Err(Failure::usage("the object store and the cluster file are not given")
                 .next("give --config FILE, or --dir and --cluster-file"));
         };
         let listen = self.listen.unwrap_or_else(|| vec![LISTEN.to_owned()]);
@@ -165,7 +165,9 @@ impl Settings {
         }
         config.max_connections = self.max_connections.unwrap_or(config.max_connections);
         match self.stall_secs {
-            Some(0) => return Err(Failure::usage("stall_secs: 0 would cut everybody off").next("write at least 1")),
+            Some(0) => {
+                return Err(Failure::usage("stall_secs: 0 would disconnect every client").next("write at least 1"));
+            }
             Some(secs) => config.stall = Duration::from_secs(secs.into()),
             None => {}
         }
@@ -189,7 +191,7 @@ fn known_congestion(name: &str) -> Result<String, Failure> {
 }
 
 fn resolve(name: &str, text: &str) -> Result<SocketAddr, Failure> {
-    let hint = "write host:port, as in 10.0.0.7:2050";
+    let hint = "write host:port, for example 10.0.0.7:2050";
     let found = text.to_socket_addrs().map_err(|e| Failure::usage(format!("{name}: {text:?}: {e}")).next(hint))?;
     let mut found = found;
     found.next().ok_or_else(|| Failure::usage(format!("{name}: {text:?}: no such host")).next(hint))

@@ -12,9 +12,9 @@ use std::os::unix::ffi::OsStrExt;
   weir ln /data/input /data/same-file     a second name of the same file
   weir ln -s ../shared/input /data/link   a symlink with exactly this text")]
 pub struct Args {
-    /// The file to give a further name; with -s the text of the symlink
+    /// The file that gets another name; with -s, the text of the symlink
     target: OsString,
-    /// The new name, or an existing directory to put it in
+    /// The new name, or an existing directory for it
     name: OsString,
     /// Make a symbolic link
     #[arg(short, long)]
@@ -32,7 +32,7 @@ pub fn run(args: Args) -> Outcome {
     };
     if let Some(file) = file.as_ref().filter(|file| !file.same_server(&place)) {
         return Err(Failure::usage(format!("{file} and {place} are on different file systems"))
-            .next("hard links stay inside one; make a symlink with -s"));
+            .next("a hard link cannot lead to another file system; make a symlink with -s"));
     }
     with_mounts(&args.connect, async |mounts| {
         let mount = mounts.get(&place).await?;
@@ -45,7 +45,7 @@ pub fn run(args: Args) -> Outcome {
             _ => place.clone(),
         };
         let (Some(parent), Some(name)) = (place.parent(), place.name()) else {
-            return Err(Failure::usage("the top directory cannot be a link"));
+            return Err(Failure::usage("a link cannot replace the root of the file system"));
         };
         let (dir, _) = mount.resolve(parent.path(), true).await.map_err(|e| e.context(&parent))?;
         match &file {

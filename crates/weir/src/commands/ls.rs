@@ -13,13 +13,13 @@ use types::{Attrs, FileKind};
 #[command(
     disable_help_flag = true,
     after_help = "Examples:
-  weir ls                          the directory WEIR_URL names
+  weir ls                          the directory that WEIR_URL names
   weir ls -l /project              with mode, links, owner, size and time (UTC)
-  weir ls -laR weir://host/        everything below, hidden names too
+  weir ls -laR weir://host/        the whole tree, including hidden names
   weir ls --json /project          one JSON object per line"
 )]
 pub struct Args {
-    /// Files or directories; without any, the directory WEIR_URL names
+    /// Files or directories [default: the directory that WEIR_URL names]
     paths: Vec<OsString>,
     /// Show mode, links, owner, size and time of modification
     #[arg(short)]
@@ -27,7 +27,7 @@ pub struct Args {
     /// Show names that begin with a dot
     #[arg(short)]
     all: bool,
-    /// List directories below as well
+    /// Also list all directories below
     #[arg(short = 'R', long)]
     recursive: bool,
     /// Show a directory itself, not its entries
@@ -36,7 +36,7 @@ pub struct Args {
     /// Print one JSON object per line, with all attributes
     #[arg(long)]
     json: bool,
-    /// Sizes in KiB, MiB, GiB: what is shown anyway
+    /// Print sizes in KiB, MiB, GiB; has no effect, because this is the default
     #[arg(short = 'h', long)]
     human_readable: bool,
     /// Print help

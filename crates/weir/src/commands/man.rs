@@ -10,7 +10,7 @@ use std::path::PathBuf;
   weir man ~/.local/share/man/man1 && man weir-cp
   sudo weir man /usr/local/share/man/man1")]
 pub struct Args {
-    /// Directory for the pages (weir.1, weir-cp.1, ...); made if absent
+    /// Directory for the pages (weir.1, weir-cp.1, ...); made if it is missing
     directory: PathBuf,
 }
 
@@ -21,6 +21,6 @@ pub fn run(args: Args) -> Outcome {
         clap_mangen::generate_to(crate::Cli::command().disable_help_subcommand(true), &args.directory)
     };
     let told = |error| Failure::new(format!("cannot write manual pages to {}: {error}", args.directory.display()));
-    pages().map_err(|error: std::io::Error| told(error).next("choose a directory that you may write"))?;
+    pages().map_err(|error: std::io::Error| told(error).next("choose a directory that you can write to"))?;
     Ok(Exit::Done)
 }

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 /// Run a metadata server
 ///
-/// Settings come from a TOML file, from options, or from both: options win. The iods must be running, or come up soon.
+/// Settings come from a TOML file, from options, or from both. Options override the file. The iods must be running, or
+/// start soon.
 #[derive(clap::Args)]
 #[command(
     after_help = "Configuration file (TOML). The keys are the names of the options; the values shown are defaults:
@@ -31,9 +32,9 @@ use std::path::PathBuf;
   mds_threshold = \"1M\"                         default: the stripe unit of each file
   policy = \"write_threshold=64K\"            policy of clients; default: none
 
-  [[export]]                                  may be repeated; default: everything, to everybody
+  [[export]]                                  may be repeated; default: the whole file system, to all clients
   path = \"/home\"
-  clients = [\"10.1.0.0/16\", \"fd00::7\"]     default: everybody
+  clients = [\"10.1.0.0/16\", \"fd00::7\"]     default: all clients
   privileged_ports = true                     other machines must use ports below 1024, which only their root can
   access = \"rw\"                             or \"ro\"
   squash = \"root\"                           \"none\" (the default), \"root\", \"all\": which users become anon_uid and anon_gid
@@ -64,10 +65,10 @@ pub struct Args {
     /// How long to keep the state of a client that sends nothing
     #[arg(long, value_name = "SECONDS")]
     lease_secs: Option<u32>,
-    /// How long a capability for a layout is valid before the client renews it
+    /// Lifetime of a capability (the right to use a file's objects on the iods); clients renew it in time
     #[arg(long, value_name = "SECONDS")]
     capability_secs: Option<u32>,
-    /// How long the filehandles for data servers in layouts of kernel NFS clients are valid
+    /// Lifetime of the filehandles that kernel NFS clients use at the iods
     #[arg(long, value_name = "SECONDS")]
     data_handle_secs: Option<u32>,
     /// Stripe unit of new files, unless a directory sets it
@@ -86,13 +87,13 @@ pub struct Args {
     /// How long kernel NFS clients wait for an unreachable iod before its data return EIO
     #[arg(long, value_name = "SECONDS")]
     iod_wait_secs: Option<u32>,
-    /// How long to hold small writes through the mgr, to join them before they go to the iods; 0: not at all
+    /// How long the mgr holds small writes, to join them before it sends them to the iods; 0: not at all
     #[arg(long, value_name = "MILLISECONDS")]
     gather_delay_ms: Option<u32>,
-    /// Memory for these writes. Further writes go to the iods at once
+    /// Memory for the held writes; when it is full, the mgr sends writes to the iods at once
     #[arg(long, value_name = "SIZE")]
     gather_memory: Option<String>,
-    /// Keep files up to this size with their metadata, without an iod; 0: none
+    /// Store files of up to this size with their metadata, without an iod; 0: none
     #[arg(long, value_name = "SIZE")]
     inline_max: Option<String>,
     /// Kernel NFS clients send requests shorter than this through the mgr; 0: none [default: the file's stripe unit]
@@ -103,11 +104,11 @@ pub struct Args {
     #[arg(long, value_name = "PART=VALUE,...")]
     policy: Option<String>,
     /// A directory that clients may mount, and its terms, for example
-    /// "/home,clients=10.1.0.0/16+fd00::7,access=ro,squash=root"; may be repeated [default: everything, to everybody]
+    /// "/home,clients=10.1.0.0/16+fd00::7,access=ro,squash=root"; may be repeated [default: /, for all clients]
     #[arg(long = "export", value_name = "PATH[,KEY=VALUE...]")]
     exports: Vec<Export>,
-    /// Accept an older copy of the metadata store, for example a restored backup. The mgr skips every number that the
-    /// iods know from later. All iods must run. Use it for one start; "weir fsck" then lists what changed since
+    /// Accept an older copy of the metadata store, for example a restored backup, for this one start. All iods must run.
+    /// The mgr skips all object numbers that were used after the copy. Then run "weir fsck", which lists the differences
     #[arg(long)]
     recover_old_store: bool,
     #[command(flatten)]
@@ -147,7 +148,7 @@ fn config(args: Args) -> Result<Config, Failure> {
         })?,
         None => {
             let (Some(dir), Some(file)) = (&args.dir, &args.cluster_file) else {
-                return Err(Failure::usage("no metadata store and cluster file given")
+                return Err(Failure::usage("the metadata store and the cluster file are not given")
                     .next("give --config FILE, or --dir, --cluster-file and --iod"));
             };
             Config::new(dir, file, Vec::new())

@@ -44,7 +44,7 @@ pub fn run(args: Args) -> Outcome {
 async fn make(mount: &Mount, target: &Target, args: &Args, plain: u32) -> Result<(), Failure> {
     let mode = args.mode.unwrap_or(plain);
     let Some((name, parents)) = target.path().split_last() else {
-        return if args.parents { Ok(()) } else { Err(Failure::new("the top directory is always there")) };
+        return if args.parents { Ok(()) } else { Err(Failure::new("the root of the file system already exists")) };
     };
     if !args.parents {
         let (dir, _) = mount.resolve(parents, true).await?;
@@ -65,7 +65,7 @@ async fn ensure(mount: &Mount, dir: &Node, name: &[u8], path: &[Vec<u8>], mode: 
             let (node, attrs) = mount.resolve(path, true).await?;
             match attrs.kind {
                 FileKind::Directory => Ok(node),
-                _ => Err(Failure::new(format!("{} is in the way and no directory", crate::show::path(name)))),
+                _ => Err(Failure::new(format!("{} is not a directory", crate::show::path(name)))),
             }
         }
         Err(made) => match mount.resolve(path, true).await {

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// Make the stores of a file system: one for its mgr, one for each iod
 ///
-/// All daemons of a file system share a cluster file, which holds its identity and its secret. The command refuses a
-/// directory that is not empty. It never overwrites a store.
+/// All daemons of a file system share a cluster file, which contains its identity and its secret key. The command
+/// refuses a directory that is not empty, and never overwrites a store.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   mkdir -p /srv/weir /etc/weir
@@ -26,7 +26,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Make the metadata store and the cluster file. Neither may exist
+    /// Make the metadata store and the cluster file; neither may exist yet
     Mgr(Place),
     /// Make an object store
     Iod(Iod),
@@ -40,7 +40,7 @@ struct Place {
     /// The cluster file of the file system
     #[arg(long, value_name = "FILE")]
     cluster_file: PathBuf,
-    /// Make nothing; print a complete configuration file for the daemon, with these paths
+    /// Only print a complete configuration file for the daemon, with these paths
     #[arg(long)]
     print_config: bool,
 }
@@ -52,8 +52,8 @@ struct Iod {
     /// Keep checksums of all data blocks, which reads and "weir scrub" verify; cannot be changed later
     #[arg(long)]
     block_checksums: bool,
-    /// Take the place of an iod whose disk is lost, named as in "weir status". Files with two copies get the second one
-    /// again. The lost iod must never run again
+    /// Replace an iod whose disk is lost, named as in "weir status". The mgr then rebuilds the lost copies of files with
+    /// two copies. The lost iod must never run again
     #[arg(long, value_name = "IOD")]
     replace: Option<types::IodId>,
 }
@@ -96,8 +96,8 @@ pub fn run(args: Args) -> Outcome {
 /// Refuses a second metadata store of one file system, which would assign the inode numbers of the first one again.
 fn second(path: &Path, cluster: &ClusterFile) -> Failure {
     let has = match cluster.store {
-        Some(store) => format!("its file system has the metadata store {store} already"),
-        None => "its file system may have a metadata store already".to_owned(),
+        Some(store) => format!("its file system already has the metadata store {store}"),
+        None => "its file system may already have a metadata store".to_owned(),
     };
     Failure::new(format!("the cluster file {} exists: {has}", path.display())).next(
         "a second one would destroy its files, and nothing was changed. To start the mgr on that store, run \"weir mgr\"; to \
@@ -117,7 +117,7 @@ fn must_be_empty(dir: &Path) -> Result<(), Failure> {
         let name = entry.map_err(failed)?.file_name();
         if name != "lost+found" {
             return Err(Failure::new(format!("{} holds {} already", dir.display(), name.display()))
-                .next("choose an empty or missing directory with --dir; nothing is formatted over"));
+                .next("choose an empty or missing directory with --dir; mkfs never overwrites a store"));
         }
     }
     Ok(())

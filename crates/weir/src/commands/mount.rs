@@ -1,6 +1,7 @@
 //! `weir mount`: mounts a file system at a directory through FUSE.
 
 use crate::daemon;
+use crate::deprecated;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::identity::Identity;
 use crate::logging::{self, LIFE};
@@ -27,8 +28,8 @@ const READY: &str = "mounted";
 
 /// Mount a file system at a directory
 ///
-/// It goes on in the background until "weir umount" or umount(8); files that are closed or synced are durable then, and what
-/// others see. As root the mount is for all users, each with their own permissions, which the server checks.
+/// The mount runs in the background until "weir umount" or umount(8). A mount by root serves all users; the server checks
+/// the permissions of each user.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir mount weir://10.0.0.5:2049/ /mnt/weir
@@ -42,7 +43,7 @@ pub struct Args {
     /// The file system, or a directory in it
     #[arg(value_name = "URL")]
     what: OsString,
-    /// Where to mount it
+    /// The mount point
     #[arg(value_name = "DIRECTORY")]
     dir: PathBuf,
     /// Stay in the foreground until the file system is unmounted; Ctrl-C unmounts it
@@ -53,18 +54,18 @@ pub struct Args {
     /// Options of mount(8), separated by commas: ro, writeback, durable=close|fsync, transport=auto|device|uring, parts
     /// of the policy (access=page, write_threshold=SIZE), attr_timeout=S, entry_timeout=S, known_files=N,
     /// absent_timeout=S, allow_other, over, hard (wait for servers for ever), soft, retry_timeout=S, connect_timeout=S,
-    /// log=FILE, no_checksums, no_direct, no_lent, no_negative, noexec, suid and dev (the default for mount(8) by root;
-    /// nosuid and nodev disable them), remount (with ro, rw, and the like: changes an existing mount). Other options of
-    /// mount(8) are ignored
+    /// log=FILE, no_checksums, mgr_path, no_lent, no_negative, noexec, suid and dev (the default for mount(8) by root;
+    /// nosuid and nodev disable them), remount (with ro, rw, nosuid and so on: changes an existing mount). Other options
+    /// of mount(8) have no effect
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Log file of a mount in the background [default: syslog or the journal]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// It is mounted, and only what is allowed there changes (-o remount).
+    /// Change the options of an existing mount (`-o remount`).
     #[arg(skip)]
     remount: bool,
-    /// In the background already: tell standard output when it is mounted.
+    /// This is the background process: report on standard output when the file system is mounted.
     #[arg(long, hide = true)]
     background: bool,
     #[command(flatten)]
@@ -140,15 +141,19 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "retry_timeout" => args.connect.wait_for(whole_seconds(value).map_err(bad)?),
             "connect_timeout" => args.connect.try_for(whole_seconds(value).map_err(bad)?),
             "no_checksums" => args.connect.skip_checksums(),
-            "log" if value.is_empty() => return Err(bad("name a file, as in log=/var/log/weir.log".into())),
+            "log" if value.is_empty() => return Err(bad("name a file, for example log=/var/log/weir.log".into())),
             "log" => args.log = Some(value.into()),
             "foreground" => args.foreground = true,
-            "no_direct" => args.connect.go_through_mgr(),
+            "mgr_path" => args.connect.take_mgr_path(),
+            "no_direct" => {
+                deprecated::warn("no_direct", "mgr_path");
+                args.connect.take_mgr_path();
+            }
             "no_lent" => args.how.no_lent = true,
             "no_negative" => args.how.no_negative = true,
             "durable" => args.how.durable = Some(Durable::from_str(value, false).map_err(bad)?),
             "transport" => args.how.transport = Transport::from_str(value, false).map_err(bad)?,
-            "known_files" => args.how.known_files = value.parse().map_err(|_| bad("a number of files".into()))?,
+            "known_files" => args.how.known_files = value.parse().map_err(|_| bad("write a number of files".into()))?,
             "attr_timeout" => args.how.attr_timeout = time()?,
             "entry_timeout" => args.how.entry_timeout = time()?,
             "absent_timeout" => args.how.absent_timeout = time()?,
@@ -165,7 +170,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             key if key.starts_with("x-") || key.starts_with("comment") => {}
             // For a remount, mount(8) also passes the options that `/proc/mounts` shows.
             _ if again => {}
-            _ => return Err(bad("there is no such option".into()).next("\"weir mount --help\" lists them")),
+            _ => return Err(bad("no such mount option".into()).next("\"weir mount --help\" lists them")),
         }
     }
     Ok(())
@@ -175,7 +180,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
 fn whole_seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
-        _ => Err("write seconds, from 1 to 86400".to_owned()),
+        _ => Err("write whole seconds, from 1 to 86400".to_owned()),
     }
 }
 
@@ -198,7 +203,7 @@ fn serve(args: &Args) -> Outcome {
             tracing::info!(target: LIFE, daemon = "mount", %target, dir = %mounting.dir().display(), "started");
         } else {
             let (dir, by) = (mounting.dir().display(), mounting.carried());
-            show::line(&format!("{target} is mounted at {dir}, requests come by {by}; Ctrl-C unmounts it"))?;
+            show::line(&format!("{target} is mounted at {dir} (requests over {by}); Ctrl-C unmounts it"))?;
         }
         let ended = mounting.until(stop.wait(), !args.background).await;
         daemon::stopped("mount");
@@ -220,7 +225,7 @@ fn detach(log: Option<&Path>) -> Result<(), Failure> {
     if log.is_none()
         && let Err(error) = logging::to_system()
     {
-        tracing::debug!("there is no system log: {error}");
+        tracing::debug!(%error, "cannot use the system log");
     }
     show::line(READY)?;
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;

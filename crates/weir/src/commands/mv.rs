@@ -8,21 +8,21 @@ use types::Renaming;
 
 /// Rename and move files and directories
 ///
-/// Each move is atomic: other clients see the old name or the new one. What stands under the new name is replaced, unless
-/// an option says otherwise.
+/// Each move is atomic: other clients see the old name or the new one. A move replaces an existing file, unless an option
+/// says otherwise.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir mv /draft.txt /final.txt
   weir mv /a.log /b.log /archive
-  weir mv --no-clobber /result.tmp /result      # fails if there is a result already
-  weir mv --exchange -T /next /current          # neither name is missing for a moment")]
+  weir mv --no-clobber /result.tmp /result      # fails if /result exists
+  weir mv --exchange -T /next /current          # both names always exist")]
 pub struct Args {
     /// Files or directories to move; with more than one the destination must be a directory
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
     /// The new name, or an existing directory
     destination: OsString,
-    /// Take the destination as the new name even if it is a directory
+    /// Use the destination as the new name even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
     /// Fail if the new name exists; atomic
@@ -53,7 +53,7 @@ pub fn run(args: Args) -> Outcome {
         let inside = !args.no_target_directory && is_directory(&mount, &destination).await?;
         if sources.len() > 1 && !inside {
             return Err(Failure::usage(format!("{destination}: not a directory"))
-                .next("several sources need an existing directory as destination"));
+                .next("to move several sources, name an existing directory"));
         }
         for_each(&sources, async |source| {
             rename(&mount, source, &destination, inside, how).await.map_err(|e| e.about(source))

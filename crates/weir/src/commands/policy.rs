@@ -1,5 +1,6 @@
 //! `weir policy`: shows and sets how files are laid out, read and written.
 
+use crate::deprecated;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::session::{Connect, run as with_mounts};
 use crate::show;
@@ -16,23 +17,25 @@ use types::{FileKind, Status};
 /// A part can be set in several places: on the server, a directory, a mount, in the environment
 /// (WEIR_POLICY="access=page,write_threshold=32K"), on a file, and at open. Later places in this list override earlier ones.
 /// A new directory inherits the policy of its parent, and keeps it when that changes. The layout of a file is fixed when it is
-/// created. All other parts apply when it is opened.
+/// created. All other parts take effect when the file is opened.
 #[derive(clap::Args)]
 #[command(after_help = "Parts, with their defaults in parentheses:
   stripe_unit       bytes on one iod before the next one follows: 64 to 1G, a multiple of 64 (1M)
   stripe_count      number of iods for each file; 0: all (0)
   mirrors           copies of each file, 1 or 2; Weir's clients use files with 2 copies through the mgr (1)
   distribution      simple_stripe
-  layout            when a client fetches the layout: open, first-io, a size (when the file is that long; until
+  layout_when       when a client fetches the layout: open, first-io, a size (when the file is that long; until
                     then all data go through the mgr), auto: open if both thresholds are 0, else first-io (auto)
-  write_threshold   gathered writes shorter than this go through the mgr, others directly to the iods: a size,
-                    0 (all directly), max (all through the mgr), auto: the path that was faster lately
-                    (mounts 64K, else 0); writes to a file that several clients use go directly, except with max
+  write_threshold   gathered writes shorter than this take the mgr path, others the direct path to the iods: a size,
+                    0 (all on the direct path), max (all on the mgr path), auto (the path that was faster lately)
+                    (mounts 64K, else 0); writes to a file that several clients have open take the direct path,
+                    except with max
   read_threshold    the same for reads, by the requested length: a size, 0, max (0)
-  access            page: through the page cache; direct: bypass it, the client gathers writes; odirect: each write
-                    is sent and answered before it returns (direct)
+  access            page: use the page cache; direct: bypass it, the client gathers writes; odirect: send each write
+                    before it returns (direct)
   sharing           for clients that use a file at the same time. coherent: a call sees the effect of every call that
-                    returned before, on all clients; close-to-open: an open sees what was closed before (coherent)
+                    returned before, on all clients; close-to-open: an open sees all data written before another
+                    client's close (coherent)
   gather_size       bytes to gather before they are sent: a size, 0 (send each write), full: one request per iod (full)
   gather_delay      longest time to gather, for example 5ms; the data are durable 5 s later. max: until gather_size,
                     fsync or close (mounts 1s, else max)
@@ -66,9 +69,9 @@ enum Action {
 
 #[derive(clap::Args)]
 struct Show {
-    /// The directory or file; without it, the directory WEIR_URL names
+    /// The directory or file [default: the directory that WEIR_URL names]
     path: Option<OsString>,
-    /// The path is on a mount of this machine; the default if WEIR_URL is not set
+    /// The path is on a mount of this machine. This is the default if WEIR_URL is not set
     #[arg(long)]
     mount: bool,
     /// Print one JSON object
@@ -85,7 +88,7 @@ struct Set {
     /// Parts, as NAME=VALUE (for unset: NAME)
     #[arg(required = true, value_name = "PART")]
     parts: Vec<String>,
-    /// The path is a mount point: set options of the mount
+    /// The path is a mount point: set the parts for the mount
     #[arg(long)]
     mount: bool,
     #[command(flatten)]
@@ -125,7 +128,9 @@ fn show_policy(args: Show) -> Outcome {
     let mounted = args.mount || args.connect.base()?.is_none() && !is_url;
     let rows = match &args.path {
         Some(path) if mounted => of_mounted(Path::new(path))?,
-        _ if args.mount => return Err(Failure::usage("--mount: no path").next("name a directory that is mounted")),
+        _ if args.mount => {
+            return Err(Failure::usage("--mount: the path is missing").next("name a directory of a mount"));
+        }
         _ => return show_remote(&args),
     };
     print(rows, args.json)
@@ -172,7 +177,7 @@ fn of_mounted(path: &Path) -> Result<Rows, Failure> {
 
 fn not_mounted(path: &Path, error: rustix::io::Errno) -> Failure {
     let none = [rustix::io::Errno::NODATA, rustix::io::Errno::NOTSUP].contains(&error);
-    let failure = if none { Failure::new("no Weir is mounted there") } else { Failure::new(error) };
+    let failure = if none { Failure::new("no Weir file system is mounted there") } else { Failure::new(error) };
     failure.about(path.display())
 }
 
@@ -203,9 +208,16 @@ fn parts(args: &Set, give: bool) -> Result<Vec<(Part, Option<&str>)>, Failure> {
             (Some((name, value)), true) => (name, Some(value)),
             (None, false) => (text.as_str(), None),
             (None, true) => return Err(Failure::usage(format!("{text}: no value")).next("write NAME=VALUE")),
-            (Some(_), false) => return Err(Failure::usage(format!("{text}: a value")).next("write only the name")),
+            (Some(_), false) => {
+                return Err(
+                    Failure::usage(format!("{text}: \"unset\" takes no value")).next("write only the name of the part")
+                );
+            }
         };
         let part = Part::named(name.as_bytes()).map_err(Failure::usage)?;
+        if Part::formerly_named(name.as_bytes()).is_some() {
+            deprecated::warn(name, part.name());
+        }
         check(part, value, if args.mount { Origin::Mount } else { Origin::Directory })?;
         parts.push((part, value));
     }
@@ -248,15 +260,19 @@ fn set(args: Set, give: bool) -> Outcome {
             check(*part, *value, origin).map_err(|e| e.about(&target))?;
         }
         for (part, value) in &parts {
+            let failed = |e: client::Error| Failure::from(e).about(format!("{target}: {}", part.name()));
             let name = part.xattr();
-            let done = match value {
-                Some(value) => mount.setxattr(&node, name.as_bytes(), value.as_bytes(), XattrMode::Either).await,
-                None => match mount.removexattr(&node, name.as_bytes()).await {
-                    Err(e) if e.is(Status::NoXattr) => Ok(()),
-                    other => other,
-                },
-            };
-            done.map_err(|e| Failure::from(e).about(format!("{target}: {}", part.name())))?;
+            let removed = part.former_xattrs().chain(value.is_none().then(|| name.clone()));
+            for name in removed {
+                match mount.removexattr(&node, name.as_bytes()).await {
+                    Err(e) if e.is(Status::NoXattr) => {}
+                    done => done.map_err(failed)?,
+                }
+            }
+            if let Some(value) = value {
+                let set = mount.setxattr(&node, name.as_bytes(), value.as_bytes(), XattrMode::Either);
+                set.await.map_err(failed)?;
+            }
         }
         Ok(Exit::Done)
     })

@@ -19,7 +19,7 @@ const AHEAD: usize = 4;
 
 /// Store standard input as a file
 ///
-/// The file appears under its name when all of it is durable; a file that was there before is replaced.
+/// The file appears under its name when all its data are durable. It replaces an existing file.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   echo hello | weir put /hello.txt
@@ -27,7 +27,7 @@ const AHEAD: usize = 4;
 pub struct Args {
     /// The file
     path: OsString,
-    /// Permission bits, octal; without it those of the file replaced, or 0666 less the umask
+    /// Permission bits, octal [default: those of the replaced file, else 0666 without the bits of the umask]
     #[arg(short, long, value_parser = modes::octal)]
     mode: Option<u32>,
     #[command(flatten)]
@@ -73,7 +73,7 @@ async fn store(mount: &Mount, target: &Target, mode: Option<u32>, stop: &Stop) -
     if stored.is_err()
         && let Err(left) = remove_if_there(mount, &dir, &temporary).await
     {
-        tracing::warn!("{} is left behind: {left}", show::path(&temporary));
+        tracing::warn!(name = show::path(&temporary), error = %left, "cannot remove a temporary file");
     }
     stored
 }

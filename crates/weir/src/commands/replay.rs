@@ -20,12 +20,12 @@ use trace::{Action, Generator, Trace};
 
 /// Replay a trace of file operations, and time it; make traces
 ///
-/// Each client begins its next operation when the last one is answered. Files are made in a directory of their own, which is removed
-/// at the end.
+/// Each client starts its next operation when the previous one is complete. The replay makes its files in a new directory,
+/// and removes it at the end.
 #[derive(clap::Args)]
 #[command(after_help = "A trace is text: the line \"weir-trace 1\", then one operation a line:
   open FILE | read FILE OFFSET LENGTH | write FILE OFFSET LENGTH | fsync FILE | close FILE | remove FILE
-FILE is a number; \"client N\" says whose operations follow.
+FILE is a number. The operations after \"client N\" are those of client N.
 
 Examples:
   weir replay --generate digitisation --events 50 -o digits.trace
@@ -36,34 +36,34 @@ pub struct Args {
     /// The trace
     #[arg(required_unless_present = "generate", conflicts_with = "generate")]
     trace: Option<PathBuf>,
-    /// Where: a directory of a Weir file system (weir://host/directory), used by the client itself, or any directory of this
-    /// machine, whatever is mounted there [default: WEIR_URL]
+    /// Where to replay it: a directory of a Weir file system (weir://host/directory), or a directory of this machine, on
+    /// any file system [default: WEIR_URL]
     #[arg(long, value_name = "DIR-OR-URL")]
     on: Option<OsString>,
-    /// Clients at a time: of a generated trace of one file its clients, else how often the trace is replayed at the same time,
-    /// each with files of its own [default: 1; strided: 8]
+    /// Number of clients. The clients of a generated trace of one file share that file. Otherwise each client replays the
+    /// whole trace with its own files [default: 1; strided: 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     clients: Option<u32>,
-    /// Check what is read, and read back and check all that was written
+    /// Verify the bytes of every read; at the end read back and verify all written data
     #[arg(long)]
     verify: bool,
-    /// Fill the files that are read before the clock starts
+    /// Write the data that the trace reads, before the measurement
     #[arg(long)]
     fill: bool,
-    /// Operations of each client at the beginning whose times are not counted
+    /// Number of operations at the start of each client that are not measured
     #[arg(long, value_name = "N", default_value_t = 0)]
     warm: usize,
-    /// Leave the files there
+    /// Keep the files
     #[arg(long)]
     keep: bool,
-    /// Send every write at once and wait for the answer, instead of gathering (URLs only)
+    /// Send each write before it returns, instead of gathering writes (only for URLs)
     #[arg(long)]
     each: bool,
-    /// Open files with O_DIRECT (directories only)
+    /// Open files with O_DIRECT (only for directories)
     #[arg(long, conflicts_with = "each")]
     odirect: bool,
-    /// Writes that gather to fewer bytes than this go through the mgr, others straight to the iods; auto: wherever either has
-    /// been faster lately (URLs only)
+    /// Send gathered writes shorter than this on the mgr path, others on the direct path; auto: on the path that was faster
+    /// lately (only for URLs)
     #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = write_threshold)]
     write_threshold: Settings,
     /// The same for reads
@@ -81,40 +81,40 @@ pub struct Args {
 /// Which trace to make.
 #[derive(clap::Args)]
 struct Making {
-    /// Make a trace instead of reading one; without -o it is replayed at once
+    /// Make a trace instead of reading one; without -o, replay it at once
     #[arg(long, value_enum, value_name = "KIND")]
     generate: Option<Kind>,
-    /// Where the trace goes; - for standard output
+    /// Write the trace to this file; -: to standard output
     #[arg(short, long, value_name = "FILE", requires = "generate")]
     output: Option<PathBuf>,
-    /// What makes traces with random parts differ
+    /// Seed of the random parts of a trace
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// digitisation: how many events, 1.3 MB each
+    /// digitisation: number of events, 1.3 MB each
     #[arg(long, default_value_t = 50)]
     events: u32,
-    /// digitisation and postmark: no fsyncs but one at the end, or none
+    /// digitisation and postmark: without the usual fsyncs
     #[arg(long)]
     no_fsync: bool,
-    /// digitisation and postmark: with fsyncs, as is usual
+    /// digitisation and postmark: with the usual fsyncs; this is the default
     #[arg(long, conflicts_with = "no_fsync")]
     fsync: bool,
-    /// sequential and random: length of the file [default: 32M]
+    /// sequential and random: size of the file [default: 32M]
     #[arg(long, value_parser = size, value_name = "SIZE", default_value = "32M", hide_default_value = true)]
     size: u64,
     /// sequential, random and strided: length of a request
     #[arg(long, value_parser = size, value_name = "SIZE", default_value = "4K")]
     request: u64,
-    /// random and strided: requests of each client
+    /// random and strided: number of requests of each client
     #[arg(long, default_value_t = 1000)]
     count: u32,
     /// sequential and random: read instead of writing
     #[arg(long)]
     read: bool,
-    /// postmark: files at the beginning
+    /// postmark: number of files at the start
     #[arg(long, default_value_t = 100)]
     files: u32,
-    /// postmark: transactions
+    /// postmark: number of transactions
     #[arg(long, default_value_t = 2000)]
     transactions: u32,
 }
@@ -122,11 +122,11 @@ struct Making {
 /// Kinds of traces.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// One file from its beginning to its end
+    /// Sequential requests from the start to the end of one file
     Sequential,
-    /// Places of one file in any order
+    /// Requests at random offsets of one file
     Random,
-    /// Clients that write the records of one file in turns
+    /// Clients that write the records of one file in an interleaved order
     Strided,
     /// Small files that are made, read, appended to and removed
     Postmark,
@@ -135,7 +135,8 @@ enum Kind {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).ok_or_else(|| "not a size; write bytes or a number with K, M, G or T, as in 64K".to_owned())
+    parse_size(text)
+        .ok_or_else(|| "not a size; write a number of bytes, or a number with K, M, G or T, such as 64K".to_owned())
 }
 
 /// Replays or makes a trace.
@@ -211,12 +212,14 @@ impl Args {
         let local = |on: &&OsString| !on.as_bytes().starts_with(b"weir:");
         if let Some(dir) = self.on.as_ref().filter(local) {
             return match self.each {
-                true => Err(Failure::usage("--each is for URLs; programs that use a directory cannot ask for it")),
+                true => {
+                    Err(Failure::usage("--each needs a URL: programs that use a local directory have no such setting"))
+                }
                 false => Ok(Place::Local { dir: dir.into(), odirect: self.odirect }),
             };
         }
         if self.odirect {
-            return Err(Failure::usage("--odirect is for directories").next("for URLs, --each comes closest"));
+            return Err(Failure::usage("--odirect needs a local directory").next("for a URL, use --each"));
         }
         let target = self.connect.target_or_base(self.on.as_ref())?;
         let mut policy = self.write_threshold;
@@ -280,16 +283,17 @@ impl Summary {
             }
         }
         if let Some(bytes) = self.verified_bytes {
-            show::line(&format!("verified {}: every byte is what was written last", show::size(bytes)))?;
+            show::line(&format!("verified {}: every byte is the last one written there", show::size(bytes)))?;
         }
         if let Some(counters) = &self.counters {
-            let way =
-                |direct, via_mgr| format!("{} straight, {} through the mgr", show::size(direct), show::size(via_mgr));
+            let way = |direct, via_mgr| {
+                format!("{} on the direct path, {} on the mgr path", show::size(direct), show::size(via_mgr))
+            };
             show::line(&format!("writes   {}", way(counters.written_direct, counters.written_via_mgr)))?;
             show::line(&format!("reads    {}", way(counters.read_direct, counters.read_via_mgr)))?;
             if counters.reads_lent > 0 {
                 let (requests, bytes) = (counters.reads_lent, show::size(counters.read_lent));
-                show::line(&format!("lent     {requests} requests, {bytes} of what was read straight"))?;
+                show::line(&format!("local    {requests} short-circuit reads, {bytes} of the direct path"))?;
             }
             for (what, counts) in [("RPCs", &counters.rpcs), ("NFS", &counters.operations)] {
                 let counts: Vec<String> = counts.iter().map(|(name, n)| format!("{n} {name}")).collect();

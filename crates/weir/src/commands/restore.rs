@@ -7,14 +7,14 @@ use crate::show;
 use mgr::ClusterFile;
 use std::path::PathBuf;
 
-/// Make the metadata store of a dump
+/// Make a metadata store from a dump
 ///
-/// All of the dump is verified before anything is made. The directory must be missing or empty. The store is the same as the one
-/// that was dumped, at the moment of the dump.
+/// The command verifies the whole dump before it makes anything. The directory must be missing or empty. The new store has
+/// the content of the old one at the moment of the dump.
 #[derive(clap::Args)]
 #[command(
-    after_help = "If anything ran on the file system since the dump, the iods refuse the store: then start the mgr once with
---recover-old-store, and see with \"weir fsck\" what has changed since the dump.
+    after_help = "If the file system was used after the dump, the iods refuse the store. Then start the mgr once with
+--recover-old-store, and run \"weir fsck\", which lists what changed after the dump.
 
 Examples:
   weir restore /backup/weir.dump --dir /srv/weir/mgr --cluster-file /etc/weir/cluster.toml
@@ -43,7 +43,7 @@ pub fn run(args: Args) -> Outcome {
     tell("restored", &args.file, &dumped, Some(&args.dir), args.json)?;
     if !args.json {
         let hint = "if the file system was used after the dump, start the mgr once with --recover-old-store";
-        show::line(&format!("made the store in {}; {hint}", args.dir.display()))?;
+        show::line(&format!("made a metadata store in {}; {hint}", args.dir.display()))?;
     }
     Ok(Exit::Done)
 }

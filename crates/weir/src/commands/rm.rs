@@ -44,7 +44,7 @@ pub fn run(args: Args) -> Outcome {
 
 async fn remove(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failure> {
     let (Some(parent), Some(name)) = (target.parent(), target.name()) else {
-        return Err(Failure::usage("the top directory cannot be removed"));
+        return Err(Failure::usage("the root of the file system cannot be removed"));
     };
     let found = async {
         let (dir, _) = mount.resolve(parent.path(), true).await?;
@@ -57,7 +57,7 @@ async fn remove(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failu
     };
     if attrs.kind == FileKind::Directory {
         if !args.recursive {
-            return Err(Failure::new("is a directory").next("add -r to remove it with everything in it"));
+            return Err(Failure::new("is a directory").next("add -r to remove it and its contents"));
         }
         empty(mount, node.clone()).await?;
     }

@@ -20,31 +20,30 @@ const EVERY: Duration = Duration::from_millis(300);
 /// Maximum number of ranges of a file on one line.
 const RANGES_SHOWN: usize = 4;
 
-/// Read everything that the iods keep and report what is damaged
+/// Read all data on the iods and report damage
 ///
-/// The iods read all objects from their disks, compare them with their checksums where they have them, and the mgr says
-/// which files and which bytes are concerned. It runs in the cluster, survives restarts, and changes nothing, except that
-/// what is damaged in one of two copies of a file is written again from the other one. Exit code
-/// 0: nothing is damaged; 1: something is, or the scrub did not come to its end.
+/// The iods read all objects from their disks and verify their checksums. The mgr names the damaged files and byte ranges.
+/// The scrub runs in the cluster, and continues after restarts. It changes no data, except that it restores damaged bytes
+/// of a file with two copies from the other copy. Exit code 0: no damage; 1: damage, or the scrub did not finish.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  weir scrub                         all of it, as fast as it goes
-  weir scrub --rate 50M              slowly, beside other work
-  weir scrub --no-wait               start it and return
+  weir scrub                         at full speed
+  weir scrub --rate 50M              slowly, to leave the disks to other work
+  weir scrub --no-wait               start the scrub and return
   weir scrub --status --json | jq .findings")]
 pub struct Args {
-    /// The file system; without it, WEIR_URL
+    /// The file system [default: WEIR_URL]
     system: Option<OsString>,
-    /// Read at most this many bytes per second on all iods together; K, M, G and T are allowed
+    /// Read at most this many bytes per second, on all iods together; a number, optionally with K, M, G or T
     #[arg(long, value_name = "BYTES", value_parser = size, conflicts_with_all = ["status", "cancel", "wait"])]
     rate: Option<u64>,
-    /// Show the state of the last scrub; start none
+    /// Show the state of the last scrub; do not start one
     #[arg(long, conflicts_with_all = ["cancel", "wait"])]
     status: bool,
     /// Cancel the running scrub
     #[arg(long, conflicts_with = "wait")]
     cancel: bool,
-    /// Wait for the running scrub; start none
+    /// Wait for the running scrub; do not start one
     #[arg(long)]
     wait: bool,
     /// Start a scrub and return
@@ -91,7 +90,7 @@ struct JsonFinding {
 fn size(text: &str) -> Result<u64, String> {
     match parse_size(text) {
         Some(bytes) if bytes > 0 => Ok(bytes),
-        _ => Err("not a rate; write bytes a second or a number with K, M, G or T, as in 50M".to_owned()),
+        _ => Err("not a rate; write bytes per second, as a number or with K, M, G or T, such as 50M".to_owned()),
     }
 }
 
@@ -112,7 +111,7 @@ pub fn run(args: Args) -> Outcome {
         let rate = args.rate.unwrap_or(0);
         let mut reply = ask(&admin, action, rate, None).await?;
         if action == ScrubAction::Start && args.no_wait {
-            show::line("the scrub is running; weir scrub --status tells how far it is")?;
+            show::line("the scrub is running; \"weir scrub --status\" shows its progress")?;
             return Ok(Exit::Done);
         }
         if !args.status && !args.cancel {
@@ -120,7 +119,7 @@ pub fn run(args: Args) -> Outcome {
                 waited = wait(&admin, args.json) => reply = waited?,
                 () = stop.wait() => {
                     return Err(Failure::interrupted()
-                        .next("the scrub goes on in the cluster: weir scrub --wait waits for it, --cancel cancels it"));
+                        .next("the cluster continues the scrub; \"weir scrub --wait\" waits for it, --cancel cancels it"));
                 }
             }
         }
@@ -146,7 +145,10 @@ pub fn run(args: Args) -> Outcome {
 async fn ask(admin: &Admin, action: ScrubAction, rate: u64, from: Option<u32>) -> Result<ScrubReply, Failure> {
     let reply: ScrubReply = admin.ask(SCRUB, &ScrubArgs { action, rate, findings_from: from }).await?;
     match reply.refused {
-        Some(why) => Err(Failure::new(why).next("weir scrub --status tells how it stands, --wait waits for it")),
+        Some(why) => {
+            Err(Failure::new(why)
+                .next("\"weir scrub --status\" shows the state of the scrub, --wait waits for its end"))
+        }
         None => Ok(reply),
     }
 }
@@ -247,7 +249,7 @@ fn text(reply: &ScrubReply, findings: &[ScrubFinding]) -> String {
     if reply.found > findings.len() as u64 {
         let _ = writeln!(out, "and {} more", reply.found - findings.len() as u64);
     }
-    let Some(started) = started(reply) else { return "there was no scrub yet\n".to_owned() };
+    let Some(started) = started(reply) else { return "no scrub yet\n".to_owned() };
     let _ = writeln!(out, "scrub of {} UTC: {}", show::time(started), state(reply.state));
     if let Some(problem) = &reply.problem {
         let _ = writeln!(out, "  {}", show::path(problem.as_bytes()));
@@ -262,7 +264,7 @@ fn text(reply: &ScrubReply, findings: &[ScrubFinding]) -> String {
         show::size(reply.verified),
     );
     if reply.rebuilt > 0 {
-        let _ = writeln!(out, "  {} blocks had lost their checksums in a crash and have new ones", reply.rebuilt);
+        let _ = writeln!(out, "  {} blocks without checksums after a crash have new checksums", reply.rebuilt);
     }
     let _ = writeln!(out, "  damaged places: {}", reply.found);
     out
@@ -273,8 +275,8 @@ fn line(finding: &ScrubFinding) -> String {
     let names: Vec<_> = finding.paths.iter().map(|path| show::path(path)).collect();
     let name = if names.is_empty() { format!("inode {} (no name)", finding.object) } else { names.join(" = ") };
     let what = match finding.damage {
-        Damage::Object => "an object is damaged as a whole",
-        Damage::Checksum => "not what was written",
+        Damage::Object => "a whole object is damaged",
+        Damage::Checksum => "the data do not match their checksum",
         Damage::Unreadable => "cannot be read",
     };
     let mut ranges: Vec<_> = finding
@@ -309,16 +311,19 @@ mod tests {
 
     #[test]
     fn a_finding_names_file_and_bytes() {
-        assert_eq!(line(&finding()), "/a = \"/b\\n\": bytes 0-63, 128-163: not what was written (iod i)\n");
+        assert_eq!(
+            line(&finding()),
+            "/a = \"/b\\n\": bytes 0-63, 128-163: the data do not match their checksum (iod i)\n"
+        );
         let gone = ScrubFinding { paths: vec![], ranges: vec![], damage: Damage::Object, ..finding() };
-        assert_eq!(line(&gone), "inode 5 (no name): an object is damaged as a whole (iod i)\n");
+        assert_eq!(line(&gone), "inode 5 (no name): a whole object is damaged (iod i)\n");
         let many = ScrubFinding { ranges: vec![(0, 1); 9], ..finding() };
         assert!(line(&many).contains("0-0, ...:"));
     }
 
     #[test]
     fn text_reports_a_missing_scrub_and_omitted_findings() {
-        assert_eq!(text(&ScrubReply::default(), &[]), "there was no scrub yet\n");
+        assert_eq!(text(&ScrubReply::default(), &[]), "no scrub yet\n");
         let reply = ScrubReply { started: 1, found: 3, state: ScrubState::Done, ..ScrubReply::default() };
         let text = text(&reply, &[finding()]);
         assert!(text.contains("and 2 more\n") && text.contains(": done\n"), "{text}");

@@ -14,12 +14,12 @@ use wire::admin::{Group, PLACEMENT, PlacementArgs, Value};
 /// Maximum number of ranges shown for each iod.
 const RANGES_SHOWN: usize = 3;
 
-/// Show everything about a file, also which bytes are on which iod
+/// Show all attributes of a file, and which of its bytes are on which iod
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir stat /project/data.bin
   weir stat --json /project/data.bin
-  weir stat -L /link                  what the link leads to")]
+  weir stat -L /link                  the target of the symlink")]
 pub struct Args {
     /// Files of any kind
     #[arg(required = true)]
@@ -127,7 +127,7 @@ async fn stat(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failure
 }
 
 /// Shown for files without a client layout, for example files with two copies.
-const THROUGH_MGR: &str = "layout   read and written through the mgr alone\n";
+const THROUGH_MGR: &str = "layout   none: clients read and write through the mgr\n";
 
 /// Returns the placement, or `None` if the mgr gives clients no layout of the file.
 fn where_known(placement: client::Result<Placement>) -> Result<Option<Placement>, client::Error> {
@@ -146,7 +146,7 @@ async fn copies(target: &Target, attrs: &Attrs, args: &Args) -> Vec<Group> {
     match asked.await {
         Ok(status) => status.groups.into_iter().filter(|group| group.name == "object").collect(),
         Err(failure) => {
-            tracing::info!("the mgr does not say where the copies are: {}", failure.what);
+            tracing::info!(error = failure.what, "cannot get the places of the copies from the mgr");
             Vec::new()
         }
     }

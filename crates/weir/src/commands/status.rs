@@ -10,20 +10,20 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use wire::admin::{Group, STATUS, Status, Value};
 
-/// Show how a cluster stands: its health, what is down, capacity, clients, pending work
+/// Show the health of a cluster: daemons that are down, capacity, clients, pending work
 ///
-/// Exit code 0: all is well; 1: the cluster is degraded, and the lines "problem" say why; 3: the mgr is not reached.
+/// Exit code 0: healthy; 1: degraded, and the lines "problem" say why; 3: the mgr cannot be reached.
 #[derive(clap::Args)]
-#[command(after_help = "docs/status.md in the guide explains every line.
+#[command(after_help = "docs/status.md explains every line.
 
 Examples:
   weir status
-  weir status -v                        every daemon, counter and export as well
+  weir status -v                        also every daemon, counter and export
   weir status --json weir://host | jq '.[0].values'")]
 pub struct Args {
-    /// The file system, or a directory in it; without it, WEIR_URL
+    /// The file system, or a directory in it [default: WEIR_URL]
     system: Option<OsString>,
-    /// Print everything as one JSON array of groups, of which the first is the health
+    /// Print everything as one JSON array of groups; the first group is the health
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -54,10 +54,10 @@ pub fn run(args: Args, details: bool) -> Outcome {
     runtime.shutdown_background();
     let status = status?;
     if status.group("work").is_none() {
-        return Err(Failure::new("the mgr runs, and tells no more to those who see none of its exports")
+        return Err(Failure::new("the mgr is running, but shows its status only to clients that can use an export")
             .next(
-                "ask as root of a machine that an [[export]] names, as root on the mgr's machine, or have \"privileged_ports = false\" set for the \
-                 export",
+                "run this as root on a machine that an [[export]] names, or as root on the mgr's machine; or set \
+                 \"privileged_ports = false\" for the export",
             ));
     }
     let health = Health::of(&status);

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use trace::{Action, Generator, Op, Trace};
 
-/// Measure a file system, and say how it is best used
+/// Measure a file system and recommend settings
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir tune threshold weir://10.0.0.5/scratch")]
@@ -30,10 +30,10 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// How long requests take through the mgr and straight to the iods, by size, and the threshold that follows
+    /// Measure requests of each size on the mgr path and on the direct path, and recommend a threshold
     ///
-    /// Both ways take turns, each write sent alone and all made durable at the end. The files that this needs are made in a directory
-    /// of their own, which is removed at the end.
+    /// The command measures both paths in turns. It sends each write alone, and makes all of them durable at the end. It makes
+    /// its files in a new directory, and removes it at the end.
     Threshold(Threshold),
 }
 
@@ -42,34 +42,34 @@ enum What {
   weir tune threshold weir://10.0.0.5/scratch
   weir tune threshold --read --clients 4 --svg reads.svg weir://10.0.0.5/scratch")]
 struct Threshold {
-    /// A directory of the file system; without it, the one WEIR_URL names
+    /// A directory of the file system [default: the directory that WEIR_URL names]
     #[arg(value_name = "URL")]
     on: Option<OsString>,
-    /// Reads instead of writes
+    /// Measure reads instead of writes
     #[arg(long)]
     read: bool,
-    /// Clients at a time
+    /// Number of clients that send requests at the same time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     clients: u32,
-    /// Requests one behind the other instead of at random places
+    /// Send sequential requests instead of requests at random offsets
     #[arg(long)]
     sequential: bool,
-    /// The shortest requests; each further length is twice the one before
+    /// Shortest request; each following size is twice the previous one
     #[arg(long, value_name = "SIZE", default_value = "256", value_parser = size)]
     from: u32,
-    /// The longest requests
+    /// Longest request
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = size)]
     to: u32,
-    /// Requests of each client for one time; of long ones fewer, 16 MiB together but at least 8
+    /// Number of requests of each client for one measurement. Long requests are fewer: 16 MiB in total, but at least 8
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
-    /// Turns of both ways for each length
+    /// Number of measurements of each path for each size
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Draw the curves into this file
+    /// Draw the curves into this SVG file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Write all times into this file, as comma-separated values
+    /// Write all times to this file, as comma-separated values
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Print one JSON object
@@ -86,14 +86,14 @@ const WARM: u32 = 8;
 
 fn size(text: &str) -> Result<u32, String> {
     let size = parse_size(text).filter(|size| (1..=4 << 20).contains(size));
-    size.map(|size| size as u32).ok_or_else(|| "it is no size up to 4M, such as 64K".to_owned())
+    size.map(|size| size as u32).ok_or_else(|| "not a size up to 4M; write, for example, 64K".to_owned())
 }
 
 /// Runs `weir tune`.
 pub fn run(args: Args) -> Outcome {
     let What::Threshold(args) = args.what;
     if args.from > args.to {
-        return Err(Failure::usage("--from is longer than --to"));
+        return Err(Failure::usage("--from is larger than --to"));
     }
     let target = args.connect.target_or_base(args.on.as_ref())?;
     let runtime = runtime()?;
@@ -231,7 +231,7 @@ impl Found {
         Chart {
             title: format!("time of {} {}s, {} client(s)", self.order, self.what, self.clients),
             up: "us".to_owned(),
-            curves: vec![curve("all through the mgr", |m| m.0), curve("all straight to the iods", |m| m.1)],
+            curves: vec![curve("mgr path", |m| m.0), curve("direct path", |m| m.1)],
             marks: self.crossing.map(|at| (at, "crossing".to_owned())).into_iter().collect(),
         }
     }
@@ -250,7 +250,7 @@ impl Found {
 
     fn show(&self, args: &Threshold) -> Result<(), Failure> {
         show::raw(self.chart().text(64, 16).as_bytes())?;
-        show::line(&format!("\n{:>8}{:>16}{:>16}{:>16}", "bytes", "mgr, us", "straight, us", "mgr/straight"))?;
+        show::line(&format!("\n{:>8}{:>16}{:>16}{:>16}", "bytes", "mgr, us", "direct, us", "mgr/direct"))?;
         for point in &self.points {
             let (mgr, direct) = point.medians();
             let size = format_size(point.size);

@@ -11,14 +11,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Unmount a file system that "weir mount" mounted
 ///
-/// When the command returns, the mount has ended, and all data of closed files are durable. If the file system is also
-/// mounted in another mount namespace (a container, a service), the command says so and does not wait for that.
+/// When the command returns, the mount has ended, and all data of closed files are durable. If another mount namespace (of
+/// a container or service) has the mount as well, the command reports it and does not wait for that namespace.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir umount /mnt/weir
-  weir umount --lazy /mnt/weir          while programs use it")]
+  weir umount --lazy /mnt/weir          even if programs use it")]
 pub struct Args {
-    /// The directory where it is mounted
+    /// The mount points
     #[arg(required = true, value_name = "DIRECTORY")]
     dirs: Vec<PathBuf>,
     /// Detach it at once; the mount ends when the last open file is closed
@@ -43,14 +43,14 @@ pub fn run(args: Args) -> Outcome {
             Ok(source) if !args.lazy && !Identity::unused(&source, dir, PATIENCE) => {
                 let (dir, secs) = (dir.display(), PATIENCE.as_secs());
                 eprintln!(
-                    "weir: {dir} is unmounted; what mounted it has not ended for {secs} s: {source} may not answer"
+                    "weir: {dir} is unmounted, but its process has not ended after {secs} s: does {source} answer?"
                 );
             }
             Ok(_) => {}
             Err(error) => {
                 let busy = error.kind() == std::io::ErrorKind::ResourceBusy;
                 let failure = Failure::from(error).about(dir.display());
-                let hint = "leave the directory and end the programs that use it, or use --lazy";
+                let hint = "end the programs that use the directory (shells in it, too), or use --lazy";
                 eprintln!("{}", if busy { failure.next(hint) } else { failure });
                 code = Exit::Failed;
             }

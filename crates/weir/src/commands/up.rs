@@ -19,11 +19,11 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// Run a local cluster in the foreground: one mgr and some iods
 ///
-/// The first start in a directory makes the file system, later ones find it again with everything in it. Ctrl-C stops it.
+/// The first start in a directory makes the file system; later starts use it again. Ctrl-C stops the cluster.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  weir up                                          on this machine, for this machine
-  weir up --mount /mnt                             the same, mounted
+  weir up                                          reachable from this machine only
+  weir up --mount /mnt                             the same, and mount it at /mnt
   weir up --listen 127.0.0.1:12049                 another port
   weir up --dir /mnt/disk/weir --iods 8            another directory, eight iods
   weir up --listen 10.0.0.5:2049                   reachable from other machines")]
@@ -37,20 +37,19 @@ pub struct Args {
     /// Keep checksums of all data blocks, which reads and "weir scrub" verify; cannot be changed later
     #[arg(long)]
     block_checksums: bool,
-    /// Address of the mgr; port 0: a free port. The iods listen at the same address on other ports
+    /// Address of the mgr; port 0: a free port. The iods listen on the same address, on other ports
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:2049")]
     listen: SocketAddr,
-    /// The address that NFS clients use for this machine, if it is not the one of --listen: for example 10.0.2.2 in
-    /// guests of QEMU
+    /// The address of this machine for NFS clients, if it differs from --listen: for example 10.0.2.2 for guests of QEMU
     #[arg(long, value_name = "ADDRESS")]
     nfs_host: Option<IpAddr>,
-    /// Also mount the file system at this directory, which is made if it is missing. This mount reaches the mgr without a
-    /// socket: names and small files cost less than with "weir mount"
+    /// Also mount the file system at this directory, which is made if it is missing. This mount calls the mgr inside the
+    /// process: operations on names and small files take less time than with "weir mount"
     #[arg(long, value_name = "DIRECTORY")]
     mount: Option<PathBuf>,
     #[command(flatten)]
     how: How,
-    /// Accept an older copy of the metadata store, for example a restored backup
+    /// Accept an older copy of the metadata store, for example a restored backup, for this one start
     #[arg(long)]
     recover_old_store: bool,
     #[command(flatten)]
@@ -60,11 +59,8 @@ pub struct Args {
 /// Runs until SIGINT or SIGTERM.
 pub fn run(args: Args) -> Outcome {
     if args.listen.ip().is_unspecified() {
-        return Err(Failure::usage(format!(
-            "--listen {}: clients must be told one address of this machine",
-            args.listen
-        ))
-        .next("name it, as in --listen 10.0.0.5:2049"));
+        return Err(Failure::usage(format!("--listen {}: clients cannot connect to this address", args.listen))
+            .next("name one address of this machine, for example --listen 10.0.0.5:2049"));
     }
     let dir = match args.dir {
         Some(dir) => dir,
@@ -115,7 +111,7 @@ pub fn run(args: Args) -> Outcome {
         cluster.stop().await;
         unmounted?;
         if !quiet {
-            show::line("stopped; the files stay")?;
+            show::line("stopped; the files are kept")?;
         }
         Ok(Exit::Done)
     });
@@ -131,7 +127,7 @@ fn must_not_hide(mount: &Path, dir: &Path) -> Result<(), Failure> {
     }
     let (at, stores) = (at.display(), stores.display());
     Err(Failure::usage(format!("--mount {at} would hide {stores}, where the cluster keeps its data"))
-        .next("mount at a directory beside it, or keep the data elsewhere with --dir"))
+        .next("mount at another directory, or keep the data elsewhere with --dir"))
 }
 
 /// Returns an absolute path, with symlinks resolved as far as the path exists.
@@ -149,7 +145,7 @@ fn whole(path: &Path) -> PathBuf {
 async fn mount(cluster: &Cluster, url: &str, dir: &Path, how: &How) -> Result<Mounting, Failure> {
     fuse::detach_dead(dir).map_err(|e| Failure::from(e).about(dir.display()))?;
     std::fs::create_dir_all(dir).map_err(|e| match e.kind() {
-        ErrorKind::AlreadyExists => Failure::usage(format_args!("--mount {}: this is no directory", dir.display())),
+        ErrorKind::AlreadyExists => Failure::usage(format_args!("--mount {}: not a directory", dir.display())),
         _ => Failure::from(e).about(dir.display()),
     })?;
     let target = client::Target::parse(url)?;
@@ -172,7 +168,7 @@ fn default_dir() -> Result<PathBuf, Failure> {
     let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let data = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")));
     data.map(|data| data.join("weir"))
-        .ok_or_else(|| Failure::usage("no HOME directory is set").next("say where to keep the data with --dir"))
+        .ok_or_else(|| Failure::usage("HOME is not set").next("name a directory for the data with --dir"))
 }
 
 fn welcome(cluster: &Cluster, dir: &Path, url: &str, mounted: Option<&Path>) -> String {

@@ -178,7 +178,7 @@ impl Body {
             Ok(_) => Err(shrank()),
             Err(failure) => {
                 means.stop.check()?;
-                tracing::debug!("the iods do not copy it: {failure}");
+                tracing::debug!(%failure, "the iods cannot copy the file: copying it through this client");
                 self.by_iods.store(false, Ordering::Relaxed);
                 Ok(false)
             }
@@ -212,7 +212,7 @@ impl Body {
                 let written = match (sink, to) {
                     (Open::Local(file), _) => file.write_all_at(&data, here).map_err(Failure::from),
                     (Open::Weir(file), End::Weir(weir)) => weir.wait(file.write_at(here, data)),
-                    (Open::Weir(_), End::Local) => Err(Failure::new("not a file of this side")),
+                    (Open::Weir(_), End::Local) => Err(Failure::new("the file belongs to the other side of the copy")),
                 };
                 written.map_err(|e| self.at_target(e))?;
                 means.report.moved(at - here, 0);
@@ -224,5 +224,5 @@ impl Body {
 }
 
 fn shrank() -> Failure {
-    Failure::new("the file became shorter while it was copied").next("copy it again when nobody writes it")
+    Failure::new("the file became shorter while it was copied").next("copy it again when no program writes it")
 }

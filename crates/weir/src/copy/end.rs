@@ -142,7 +142,7 @@ impl End {
         match (self, file) {
             (_, Open::Local(file)) => local::next_data(file, from, size),
             (End::Weir(weir), Open::Weir(file)) => weir.next_data(file, from, size),
-            (End::Local, Open::Weir(_)) => Err(Failure::new("not a file of this side")),
+            (End::Local, Open::Weir(_)) => Err(Failure::new("the file belongs to the other side of the copy")),
         }
     }
 
@@ -159,7 +159,7 @@ impl End {
         match (self, file) {
             (_, Open::Local(file)) => target::finish(&file, attrs, dir, [temporary, name]),
             (End::Weir(weir), Open::Weir(file)) => weir.finish(*file, written, attrs, dir, [temporary, name]),
-            (End::Local, Open::Weir(_)) => Err(Failure::new("not a file of this side")),
+            (End::Local, Open::Weir(_)) => Err(Failure::new("the file belongs to the other side of the copy")),
         }
     }
 }

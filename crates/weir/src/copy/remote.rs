@@ -79,7 +79,7 @@ impl Weir {
         let (node, attrs) = self.wait(self.mount.lookup(dir.node()?, name))?;
         match attrs.kind {
             FileKind::Directory => Ok((Spot { path, node: Some(node), place: None }, false)),
-            _ => Err(Failure::new("something that is no directory is in the way")),
+            _ => Err(Failure::new("a file that is not a directory has this name")),
         }
     }
 

@@ -215,13 +215,12 @@ impl Report {
             }
         }
         if interrupted {
-            return Err(
-                Failure::interrupted().next("every name that is there is whole; run the same command to copy the rest")
-            );
+            return Err(Failure::interrupted()
+                .next("every file under its final name is complete; run the same command to copy the rest"));
         }
         if failed > 0 {
-            return Err(Failure::new(format!("{} could not be copied (listed above)", many(failed, "name")))
-                .next("everything else was copied; run the same command again when the cause is gone"));
+            return Err(Failure::new(format!("cannot copy {} (listed above)", many(failed, "name")))
+                .next("everything else was copied; remove the cause, then run the same command again"));
         }
         Ok(Exit::Done)
     }

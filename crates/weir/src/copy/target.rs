@@ -39,8 +39,11 @@ impl Place {
 
     /// Returns the directory of this place, and the last component of its path.
     fn split(&self) -> Result<(Self, &[u8]), Failure> {
-        let at =
-            self.below.iter().rposition(|b| *b == b'/').ok_or_else(|| Failure::new("the top directory has no name"))?;
+        let at = self
+            .below
+            .iter()
+            .rposition(|b| *b == b'/')
+            .ok_or_else(|| Failure::new("the root of a file system has no name"))?;
         let (dir, name) = self.below.split_at(at);
         Ok((Place { top: self.top.clone(), below: dir.to_vec() }, &name[1..]))
     }
@@ -73,7 +76,7 @@ impl Place {
     fn directory(&self, name: &[u8]) -> Result<OwnedFd, Failure> {
         // Names from servers are checked on receipt. Check again here, so that no other name can lead out of the
         // directory.
-        types::name::check(name).map_err(|_| Failure::new("no file can have this name"))?;
+        types::name::check(name).map_err(|_| Failure::new("invalid file name"))?;
         self.open(OFlags::DIRECTORY).map_err(replaced)
     }
 }
@@ -82,8 +85,8 @@ impl Place {
 fn replaced(error: Errno) -> Failure {
     match error {
         Errno::LOOP | Errno::NOTDIR => {
-            Failure::new("a directory on the way is now a symlink or file, and symlinks are not followed")
-                .next("see what changes the target, then run the same command again")
+            Failure::new("a directory of the path was replaced by a symlink or file, and symlinks are not followed")
+                .next("find out which program changes the target, then run the same command again")
         }
         error => error.into(),
     }
@@ -91,7 +94,7 @@ fn replaced(error: Errno) -> Failure {
 
 /// Returns the place of a spot of the target.
 fn place(spot: &Spot) -> Result<&Place, Failure> {
-    spot.place.as_ref().ok_or_else(|| Failure::new("not a file of the target"))
+    spot.place.as_ref().ok_or_else(|| Failure::new("the file is not in the target"))
 }
 
 /// Makes the directory `name` in `dir`. The flag is `false` if the directory existed. A symlink to a directory does not
@@ -154,7 +157,7 @@ pub fn mknod(dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Fai
 
 /// Renames inside one directory and replaces the file that has the new name.
 pub fn rename(dir: &Spot, from: &[u8], to: &[u8]) -> Result<(), Failure> {
-    types::name::check(from).map_err(|_| Failure::new("no file can have this name"))?;
+    types::name::check(from).map_err(|_| Failure::new("invalid file name"))?;
     let dir = place(dir)?.directory(to)?;
     Ok(rustix::fs::renameat(&dir, from, &dir, to)?)
 }
@@ -194,7 +197,7 @@ pub fn apply(spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
     let file = place(spot)?.open(only).map_err(replaced)?;
     // The descriptor pins the inode from here on. The check refuses another user's file that was linked to this name.
     if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != file_type(attrs.kind) {
-        return Err(Failure::new("something else has the name now"));
+        return Err(Failure::new("another file has the name now"));
     }
     if rustix::process::geteuid().is_root() {
         let (uid, gid) = owner(attrs);

@@ -113,7 +113,7 @@ impl<'a> Room<'a> {
             in_doubt::remove(&mount, dir.id, &parent, name).await?;
             mount.disconnect().await
         });
-        removed.map_err(|e| Failure::from(e).about(format_args!("removing what the replay made in {target}")))
+        removed.map_err(|e| Failure::from(e).about(format_args!("removing the files of the replay in {target}")))
     }
 }
 
@@ -167,7 +167,9 @@ impl Door {
                 }
             }),
             (_, Opened::Local(file)) => Ok(std::os::unix::fs::FileExt::write_all_at(file, &data, offset)?),
-            (Door::Local { .. }, Opened::Weir(_)) => Err(Failure::new("a file of another place")),
+            (Door::Local { .. }, Opened::Weir(_)) => {
+                Err(Failure::new("the file belongs to another target of the replay"))
+            }
         }
     }
 
@@ -190,7 +192,9 @@ impl Door {
                 Ok(found.len() as usize)
             }
             (_, Opened::Local(file)) => Ok(read_full(file, offset, buffer.space(len))?),
-            (Door::Local { .. }, Opened::Weir(_)) => Err(Failure::new("a file of another place")),
+            (Door::Local { .. }, Opened::Weir(_)) => {
+                Err(Failure::new("the file belongs to another target of the replay"))
+            }
         }
     }
 
@@ -198,7 +202,9 @@ impl Door {
         match (self, file) {
             (Door::Weir { runtime, .. }, Opened::Weir(file)) => Ok(runtime.block_on(file.fsync())?),
             (_, Opened::Local(file)) => Ok(file.sync_all()?),
-            (Door::Local { .. }, Opened::Weir(_)) => Err(Failure::new("a file of another place")),
+            (Door::Local { .. }, Opened::Weir(_)) => {
+                Err(Failure::new("the file belongs to another target of the replay"))
+            }
         }
     }
 
@@ -218,7 +224,7 @@ impl Door {
         if let Door::Weir { mount, runtime, .. } = self
             && let Err(error) = runtime.block_on(mount.disconnect())
         {
-            tracing::debug!("a session of the replay did not end cleanly: {error}");
+            tracing::debug!(%error, "cannot end a session of the replay");
         }
     }
 }

@@ -17,7 +17,11 @@ pub(super) fn read(op: &Op, model: Option<&Written>, filled: u64, found: &[u8]) 
     let end = model.map_or(0, Written::end).max(filled.next_multiple_of(PIECE));
     let len = op.end().min(end).saturating_sub(op.offset);
     if found.len() as u64 != len {
-        return Err(Failure::new(format!("{} bytes at {} instead of {len}", found.len(), op.offset)));
+        return Err(Failure::new(format!(
+            "the read returned {} bytes at offset {} instead of {len}",
+            found.len(),
+            op.offset
+        )));
     }
     let nothing = Written::default();
     compare(op.file, &[model.unwrap_or(&nothing)], op.offset, found)
@@ -30,12 +34,12 @@ pub(super) fn all(door: &Door, models: &Models, filled: &HashMap<u32, u64>) -> R
         let models: Vec<&Written> = models.iter().collect();
         let end = models.iter().map(|model| model.end()).max().unwrap_or(0);
         let opened = door.open(&name(*copy, *file))?;
-        let about = |failure: Failure| failure.about(format_args!("file {file} of copy {copy}, read back"));
+        let about = |failure: Failure| failure.about(format_args!("reading back file {file} of copy {copy}"));
         let long = end.max(filled.get(file).copied().unwrap_or(0).next_multiple_of(PIECE));
         for at in (0..long.div_ceil(PIECE)).map(|piece| piece * PIECE) {
             let len = door.read(&opened, (at, PIECE as usize), &mut buffer, true).map_err(about)?;
             if len as u64 != PIECE.min(long - at) {
-                return Err(about(Failure::new(format!("it ends at {} instead of {long}", at + len as u64))));
+                return Err(about(Failure::new(format!("the file ends at {} instead of {long}", at + len as u64))));
             }
             compare(*file, &models, at, buffer.space(len)).map_err(about)?;
             bytes += len as u64;
@@ -71,8 +75,8 @@ fn compare(file: u32, models: &[&Written], offset: u64, found: &[u8]) -> Result<
             expected == part
         };
         if !numbers.iter().any(fits) {
-            let what = if numbers == [0] { "nobody wrote" } else { "was written" };
-            return Err(Failure::new(format!("other bytes at {start} to {end} than {what} there")));
+            let expected = if numbers == [0] { "zeros, which no client overwrote" } else { "the last written bytes" };
+            return Err(Failure::new(format!("the bytes from {start} to {end} are not {expected}")));
         }
     }
     Ok(())

@@ -209,7 +209,7 @@ fn mkfs_needs_an_empty_directory_and_prints_a_configuration() {
     std::fs::create_dir(path("mgr")).unwrap();
     std::fs::write(home.path().join("mgr/notes"), b"mine").unwrap();
     let said = fail(&mut mkfs("mgr", "mgr", &[]), 1);
-    assert!(said.contains("holds notes already") && !Path::new(&path("cluster.toml")).exists(), "{said}");
+    assert!(said.contains("contains notes") && !Path::new(&path("cluster.toml")).exists(), "{said}");
     std::fs::remove_file(home.path().join("mgr/notes")).unwrap();
     succeed(&mut mkfs("mgr", "mgr", &[]));
     for (name, port) in [("iod-a", 2050), ("iod-b", 2051)] {
@@ -332,7 +332,7 @@ fn a_mount_over_the_stores_or_another_mount_is_refused() {
         return;
     }
     let said = fail(cluster.weir(["mount", "/"]).arg(&at), 1);
-    assert!(said.contains("is mounted there already") && said.contains("weir umount"), "{said}");
+    assert!(said.contains("is already mounted there") && said.contains("weir umount"), "{said}");
     succeed(cluster.weir(["mount", "/", "-o", "over,hard,connect_timeout=5"]).arg(&at));
     succeed(cluster.weir(["umount"]).arg(&at));
     // A process in another mount namespace has a copy of the mount.

@@ -109,7 +109,7 @@ fn stores_of_another_format_are_refused_and_unchanged() {
     };
     damage("up.toml", "format = 1", "format = 2");
     let said = fail(&mut up(home.path()), 1);
-    assert!(said.contains("format 2") && said.contains("version"), "{said}");
+    assert!(said.contains("format version 2") && said.contains("version"), "{said}");
     damage("up.toml", "format = 2", "format = 1\ncolour = 3");
     let said = fail(&mut up(home.path()), 2);
     assert!(said.contains("colour") && said.contains("iods"), "{said}");

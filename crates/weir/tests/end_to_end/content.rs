@@ -35,10 +35,10 @@ fn direct_path_and_mgr_path_access_the_same_bytes() {
     let payload = || cluster.proxied_bytes();
     cluster.put("/direct", &content, &[]);
     assert_eq!(payload(), 0);
-    assert!(cluster.run(["cat", "--no-direct", "/direct"]) == content);
+    assert!(cluster.run(["cat", "--mgr-path", "/direct"]) == content);
     let read = payload();
     assert_eq!(read, content.len() as u64);
-    cluster.put("/proxied", &content, &["--no-direct"]);
+    cluster.put("/proxied", &content, &["--mgr-path"]);
     assert_eq!(payload(), read + content.len() as u64);
     assert!(cluster.run(["cat", "/proxied"]) == content);
     assert!(cluster.run(["cat", "--no-checksums", "/proxied"]) == content);
@@ -105,7 +105,7 @@ fn new_files_get_the_layout_of_their_directory_policy() {
     for (args, part) in [
         (["policy", "set", "/narrow", "stripe_unit=100"], "a multiple of 64"),
         (["policy", "set", "/narrow", "stripes=2"], "stripe_count"),
-        (["policy", "set", "/narrow/f", "stripe_unit=1M"], "keep what they were made with"),
+        (["policy", "set", "/narrow/f", "stripe_unit=1M"], "keeps the value from its creation"),
     ] {
         let said = fail(&mut cluster.weir(args), 2);
         assert!(said.contains(part), "{said}");

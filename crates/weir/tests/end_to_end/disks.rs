@@ -145,7 +145,7 @@ fn a_full_mgr_disk_refuses_new_names_and_loses_nothing() {
     // With no free space at all, the mgr refuses to start and changes nothing.
     lab.mgr.kill();
     let said = lab.mgr.fail_to_restart();
-    assert!(said.contains("no room") && said.contains("nothing is lost"), "{said}");
+    assert!(said.contains("no space left") && said.contains("nothing is lost"), "{said}");
     std::fs::remove_file(small.path().join("filler-0")).unwrap();
     lab.mgr.restart();
     lab.run(["rm", "-r", "/dir"]);

@@ -48,7 +48,7 @@ fn mkdir_mv_ln_rm_and_ls_handle_names_as_documented() {
         (vec!["mkdir", "/no/such"], 1, "no such file"),
         (vec!["rm", "/a"], 1, "add -r"),
         (vec!["rm", "/none"], 1, "no such file"),
-        (vec!["rm", "-r", "/"], 1, "top directory"),
+        (vec!["rm", "-r", "/"], 1, "root of the file system"),
         (vec!["mv", "/moved", "/moved/c/below"], 1, "invalid argument"),
         (vec!["mv", "--no-clobber", "/c", "/moved/c/file"], 1, "exists"),
         (vec!["mv", "--exchange", "/c", "/none"], 1, "no such file"),

@@ -63,7 +63,7 @@ fn stop(mut child: Child) {
 /// Number of log lines that report removed permissions.
 fn narrowed(log: &Path) -> usize {
     let said = fs::read_to_string(log).unwrap();
-    said.lines().filter(|line| line.contains("other users had permissions")).count()
+    said.lines().filter(|line| line.contains("removed permissions of other users")).count()
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn a_flipped_bit_fails_reads_and_scrub_reports_file_and_range() {
     let block = 70_000 / 4096 * 4096;
     let bytes = |index| format!("bytes {} to {}", offset_in_file(index, block), offset_in_file(index, block) + 4095);
     assert!(said.contains("/some/where/file") && (0..3).any(|index| said.contains(&bytes(index))), "{said}");
-    for direct in [&[][..], &["--no-direct"]] {
+    for direct in [&[][..], &["--mgr-path"]] {
         let output = cluster.weir(["cat", "/some/where/file"]).args(direct).output().unwrap();
         assert!(!output.status.success());
         assert!(content().starts_with(&output.stdout), "not one wrong byte ({direct:?})");

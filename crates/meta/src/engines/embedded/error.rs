@@ -9,30 +9,36 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // each variant's message says it
 pub enum StoreError {
-    #[error("there is no metadata store at {0}: make one with `weir mkfs`")]
+    #[error("no metadata store at {0}; make one with `weir mkfs mgr`")]
     Missing(PathBuf),
-    #[error("there is a metadata store at {0} already")]
+    #[error("{0} is already a metadata store")]
     Exists(PathBuf),
-    #[error("another mgr is using the metadata store {0}: stop it first, two would destroy it")]
+    #[error(
+        "another mgr is using the metadata store {0}; stop that mgr first, because two mgrs would destroy the store"
+    )]
     InUse(PathBuf),
     #[error("{path} is not a metadata store, or is damaged: {cause}")]
     Damaged { path: PathBuf, cause: String },
     #[error("the metadata store {path} cannot be used: {cause}")]
     Unusable { path: PathBuf, cause: String },
-    #[error("the making of the metadata store {0} was interrupted: remove it and run `weir mkfs` again")]
+    #[error(
+        "the metadata store {0} is incomplete, because `weir mkfs` was interrupted; remove it and run `weir mkfs` again"
+    )]
     Unfinished(PathBuf),
     #[error(
-        "the metadata store {0} has a format from before the batch log: copy its files out with the version of weir \
+        "the metadata store {0} has a format that this version of weir cannot read; copy its files out with the version \
          that made it"
     )]
     Old(PathBuf),
     #[error(
-        "the batch log {log} of the metadata store {store} is missing: put it back, it holds what was promised last"
+        "the batch log {log} of the metadata store {store} is missing; put it back, because it contains the last durable changes"
     )]
     LogMissing { store: PathBuf, log: PathBuf },
     #[error("the batch log of the metadata store {path} cannot be used: {cause}")]
     Log { path: PathBuf, cause: LogError },
-    #[error("no room on the disk of the metadata store {0}: nothing is lost, make room and start again")]
+    #[error(
+        "no space left on the disk of the metadata store {0}: nothing is lost; free space, then start the mgr again"
+    )]
     Full(PathBuf),
 }
 

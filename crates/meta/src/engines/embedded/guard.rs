@@ -42,7 +42,7 @@ impl Drop for Guarded {
         let database = self.0.take();
         // Opening repeats what closing could not write.
         if let Err(broken) = guarded(|| drop(database)) {
-            tracing::error!(%broken, "the metadata store could not be closed");
+            tracing::error!(%broken, "cannot close the metadata store");
         }
     }
 }

@@ -95,7 +95,7 @@ fn replay(database: &Database, log: &mut Log, path: &Path) -> Result<(), StoreEr
     commit(transaction, &log.anchor(), true).map_err(|error| StoreError::from_redb(path, error))?;
     log.applied();
     if records > 0 {
-        tracing::info!(store = %path.display(), records, "brought the batch log into the metadata store");
+        tracing::info!(store = %path.display(), records, "replayed the batch log into the metadata store");
     }
     Ok(())
 }

@@ -157,7 +157,7 @@ impl Writer {
     }
 
     fn fail(&mut self, broken: &Broken) {
-        tracing::error!(store = %self.shared.path.display(), %broken, "the metadata store cannot go on");
+        tracing::error!(store = %self.shared.path.display(), %broken, "the metadata store failed and accepts no more changes");
         self.plan.flushed();
         self.shared.fail(broken);
     }

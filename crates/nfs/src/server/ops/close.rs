@@ -20,7 +20,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         _ => Ok(()),
     };
     if let Err(error) = told {
-        tracing::warn!(%error, file = file.0, "could not follow a CLOSE");
+        tracing::warn!(%error, file = file.0, "cannot finish a CLOSE");
     }
     cx.server.settle(&cx.ctx, effects).await?;
     closed?;

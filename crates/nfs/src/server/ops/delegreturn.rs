@@ -18,7 +18,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     if returned == Ok(Power::Write)
         && let Err(error) = cx.fs().closed(&cx.ctx, file, true).await
     {
-        tracing::warn!(%error, file = file.0, "could not follow a DELEGRETURN");
+        tracing::warn!(%error, file = file.0, "cannot finish a DELEGRETURN");
     }
     cx.server.settle(&cx.ctx, effects).await?;
     returned?;

@@ -1,0 +1,41 @@
+//! Deprecated names: accepted for one release, each with one warning line on standard error.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::sync::{Mutex, PoisonError};
+
+/// Deprecated options, with their new names.
+const OPTIONS: [(&str, &str); 1] = [("--no-direct", "--mgr-path")];
+
+/// The option of the background process of a mount. It has the command line of the process in the foreground, which has
+/// printed the warnings.
+const BACKGROUND: &str = "--background";
+
+/// The deprecated names of which this process has warned.
+static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Warns that `old` is deprecated, unless this process has done so.
+pub fn warn(old: &str, new: &str) {
+    let first = WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(old.to_owned());
+    if first && !std::env::args_os().any(|arg| arg == BACKGROUND) {
+        eprintln!("weir: {old} is deprecated, and the next release refuses it: write {new}");
+    }
+}
+
+/// Replaces deprecated options of a command line, with and without a value after `=`, and warns of them.
+pub fn rename(args: Vec<OsString>) -> Vec<OsString> {
+    let end = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
+    let renamed = |(at, arg): (usize, OsString)| {
+        let text = arg.to_str().filter(|_| at < end)?;
+        let (name, value) = text.find('=').map_or((text, ""), |at| text.split_at(at));
+        let (old, new) = OPTIONS.iter().find(|(old, _)| *old == name)?;
+        warn(old, new);
+        Some(OsString::from(format!("{new}{value}")))
+    };
+    args.into_iter().enumerate().map(|(at, arg)| renamed((at, arg.clone())).unwrap_or(arg)).collect()
+}
+
+/// Warns of deprecated names in the text of a policy, such as `layout=open`.
+pub fn warn_of_policy(text: &str) {
+    layout::policy::former_names(text).for_each(|(old, part)| warn(old, part.name()));
+}

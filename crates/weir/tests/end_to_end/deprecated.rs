@@ -1,0 +1,53 @@
+//! Deprecated names: commands accept them with one warning, and stored ones keep their effect.
+
+use super::cluster::{Cluster, succeed};
+use std::process::Command;
+
+/// Runs a command that must succeed. Returns its warnings of deprecated names.
+fn warnings(command: &mut Command) -> Vec<String> {
+    let output = command.output().expect("the binary starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{command:?}: {said}");
+    said.lines().filter(|line| line.contains("deprecated")).map(str::to_owned).collect()
+}
+
+/// The value and the origin of a part of the policy of `path`.
+fn policy(cluster: &Cluster, path: &str, part: &str) -> (String, String) {
+    let shown = cluster.json(["policy", "show", "--json", path]).remove(0);
+    let text = |what: &str| shown[part][what].as_str().unwrap_or_default().to_owned();
+    (text("value"), text("origin"))
+}
+
+#[test]
+fn former_options_are_accepted_with_one_warning() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(home.path());
+    cluster.put("/f", &[7; 100_000], &[]);
+    for (option, expected) in [("--no-direct", 1), ("--mgr-path", 0)] {
+        let before = cluster.counter("counters", "proxy_read_bytes");
+        let said = warnings(&mut cluster.weir(["cat", option, "/f"]));
+        assert!(said.len() == expected && said.iter().all(|line| line.contains("--mgr-path")), "{said:?}");
+        assert_eq!(cluster.counter("counters", "proxy_read_bytes") - before, 100_000, "{option}");
+    }
+    cluster.stop();
+}
+
+#[test]
+fn former_names_of_policy_parts_are_accepted_with_one_warning() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(home.path());
+    cluster.run(["mkdir", "/d"]);
+    let set = |text: &str| warnings(&mut cluster.weir(["policy", "set", "/d", text]));
+    let said = set("layout=open");
+    assert!(said.len() == 1 && said[0].contains("layout is deprecated") && said[0].contains("layout_when"), "{said:?}");
+    assert_eq!(policy(&cluster, "/d", "layout_when"), ("open".into(), "directory".into()));
+    assert_eq!(set("layout_when=first-io"), [""; 0]);
+    assert_eq!(policy(&cluster, "/d", "layout_when"), ("first-io".into(), "directory".into()));
+    assert_eq!(warnings(&mut cluster.weir(["policy", "unset", "/d", "layout"])).len(), 1);
+    assert_eq!(policy(&cluster, "/d", "layout_when").1, "driver");
+    let mut show = cluster.weir(["policy", "show", "/d"]);
+    let said = warnings(show.env("WEIR_POLICY", "layout=open,access=page"));
+    assert!(said.len() == 1 && said[0].contains("layout_when"), "{said:?}");
+    assert!(String::from_utf8(succeed(&mut show)).unwrap().contains("environment"));
+    cluster.stop();
+}
