@@ -7,7 +7,6 @@ pub use export::{Access, Export, SquashWhom};
 use crate::error::{Error, io_error};
 use crate::exports::{EXPORTS_MAX, Rule};
 use layout::Policy;
-use layout::kinds::{files, flexfiles};
 use layout::policy::{former_names, parse_size};
 use net::Address;
 use serde::Deserialize;
@@ -103,17 +102,6 @@ pub enum KernelLayout {
     FlexfilesStriped,
     /// No layout: all data take the mgr path.
     None,
-}
-
-impl KernelLayout {
-    /// Returns its `layouttype4`.
-    pub(crate) fn kind(self) -> Option<u32> {
-        match self {
-            KernelLayout::Files => Some(files::KIND),
-            KernelLayout::Flexfiles | KernelLayout::FlexfilesStriped => Some(flexfiles::KIND),
-            KernelLayout::None => None,
-        }
-    }
 }
 
 impl std::str::FromStr for KernelLayout {

@@ -18,7 +18,6 @@ use crate::config::KernelLayout;
 use crate::handle::Named;
 use bytes::Bytes;
 use ipnet::IpNet;
-use layout::kinds::native;
 use layout::{Policy, Settings};
 use meta::{Embedded, Namespace};
 use nfs::exports::{Place, Terms, View};
@@ -52,21 +51,6 @@ pub(crate) struct Rule {
     pub(crate) layout: KernelLayout,
     /// The file length below which kernel clients read and write at the mgr; `None`: the stripe unit of the file.
     pub(crate) mds_threshold: Option<u64>,
-}
-
-impl Rule {
-    /// Returns the layout types offered. Each client takes the type that it knows. Kernel clients do not know the
-    /// native type, and would take either of the two others.
-    pub(crate) fn layout_types(&self) -> Vec<u32> {
-        // No file outside of exports has a layout. Offering the native type there is harmless, and lets Weir's own
-        // client mount there.
-        std::iter::once(native::KIND).chain(self.layout.kind()).collect()
-    }
-
-    /// Returns whether the mgr grants layouts of this type.
-    pub(crate) fn offers(&self, kind: u32) -> bool {
-        kind == native::KIND || self.layout.kind() == Some(kind)
-    }
 }
 
 /// The directories that the paths of the rules name at present.

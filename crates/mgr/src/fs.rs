@@ -6,7 +6,6 @@ use crate::clock::now;
 use crate::handle;
 use crate::volume::Volume;
 use bytes::Bytes;
-use layout::kinds::{files, flexfiles, native};
 use meta::{ChangeInfo, How, SetXattr};
 use nfs::exports::{Place, Terms, View};
 use nfs::fs::*;
@@ -89,7 +88,7 @@ impl FileSystem for Files {
     }
 
     fn layout_types(&self) -> Vec<u32> {
-        vec![native::KIND, files::KIND, flexfiles::KIND]
+        self.0.kinds.layout_types()
     }
 
     fn terms(&self, place: Place) -> Terms {
@@ -117,10 +116,10 @@ impl FileSystem for Files {
             max_write: limits::PAYLOAD_MAX as u64,
             max_link: limits::LINK_MAX,
             max_name: limits::NAME_MAX as u32,
-            layout_types: rule.layout_types(),
+            layout_types: self.0.kinds.offered(rule.layout),
             layout_block: rule.policy.stripe_unit as u32,
             xattrs: true,
-            thresholds: rule.layout.kind().is_some() && rule.mds_threshold != Some(0),
+            thresholds: self.0.kinds.offered_to_kernels(rule.layout).is_some() && rule.mds_threshold != Some(0),
         }
     }
 
@@ -411,11 +410,11 @@ impl FileSystem for Files {
         &self,
         ctx: &Ctx,
         file: FileId,
+        (kind, body): (u32, Bytes),
         last_byte: Option<u64>,
         mtime: Option<Timestamp>,
-        body: Bytes,
     ) -> Result<Option<u64>> {
-        self.0.layout_commit(ctx, file, last_byte, mtime, &body).await
+        self.0.layout_commit(ctx, file, (kind, &body), last_byte, mtime).await
     }
 
     fn layout_faults(&self, ctx: &Ctx, file: FileId, first: &dyn Debug, count: usize) {

@@ -22,9 +22,8 @@ pub(crate) use verifiers::Verifiers;
 
 use crate::cluster_file::ClusterFile;
 use crate::devices::DataServer;
+use crate::kinds::Kinds;
 use claims::Claims;
-use layout::Policy;
-use layout::kinds::native::Record;
 use meta::{Embedded, Namespace};
 use net::Address;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +46,7 @@ const START: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Iods {
     namespace: Arc<Namespace<Embedded>>,
+    kinds: Arc<Kinds>,
     cluster: ClusterFile,
     counters: net::Counters,
     state: Mutex<State>,
@@ -143,7 +143,7 @@ pub(crate) struct Keeping {
 impl Iods {
     /// Loads the iods from the registry, none of them connected yet. `epoch` is larger than those of all earlier mgrs.
     pub(crate) fn load(
-        namespace: Arc<Namespace<Embedded>>,
+        (namespace, kinds): (Arc<Namespace<Embedded>>, Arc<Kinds>),
         cluster: ClusterFile,
         addresses: Vec<Address>,
         (store, epoch): (StoreId, u32),
@@ -167,6 +167,7 @@ impl Iods {
             asked: watch::channel(0).0,
             refused: watch::channel(None).0,
             namespace,
+            kinds,
             cluster,
             counters,
             state: Mutex::new(state),
@@ -283,24 +284,19 @@ impl Iods {
         state.members.get(number).map(|m| m.registered.clone())
     }
 
-    /// Chooses the iods of a new file; `Delay` while too few iods are up.
-    pub(crate) fn choose(&self, policy: &Policy) -> Result<Record, Status> {
-        let numbers = {
-            let state = self.state();
-            let up = state.members.values().filter(|m| m.link.as_ref().is_some_and(|l| !l.is_closed()));
-            let up: Vec<_> = up.map(|m| (m.registered.number, m.stats.free)).collect();
-            let roomy: Vec<u16> = up.iter().filter(|(_, free)| *free >= LOW_SPACE).map(|(n, _)| *n).collect();
-            if roomy.is_empty() { up.into_iter().map(|(n, _)| n).collect() } else { roomy }
-        };
-        // A file with two copies does not begin with one.
-        if numbers.len() < (policy.mirrors as usize).max(1) {
-            return Err(Status::Delay);
-        }
-        let (count, first) = ((policy.stripe_count as usize, policy.mirrors), self.first.fetch_add(1, Relaxed));
-        Record::rotated(policy.distribution, policy.stripe_unit, &numbers, count, first).map_err(|e| {
-            tracing::error!("no layout can be made: {e}");
-            Status::ServerFault
-        })
+    /// Returns the numbers of the iods that new files may use: those that are up, without those that are almost full
+    /// while others are not.
+    pub(crate) fn for_new_files(&self) -> Vec<u16> {
+        let state = self.state();
+        let up = state.members.values().filter(|m| m.link.as_ref().is_some_and(|l| !l.is_closed()));
+        let up: Vec<_> = up.map(|m| (m.registered.number, m.stats.free)).collect();
+        let roomy: Vec<u16> = up.iter().filter(|(_, free)| *free >= LOW_SPACE).map(|(n, _)| *n).collect();
+        if roomy.is_empty() { up.into_iter().map(|(n, _)| n).collect() } else { roomy }
+    }
+
+    /// Returns a number that rises with every call, so that each new file begins on another iod.
+    pub(crate) fn next_first(&self) -> u64 {
+        self.first.fetch_add(1, Relaxed)
     }
 
     /// Returns the capacity of all disks of the iods and their free bytes; disks that several iods share count once.

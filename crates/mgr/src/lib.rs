@@ -3,6 +3,10 @@
 //!
 //! [`format()`] makes a file system, [`Mgr::start`] serves it.
 
+// The cluster of the integration tests names this crate from outside.
+#[cfg(test)]
+extern crate self as mgr;
+
 mod backchannel;
 mod background;
 mod backup;
@@ -25,6 +29,7 @@ mod grants;
 mod handle;
 mod intents;
 mod iods;
+mod kinds;
 mod local_socket_hint;
 mod locks;
 #[cfg(test)]

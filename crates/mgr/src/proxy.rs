@@ -17,17 +17,20 @@ mod truncate;
 mod write;
 
 use crate::iods::{Iods, Link};
+use crate::kinds::{Known, Stored};
 use futures_util::future;
 pub(crate) use heal::{Suspect, remember};
-use layout::Distribution;
-use layout::kinds::native::{KIND, Record};
+use layout::kinds::native::Record;
 use layout::list_io::{RequestLimits, plan};
+use layout::{BadGeometry, Distribution};
+pub(crate) use rebuild::Rebuilt;
+pub(crate) use size::End;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
-use types::{ByteRange, FileId, Generation, Status};
+use types::{ByteRange, Status};
 use wire::native::{Capability, Procedure, Rights};
-use write::Written;
+pub(crate) use write::Written;
 use xdr::{Segments, Xdr};
 
 /// How often a request is repeated after newer fences.
@@ -37,16 +40,9 @@ const OVERTAKEN_MAX: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Objects<'a> {
     iods: &'a Iods,
-    pub(crate) file: FileId,
-    generation: Generation,
+    pub(crate) known: Known,
     pub(crate) record: Record,
     pub(crate) distribution: Distribution,
-    /// Size of the file.
-    size: u64,
-    /// Up to this offset every byte of the file was written and is on the disk of an iod ([`meta::FileInfo::whole`]).
-    pub(crate) whole: u64,
-    /// One past the last byte that is known to be on the disk of an iod ([`meta::FileInfo::written`]).
-    written: u64,
     /// See [`Objects::is_damaged`].
     damaged: AtomicBool,
     /// See [`Objects::suspects`].
@@ -54,29 +50,11 @@ pub(crate) struct Objects<'a> {
 }
 
 impl<'a> Objects<'a> {
-    /// Returns the objects that a layout record of the namespace names; `Corrupt` if the record is invalid.
-    pub(crate) fn new(
-        iods: &'a Iods,
-        file: FileId,
-        generation: Generation,
-        layout: &meta::Layout,
-    ) -> Result<Self, Status> {
-        let damaged = |why: &dyn std::fmt::Display| {
-            tracing::error!(file = file.0, "the layout record of a file cannot be used: {why}");
-            Status::Corrupt
-        };
-        if layout.kind != KIND {
-            return Err(damaged(&format_args!("kind {} is not known", layout.kind)));
-        }
-        let record = Record::from_bytes(&layout.body).map_err(|e| damaged(&e))?;
-        let distribution = record.distribution().map_err(|e| damaged(&e))?;
+    /// Returns the objects that a record names.
+    pub(crate) fn new(iods: &'a Iods, known: Known, record: Record) -> Result<Self, BadGeometry> {
+        let distribution = record.distribution()?;
         let (damaged, suspects) = (AtomicBool::new(false), Mutex::default());
-        Ok(Objects { iods, file, generation, record, distribution, size: 0, whole: 0, written: 0, damaged, suspects })
-    }
-
-    /// Returns the same objects, with how much of the file is known to be on disk ([`meta::FileInfo`]).
-    pub(crate) fn knowing(self, size: u64, whole: u64, written: u64) -> Self {
-        Objects { size, whole, written, ..self }
+        Ok(Objects { iods, known, record, distribution, damaged, suspects })
     }
 
     /// Returns whether a request met a copy that has lost or damaged bytes.
@@ -91,43 +69,10 @@ impl<'a> Objects<'a> {
     /// Returns the smallest length of an object that has lost no bytes.
     pub(crate) fn least(&self, index: usize) -> u64 {
         let column = self.column(index);
-        let whole = self.distribution.object_size(self.whole, column);
-        let Some(last) = self.written.checked_sub(1) else { return whole };
+        let whole = self.distribution.object_size(self.known.whole, column);
+        let Some(last) = self.known.written.checked_sub(1) else { return whole };
         let place = self.distribution.place(last);
         if place.index == column { whole.max(place.offset + 1) } else { whole }
-    }
-
-    /// Returns the smallest length of a copy of a file that no client writes, if the longest copy has `longest` bytes:
-    /// the same length, up to the file's size. No client knows bytes that only one copy has to be durable, but a reader
-    /// may see them.
-    pub(crate) fn least_of_copies(&self, index: usize, longest: u64) -> u64 {
-        let reaches = self.distribution.object_size(self.size, self.column(index));
-        self.least(index).max(longest.min(reaches))
-    }
-
-    /// Returns the number of the iod that holds object `index`.
-    pub(crate) fn iod(&self, index: usize) -> u16 {
-        self.record.iods[index]
-    }
-
-    /// Returns the index of the object that an iod holds.
-    pub(crate) fn index_on(&self, iod: u16) -> Option<usize> {
-        self.record.iods.iter().position(|number| *number == iod)
-    }
-
-    /// Returns the number of objects: those of the first copy, then those of the next.
-    pub(crate) fn count(&self) -> usize {
-        self.record.iods.len()
-    }
-
-    /// Returns the position of object `index` within its copy: the distribution knows no copies.
-    pub(crate) fn column(&self, index: usize) -> usize {
-        index % self.distribution.count()
-    }
-
-    /// Returns the objects with the same content as object `index` of the first copy, including that object.
-    pub(crate) fn copies(&self, index: usize) -> impl Iterator<Item = usize> + use<> {
-        (index..self.count()).step_by(self.distribution.count())
     }
 
     /// Returns the link to the iod that holds object `index`; `Delay` while the iod is down.
@@ -160,7 +105,7 @@ impl<'a> Objects<'a> {
 
     /// Returns the mgr's capability for the object on this iod.
     fn capability(&self, link: &Link, rights: Rights) -> Capability {
-        link.capability(self.file, self.generation, rights)
+        link.capability(self.known.file, self.known.generation, rights)
     }
 
     /// Calls a procedure that changes no bytes of an object.
@@ -176,13 +121,13 @@ impl<'a> Objects<'a> {
         rights: Rights,
         arguments: impl Fn(Capability) -> A,
     ) -> Result<R, Status> {
-        let mut generation = self.generation;
+        let mut generation = self.known.generation;
         for _ in 0..OVERTAKEN_MAX {
-            match link.attempt(procedure, &arguments(link.capability(self.file, generation, rights))).await {
+            match link.attempt(procedure, &arguments(link.capability(self.known.file, generation, rights))).await {
                 Err(Status::Fenced) => {}
                 other => return other,
             }
-            let newer = self.iods.generation(self.file)?;
+            let newer = self.iods.generation(self.known.file)?;
             if newer <= generation {
                 break;
             }

@@ -16,6 +16,7 @@ use crate::gateway::Gateway;
 use crate::gathered_writes::GatheredWrites;
 use crate::intents::Intents;
 use crate::iods::{self, Iods, Keeping};
+use crate::kinds::{Kinds, Lifetimes};
 use crate::local_socket_hint::{self, LocalSocket};
 use crate::rights::Rights;
 use crate::volume::{Volume, gathering};
@@ -83,7 +84,7 @@ impl Mgr {
         // No other process uses the directory while the store is open.
         let local_socket = local_socket_hint::listen(&config.dir, u64::from_be_bytes(random()?)).await;
         let boot = store::boot().unwrap_or(u64::from_be_bytes(random()?));
-        Self::start_near(&config, cluster, (namespace, boot), listeners, local_socket).await
+        Self::start_near(&config, cluster, (namespace, boot), Kinds::default(), listeners, local_socket).await
     }
 
     /// As [`Self::start`], on the store of `cluster` that the caller has opened: the paths of `config` are not used.
@@ -96,13 +97,23 @@ impl Mgr {
         boot: u64,
     ) -> Result<Running, Error> {
         let listeners = bind(&config.check()?.listen).await?;
-        Self::start_near(config, cluster, (namespace, boot), listeners, Default::default()).await
+        Self::start_near(config, cluster, (namespace, boot), Kinds::default(), listeners, Default::default()).await
+    }
+
+    /// As [`Self::start`], with other kinds of files.
+    #[cfg(test)]
+    pub(crate) async fn start_with(config: &Config, kinds: Kinds) -> Result<Running, Error> {
+        let listeners = bind(&config.check()?.listen).await?;
+        let cluster = ClusterFile::load(&config.cluster_file)?;
+        let namespace = store::open(&config.dir, &cluster, &config.cluster_file).await?;
+        Self::start_near(config, cluster, (namespace, 1), kinds, listeners, Default::default()).await
     }
 
     async fn start_near(
         config: &Config,
         cluster: ClusterFile,
         (namespace, boot): (Arc<Namespace<Embedded>>, u64),
+        kinds: Kinds,
         mut listeners: Vec<Listener>,
         (local_socket, nearby): (LocalSocket, Option<Listener>),
     ) -> Result<Running, Error> {
@@ -111,13 +122,16 @@ impl Mgr {
         let network = net::Counters::default();
         let fsid = cluster.fsid;
         let rights = earlier_rights(&namespace).map_err(Error::Metadata)?;
-        let (epoch, iods, keeping) = keep_iods(config, &checked, cluster, &namespace, nonce, &network).await?;
+        let kinds = Arc::new(kinds);
+        let store = (&namespace, &kinds);
+        let (epoch, iods, keeping) = keep_iods(config, &checked, cluster, store, nonce, &network).await?;
         let exports = start_exports(checked.exports, &namespace, &iods, epoch).await.map_err(Error::Metadata)?;
         let volume = Arc::new(Volume {
             namespace: namespace.clone(),
             boot,
             kept_below: store::kept_below(&namespace).map_err(Error::Metadata)?,
             iods,
+            kinds,
             clients: Clients::load(namespace.clone()).map_err(Error::Metadata)?,
             grants: Default::default(),
             notes: Intents::load(namespace.clone()).map_err(Error::Metadata)?,
@@ -130,8 +144,7 @@ impl Mgr {
             counters: Default::default(),
             policy: checked.policy,
             lease_secs: checked.lease_secs,
-            capability_secs: checked.capability_secs,
-            data_handle_secs: checked.data_handle_secs,
+            lifetimes: Lifetimes { capability: checked.capability_secs, data_handle: checked.data_handle_secs },
             rights,
             queue: Default::default(),
             begun: tokio::time::Instant::now(),
@@ -207,7 +220,7 @@ async fn keep_iods(
     config: &Config,
     checked: &Checked,
     cluster: ClusterFile,
-    namespace: &Arc<Namespace<Embedded>>,
+    (namespace, kinds): (&Arc<Namespace<Embedded>>, &Arc<Kinds>),
     nonce: u64,
     network: &net::Counters,
 ) -> Result<(u32, Arc<Iods>, Keeping), Error> {
@@ -216,8 +229,8 @@ async fn keep_iods(
     let patience = Duration::from_secs(checked.iod_wait_secs.into());
     let load = |epoch| {
         let (cluster, addresses) = (cluster.clone(), checked.iods.clone());
-        let iods =
-            Iods::load(namespace.clone(), cluster, addresses, (identity, epoch), nonce, patience, network.clone());
+        let store = (namespace.clone(), kinds.clone());
+        let iods = Iods::load(store, cluster, addresses, (identity, epoch), nonce, patience, network.clone());
         iods.map_err(Error::Metadata)
     };
     if config.recover_old_store {

@@ -42,10 +42,12 @@ pub(crate) fn placement(gateway: &Gateway, file: FileId) -> Status {
     let objects = volume.namespace.info(file).and_then(|info| volume.objects(&info));
     let Ok(Some(objects)) = objects else { return Status::default() };
     let mut whole = Group::new("placement");
-    let columns = objects.distribution.count().max(1);
-    whole.text("distribution", objects.distribution.id().name());
-    whole.number("stripe_unit", objects.distribution.stripe_unit());
-    whole.number("copies", (objects.count() / columns) as u64);
+    let columns = objects.width();
+    if let Some(stripes) = objects.stripes() {
+        whole.text("distribution", stripes.distribution.name());
+        whole.number("stripe_unit", stripes.unit);
+    }
+    whole.number("copies", objects.mirrors() as u64);
     whole.number("object", file.0);
     let reports = volume.iods.report();
     let object = |index: usize| {

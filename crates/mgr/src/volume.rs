@@ -20,14 +20,13 @@ use crate::gathered_writes::GatheredWrites;
 use crate::grants::Grants;
 use crate::intents::Intents;
 use crate::iods::Iods;
+use crate::kinds::{Kinds, Known, Lifetimes, Opened};
 use crate::locks::FileLocks;
-use crate::proxy::Objects;
 use crate::queue::Queue;
 use crate::rights::Rights;
 use crate::space::Space;
 use damaged::Damaged;
 pub(crate) use damaged::Suspects;
-use layout::kinds::native::KIND;
 use layout::{Later, Origin, Policy, Settings};
 use lost::NativeClients;
 use meta::{Embedded, FileInfo, Layout, Namespace};
@@ -49,6 +48,7 @@ pub(crate) struct Volume {
     /// Objects without files are kept below this number: an older copy of the store may not know their files.
     pub(crate) kept_below: FileId,
     pub(crate) iods: Arc<Iods>,
+    pub(crate) kinds: Arc<Kinds>,
     pub(crate) clients: Clients,
     pub(crate) grants: Grants,
     pub(crate) notes: Intents,
@@ -66,8 +66,8 @@ pub(crate) struct Volume {
     /// The layout policy of files whose directory and export set none.
     pub(crate) policy: Policy,
     pub(crate) lease_secs: u32,
-    pub(crate) capability_secs: u32,
-    pub(crate) data_handle_secs: u32,
+    /// How long rights on the direct path last.
+    pub(crate) lifetimes: Lifetimes,
     /// The rights on the direct path that may still be valid.
     pub(crate) rights: Rights,
     /// How long requests wait before the mgr executes them.
@@ -110,8 +110,7 @@ impl Volume {
     }
 
     fn choose(&self, policy: &Policy) -> Result<Layout, Status> {
-        let record = self.iods.choose(policy)?;
-        Ok(Layout { kind: KIND, body: record.to_bytes() })
+        self.kinds.make(&self.iods, policy)
     }
 
     /// Returns the state of a regular file; `IsDir`, `Symlink` or `WrongType` for other inodes.
@@ -126,18 +125,20 @@ impl Volume {
     }
 
     /// Returns the objects of a file; `None` while its bytes are with its metadata.
-    pub(crate) fn objects(&self, info: &FileInfo) -> Result<Option<Objects<'_>>, Status> {
-        let objects = |layout| {
-            Objects::new(&self.iods, info.attrs.id, info.generation, layout)
-                .map(|objects| objects.knowing(info.attrs.size, info.whole, info.written))
-        };
-        info.layout.as_ref().filter(|layout| layout.is_final()).map(objects).transpose()
+    pub(crate) fn objects(&self, info: &FileInfo) -> Result<Option<Opened<'_>>, Status> {
+        self.stored(info.into(), info.layout.as_ref())
+    }
+
+    /// As [`Self::objects`], for a file that is `known` and has this layout.
+    pub(crate) fn stored(&self, known: Known, layout: Option<&Layout>) -> Result<Option<Opened<'_>>, Status> {
+        let layout = layout.filter(|layout| layout.is_final());
+        layout.map(|layout| self.kinds.open(&self.iods, known, layout)).transpose()
     }
 
     /// Returns the objects that a file has or will have, if they are decided.
-    pub(crate) fn objects_to_be(&self, info: &FileInfo) -> Result<Option<Objects<'_>>, Status> {
-        let objects = |layout| Objects::new(&self.iods, info.attrs.id, info.generation, &layout);
-        self.decided(info)?.map(objects).transpose()
+    pub(crate) fn objects_to_be(&self, info: &FileInfo) -> Result<Option<Opened<'_>>, Status> {
+        let known = Known::nothing(info.attrs.id, info.generation);
+        self.decided(info)?.map(|layout| self.kinds.open(&self.iods, known, &layout)).transpose()
     }
 
     /// Returns whether the bytes of a file are in its objects, and not with its metadata.
@@ -146,7 +147,7 @@ impl Volume {
     }
 
     /// Returns the objects of a file for use; moves inline bytes to them first.
-    pub(crate) async fn objects_now(&self, now: Timestamp, info: &FileInfo) -> Result<Objects<'_>, Status> {
+    pub(crate) async fn objects_now(&self, now: Timestamp, info: &FileInfo) -> Result<Opened<'_>, Status> {
         if let Some(objects) = self.objects(info)? {
             return Ok(objects);
         }

@@ -206,9 +206,9 @@ impl<D: DataServer> FileSystem for DataOnly<D> {
         &self,
         _: &Ctx,
         _: FileId,
+        _: (u32, Bytes),
         _: Option<u64>,
         _: Option<Timestamp>,
-        _: Bytes,
     ) -> Result<Option<u64>> {
         Err(REFUSED)
     }

@@ -304,8 +304,13 @@ pub struct LayoutOut {
 /// Why a client no longer holds a layout.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LayoutGone {
-    /// The client returned it, with this body (`lrf_body`).
-    Returned(Bytes),
+    /// The client returned it.
+    Returned {
+        /// The layout type (`layouttype4`).
+        kind: u32,
+        /// The body (`lrf_body`).
+        body: Bytes,
+    },
     /// The layout ended with the client's last CLOSE, or with the client's lease while no other client wanted the file.
     Forgotten,
     /// The server revoked the layout: data servers must refuse I/O that still uses it (fencing).
@@ -579,15 +584,15 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Returns the address of a device, the body of `device_addr4` for this layout type; `NoEnt` if unknown.
     fn device_info(&self, ctx: &Ctx, device: [u8; 16], kind: u32) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Applies what a client wrote through its layout: the offset of the last byte written, the time if given, and the
-    /// layout type's own body. Never shrinks the file. Returns the new size if it changed.
+    /// Applies what a client wrote through its layout: the layout type with its own body, the offset of the last byte
+    /// written, and the time if given. Never shrinks the file. Returns the new size if it changed.
     fn layout_commit(
         &self,
         ctx: &Ctx,
         file: FileId,
+        body: (u32, Bytes),
         last_byte: Option<u64>,
         mtime: Option<Timestamp>,
-        body: Bytes,
     ) -> impl Future<Output = Result<Option<u64>>> + Send;
 
     /// Reports that a client no longer holds a layout of this range and mode. `client` may differ from `ctx.client`, as

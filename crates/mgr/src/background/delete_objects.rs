@@ -3,7 +3,7 @@
 
 use crate::clock::now;
 use crate::counters::add;
-use crate::proxy::Objects;
+use crate::kinds::Known;
 use crate::volume::Volume;
 use futures_util::{StreamExt, stream};
 use meta::Doomed;
@@ -63,7 +63,8 @@ async fn walk(volume: &Volume) -> Result<bool, Status> {
 
 /// Deletes the objects of one file; returns the file if all are deleted.
 async fn end(volume: &Volume, doomed: Doomed) -> Option<FileId> {
-    let objects = Objects::new(&volume.iods, doomed.id, doomed.generation, &doomed.layout);
+    let known = Known::nothing(doomed.id, doomed.generation);
+    let objects = volume.kinds.open(&volume.iods, known, &doomed.layout);
     let removed = match objects {
         Ok(objects) => objects.remove().await,
         Err(e) => Err(e),

@@ -7,7 +7,6 @@ use crate::clock::now;
 use crate::fs::NfsServer;
 use crate::volume::Volume;
 use futures_util::{StreamExt, stream};
-use layout::kinds::native;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +30,8 @@ pub(crate) async fn recall(server: Arc<NfsServer>) {
             continue;
         }
         let mut held = server.inspect(|state| state.files_with_layouts());
-        held.retain(|(file, kind)| *kind != native::KIND && leads_to(&volume, *file, &new));
+        let is_recalled = |kind| volume.kinds.layout_type(kind).is_ok_and(|layout| layout.is_recalled_when_lost());
+        held.retain(|(file, kind)| is_recalled(*kind) && leads_to(&volume, *file, &new));
         tracing::info!(iods = ?new, layouts = held.len(), "recalling layouts that lead to lost iods");
         let recalls = stream::iter(held).map(|(file, kind)| server.recall_kind(file, kind, now()));
         recalls.buffer_unordered(AT_ONCE).collect::<()>().await;
@@ -42,5 +42,5 @@ pub(crate) async fn recall(server: Arc<NfsServer>) {
 fn leads_to(volume: &Volume, file: FileId, iods: &BTreeSet<u16>) -> bool {
     let Ok(info) = volume.namespace.info(file) else { return false };
     let objects = volume.objects(&info);
-    objects.is_ok_and(|objects| objects.is_some_and(|o| o.record.iods.iter().any(|number| iods.contains(number))))
+    objects.is_ok_and(|objects| objects.is_some_and(|o| o.iods().iter().any(|number| iods.contains(number))))
 }

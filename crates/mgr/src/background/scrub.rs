@@ -6,11 +6,11 @@ mod job;
 use crate::clock::now;
 use crate::iods::Link;
 use crate::iods::objects;
+use crate::kinds::Opened;
 use crate::paths;
-use crate::proxy::{Objects, Suspect};
+use crate::proxy::Suspect;
 use crate::volume::Volume;
 use job::{Found, Job};
-use layout::kinds::native::{KIND, Record};
 use meta::{Embedded, Namespace};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -179,18 +179,19 @@ async fn locate(volume: &Volume, found: &[Found]) -> Result<Vec<ScrubFinding>, S
 /// Returns the ranges of the file that lie in `range` of an object on an iod, at most one more than an answer holds.
 /// Returns none if the file does not exist. If the object as a whole is damaged, the range is all of it.
 fn ranges(volume: &Volume, iod: u16, object: FileId, range: ByteRange) -> Vec<(u64, u64)> {
-    let Ok(info) = volume.namespace.info(object) else { return Vec::new() };
-    let Some(layout) = info.layout.filter(|layout| layout.kind == KIND) else { return Vec::new() };
-    let Ok(record) = Record::from_bytes(&layout.body) else { return Vec::new() };
-    let (Ok(distribution), Some(index)) = (record.distribution(), record.iods.iter().position(|n| *n == iod)) else {
-        return Vec::new();
-    };
-    // The distribution knows no copies.
-    let index = index % distribution.count();
-    let whole = ByteRange { offset: 0, len: distribution.object_size(info.attrs.size, index) };
+    let Some(file) = stored(volume, object) else { return Vec::new() };
+    let Some(index) = file.index_on(iod) else { return Vec::new() };
+    let column = file.column(index);
+    let whole = ByteRange { offset: 0, len: file.object_size(file.known().size, column) };
     let range = if range.len == 0 { whole } else { range };
-    let ranges = distribution.file_ranges(index, range).take(SCRUB_RANGES_MAX + 1);
+    let ranges = file.file_ranges(column, range).take(SCRUB_RANGES_MAX + 1);
     ranges.map(|range| (range.offset, range.end())).collect()
+}
+
+/// Returns a file with objects; `None` if it does not exist, or cannot be opened.
+fn stored(volume: &Volume, file: FileId) -> Option<Opened<'_>> {
+    let info = volume.namespace.info(file).ok()?;
+    volume.objects(&info).ok()?
 }
 
 /// Runs scrubs, for ever.
@@ -246,13 +247,7 @@ async fn work(volume: &Volume, serial: u64) {
 
 /// Schedules the repair of damage on an iod, if the file has another copy.
 fn heal(volume: &Volume, iod: u16, file: FileId, range: ByteRange) {
-    let Ok(info) = volume.namespace.info(file) else { return };
-    let layout = info.layout.as_ref().filter(|layout| layout.is_final());
-    let objects = layout.map(|layout| Objects::new(&volume.iods, file, info.generation, layout));
-    let Some(Ok(objects)) = objects.filter(|objects| objects.as_ref().is_ok_and(|objects| objects.record.mirrors > 1))
-    else {
-        return;
-    };
+    let Some(objects) = stored(volume, file).filter(|objects| objects.mirrors() > 1) else { return };
     if let Some(index) = objects.index_on(iod) {
         volume.damaged.found(file, &[Suspect { index, range }]);
     }

@@ -8,9 +8,8 @@
 use super::finding::Kind;
 use super::run::{Check, Checked};
 use crate::iods::Asked;
-use crate::proxy::Objects;
+use crate::kinds::{Stored, Unusable};
 use futures_util::{StreamExt, stream};
-use layout::kinds::native::KIND;
 use meta::FileState;
 use std::fmt;
 use types::{ByteRange, FileId, IodId, Status};
@@ -105,18 +104,16 @@ impl Check {
                 }
             };
         };
-        if layout.kind != KIND {
-            return found(
-                Kind::LayoutDamaged,
-                None,
-                format!("its layout is of kind {}, which is not known", layout.kind),
-            );
-        }
-        let objects = match Objects::new(&self.volume.iods, file.id, file.generation, layout) {
+        let objects = match self.volume.kinds.try_open(&self.volume.iods, file.into(), layout) {
             Ok(objects) => objects,
-            Err(_) => return found(Kind::LayoutDamaged, None, "its layout cannot be read".to_owned()),
+            Err(Unusable::Unknown(kind)) => {
+                return found(Kind::LayoutDamaged, None, format!("its layout is of kind {kind}, which is not known"));
+            }
+            Err(Unusable::Damaged(_)) => {
+                return found(Kind::LayoutDamaged, None, "its layout cannot be read".to_owned());
+            }
         };
-        for number in &objects.record.iods {
+        for number in objects.iods() {
             if self.volume.iods.registered(*number).is_err() {
                 return found(
                     Kind::LayoutUnknownIod,
@@ -125,8 +122,7 @@ impl Check {
                 );
             }
         }
-        let objects = objects.knowing(file.size, file.whole, file.written);
-        for column in 0..objects.distribution.count() {
+        for column in 0..objects.width() {
             let mut answers = Vec::new();
             for index in objects.copies(column) {
                 answers.push((index, objects.ask_size(index).await));
@@ -139,7 +135,7 @@ impl Check {
                 _ => objects.least(column),
             };
             for (index, answer) in answers.into_iter().filter(|_| least > 0) {
-                let look = self.judge(file, &objects, (index, least), answer)?;
+                let look = self.judge(file, &*objects, (index, least), answer)?;
                 if !matches!(look, Look::Fine) {
                     return Ok(look);
                 }
@@ -152,15 +148,15 @@ impl Check {
     fn judge(
         &self,
         file: &FileState,
-        objects: &Objects<'_>,
+        objects: &dyn Stored,
         (index, least): (usize, u64),
         answer: Result<SizeReply, Asked>,
     ) -> Result<Look, Status> {
         let number = objects.iod(index);
         let iod = self.volume.iods.registered(number)?.id;
         let there = |kind: Kind, has: u64, text: &str| {
-            let lost = Lost::of(objects, index, ByteRange { offset: has, len: least - has }, file.size);
-            let kind = if objects.record.mirrors > 1 { kind.of_a_copy() } else { kind };
+            let lost = Lost::of(objects, index, ByteRange { offset: has, len: least - has });
+            let kind = if objects.mirrors() > 1 { kind.of_a_copy() } else { kind };
             let finding = kind.found(Some(file.id), Some(iod), format!("{text}: {lost}"));
             Look::Found(Finding { range: lost.range(), ..finding })
         };
@@ -192,10 +188,10 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    pub(super) fn of(objects: &Objects<'_>, index: usize, part: ByteRange, size: u64) -> Self {
+    pub(super) fn of(objects: &dyn Stored, index: usize, part: ByteRange) -> Self {
         let mut lost = Lost { first: Vec::new(), bytes: part.len, end: 0 };
-        for range in objects.distribution.file_ranges(objects.column(index), part) {
-            lost.end = range.end().min(size);
+        for range in objects.file_ranges(objects.column(index), part) {
+            lost.end = range.end().min(objects.known().size);
             if lost.first.len() < RANGES_TOLD {
                 lost.first.push(range);
             }

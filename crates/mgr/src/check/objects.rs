@@ -7,7 +7,7 @@ use crate::background::collect_orphans;
 use crate::clock::now;
 use crate::iods::objects;
 use crate::iods::{Link, Registered};
-use crate::proxy::Objects;
+use crate::kinds::Known;
 use meta::schema::Intent;
 use meta::{FileState, Layout};
 use types::{FileId, FileKind, Status};
@@ -170,7 +170,8 @@ impl Check {
         let layout = file.layout.as_ref().filter(|layout| !layout.is_inline());
         let objects = layout.and_then(Layout::decided).map(|layout| {
             let layout = layout.map_err(|_| Status::Corrupt)?;
-            Objects::new(&self.volume.iods, file.id, file.generation, &layout)
+            let known = Known::nothing(file.id, file.generation);
+            self.volume.kinds.open(&self.volume.iods, known, &layout)
         });
         let Some(Ok(objects)) = objects else {
             // The check of files reports a layout that cannot be read.
@@ -179,7 +180,7 @@ impl Check {
                 None => Wrong::Is(Kind::ObjectForeign, "its file lies on no iod".to_owned()),
             });
         };
-        let Some(index) = objects.record.iods.iter().position(|number| *number == iod.number) else {
+        let Some(index) = objects.index_on(iod.number) else {
             return Ok(Wrong::Is(Kind::ObjectForeign, "its file does not lie on this iod".to_owned()));
         };
         let (has, wants) = (entry.generation, file.generation);
@@ -192,7 +193,7 @@ impl Check {
             let text = format!("its object has generation {}, the file {}: taken away layouts work", has.0, wants.0);
             return Ok(Wrong::Is(Kind::GenerationOlder, text));
         }
-        let most = objects.distribution.object_size(file.size, objects.column(index));
+        let most = objects.object_size(file.size, objects.column(index));
         if entry.size > most && !self.unsettled(file.id)? {
             let text =
                 format!("its object has {} bytes, but a file of {} bytes has {most} there", entry.size, file.size);

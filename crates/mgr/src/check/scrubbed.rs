@@ -3,7 +3,8 @@
 
 use super::finding::Kind;
 use super::run::{Check, Checked};
-use crate::proxy::{Objects, Suspect};
+use crate::kinds::Stored;
+use crate::proxy::Suspect;
 use std::collections::BTreeMap;
 use types::{ByteRange, FileId, Status};
 use wire::admin::Finding;
@@ -49,25 +50,24 @@ impl Check {
     /// Returns the damage that still exists.
     async fn still_damaged(&self, file: FileId, damage: &Damage) -> Result<Vec<(Suspect, Finding)>, Status> {
         let info = self.volume.namespace.info(file)?;
-        let Some(layout) = info.layout.as_ref().filter(|layout| layout.is_final()) else { return Ok(Vec::new()) };
-        let Ok(objects) = Objects::new(&self.volume.iods, file, info.generation, layout) else { return Ok(Vec::new()) };
+        let Ok(Some(objects)) = self.volume.objects(&info) else { return Ok(Vec::new()) };
         let mut found = Vec::new();
         for (iod, range) in damage {
             let Some(index) = objects.index_on(*iod) else { continue };
             let suspect = Suspect { index, range: *range };
             if objects.is_damaged_in(suspect).await? {
-                found.push((suspect, self.damaged(&objects, suspect, info.attrs.size)?));
+                found.push((suspect, self.damaged(&*objects, suspect)?));
             }
         }
         Ok(found)
     }
 
-    fn damaged(&self, objects: &Objects<'_>, suspect: Suspect, size: u64) -> Result<Finding, Status> {
-        let kind = if objects.record.mirrors > 1 { Kind::CopyDamaged } else { Kind::BytesDamaged };
+    fn damaged(&self, objects: &dyn Stored, suspect: Suspect) -> Result<Finding, Status> {
+        let kind = if objects.mirrors() > 1 { Kind::CopyDamaged } else { Kind::BytesDamaged };
         let iod = self.volume.iods.registered(objects.iod(suspect.index))?.id;
-        let lost = super::files::Lost::of(objects, suspect.index, suspect.range, size);
+        let lost = super::files::Lost::of(objects, suspect.index, suspect.range);
         let text = format!("its iod cannot read them, or they are not what was written: {lost}");
-        let finding = kind.found(Some(objects.file), Some(iod), text);
+        let finding = kind.found(Some(objects.known().file), Some(iod), text);
         Ok(Finding { range: lost.range(), ..finding })
     }
 }

@@ -5,7 +5,7 @@ use super::claiming::Unclaimed;
 use super::link::Link;
 use super::{Iods, Member, Registered, Standing, register};
 use futures_util::{StreamExt, stream};
-use layout::kinds::native::{BOOT_ID_MAX, KIND, Local, Record, SOCKET_PATH_MAX};
+use layout::kinds::native::{BOOT_ID_MAX, Local, SOCKET_PATH_MAX};
 use meta::schema::Intent;
 use net::Address;
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{FileId, Status};
 use wire::native::{FenceArgs, Nothing, Procedure, Rights, StatsReply};
-use xdr::Xdr;
 
 /// Pause after the first failure; each further failure doubles it.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -151,8 +150,7 @@ async fn fence_one(iods: &Iods, number: u16, link: &Link, file: FileId) -> Resul
         Err(Status::Stale) => return Ok(()),
         info => info?,
     };
-    let record = info.layout.filter(|layout| layout.kind == KIND).map(|layout| Record::from_bytes(&layout.body));
-    if !record.is_some_and(|record| record.is_ok_and(|record| record.iods.contains(&number))) {
+    if !info.layout.is_some_and(|layout| iods.kinds.names(&layout, number)) {
         return Ok(());
     }
     let cap = link.capability(file, info.generation, Rights::ADMIN);

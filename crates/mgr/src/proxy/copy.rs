@@ -2,13 +2,13 @@
 
 use super::{Objects, Written};
 use crate::iods::Link;
+use crate::kinds::Stored;
 use futures_util::future;
-use layout::Distribution;
+use layout::{Distribution, Place};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use types::limits::EXTENTS_MAX;
 use types::{ByteRange, Status};
-use wire::native::{PULL_MAX, PullArgs, PullExtent, PullReply, Rights};
+use wire::native::{PULL_MAX, PullArgs, PullExtent, PullReply, PullSource, Rights};
 
 /// Largest number of bytes of one copy.
 const COPIED_MAX: u64 = 32 << 20;
@@ -27,20 +27,20 @@ struct Job {
 
 impl Objects<'_> {
     /// Returns how much of a range is copied from `source` by one call.
-    pub(crate) fn copied_at_once(&self, source: &Objects<'_>, len: u64) -> u64 {
-        let unit = self.distribution.stripe_unit().min(source.distribution.stripe_unit());
-        len.min(COPIED_MAX).min(UNITS_MAX * unit)
+    pub(crate) fn copied_at_once(&self, source: &dyn Stored, len: u64) -> u64 {
+        let unit = self.distribution.stripe_unit().min(source.unit());
+        len.min(COPIED_MAX).min(UNITS_MAX.saturating_mul(unit))
     }
 
     /// Asks the iods to copy a range of another file to `target`, in all copies, as unstable writes. Returns `None`
     /// when one of them cannot for now. Then, and after a failure, any part may be written already.
     pub(crate) async fn copy(
         &self,
-        source: &Objects<'_>,
+        source: &dyn Stored,
         range: ByteRange,
         target: u64,
     ) -> Result<Option<Written>, Status> {
-        let jobs = jobs((&source.distribution, range), (&self.distribution, target));
+        let jobs = jobs((|offset| source.place(offset), range), (&self.distribution, target));
         let each = jobs.iter().flat_map(|job| self.copies(job.to).map(move |index| (job, index)));
         let pulls = each.map(|(job, index)| async move {
             let pulled = self.pull(source, job, index).await?;
@@ -51,51 +51,47 @@ impl Objects<'_> {
         Ok(seen.map(|seen| Written { stable: false, verifier: self.iods.verifiers.combine(&seen) }))
     }
 
-    async fn pull(&self, source: &Objects<'_>, job: &Job, index: usize) -> Result<Option<PullReply>, Status> {
-        let (Some(from), Ok(link)) = (source.copy_with(job).await, self.link(index)) else { return Ok(None) };
-        self.pull_from((source, &from), &link, &job.extents, false).await
+    async fn pull(&self, source: &dyn Stored, job: &Job, index: usize) -> Result<Option<PullReply>, Status> {
+        let end = job.extents.iter().map(|extent| extent.from + u64::from(extent.len)).max().unwrap_or(0);
+        let (Some(from), Ok(link)) = (source.to_pull(job.from, end).await, self.link(index)) else { return Ok(None) };
+        self.pull_from(from, &link, &job.extents, false).await
     }
 
-    /// Returns the link to the first copy of an object that is reachable and has the bytes of the job. Returns `None`
-    /// when no copy has them: the caller then reads them through the mgr, and receives the error.
-    async fn copy_with(&self, job: &Job) -> Option<Arc<Link>> {
-        let end = job.extents.iter().map(|extent| extent.from + u64::from(extent.len)).max().unwrap_or(0);
-        for index in self.copies(job.from) {
+    /// Returns the first object of a column that is reachable and has the bytes below `end`. Returns `None` when none
+    /// has them: the caller then reads them through the mgr, and receives the error.
+    pub(crate) async fn to_pull(&self, column: usize, end: u64) -> Option<PullSource> {
+        for index in self.copies(column) {
             let Ok(link) = self.link(index) else { continue };
             if self.reaches(&link, end.min(self.least(index))).await == Ok(true) {
-                return Some(link);
+                return Some(link.to_pull(self.known.file, self.known.generation).await);
             }
         }
         None
     }
 
-    /// Asks the iod behind `link` to copy extents of an object of `source` at `from`. Returns `None` when it cannot for
-    /// now.
+    /// Asks the iod behind `link` to copy extents of an object. Returns `None` when it cannot for now.
     pub(super) async fn pull_from(
         &self,
-        (source, from): (&Objects<'_>, &Link),
+        source: PullSource,
         link: &Link,
         extents: &[PullExtent],
         stable: bool,
     ) -> Result<Option<PullReply>, Status> {
-        let arguments = PullArgs {
-            cap: self.capability(link, Rights::WRITE),
-            stable,
-            source: from.to_pull(source.file, source.generation).await,
-            extents: extents.to_vec(),
-        };
+        let arguments =
+            PullArgs { cap: self.capability(link, Rights::WRITE), stable, source, extents: extents.to_vec() };
         link.pull(&arguments).await
     }
 }
 
 /// Returns which object gets which bytes of which other object, in requests of limited size.
-fn jobs((from, range): (&Distribution, ByteRange), (to, target): (&Distribution, u64)) -> Vec<Job> {
+/// `from` returns the place of a byte of the source.
+fn jobs((from, range): (impl Fn(u64) -> Place, ByteRange), (to, target): (&Distribution, u64)) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
     // The current job between two objects, and its bytes.
     let mut open: BTreeMap<(usize, usize), (usize, u64)> = BTreeMap::new();
     let mut done = 0;
     while done < range.len {
-        let (at, place) = (from.place(range.offset + done), to.place(target + done));
+        let (at, place) = (from(range.offset + done), to.place(target + done));
         // Shorter than a stripe unit, which is shorter than 4 GiB.
         let len = at.run.min(place.run).min(range.len - done).min(PULL_MAX);
         done += len;
@@ -146,7 +142,7 @@ mod tests {
         ) {
             let (from, to) = (distribution(units.0 * 64, counts.0), distribution(units.1 * 64, counts.1));
             let mut copied = vec![None; len as usize];
-            for job in jobs((&from, ByteRange { offset, len }), (&to, target)) {
+            for job in jobs((|at| from.place(at), ByteRange { offset, len }), (&to, target)) {
                 prop_assert!(job.extents.len() <= EXTENTS_MAX);
                 prop_assert!(job.extents.iter().map(|e| u64::from(e.len)).sum::<u64>() <= PULL_MAX);
                 for extent in &job.extents {
@@ -168,12 +164,12 @@ mod tests {
     fn requests_are_not_too_large() {
         let one = distribution(1 << 30, 1);
         let range = ByteRange { offset: 7, len: 10 * PULL_MAX + 5 };
-        let made = jobs((&one, range), (&one, 1));
+        let made = jobs((|at| one.place(at), range), (&one, 1));
         assert_eq!(made.len(), 11);
         assert!(made.iter().all(|job| job.extents.len() == 1));
         // Every other unit of two objects.
         let (from, to) = (distribution(64, 2), distribution(64, 3));
-        let made = jobs((&from, ByteRange { offset: 0, len: 64 * 6 * 3000 }), (&to, 0));
+        let made = jobs((|at| from.place(at), ByteRange { offset: 0, len: 64 * 6 * 3000 }), (&to, 0));
         assert!(made.iter().all(|job| job.extents.len() <= EXTENTS_MAX) && made.len() == 6 * 3);
     }
 }

@@ -2,6 +2,7 @@
 //! from another copy.
 
 use super::Objects;
+use crate::kinds::Stored;
 use layout::list_io::Request;
 use std::sync::PoisonError;
 use types::{ByteRange, Status};

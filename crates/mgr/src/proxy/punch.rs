@@ -1,6 +1,7 @@
 //! DEALLOCATE on the mgr path: a hole in a range of a file.
 
 use super::Objects;
+use crate::kinds::Stored;
 use types::{ByteRange, Status};
 use wire::native::{Nothing, Procedure, PunchArgs, Rights};
 

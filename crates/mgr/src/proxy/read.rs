@@ -3,6 +3,7 @@
 use super::Objects;
 use super::data::{Stretch, assemble};
 use crate::iods::Link;
+use crate::kinds::Stored;
 use futures_util::future;
 use layout::list_io::{Request, RequestLimits, plan};
 use types::{ByteRange, Status};
@@ -64,7 +65,7 @@ impl Objects<'_> {
         let arguments = |cap| ReadArgs { cap, extents: extents.clone() };
         let reply: ReadReply = self.ask(link, Procedure::Read, Rights::READ, arguments).await?;
         let stretches = scatter(request, &reply, link.hello.checksums).map_err(|why| {
-            tracing::error!(iod = %link.hello.iod, file = self.file.0, "answer to READ: {why}");
+            tracing::error!(iod = %link.hello.iod, file = self.known.file.0, "answer to READ: {why}");
             Status::Delay
         })?;
         Ok((reply.head.size, stretches))

@@ -3,6 +3,7 @@
 use super::Objects;
 use super::data::assemble;
 use crate::iods::{Asked, Link};
+use crate::kinds::Stored;
 use layout::list_io::Request;
 use std::sync::Arc;
 use types::limits::PAYLOAD_MAX;
@@ -117,8 +118,9 @@ impl Objects<'_> {
     async fn copy_range(&self, copy: &Copy, best: &Copy, mut range: ByteRange) -> Result<(), Status> {
         while !range.is_empty() {
             let mut len = range.len.min(PULL_MAX);
+            let source = best.link.to_pull(self.known.file, self.known.generation).await;
             let extents = [PullExtent { from: range.offset, to: range.offset, len: len as u32 }];
-            if self.pull_from((self, &best.link), &copy.link, &extents, true).await?.is_none() {
+            if self.pull_from(source, &copy.link, &extents, true).await?.is_none() {
                 // One iod cannot copy from the other.
                 len = len.min(PAYLOAD_MAX as u64);
                 self.carry(best.index, copy.index, ByteRange { offset: range.offset, len }).await?;

@@ -1,6 +1,7 @@
 //! ALLOCATE on the mgr path: space for a range of a file.
 
 use super::Objects;
+use crate::kinds::Stored;
 use types::{ByteRange, Status};
 use wire::native::{Nothing, Procedure, ReserveArgs, Rights};
 

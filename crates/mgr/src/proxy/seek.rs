@@ -13,11 +13,11 @@ impl Objects<'_> {
         // Known written bytes are data, even if an object has lost them: programs that copy only data must read them
         // and get the error.
         let what = match content {
-            Content::Data if offset < self.whole => return Ok(Some(offset)),
+            Content::Data if offset < self.known.whole => return Ok(Some(offset)),
             Content::Data => SeekWhat::Data,
             Content::Hole => SeekWhat::Hole,
         };
-        let offset = if what == SeekWhat::Hole { offset.max(self.whole) } else { offset };
+        let offset = if what == SeekWhat::Hole { offset.max(self.known.whole) } else { offset };
         let seek = |column| self.seek_in(column, offset, what);
         let found = future::try_join_all((0..self.distribution.count()).map(seek)).await?;
         Ok(found.into_iter().flatten().min())

@@ -2,6 +2,7 @@
 
 use super::Objects;
 use crate::iods::Asked;
+use crate::kinds::Stored;
 use futures_util::future;
 use meta::schema::{Holes, Reach};
 use types::{Status, leaves_hole};
@@ -52,7 +53,7 @@ impl Objects<'_> {
     /// Returns how far the object on this iod makes the file reach, and whether it has a hole; 0 if the file has no
     /// object there.
     pub(crate) async fn end_at(&self, number: u16) -> Result<Reach, Status> {
-        let Some(index) = self.record.iods.iter().position(|iod| *iod == number) else { return Ok(0.into()) };
+        let Some(index) = self.index_on(number) else { return Ok(0.into()) };
         let link = self.link(index)?;
         let reply: SizeReply = self.ask(&link, Procedure::Size, Rights::READ, |cap| ObjectArgs { cap }).await?;
         let mut sizes = vec![0; self.distribution.count()];

@@ -3,6 +3,7 @@
 use super::Objects;
 use super::rebuild::Copy;
 use crate::iods::Link;
+use crate::kinds::Stored;
 use types::{Status, limits};
 use wire::native::{Procedure, Rights, SeekArgs, SeekReply, SeekWhat, TruncateArgs, TruncateReply};
 

@@ -1,6 +1,7 @@
 //! WRITE and COMMIT on the mgr path.
 
 use super::Objects;
+use crate::kinds::Stored;
 use bytes::Bytes;
 use futures_util::future;
 use layout::gather::{Run, ranges, slices};

@@ -2,7 +2,7 @@
 
 use super::Volume;
 use crate::counters::add;
-use crate::proxy::{Objects, Suspect, remember};
+use crate::proxy::{Suspect, remember};
 use meta::FileState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -92,16 +92,14 @@ impl Volume {
     /// # Errors
     /// `Delay` while a client may write the copies.
     pub(crate) async fn has_lost_copy(&self, file: &FileState, iods: &BTreeSet<u16>) -> Result<bool, Status> {
-        let layout = file.layout.as_ref().filter(|layout| layout.is_final());
-        let objects = layout.map(|layout| Objects::new(&self.iods, file.id, file.generation, layout));
-        let Some(Ok(objects)) = objects else { return Ok(false) };
-        let concerned = objects.record.mirrors > 1 && objects.record.iods.iter().any(|iod| iods.contains(iod));
+        let Ok(Some(objects)) = self.stored(file.into(), file.layout.as_ref()) else { return Ok(false) };
+        let concerned = objects.mirrors() > 1 && objects.iods().iter().any(|iod| iods.contains(iod));
         // When the missing iod returns, its copies are checked.
         if !concerned || objects.all_up().is_err() {
             return Ok(false);
         }
         self.check_unwritten(file.id)?;
-        objects.knowing(file.size, file.whole, file.written).has_lost_copy().await
+        objects.has_lost_copy().await
     }
 
     /// Truncates the bytes behind the size that only one copy of a file has; returns whether there were any.

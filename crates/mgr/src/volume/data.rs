@@ -59,7 +59,7 @@ impl Volume {
         let data = match self.objects(&self.regular(file)?)? {
             Some(objects) => {
                 let read = objects.read(range).await;
-                if objects.is_damaged() && objects.record.mirrors > 1 {
+                if objects.is_damaged() && objects.mirrors() > 1 {
                     self.damaged.found(file, &objects.suspects());
                 }
                 read?
@@ -113,7 +113,7 @@ impl Volume {
         // With an iod lost, the other iods write stably: a later COMMIT of the file could not confirm their bytes
         // alone.
         let stable = wanted > Stability::Unstable || objects.lost_in(None);
-        if !stable && let Some(out) = self.gather(ctx, &objects, offset, &data).await? {
+        if !stable && let Some(out) = self.gather(ctx, &*objects, offset, &data).await? {
             return Ok(self.counted(out));
         }
         let run = Run { offset, data };
@@ -207,14 +207,14 @@ impl Volume {
         let len = range.end().min(source.attrs.size).saturating_sub(range.offset);
         let Some(from) = self.objects(&source)?.filter(|_| len > 0) else { return Ok(None) };
         let objects = self.objects_now(ctx.now, &info).await?;
-        let len = objects.copied_at_once(&from, len);
+        let len = objects.copied_at_once(&*from, len);
         let end = target.checked_add(len).filter(|end| *end <= limits::FILE_SIZE_MAX).ok_or(Status::FBig)?;
         if objects.all_up().is_err() {
             return Ok(None);
         }
         let writing = self.notes.writing(to).await?;
         let range = ByteRange { offset: range.offset, len };
-        let Some(written) = objects.copy(&from, range, target).await? else { return Ok(None) };
+        let Some(written) = objects.copy(&*from, range, target).await? else { return Ok(None) };
         // A hole of the source may be a hole of the target.
         let holes = if source.attrs.holes { Holes::Made } else { Holes::Before(target) };
         self.namespace.note_write(&ctx.cred, ctx.now, to, Reach { end, holes, whole: None }).await?;

@@ -7,11 +7,11 @@
 use super::Volume;
 use crate::counters::add;
 use crate::gathered_writes::Small;
-use crate::proxy::Objects;
+use crate::kinds::Stored;
 use bytes::Bytes;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{StreamExt, future};
-use layout::gather::{Gather, Part, Run};
+use layout::gather::{Part, Run};
 use nfs::fs::{Ctx, Stability, WriteOut};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -46,11 +46,11 @@ impl Volume {
     pub(super) async fn gather(
         &self,
         ctx: &Ctx,
-        objects: &Objects<'_>,
+        objects: &dyn Stored,
         offset: u64,
         data: &Bytes,
     ) -> Result<Option<WriteOut>, Status> {
-        let (file, window) = (objects.file, Gather::window_of(&objects.distribution));
+        let (file, window) = (objects.known().file, objects.window());
         // A write to an iod that is down must fail now, while its writer can still retry it.
         if !self.gathered.is_for(data.len(), window) || objects.all_up().is_err() {
             return Ok(None);

@@ -8,7 +8,8 @@
 
 use super::Volume;
 use crate::counters::add;
-use crate::proxy::{Objects, zeros};
+use crate::kinds::{Known, Opened};
+use crate::proxy::zeros;
 use bytes::Bytes;
 use layout::Later;
 use layout::gather::Run;
@@ -92,7 +93,7 @@ impl Volume {
     }
 
     /// Returns the objects of a file; creates them first, or moves the inline bytes there.
-    pub(super) async fn move_out(&self, now: Timestamp, file: FileId) -> Result<Objects<'_>, Status> {
+    pub(super) async fn move_out(&self, now: Timestamp, file: FileId) -> Result<Opened<'_>, Status> {
         // One move at a time: later writes to the objects must not arrive before the moved bytes.
         let _turn = self.moving.alone(file).await;
         let info = self.regular(file)?;
@@ -100,7 +101,7 @@ impl Volume {
             return Ok(objects);
         }
         let layout = self.decided(&info)?.map_or_else(|| self.decide(&info), Ok)?;
-        let new = Objects::new(&self.iods, file, info.generation, &layout)?;
+        let new = self.kinds.open(&self.iods, Known::nothing(file, info.generation), &layout)?;
         // Check this first: the inline bytes move to the iods only while all of these iods are up.
         let has_bytes = self.namespace.read_inline(file)?.is_some_and(|(bytes, _)| !bytes.is_empty());
         if has_bytes {
@@ -109,7 +110,7 @@ impl Volume {
         let (info, bytes) = self.namespace.set_layout(now, file, &layout).await?;
         let Some(bytes) = bytes else { return self.objects(&info)?.ok_or(Status::ServerFault) };
         if !bytes.is_empty() {
-            let new = Objects::new(&self.iods, file, info.generation, &layout)?;
+            let new = self.kinds.open(&self.iods, Known::nothing(file, info.generation), &layout)?;
             let writing = self.notes.writing(file).await?;
             let written = new.write(&[Run { offset: 0, data: bytes }], true).await?;
             if !written.stable {

@@ -37,7 +37,7 @@ async fn layout(files: &Files, client: u64, file: FileId, iomode: Iomode) {
 }
 
 async fn give_back(files: &Files, client: u64, file: FileId, iomode: Iomode) {
-    let why = LayoutGone::Returned(Bytes::new());
+    let why = LayoutGone::Returned { kind: KIND, body: Bytes::new() };
     files.layout_gone(&ctx(client), client, file, iomode, ByteRange::ALL, why).await.unwrap();
 }
 

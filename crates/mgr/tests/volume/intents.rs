@@ -75,7 +75,7 @@ async fn a_pending_truncate_delays_writes_until_the_iods_return() {
     assert_eq!(files.write(&ctx(1), file, 0, data, Stability::FileSync).await, Err(Status::Delay));
     let grow = SetAttrs { size: Some(400), ..SetAttrs::default() };
     assert_eq!(files.setattr(&ctx(1), file, grow, true).await, Err(Status::Delay));
-    assert_eq!(files.layout_commit(&ctx(1), file, Some(99), None, Bytes::new()).await, Err(Status::Delay));
+    assert_eq!(files.layout_commit(&ctx(1), file, (KIND, Bytes::new()), Some(99), None).await, Err(Status::Delay));
     drop(files);
     cluster.start_iod(1);
     cluster.wait_up(2).await;
@@ -220,7 +220,7 @@ async fn writes_of_a_dead_client_after_its_last_layoutcommit_count() {
     granted(&files, 7, file).await;
     let native = Native::connect(&cluster, 0).await;
     native.write(file, 0, 0, &pattern(50, 1)).await.unwrap();
-    assert_eq!(files.layout_commit(&ctx(7), file, Some(49), None, Bytes::new()).await, Ok(Some(50)));
+    assert_eq!(files.layout_commit(&ctx(7), file, (KIND, Bytes::new()), Some(49), None).await, Ok(Some(50)));
     native.write(file, 0, 50, &pattern(30, 2)).await.unwrap();
     revoke(&files, 7, file).await.unwrap();
     assert_eq!(size(&files, 7, file).await, 80);
@@ -250,7 +250,7 @@ async fn an_mtime_set_by_the_writer_survives_concurrent_getattrs() {
             })
         };
         let looking: Vec<_> = (0..8).map(|n| looking(n * round % 16)).collect();
-        files.layout_commit(&ctx(7), file, Some(49), None, Bytes::new()).await.unwrap();
+        files.layout_commit(&ctx(7), file, (KIND, Bytes::new()), Some(49), None).await.unwrap();
         files.setattr(&ctx(7), file, set, true).await.unwrap();
         for looking in looking {
             looking.await.unwrap();
@@ -291,7 +291,8 @@ async fn a_close_does_not_cancel_an_interrupted_size_measurement() {
     let cluster = Cluster::new(1, "64").await;
     let files = cluster.files();
     let (writer, other) = (ctx(7), ctx(8));
-    let mut whys = vec![LayoutGone::Returned(Bytes::new()), LayoutGone::Forgotten, LayoutGone::Revoked];
+    let mut whys =
+        vec![LayoutGone::Returned { kind: KIND, body: Bytes::new() }, LayoutGone::Forgotten, LayoutGone::Revoked];
     let mut tries = 0;
     while let Some(why) = whys.pop() {
         tries += 1;
@@ -331,8 +332,9 @@ async fn a_report_of_one_writer_does_not_cover_a_dead_writer() {
     cluster.stop_iod(second);
     until("the loss is noticed", || cluster.up() == 1).await;
     assert_eq!(revoke(&files, 7, file).await, Err(Status::Delay));
-    assert_eq!(files.layout_commit(&ctx(9), file, Some(9), None, Bytes::new()).await, Ok(None));
-    let (write, all, returned) = (Iomode::ReadWrite, ByteRange::ALL, LayoutGone::Returned(Bytes::new()));
+    assert_eq!(files.layout_commit(&ctx(9), file, (KIND, Bytes::new()), Some(9), None).await, Ok(None));
+    let (write, all, returned) =
+        (Iomode::ReadWrite, ByteRange::ALL, LayoutGone::Returned { kind: KIND, body: Bytes::new() });
     files.layout_gone(&ctx(9), 9, file, write, all, returned).await.unwrap();
     files.closed(&ctx(9), file, true).await.unwrap();
     cluster.start_iod(second);
@@ -451,7 +453,8 @@ async fn closed_and_unused_files_are_not_fenced() {
     let (files, written) = (cluster.files(), create(&cluster.files(), "written").await);
     granted(&files, 7, written).await;
     Native::connect(&cluster, 0).await.write(written, 0, 0, b"early").await.unwrap();
-    let (write, all, returned) = (Iomode::ReadWrite, ByteRange::ALL, LayoutGone::Returned(Bytes::new()));
+    let (write, all, returned) =
+        (Iomode::ReadWrite, ByteRange::ALL, LayoutGone::Returned { kind: KIND, body: Bytes::new() });
     files.layout_gone(&ctx(7), 7, written, write, all, returned).await.unwrap();
     files.closed(&ctx(7), written, true).await.unwrap();
     wait_settled(&cluster).await;
@@ -476,7 +479,7 @@ async fn fences_do_not_delay_readers() {
         let files = files.clone();
         async move {
             for _ in 0..30 {
-                files.layout_commit(&ctx(7), file, None, None, update.clone()).await.unwrap();
+                files.layout_commit(&ctx(7), file, (KIND, update.clone()), None, None).await.unwrap();
             }
         }
     });
@@ -577,7 +580,8 @@ async fn only_durable_bytes_are_reported_missing() {
     let files = cluster.files();
     let file = create(&files, "f").await;
     granted(&files, 7, file).await;
-    let commit = async |last: u64, body: Bytes| files.layout_commit(&ctx(7), file, Some(last), None, body).await;
+    let commit =
+        async |last: u64, body: Bytes| files.layout_commit(&ctx(7), file, (KIND, body), Some(last), None).await;
     // The size is reported but the bytes are not durable: an iod may have lost them.
     assert_eq!(commit(49, Bytes::new()).await, Ok(Some(50)));
     assert_eq!(cluster.mgr().check(false).await.findings, []);

@@ -84,8 +84,12 @@ async fn direct_path_and_mgr_path_access_the_same_bytes() {
     let body = layout(&files, 7, file, Iomode::ReadWrite).await;
     assert_eq!((body.stripe_unit, body.object, body.devices.len()), (128, ObjectId::stream_0(file), 3));
     write_direct(&files, 7, &body, 0, &direct).await.unwrap();
-    assert_eq!(files.layout_commit(&ctx(7), file, Some(999), None, Bytes::new()).await, Ok(Some(1000)));
-    assert_eq!(files.layout_commit(&ctx(7), file, Some(9), None, Bytes::new()).await, Ok(None), "never shrinks");
+    assert_eq!(files.layout_commit(&ctx(7), file, (KIND, Bytes::new()), Some(999), None).await, Ok(Some(1000)));
+    assert_eq!(
+        files.layout_commit(&ctx(7), file, (KIND, Bytes::new()), Some(9), None).await,
+        Ok(None),
+        "never shrinks"
+    );
     write(&files, file, 500, &proxied, Stability::Unstable).await;
     let mut want = direct.clone();
     want.resize(1200, 0);
@@ -136,12 +140,12 @@ async fn a_report_after_another_clients_truncate_does_not_set_the_size() {
     // This piece arrives after the truncate. The other piece arrived before it.
     write_direct(&files, 7, &body, 0, &pattern(64, 1)).await.unwrap();
     let told = Update { durable: true, whole: true, ..Update::default() }.to_bytes();
-    files.layout_commit(&ctx(7), file, Some(127), None, told.clone()).await.unwrap();
+    files.layout_commit(&ctx(7), file, (KIND, told.clone()), Some(127), None).await.unwrap();
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 64);
     assert!(read(&files, file, 0, 200).await.unwrap() == pattern(64, 1), "bytes are called lost that were cut off");
     // Later writes count as usual.
     write_direct(&files, 7, &body, 0, &pattern(300, 2)).await.unwrap();
-    files.layout_commit(&ctx(7), file, Some(299), None, told).await.unwrap();
+    files.layout_commit(&ctx(7), file, (KIND, told), Some(299), None).await.unwrap();
     assert!(read(&files, file, 0, 400).await.unwrap() == pattern(300, 2));
 }
 
@@ -163,10 +167,10 @@ async fn the_size_after_a_silent_writer_is_learned_from_the_iods() {
                 assert_eq!(files.getattr(&ctx(7), file).await.unwrap().size, 100);
                 // The client may have closed one of several opens, and continues to write.
                 write_direct(&files, 7, &body, 100, &pattern(50, 2)).await.unwrap();
-                assert_eq!(gone(file, LayoutGone::Returned(Bytes::new())).await, 150);
+                assert_eq!(gone(file, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await, 150);
                 continue;
             }
-            "returned" => gone(file, LayoutGone::Returned(Bytes::new())).await,
+            "returned" => gone(file, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await,
             "forgotten" => gone(file, LayoutGone::Forgotten).await,
             _ => gone(file, LayoutGone::Revoked).await,
         };
@@ -178,7 +182,7 @@ async fn the_size_after_a_silent_writer_is_learned_from_the_iods() {
     write_direct(&files, 7, &body, 0, &pattern(10, 1)).await.unwrap();
     let before = cluster.mgr().counters().size_queries;
     let all = Bytes::from(Update { durable: true, ..Update::default() }.to_bytes().to_vec());
-    files.layout_commit(&ctx(7), file, Some(9), None, all).await.unwrap();
+    files.layout_commit(&ctx(7), file, (KIND, all), Some(9), None).await.unwrap();
     // Setting the current size, as copy programs do, causes no truncate on the iods. A smaller size does.
     let set = |size| SetAttrs { size: Some(size), mode: Some(0o600), ..SetAttrs::default() };
     assert_eq!(files.setattr(&ctx(7), file, set(10), true).await.unwrap().size, 10);
@@ -186,7 +190,7 @@ async fn the_size_after_a_silent_writer_is_learned_from_the_iods() {
     assert_eq!(files.setattr(&ctx(7), file, set(9), true).await.unwrap().size, 9);
     assert_eq!(cluster.mgr().counters().truncates, 1);
     files.closed(&ctx(7), file, true).await.unwrap();
-    assert_eq!(gone(file, LayoutGone::Returned(Bytes::new())).await, 9);
+    assert_eq!(gone(file, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await, 9);
     assert_eq!(cluster.mgr().counters().size_queries, before);
 }
 
@@ -217,7 +221,7 @@ async fn a_client_can_fence_its_own_old_layout() {
     write_direct(&files, 7, &old, 0, &pattern(100, 1)).await.unwrap();
     let update = |update: Update| Bytes::from(update.to_bytes().to_vec());
     let fence = update(Update { fence: true, ..Update::default() });
-    assert_eq!(files.layout_commit(&ctx(7), file, None, None, fence).await.unwrap(), None);
+    assert_eq!(files.layout_commit(&ctx(7), file, (KIND, fence), None, None).await.unwrap(), None);
     assert_eq!(write_direct(&files, 7, &old, 0, b"bad").await.unwrap_err().status, Status::Fenced);
     let new = layout(&files, 7, file, Iomode::ReadWrite).await;
     assert_eq!(new.generation.0, old.generation.0 + 1);
@@ -228,14 +232,14 @@ async fn a_client_can_fence_its_own_old_layout() {
     // A client that lost its layout does not know of later truncates, so it asks the mgr to measure the file.
     set_size(&files, file, 50).await;
     let measure = update(Update { measure: true, ..Update::default() });
-    files.layout_commit(&ctx(7), file, Some(119), None, measure.clone()).await.unwrap();
+    files.layout_commit(&ctx(7), file, (KIND, measure.clone()), Some(119), None).await.unwrap();
     assert_eq!(files.getattr(&ctx(7), file).await.unwrap().size, 50);
     write_direct(&files, 7, &new, 60, &pattern(20, 3)).await.unwrap();
-    files.layout_commit(&ctx(7), file, Some(119), None, measure.clone()).await.unwrap();
+    files.layout_commit(&ctx(7), file, (KIND, measure.clone()), Some(119), None).await.unwrap();
     assert_eq!(files.getattr(&ctx(7), file).await.unwrap().size, 80);
     // While an iod is down the file cannot be measured, and the mgr does not acknowledge the request.
     cluster.stop_iod(1);
-    let told = files.layout_commit(&ctx(7), file, Some(119), None, measure).await;
+    let told = files.layout_commit(&ctx(7), file, (KIND, measure), Some(119), None).await;
     assert_eq!(told.unwrap_err(), Status::Delay);
 }
 

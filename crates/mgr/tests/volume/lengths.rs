@@ -16,7 +16,7 @@ async fn layout(files: &Files, client: u64, file: FileId) {
 }
 
 async fn give_back(files: &Files, client: u64, file: FileId) {
-    let why = LayoutGone::Returned(Default::default());
+    let why = LayoutGone::Returned { kind: KIND, body: Default::default() };
     files.layout_gone(&ctx(client), client, file, Iomode::ReadWrite, ByteRange::ALL, why).await.unwrap();
 }
 

@@ -26,7 +26,7 @@ fn ask(file: FileId, kind: u32, max_body: usize) -> LayoutAsk {
 
 async fn layout_of(files: &Files, ctx: &Ctx, file: FileId, kind: u32) -> Bytes {
     let body = files.layout_get(ctx, ask(file, kind, types::limits::LAYOUT_BODY_MAX)).await.unwrap().body;
-    let gone = LayoutGone::Returned(Bytes::new());
+    let gone = LayoutGone::Returned { kind: native::KIND, body: Bytes::new() };
     files.layout_gone(ctx, ctx.client, file, Iomode::ReadWrite, ByteRange::ALL, gone).await.unwrap();
     body
 }
@@ -96,8 +96,8 @@ async fn shared_file(files: &Files, name: &str) -> FileId {
     let body = layout(files, 3, file, Iomode::ReadWrite).await;
     write_direct(files, 3, &body, 0, &pattern(300, 1)).await.unwrap();
     let durable = native::Update { durable: true, ..native::Update::default() };
-    files.layout_commit(&ctx(3), file, Some(299), None, durable.to_bytes()).await.unwrap();
-    let gone = LayoutGone::Returned(Bytes::new());
+    files.layout_commit(&ctx(3), file, (native::KIND, durable.to_bytes()), Some(299), None).await.unwrap();
+    let gone = LayoutGone::Returned { kind: native::KIND, body: Bytes::new() };
     files.layout_gone(&ctx(3), 3, file, Iomode::ReadWrite, ByteRange::ALL, gone).await.unwrap();
     set(files, &ctx(1), file, SetAttrs { uid: Some(OWNER), gid: Some(OWNER), ..mode(0o666) }).await;
     file

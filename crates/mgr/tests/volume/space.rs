@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, until, write};
 use bytes::Bytes;
-use layout::kinds::native::Update;
+use layout::kinds::native::{KIND, Update};
 use mgr::Files;
 use nfs::fs::{FileSystem, Stability};
 use types::{Attrs, ByteRange, FileId};
@@ -88,7 +88,7 @@ async fn only_files_with_holes_cause_space_queries() {
     assert_no_holes(&files, file).await;
     let commit = async |file, end: u64, update: Update| {
         let body = Bytes::from(update.to_bytes().to_vec());
-        files.layout_commit(&ctx(7), file, end.checked_sub(1), None, body).await.unwrap()
+        files.layout_commit(&ctx(7), file, (KIND, body), end.checked_sub(1), None).await.unwrap()
     };
     let told = create(&files, "told").await;
     assert_eq!(commit(told, MIB, Update { durable: true, ..Update::default() }).await, Some(MIB));

@@ -508,9 +508,9 @@ impl FileSystem for Memory {
         &self,
         ctx: &Ctx,
         file: FileId,
+        _: (u32, Bytes),
         last_byte: Option<u64>,
         mtime: Option<Timestamp>,
-        _: Bytes,
     ) -> Result<Option<u64>> {
         let mut inner = self.lock();
         let old = inner.bytes(file)?.len() as u64;

@@ -41,7 +41,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         newtime4::FALSE => None,
     };
     let body = args.loca_layoutupdate.lou_body;
-    let size = cx.fs().layout_commit(&cx.ctx, file, last, mtime, body).await?;
+    let size = cx.fs().layout_commit(&cx.ctx, file, (kind, body), last, mtime).await?;
     cx.flushes(file);
     Ok(LAYOUTCOMMIT4resok { locr_newsize: size.map_or(newsize4::FALSE, newsize4::TRUE) })
 }

@@ -37,7 +37,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
             }
             let server = cx.server;
             let gone = cx.change(|state| server.leave(state.return_all_layouts(client, kind, iomode))).await?;
-            tell(cx, gone, Bytes::new()).await?;
+            tell(cx, gone, (kind, Bytes::new())).await?;
             return Ok(layoutreturn_stateid::FALSE);
         }
     };
@@ -52,7 +52,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         Ok::<_, nfsstat4>((returned.stateid, server.leave(gone)))
     });
     let (stateid, gone) = returned.await??;
-    tell(cx, gone, one.lrf_body).await?;
+    tell(cx, gone, (kind, one.lrf_body)).await?;
     Ok(match stateid {
         Some(stateid) => {
             cx.set_stateid(stateid);
@@ -70,11 +70,11 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
 async fn tell<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     gone: Vec<(FileId, Iomode, ByteRange)>,
-    body: Bytes,
+    (kind, body): (u32, Bytes),
 ) -> Answer<()> {
     let mut outcome = Ok(());
     for (file, iomode, range) in gone {
-        let why = LayoutGone::Returned(body.clone());
+        let why = LayoutGone::Returned { kind, body: body.clone() };
         let told = cx.server.layout_gone(&cx.ctx, cx.ctx.client, file, (iomode, range), why).await;
         outcome = outcome.and(told);
     }

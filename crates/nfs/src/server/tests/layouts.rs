@@ -44,7 +44,7 @@ fn a_layout_is_granted_with_the_open_and_returned_with_the_close() {
     let results = peer.ok(vec![putfh(&handle), layoutreturn(more.logr_stateid), getattr, closing]);
     let none = LAYOUTRETURN4res::NFS4_OK(layoutreturn_stateid::FALSE);
     assert_eq!(results[1], Res::OP_LAYOUTRETURN(none));
-    assert_eq!(gone(&bench), vec![LayoutGone::Returned(text("body")); 2]);
+    assert_eq!(gone(&bench), vec![LayoutGone::Returned { kind: LAYOUT_KIND, body: text("body") }; 2]);
     assert_eq!(bench.server.inspect(|state| state.counts().layouts), 0);
 }
 

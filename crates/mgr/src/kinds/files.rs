@@ -1,0 +1,128 @@
+//! The files layout type (RFC 8881 §13), for kernel clients: one device per cyclic order of data servers, and a
+//! filehandle for each data server.
+
+use super::{DeviceAsk, Faults, Grant, LayoutType, Lifetimes, Stored, Update};
+use crate::config::KernelLayout;
+use crate::devices::{DataServer, Devices, net_address};
+use bytes::Bytes;
+use layout::kinds::files::{Body, Device, KIND};
+use types::{Status, Verifier};
+use wire::native::{DATA_HANDLE_LEN, Key};
+use xdr::{Malformed, Xdr};
+
+/// The files layout type.
+#[derive(Debug)]
+pub(super) struct Files;
+
+impl LayoutType for Files {
+    fn number(&self) -> u32 {
+        KIND
+    }
+
+    fn is_for_kernels(&self) -> bool {
+        true
+    }
+
+    fn is_offered(&self, setting: KernelLayout) -> bool {
+        setting == KernelLayout::Files
+    }
+
+    fn expresses(&self, file: &dyn Stored, _: KernelLayout) -> bool {
+        file.stripes().is_some() && file.mirrors() == 1
+    }
+
+    fn lifetime(&self, lifetimes: Lifetimes) -> u32 {
+        lifetimes.data_handle
+    }
+
+    fn grant(&self, grant: &Grant<'_>) -> Result<Bytes, Status> {
+        let iods = grant.file.iods();
+        let count = iods.len();
+        // Each data server accepts only its own filehandle. A file with more data servers than a body has space for
+        // takes the mgr path.
+        if !Body::has_room(grant.max_body, count, DATA_HANDLE_LEN) {
+            return Err(Status::NoLayout);
+        }
+        let servers = grant.data_servers()?;
+        let (device, first_stripe_index) = name(grant.devices, iods, servers, &grant.iods.cluster().key);
+        let (handle, _) = grant.data_handles()?;
+        // The filehandles are in the order of the device, which need not begin with the file's first object.
+        let first = first_stripe_index as usize;
+        let handles = (0..count).map(|at| handle((at + count - first) % count)).collect();
+        let stripe_unit = grant.stripes()?.unit as u32;
+        Ok(Body { device, stripe_unit, first_stripe_index, handles }.to_bytes())
+    }
+
+    fn too_large(&self) -> Status {
+        // Linux never offers a larger reply, and fails the write on `TooSmall`. After `NoLayout` it writes through the
+        // mgr.
+        Status::NoLayout
+    }
+
+    fn device(&self, ask: &DeviceAsk<'_>) -> Result<Bytes, Status> {
+        ask.devices.address(ask.device, KIND).ok_or(Status::NoEnt)
+    }
+
+    fn update(&self, body: &Bytes) -> Result<Update, Status> {
+        // The files layout defines no fields for LAYOUTCOMMIT.
+        if body.is_empty() { Ok(Update::default()) } else { Err(Status::Inval) }
+    }
+
+    fn faults(&self, _: &Bytes) -> Result<Option<Faults>, Malformed> {
+        Ok(None)
+    }
+
+    fn is_recalled_when_lost(&self) -> bool {
+        true
+    }
+}
+
+/// Returns the device for these iods, and the stripe index of the first iod in it. Files with the same cyclic order of
+/// iods share a device, wherever they begin.
+fn name(devices: &Devices, iods: &[u16], mut servers: Vec<DataServer>, key: &Key) -> ([u8; 16], u32) {
+    let smallest = iods.iter().enumerate().min_by_key(|(_, number)| **number).map_or(0, |(at, _)| at);
+    servers.rotate_left(smallest);
+    let first = (iods.len() - smallest) % iods.len().max(1);
+    let runs: Vec<Verifier> = servers.iter().map(|server| server.run).collect();
+    let servers = servers.into_iter().map(|server| server.addresses.into_iter().map(net_address).collect());
+    let body = Device { servers: servers.collect() }.to_bytes();
+    (devices.add(KIND, body, &runs, key), first as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+
+    #[test]
+    fn files_that_go_round_the_same_iods_have_one_device() {
+        let (devices, key) = (Devices::default(), Key::new([7; 32]));
+        let server = |number: u16| DataServer {
+            run: Verifier([number as u8; 8]),
+            addresses: vec![SocketAddr::from(([10, 0, 0, number as u8], 2051))],
+        };
+        let address = |number: u16| net_address(server(number).addresses[0]);
+        let name_of = |iods: &[u16]| name(&devices, iods, iods.iter().map(|n| server(*n)).collect(), &key);
+        let (id, first) = name_of(&[1, 2, 3]);
+        assert_eq!(first, 0);
+        assert_eq!(name_of(&[2, 3, 1]), (id, 1));
+        assert_eq!(name_of(&[3, 1, 2]), (id, 2));
+        assert_ne!(name_of(&[1, 3, 2]).0, id);
+        let device = Device::from_bytes(&devices.address(id, KIND).unwrap()).unwrap();
+        assert_eq!(device.servers, [1, 2, 3].map(|n| vec![address(n)]));
+        // An iod at a new address makes another device; the old id keeps its meaning, and the next mgr derives it too.
+        let moved = [1, 2, 3].map(|n| if n == 2 { DataServer { run: server(2).run, ..server(9) } } else { server(n) });
+        let (new, _) = name(&devices, &[1, 2, 3], moved.to_vec(), &key);
+        assert_ne!(new, id);
+        assert_eq!(Device::from_bytes(&devices.address(id, KIND).unwrap()).unwrap(), device);
+        // A restarted iod makes another device too, for clients that avoid the old one; its address has not changed.
+        let run = Verifier([7; 8]);
+        let restarted = [1, 2, 3].map(|n| if n == 2 { DataServer { run, ..server(2) } } else { server(n) });
+        let (again, _) = name(&devices, &[1, 2, 3], restarted.to_vec(), &key);
+        assert!(again != id && again != new);
+        assert_eq!(devices.address(again, KIND), devices.address(id, KIND));
+        let servers = [1, 2, 3].map(server).to_vec();
+        assert_eq!(name(&Devices::default(), &[1, 2, 3], servers, &key).0, id);
+        assert_eq!((devices.address([0; 16], KIND), devices.address(id, KIND + 1)), (None, None));
+    }
+}
