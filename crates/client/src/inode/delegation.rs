@@ -476,10 +476,9 @@ impl Inode {
         {
             let mut state = self.state();
             state.doubt();
-            state.given_up = state.next_batch;
             state.revocations += 1;
+            self.mount.window.release(state.dirty.give_up());
         }
-        self.abandon();
         self.share(stateid);
         tracing::warn!(file = %self.node.id, "a delegation was revoked: what is not durable yet is given up");
         self.fail(revoked_error());
