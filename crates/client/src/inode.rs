@@ -6,6 +6,7 @@ mod commit;
 mod copy;
 mod delegation;
 mod dirty;
+mod known_size;
 mod layouts;
 mod locks;
 mod opens;
@@ -16,6 +17,8 @@ mod write;
 pub use delegation::Keeper;
 pub(crate) use delegation::{Delegation, append_return};
 use dirty::{DirtyData, Lane};
+use known_size::KnownSize;
+pub(crate) use known_size::Version;
 use layouts::LayoutState;
 pub(crate) use layouts::layoutget;
 pub use locks::HeldLock;
@@ -87,9 +90,7 @@ struct LaneLocks {
 #[derive(Default)]
 struct State {
     opens: Vec<Open>,
-    size: u64,
-    /// The mount's stamp ([`Inode::stamp`]) at the last change of the size in this mount.
-    stamp: u64,
+    size: KnownSize,
     /// The written bytes that are not durable, or not reported to the mgr.
     dirty: DirtyData,
     /// The settings under which the pending bytes are sent: those of the last writer.
@@ -98,12 +99,8 @@ struct State {
     streamed: Option<u64>,
     /// Counts revoked delegations. Writes that relied on a revoked delegation are dropped.
     revocations: u64,
-    /// The end of the last LAYOUTCOMMIT, and the stamp when the mgr answered it.
-    reported: Option<(u64, u64)>,
     /// Whether an abandoned request may still reach an iod.
     stray: bool,
-    /// Whether other clients may have changed the size since the client learned it.
-    doubtful: bool,
     /// Whether an open requires `sharing=coherent`.
     coherent: bool,
     /// Whether a cache above this client keeps bytes under the delegation ([`crate::OpenOptions::alone`]).
@@ -112,30 +109,14 @@ struct State {
     delegations: u64,
     /// When a delegation was last requested or lost.
     asked: Option<Instant>,
-    /// When the client learned the size, and whether it is asking for the size again because that was long ago.
-    learnt: Option<Instant>,
-    asking: bool,
-    /// The mgr reported a smaller size than the one known here; readers at the old end must check again.
-    shorter: bool,
     /// Whether the file was created without waiting for durability, and nothing has made the creation durable since.
     unsynced: bool,
-    /// Counts the events, other than changes of the stamp, that invalidate bytes read before.
-    turns: u64,
     /// Whether a task is making everything durable because the window is full.
     relieving: bool,
     /// When pending bytes are sent by the timer, and when sent bytes are made durable.
     times: Times,
     /// Whether a task commits written bytes early, so that the window does not fill.
     committing: bool,
-}
-
-/// The version of a file's content as this client knows it. It changes when this client writes, truncates or locks the
-/// file, or learns of a truncate by another client. A lock counts because its holder must see what other clients wrote
-/// before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Version {
-    stamp: u64,
-    turns: u64,
 }
 
 /// An open of the file at the mgr.
@@ -161,7 +142,7 @@ impl Inode {
             mount,
             losses,
             node,
-            state: Mutex::new(State { stamp, ..State::default() }),
+            state: Mutex::new(State { size: KnownSize::new(stamp), ..State::default() }),
             own: Mutex::default(),
             delegation: Mutex::default(),
             revoking: Mutex::default(),
@@ -224,7 +205,7 @@ impl Inode {
 
     /// Returns the size, including this client's unsent writes.
     pub(crate) fn size(&self) -> u64 {
-        self.state().size
+        self.state().size.get()
     }
 
     /// Returns a stamp that grows with every change of a size in this mount. Take it before asking the mgr for a size.
@@ -237,17 +218,12 @@ impl Inode {
     pub(crate) fn learn_size(&self, size: u64, stamp: u64) -> u64 {
         let shared = self.is_shared();
         let mut state = self.state();
+        let own_end = state.dirty.own_end_of(|lane| !shared || lane != Lane::Mgr);
         if shared {
-            return state.accept_shared(size, stamp);
-        }
-        if state.stamp <= stamp {
-            state.accept(size);
-            state.learnt = Some(Instant::now());
+            state.size.learn_shared(size, stamp, own_end)
         } else {
-            // The answer may be from before a change that was made here since.
-            state.doubt();
+            state.size.learn(size, stamp, own_end, Instant::now())
         }
-        state.size
     }
 
     /// Takes over attributes of this file from another answer, requested when the stamp was `stamp`. Returns them
@@ -256,7 +232,7 @@ impl Inode {
         let known = {
             let shared = self.is_shared();
             let state = self.state();
-            (!shared && state.stamp > stamp).then_some(state.size)
+            (!shared && state.size.is_newer_than(stamp)).then(|| state.size.get())
         };
         attrs.size = known.unwrap_or_else(|| self.learn_size(attrs.size, stamp));
         self.shown(attrs)
@@ -266,12 +242,12 @@ impl Inode {
     pub(crate) fn version(&self) -> Option<Version> {
         let shared = self.is_shared();
         let state = self.state();
-        (!shared && !state.doubtful).then_some(Version { stamp: state.stamp, turns: state.turns })
+        if shared { None } else { state.size.version() }
     }
 
     /// Whether other clients may have changed the size since the client learned it.
     pub(crate) fn is_doubtful(&self) -> bool {
-        self.state().doubtful
+        self.state().size.is_doubtful()
     }
 
     /// Combines the server's attributes with what this client wrote, because the server does not know of all these
@@ -392,56 +368,14 @@ impl Drop for Inode {
     fn drop(&mut self) {
         let (stamp, dropped) = {
             let mut state = self.state();
-            (state.stamp, state.dirty.give_up())
+            (state.size.stamp(), state.dirty.give_up())
         };
         self.mount.closed(self.node.id, stamp);
         self.mount.window.release(dropped);
     }
 }
 
-impl State {
-    /// Takes over the server's size; nothing here has changed the size since the request.
-    fn accept(&mut self, size: u64) {
-        self.doubtful = false;
-        let size = size.max(self.dirty.own_end());
-        if size != std::mem::replace(&mut self.size, size) {
-            self.turns += 1;
-        }
-    }
-
-    /// Takes over the mgr's size of a shared file, requested when the stamp was `stamp`. The mgr knows of every write
-    /// that has returned, except for bytes that this client wrote directly to iods and had not reported by then.
-    fn accept_shared(&mut self, size: u64, stamp: u64) -> u64 {
-        let reported = self.reported.filter(|(_, at)| *at > stamp).map_or(0, |(end, _)| end);
-        self.size = size.max(reported).max(self.dirty.own_end_of(|lane| lane != Lane::Mgr));
-        self.size
-    }
-
-    /// Records that other clients may have changed the size.
-    fn doubt(&mut self) {
-        self.doubtful = true;
-        self.turns += 1;
-    }
-}
-
 /// Whether `a` and `b` are the same layout, not merely equal ones.
 fn same(a: &Arc<dyn Layout>, b: &Arc<dyn Layout>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_reported_while_the_mgr_answers_counts() {
-        let mut state = State::default();
-        state.dirty.became_durable(3_008, 0);
-        assert_eq!(state.accept_shared(8, 1), 3_008, "it is not reported");
-        assert_eq!(state.dirty.reported(3_008), Some(false));
-        state.reported = Some((3_008, 2));
-        assert_eq!(state.accept_shared(8, 1), 3_008, "the mgr was asked before it was");
-        assert_eq!(state.accept_shared(5_000, 1), 5_000);
-        assert_eq!(state.accept_shared(8, 2), 8, "others have cut the file since");
-    }
 }

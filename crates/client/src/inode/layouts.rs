@@ -316,11 +316,9 @@ impl Inode {
         if let Some(asked_iods) = state.dirty.reported(end) {
             // The iods may have reported another size than the one known here.
             if asked_iods {
-                state.doubt();
+                state.size.doubt();
             }
-            // A size that was requested earlier may be from before the report.
-            state.stamp = self.mount.next_stamp();
-            state.reported = Some((end, state.stamp));
+            state.size.reported(end, self.mount.next_stamp());
         }
     }
 
@@ -450,7 +448,7 @@ impl Inode {
         let reported = self.report_within(Duration::ZERO).await;
         let mut state = self.layout.lock().await;
         // The mgr recalls layouts for a client that truncates or extends the file.
-        self.state().doubt();
+        self.state().size.doubt();
         // Without a layout the report is left to the next sync or close.
         let Some(held) = state.held.take() else { return Ok(()) };
         let mut compound = Compound::new("returning a layout").cached();

@@ -394,7 +394,7 @@ impl Inode {
             }
         }
         // The previous lock holder may have written.
-        state.doubt();
+        state.size.doubt();
         true
     }
 

@@ -40,7 +40,7 @@ impl Inode {
         }
         let found = self.read_once(&policy, offset, len).await?;
         // The mgr may have reported a smaller size than the one known here.
-        let shorter = std::mem::take(&mut self.state().shorter);
+        let shorter = self.state().size.take_shorter();
         if shorter { Box::pin(self.read_once(&policy, offset, len)).await } else { Ok(found) }
     }
 
@@ -168,13 +168,8 @@ impl Inode {
         if self.is_alone() {
             return;
         }
-        {
-            let mut state = self.state();
-            let valid = self.mount.options.size_valid;
-            if state.asking || state.learnt.is_some_and(|learnt| learnt.elapsed() < valid) {
-                return;
-            }
-            state.asking = true;
+        if !self.state().size.begin_asking(Instant::now(), self.mount.options.size_valid) {
+            return;
         }
         let inode = self.clone();
         // In its own task: the request must not be cancelled when the reader stops waiting.
@@ -189,14 +184,12 @@ impl Inode {
         compound.putfh(&self.node.handle).getattr();
         let results = self.mount.session.call(compound).await;
         let attrs = results.and_then(|mut results| results.done(&[OP_PUTFH]).and_then(|()| results.attrs()));
-        let mut state = self.state();
-        (state.asking, state.learnt) = (false, Some(Instant::now()));
-        match attrs {
-            // Later writes of this client take precedence.
-            Ok(attrs) if state.stamp <= stamp => state.accept(attrs.size),
-            Ok(_) => {}
-            Err(error) => tracing::debug!(file = %self.node.id, "{error}; its end stays where it was"),
+        if let Err(error) = &attrs {
+            tracing::debug!(file = %self.node.id, "{error}; its end stays where it was");
         }
+        let mut state = self.state();
+        let own_end = state.dirty.own_end();
+        state.size.end_asking(attrs.ok().map(|attrs| attrs.size), stamp, own_end, Instant::now());
     }
 
     /// Whether a read of `len` bytes takes the direct path.
@@ -336,9 +329,7 @@ impl Inode {
                     continue;
                 }
                 if !self.is_alone() {
-                    let mut state = self.state();
-                    state.doubt();
-                    state.shorter = true;
+                    self.state().size.found_shorter();
                 }
                 runs.push((at, Found::Nothing(chunk.end() - at)));
                 break;

@@ -125,8 +125,7 @@ impl Inode {
         }
         self.mgr_allocate(range).await?;
         let mut state = self.state();
-        state.size = state.size.max(range.end());
-        state.stamp = self.mount.next_stamp();
+        state.size.extend_to(range.end(), self.mount.next_stamp());
         Ok(())
     }
 
@@ -175,8 +174,8 @@ impl Inode {
         if changes.size.is_some() {
             let mut state = self.state();
             // Bytes written in the meantime have not been sent yet, and follow the truncate.
-            state.size = attrs.size.max(state.dirty.own_end());
-            state.stamp = self.mount.next_stamp();
+            let size = attrs.size.max(state.dirty.own_end());
+            state.size.set(size, self.mount.next_stamp());
         }
         Ok(attrs)
     }
@@ -220,7 +219,7 @@ struct Turn<'a>(&'a Inode);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.state().turns += 1;
+        self.0.state().size.invalidate_reads();
     }
 }
 

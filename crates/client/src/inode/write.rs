@@ -111,12 +111,11 @@ impl Inode {
                 state.ruling = Some(ruling.clone());
                 let replaced = state.dirty.write(at, part, Timestamp::from(net::clock::now()));
                 self.mount.window.release(replaced);
-                if leaves_hole(state.size, at) {
+                if leaves_hole(state.size.get(), at) {
                     state.dirty.made_hole();
                 }
                 at += len as u64;
-                state.size = state.size.max(at);
-                state.stamp = self.mount.next_stamp();
+                state.size.extend_to(at, self.mount.next_stamp());
                 state.dirty.pending().bytes()
             };
             if !self.writes_through() && self.is_enough(gathered, policy).await {
@@ -144,8 +143,7 @@ impl Inode {
             let grant = state.dirty.grant();
             state.dirty.became_durable(end, grant);
             state.dirty.made_hole();
-            state.size = state.size.max(end);
-            state.stamp = self.mount.next_stamp();
+            state.size.extend_to(end, self.mount.next_stamp());
         }
         self.report().await
     }
@@ -256,7 +254,7 @@ impl Inode {
             } else {
                 self.mount.threshold(policy.write_threshold, longest(&ranges))
             };
-            let may = long_enough || state.size >= least_size(&policy);
+            let may = long_enough || state.size.get() >= least_size(&policy);
             let verdict = if may { verdict } else { ALWAYS_MGR.into() };
             // Without a layout the number of requests is unknown: assume one to decide whether to ask for it.
             (verdict, !threshold::divide_by(&ranges, verdict, state.streamed, |_| 1).0.is_empty())
@@ -361,7 +359,7 @@ impl Inode {
             let ended = state.dirty.request_ended(errand.batch, done);
             if ended.is_some() {
                 // A size that was requested before may be from before the mgr knew these bytes.
-                state.stamp = self.mount.next_stamp();
+                state.size.touch(self.mount.next_stamp());
             }
             ended
         };
