@@ -5,6 +5,8 @@ mod abandoned_requests;
 mod commit;
 mod copy;
 mod delegation;
+mod dirty;
+mod known_size;
 mod layouts;
 mod locks;
 mod opens;
@@ -14,22 +16,22 @@ mod write;
 
 pub use delegation::Keeper;
 pub(crate) use delegation::{Delegation, append_return};
+use dirty::{DirtyData, Lane};
+use known_size::KnownSize;
+pub(crate) use known_size::Version;
 use layouts::LayoutState;
 pub(crate) use layouts::layoutget;
 pub use locks::HeldLock;
 use locks::OpenLocks;
 pub(crate) use locks::Waited;
 pub(crate) use seek::StatusOnly;
-use write::Lane;
 
 use crate::compound::Caller;
 use crate::drivers::Layout;
 use crate::effective_policy::Ruling;
-use crate::extents::Extents;
 use crate::file::Appending;
 use crate::mount::{Inner, OpenFlags, Times, usual};
 use crate::{Error, Node, Result};
-use layout::kinds::native::Update;
 use layout::policy::{Policy, Settings, Sharing};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -88,50 +90,17 @@ struct LaneLocks {
 #[derive(Default)]
 struct State {
     opens: Vec<Open>,
-    size: u64,
-    /// The mount's stamp ([`Inode::stamp`]) at the last change of the size in this mount.
-    stamp: u64,
-    /// Time of the last write in this mount.
-    written: Option<Timestamp>,
-    /// Bytes written here and not yet sent to a server.
-    pending: Extents,
+    size: KnownSize,
+    /// The written bytes that are not durable, or not reported to the mgr.
+    dirty: DirtyData,
     /// The settings under which the pending bytes are sent: those of the last writer.
     ruling: Option<Arc<Ruling>>,
     /// One past the last byte that took the direct path.
     streamed: Option<u64>,
-    /// Batches with unanswered requests, and the file ranges that they write.
-    in_flight: BTreeMap<u64, Batch>,
-    next_batch: u64,
-    /// Batches before this one must not be written any more: their locks are lost.
-    given_up: u64,
     /// Counts revoked delegations. Writes that relied on a revoked delegation are dropped.
     revocations: u64,
-    /// Bytes sent to a server that may still lose them, in the order of sending.
-    uncommitted: BTreeMap<Lane, Vec<write::Sent>>,
-    /// Upper bound for the number of uncommitted bytes.
-    kept_at_most: u64,
-    /// Counts how often a server accepted bytes that it may still lose.
-    booked: u64,
-    /// Set if a LAYOUTCOMMIT is due: one past the last byte that became durable since the last LAYOUTCOMMIT.
-    unreported: Option<u64>,
-    /// The end of the last LAYOUTCOMMIT, and the stamp when the mgr answered it.
-    reported: Option<(u64, u64)>,
-    /// Counts the layouts granted after others were lost. The mgr may have truncated, without a recall, what was
-    /// written before the last of them.
-    grant: u64,
-    /// Whether some unreported bytes became durable under a layout that is lost. Then only the iods know the length of
-    /// the file.
-    ask_iods: bool,
-    /// Whether the file may have holes that were made here. Every report says so from then on. One report too many only
-    /// makes the mgr ask the iods how much space the file uses.
-    holes: bool,
     /// Whether an abandoned request may still reach an iod.
     stray: bool,
-    /// Whether the client dropped bytes that iods may or may not hold. Then the iods must be asked for the length of
-    /// the file.
-    unsure: bool,
-    /// Whether other clients may have changed the size since the client learned it.
-    doubtful: bool,
     /// Whether an open requires `sharing=coherent`.
     coherent: bool,
     /// Whether a cache above this client keeps bytes under the delegation ([`crate::OpenOptions::alone`]).
@@ -140,37 +109,14 @@ struct State {
     delegations: u64,
     /// When a delegation was last requested or lost.
     asked: Option<Instant>,
-    /// When the client learned the size, and whether it is asking for the size again because that was long ago.
-    learnt: Option<Instant>,
-    asking: bool,
-    /// The mgr reported a smaller size than the one known here; readers at the old end must check again.
-    shorter: bool,
     /// Whether the file was created without waiting for durability, and nothing has made the creation durable since.
     unsynced: bool,
-    /// Counts the events, other than changes of the stamp, that invalidate bytes read before.
-    turns: u64,
     /// Whether a task is making everything durable because the window is full.
     relieving: bool,
     /// When pending bytes are sent by the timer, and when sent bytes are made durable.
     times: Times,
     /// Whether a task commits written bytes early, so that the window does not fill.
     committing: bool,
-}
-
-/// The version of a file's content as this client knows it. It changes when this client writes, truncates or locks the
-/// file, or learns of a truncate by another client. A lock counts because its holder must see what other clients wrote
-/// before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Version {
-    stamp: u64,
-    turns: u64,
-}
-
-struct Batch {
-    ranges: Vec<ByteRange>,
-    left: usize,
-    /// When the batch was sent, if it is one range whose time is measured as a whole.
-    timed: Option<Instant>,
 }
 
 /// An open of the file at the mgr.
@@ -196,7 +142,7 @@ impl Inode {
             mount,
             losses,
             node,
-            state: Mutex::new(State { stamp, ..State::default() }),
+            state: Mutex::new(State { size: KnownSize::new(stamp), ..State::default() }),
             own: Mutex::default(),
             delegation: Mutex::default(),
             revoking: Mutex::default(),
@@ -259,7 +205,7 @@ impl Inode {
 
     /// Returns the size, including this client's unsent writes.
     pub(crate) fn size(&self) -> u64 {
-        self.state().size
+        self.state().size.get()
     }
 
     /// Returns a stamp that grows with every change of a size in this mount. Take it before asking the mgr for a size.
@@ -272,17 +218,12 @@ impl Inode {
     pub(crate) fn learn_size(&self, size: u64, stamp: u64) -> u64 {
         let shared = self.is_shared();
         let mut state = self.state();
+        let own_end = state.dirty.own_end_of(|lane| !shared || lane != Lane::Mgr);
         if shared {
-            return state.accept_shared(size, stamp);
-        }
-        if state.stamp <= stamp {
-            state.accept(size);
-            state.learnt = Some(Instant::now());
+            state.size.learn_shared(size, stamp, own_end)
         } else {
-            // The answer may be from before a change that was made here since.
-            state.doubt();
+            state.size.learn(size, stamp, own_end, Instant::now())
         }
-        state.size
     }
 
     /// Takes over attributes of this file from another answer, requested when the stamp was `stamp`. Returns them
@@ -291,7 +232,7 @@ impl Inode {
         let known = {
             let shared = self.is_shared();
             let state = self.state();
-            (!shared && state.stamp > stamp).then_some(state.size)
+            (!shared && state.size.is_newer_than(stamp)).then(|| state.size.get())
         };
         attrs.size = known.unwrap_or_else(|| self.learn_size(attrs.size, stamp));
         self.shown(attrs)
@@ -301,12 +242,12 @@ impl Inode {
     pub(crate) fn version(&self) -> Option<Version> {
         let shared = self.is_shared();
         let state = self.state();
-        (!shared && !state.doubtful).then_some(Version { stamp: state.stamp, turns: state.turns })
+        if shared { None } else { state.size.version() }
     }
 
     /// Whether other clients may have changed the size since the client learned it.
     pub(crate) fn is_doubtful(&self) -> bool {
-        self.state().doubtful
+        self.state().size.is_doubtful()
     }
 
     /// Combines the server's attributes with what this client wrote, because the server does not know of all these
@@ -315,11 +256,11 @@ impl Inode {
         let shared = self.is_shared();
         let state = self.state();
         // The mgr knows the time of the writes that it received and may still lose.
-        let told = shared && state.is_clean_but(Lane::Mgr);
-        let written = state.written.filter(|_| !told && !state.is_clean());
+        let told = shared && state.dirty.is_clean_but(Lane::Mgr);
+        let written = state.dirty.written().filter(|_| !told && !state.dirty.is_clean());
         let later = |time: Timestamp| written.map_or(time, |written| time.max(written));
         let (mtime, ctime) = (later(attrs.mtime), later(attrs.ctime));
-        let size = attrs.size.max(state.own_end_of(|lane| !shared || lane != Lane::Mgr));
+        let size = attrs.size.max(state.dirty.own_end_of(|lane| !shared || lane != Lane::Mgr));
         // Programs that look for holes treat a file that uses no space as empty.
         let used = attrs.used.saturating_add(size - attrs.size).min(size).next_multiple_of(512);
         Attrs { size, used, mtime, ctime, ..attrs }
@@ -370,7 +311,7 @@ impl Inode {
 
     /// Whether everything written here is reported to the mgr and durable.
     pub(crate) fn is_clean(&self) -> bool {
-        self.state().is_clean()
+        self.state().dirty.is_clean()
     }
 
     /// Whether an open here allows reading.
@@ -386,12 +327,8 @@ impl Inode {
     /// Waits until no request that is in flight now touches `range`.
     async fn settle(&self, range: ByteRange) {
         let mut settled = self.settled.subscribe();
-        let newest = self.state().next_batch;
-        loop {
-            let waits = |(number, batch): (&u64, &Batch)| *number < newest && batch.touches(range);
-            if !self.state().in_flight.iter().any(waits) {
-                return;
-            }
+        let next = self.state().dirty.next_batch();
+        while self.state().dirty.is_in_flight(range, next) {
             // The sender lives as long as this inode.
             let _ = settled.changed().await;
         }
@@ -401,7 +338,7 @@ impl Inode {
     pub(crate) fn fail(&self, error: Error) {
         tracing::debug!(file = %self.node.id, "{error}");
         let mut state = self.state();
-        state.unsure = true;
+        state.dirty.became_unsure();
         for open in state.opens.iter_mut().filter(|open| open.write) {
             open.error.get_or_insert_with(|| error.clone());
         }
@@ -409,7 +346,7 @@ impl Inode {
 
     /// Whether everything written here is durable or was never sent, provided that nothing is left to be committed.
     pub(crate) fn is_sure(&self) -> bool {
-        !self.state().unsure
+        self.state().dirty.is_sure()
     }
 
     /// Returns the error that an open has not reported yet, once.
@@ -425,114 +362,20 @@ impl Inode {
         let open = state.opens.iter().find(|open| open.key == key);
         open.and_then(|open| open.error.clone()).map_or(Ok(()), Err)
     }
-
-    /// Drops everything that is not durable yet, for a file that nobody can write any more.
-    pub(crate) fn abandon(&self) {
-        let mut state = self.state();
-        let pending = std::mem::take(&mut state.pending).bytes();
-        let sent: u64 = state.uncommitted.values().flatten().map(write::Sent::bytes).sum();
-        state.uncommitted.clear();
-        self.mount.window.release(pending + sent);
-    }
 }
 
 impl Drop for Inode {
     fn drop(&mut self) {
-        let stamp = self.state().stamp;
+        let (stamp, dropped) = {
+            let mut state = self.state();
+            (state.size.stamp(), state.dirty.give_up())
+        };
         self.mount.closed(self.node.id, stamp);
-        self.abandon();
-    }
-}
-
-impl State {
-    /// Takes over the server's size; nothing here has changed the size since the request.
-    fn accept(&mut self, size: u64) {
-        self.doubtful = false;
-        let size = size.max(self.own_end());
-        if size != std::mem::replace(&mut self.size, size) {
-            self.turns += 1;
-        }
-    }
-
-    /// Takes over the mgr's size of a shared file, requested when the stamp was `stamp`. The mgr knows of every write
-    /// that has returned, except for bytes that this client wrote directly to iods and had not reported by then.
-    fn accept_shared(&mut self, size: u64, stamp: u64) -> u64 {
-        let reported = self.reported.filter(|(_, at)| *at > stamp).map_or(0, |(end, _)| end);
-        self.size = size.max(reported).max(self.own_end_of(|lane| lane != Lane::Mgr));
-        self.size
-    }
-
-    /// Records that other clients may have changed the size.
-    fn doubt(&mut self) {
-        self.doubtful = true;
-        self.turns += 1;
-    }
-
-    /// Returns one past the last byte written here that the mgr may not know of yet, or that a server may still lose.
-    fn own_end(&self) -> u64 {
-        self.own_end_of(|_| true)
-    }
-
-    /// Returns the end like [`State::own_end`], for all unanswered bytes and those that the servers of these lanes may
-    /// lose.
-    fn own_end_of(&self, counts: impl Fn(Lane) -> bool) -> u64 {
-        let pending = self.pending.end();
-        let in_flight = self.in_flight.values().flat_map(|batch| &batch.ranges).map(|range| range.end());
-        let lanes = self.uncommitted.iter().filter(|(lane, _)| counts(**lane));
-        let uncommitted = lanes.flat_map(|(_, sent)| sent).flat_map(|sent| &sent.parts).map(|part| part.end());
-        in_flight.chain(uncommitted).chain(self.unreported).max().unwrap_or(0).max(pending)
-    }
-
-    /// Records that bytes up to `end`, sent under this grant, are durable in objects and not reported to the mgr.
-    fn proved(&mut self, end: u64, grant: u64) {
-        self.unreported = Some(self.unreported.unwrap_or(0).max(end));
-        self.ask_iods |= grant != self.grant;
-    }
-
-    /// Records that a layout was granted after another one was lost.
-    fn granted_anew(&mut self) {
-        self.grant += 1;
-        self.ask_iods = self.unreported.is_some();
-    }
-
-    /// Returns the report that is due: its end, and the update that goes with it.
-    fn due(&self) -> Option<(u64, Update)> {
-        self.unreported.map(|end| (end, Update { measure: self.ask_iods, holes: self.holes, ..Update::default() }))
-    }
-
-    fn is_clean(&self) -> bool {
-        self.uncommitted.is_empty() && self.is_clean_but(Lane::Mgr)
-    }
-
-    /// Whether nothing is left except what the server of this lane may still lose.
-    fn is_clean_but(&self, but: Lane) -> bool {
-        let uncommitted = self.uncommitted.keys().any(|lane| *lane != but);
-        self.pending.is_empty() && self.in_flight.is_empty() && !uncommitted && self.unreported.is_none()
-    }
-}
-
-impl Batch {
-    fn touches(&self, range: ByteRange) -> bool {
-        range.overlaps_any(&self.ranges)
+        self.mount.window.release(dropped);
     }
 }
 
 /// Whether `a` and `b` are the same layout, not merely equal ones.
 fn same(a: &Arc<dyn Layout>, b: &Arc<dyn Layout>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_reported_while_the_mgr_answers_counts() {
-        let mut state = State { unreported: Some(3_008), ..State::default() };
-        assert_eq!(state.accept_shared(8, 1), 3_008, "it is not reported");
-        (state.unreported, state.reported) = (None, Some((3_008, 2)));
-        assert_eq!(state.accept_shared(8, 1), 3_008, "the mgr was asked before it was");
-        assert_eq!(state.accept_shared(5_000, 1), 5_000);
-        assert_eq!(state.accept_shared(8, 2), 8, "others have cut the file since");
-    }
 }

@@ -10,6 +10,8 @@ mod devices;
 mod drivers;
 mod effective_policy;
 pub mod error;
+#[cfg(test)]
+mod explorer;
 mod extents;
 pub mod file;
 pub mod in_doubt;

@@ -1,7 +1,8 @@
 //! Making a file's bytes durable: sends COMMIT to every server that may lose some, and sends lost bytes again.
 
-use super::write::{LAYOUT_TRIES, Lane, Sent};
-use super::{Inode, State};
+use super::dirty::Committed;
+use super::write::LAYOUT_TRIES;
+use super::{Inode, Lane};
 use crate::counters::add;
 use crate::drivers::{Attempt, NotDone};
 use crate::{Error, Result};
@@ -97,9 +98,7 @@ impl Inode {
     pub(crate) fn relieve(self: &Arc<Self>) {
         {
             let mut state = self.state();
-            if state.relieving
-                || (state.pending.is_empty() && state.in_flight.is_empty() && state.uncommitted.is_empty())
-            {
+            if state.relieving || state.dirty.is_empty() {
                 return;
             }
             state.relieving = true;
@@ -158,29 +157,23 @@ impl Inode {
                 | NotDone::Failed(error),
             ) => {
                 self.fail(Error::by_no_path(because, error));
-                let lost = self.state().uncommitted.remove(&lane).unwrap_or_default();
-                self.mount.window.release(lost.iter().map(Sent::bytes).sum());
+                let dropped = self.state().dirty.drop_lane(lane);
+                self.mount.window.release(dropped);
             }
         }
     }
 
     async fn commit_rounds(&self, lane: Lane) -> Attempt<()> {
         for _ in 0..ROUNDS {
-            // The COMMIT covers only bytes that the server received before it is sent.
-            let covered = {
-                let state = self.state();
-                if state.uncommitted.get(&lane).is_none_or(Vec::is_empty) {
-                    return Ok(());
-                }
-                state.booked
-            };
+            let Some(covered) = self.state().dirty.covered_by_commit(lane) else { return Ok(()) };
             let verifier = self.commit_once(lane).await?;
-            match self.state().settle_commit(lane, covered, verifier) {
-                Settled::All(bytes) => {
+            let committed = self.state().dirty.committed(lane, covered, verifier);
+            match committed {
+                Committed::All(bytes) => {
                     self.mount.window.release(bytes);
                     return Ok(());
                 }
-                Settled::Lost(bytes) => self.mount.window.release(bytes),
+                Committed::Lost(bytes) => self.mount.window.release(bytes),
             }
             self.send_again(lane).await?;
         }
@@ -211,15 +204,12 @@ impl Inode {
     async fn send_again(&self, lane: Lane) -> Attempt<()> {
         let locks = self.lane(lane);
         let _all = locks.sending.write().await;
-        let count = self.state().uncommitted.get(&lane).map_or(0, Vec::len);
+        let count = self.state().dirty.pieces(lane);
         add(&self.mount.tally.retries, count as u64);
         tracing::info!(file = %self.node.id, ?lane, count, "the server restarted: sending uncommitted bytes again");
         for at in 0..count {
-            let next = |state: &State| {
-                let sent = state.uncommitted.get(&lane)?.get(at)?;
-                Some((sent.number, sent.payload.clone(), sent.parts.clone()))
-            };
-            let Some((number, payload, parts)) = next(&self.state()) else { break };
+            let Some(resend) = self.state().dirty.resend(lane, at) else { break };
+            let piece = &resend.piece;
             let mut grant = 0;
             let written = match lane {
                 Lane::Direct(index) => {
@@ -228,9 +218,9 @@ impl Inode {
                         let layout = self.layout(true, stale.as_ref()).await.map_err(NotDone::Failed)?;
                         let gone = || Error::status(Status::NoLayout, "writing again");
                         let layout = layout.ok_or_else(|| NotDone::NotAttempted(gone()))?;
-                        grant = self.state().grant;
+                        grant = self.state().dirty.grant();
                         tries -= 1;
-                        match layout.write(index, &payload, false).await.map_err(|e| self.note_stray(e)) {
+                        match layout.write(index, &piece.payload, false).await.map_err(|e| self.note_stray(e)) {
                             // The next layout may be as old, if an iod delayed the first request for long.
                             Err(NotDone::Stale(_)) if tries > 0 => stale = Some(layout),
                             outcome => break outcome?,
@@ -238,62 +228,13 @@ impl Inode {
                     }
                 }
                 Lane::Mgr => {
-                    let offset = parts.first().map_or(0, |part| part.offset);
-                    self.mgr_write(number, offset, payload.data.to_bytes(), false).await.map_err(NotDone::Failed)?
+                    let (offset, data) =
+                        (piece.parts.first().map_or(0, |part| part.offset), piece.payload.data.to_bytes());
+                    self.mgr_write(resend.number, offset, data, false).await.map_err(NotDone::Failed)?
                 }
             };
-            if let Some(sent) = self.state().uncommitted.get_mut(&lane).and_then(|all| all.get_mut(at)) {
-                (sent.verifier, sent.under.grant) = (written.verifier, grant);
-            }
+            self.state().dirty.resent(lane, &resend, written.verifier, grant);
         }
         Ok(())
-    }
-}
-
-/// The result of a COMMIT, with the number of bytes that the window gets back.
-enum Settled {
-    All(u64),
-    Lost(u64),
-}
-
-impl State {
-    /// Processes the answer to a COMMIT that covers those writes of a lane that were booked before number `covered`.
-    ///
-    /// From the first lost write on, all writes are kept: a later one may overlap it, and must overwrite it again.
-    fn settle_commit(&mut self, lane: Lane, covered: u64, verifier: Verifier) -> Settled {
-        let Some(all) = self.uncommitted.get_mut(&lane) else { return Settled::All(0) };
-        #[cfg(feature = "planted")]
-        if types::planted::is_planted(types::planted::Planted::CommitVerifier) {
-            all.iter_mut().for_each(|sent| sent.verifier = verifier);
-        }
-        // Other clients may have truncated what was sent before the layout was lost, so it counts as lost. Shared files
-        // are exempt: every call there sees the writes of other clients that returned before, so their later changes
-        // stay.
-        let grant = self.grant;
-        let granted = |sent: &Sent| lane == Lane::Mgr || sent.under.grant == grant;
-        let lives = |sent: &Sent| sent.verifier == verifier && (sent.under.shared || granted(sent));
-        let lost = all.iter().filter(|sent| sent.booked < covered && !lives(sent));
-        let first_lost = lost.map(|sent| sent.number).min();
-        let safe = |sent: &Sent| first_lost.is_none_or(|first| sent.number < first);
-        let (mut freed, mut end, mut under) = (0, None, grant);
-        all.retain(|sent| {
-            let free = sent.booked < covered && safe(sent);
-            if free {
-                freed += sent.bytes();
-                under = under.min(sent.under.grant);
-                end = end.max(sent.parts.iter().map(|part| part.end()).max());
-            }
-            !free
-        });
-        // Answers to parallel requests arrive in any order; bytes are sent again in the order in which they were first
-        // sent.
-        all.sort_by_key(|sent| sent.number);
-        if all.is_empty() {
-            self.uncommitted.remove(&lane);
-        }
-        if let Some(end) = end.filter(|_| lane != Lane::Mgr) {
-            self.proved(end, under);
-        }
-        if first_lost.is_some() { Settled::Lost(freed) } else { Settled::All(freed) }
     }
 }

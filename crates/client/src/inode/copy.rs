@@ -61,8 +61,7 @@ impl Inode {
             if kept {
                 let mut state = self.state();
                 if done > 0 {
-                    state.size = state.size.max(target + done);
-                    state.stamp = self.mount.next_stamp();
+                    state.size.extend_to(target + done, self.mount.next_stamp());
                 }
                 return Ok(done);
             }

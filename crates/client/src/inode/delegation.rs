@@ -247,12 +247,12 @@ impl Inode {
             if !delegated.is(stateid) {
                 // Anything learned or requested before may be stale, because there was no delegation then. What this
                 // OPEN returned is current.
-                state.doubt();
+                state.size.doubt();
                 state.delegations += 1;
-                let changed = state.stamp > asking.stamp;
-                state.stamp = self.mount.next_stamp();
+                let changed = state.size.is_newer_than(asking.stamp);
+                state.size.touch(self.mount.next_stamp());
                 if !changed {
-                    learnt.stamp = state.stamp;
+                    learnt.stamp = state.size.stamp();
                 }
                 *delegated = Delegation::Held(stateid, power);
             }
@@ -435,7 +435,7 @@ impl Inode {
         if delegated.is(stateid) {
             *delegated = Delegation::None;
             // From here on the client asks for the size, and bytes that were read ahead are invalid.
-            state.doubt();
+            state.size.doubt();
             state.asked = Some(Instant::now());
         }
     }
@@ -475,11 +475,10 @@ impl Inode {
         let emptied = self.mount.keeper.get().map(|keeper| keeper.give_up(self.node.id));
         {
             let mut state = self.state();
-            state.doubt();
-            state.given_up = state.next_batch;
+            state.size.doubt();
             state.revocations += 1;
+            self.mount.window.release(state.dirty.give_up());
         }
-        self.abandon();
         self.share(stateid);
         tracing::warn!(file = %self.node.id, "a delegation was revoked: what is not durable yet is given up");
         self.fail(revoked_error());
@@ -492,7 +491,7 @@ impl Inode {
 impl Inode {
     /// Handles the notification that another client has set the size of this file.
     pub(crate) async fn resized(&self) {
-        self.state().learnt = None;
+        self.state().size.forget_when();
         if let Some(keeper) = self.mount.keeper.get() {
             // The answer to the mgr occupies a slot of the backchannel until then.
             let _ = tokio::time::timeout(RESIZED_WITHIN, keeper.resized(self.node.id)).await;

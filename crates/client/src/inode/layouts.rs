@@ -104,7 +104,7 @@ impl Inode {
                             self.made_durably();
                         }
                         if !state.held.as_ref().is_some_and(|held| held.goes_on_as(&layout)) {
-                            self.state().granted_anew();
+                            self.state().dirty.granted_again();
                         }
                         let held = Held {
                             layout: layout.clone(),
@@ -236,7 +236,7 @@ impl Inode {
 
     /// Reports like [`Inode::report`], and waits no longer than `patience` for a layout.
     async fn report_within(&self, patience: Duration) -> Result<()> {
-        let due = |state: &State| state.due().map(|(end, update)| (Some(end), update));
+        let due = |state: &State| state.dirty.report_due().map(|(end, update)| (Some(end), update));
         self.commit_layout("reporting what was written", patience, due).await
     }
 
@@ -301,7 +301,7 @@ impl Inode {
     /// Whether a report is due and there is no layout to send it under.
     pub(crate) async fn cannot_report(&self) -> bool {
         let state = self.layout.lock().await;
-        self.state().unreported.is_some() && !state.held.as_ref().is_some_and(|held| held.write)
+        self.state().dirty.report_due().is_some() && !state.held.as_ref().is_some_and(|held| held.write)
     }
 
     /// Locks out attribute changes ([`Inode::set_attrs`]). A close holds the guard from before it removes its open
@@ -313,15 +313,12 @@ impl Inode {
     /// Records that the mgr received a report up to `end`.
     pub(crate) fn reported(&self, end: u64) {
         let mut state = self.state();
-        if state.unreported == Some(end) {
-            state.unreported = None;
+        if let Some(asked_iods) = state.dirty.reported(end) {
             // The iods may have reported another size than the one known here.
-            if std::mem::take(&mut state.ask_iods) {
-                state.doubt();
+            if asked_iods {
+                state.size.doubt();
             }
-            // A size that was requested earlier may be from before the report.
-            state.stamp = self.mount.next_stamp();
-            state.reported = Some((end, state.stamp));
+            state.size.reported(end, self.mount.next_stamp());
         }
     }
 
@@ -330,7 +327,7 @@ impl Inode {
     /// report.
     pub(crate) fn gone(&self) {
         tracing::debug!(file = %self.node.id, "the file was gone before it was closed");
-        self.state().unreported = None;
+        self.state().dirty.drop_report();
     }
 
     /// Appends the LAYOUTCOMMIT that is due, if `report` is set and there is one, and returns the LAYOUTRETURN of a
@@ -348,7 +345,7 @@ impl Inode {
         let mut state = self.layout.lock().await;
         let (due, last) = {
             let known = self.state();
-            (known.due().filter(|_| report.is_some()), last && known.opens.is_empty())
+            (known.dirty.report_due().filter(|_| report.is_some()), last && known.opens.is_empty())
         };
         let held = state.held.as_ref();
         let commit = due.and_then(|due| held.filter(|held| held.write).map(|held| (due, held)));
@@ -395,7 +392,7 @@ impl Inode {
         let at = state.opens.iter().position(|open| open.key == key)?;
         let has_locks = state.opens[at].locks.are_there();
         let takes_more = state.opens.len() == 1 && layout.held.is_some();
-        if !state.is_clean() || has_locks || takes_more {
+        if !state.dirty.is_clean() || has_locks || takes_more {
             return None;
         }
         let open = state.opens.remove(at);
@@ -418,7 +415,7 @@ impl Inode {
     pub(crate) fn report_to_reclaim(&self) -> Option<(u64, LAYOUTCOMMIT4args)> {
         // A task that holds the lock is about to report, or to get a layout to report under.
         let state = self.layout.try_lock().ok()?;
-        let (end, update) = self.state().due()?;
+        let (end, update) = self.state().dirty.report_due()?;
         let held = state.held.as_ref().filter(|held| held.write)?;
         Some((end, LAYOUTCOMMIT4args { loca_reclaim: true, ..held.layoutcommit(Some(end), update) }))
     }
@@ -451,7 +448,7 @@ impl Inode {
         let reported = self.report_within(Duration::ZERO).await;
         let mut state = self.layout.lock().await;
         // The mgr recalls layouts for a client that truncates or extends the file.
-        self.state().doubt();
+        self.state().size.doubt();
         // Without a layout the report is left to the next sync or close.
         let Some(held) = state.held.take() else { return Ok(()) };
         let mut compound = Compound::new("returning a layout").cached();

@@ -394,7 +394,7 @@ impl Inode {
             }
         }
         // The previous lock holder may have written.
-        state.doubt();
+        state.size.doubt();
         true
     }
 
@@ -496,12 +496,11 @@ impl Inode {
                 }
             }
             if writing {
-                state.given_up = state.next_batch;
+                self.mount.window.release(state.dirty.give_up());
             }
         }
         if writing {
             tracing::warn!(file = %self.node.id, "locks were lost: what is not durable yet is given up");
-            self.abandon();
             self.fail(why.clone());
         }
     }
@@ -531,7 +530,7 @@ impl Inode {
 
     /// Fails if a batch holds bytes that must not be written any more.
     pub(super) fn check_given_up(&self, batch: u64) -> Result<()> {
-        if batch < self.state().given_up { Err(lost_error()) } else { Ok(()) }
+        if self.state().dirty.is_given_up(batch) { Err(lost_error()) } else { Ok(()) }
     }
 
     /// Returns every stateid of locks under an open.

@@ -40,7 +40,7 @@ impl Inode {
         }
         let found = self.read_once(&policy, offset, len).await?;
         // The mgr may have reported a smaller size than the one known here.
-        let shorter = std::mem::take(&mut self.state().shorter);
+        let shorter = self.state().size.take_shorter();
         if shorter { Box::pin(self.read_once(&policy, offset, len)).await } else { Ok(found) }
     }
 
@@ -64,7 +64,7 @@ impl Inode {
         }
         let range = ByteRange { offset, len: end - offset };
         self.expose(range).await;
-        let own = self.state().kept(range);
+        let own = self.state().dirty.kept(range);
         let layout = if self.reads_straight(policy, range.len).await { self.layout(false, None).await? } else { None };
         let mut runs = match layout {
             Some(layout) => self.read_direct(layout, range).await?,
@@ -82,7 +82,7 @@ impl Inode {
         let (own, end) = {
             let range = ByteRange { offset, len: (len as u64).min(FILE_SIZE_MAX.saturating_sub(offset)) };
             let state = self.state();
-            (state.kept(range), state.own_end())
+            (state.dirty.kept(range), state.dirty.own_end())
         };
         let ends_early = found.eof && offset + found.len() < end.min(offset.saturating_add(len as u64));
         if !ends_early && (own.is_empty() || is_met(&own, offset, &found)) {
@@ -107,7 +107,7 @@ impl Inode {
         }
         self.expose(range).await;
         // The mgr may still gather what this client wrote through it.
-        let gathered = self.state().is_gathered(range);
+        let gathered = self.state().dirty.is_gathered(range);
         let straight = !gathered && self.reads_straight(policy, len).await;
         let layout = if straight { self.layout(false, None).await? } else { None };
         let by_iods = layout.is_some();
@@ -159,7 +159,7 @@ impl Inode {
 
     /// Returns one past the last byte that this client wrote directly to iods and that the mgr may not know of.
     fn own_end_straight(&self) -> u64 {
-        self.state().own_end_of(|lane| lane != Lane::Mgr)
+        self.state().dirty.own_end_of(|lane| lane != Lane::Mgr)
     }
 
     /// Asks for the end of the file before a read up to it, because other clients may have moved it. A read does not
@@ -168,13 +168,8 @@ impl Inode {
         if self.is_alone() {
             return;
         }
-        {
-            let mut state = self.state();
-            let valid = self.mount.options.size_valid;
-            if state.asking || state.learnt.is_some_and(|learnt| learnt.elapsed() < valid) {
-                return;
-            }
-            state.asking = true;
+        if !self.state().size.begin_asking(Instant::now(), self.mount.options.size_valid) {
+            return;
         }
         let inode = self.clone();
         // In its own task: the request must not be cancelled when the reader stops waiting.
@@ -189,14 +184,12 @@ impl Inode {
         compound.putfh(&self.node.handle).getattr();
         let results = self.mount.session.call(compound).await;
         let attrs = results.and_then(|mut results| results.done(&[OP_PUTFH]).and_then(|()| results.attrs()));
-        let mut state = self.state();
-        (state.asking, state.learnt) = (false, Some(Instant::now()));
-        match attrs {
-            // Later writes of this client take precedence.
-            Ok(attrs) if state.stamp <= stamp => state.accept(attrs.size),
-            Ok(_) => {}
-            Err(error) => tracing::debug!(file = %self.node.id, "{error}; its end stays where it was"),
+        if let Err(error) = &attrs {
+            tracing::debug!(file = %self.node.id, "{error}; its end stays where it was");
         }
+        let mut state = self.state();
+        let own_end = state.dirty.own_end();
+        state.size.end_asking(attrs.ok().map(|attrs| attrs.size), stamp, own_end, Instant::now());
     }
 
     /// Whether a read of `len` bytes takes the direct path.
@@ -216,7 +209,7 @@ impl Inode {
     /// Asks the mgr for the attributes; the size includes bytes that the mgr does not know of yet.
     pub(crate) async fn learn_attrs(self: &Arc<Self>) -> Result<Attrs> {
         let attrs = self.ask_attrs().await?;
-        let misses = self.is_shared() && attrs.size < self.state().own_end();
+        let misses = self.is_shared() && attrs.size < self.state().dirty.own_end();
         if !misses {
             return Ok(attrs);
         }
@@ -238,7 +231,7 @@ impl Inode {
 
     /// Ensures that the servers have everything that was written to `range`.
     pub(super) async fn expose(self: &Arc<Self>, range: ByteRange) {
-        if self.state().pending.overlaps(range) {
+        if self.state().dirty.pending().overlaps(range) {
             Box::pin(self.hand_over(false)).await;
         }
         self.settle(range).await;
@@ -336,9 +329,7 @@ impl Inode {
                     continue;
                 }
                 if !self.is_alone() {
-                    let mut state = self.state();
-                    state.doubt();
-                    state.shorter = true;
+                    self.state().size.found_shorter();
                 }
                 runs.push((at, Found::Nothing(chunk.end() - at)));
                 break;

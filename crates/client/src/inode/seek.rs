@@ -1,8 +1,7 @@
 //! SEEK, hole punching, space reservation, SETATTR of the size, and the placement of an open file.
 
-use super::Inode;
 use super::opens::TRIES;
-use super::write::Lane;
+use super::{Inode, Lane};
 use crate::compound::{Caller, Compound};
 use crate::drivers::{Layout, NotDone, Sought, object_ranges};
 use crate::placement::{PlacedObject, Placement};
@@ -41,7 +40,7 @@ impl Inode {
     /// Ensures that the iods have what this client sent to the mgr and the mgr may still gather. The mgr does not wait
     /// for a client that holds a layout itself.
     async fn expose_to_iods(self: &Arc<Self>) {
-        if self.state().uncommitted.contains_key(&Lane::Mgr) {
+        if self.state().dirty.is_uncommitted(Lane::Mgr) {
             self.commit_lane(Lane::Mgr).await;
         }
     }
@@ -65,7 +64,7 @@ impl Inode {
         };
         // Bytes known to be durable count as data, even if an object has lost them: programs that copy only data must
         // read them and get an error. This client may have punched holes since, which SEEK must report.
-        let whole = if self.state().holes { 0 } else { layout.whole() };
+        let whole = if self.state().dirty.has_holes() { 0 } else { layout.whole() };
         let start = if offset < whole {
             offset
         } else {
@@ -97,13 +96,13 @@ impl Inode {
             let ranges = object_ranges(layout.distribution(), range);
             let grant = {
                 let mut state = self.state();
-                state.holes = true;
-                state.grant
+                state.dirty.made_hole();
+                state.dirty.grant()
             };
             let punches = ranges.into_iter().map(|(index, range)| layout.punch(index, range));
             match try_join_all(punches).await {
                 Ok(_) => {
-                    self.state().proved(0, grant);
+                    self.state().dirty.became_durable(0, grant);
                     return Ok(());
                 }
                 Err(NotDone::Failed(error)) => return Err(error),
@@ -126,8 +125,7 @@ impl Inode {
         }
         self.mgr_allocate(range).await?;
         let mut state = self.state();
-        state.size = state.size.max(range.end());
-        state.stamp = self.mount.next_stamp();
+        state.size.extend_to(range.end(), self.mount.next_stamp());
         Ok(())
     }
 
@@ -176,8 +174,8 @@ impl Inode {
         if changes.size.is_some() {
             let mut state = self.state();
             // Bytes written in the meantime have not been sent yet, and follow the truncate.
-            state.size = attrs.size.max(state.own_end());
-            state.stamp = self.mount.next_stamp();
+            let size = attrs.size.max(state.dirty.own_end());
+            state.size.set(size, self.mount.next_stamp());
         }
         Ok(attrs)
     }
@@ -221,7 +219,7 @@ struct Turn<'a>(&'a Inode);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.state().turns += 1;
+        self.0.state().size.invalidate_reads();
     }
 }
 

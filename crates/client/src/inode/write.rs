@@ -2,8 +2,9 @@
 //! they are durable.
 
 use super::delegation::revoked_error;
+use super::dirty::{Batch, Piece, Under};
 use super::read::least_size;
-use super::{Batch, Inode, State};
+use super::{Inode, Lane, LaneLocks, State};
 use crate::drivers::{Layout, NotDone, Payload, Written};
 use crate::effective_policy::Ruling;
 use crate::extents::Extents;
@@ -15,84 +16,20 @@ use layout::list_io::{Request, RequestLimits, plan};
 use layout::policy::{Access, FULL, NEVER, Policy};
 use layout::threshold::{self, ALWAYS_MGR, ALWAYS_STRAIGHT, Path, Rule, Verdict};
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::RwLockReadGuard;
 use tokio::time::Instant;
 use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
-use types::{ByteRange, Status, Timestamp, Verifier, leaves_hole};
+use types::{ByteRange, Status, Timestamp, leaves_hole};
 
 /// How often the client gets a new layout for one request before the request takes the mgr path.
 pub(super) const LAYOUT_TRIES: u32 = 3;
 
 /// The largest request that is sent in the calling thread.
-const BEGIN_MAX: usize = 64 << 10;
+const BEGIN_MAX: u64 = 64 << 10;
 
 /// Most requests of a batch that are in flight at a time. Each uses some KiB meanwhile, and scattered bytes may make a
 /// hundred thousand requests.
 const RUNNERS: usize = 256;
-
-/// A server whose write verifier covers bytes of a file.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Lane {
-    /// The iod of this object index.
-    Direct(usize),
-    /// The mgr.
-    Mgr,
-}
-
-/// Bytes that a server received but may still lose.
-pub(super) struct Sent {
-    /// Position in the order in which requests were sent.
-    pub(super) number: u64,
-    /// Position in the order in which servers acknowledged the bytes.
-    pub(super) booked: u64,
-    /// The bytes and their place in the object, or in the file for the mgr.
-    pub(super) payload: Arc<Payload>,
-    /// Their place in the file.
-    pub(super) parts: Vec<ByteRange>,
-    /// The verifier that the server returned.
-    pub(super) verifier: Verifier,
-    pub(super) under: Under,
-}
-
-/// The client's state when it sent bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Under {
-    /// The grant ([`super::State::grant`]); without meaning on the mgr path.
-    pub(super) grant: u64,
-    /// Whether the file was shared. Other clients may have overwritten or truncated the bytes since, and those changes
-    /// stay.
-    pub(super) shared: bool,
-}
-
-impl Under {
-    /// The value for bytes on the mgr path.
-    const MGR: Under = Under { grant: 0, shared: false };
-}
-
-impl Sent {
-    pub(super) fn bytes(&self) -> u64 {
-        self.payload.data.len() as u64
-    }
-
-    /// Passes the bytes inside `range` of the file to `take`, each piece with its offset, without copying them.
-    fn each(&self, range: ByteRange, mut take: impl FnMut(u64, Bytes)) {
-        let mut place = ByteRange { offset: 0, len: 0 };
-        for part in &self.parts {
-            place = ByteRange { offset: place.end(), len: part.len };
-            let Some(wanted) = part.intersection(range) else { continue };
-            let in_payload = ByteRange { offset: place.offset + (wanted.offset - part.offset), len: wanted.len };
-            let mut at = 0;
-            for segment in self.payload.data.parts() {
-                let here = ByteRange { offset: at, len: segment.len() as u64 };
-                at = here.end();
-                if let Some(hit) = here.intersection(in_payload) {
-                    let from = (hit.offset - here.offset) as usize;
-                    let data = segment.slice(from..from + hit.len as usize);
-                    take(wanted.offset + (hit.offset - in_payload.offset), data);
-                }
-            }
-        }
-    }
-}
 
 /// The path of each gathered range.
 struct Ways {
@@ -110,8 +47,7 @@ struct Lost {
 struct Errand {
     batch: u64,
     lane: Lane,
-    payload: Arc<Payload>,
-    parts: Vec<ByteRange>,
+    piece: Piece,
     /// Whether the server must make the bytes durable at once.
     stable: bool,
     /// Number of requests of the batch on the same path; `None` if requests are not timed one by one.
@@ -169,18 +105,18 @@ impl Inode {
                     self.mount.window.release(len as u64);
                     return Err(revoked_error());
                 }
-                if state.pending.is_empty() || state.times.leave.is_none() {
+                if state.dirty.pending().is_empty() || state.times.leave.is_none() {
                     self.leave_in_a_while(&mut state, policy);
                 }
                 state.ruling = Some(ruling.clone());
-                let replaced = state.pending.insert(at, part);
+                let replaced = state.dirty.write(at, part, Timestamp::from(net::clock::now()));
                 self.mount.window.release(replaced);
-                state.holes |= leaves_hole(state.size, at);
+                if leaves_hole(state.size.get(), at) {
+                    state.dirty.made_hole();
+                }
                 at += len as u64;
-                state.size = state.size.max(at);
-                state.stamp = self.mount.next_stamp();
-                state.written = Some(Timestamp::from(net::clock::now()));
-                state.pending.bytes()
+                state.size.extend_to(at, self.mount.next_stamp());
+                state.dirty.pending().bytes()
             };
             if !self.writes_through() && self.is_enough(gathered, policy).await {
                 // Boxed: most writes do not need it.
@@ -204,11 +140,10 @@ impl Inode {
         }
         {
             let mut state = self.state();
-            let grant = state.grant;
-            state.proved(end, grant);
-            state.holes = true;
-            state.size = state.size.max(end);
-            state.stamp = self.mount.next_stamp();
+            let grant = state.dirty.grant();
+            state.dirty.became_durable(end, grant);
+            state.dirty.made_hole();
+            state.size.extend_to(end, self.mount.next_stamp());
         }
         self.report().await
     }
@@ -300,7 +235,7 @@ impl Inode {
     /// Errors are recorded and reported later.
     pub(crate) async fn hand_over(self: &Arc<Self>, last: bool) {
         let _order = self.order.lock().await;
-        if self.state().pending.is_empty() {
+        if self.state().dirty.pending().is_empty() {
             return;
         }
         let _leaving = self.leaving.lock().await;
@@ -312,14 +247,14 @@ impl Inode {
         let shared = self.writes_through();
         let (verdict, straight) = {
             let state = self.state();
-            let ranges = state.pending.ranges();
+            let ranges = state.dirty.pending().ranges();
             let verdict = if shared && policy.write_threshold != Rule::Fixed(ALWAYS_MGR) {
                 // Each write of a shared file is awaited by itself: the mgr would only add a hop.
                 ALWAYS_STRAIGHT.into()
             } else {
                 self.mount.threshold(policy.write_threshold, longest(&ranges))
             };
-            let may = long_enough || state.size >= least_size(&policy);
+            let may = long_enough || state.size.get() >= least_size(&policy);
             let verdict = if may { verdict } else { ALWAYS_MGR.into() };
             // Without a layout the number of requests is unknown: assume one to decide whether to ask for it.
             (verdict, !threshold::divide_by(&ranges, verdict, state.streamed, |_| 1).0.is_empty())
@@ -333,8 +268,8 @@ impl Inode {
             Ok(layout) => layout,
             Err(error) => {
                 self.fail(error);
-                let pending = std::mem::take(&mut self.state().pending);
-                self.mount.window.release(pending.bytes());
+                let dropped = self.state().dirty.drop_pending();
+                self.mount.window.release(dropped);
                 return;
             }
         };
@@ -345,10 +280,10 @@ impl Inode {
             self.choose_stable(batch, &mut errands);
         }
         let timed = whole.then(Instant::now);
-        self.state().in_flight.entry(batch).and_modify(|b| (b.left, b.timed) = (errands.len(), timed));
+        self.state().dirty.divided(batch, errands.len(), timed);
         let runtime = &self.mount.runtime;
         // A small request is sent from here. Sending many takes time and should not delay other tasks.
-        let alone = errands.len() == 1 && errands[0].payload.data.len() <= BEGIN_MAX;
+        let alone = errands.len() == 1 && errands[0].piece.bytes() <= BEGIN_MAX;
         let runners = errands.len().min(RUNNERS);
         let errands = Arc::new(Mutex::new(errands.into_iter()));
         for _ in 0..runners {
@@ -382,19 +317,14 @@ impl Inode {
                 if !state.lanes_off_path(rule).is_empty() {
                     continue;
                 }
-                let ranges = state.pending.ranges();
-                if !state.in_flight.values().any(|batch| ranges.iter().any(|r| batch.touches(*r))) {
-                    let ways = state.ways(rule);
+                let ways = state.ways(rule);
+                if let Some((number, extents)) = state.dirty.begin_batch() {
                     // A short last range (a tail or a trial) does not count as a stream for later ranges. Otherwise
                     // each range would follow the one before, whatever T is by then.
                     if let (Some(last), Some((verdict, _))) = (ways.straight.last(), rule) {
                         let long = threshold::path(last.len, verdict.t) == Path::Direct;
                         state.streamed = long.then(|| last.end());
                     }
-                    let number = state.next_batch;
-                    state.next_batch += 1;
-                    let extents = std::mem::take(&mut state.pending);
-                    state.in_flight.insert(number, Batch { ranges, left: 1, timed: None });
                     return (number, extents, ways);
                 }
             }
@@ -405,12 +335,10 @@ impl Inode {
 
     fn choose_stable(&self, batch: u64, errands: &mut [Errand]) {
         let state = self.state();
-        let alone = state.in_flight.keys().all(|other| *other == batch);
         let mut counts = std::collections::BTreeMap::new();
         errands.iter().for_each(|errand| *counts.entry(errand.lane).or_insert(0) += 1);
         for errand in errands {
-            let nothing_else = state.uncommitted.get(&errand.lane).is_none_or(Vec::is_empty);
-            errand.stable = alone && nothing_else && counts[&errand.lane] == 1;
+            errand.stable = counts[&errand.lane] == 1 && state.dirty.may_be_stable(batch, errand.lane);
         }
     }
 
@@ -422,23 +350,19 @@ impl Inode {
         };
         let done = outcome.is_ok();
         if let Err(lost) = outcome {
-            self.mount.window.release(lost.bytes);
+            let dropped = self.state().dirty.lost(errand.batch, lost.bytes);
+            self.mount.window.release(dropped);
             self.fail(lost.error);
         }
-        let mut ended = None;
-        {
+        let ended = {
             let mut state = self.state();
-            if let Some(batch) = state.in_flight.get_mut(&errand.batch) {
-                // A failed request may end at once, so its time says nothing.
-                batch.timed = batch.timed.filter(|_| done);
-                batch.left -= 1;
-                if batch.left == 0 {
-                    ended = state.in_flight.remove(&errand.batch);
-                    // A size that was requested before may be from before the mgr knew these bytes.
-                    state.stamp = self.mount.next_stamp();
-                }
+            let ended = state.dirty.request_ended(errand.batch, done);
+            if ended.is_some() {
+                // A size that was requested before may be from before the mgr knew these bytes.
+                state.size.touch(self.mount.next_stamp());
             }
-        }
+            ended
+        };
         self.settled.send_modify(|count| *count += 1);
         if let Some(Batch { ranges, timed: Some(begun), .. }) = ended {
             self.mount.learn_service((Path::Direct, longest(&ranges), 1), begun, errand.stable);
@@ -451,24 +375,23 @@ impl Inode {
         errand: &Errand,
         mut layout: Arc<dyn Layout>,
     ) -> std::result::Result<(), Lost> {
-        let bytes = errand.payload.data.len() as u64;
+        let bytes = errand.piece.bytes();
         let lost = |error| Lost { error, bytes };
         let locks = self.lane(errand.lane);
         let mut why = None;
         for _ in 0..LAYOUT_TRIES {
-            let sending = locks.sending.read().await;
+            let sending = self.sending_after_mgr(&locks, &errand.piece).await;
             self.check_given_up(errand.batch).map_err(lost)?;
             let shared = self.writes_through();
-            let under = Under { grant: self.state().grant, shared };
+            let under = Under { grant: self.state().dirty.grant(), shared };
             let begun = Instant::now();
-            let written = layout.write(index, &errand.payload, errand.stable).await;
+            let written = layout.write(index, &errand.piece.payload, errand.stable).await;
             match written.map_err(|not_done| self.note_stray(not_done)) {
                 Ok(written) => {
                     if let Some(together) = errand.together {
                         self.mount.learn_service((Path::Direct, bytes, together), begun, written.stable);
                     }
-                    let written = (written, under);
-                    self.keep(errand.lane, errand.batch, errand.payload.clone(), errand.parts.clone(), written);
+                    self.received(errand.batch, errand.lane, errand.piece.clone(), (written, under));
                     return Ok(());
                 }
                 Err(NotDone::Failed(error)) => return Err(lost(error)),
@@ -486,7 +409,7 @@ impl Inode {
                 }
             }
         }
-        self.state().in_flight.entry(errand.batch).and_modify(|batch| batch.timed = None);
+        self.state().dirty.disregard_time(errand.batch);
         // The bytes that this iod received before and may lose must follow on the same path, and first.
         let moved = {
             let _committing = locks.committing.lock().await;
@@ -497,13 +420,27 @@ impl Inode {
         written.map_err(|lost| Lost { error: Error::by_no_path(why, lost.error), ..lost })
     }
 
+    /// Locks out moves of the lane's bytes to the mgr, when the iods have all older bytes that `piece` replaces. Since the
+    /// batch began, such bytes may have moved to the mgr, which could send them to the iods after these.
+    async fn sending_after_mgr<'a>(self: &Arc<Self>, locks: &'a LaneLocks, piece: &Piece) -> RwLockReadGuard<'a, ()> {
+        loop {
+            let sending = locks.sending.read().await;
+            if !self.state().dirty.are_gathered(&piece.parts) {
+                return sending;
+            }
+            drop(sending);
+            // Boxed, because it is rare.
+            Box::pin(self.commit_lane(Lane::Mgr)).await;
+        }
+    }
+
     /// Writes the parts of an errand through the mgr. Its window space is split among them.
     async fn write_via_mgr(self: &Arc<Self>, errand: &Errand) -> std::result::Result<(), Lost> {
         let locks = self.lane(Lane::Mgr);
         let _sending = locks.sending.read().await;
-        let stable = errand.stable && errand.parts.len() == 1;
-        let mut left = errand.payload.data.len() as u64;
-        for (range, data) in cut(&errand.payload, &errand.parts) {
+        let stable = errand.stable && errand.piece.parts.len() == 1;
+        let mut left = errand.piece.bytes();
+        for (range, data) in errand.piece.split() {
             let lost = |error| Lost { error, bytes: left };
             let timed = self.mount.time_mgr();
             let written = self.mgr_write(errand.batch, range.offset, data.clone(), stable).await.map_err(lost)?;
@@ -511,8 +448,7 @@ impl Inode {
                 timed.done(range.len, together);
             }
             left -= range.len;
-            let payload = Payload::new(vec![range], data.into());
-            self.keep(Lane::Mgr, errand.batch, Arc::new(payload), vec![range], (written, Under::MGR));
+            self.received(errand.batch, Lane::Mgr, Piece::of_range(range, data), (written, Under::MGR));
         }
         Ok(())
     }
@@ -523,56 +459,35 @@ impl Inode {
         let _all = from.sending.write().await;
         let _sending = to.sending.read().await;
         let mut outcome = self.end_strays().await;
-        while outcome.is_ok() && !self.state().uncommitted.get(&lane).is_none_or(Vec::is_empty) {
+        while outcome.is_ok() && self.state().dirty.is_uncommitted(lane) {
             outcome = self.move_first_to_mgr(lane).await;
         }
-        let lost = self.state().uncommitted.remove(&lane).unwrap_or_default();
-        self.mount.window.release(lost.iter().map(Sent::bytes).sum());
+        let dropped = self.state().dirty.drop_lane(lane);
+        self.mount.window.release(dropped);
         outcome
     }
 
     /// Sends the oldest bytes of a lane to the mgr. Until the mgr has them they count as bytes of the lane. A reader
     /// may meanwhile get older bytes, which are also sent again, and must find the newer ones here.
     async fn move_first_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
-        let first = |state: &State| {
-            let sent = state.uncommitted.get(&lane)?.first()?;
-            Some(((sent.booked, sent.number), sent.payload.clone(), sent.parts.clone()))
-        };
-        let Some(((booked, number), payload, parts)) = first(&self.state()) else { return Ok(()) };
-        let mut written = Vec::new();
-        for (range, data) in cut(&payload, &parts) {
-            written.push((range, data.clone(), self.mgr_write(number, range.offset, data, false).await?));
+        let Some(resend) = self.state().dirty.resend(lane, 0) else { return Ok(()) };
+        let mut received = Vec::new();
+        for (range, data) in resend.piece.split() {
+            let written = self.mgr_write(resend.number, range.offset, data.clone(), false).await?;
+            received.push((range, data, written));
         }
-        let mut free = 0;
-        {
-            let mut state = self.state();
-            let all = state.uncommitted.entry(lane).or_default();
-            // The bytes may have been dropped in the meantime.
-            let Some(at) = all.iter().position(|sent| sent.booked == booked) else { return Ok(()) };
-            let sent = all.remove(at);
-            for (range, data, written) in written {
-                let payload = Payload::new(vec![range], data.into());
-                free += state.book(Lane::Mgr, sent.number, Arc::new(payload), vec![range], (written, Under::MGR));
-            }
-        }
+        let free = self.state().dirty.moved_to_mgr(lane, &resend, received);
         self.mount.window.release(free);
         Ok(())
     }
 
-    /// Books bytes that a server received: kept if the server may lose them, released otherwise.
-    fn keep(
-        self: &Arc<Self>,
-        lane: Lane,
-        number: u64,
-        payload: Arc<Payload>,
-        parts: Vec<ByteRange>,
-        (written, under): (Written, Under),
-    ) {
+    /// Records that a server received bytes of a batch, and commits early if servers may lose many.
+    fn received(self: &Arc<Self>, batch: u64, lane: Lane, piece: Piece, written: (Written, Under)) {
         let mut state = self.state();
-        let free = state.book(lane, number, payload, parts, (written, under));
+        let free = state.dirty.received(batch, lane, piece, written);
         self.mount.window.release(free);
         let many = self.mount.window.size() as u64 / 2;
-        if !state.committing && state.is_keeping(many) {
+        if !state.committing && state.dirty.is_uncommitted_beyond(many) {
             state.committing = true;
             drop(state);
             net::task::spawn_on(&self.mount.runtime, self.clone().commit_behind());
@@ -581,40 +496,9 @@ impl Inode {
 }
 
 impl State {
-    /// Books bytes, see [`Inode::keep`]. Returns the number of bytes that need not be kept.
-    fn book(
-        &mut self,
-        lane: Lane,
-        number: u64,
-        payload: Arc<Payload>,
-        parts: Vec<ByteRange>,
-        (written, under): (Written, Under),
-    ) -> u64 {
-        if lane != Lane::Mgr && written.stable {
-            self.proved(parts.iter().map(|r| r.end()).max().unwrap_or(0), under.grant);
-        }
-        if written.stable || number < self.given_up {
-            return payload.data.len() as u64;
-        }
-        let sent = Sent { number, booked: self.booked, payload, parts, verifier: written.verifier, under };
-        self.booked += 1;
-        self.kept_at_most += sent.bytes();
-        self.uncommitted.entry(lane).or_default().push(sent);
-        0
-    }
-
-    /// Whether servers may lose more than `many` bytes. Committed bytes are subtracted only when the upper bound
-    /// exceeds `many`, because there may be a hundred thousand pieces.
-    fn is_keeping(&mut self, many: u64) -> bool {
-        if self.kept_at_most > many {
-            self.kept_at_most = self.uncommitted.values().flatten().map(Sent::bytes).sum();
-        }
-        self.kept_at_most > many
-    }
-
     /// Returns the path of each gathered range under a threshold; without `rule` all ranges take the mgr path.
     fn ways(&self, rule: Option<(Verdict, &Distribution)>) -> Ways {
-        let ranges = self.pending.ranges();
+        let ranges = self.dirty.pending().ranges();
         let (straight, through) = match rule {
             Some((verdict, distribution)) => threshold::divide_by(&ranges, verdict, self.streamed, |ranges| {
                 plan(distribution, ranges, RequestLimits::default()).len() as u64
@@ -627,32 +511,7 @@ impl State {
     /// Returns the lanes with uncommitted bytes that the gathered bytes replace on another path.
     fn lanes_off_path(&self, rule: Option<(Verdict, &Distribution)>) -> Vec<Lane> {
         let ways = self.ways(rule);
-        let off_path = |(lane, sent): &(&Lane, &Vec<Sent>)| {
-            let others = if **lane == Lane::Mgr { &ways.straight } else { &ways.through };
-            let replaced = |part: &ByteRange| part.overlaps_any(others);
-            sent.iter().any(|sent| sent.parts.iter().any(replaced))
-        };
-        self.uncommitted.iter().filter(off_path).map(|(lane, _)| *lane).collect()
-    }
-
-    /// Whether the mgr received bytes of `range` that it may not have sent to the iods yet.
-    pub(super) fn is_gathered(&self, range: ByteRange) -> bool {
-        let sent = self.uncommitted.get(&Lane::Mgr).into_iter().flatten();
-        sent.flat_map(|sent| &sent.parts).any(|part| part.overlaps(range))
-    }
-
-    /// Returns the bytes of `range` that servers received but may still lose; where several overlap, the latest.
-    pub(super) fn kept(&self, range: ByteRange) -> Extents {
-        let overlaps = |sent: &&Sent| sent.parts.iter().any(|part| part.intersection(range).is_some());
-        let mut all: Vec<&Sent> = self.uncommitted.values().flatten().filter(overlaps).collect();
-        all.sort_by_key(|sent| sent.number);
-        let mut kept = Extents::default();
-        for sent in all {
-            sent.each(range, |offset, data| {
-                kept.insert(offset, data);
-            });
-        }
-        kept
+        self.dirty.lanes_off_path(&ways.straight, &ways.through)
     }
 }
 
@@ -669,9 +528,9 @@ fn errands_of(batch: u64, extents: &Extents, ways: &Ways, layout: Option<&dyn La
     let through = through.into_iter().map(|request| (Lane::Mgr, request));
     let errand = |(lane, request): (Lane, Request)| {
         let data = extents.gather(&request.parts);
-        let payload = Arc::new(Payload::new(request.extents, data));
+        let piece = Piece { payload: Arc::new(Payload::new(request.extents, data)), parts: request.parts };
         let together = if whole { None } else { many[usize::from(lane != Lane::Mgr)] };
-        Errand { batch, lane, payload, parts: request.parts, stable: false, together }
+        Errand { batch, lane, piece, stable: false, together }
     };
     (straight.chain(through).map(errand).collect(), whole)
 }
@@ -693,10 +552,4 @@ fn chunks(ranges: &[ByteRange]) -> Vec<Request> {
         }
     }
     out
-}
-
-/// Splits a payload into the file ranges that its bytes belong to.
-fn cut(payload: &Payload, parts: &[ByteRange]) -> Vec<(ByteRange, Bytes)> {
-    let mut data = payload.data.to_bytes();
-    parts.iter().map(|part| (*part, data.split_to(part.len as usize))).collect()
 }

@@ -1,0 +1,233 @@
+//! Tests of the known size: every short history of writes, reports and questions of this client and truncates of another
+//! one, with answers that arrive late.
+
+use super::*;
+use crate::explorer::walk;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    /// The client writes up to here.
+    Write(u64),
+    /// The mgr executes a report.
+    Report,
+    /// The client receives the answer to the report.
+    Reported,
+    /// The client truncates the file.
+    Truncate(u64),
+    /// Another client sets the size.
+    OtherSets(u64),
+    /// The client asks for the size.
+    Ask,
+    /// The mgr executes the oldest question.
+    Execute,
+    /// The client receives the answer to the oldest question.
+    Answer,
+    /// The client may have missed changes of other clients.
+    Doubt,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    stamp: u64,
+    /// The number of changes, by any client, when the mgr was asked.
+    changes: u64,
+    answer: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct World {
+    known: KnownSize,
+    shared: bool,
+    now: Instant,
+    stamp: u64,
+    changes: u64,
+    /// The size at the mgr.
+    mgr: u64,
+    /// One past the last byte that the mgr does not know of.
+    own_end: u64,
+    /// The end of a report that the mgr has executed and not answered.
+    report: Option<u64>,
+    questions: VecDeque<Question>,
+    /// The size as this client must see it while no other client changes it.
+    expected: u64,
+    other_changed: bool,
+    /// The size and the number of local changes at each version.
+    versions: BTreeMap<Version, (u64, u64)>,
+    local_changes: u64,
+}
+
+impl World {
+    fn new(shared: bool) -> Self {
+        World {
+            known: KnownSize::new(0),
+            shared,
+            now: Instant::now(),
+            stamp: 0,
+            changes: 0,
+            mgr: 0,
+            own_end: 0,
+            report: None,
+            questions: VecDeque::new(),
+            expected: 0,
+            other_changed: false,
+            versions: BTreeMap::new(),
+            local_changes: 0,
+        }
+    }
+
+    fn next_stamp(&mut self) -> u64 {
+        self.stamp += 1;
+        self.stamp
+    }
+
+    fn apply(&mut self, call: Call) -> bool {
+        let possible = self.execute(call);
+        if possible {
+            self.check();
+        }
+        possible
+    }
+
+    fn execute(&mut self, call: Call) -> bool {
+        match call {
+            Call::Write(end) => {
+                let stamp = self.next_stamp();
+                self.known.extend_to(end, stamp);
+                self.own_end = self.own_end.max(end);
+                self.expected = self.expected.max(end);
+                self.changed_here();
+            }
+            Call::Report => {
+                if self.own_end == 0 || self.report.is_some() {
+                    return false;
+                }
+                self.report = Some(self.own_end);
+                self.mgr = self.mgr.max(self.own_end);
+                self.changes += 1;
+            }
+            Call::Reported => {
+                let Some(end) = self.report.take() else { return false };
+                if end == self.own_end {
+                    self.own_end = 0;
+                    let stamp = self.next_stamp();
+                    self.known.reported(end, stamp);
+                }
+            }
+            Call::Truncate(size) => {
+                if self.own_end > 0 {
+                    return false;
+                }
+                (self.mgr, self.expected) = (size, size);
+                let stamp = self.next_stamp();
+                self.known.set(size, stamp);
+                self.changed_here();
+            }
+            Call::OtherSets(size) => {
+                self.mgr = size;
+                self.changes += 1;
+                self.other_changed = true;
+            }
+            Call::Ask => {
+                let question = Question { stamp: self.stamp, changes: self.changes, answer: None };
+                self.questions.push_back(question);
+                return self.questions.len() <= 2;
+            }
+            Call::Execute => {
+                let mgr = self.mgr;
+                let Some(question) = self.questions.iter_mut().find(|q| q.answer.is_none()) else { return false };
+                question.answer = Some(mgr);
+            }
+            Call::Answer => return self.answer(),
+            Call::Doubt => {
+                self.known.doubt();
+                assert_eq!(self.known.version(), None);
+            }
+        }
+        true
+    }
+
+    fn changed_here(&mut self) {
+        self.changes += 1;
+        self.local_changes += 1;
+    }
+
+    fn answer(&mut self) -> bool {
+        let Some(question) = self.questions.front().copied() else { return false };
+        let Some(answer) = question.answer else { return false };
+        self.questions.pop_front();
+        let before = self.known.get();
+        let known = if self.shared {
+            self.known.learn_shared(answer, question.stamp, self.own_end)
+        } else {
+            self.known.learn(answer, question.stamp, self.own_end, self.now)
+        };
+        assert_eq!(known, self.known.get());
+        let is_stale = !self.shared && self.stamp > question.stamp;
+        if is_stale {
+            assert!(self.known.is_doubtful() && known == before, "an answer that a change overtook is not used");
+        } else if question.changes == self.changes {
+            assert_eq!(known, self.mgr.max(self.own_end), "a fresh answer counts");
+            assert!(self.shared || !self.known.is_doubtful());
+        }
+        true
+    }
+
+    fn check(&mut self) {
+        let size = self.known.get();
+        assert!(size >= self.own_end, "the size is below the client's own bytes");
+        if !self.other_changed {
+            assert_eq!(size, self.expected, "no other client changed the size");
+        }
+        // Bytes of a shared file are not cached, so its version is not used.
+        if let Some(version) = self.known.version().filter(|_| !self.shared) {
+            let content = (size, self.local_changes);
+            assert_eq!(*self.versions.entry(version).or_insert(content), content, "the version must change");
+        }
+    }
+}
+
+#[test]
+fn the_size_of_an_unshared_file_matches_the_model() {
+    let mut calls = vec![Call::Write(1), Call::Write(3), Call::Report, Call::Reported, Call::Truncate(2)];
+    calls.extend([Call::OtherSets(0), Call::OtherSets(4), Call::Ask, Call::Execute, Call::Answer, Call::Doubt]);
+    let count = walk(&World::new(false), &calls, 6, World::apply);
+    assert!(count > 100_000, "{count} histories");
+}
+
+#[test]
+fn the_size_of_a_shared_file_includes_reports_that_an_answer_misses() {
+    let calls = [Call::Write(1), Call::Write(3), Call::Report, Call::Reported, Call::Ask, Call::Execute, Call::Answer];
+    let count = walk(&World::new(true), &calls, 9, World::apply);
+    assert!(count > 100_000, "{count} histories");
+    walk(&World::new(true), &[&calls[..], &[Call::OtherSets(0), Call::OtherSets(4)]].concat(), 6, World::apply);
+}
+
+#[test]
+fn many_reports_are_remembered_up_to_a_limit() {
+    let mut known = KnownSize::new(0);
+    (0..100).for_each(|i| known.reported(1000 - i, i + 1));
+    assert_eq!(known.reported.len(), REPORTS);
+    assert_eq!(known.learn_shared(0, 98, 0), 902);
+    assert_eq!(known.learn_shared(0, 99, 0), 901);
+    assert_eq!(known.learn_shared(0, 100, 0), 0);
+}
+
+#[test]
+fn the_end_is_asked_for_once_and_not_again_while_it_is_valid() {
+    let mut known = KnownSize::new(0);
+    let (start, valid) = (Instant::now(), Duration::from_secs(1));
+    assert!(known.begin_asking(start, valid));
+    assert!(!known.begin_asking(start, valid), "a request is on its way");
+    known.end_asking(Some(5), 0, 0, start);
+    assert_eq!(known.get(), 5);
+    assert!(!known.begin_asking(start + valid / 2, valid));
+    known.forget_when();
+    assert!(known.begin_asking(start + valid / 2, valid), "another client has set the size");
+    known.extend_to(9, 1);
+    known.end_asking(Some(5), 0, 0, start + valid);
+    assert_eq!(known.get(), 9, "the write came later");
+    assert!(known.begin_asking(start + valid * 2, valid));
+    known.end_asking(None, 1, 0, start + valid * 2);
+    assert!(known.begin_asking(start + valid * 3, valid));
+}
