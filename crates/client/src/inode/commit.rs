@@ -230,7 +230,7 @@ impl Inode {
                         let layout = layout.ok_or_else(|| NotDone::NotAttempted(gone()))?;
                         grant = self.state().grant;
                         tries -= 1;
-                        match layout.write(index, &payload, false).await.map_err(|e| self.note_stray(e)) {
+                        match layout.write(index, &parts, &payload, false).await.map_err(|e| self.note_stray(e)) {
                             // The next layout may be as old, if an iod delayed the first request for long.
                             Err(NotDone::Stale(_)) if tries > 0 => stale = Some(layout),
                             outcome => break outcome?,
