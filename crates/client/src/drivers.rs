@@ -4,7 +4,14 @@
 //! into shares, each of which is one request to one server. It numbers the servers of a layout as lanes: the write
 //! verifier of a lane covers the bytes of that lane alone.
 
+#[cfg(test)]
+mod conformance;
 pub(crate) mod native;
+#[cfg(test)]
+mod whole;
+
+#[cfg(test)]
+pub(crate) use conformance::{Fixture, Trouble};
 
 use crate::counters::Tally;
 use crate::devices::Devices;
@@ -246,6 +253,47 @@ impl Drivers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use layout::kinds::PREFERRED;
+
+    /// Runs the conformance suite for the servers that `$make` makes.
+    macro_rules! conforms {
+        ($name:ident, $make:expr) => {
+            conforms!($name, $make; random_histories shares_cover_the_ranges verifiers_belong_to_lanes
+                lanes_are_never_mixed failures_have_their_class fenced_layouts_are_stale lost_bytes_are_reported
+                durable_lengths_are_learned placements_show_the_file);
+        };
+        ($name:ident, $make:expr; $($check:ident)*) => {
+            mod $name {
+                use super::*;
+
+                $(
+                    #[tokio::test(start_paused = true)]
+                    async fn $check() {
+                        conformance::$check($make).await;
+                    }
+                )*
+            }
+        };
+    }
+
+    conforms!(native_on_one_iod, || native::MemoryIods::new(1, 4096));
+    conforms!(native_on_two_iods, || native::MemoryIods::new(2, 64));
+    conforms!(native_on_three_iods, || native::MemoryIods::new(3, 4096));
+    conforms!(whole_file_on_one_server, whole::WholeFile::new);
+
+    #[tokio::test]
+    async fn a_kind_without_a_driver_is_refused() {
+        let drivers = Drivers { all: vec![Box::new(whole::WholeFile::new().driver())] };
+        assert!(drivers.attach(PREFERRED[0].number(), &Bytes::new()).await.is_err());
+        let body = Bytes::from_static(b"too short");
+        assert!(drivers.attach(drivers.kinds()[0].number(), &body).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn every_kind_has_a_driver_in_the_order_of_preference() {
+        let iods = native::MemoryIods::new(1, 64);
+        assert_eq!(iods.drivers().kinds(), PREFERRED);
+    }
 
     #[test]
     fn checksums_follow_the_asked_lengths_and_not_the_segments() {

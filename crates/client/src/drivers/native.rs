@@ -1,9 +1,13 @@
 //! The native layout driver: reads and writes objects on iods with the native protocol.
 
 mod file_ranges;
+#[cfg(test)]
+mod fixture;
 mod lengths;
 mod object_run;
 
+#[cfg(test)]
+pub(super) use fixture::MemoryIods;
 pub(crate) use object_run::ObjectRun;
 
 use super::{Attempt, Driver, Layout, NotDone, Payload, Written};
