@@ -4,11 +4,12 @@ mod short_circuit;
 
 use crate::counters::{Tally, add};
 use crate::long_waits::LongWaits;
-use crate::session::Session;
 use crate::short_circuit::Loans;
 use crate::{Error, Options, Result};
-use layout::kinds::native;
-use layout::kinds::{Device, KindId};
+use async_trait::async_trait;
+use bytes::Bytes;
+use layout::kinds::native::{self, Native};
+use layout::kinds::{Kind, KindId};
 use net::rpc::{Connection, Limits, NoService};
 use net::{Address, Counters as NetCounters};
 use short_circuit::Lender;
@@ -30,6 +31,16 @@ const LEFT_ALONE: Duration = Duration::from_secs(5);
 /// Pauses between attempts, doubling from the first to the last.
 const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(1);
 
+/// The mgr, as far as devices need it.
+#[async_trait]
+pub(crate) trait DeviceSource: Send + Sync {
+    /// Returns the address of a device of this kind (`da_addr_body`).
+    async fn address(&self, kind: KindId, device: [u8; 16]) -> Result<Bytes>;
+
+    /// Returns the lease time, as far as it is known.
+    fn lease(&self) -> Duration;
+}
+
 /// All iods that layouts of this mount have named.
 pub(crate) struct Devices {
     shared: Arc<Shared>,
@@ -39,7 +50,7 @@ pub(crate) struct Devices {
 }
 
 struct Shared {
-    session: Session,
+    source: Arc<dyn DeviceSource>,
     options: Options,
     tally: Arc<Tally>,
     net: NetCounters,
@@ -62,15 +73,20 @@ pub(crate) enum Refused {
 }
 
 impl Devices {
-    /// Creates the set without iods; addresses are requested over `session`.
+    /// Creates the set without iods; addresses are requested from `source`.
     ///
     /// # Errors
     /// The system returns no random numbers.
-    pub(crate) fn new(session: Session, options: Options, tally: Arc<Tally>, net: NetCounters) -> Result<Self> {
+    pub(crate) fn new(
+        source: Arc<dyn DeviceSource>,
+        options: Options,
+        tally: Arc<Tally>,
+        net: NetCounters,
+    ) -> Result<Self> {
         let mut owner = [0; 16];
         getrandom::fill(&mut owner).map_err(|e| Error::usage(format!("no random numbers: {e}")))?;
         let (boot_id, incarnation) = (net::address::boot_id(), AtomicU64::new(0));
-        let shared = Arc::new(Shared { session, options, tally, net, boot_id, owner, incarnation });
+        let shared = Arc::new(Shared { source, options, tally, net, boot_id, owner, incarnation });
         Ok(Devices { shared, iods: Mutex::default(), loans: Arc::new(Loans::new()) })
     }
 
@@ -160,7 +176,7 @@ impl Iod {
         let mut pause = *PAUSE.start();
         // An iod whose host lost power does not answer, and a recall may wait for the answer: the first tries fit into
         // a lease. Later tries wait longer, for an iod with a slow disk.
-        let mut patience = self.shared.session.lease() / 3;
+        let mut patience = self.shared.source.lease() / 3;
         let mut given_up: fn(Error) -> Refused = Refused::Unreachable;
         loop {
             let Line { connection, checksums, .. } = self.line().await.map_err(given_up)?;
@@ -273,8 +289,10 @@ impl Iod {
 
     async fn device<'a>(&self, link: &'a mut Link, fresh: bool) -> Result<&'a native::Device> {
         if fresh || link.device.is_none() {
-            let Device::Native(device) = self.shared.session.device(self.id, KindId::Native).await?;
-            link.device = Some(device);
+            let body = self.shared.source.address(Native::ID, self.id.0).await?;
+            let bad =
+                |e| Error::protocol(format!("the mgr sent an address of iod {} that makes no sense: {e}", self.id));
+            link.device = Some(native::Device::from_bytes(&body).map_err(bad)?);
         }
         link.device.as_ref().ok_or_else(|| Error::protocol("no address"))
     }
@@ -401,7 +419,6 @@ fn addresses(device: &native::Device, boot_id: Option<[u8; 16]>) -> Vec<Address>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
 
     #[test]
     fn the_unix_socket_is_for_this_host_alone() {

@@ -1,18 +1,29 @@
 //! The registry of layout drivers, which move bytes on the direct path under a layout.
+//!
+//! A layout speaks of ranges of its file. Only the driver knows the objects and servers behind them. It divides ranges
+//! into shares, each of which is one request to one server. It numbers the servers of a layout as lanes: the write
+//! verifier of a lane covers the bytes of that lane alone.
 
-mod native;
+#[cfg(test)]
+mod conformance;
+pub(crate) mod native;
+#[cfg(test)]
+mod whole;
+
+#[cfg(test)]
+pub(crate) use conformance::{Fixture, Trouble};
 
 use crate::counters::Tally;
 use crate::devices::Devices;
-use crate::{Error, Result};
+use crate::{Error, Placement, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
-use layout::Distribution;
-use layout::kinds::{Body, KindId};
+use layout::kinds::{Kind, KindId};
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
-use types::{ByteRange, FileId, Generation, IodId, Verifier};
+use types::{ByteRange, Generation, Verifier};
 use wire::native::Crc32c;
-use xdr::Segments;
+use xdr::{Segments, Xdr};
 
 /// Why a driver did not execute a request.
 #[derive(Debug)]
@@ -28,38 +39,49 @@ pub(crate) enum NotDone {
     Failed(Error),
 }
 
+impl NotDone {
+    /// Returns the error, for callers that have no other path.
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            NotDone::NotAttempted(error)
+            | NotDone::Unanswered(error)
+            | NotDone::Stale(error)
+            | NotDone::Failed(error) => error,
+        }
+    }
+}
+
 /// The outcome of a driver's request.
 pub(crate) type Attempt<T> = std::result::Result<T, NotDone>;
 
-/// Bytes to be sent to one object.
+/// The bytes of one share, or of one request to the mgr.
 #[derive(Clone, Debug)]
 pub(crate) struct Payload {
-    /// Their places in the object, in order.
-    pub(crate) extents: Vec<ByteRange>,
-    /// The bytes of all extents.
     pub(crate) data: Segments,
-    /// CRC-32C of each extent, computed at first use, and only once however often the bytes are sent.
-    checksums: OnceLock<Vec<u32>>,
+    /// The CRC-32C of consecutive pieces, and the lengths of these pieces.
+    checksums: OnceLock<(Vec<u64>, Vec<u32>)>,
 }
 
 impl Payload {
-    /// Creates a payload of `data` for `extents`, which have the same total length.
-    pub(crate) fn new(extents: Vec<ByteRange>, data: Segments) -> Self {
-        Payload { extents, data, checksums: OnceLock::new() }
+    /// Creates a payload.
+    pub(crate) fn new(data: Segments) -> Self {
+        Payload { data, checksums: OnceLock::new() }
     }
 
-    /// Returns the CRC-32C of each extent.
-    pub(crate) fn checksums(&self) -> &[u32] {
-        self.checksums.get_or_init(|| extent_checksums(&self.extents, &self.data))
+    /// Returns the CRC-32C of consecutive pieces with these lengths. A driver asks for the same pieces whenever the
+    /// bytes are sent again, so the checksums are computed only once.
+    pub(crate) fn checksums(&self, lengths: &[u64]) -> Cow<'_, [u32]> {
+        let (known, sums) = self.checksums.get_or_init(|| (lengths.to_vec(), piece_checksums(lengths, &self.data)));
+        if known == lengths { Cow::Borrowed(sums) } else { Cow::Owned(piece_checksums(lengths, &self.data)) }
     }
 }
 
-fn extent_checksums(extents: &[ByteRange], data: &Segments) -> Vec<u32> {
+fn piece_checksums(lengths: &[u64], data: &Segments) -> Vec<u32> {
     let mut parts = data.parts().iter();
     let mut part: &[u8] = &[];
-    let one = |extent: &ByteRange| {
+    let one = |length: &u64| {
         let mut sum = Crc32c::new();
-        let mut left = extent.len as usize;
+        let mut left = *length as usize;
         while left > 0 {
             if part.is_empty() {
                 match parts.next() {
@@ -73,7 +95,7 @@ fn extent_checksums(extents: &[ByteRange], data: &Segments) -> Vec<u32> {
         }
         sum.finish()
     };
-    extents.iter().map(one).collect()
+    lengths.iter().map(one).collect()
 }
 
 /// The outcome of a write.
@@ -85,15 +107,13 @@ pub(crate) struct Written {
     pub(crate) stable: bool,
 }
 
-/// A run of bytes of an object.
+/// A run of bytes of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
     /// Data bytes.
     Data(Bytes),
-    /// This many bytes of a hole.
+    /// This many bytes that no server has: a hole, or beyond the end of the file.
     Nothing(u64),
-    /// This many bytes beyond the end of the object: never written, unless the object has lost some.
-    Beyond(u64),
 }
 
 impl Found {
@@ -101,7 +121,7 @@ impl Found {
     pub(crate) fn len(&self) -> u64 {
         match self {
             Found::Data(data) => data.len() as u64,
-            Found::Nothing(len) | Found::Beyond(len) => *len,
+            Found::Nothing(len) => *len,
         }
     }
 
@@ -110,163 +130,181 @@ impl Found {
         match self {
             Found::Data(data) => Found::Data(data.slice(from as usize..(from + len) as usize)),
             Found::Nothing(_) => Found::Nothing(len),
-            Found::Beyond(_) => Found::Beyond(len),
         }
     }
 }
 
-/// What SEEK looks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Sought {
-    Data,
-    Hole,
+/// The outcome of a read: together, runs and lost ranges cover what was asked for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ReadDone {
+    /// Runs with their places in the file.
+    pub(crate) runs: Vec<(u64, Found)>,
+    /// Ranges that were durable on the server and are no longer there. The mgr knows whether the file was truncated
+    /// since, and whether there is another copy.
+    pub(crate) lost: Vec<ByteRange>,
 }
 
-/// Length and storage of an object.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ObjectSize {
-    pub(crate) size: u64,
-    pub(crate) allocated: u64,
+/// The part of some file ranges that one request to one server moves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Share {
+    /// The lane of the server.
+    pub(crate) lane: usize,
+    /// Ranges of the file, in the order of the payload. None is empty, and none continues the one before it.
+    pub(crate) parts: Vec<ByteRange>,
 }
 
-/// A layout in use. Objects are named by their index in the distribution.
+/// A layout in use: the servers of one file, and the right to use them.
 #[async_trait]
 pub(crate) trait Layout: Send + Sync {
-    /// Returns the mapping from file bytes to objects.
-    fn distribution(&self) -> &Distribution;
-    /// Returns the object id.
-    fn object(&self) -> FileId;
-    /// Returns the generation, which grows with every fence of the earlier capabilities.
+    /// Returns the generation, which grows with every fence of the earlier layouts of the file.
     fn generation(&self) -> Generation;
     /// Whether it is time to get another layout: this one is still valid, but not for long.
     fn is_old(&self) -> bool;
-    /// Returns a file size up to which every object is durable: an object shorter than this size demands has lost
-    /// bytes. 0 if unknown.
-    fn whole(&self) -> u64;
-    /// Whether every object is durably as long as a file of `size` bytes demands, according to the mgr and the iods.
+    /// Returns the number of lanes: servers that take requests at the same time.
+    fn lanes(&self) -> usize;
+    /// Divides file ranges, which do not overlap, into as few requests as the servers' limits allow.
+    ///
+    /// The shares cover the ranges exactly. They are in the order of their first byte, so that a sender that starts at
+    /// the front keeps every server busy.
+    fn shares(&self, ranges: &[ByteRange]) -> Vec<Share>;
+    /// Whether the servers durably have all bytes of a file of `size` bytes, according to the mgr and the servers.
     fn reaches(&self, size: u64) -> bool;
-    /// Forgets the reported lengths of objects, because the file is about to be truncated.
-    fn forget_lengths(&self);
-    /// Returns the iod of each object, in index order.
-    fn iods(&self) -> &[IodId];
-    /// Reads extents, together at most one payload; the answer covers them in order.
-    async fn read(&self, index: usize, extents: &[ByteRange]) -> Attempt<Vec<Found>>;
-    /// Writes extents, durably when `stable`.
-    async fn write(&self, index: usize, payload: &Payload, stable: bool) -> Attempt<Written>;
-    /// Makes all writes to the object durable that have the verifier in the answer.
-    async fn commit(&self, index: usize) -> Attempt<Verifier>;
-    /// Turns a range into a hole.
-    async fn punch(&self, index: usize, range: ByteRange) -> Attempt<()>;
-    /// Returns the first data or hole byte at or after `offset`; the end of the object is a hole.
-    async fn seek(&self, index: usize, offset: u64, sought: Sought) -> Attempt<Option<u64>>;
-    /// Returns length and allocated bytes of the object.
-    async fn size(&self, index: usize) -> Attempt<ObjectSize>;
+    /// Prepares for a truncate by this client, which the mgr executes on the servers: reported lengths are no longer
+    /// true.
+    fn truncating(&self);
+    /// Reads a share.
+    async fn read(&self, lane: usize, parts: &[ByteRange]) -> Attempt<ReadDone>;
+    /// Writes a share, durably when `stable`. The share may be from an earlier layout of the file; one that does not
+    /// fit this layout is not attempted.
+    async fn write(&self, lane: usize, parts: &[ByteRange], payload: &Payload, stable: bool) -> Attempt<Written>;
+    /// Makes all writes of a lane durable that have the verifier in the answer.
+    async fn commit(&self, lane: usize) -> Attempt<Verifier>;
+    /// Turns a range into a hole. Returns when no request to a server is left, unless it fails with
+    /// [`NotDone::Unanswered`].
+    async fn punch(&self, range: ByteRange) -> Attempt<()>;
+    /// Returns the first run of data that ends after `offset`, from `offset` on; its end may lie beyond the end of the
+    /// file. `has_holes` says that holes may have been made since the layout was granted. Without them, bytes that are
+    /// known to be durable count as data even if a server has lost them: a program that copies only data must read them
+    /// and get an error.
+    async fn next_data(&self, offset: u64, has_holes: bool) -> Attempt<Option<ByteRange>>;
+    /// Returns where the bytes of the file of `file_size` bytes are stored, with the space that they use.
+    async fn placement(&self, file_size: u64) -> Attempt<Placement>;
 }
 
 /// A driver, which makes layouts of one kind usable.
 #[async_trait]
 trait Driver: Send + Sync {
+    /// The kind of its layouts.
+    type Kind: Kind;
     /// Makes a layout usable.
-    async fn attach(&self, body: Body) -> Result<Arc<dyn Layout>>;
+    async fn attach(&self, body: <Self::Kind as Kind>::Body) -> Result<Arc<dyn Layout>>;
+}
+
+/// A driver of any kind, which takes the body of a layout as the mgr sent it.
+#[async_trait]
+trait AnyDriver: Send + Sync {
+    fn kind(&self) -> KindId;
+    async fn attach_body(&self, body: &Bytes) -> Result<Arc<dyn Layout>>;
+}
+
+#[async_trait]
+impl<D: Driver> AnyDriver for D {
+    fn kind(&self) -> KindId {
+        D::Kind::ID
+    }
+
+    async fn attach_body(&self, body: &Bytes) -> Result<Arc<dyn Layout>> {
+        let bad = |e| Error::protocol(format!("the mgr sent a {} layout that makes no sense: {e}", D::Kind::ID.name()));
+        self.attach(<D::Kind as Kind>::Body::from_bytes(body).map_err(bad)?).await
+    }
 }
 
 /// The drivers of a mount.
 pub(crate) struct Drivers {
-    native: native::Native,
+    /// In the order in which the client prefers their kinds.
+    all: Vec<Box<dyn AnyDriver>>,
 }
 
 impl Drivers {
     /// Creates all drivers.
     pub(crate) fn new(devices: Arc<Devices>, tally: Arc<Tally>) -> Self {
-        Drivers { native: native::Native::new(devices, tally) }
+        Drivers { all: vec![Box::new(native::Native::new(devices, tally))] }
     }
 
-    /// Makes a layout usable.
-    pub(crate) async fn attach(&self, kind: KindId, body: &Bytes) -> Result<Arc<dyn Layout>> {
-        let bad = |e| Error::protocol(format!("the mgr sent a {} layout that makes no sense: {e}", kind.name()));
-        let body = Body::decode(kind, body).map_err(bad)?;
-        let driver: &dyn Driver = match kind {
-            KindId::Native => &self.native,
-        };
-        driver.attach(body).await
+    /// Returns the kinds of layouts that the client can use, in the order of preference.
+    pub(crate) fn kinds(&self) -> Vec<KindId> {
+        self.all.iter().map(|driver| driver.kind()).collect()
     }
-}
 
-/// Returns the part of each object that holds a file range, including whole stripe rows between the first and last
-/// byte. With dense distributions that is one range per object.
-pub(crate) fn object_ranges(distribution: &Distribution, file: ByteRange) -> Vec<(usize, ByteRange)> {
-    let range = |index| {
-        let start = distribution.object_size(file.offset, index);
-        let end = distribution.object_size(file.end(), index);
-        (index, ByteRange { offset: start, len: end - start })
-    };
-    (0..distribution.count()).map(range).filter(|(_, range)| !range.is_empty()).collect()
-}
+    /// Returns the kind of layout that an OPEN asks for.
+    pub(crate) fn preferred(&self) -> KindId {
+        self.all[0].kind()
+    }
 
-/// Splits what was read from an object into its places in the file. `parts` are the file ranges in the order of the
-/// object's bytes; `found` covers the same number of bytes.
-pub(crate) fn scatter(parts: &[ByteRange], found: Vec<Found>, mut put: impl FnMut(u64, Found)) {
-    let mut parts = parts.iter().copied();
-    let mut part = ByteRange::default();
-    for mut run in found {
-        while run.len() > 0 {
-            if part.is_empty() {
-                match parts.next() {
-                    Some(next) => part = next,
-                    None => return,
-                }
-            }
-            let len = run.len().min(part.len);
-            let (now, rest) = match run {
-                Found::Data(mut data) => {
-                    let now = data.split_to(len as usize);
-                    (Found::Data(now), Found::Data(data))
-                }
-                Found::Nothing(all) => (Found::Nothing(len), Found::Nothing(all - len)),
-                Found::Beyond(all) => (Found::Beyond(len), Found::Beyond(all - len)),
-            };
-            put(part.offset, now);
-            part = ByteRange { offset: part.offset + len, len: part.len - len };
-            run = rest;
-        }
+    /// Makes a layout of the kind with this number usable.
+    pub(crate) async fn attach(&self, number: u32, body: &Bytes) -> Result<(KindId, Arc<dyn Layout>)> {
+        let driver = self.all.iter().find(|driver| driver.kind().number() == number);
+        let unknown = || Error::protocol(format!("the mgr sent a layout of unknown kind {number:#x}"));
+        let driver = driver.ok_or_else(unknown)?;
+        Ok((driver.kind(), driver.attach_body(body).await?))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use layout::DistributionId;
+    use layout::kinds::PREFERRED;
+
+    /// Runs the conformance suite for the servers that `$make` makes.
+    macro_rules! conforms {
+        ($name:ident, $make:expr) => {
+            conforms!($name, $make; random_histories shares_cover_the_ranges verifiers_belong_to_lanes
+                lanes_are_never_mixed failures_have_their_class fenced_layouts_are_stale lost_bytes_are_reported
+                durable_lengths_are_learned placements_show_the_file);
+        };
+        ($name:ident, $make:expr; $($check:ident)*) => {
+            mod $name {
+                use super::*;
+
+                $(
+                    #[tokio::test(start_paused = true)]
+                    async fn $check() {
+                        conformance::$check($make).await;
+                    }
+                )*
+            }
+        };
+    }
+
+    conforms!(native_on_one_iod, || native::MemoryIods::new(1, 4096));
+    conforms!(native_on_two_iods, || native::MemoryIods::new(2, 64));
+    conforms!(native_on_three_iods, || native::MemoryIods::new(3, 4096));
+    conforms!(whole_file_on_one_server, whole::WholeFile::new);
+
+    #[tokio::test]
+    async fn a_kind_without_a_driver_is_refused() {
+        let drivers = Drivers { all: vec![Box::new(whole::WholeFile::new().driver())] };
+        assert!(drivers.attach(PREFERRED[0].number(), &Bytes::new()).await.is_err());
+        let body = Bytes::from_static(b"too short");
+        assert!(drivers.attach(drivers.kinds()[0].number(), &body).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn every_kind_has_a_driver_in_the_order_of_preference() {
+        let iods = native::MemoryIods::new(1, 64);
+        assert_eq!(iods.drivers().kinds(), PREFERRED);
+    }
 
     #[test]
-    fn checksums_follow_extents_and_not_segments() {
+    fn checksums_follow_the_asked_lengths_and_not_the_segments() {
         let mut data = Segments::default();
         data.push(Bytes::from_static(b"12345"));
         data.push(Bytes::from_static(b"6789abc"));
-        let extents = vec![ByteRange { offset: 0, len: 9 }, ByteRange { offset: 50, len: 3 }];
-        let payload = Payload::new(extents, data);
+        let payload = Payload::new(data);
         // The check value of CRC-32C.
-        assert_eq!(payload.checksums(), [0xe306_9283, wire::native::crc32c(b"abc")]);
-    }
-
-    #[test]
-    fn scattering_follows_parts() {
-        let parts = [ByteRange { offset: 10, len: 3 }, ByteRange { offset: 20, len: 4 }];
-        let found = vec![Found::Data(Bytes::from_static(b"abcd")), Found::Nothing(3)];
-        let mut put = Vec::new();
-        scatter(&parts, found, |at, run| put.push((at, run)));
-        let data = |s: &'static [u8]| Found::Data(Bytes::from_static(s));
-        assert_eq!(put, [(10, data(b"abc")), (20, data(b"d")), (21, Found::Nothing(3))]);
-    }
-
-    #[test]
-    fn object_ranges_hold_every_piece() {
-        let d = Distribution::new(DistributionId::SimpleStripe, 64, 3).unwrap();
-        let file = ByteRange { offset: 70, len: 300 };
-        let ranges = object_ranges(&d, file);
-        for (index, range) in &ranges {
-            let bytes: u64 = d.pieces(file).filter(|p| p.index == *index).map(|p| p.object.len).sum();
-            assert_eq!(bytes, range.len);
-        }
-        assert_eq!(ranges.iter().map(|(_, r)| r.len).sum::<u64>(), 300);
+        let nine = 0xe306_9283;
+        assert_eq!(payload.checksums(&[9, 3])[..], [nine, wire::native::crc32c(b"abc")]);
+        assert_eq!(payload.checksums(&[9, 1, 2])[..], [nine, wire::native::crc32c(b"a"), wire::native::crc32c(b"bc")]);
+        assert_eq!(payload.checksums(&[9, 3])[0], nine);
     }
 }

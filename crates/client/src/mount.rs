@@ -74,7 +74,6 @@ pub(crate) struct Inner {
     pub(crate) effective_policy: EffectivePolicy,
     /// The measured service times, for a write threshold that depends on them.
     timing: Mutex<Timing>,
-    pub(crate) devices: Arc<Devices>,
     pub(crate) drivers: Drivers,
     /// The runtime in which dropped files are closed.
     pub(crate) runtime: Handle,
@@ -185,8 +184,9 @@ impl Mount {
         let (attrs, told) = results.attrs_and_policy()?;
         let root = Node { id: attrs.id, handle };
         let net = session.net_counters();
-        let devices = Arc::new(Devices::new(session.clone(), options.clone(), tally.clone(), net)?);
-        let drivers = Drivers::new(devices.clone(), tally.clone());
+        let source = Arc::new(session.clone());
+        let devices = Arc::new(Devices::new(source, options.clone(), tally.clone(), net)?);
+        let drivers = Drivers::new(devices, tally.clone());
         let window = WriteWindow::new(options.window_bytes());
         let read_ahead = Arc::new(Semaphore::new(READ_AHEAD_BYTES));
         let (owners, stamps) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -206,7 +206,6 @@ impl Mount {
             read_ahead,
             effective_policy,
             timing,
-            devices,
             drivers,
             runtime,
             root,

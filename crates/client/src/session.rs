@@ -9,14 +9,17 @@ mod revoked;
 
 use crate::compound::{Compound, Results, Sealed, nfs_error};
 use crate::counters::{Tally, add};
+use crate::devices::DeviceSource;
 use crate::long_waits::LongWaits;
 use crate::mgr_load::MgrLoad;
 use crate::mount::Inodes;
 use crate::{Error, Options, Result, Target};
+use async_trait::async_trait;
+use bytes::Bytes;
 use callbacks::Callbacks;
 use establish::Link;
 pub(crate) use establish::auth_of;
-use layout::kinds::{Device, KindId};
+use layout::kinds::KindId;
 use net::Address;
 use net::rpc::Connection;
 use nfs::client::compound::Results as RawResults;
@@ -162,21 +165,6 @@ impl Session {
         Ok(Duration::from_secs(u64::from(seconds.max(1))))
     }
 
-    /// Asks the mgr for the address of an iod.
-    pub(crate) async fn device(&self, iod: IodId, kind: KindId) -> Result<Device> {
-        let mut compound = Compound::new(format!("asking for the address of iod {iod}"));
-        let args = GETDEVICEINFO4args {
-            gdia_device_id: iod.0,
-            gdia_layout_type: kind.number(),
-            gdia_maxcount: LAYOUT_BODY_MAX as u32 + 1024,
-            gdia_notify_types: Vec::new(),
-        };
-        compound.op(OP_GETDEVICEINFO, &args);
-        let got: GETDEVICEINFO4resok = self.call(compound).await?.take(OP_GETDEVICEINFO)?;
-        let bad = |e| Error::protocol(format!("the mgr sent an address of iod {iod} that makes no sense: {e}"));
-        Device::decode(kind, &got.gdir_device_addr.da_addr_body).map_err(bad)
-    }
-
     /// Asks the mgr for the status of itself and its cluster.
     pub(crate) async fn status(&self) -> Result<wire::admin::Status> {
         let what = format!("asking mgr {} for its status", self.shared.address);
@@ -255,6 +243,26 @@ impl Session {
     /// Ends the session and the client id, so that the mgr need not wait until the lease expires.
     pub(crate) async fn end(&self) -> Result<()> {
         self.shared.end().await
+    }
+}
+
+#[async_trait]
+impl DeviceSource for Session {
+    async fn address(&self, kind: KindId, device: [u8; 16]) -> Result<Bytes> {
+        let mut compound = Compound::new(format!("asking for the address of {} device {}", kind.name(), IodId(device)));
+        let args = GETDEVICEINFO4args {
+            gdia_device_id: device,
+            gdia_layout_type: kind.number(),
+            gdia_maxcount: LAYOUT_BODY_MAX as u32 + 1024,
+            gdia_notify_types: Vec::new(),
+        };
+        compound.op(OP_GETDEVICEINFO, &args);
+        let got: GETDEVICEINFO4resok = self.call(compound).await?.take(OP_GETDEVICEINFO)?;
+        Ok(got.gdir_device_addr.da_addr_body)
+    }
+
+    fn lease(&self) -> Duration {
+        self.shared.lease()
     }
 }
 

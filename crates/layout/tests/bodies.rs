@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use layout::DistributionId;
-use layout::kinds::native::{Body, Device, Local, Record, Update};
-use layout::kinds::{self, KindId, native};
+use layout::kinds::native::{self, Body, Device, Local, Native, Record, Update};
+use layout::kinds::{Kind, KindId, PREFERRED};
 use proptest::prelude::*;
 use types::{FileId, Generation, IodId, ObjectId};
 use xdr::{Malformed, Xdr};
@@ -91,9 +91,8 @@ fn body_golden() {
     golden.extend([0, 0, 2, 88]);
     assert_eq!(body().to_bytes(), golden);
     let fewer = Body { authenticators: vec![[0xd4; 32]], ..body() };
-    kinds::Body::decode(KindId::Native, &fewer.to_bytes()).unwrap_err();
-    let decoded = kinds::Body::decode(KindId::Native, &golden.into());
-    assert_eq!(decoded, Ok(kinds::Body::Native(body())));
+    Body::from_bytes(&fewer.to_bytes()).unwrap_err();
+    assert_eq!(Body::from_bytes(&golden.into()), Ok(body()));
 }
 
 #[test]
@@ -109,8 +108,7 @@ fn device_golden() {
     golden.extend([0, 0, 0, 4]);
     golden.extend(b"tick");
     assert_eq!(device().to_bytes(), golden);
-    let decoded = kinds::Device::decode(KindId::Native, &golden.into());
-    assert_eq!(decoded, Ok(kinds::Device::Native(device())));
+    assert_eq!(Device::from_bytes(&golden.into()), Ok(device()));
 }
 
 #[test]
@@ -121,8 +119,10 @@ fn a_ticket_is_never_shown() {
 
 #[test]
 fn kind_numbers() {
-    assert_eq!(KindId::from_number(native::KIND), Some(KindId::Native));
+    assert_eq!(KindId::from_number(native::KIND), Some(Native::ID));
     assert_eq!(KindId::from_number(1), None);
+    let numbers: std::collections::HashSet<u32> = PREFERRED.iter().map(|kind| kind.number()).collect();
+    assert_eq!(numbers.len(), PREFERRED.len(), "each number has one meaning");
 }
 
 #[test]

@@ -1,17 +1,26 @@
 //! The native layout driver: reads and writes objects on iods with the native protocol.
 
+mod file_ranges;
+#[cfg(test)]
+mod fixture;
 mod lengths;
+mod object_run;
 
-use super::{Attempt, Driver, Found, Layout, NotDone, ObjectSize, Payload, Sought, Written};
+#[cfg(test)]
+pub(super) use fixture::MemoryIods;
+pub(crate) use object_run::ObjectRun;
+
+use super::{Attempt, Driver, Layout, NotDone, Payload, Written};
 use crate::counters::{Tally, add};
 use crate::devices::{Devices, Iod, Refused};
 use crate::short_circuit::{Loans, Place, Read};
 use crate::{Error, Result};
 use async_trait::async_trait;
 use layout::Distribution;
-use layout::kinds::Body;
+use layout::kinds::native as kind;
 use lengths::Lengths;
 use net::clock::unix_now;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -37,8 +46,9 @@ impl Native {
 
 #[async_trait]
 impl Driver for Native {
-    async fn attach(&self, body: Body) -> Result<Arc<dyn Layout>> {
-        let Body::Native(body) = body;
+    type Kind = kind::Native;
+
+    async fn attach(&self, body: kind::Body) -> Result<Arc<dyn Layout>> {
         let bad = |e: &dyn std::fmt::Display| {
             Error::protocol(format!("the mgr sent a native layout that makes no sense: {e}"))
         };
@@ -136,15 +146,14 @@ impl Objects {
 
     /// Reads from the file that the iod lent; returns `None` if there is none or the iod must be asked. Requests a loan
     /// when that is worthwhile.
-    fn read_lent(&self, index: usize, extents: &[ByteRange]) -> Option<Vec<Found>> {
+    fn read_lent(&self, index: usize, extents: &[ByteRange]) -> Option<Vec<ObjectRun>> {
         let (iod, place) = (self.iods.get(index)?, self.places.get(index)?);
         if !iod.may_lend() {
             return None;
         }
         match place.read(unix_now(), extents) {
             Read::Done(found) => {
-                let bytes = |found: &Found| if let Found::Data(data) = found { data.len() as u64 } else { 0 };
-                let bytes = found.iter().map(bytes).sum();
+                let bytes = found.iter().map(ObjectRun::data_len).sum();
                 add(&self.tally.read_direct, bytes);
                 add(&self.tally.read_lent, bytes);
                 add(&self.tally.reads_lent, 1);
@@ -212,54 +221,23 @@ impl Objects {
 }
 
 /// Converts the pieces of a reply to runs of bytes; they must cover `wanted` bytes.
-fn runs(reply: ReadReply, wanted: u64) -> Option<Vec<Found>> {
+fn runs(reply: ReadReply, wanted: u64) -> Option<Vec<ObjectRun>> {
     let mut data = reply.data;
     let mut found = Vec::with_capacity(reply.head.pieces.len());
     for piece in &reply.head.pieces {
         found.push(match piece.kind {
-            PieceKind::Data => Found::Data(data.split_to(piece.len as usize)),
-            PieceKind::Hole => Found::Nothing(u64::from(piece.len)),
-            PieceKind::Beyond => Found::Beyond(u64::from(piece.len)),
+            PieceKind::Data => ObjectRun::Data(data.split_to(piece.len as usize)),
+            PieceKind::Hole => ObjectRun::Hole(u64::from(piece.len)),
+            PieceKind::Beyond => ObjectRun::Beyond(u64::from(piece.len)),
         });
     }
-    (found.iter().map(Found::len).sum::<u64>() == wanted).then_some(found)
+    (found.iter().map(ObjectRun::len).sum::<u64>() == wanted).then_some(found)
 }
 
-#[async_trait]
-impl Layout for Objects {
-    fn distribution(&self) -> &Distribution {
-        &self.distribution
-    }
-
-    fn object(&self) -> FileId {
-        self.object
-    }
-
-    fn generation(&self) -> Generation {
-        self.generation
-    }
-
-    fn is_old(&self) -> bool {
-        Instant::now() >= self.old_from
-    }
-
-    fn whole(&self) -> u64 {
-        self.lengths.whole()
-    }
-
-    fn reaches(&self, size: u64) -> bool {
-        self.lengths.reach(&self.distribution, size)
-    }
-
-    fn forget_lengths(&self) {
-        self.lengths.forget();
-    }
-
-    fn iods(&self) -> &[IodId] {
-        &self.ids
-    }
-
-    async fn read(&self, index: usize, extents: &[ByteRange]) -> Attempt<Vec<Found>> {
+/// Requests to single objects, each named by its index in the distribution.
+impl Objects {
+    /// Reads extents, together at most one payload; the answer covers them in order.
+    async fn read_object(&self, index: usize, extents: &[ByteRange]) -> Attempt<Vec<ObjectRun>> {
         if let Some(found) = self.read_lent(index, extents) {
             return Ok(found);
         }
@@ -288,14 +266,22 @@ impl Layout for Objects {
         unreachable!("the loop returns at its last attempt")
     }
 
-    async fn write(&self, index: usize, payload: &Payload, stable: bool) -> Attempt<Written> {
+    /// Writes the payload to extents, durably when `stable`.
+    async fn write_object(
+        &self,
+        index: usize,
+        extents: &[ByteRange],
+        payload: &Payload,
+        stable: bool,
+    ) -> Attempt<Written> {
         let cap = self.cap(index)?;
+        let lengths: Vec<u64> = extents.iter().map(|extent| extent.len).collect();
         let args = |checksums: bool| {
-            let sums: &[u32] = if checksums { payload.checksums() } else { &[] };
+            let sums = if checksums { payload.checksums(&lengths) } else { Cow::default() };
             let sums = sums.iter().copied().chain(std::iter::repeat(0));
             let extent = |(e, crc32c): (&ByteRange, u32)| WriteExtent { offset: e.offset, len: e.len as u32, crc32c };
-            let extents = payload.extents.iter().zip(sums).map(extent).collect();
-            let least = self.distribution.object_size(self.whole(), index);
+            let extents = extents.iter().zip(sums).map(extent).collect();
+            let least = self.distribution.object_size(self.lengths.whole(), index);
             let head = WriteHead { cap: cap.clone(), stable, least, extents };
             encode(&WriteArgs { head, data: payload.data.clone() })
         };
@@ -318,30 +304,29 @@ impl Layout for Objects {
         }
     }
 
-    async fn commit(&self, index: usize) -> Attempt<Verifier> {
+    /// Makes all writes to the object durable that have the verifier in the answer.
+    async fn commit_object(&self, index: usize) -> Attempt<Verifier> {
         let args = encode(&ObjectArgs { cap: self.cap(index)? });
         let reply: CommitReply = self.call(index, Procedure::Commit, &args, "committing").await?;
         self.lengths.learn(index, reply.size);
         Ok(reply.verifier)
     }
 
-    async fn punch(&self, index: usize, range: ByteRange) -> Attempt<()> {
+    /// Turns a range into a hole.
+    async fn punch_object(&self, index: usize, range: ByteRange) -> Attempt<()> {
         let args = encode(&PunchArgs { cap: self.cap(index)?, offset: range.offset, len: range.len });
         self.call::<Nothing>(index, Procedure::Punch, &args, "punching a hole").await.map(|_| ())
     }
 
-    async fn seek(&self, index: usize, offset: u64, sought: Sought) -> Attempt<Option<u64>> {
-        let what = match sought {
-            Sought::Data => SeekWhat::Data,
-            Sought::Hole => SeekWhat::Hole,
-        };
+    /// Returns the first data or hole byte at or after `offset`; the end of the object is a hole.
+    async fn seek_object(&self, index: usize, offset: u64, what: SeekWhat) -> Attempt<Option<u64>> {
         let args = encode(&SeekArgs { cap: self.cap(index)?, offset, what });
         self.call::<SeekReply>(index, Procedure::Seek, &args, "seeking").await.map(|reply| reply.offset)
     }
 
-    async fn size(&self, index: usize) -> Attempt<ObjectSize> {
+    /// Returns length and allocated bytes of the object.
+    async fn size_object(&self, index: usize) -> Attempt<SizeReply> {
         let args = encode(&ObjectArgs { cap: self.cap(index)? });
-        let reply: SizeReply = self.call(index, Procedure::Size, &args, "asking for the size").await?;
-        Ok(ObjectSize { size: reply.size, allocated: reply.allocated })
+        self.call(index, Procedure::Size, &args, "asking for the size").await
     }
 }

@@ -220,7 +220,8 @@ impl Inode {
                         let layout = layout.ok_or_else(|| NotDone::NotAttempted(gone()))?;
                         grant = self.state().dirty.grant();
                         tries -= 1;
-                        match layout.write(index, &piece.payload, false).await.map_err(|e| self.note_stray(e)) {
+                        let again = layout.write(index, &piece.parts, &piece.payload, false).await;
+                        match again.map_err(|e| self.note_stray(e)) {
                             // The next layout may be as old, if an iod delayed the first request for long.
                             Err(NotDone::Stale(_)) if tries > 0 => stale = Some(layout),
                             outcome => break outcome?,

@@ -20,7 +20,7 @@ use types::{ByteRange, Timestamp, Verifier};
 /// A server whose write verifier covers bytes of a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Lane {
-    /// The iod of this object index.
+    /// The server of this lane of the layout.
     Direct(usize),
     /// The mgr.
     Mgr,
@@ -29,7 +29,6 @@ pub(crate) enum Lane {
 /// Bytes for one server, with their place in the file.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
-    /// The bytes and their place in the object, or in the file for the mgr.
     pub(super) payload: Arc<Payload>,
     /// Their place in the file.
     pub(super) parts: Vec<ByteRange>,
@@ -132,7 +131,7 @@ impl Under {
 impl Piece {
     /// Returns the bytes of one file range, as the mgr receives them.
     pub(super) fn of_range(range: ByteRange, data: Bytes) -> Piece {
-        Piece { payload: Arc::new(Payload::new(vec![range], data.into())), parts: vec![range] }
+        Piece { payload: Arc::new(Payload::new(data.into())), parts: vec![range] }
     }
 
     /// Returns the number of bytes.

@@ -27,7 +27,9 @@ const RENEW_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct LayoutState {
     held: Option<Held>,
-    /// The mgr has reported that this file has no layout. The client does not ask again while the file stays open.
+    /// The kind to ask for: its position in the client's order of preference. The mgr has refused the kinds before it.
+    kind: usize,
+    /// The mgr has refused every kind. The client does not ask again while the file stays open.
     refused: bool,
     /// Number of OPENs sent when the last layout was returned. The answer to one of them may grant the returned layout.
     returned_by: u64,
@@ -49,11 +51,22 @@ struct Held {
     renewing: bool,
 }
 
+impl LayoutState {
+    /// Records that the mgr refused a layout of the kind at this position of `kinds`.
+    fn refuse(&mut self, position: usize, kinds: &[KindId]) {
+        if position + 1 < kinds.len() {
+            self.kind = self.kind.max(position + 1);
+        } else {
+            self.refused = true;
+        }
+    }
+}
+
 /// Returns the LAYOUTGET of this client: the whole file.
-pub(crate) fn layoutget(stateid: stateid4, write: bool) -> LAYOUTGET4args {
+pub(crate) fn layoutget(kind: KindId, stateid: stateid4, write: bool) -> LAYOUTGET4args {
     LAYOUTGET4args {
         loga_signal_layout_avail: false,
-        loga_layout_type: KindId::Native.number(),
+        loga_layout_type: kind.number(),
         loga_iomode: if write { LAYOUTIOMODE4_RW } else { LAYOUTIOMODE4_READ },
         loga_offset: 0,
         loga_length: NFS4_UINT64_MAX,
@@ -64,11 +77,11 @@ pub(crate) fn layoutget(stateid: stateid4, write: bool) -> LAYOUTGET4args {
 }
 
 impl Inode {
-    /// Whether a LAYOUTGET would be useful.
+    /// Whether a LAYOUTGET for the preferred kind would be useful.
     pub(crate) async fn wants_layout(&self, read: bool, write: bool) -> bool {
         let state = self.layout.lock().await;
         let lacking = |held: &Held| held.spent || write && !held.write || read && !held.read;
-        !state.refused && state.held.as_ref().is_none_or(lacking)
+        !state.refused && state.kind == 0 && state.held.as_ref().is_none_or(lacking)
     }
 
     /// Whether a layout is held.
@@ -76,26 +89,27 @@ impl Inode {
         self.layout.lock().await.held.is_some()
     }
 
-    /// Takes over the result of a LAYOUTGET behind the OPEN with this number. A refusal is no error: the bytes then
+    /// Takes over the result of a LAYOUTGET for the preferred kind behind the OPEN with this number. A refusal is no error: the bytes then
     /// take the mgr path.
     pub(crate) async fn learn_layout(&self, got: std::result::Result<LAYOUTGET4resok, Failed>, number: u64) {
         let mut state = self.layout.lock().await;
         // A close may have returned the layout since.
         if number >= state.returned_by {
-            self.adopt(&mut state, got).await;
+            self.adopt(&mut state, 0, got).await;
         }
     }
 
-    /// Takes over the result of a LAYOUTGET, like [`Inode::learn_layout`], and returns the granted layout. If none was
-    /// granted, the earlier layout is kept.
+    /// Takes over the result of a LAYOUTGET for the kind at a position of the client's order of preference, like
+    /// [`Inode::learn_layout`], and returns the granted layout. If none was granted, the earlier layout is kept.
     async fn adopt(
         &self,
         state: &mut LayoutState,
+        position: usize,
         got: std::result::Result<LAYOUTGET4resok, Failed>,
     ) -> Option<Arc<dyn Layout>> {
         let refused = match got {
             Ok(got) => match &got.logr_layout[..] {
-                [one] => match self.attach(&one.lo_content).await {
+                [one] => match self.mount.drivers.attach(one.lo_content.loc_type, &one.lo_content.loc_body).await {
                     Ok((kind, layout)) => {
                         let write = one.lo_iomode == LAYOUTIOMODE4_RW;
                         let read = self.is_open_for_reading();
@@ -129,15 +143,8 @@ impl Inode {
             Err(failed) => format!("{failed:?}"),
         };
         tracing::debug!(file = %self.node.id, "no layout, going through the mgr: {refused}");
-        state.refused = true;
+        state.refuse(position, &self.mount.drivers.kinds());
         None
-    }
-
-    async fn attach(&self, content: &layout_content4) -> Result<(KindId, Arc<dyn Layout>)> {
-        let number = content.loc_type;
-        let kind = KindId::from_number(number);
-        let kind = kind.ok_or_else(|| Error::protocol(format!("the mgr sent a layout of unknown kind {number:#x}")))?;
-        Ok((kind, self.mount.drivers.attach(kind, &content.loc_body).await?))
     }
 
     /// Returns the layout to use now, or `None` if bytes take the mgr path. `stale` is a layout that the iods refused.
@@ -203,9 +210,22 @@ impl Inode {
         Ok(())
     }
 
+    /// Asks the mgr for a layout, of one kind after the other in the order of preference.
     async fn ask_for_layout(&self, state: &mut LayoutState, write: bool) -> Result<Option<Arc<dyn Layout>>> {
+        for (position, kind) in self.mount.drivers.kinds().into_iter().enumerate().skip(state.kind) {
+            let got = self.ask_for_kind(kind, write).await?;
+            let layout = self.adopt(state, position, got).await;
+            // Unless the kind is refused, a layout of it may be available a little later.
+            if layout.is_some() || state.kind == position {
+                return Ok(layout);
+            }
+        }
+        Ok(None)
+    }
+
+    async fn ask_for_kind(&self, kind: KindId, write: bool) -> Result<std::result::Result<LAYOUTGET4resok, Failed>> {
         let mut tries = TRIES;
-        let got = loop {
+        loop {
             // Only an open for writing can get a layout for writing. If there is such an open, request that layout even
             // for a read, so that a later write needs no second LAYOUTGET.
             let (opened, write) = match self.opened(true) {
@@ -214,7 +234,7 @@ impl Inode {
             };
             let stateid = opened.stateid;
             let mut compound = Compound::new("getting a layout").by(&opened.caller);
-            compound.putfh(&self.node.handle).op(OP_LAYOUTGET, &layoutget(stateid, write));
+            compound.putfh(&self.node.handle).op(OP_LAYOUTGET, &layoutget(kind, stateid, write));
             let mut results = self.mount.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
             match results.raw(OP_LAYOUTGET) {
@@ -222,10 +242,9 @@ impl Inode {
                     self.open_again(stateid, &mut tries, results.error(&failed)).await?;
                 }
                 Err(failed @ Failed::Nfs(NFS4ERR_STALE)) => return Err(results.error(&failed)),
-                got => break got,
+                got => return Ok(got),
             }
-        };
-        Ok(self.adopt(state, got).await)
+        }
     }
 
     /// Reports size and time of writes since the last report to the mgr (RFC 8881 §18.42). If the client holds no
@@ -371,7 +390,7 @@ impl Inode {
     /// Forgets the known object lengths, because this client is about to truncate the file.
     pub(crate) async fn forget_lengths(&self) {
         if let Some(held) = &self.layout.lock().await.held {
-            held.layout.forget_lengths();
+            held.layout.truncating();
         }
     }
 
@@ -518,5 +537,23 @@ impl Held {
                 lrf_body: bytes::Bytes::new(),
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_kind_is_followed_by_the_next() {
+        let kinds = [KindId::new(1, "first"), KindId::new(2, "second")];
+        let mut state = LayoutState::default();
+        state.refuse(0, &kinds);
+        assert!(state.kind == 1 && !state.refused);
+        // A second refusal of the first kind, which an OPEN asked for at the same time.
+        state.refuse(0, &kinds);
+        assert!(state.kind == 1 && !state.refused);
+        state.refuse(1, &kinds);
+        assert!(state.refused);
     }
 }

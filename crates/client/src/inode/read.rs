@@ -2,13 +2,12 @@
 
 use super::{Inode, Lane};
 use crate::compound::Compound;
-use crate::drivers::{Found, Layout, NotDone, scatter};
+use crate::drivers::{Found, Layout, NotDone, ReadDone, Share};
 use crate::extents::Extents;
 use crate::file::{ReadResult, Segment};
 use crate::{Error, Result};
 use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
-use layout::list_io::{Request, RequestLimits, plan};
 use layout::policy::{LayoutWhen, Policy};
 use layout::threshold::{self, Path};
 use std::sync::Arc;
@@ -116,7 +115,7 @@ impl Inode {
             None => Vec::new(),
         };
         runs.sort_unstable_by_key(|(at, _)| *at);
-        while matches!(runs.last(), Some((_, Found::Nothing(_) | Found::Beyond(_)))) {
+        while matches!(runs.last(), Some((_, Found::Nothing(_)))) {
             runs.pop();
         }
         let at = runs.last().map_or(offset, |(at, found)| at + found.len());
@@ -238,19 +237,20 @@ impl Inode {
     }
 
     async fn read_direct(self: &Arc<Self>, layout: Arc<dyn Layout>, range: ByteRange) -> Result<Runs> {
-        let requests = plan(layout.distribution(), &[range], RequestLimits::default());
-        let reads = requests.into_iter().map(|request| self.read_request(layout.clone(), request));
+        let reads = layout.shares(&[range]).into_iter().map(|share| self.read_share(layout.clone(), share));
         Ok(try_join_all(reads).await?.into_iter().flatten().collect())
     }
 
-    async fn read_request(self: &Arc<Self>, mut layout: Arc<dyn Layout>, request: Request) -> Result<Runs> {
+    async fn read_share(self: &Arc<Self>, mut layout: Arc<dyn Layout>, share: Share) -> Result<Runs> {
         let mut why = None;
         for _ in 0..3 {
-            match layout.read(request.index, &request.extents).await {
-                Ok(found) => {
-                    let mut runs = Vec::new();
-                    scatter(&request.parts, found, |at, run| runs.push((at, run)));
-                    return self.with_lost(runs, layout.whole()).await;
+            match layout.read(share.lane, &share.parts).await {
+                Ok(ReadDone { mut runs, lost }) => {
+                    for range in lost {
+                        // Boxed, because it is rare.
+                        runs.extend(Box::pin(self.read_via_mgr(range)).await?);
+                    }
+                    return Ok(runs);
                 }
                 Err(NotDone::Failed(error)) => return Err(error),
                 Err(NotDone::NotAttempted(error) | NotDone::Unanswered(error)) => {
@@ -265,34 +265,11 @@ impl Inode {
             }
         }
         let mut runs = Vec::new();
-        for part in request.parts {
+        for part in share.parts {
             let read = self.read_via_mgr(part).await;
             runs.extend(read.map_err(|error| Error::by_no_path(why.clone(), error))?);
         }
         Ok(runs)
-    }
-
-    /// Asks the mgr for durable bytes that an object does not have. The mgr knows whether the file was truncated since,
-    /// and whether there is another copy.
-    async fn with_lost(self: &Arc<Self>, runs: Runs, whole: u64) -> Result<Runs> {
-        let is_lost = |(at, found): &(u64, Found)| matches!(found, Found::Beyond(_)) && *at < whole;
-        if !runs.iter().any(is_lost) {
-            return Ok(runs);
-        }
-        let mut all = Vec::with_capacity(runs.len());
-        for (at, found) in runs {
-            if !is_lost(&(at, found.clone())) {
-                all.push((at, found));
-                continue;
-            }
-            let len = found.len().min(whole - at);
-            // Boxed, because it is rare.
-            all.extend(Box::pin(self.read_via_mgr(ByteRange { offset: at, len })).await?);
-            if len < found.len() {
-                all.push((at + len, found.part(len, found.len() - len)));
-            }
-        }
-        Ok(all)
     }
 
     async fn read_via_mgr(self: &Arc<Self>, range: ByteRange) -> Result<Runs> {
@@ -398,7 +375,7 @@ fn join(runs: Runs, range: ByteRange) -> Result<Vec<Segment>> {
         at += found.len();
         match found {
             Found::Data(data) => out.data(data, range.end() - offset),
-            Found::Nothing(len) | Found::Beyond(len) => out.hole(len),
+            Found::Nothing(len) => out.hole(len),
         }
     }
     if at != range.end() {

@@ -3,10 +3,8 @@
 use super::opens::TRIES;
 use super::{Inode, Lane};
 use crate::compound::{Caller, Compound};
-use crate::drivers::{Layout, NotDone, Sought, object_ranges};
-use crate::placement::{PlacedObject, Placement};
-use crate::{Error, Result};
-use futures_util::future::try_join_all;
+use crate::drivers::NotDone;
+use crate::{Error, Placement, Result};
 use std::sync::Arc;
 use types::{Attrs, ByteRange, SetAttrs, Status};
 use wire::nfs4::*;
@@ -22,11 +20,14 @@ impl Inode {
         let layout = self.layout(false, None).await?;
         self.expose_to_iods().await;
         let found = match layout {
-            Some(layout) => match self.next_direct(&layout, offset).await {
-                Ok(found) => Some(found),
-                Err(NotDone::Failed(error)) => return Err(error),
-                Err(_) => None,
-            },
+            Some(layout) => {
+                let has_holes = self.state().dirty.has_holes();
+                match layout.next_data(offset, has_holes).await {
+                    Ok(found) => Some(found),
+                    Err(NotDone::Failed(error)) => return Err(error),
+                    Err(_) => None,
+                }
+            }
             None => None,
         };
         let found = match found {
@@ -51,38 +52,6 @@ impl Inode {
         Ok(Some(ByteRange { offset: start, len: end.saturating_sub(start).max(1) }))
     }
 
-    async fn next_direct(
-        &self,
-        layout: &Arc<dyn Layout>,
-        offset: u64,
-    ) -> std::result::Result<Option<ByteRange>, NotDone> {
-        let d = layout.distribution();
-        // An object in a file of size `offset` is as long as the number of its bytes before `offset`.
-        let seek = |index: usize, from: u64, sought: Sought| async move {
-            let at = layout.seek(index, d.object_size(from, index), sought).await?;
-            Ok(at.and_then(|at| d.file_offset(index, at)).map(|at| at.max(from)))
-        };
-        // Bytes known to be durable count as data, even if an object has lost them: programs that copy only data must
-        // read them and get an error. This client may have punched holes since, which SEEK must report.
-        let whole = if self.state().dirty.has_holes() { 0 } else { layout.whole() };
-        let start = if offset < whole {
-            offset
-        } else {
-            let data = try_join_all((0..d.count()).map(|index| seek(index, offset, Sought::Data))).await?;
-            let Some(start) = data.into_iter().flatten().min() else { return Ok(None) };
-            start
-        };
-        let from = start.max(whole);
-        // Beyond the end of an object SEEK finds no hole: everything that follows is one.
-        let holes = (0..d.count()).map(|index| async move {
-            let found = seek(index, from, Sought::Hole).await?;
-            Ok::<_, NotDone>(found.or_else(|| d.file_offset(index, d.object_size(from, index))))
-        });
-        let holes = try_join_all(holes).await?;
-        let end = holes.into_iter().flatten().filter(|hole| *hole > start).min().unwrap_or(u64::MAX);
-        Ok(Some(ByteRange { offset: start, len: end - start }))
-    }
-
     /// Punches a hole, see [`crate::File::punch`].
     pub(crate) async fn punch(self: &Arc<Self>, key: u64, range: ByteRange) -> Result<()> {
         // Uncommitted bytes that had to be sent again would fill the hole.
@@ -93,21 +62,18 @@ impl Inode {
         let mut stale = None;
         for _ in 0..3 {
             let Some(layout) = self.layout(true, stale.as_ref()).await? else { break };
-            let ranges = object_ranges(layout.distribution(), range);
             let grant = {
                 let mut state = self.state();
                 state.dirty.made_hole();
                 state.dirty.grant()
             };
-            let punches = ranges.into_iter().map(|(index, range)| layout.punch(index, range));
-            match try_join_all(punches).await {
-                Ok(_) => {
+            match layout.punch(range).await {
+                Ok(()) => {
                     self.state().dirty.became_durable(0, grant);
                     return Ok(());
                 }
                 Err(NotDone::Failed(error)) => return Err(error),
                 Err(NotDone::NotAttempted(_) | NotDone::Unanswered(_)) => {
-                    // The other punches were not awaited.
                     self.state().stray = true;
                     break;
                 }
@@ -197,20 +163,7 @@ impl Inode {
         let layout = self.layout(false, None).await?;
         let layout = layout.ok_or_else(|| Error::status(Status::NoLayout, "asking where the bytes are"))?;
         self.expose_to_iods().await;
-        let objects = layout.iods().iter().enumerate().map(|(index, iod)| {
-            let (layout, mount) = (layout.clone(), self.mount.clone());
-            async move {
-                let size = layout.size(index).await;
-                let size = size.map_err(|e| match e {
-                    NotDone::NotAttempted(e) | NotDone::Unanswered(e) | NotDone::Stale(e) | NotDone::Failed(e) => e,
-                })?;
-                let addresses = mount.devices.iod(*iod).addresses().await?;
-                Ok::<_, Error>(PlacedObject { iod: *iod, addresses, size: size.size, allocated: size.allocated })
-            }
-        });
-        let objects = try_join_all(objects).await?;
-        let (distribution, object) = (*layout.distribution(), layout.object());
-        Ok(Placement { distribution, object, objects, file_size: self.size() })
+        layout.placement(self.size()).await.map_err(NotDone::into_error)
     }
 }
 

@@ -11,8 +11,6 @@ use crate::extents::Extents;
 use crate::mount::Due;
 use crate::{Error, Result};
 use bytes::Bytes;
-use layout::Distribution;
-use layout::list_io::{Request, RequestLimits, plan};
 use layout::policy::{Access, FULL, NEVER, Policy};
 use layout::threshold::{self, ALWAYS_MGR, ALWAYS_STRAIGHT, Path, Rule, Verdict};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -217,14 +215,14 @@ impl Inode {
         self.mount.window.take(len).await;
     }
 
-    /// Returns the size of one full request for each object, in bytes, but at most a quarter of the window.
+    /// Returns the size of one full request for each server, in bytes, but at most a quarter of the window.
     async fn full(&self, policy: &Policy) -> u64 {
         // Get no layout only for this: a client with a layout prevents the mgr from gathering other clients' writes to
         // the file.
         let long = self.size() >= least_size(policy);
         let wanted = long && self.mount.present_threshold(policy.write_threshold) != ALWAYS_MGR;
         let layout = if wanted { self.layout(true, None).await.ok().flatten() } else { None };
-        let count = layout.map_or(1, |layout| layout.distribution().count());
+        let count = layout.map_or(1, |layout| layout.lanes());
         ((count * PAYLOAD_MAX) as u64).min(self.mount.window.size() as u64 / 4)
     }
 
@@ -273,7 +271,7 @@ impl Inode {
                 return;
             }
         };
-        let rule = layout.as_ref().map(|layout| (verdict, layout.distribution()));
+        let rule = layout.as_deref().map(|layout| (verdict, layout));
         let (batch, extents, ways) = self.begin_batch(rule).await;
         let (mut errands, whole) = errands_of(batch, &extents, &ways, layout.as_deref());
         if last {
@@ -305,7 +303,7 @@ impl Inode {
     /// Takes the gathered bytes, and chooses the path of each range by the threshold; without `rule` all take the mgr
     /// path. Waits until no request in flight overlaps them. Also commits overlapping bytes that took the other path,
     /// because sending those again would overwrite these. A request in flight may still change its path.
-    async fn begin_batch(self: &Arc<Self>, rule: Option<(Verdict, &Distribution)>) -> (u64, Extents, Ways) {
+    async fn begin_batch(self: &Arc<Self>, rule: Option<(Verdict, &dyn Layout)>) -> (u64, Extents, Ways) {
         let mut settled = self.settled.subscribe();
         loop {
             let off_path = self.state().lanes_off_path(rule);
@@ -385,7 +383,7 @@ impl Inode {
             let shared = self.writes_through();
             let under = Under { grant: self.state().dirty.grant(), shared };
             let begun = Instant::now();
-            let written = layout.write(index, &errand.piece.payload, errand.stable).await;
+            let written = layout.write(index, &errand.piece.parts, &errand.piece.payload, errand.stable).await;
             match written.map_err(|not_done| self.note_stray(not_done)) {
                 Ok(written) => {
                     if let Some(together) = errand.together {
@@ -497,19 +495,20 @@ impl Inode {
 
 impl State {
     /// Returns the path of each gathered range under a threshold; without `rule` all ranges take the mgr path.
-    fn ways(&self, rule: Option<(Verdict, &Distribution)>) -> Ways {
+    fn ways(&self, rule: Option<(Verdict, &dyn Layout)>) -> Ways {
         let ranges = self.dirty.pending().ranges();
         let (straight, through) = match rule {
-            Some((verdict, distribution)) => threshold::divide_by(&ranges, verdict, self.streamed, |ranges| {
-                plan(distribution, ranges, RequestLimits::default()).len() as u64
-            }),
+            Some((verdict, layout)) => {
+                let requests = |ranges: &[ByteRange]| layout.shares(ranges).len() as u64;
+                threshold::divide_by(&ranges, verdict, self.streamed, requests)
+            }
             None => (Vec::new(), ranges),
         };
         Ways { straight, through }
     }
 
     /// Returns the lanes with uncommitted bytes that the gathered bytes replace on another path.
-    fn lanes_off_path(&self, rule: Option<(Verdict, &Distribution)>) -> Vec<Lane> {
+    fn lanes_off_path(&self, rule: Option<(Verdict, &dyn Layout)>) -> Vec<Lane> {
         let ways = self.ways(rule);
         self.dirty.lanes_off_path(&ways.straight, &ways.through)
     }
@@ -518,19 +517,18 @@ impl State {
 /// Returns the requests of a batch, and whether their time is measured as a whole: so for a range that would be one
 /// request to the mgr.
 fn errands_of(batch: u64, extents: &Extents, ways: &Ways, layout: Option<&dyn Layout>) -> (Vec<Errand>, bool) {
-    let straight = layout.map(|layout| plan(layout.distribution(), &ways.straight, RequestLimits::default()));
-    let (straight, through) = (straight.unwrap_or_default(), chunks(&ways.through));
+    let straight = layout.map(|layout| layout.shares(&ways.straight)).unwrap_or_default();
+    let through = chunks(&ways.through);
     let many = [through.len(), straight.len()].map(|many| Some(many.min(RUNNERS)));
     let whole = through.is_empty()
         && straight.len() > 1
         && matches!(ways.straight[..], [range] if range.len <= PAYLOAD_MAX as u64);
-    let straight = straight.into_iter().map(|request| (Lane::Direct(request.index), request));
-    let through = through.into_iter().map(|request| (Lane::Mgr, request));
-    let errand = |(lane, request): (Lane, Request)| {
-        let data = extents.gather(&request.parts);
-        let piece = Piece { payload: Arc::new(Payload::new(request.extents, data)), parts: request.parts };
+    let straight = straight.into_iter().map(|share| (Lane::Direct(share.lane), share.parts));
+    let through = through.into_iter().map(|chunk| (Lane::Mgr, vec![chunk]));
+    let errand = |(lane, parts): (Lane, Vec<ByteRange>)| {
+        let payload = Arc::new(Payload::new(extents.gather(&parts)));
         let together = if whole { None } else { many[usize::from(lane != Lane::Mgr)] };
-        Errand { batch, lane, piece, stable: false, together }
+        Errand { batch, lane, piece: Piece { payload, parts }, stable: false, together }
     };
     (straight.chain(through).map(errand).collect(), whole)
 }
@@ -541,14 +539,13 @@ fn longest(ranges: &[ByteRange]) -> u64 {
 }
 
 /// Returns the requests to the mgr for file ranges, each at most one payload long.
-fn chunks(ranges: &[ByteRange]) -> Vec<Request> {
+fn chunks(ranges: &[ByteRange]) -> Vec<ByteRange> {
     let mut out = Vec::new();
     for range in ranges {
         let mut offset = range.offset;
         while offset < range.end() {
-            let part = ByteRange { offset, len: (range.end() - offset).min(PAYLOAD_MAX as u64) };
-            offset = part.end();
-            out.push(Request { index: 0, extents: vec![part], parts: vec![part], bytes: part.len });
+            out.push(ByteRange { offset, len: (range.end() - offset).min(PAYLOAD_MAX as u64) });
+            offset += PAYLOAD_MAX as u64;
         }
     }
     out

@@ -182,7 +182,7 @@ impl Mount {
             None => at_open,
         };
         if wants_layout {
-            compound.op(OP_LAYOUTGET, &layoutget(CURRENT, flags.write));
+            compound.op(OP_LAYOUTGET, &layoutget(self.inner.drivers.preferred(), CURRENT, flags.write));
         }
         let asking = self.inner.ask();
         let mut results = self.inner.session.call(compound).await?;
@@ -278,7 +278,7 @@ impl Mount {
         }
         compound.op(OP_OPEN, &args).getfh().getattr_of(fattr::OPENING);
         if layout {
-            compound.op(OP_LAYOUTGET, &layoutget(CURRENT, flags.write));
+            compound.op(OP_LAYOUTGET, &layoutget(self.inner.drivers.preferred(), CURRENT, flags.write));
         }
         let making = self.inner.makes(dir, name);
         let name = Name { dir: dir.clone(), name: Bytes::copy_from_slice(name) };

@@ -1,7 +1,7 @@
 //! A loan: one file that an iod lent for short-circuit reads, with the checks of its validity.
 
 use super::buffers::Buffer;
-use crate::drivers::Found;
+use crate::drivers::native::ObjectRun;
 use bytes::Bytes;
 use rustix::fs::{FileType, Stat};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -69,7 +69,7 @@ impl Loan {
     ///
     /// # Errors
     /// The loan is invalid, and so is everything that was read.
-    pub(crate) fn read(&self, now: u64, extents: &[ByteRange]) -> Result<Option<Vec<Found>>, Over> {
+    pub(crate) fn read(&self, now: u64, extents: &[ByteRange]) -> Result<Option<Vec<ObjectRun>>, Over> {
         if now >= self.expires || !(self.is_there)() {
             return Err(Over);
         }
@@ -95,10 +95,10 @@ impl Loan {
             let mut here = bytes.split_to(extent.len as usize);
             here.truncate(got as usize);
             if got > 0 {
-                found.push(Found::Data(here));
+                found.push(ObjectRun::Data(here));
             }
             if got < extent.len {
-                found.push(Found::Beyond(extent.len - got));
+                found.push(ObjectRun::Beyond(extent.len - got));
             }
         }
         Ok(Some(found))
@@ -188,15 +188,15 @@ mod tests {
     }
 
     impl Lent {
-        fn read(&self, now: u64, extents: &[(u64, u64)]) -> Result<Option<Vec<Found>>, Over> {
+        fn read(&self, now: u64, extents: &[(u64, u64)]) -> Result<Option<Vec<ObjectRun>>, Over> {
             let extents: Vec<_> =
                 extents.iter().map(|(offset, len)| ByteRange { offset: *offset, len: *len }).collect();
             self.loan.read(now, &extents)
         }
     }
 
-    fn data(bytes: &'static [u8]) -> Found {
-        Found::Data(Bytes::from_static(bytes))
+    fn data(bytes: &'static [u8]) -> ObjectRun {
+        ObjectRun::Data(Bytes::from_static(bytes))
     }
 
     #[test]
@@ -206,12 +206,12 @@ mod tests {
         assert_eq!(read(&[(0, 10)]), [data(b"0123456789")]);
         assert_eq!(
             read(&[(8, 1), (2, 3), (9, 5), (50, 7)]),
-            [data(b"8"), data(b"234"), data(b"9"), Found::Beyond(4), Found::Beyond(7)]
+            [data(b"8"), data(b"234"), data(b"9"), ObjectRun::Beyond(4), ObjectRun::Beyond(7)]
         );
         assert_eq!(read(&[]), []);
         assert_eq!(lent.read(99, &[(u64::MAX - 5, 1)]), Err(Over), "an offset that there cannot be");
         lent.file.set_len(BEGIN + 3).unwrap();
-        assert_eq!(read(&[(0, 10)]), [data(b"012"), Found::Beyond(7)]);
+        assert_eq!(read(&[(0, 10)]), [data(b"012"), ObjectRun::Beyond(7)]);
     }
 
     #[test]
@@ -255,9 +255,9 @@ mod tests {
             // The kernel begins to read missing bytes on request, and may be quick.
             match lent.read(0, &[(at, len)]).unwrap() {
                 None => missed += 1,
-                Some(found) => assert!(found == [Found::Data(bytes.slice(at as usize..(at + len) as usize))]),
+                Some(found) => assert!(found == [ObjectRun::Data(bytes.slice(at as usize..(at + len) as usize))]),
             }
-            assert!(lent.read(0, &[(1 << 20, 9)]).unwrap().unwrap() == [Found::Beyond(9)], "the end needs no disk");
+            assert!(lent.read(0, &[(1 << 20, 9)]).unwrap().unwrap() == [ObjectRun::Beyond(9)], "the end needs no disk");
         }
         assert!(missed > 0, "no read ever found something missing");
     }
@@ -270,7 +270,7 @@ mod tests {
         lent.file.write_all_at(&vec![1; BEGIN as usize - MARK.len()], MARK.len() as u64).unwrap();
         lent.file.sync_all().unwrap();
         let all = [(0, 3 * PAGE)];
-        assert!(lent.read(0, &all).unwrap().unwrap() == [Found::Data(bytes.into())], "zeros that are stored");
+        assert!(lent.read(0, &all).unwrap().unwrap() == [ObjectRun::Data(bytes.into())], "zeros that are stored");
         lent.file.set_len(BEGIN + 90 * PAGE).unwrap();
         let read = |offset, len| lent.read(0, &[(0, 5), (offset, len)]).unwrap().is_some();
         assert!(read(0, PAGE) && read(2 * PAGE, PAGE) && read(0, PAGE - 1));

@@ -2,7 +2,7 @@
 
 use super::loan_state::{LoanState, Told, Turn};
 use super::{Loan, Over};
-use crate::drivers::Found;
+use crate::drivers::native::ObjectRun;
 use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -32,7 +32,7 @@ impl PartialEq for Held {
 /// The result of a read from a loan.
 pub(crate) enum Read {
     /// The bytes.
-    Done(Vec<Found>),
+    Done(Vec<ObjectRun>),
     /// The iod must be asked.
     Ask,
     /// The iod must be asked, and a loan requested ([`Loans::told`]).
@@ -148,7 +148,7 @@ mod tests {
     }
 
     fn reads(place: &Place) -> bool {
-        matches!(place.read(0, &[ByteRange { offset: 0, len: 3 }]), Read::Done(found) if found == [Found::Data(Bytes::from_static(b"byt"))])
+        matches!(place.read(0, &[ByteRange { offset: 0, len: 3 }]), Read::Done(found) if found == [ObjectRun::Data(Bytes::from_static(b"byt"))])
     }
 
     /// Creates a place with a loan, in the way its readers do.

@@ -1,5 +1,6 @@
 //! The native layout kind: the stored record, the layout body and the device address body.
 
+use super::{Kind, KindId};
 use crate::distributions::{BadGeometry, Distribution, DistributionId, check_count, check_stripe_unit};
 use crate::policy::MIRRORS_MAX;
 use bytes::Bytes;
@@ -9,6 +10,16 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// `layouttype4` of the native kind, in the private range (RFC 8881 §3.3.13).
 pub const KIND: u32 = 0x8000_5745;
+
+/// The native kind: objects on iods, reached by the native data program.
+#[derive(Clone, Copy, Debug)]
+pub struct Native;
+
+impl Kind for Native {
+    const ID: KindId = KindId::new(KIND, "native");
+    type Body = Body;
+    type Device = Device;
+}
 
 /// Version of the other bodies, and of records of files with one copy.
 pub const VERSION: u32 = 1;

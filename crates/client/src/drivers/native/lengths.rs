@@ -28,7 +28,8 @@ impl Lengths {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the durable file size, see [`crate::drivers::Layout::whole`].
+    /// Returns a file size up to which every object is durable: an object shorter than this size demands has lost
+    /// bytes. 0 if unknown.
     pub(super) fn whole(&self) -> u64 {
         self.known().whole
     }
@@ -49,7 +50,7 @@ impl Lengths {
         (0..distribution.count()).zip(&known.objects).all(|(index, has)| *has >= distribution.object_size(size, index))
     }
 
-    /// Forgets all lengths, see [`crate::drivers::Layout::forget_lengths`].
+    /// Forgets all lengths, see [`crate::drivers::Layout::truncating`].
     pub(super) fn forget(&self) {
         let mut known = self.known();
         (known.whole, known.over) = (0, true);

@@ -155,7 +155,7 @@ impl World {
         assert_eq!(begun.is_none(), overlaps);
         let Some((batch, extents)) = begun else { return false };
         self.dirty.divided(batch, 1, None);
-        let payload = Arc::new(Payload::new(ranges.clone(), extents.gather(&ranges)));
+        let payload = Arc::new(Payload::new(extents.gather(&ranges)));
         let grant = self.dirty.grant();
         self.requests.push(Request { batch, lane, piece: Piece { payload, parts: ranges }, grant });
         true

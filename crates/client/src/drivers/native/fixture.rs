@@ -1,0 +1,355 @@
+//! Iods in memory for tests of the native driver: real stores and procedures behind a network of this thread.
+
+use super::encode;
+use crate::counters::Tally;
+use crate::devices::{DeviceSource, Devices};
+use crate::drivers::{Drivers, Fixture, Layout, Trouble};
+use crate::{Options, Result};
+use async_trait::async_trait;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use futures_util::future::BoxFuture;
+use iod::{Features, Memory, Operation, Peer, Served, Store};
+use layout::DistributionId;
+use layout::kinds::native::{self, Native};
+use layout::kinds::{Kind, KindId};
+use net::Address;
+use net::clock::unix_now;
+use net::memory::{Network, Pipe, Port};
+use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use types::{FileId, Fsid, Generation, IodId};
+use wire::native::*;
+use wire::rpc::record::Mark;
+use xdr::Xdr;
+
+const FSID: Fsid = Fsid([7; 16]);
+const FILE: FileId = FileId(9);
+const SESSION: u64 = 5;
+/// The port of the first iod.
+const FIRST_PORT: u16 = 100;
+/// HELLO and PROVE open a connection, and are answered by a silent iod too.
+const GREETINGS: u64 = 2;
+
+/// The iods of one file, and the native driver.
+pub(crate) struct MemoryIods {
+    hosts: Arc<Vec<Arc<Host>>>,
+    key: Key,
+    stripe_unit: u64,
+    generation: AtomicU32,
+    devices: Arc<Devices>,
+    drivers: Drivers,
+}
+
+impl MemoryIods {
+    /// Starts `count` empty iods, for a file with this stripe unit.
+    pub(crate) fn new(count: u8, stripe_unit: u64) -> Self {
+        let key = Key::new([3; 32]);
+        let hosts: Vec<_> = (0..count).map(|number| Arc::new(Host::new(number, &key))).collect();
+        let hosts = Arc::new(hosts);
+        net::memory::install(Some(Arc::new(HostNetwork { hosts: hosts.clone(), connections: AtomicU64::new(0) })));
+        let source = Arc::new(Addresses { key: key.clone(), ids: hosts.iter().map(|host| host.id).collect() });
+        let tally = Arc::new(Tally::default());
+        let devices = Devices::new(source, Options::default(), tally.clone(), net::Counters::default());
+        let devices = Arc::new(devices.unwrap());
+        let drivers = Drivers::new(devices.clone(), tally);
+        MemoryIods { hosts, key, stripe_unit, generation: AtomicU32::new(1), devices, drivers }
+    }
+
+    /// Returns the drivers of a mount.
+    pub(crate) fn drivers(&self) -> &Drivers {
+        &self.drivers
+    }
+
+    fn capability(&self, iod: IodId, rights: Rights) -> Capability {
+        let generation = Generation(self.generation.load(Relaxed));
+        self.key.of_iod(iod).sign_capability(FSID, FILE, generation, rights, unix_now() + 3600, SESSION)
+    }
+
+    /// Makes a call to each iod as the mgr does.
+    async fn call_all<T: Xdr, A: Xdr>(&self, procedure: Procedure, args: impl Fn(usize, Capability) -> A) {
+        for (index, host) in self.hosts.iter().enumerate() {
+            let cap = self.capability(host.id, Rights::READ | Rights::WRITE | Rights::ADMIN);
+            let args = encode(&args(index, cap));
+            let called = self.devices.iod(host.id).call::<T>(procedure, |_| args.clone(), "a test").await;
+            called.map(drop).unwrap();
+        }
+    }
+}
+
+impl Drop for MemoryIods {
+    fn drop(&mut self) {
+        net::memory::install(None);
+    }
+}
+
+impl Fixture for MemoryIods {
+    async fn grant(&self, durable: u64) -> Arc<dyn Layout> {
+        let devices: Vec<IodId> = self.hosts.iter().map(|host| host.id).collect();
+        let caps: Vec<_> = devices.iter().map(|id| self.capability(*id, Rights::READ | Rights::WRITE)).collect();
+        let body = native::Body {
+            distribution: DistributionId::SimpleStripe,
+            stripe_unit: self.stripe_unit,
+            object: types::ObjectId::stream_0(FILE),
+            generation: caps[0].generation,
+            whole: durable,
+            capability: caps[0].to_bytes(),
+            authenticators: caps.iter().map(|cap| cap.mac).collect(),
+            secs: 3600,
+            devices,
+        };
+        let (kind, layout) = self.drivers.attach(native::KIND, &body.to_bytes()).await.unwrap();
+        assert_eq!(kind, Native::ID);
+        layout
+    }
+
+    fn fail(&self, lane: usize, trouble: Option<Trouble>) {
+        self.hosts[lane].set_trouble(trouble);
+    }
+
+    fn restart(&self, lane: usize) {
+        self.hosts[lane].restart(&self.key);
+    }
+
+    fn lose(&self, lane: usize) {
+        let host = &self.hosts[lane];
+        host.close_lines();
+        let disk = formatted(host.id);
+        let mut state = host.state.lock().unwrap();
+        (state.served, state.disk) = (serve(&disk, &self.key), disk);
+    }
+
+    async fn truncate(&self, size: u64) {
+        let count = self.hosts.len();
+        let distribution = layout::Distribution::new(DistributionId::SimpleStripe, self.stripe_unit, count).unwrap();
+        let args = |index, cap| TruncateArgs { cap, size: distribution.object_size(size, index) };
+        self.call_all::<TruncateReply, _>(Procedure::Truncate, args).await;
+    }
+
+    async fn fence(&self) {
+        let generation = Generation(self.generation.load(Relaxed) + 1);
+        self.call_all::<Nothing, _>(Procedure::Fence, |_, cap| FenceArgs { cap, generation }).await;
+        self.generation.store(generation.0, Relaxed);
+    }
+
+    fn received(&self) -> Vec<u64> {
+        self.hosts.iter().map(|host| host.state.lock().unwrap().received).collect()
+    }
+}
+
+/// The addresses and tickets that the mgr would give.
+struct Addresses {
+    key: Key,
+    ids: Vec<IodId>,
+}
+
+#[async_trait]
+impl DeviceSource for Addresses {
+    async fn address(&self, kind: KindId, device: [u8; 16]) -> Result<Bytes> {
+        assert_eq!(kind, Native::ID);
+        let iod = IodId(device);
+        let index = self.ids.iter().position(|id| *id == iod).unwrap() as u16;
+        let ticket = self.key.of_iod(iod).ticket(FSID, SESSION, unix_now() + 3600).to_bytes();
+        let tcp = vec![format!("127.0.0.1:{}", FIRST_PORT + index)];
+        Ok(native::Device { iod, tcp, local: None, ticket }.to_bytes())
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_secs(90)
+    }
+}
+
+/// The host of an iod.
+struct Host {
+    id: IodId,
+    port: u16,
+    state: Mutex<HostState>,
+}
+
+struct HostState {
+    disk: Memory,
+    served: Arc<Served>,
+    trouble: Option<Trouble>,
+    /// Number of requests received, except those that open a connection.
+    received: u64,
+    lines: Vec<Weak<Line>>,
+}
+
+fn formatted(id: IodId) -> Memory {
+    let disk = Memory::new(id.to_string(), 1 << 30);
+    Store::format_as(&disk, FSID, Features::default(), id).unwrap();
+    disk
+}
+
+fn serve(disk: &Memory, key: &Key) -> Arc<Served> {
+    Arc::new(Served::new(Store::open_on(Arc::new(disk.clone())).unwrap(), key))
+}
+
+impl Host {
+    fn new(number: u8, key: &Key) -> Self {
+        let id = IodId([number + 1; 16]);
+        let disk = formatted(id);
+        let served = serve(&disk, key);
+        let state = HostState { disk, served, trouble: None, received: 0, lines: Vec::new() };
+        Host { id, port: FIRST_PORT + u16::from(number), state: Mutex::new(state) }
+    }
+
+    fn set_trouble(&self, trouble: Option<Trouble>) {
+        {
+            let mut state = self.state.lock().unwrap();
+            state.trouble = trouble;
+            match trouble {
+                Some(Trouble::Failing) => state.disk.inject(|operation, _| {
+                    let is_hit = operation == Operation::Read || operation.is_change();
+                    is_hit.then(|| io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()))
+                }),
+                _ => state.disk.heal(),
+            }
+        }
+        if trouble == Some(Trouble::Unreachable) {
+            self.close_lines();
+        }
+    }
+
+    /// Cuts the power. Everything that is not durable is lost.
+    fn restart(&self, key: &Key) {
+        self.close_lines();
+        let mut state = self.state.lock().unwrap();
+        state.disk.power_cut(&mut |_| 0);
+        state.served = serve(&state.disk, key);
+    }
+
+    fn close_lines(&self) {
+        let lines = std::mem::take(&mut self.state.lock().unwrap().lines);
+        lines.iter().filter_map(Weak::upgrade).for_each(|line| line.shutdown());
+    }
+
+    fn connect(self: &Arc<Self>) -> io::Result<Arc<dyn Pipe>> {
+        let mut state = self.state.lock().unwrap();
+        if state.trouble == Some(Trouble::Unreachable) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let peer = Some(Peer::new(state.served.clone()));
+        let ends = Ends { peer, inbox: BytesMut::new(), outbox: BytesMut::new(), records: 0, reader: None };
+        let line = Arc::new(Line { host: self.clone(), ends: Mutex::new(ends) });
+        state.lines.push(Arc::downgrade(&line));
+        Ok(line)
+    }
+
+    /// Counts a request; returns whether it is answered.
+    fn receive(&self) -> bool {
+        let mut state = self.state.lock().unwrap();
+        state.received += 1;
+        state.trouble != Some(Trouble::Silent)
+    }
+}
+
+struct HostNetwork {
+    hosts: Arc<Vec<Arc<Host>>>,
+    connections: AtomicU64,
+}
+
+impl Network for HostNetwork {
+    fn connect(&self, _: &str, port: u16) -> BoxFuture<'static, io::Result<Arc<dyn Pipe>>> {
+        let host = self.hosts.iter().find(|host| host.port == port);
+        let connected = host.ok_or_else(|| io::ErrorKind::ConnectionRefused.into()).and_then(Host::connect);
+        Box::pin(std::future::ready(connected))
+    }
+
+    fn bind(&self, _: &str, _: u16) -> io::Result<Arc<dyn Port>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn connection_id(&self) -> u64 {
+        self.connections.fetch_add(1, Relaxed)
+    }
+}
+
+/// A connection to an iod, which executes each request as soon as it is complete.
+struct Line {
+    host: Arc<Host>,
+    ends: Mutex<Ends>,
+}
+
+struct Ends {
+    /// `None` once the connection is closed.
+    peer: Option<Peer>,
+    inbox: BytesMut,
+    outbox: BytesMut,
+    records: u64,
+    reader: Option<Waker>,
+}
+
+impl std::fmt::Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Line to {}", self.host.id)
+    }
+}
+
+impl Ends {
+    /// Takes one record that has arrived completely; the client sends each in one fragment.
+    fn record(&mut self) -> Option<Bytes> {
+        let mark = Mark::from_bytes(*self.inbox.first_chunk::<4>()?);
+        assert!(mark.last, "a request in several fragments");
+        if self.inbox.len() < 4 + mark.len {
+            return None;
+        }
+        self.inbox.advance(4);
+        Some(self.inbox.split_to(mark.len).freeze())
+    }
+
+    fn execute(&mut self, host: &Host) {
+        while let Some(record) = self.record() {
+            let Some(peer) = &mut self.peer else { return };
+            self.records += 1;
+            let answers = self.records <= GREETINGS || host.receive();
+            match peer.record(record) {
+                Ok(reply) if answers => {
+                    self.outbox.put_u32(reply.len() as u32 | 1 << 31);
+                    self.outbox.put(reply);
+                }
+                _ => self.peer = None,
+            }
+        }
+    }
+}
+
+impl Pipe for Line {
+    fn peer(&self) -> Address {
+        Address::Tcp { host: "127.0.0.1".into(), port: self.host.port }
+    }
+
+    fn poll_read(&self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
+        let mut ends = self.ends.lock().unwrap();
+        let len = ends.outbox.len().min(max);
+        if len == 0 && ends.peer.is_some() {
+            ends.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(ends.outbox.split_to(len).freeze()))
+    }
+
+    fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut ends = self.ends.lock().unwrap();
+        if ends.peer.is_none() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        parts.iter().for_each(|part| ends.inbox.extend_from_slice(part));
+        ends.execute(&self.host);
+        ends.reader.take().into_iter().for_each(Waker::wake);
+        Ok(parts.iter().map(|part| part.len()).sum())
+    }
+
+    fn poll_writable(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn shutdown(&self) {
+        let mut ends = self.ends.lock().unwrap();
+        ends.peer = None;
+        ends.outbox.clear();
+        ends.reader.take().into_iter().for_each(Waker::wake);
+    }
+}
