@@ -1,8 +1,159 @@
-//! Background jobs of the mgr: work that no request waits for.
+//! Background jobs of the mgr: work that no request waits for, as passes that one loop repeats.
+//!
+//! To add a job, add one file with a [`Job`] and one line to [`JOBS`].
 
 pub(crate) mod collect_orphans;
-pub(crate) mod delete_objects;
+mod delete_objects;
+mod expire_leases;
 pub(crate) mod finish_intents;
-pub(crate) mod rebuild_copies;
-pub(crate) mod recall_layouts;
+mod flush_gathered;
+mod leave_marks;
+mod listen_to_data_servers;
+mod rebuild_copies;
+mod recall_layouts;
+mod record_exports;
 pub(crate) mod scrub;
+mod send_callbacks;
+
+use crate::fs::NfsServer;
+use crate::volume::Volume;
+use net::task;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use types::Status;
+
+/// All jobs, in the order in which they start.
+const JOBS: [fn(&mut JoinSet<()>, &net::Counters, &Context); 13] = [
+    begin::<delete_objects::DeleteObjects>,
+    begin::<rebuild_copies::RebuildCopies>,
+    begin::<scrub::Scrub>,
+    begin::<leave_marks::LeaveMarks>,
+    begin::<record_exports::RecordExports>,
+    begin::<finish_intents::ForgetIntents>,
+    begin::<flush_gathered::FlushGathered>,
+    begin::<listen_to_data_servers::ListenToDataServers>,
+    begin::<recall_layouts::RecallLayouts>,
+    begin::<finish_intents::FinishIntents>,
+    begin::<collect_orphans::CollectOrphans>,
+    begin::<expire_leases::ExpireLeases>,
+    begin::<send_callbacks::SendCallbacks>,
+];
+
+/// The mgr that a job works for.
+#[derive(Clone)]
+struct Context {
+    volume: Arc<Volume>,
+    server: Arc<NfsServer>,
+}
+
+impl Context {
+    /// Returns a receiver of the news that an iod came up. The first news is there at once, so that the first pass does
+    /// not wait.
+    fn came_up(&self) -> watch::Receiver<u64> {
+        let mut came_up = self.volume.iods.came_up.subscribe();
+        came_up.mark_changed();
+        came_up
+    }
+}
+
+/// A background job. It runs as long as the mgr, and begins again after a panic.
+trait Job: Sized + Send + 'static {
+    /// What the job does, for the message about a panic.
+    const NAME: &'static str;
+
+    /// Returns a job whose first pass is to come.
+    fn new(context: &Context) -> Self;
+
+    /// Completes when the next pass is due.
+    fn due(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Does everything that is to be done now.
+    ///
+    /// # Errors
+    /// The pass could not be completed: [`Job::failed`] decides what follows.
+    fn pass(&mut self) -> impl Future<Output = Result<(), Status>> + Send;
+
+    /// Logs why a pass could not be completed, and changes when the next one is due if that depends on it.
+    fn failed(&mut self, error: Status) {
+        tracing::error!("{} failed: {error}", Self::NAME);
+    }
+}
+
+/// Starts all background jobs.
+pub(crate) fn start(network: &net::Counters, volume: &Arc<Volume>, server: &Arc<NfsServer>) -> JoinSet<()> {
+    let context = Context { volume: volume.clone(), server: server.clone() };
+    let mut jobs = JoinSet::new();
+    for begin in JOBS {
+        begin(&mut jobs, network, &context);
+    }
+    jobs
+}
+
+fn begin<J: Job>(jobs: &mut JoinSet<()>, network: &net::Counters, context: &Context) {
+    let (network, context) = (network.clone(), context.clone());
+    task::spawn_in(jobs, async move { net::supervise(J::NAME, network, || run(J::new(&context))).await });
+}
+
+/// Repeats the passes of a job for ever.
+async fn run(mut job: impl Job) {
+    loop {
+        job.due().await;
+        if let Err(error) = job.pass().await {
+            job.failed(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use std::sync::Mutex;
+
+    /// Every other pass fails. After the fourth pass, none is due.
+    struct Moody {
+        calls: Arc<Mutex<Vec<&'static str>>>,
+        passes: usize,
+    }
+
+    impl Moody {
+        fn called(&self, name: &'static str) {
+            self.calls.lock().unwrap().push(name);
+        }
+    }
+
+    impl Job for Moody {
+        const NAME: &'static str = "a test";
+
+        fn new(_: &Context) -> Self {
+            Moody { calls: Arc::default(), passes: 0 }
+        }
+
+        async fn due(&mut self) {
+            self.called("due");
+            if self.passes == 4 {
+                std::future::pending().await
+            }
+        }
+
+        async fn pass(&mut self) -> Result<(), Status> {
+            self.called("pass");
+            self.passes += 1;
+            if self.passes.is_multiple_of(2) { Err(Status::Delay) } else { Ok(()) }
+        }
+
+        fn failed(&mut self, error: Status) {
+            assert_eq!(error, Status::Delay);
+            self.called("failed");
+        }
+    }
+
+    #[test]
+    fn each_pass_follows_when_it_is_due_and_only_failures_are_handled() {
+        let calls = Arc::<Mutex<Vec<_>>>::default();
+        assert_eq!(run(Moody { calls: calls.clone(), passes: 0 }).now_or_never(), None);
+        let twice = ["due", "pass", "due", "pass", "failed"];
+        assert_eq!(*calls.lock().unwrap(), [&twice[..], &twice, &["due"]].concat());
+    }
+}

@@ -6,30 +6,17 @@ use crate::iods::Link;
 use crate::volume::Volume;
 use futures_util::future::join_all;
 use net::task;
-use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 use types::{FileId, Generation, Status};
 use wire::native::{FileLength, Length, LengthQuestion, LengthsArgs, NewsArgs, Rights, STORE_OBJECT};
 
-/// Processes the reports and questions of every iod that comes up, for ever.
-pub(crate) async fn listen(volume: Arc<Volume>) {
-    let mut came_up = volume.iods.came_up.subscribe();
-    let mut listening: HashMap<u16, (Arc<Link>, JoinSet<()>)> = HashMap::new();
-    loop {
-        came_up.mark_unchanged();
-        for (number, link) in volume.iods.up().into_iter().filter(|(_, link)| link.has_news()) {
-            if listening.get(&number).is_some_and(|(old, _)| Arc::ptr_eq(old, &link)) {
-                continue;
-            }
-            let mut listener = JoinSet::new();
-            task::spawn_in(&mut listener, follow(volume.clone(), number, link.clone()));
-            task::spawn_in(&mut listener, tell_lengths(volume.clone(), number, link.clone()));
-            listening.insert(number, (link, listener));
-        }
-        // The sender lives in `volume`.
-        let _ = came_up.changed().await;
-    }
+/// Starts the tasks that process the reports and questions of an iod until it is gone.
+pub(crate) fn listen(volume: &Arc<Volume>, number: u16, link: &Arc<Link>) -> JoinSet<()> {
+    let mut listener = JoinSet::new();
+    task::spawn_in(&mut listener, follow(volume.clone(), number, link.clone()));
+    task::spawn_in(&mut listener, tell_lengths(volume.clone(), number, link.clone()));
+    listener
 }
 
 /// Requests the reports of one iod until it is gone.

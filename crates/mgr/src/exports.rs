@@ -22,7 +22,6 @@ use layout::{Policy, Settings};
 use meta::{Embedded, Namespace};
 use nfs::exports::{Place, Terms, View};
 use nfs::fs::DirPage;
-pub(crate) use recorded::keep;
 use recorded::{Recorded, Rooted};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};

@@ -14,7 +14,6 @@ mod recover;
 mod register;
 mod verifiers;
 
-pub(crate) use claiming::mark;
 pub use claims::Refusal;
 pub(crate) use link::{Asked, Link};
 pub(crate) use register::{Registered, record};

@@ -1,17 +1,16 @@
 //! Start and stop of a mgr and of its background tasks.
 
 use crate::backchannel::Backchannel;
+use crate::background;
 use crate::background::scrub::Scrubs;
-use crate::background::{collect_orphans, delete_objects, finish_intents, rebuild_copies, recall_layouts, scrub};
 use crate::clients::Clients;
 use crate::clock::now;
 use crate::cluster_file::ClusterFile;
 use crate::config::{Checked, Config, RIGHT_SECS};
 use crate::counters::Counters;
 use crate::error::{Error, random};
-use crate::exports::{self, Exports, Rule};
-use crate::fs::NfsServer;
-use crate::fs::{Files, own_ctx};
+use crate::exports::{Exports, Rule};
+use crate::fs::Files;
 use crate::gateway::Gateway;
 use crate::gathered_writes::GatheredWrites;
 use crate::intents::Intents;
@@ -19,28 +18,24 @@ use crate::iods::{self, Iods, Keeping};
 use crate::kinds::{Kinds, Lifetimes};
 use crate::local_socket_hint::{self, LocalSocket};
 use crate::rights::Rights;
-use crate::volume::{Volume, gathering};
-use crate::{data_server_reports, status, store};
+use crate::volume::Volume;
+use crate::{status, store};
 use meta::{Embedded, Namespace};
 use net::clock::unix_now;
 use net::rpc::{Door, Limits, serve};
-use net::{Address, Listener, task};
+use net::{Address, Listener};
 use nfs::server::{self, Server};
 use nfs::state;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use types::{FileId, Fsid, Status};
+use types::{Fsid, Status};
 use wire::admin::{CheckArgs, CheckReply};
 use wire::nfs4::EXCHGID4_FLAG_USE_PNFS_MDS;
 
-/// Interval of the checks for expired leases.
-const TICK: Duration = Duration::from_millis(500);
-/// Number of orphans that one read returns at most.
-const ORPHANS: usize = 256;
 /// How long a stop waits for requests that outlived their connections.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
@@ -84,7 +79,7 @@ impl Mgr {
         // No other process uses the directory while the store is open.
         let local_socket = local_socket_hint::listen(&config.dir, u64::from_be_bytes(random()?)).await;
         let boot = store::boot().unwrap_or(u64::from_be_bytes(random()?));
-        Self::start_near(&config, cluster, (namespace, boot), Kinds::default(), listeners, local_socket).await
+        Self::start_near(&config, cluster, (namespace, boot), Arc::default(), listeners, local_socket).await
     }
 
     /// As [`Self::start`], on the store of `cluster` that the caller has opened: the paths of `config` are not used.
@@ -97,7 +92,7 @@ impl Mgr {
         boot: u64,
     ) -> Result<Running, Error> {
         let listeners = bind(&config.check()?.listen).await?;
-        Self::start_near(config, cluster, (namespace, boot), Kinds::default(), listeners, Default::default()).await
+        Self::start_near(config, cluster, (namespace, boot), Arc::default(), listeners, Default::default()).await
     }
 
     /// As [`Self::start`], with other kinds of files.
@@ -106,14 +101,14 @@ impl Mgr {
         let listeners = bind(&config.check()?.listen).await?;
         let cluster = ClusterFile::load(&config.cluster_file)?;
         let namespace = store::open(&config.dir, &cluster, &config.cluster_file).await?;
-        Self::start_near(config, cluster, (namespace, 1), kinds, listeners, Default::default()).await
+        Self::start_near(config, cluster, (namespace, 1), Arc::new(kinds), listeners, Default::default()).await
     }
 
     async fn start_near(
         config: &Config,
         cluster: ClusterFile,
         (namespace, boot): (Arc<Namespace<Embedded>>, u64),
-        kinds: Kinds,
+        kinds: Arc<Kinds>,
         mut listeners: Vec<Listener>,
         (local_socket, nearby): (LocalSocket, Option<Listener>),
     ) -> Result<Running, Error> {
@@ -122,9 +117,8 @@ impl Mgr {
         let network = net::Counters::default();
         let fsid = cluster.fsid;
         let rights = earlier_rights(&namespace).map_err(Error::Metadata)?;
-        let kinds = Arc::new(kinds);
-        let store = (&namespace, &kinds);
-        let (epoch, iods, keeping) = keep_iods(config, &checked, cluster, store, nonce, &network).await?;
+        let (epoch, iods, keeping) =
+            keep_iods(config, &checked, cluster, (&namespace, &kinds), nonce, &network).await?;
         let exports = start_exports(checked.exports, &namespace, &iods, epoch).await.map_err(Error::Metadata)?;
         let volume = Arc::new(Volume {
             namespace: namespace.clone(),
@@ -159,7 +153,7 @@ impl Mgr {
         let backchannel = Backchannel::default();
         let server = Server::start(Files(volume.clone()), backchannel.clone(), config, now()).await;
         let server = Arc::new(server.map_err(Error::Metadata)?);
-        let background = start_background(&network, &volume, &server);
+        let background = background::start(&network, &volume, &server);
         drop(volume);
         let gateway = Arc::new(Gateway {
             server,
@@ -242,76 +236,6 @@ async fn keep_iods(
     match iods.refused() {
         Some(iods::Refused { address, refusal }) => Err(Error::IodRefused { address, refusal }),
         None => Ok((epoch, iods, keeping)),
-    }
-}
-
-/// Starts all background tasks.
-fn start_background(network: &net::Counters, volume: &Arc<Volume>, server: &Arc<NfsServer>) -> JoinSet<()> {
-    let mut background = JoinSet::new();
-    in_background(&mut background, "removing objects", network, volume, delete_objects::sweep);
-    in_background(&mut background, "making copies again", network, volume, rebuild_copies::rebuild);
-    in_background(&mut background, "scrubbing", network, volume, scrub::run);
-    in_background(&mut background, "leaving marks with iods", network, &volume.iods, iods::mark);
-    in_background(&mut background, "keeping exports on record", network, volume, exports::keep);
-    in_background(&mut background, "forgetting notes", network, volume, finish_intents::forget);
-    in_background(&mut background, "writing what is gathered", network, volume, gathering::watch);
-    in_background(&mut background, "listening for news", network, volume, data_server_reports::listen);
-    in_background(&mut background, "recalling layouts", network, server, recall_layouts::recall);
-    in_background(&mut background, "settling notes", network, server, finish_intents::settle);
-    in_background(&mut background, "collecting objects", network, server, collect_orphans::collect);
-    in_background(&mut background, "the watch over leases", network, server, tick);
-    in_background(&mut background, "telling clients", network, server, tell);
-    background
-}
-
-/// Starts a background task that runs as long as the mgr, and again after a panic.
-fn in_background<T, F>(
-    background: &mut JoinSet<()>,
-    what: &'static str,
-    network: &net::Counters,
-    with: &Arc<T>,
-    work: fn(Arc<T>) -> F,
-) where
-    T: Send + Sync + 'static,
-    F: Future<Output = ()> + Send + 'static,
-{
-    let (network, with) = (network.clone(), with.clone());
-    task::spawn_in(background, async move { net::supervise(what, network, || work(with.clone())).await });
-}
-
-/// Sends clients the messages for which no request waits.
-async fn tell(server: Arc<NfsServer>) {
-    server.deliver().await;
-}
-
-/// Advances the clock of the NFS server; after the grace period, frees the orphans that no client reopened.
-async fn tick(server: Arc<NfsServer>) {
-    let orphans_left = &server.fs().0.orphans_left;
-    loop {
-        let time = now();
-        server.tick(time).await;
-        if !server.inspect(|state| state.in_grace())
-            && orphans_left.swap(false, SeqCst)
-            && let Err(e) = reap_orphans(&server).await
-        {
-            orphans_left.store(true, SeqCst);
-            tracing::error!("cannot free all files that have no name any more: {e}");
-        }
-        tokio::time::sleep(TICK).await;
-    }
-}
-
-/// Frees every file that has no name and that no client has open: its removal or last close was interrupted at an
-/// earlier start.
-async fn reap_orphans(server: &NfsServer) -> Result<(), Status> {
-    let mut after = FileId(0);
-    loop {
-        let page = server.fs().0.namespace.orphans(after, ORPHANS)?;
-        let Some(last) = page.last() else { return Ok(()) };
-        after = *last;
-        for file in page {
-            server.free_orphan(&own_ctx(), file).await?;
-        }
     }
 }
 

@@ -7,6 +7,7 @@
 //! Such writes are rare. Many objects without files are a sign of another problem, such as damage that hides records of
 //! the namespace. Then they may be the last copy of a user's data, and are left for `weir fsck` to show.
 
+use super::{Context, Job};
 use crate::counters::add;
 use crate::fs::NfsServer;
 use crate::iods::{Link, objects};
@@ -14,6 +15,7 @@ use crate::volume::Volume;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use types::{FileId, Status};
 use wire::native::ListEntry;
@@ -31,33 +33,54 @@ const STRAYS_MAX: usize = 64;
 /// Shortest rest.
 const REST_MIN: Duration = Duration::from_millis(5);
 
-/// Collects, for ever: from each iod when it has come up and the grace period is over, and again every few hours.
-pub(crate) async fn collect(server: Arc<NfsServer>) {
-    let volume = server.fs().0.clone();
-    let mut came_up = volume.iods.came_up.subscribe();
-    // Per iod: the link of the last pass, and its time.
-    let mut walked: HashMap<u16, (Arc<Link>, Instant)> = HashMap::new();
-    loop {
-        came_up.mark_unchanged();
-        // Returning clients may still write under capabilities from before the restart.
-        if !server.inspect(|state| state.in_grace()) {
-            for (number, link) in volume.iods.up() {
-                let due =
-                    walked.get(&number).is_none_or(|(old, when)| !Arc::ptr_eq(old, &link) || when.elapsed() >= EVERY);
-                if !due {
-                    continue;
-                }
-                match walk(&volume, &link).await {
-                    Ok(()) => drop(walked.insert(number, (link, Instant::now()))),
-                    Err(e) => tracing::debug!(number, "objects without files cannot be collected yet: {e}"),
-                }
-            }
-        }
+/// The collection: from each iod when it has come up and the grace period is over, and again every few hours.
+pub(super) struct CollectOrphans {
+    volume: Arc<Volume>,
+    server: Arc<NfsServer>,
+    came_up: watch::Receiver<u64>,
+    /// Per iod: the link of the last pass, and its time.
+    walked: HashMap<u16, (Arc<Link>, Instant)>,
+}
+
+impl Job for CollectOrphans {
+    const NAME: &'static str = "collecting objects";
+
+    fn new(context: &Context) -> Self {
+        let (volume, server) = (context.volume.clone(), context.server.clone());
+        CollectOrphans { volume, server, came_up: context.came_up(), walked: HashMap::new() }
+    }
+
+    async fn due(&mut self) {
         tokio::select! {
             // The sender lives in `volume`.
-            _ = came_up.changed() => {}
+            _ = self.came_up.changed() => {}
             () = tokio::time::sleep(LOOK) => {}
         }
+    }
+
+    async fn pass(&mut self) -> Result<(), Status> {
+        self.came_up.mark_unchanged();
+        let CollectOrphans { volume, server, walked, .. } = self;
+        // Returning clients may still write under capabilities from before the restart.
+        if server.inspect(|state| state.in_grace()) {
+            return Ok(());
+        }
+        let mut outcome = Ok(());
+        for (number, link) in volume.iods.up() {
+            let due = walked.get(&number).is_none_or(|(old, when)| !Arc::ptr_eq(old, &link) || when.elapsed() >= EVERY);
+            if !due {
+                continue;
+            }
+            match walk(volume, &link).await {
+                Ok(()) => drop(walked.insert(number, (link, Instant::now()))),
+                Err(e) => outcome = Err(e),
+            }
+        }
+        outcome
+    }
+
+    fn failed(&mut self, error: Status) {
+        tracing::debug!("objects without files cannot be collected yet: {error}");
     }
 }
 

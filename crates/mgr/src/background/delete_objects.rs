@@ -1,6 +1,7 @@
 //! Deletion of the objects of deleted files: a background task that works from a durable list until every iod has
 //! deleted them.
 
+use super::{Context, Job};
 use crate::clock::now;
 use crate::counters::add;
 use crate::kinds::Known;
@@ -9,6 +10,7 @@ use futures_util::{StreamExt, stream};
 use meta::Doomed;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use types::{FileId, Status};
 
 /// Number of files worked on at a time.
@@ -18,25 +20,40 @@ const PAGE: usize = 256;
 /// Time until the next pass after a failure, if no iod comes up.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Deletes objects, for ever.
-pub(crate) async fn sweep(volume: Arc<Volume>) {
-    let mut came_up = volume.iods.came_up.subscribe();
-    loop {
-        came_up.mark_unchanged();
-        let left = match walk(&volume).await {
-            Ok(left) => left,
-            Err(e) => {
-                tracing::error!("cannot read or change the list of files to be deleted: {e}");
-                true
-            }
-        };
+/// The deletion of objects.
+pub(super) struct DeleteObjects {
+    volume: Arc<Volume>,
+    came_up: watch::Receiver<u64>,
+    /// Whether the last pass left files.
+    left: bool,
+}
+
+impl Job for DeleteObjects {
+    const NAME: &'static str = "removing objects";
+
+    fn new(context: &Context) -> Self {
+        DeleteObjects { volume: context.volume.clone(), came_up: context.came_up(), left: false }
+    }
+
+    async fn due(&mut self) {
         tokio::select! {
             biased;
-            () = volume.doomed.notified() => {}
+            () = self.volume.doomed.notified() => {}
             // The sender lives in `volume`.
-            _ = came_up.changed() => {}
-            () = tokio::time::sleep(AGAIN), if left => {}
+            _ = self.came_up.changed() => {}
+            () = tokio::time::sleep(AGAIN), if self.left => {}
         }
+    }
+
+    async fn pass(&mut self) -> Result<(), Status> {
+        self.came_up.mark_unchanged();
+        self.left = walk(&self.volume).await?;
+        Ok(())
+    }
+
+    fn failed(&mut self, error: Status) {
+        tracing::error!("cannot read or change the list of files to be deleted: {error}");
+        self.left = true;
     }
 }
 

@@ -1,12 +1,14 @@
 //! Completion of noted work: a background task that learns unreported sizes and finishes truncations and fences on
 //! every iod.
 
+use super::{Context, Job};
 use crate::fs::NfsServer;
 use crate::volume::Volume;
 use futures_util::{StreamExt, stream};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use types::{FileId, Status};
 
 /// Interval of the passes over the notes, if no iod comes up.
@@ -18,34 +20,68 @@ const AT_ONCE: usize = 16;
 /// How long finished notes are collected, so that many are forgotten together.
 const GATHER: Duration = Duration::from_millis(200);
 
-/// Forgets the notes of finished work, for ever.
-pub(crate) async fn forget(volume: Arc<Volume>) {
-    loop {
-        volume.notes.something_done().await;
+/// The removal of notes of finished work.
+pub(super) struct ForgetIntents(Arc<Volume>);
+
+impl Job for ForgetIntents {
+    const NAME: &'static str = "forgetting notes";
+
+    fn new(context: &Context) -> Self {
+        ForgetIntents(context.volume.clone())
+    }
+
+    async fn due(&mut self) {
+        self.0.notes.something_done().await;
         tokio::time::sleep(GATHER).await;
-        if let Err(e) = volume.notes.forget().await {
-            tracing::error!("cannot forget what is done about files: {e}");
-        }
+    }
+
+    async fn pass(&mut self) -> Result<(), Status> {
+        self.0.notes.forget().await
+    }
+
+    fn failed(&mut self, error: Status) {
+        tracing::error!("cannot forget what is done about files: {error}");
     }
 }
 
-/// Works on the notes, for ever.
-pub(crate) async fn settle(server: Arc<NfsServer>) {
-    let volume = server.fs().0.clone();
-    let mut came_up = volume.iods.came_up.subscribe();
-    let mut told = HashSet::new();
-    loop {
-        came_up.mark_unchanged();
+/// The work on notes.
+pub(super) struct FinishIntents {
+    volume: Arc<Volume>,
+    server: Arc<NfsServer>,
+    came_up: watch::Receiver<u64>,
+    /// Files whose failure is logged.
+    told: HashSet<FileId>,
+}
+
+impl Job for FinishIntents {
+    const NAME: &'static str = "settling notes";
+
+    fn new(context: &Context) -> Self {
+        let (volume, server) = (context.volume.clone(), context.server.clone());
+        FinishIntents { volume, server, came_up: context.came_up(), told: HashSet::new() }
+    }
+
+    async fn due(&mut self) {
+        tokio::select! {
+            // The sender lives in `volume`.
+            _ = self.came_up.changed() => {}
+            () = tokio::time::sleep(AGAIN) => {}
+        }
+    }
+
+    async fn pass(&mut self) -> Result<(), Status> {
+        self.came_up.mark_unchanged();
+        let FinishIntents { volume, server, told, .. } = self;
         for file in volume.notes.cuts() {
-            log(&mut told, file, "cut its objects", volume.finish_cut(file).await);
+            log(told, file, "cut its objects", volume.finish_cut(file).await);
         }
         for file in volume.notes.fences() {
-            log(&mut told, file, "fence it", volume.finish_fence(file).await);
+            log(told, file, "fence it", volume.finish_fence(file).await);
         }
         // Until the grace period is over, earlier writers may return and report.
         if !server.inspect(|state| state.in_grace()) {
             let measure = |file| {
-                let (server, volume) = (&server, &volume);
+                let (server, volume) = (&*server, &*volume);
                 async move {
                     // A client with a layout to write may write on, and reports its size; other clients must not see
                     // that size before.
@@ -56,14 +92,10 @@ pub(crate) async fn settle(server: Arc<NfsServer>) {
             };
             let mut measured = stream::iter(volume.notes.untold()).map(measure).buffer_unordered(AT_ONCE);
             while let Some((file, outcome)) = measured.next().await {
-                log(&mut told, file, "learn its size", outcome);
+                log(told, file, "learn its size", outcome);
             }
         }
-        tokio::select! {
-            // The sender lives in `volume`.
-            _ = came_up.changed() => {}
-            () = tokio::time::sleep(AGAIN) => {}
-        }
+        Ok(())
     }
 }
 

@@ -3,14 +3,17 @@
 //! It works on files in which a read met a lost copy. When an iod has come up, it checks all files with copies on that
 //! iod, which may have lost some while it was down.
 
+use super::{Context, Job};
+use crate::iods::Link;
 use crate::proxy::Suspect;
 use crate::proxy::remember;
 use crate::volume::{Suspects, Volume};
 use futures_util::{StreamExt, stream};
 use meta::FileState;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use types::{FileId, Status};
 
@@ -27,38 +30,61 @@ const WAITING_MAX: usize = 65_536;
 /// Time until the next attempt after a failure.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Rebuilds, for ever.
-pub(crate) async fn rebuild(volume: Arc<Volume>) {
-    let mut came_up = volume.iods.came_up.subscribe();
-    // Per iod: the link at the last pass over all files.
-    let mut walked: HashMap<u16, std::sync::Weak<crate::iods::Link>> = HashMap::new();
-    let mut left = Suspects::new();
-    loop {
-        came_up.mark_unchanged();
-        // Damage found since in a file that waits is repaired together with it.
-        for (file, suspects) in volume.damaged.take() {
-            remember(left.entry(file).or_default(), &suspects);
-        }
-        left = retry(&volume, left).await;
-        let up = volume.iods.up();
-        let new: BTreeSet<u16> = up
-            .iter()
-            .filter(|(number, link)| walked.get(number).is_none_or(|old| old.as_ptr() != Arc::as_ptr(link)))
-            .map(|(number, _)| *number)
-            .collect();
-        let mut done = true;
-        if !new.is_empty() {
-            done = walk(&volume, &new, &mut left).await;
-            if done {
-                walked = up.iter().map(|(number, link)| (*number, Arc::downgrade(link))).collect();
-            }
-        }
-        volume.damaged.set_left(left.len(), None);
+/// The rebuilder.
+pub(super) struct RebuildCopies {
+    volume: Arc<Volume>,
+    came_up: watch::Receiver<u64>,
+    /// Per iod: the link at the last pass over all files.
+    walked: HashMap<u16, Weak<Link>>,
+    /// Files that have to wait for an iod or for their writers.
+    left: Suspects,
+    /// Whether the last pass over all files checked all of them.
+    done: bool,
+}
+
+impl Job for RebuildCopies {
+    const NAME: &'static str = "making copies again";
+
+    fn new(context: &Context) -> Self {
+        let (volume, came_up) = (context.volume.clone(), context.came_up());
+        RebuildCopies { volume, came_up, walked: HashMap::new(), left: Suspects::new(), done: true }
+    }
+
+    async fn due(&mut self) {
         tokio::select! {
             // The sender lives in `volume`.
-            _ = came_up.changed() => {}
-            () = volume.damaged.met.notified() => {}
-            () = tokio::time::sleep(AGAIN), if !left.is_empty() || !done => {}
+            _ = self.came_up.changed() => {}
+            () = self.volume.damaged.met.notified() => {}
+            () = tokio::time::sleep(AGAIN), if !self.left.is_empty() || !self.done => {}
+        }
+    }
+
+    async fn pass(&mut self) -> Result<(), Status> {
+        self.came_up.mark_unchanged();
+        let volume = &*self.volume;
+        // Damage found since in a file that waits is repaired together with it.
+        for (file, suspects) in volume.damaged.take() {
+            remember(self.left.entry(file).or_default(), &suspects);
+        }
+        self.left = retry(volume, std::mem::take(&mut self.left)).await;
+        let up = volume.iods.up();
+        let is_new = |(number, link): &&(u16, Arc<Link>)| {
+            self.walked.get(number).is_none_or(|old| old.as_ptr() != Arc::as_ptr(link))
+        };
+        let new: BTreeSet<u16> = up.iter().filter(is_new).map(|(number, _)| *number).collect();
+        let walked = if new.is_empty() { Ok(()) } else { walk(volume, &new, &mut self.left).await };
+        self.done = walked.is_ok();
+        if walked.is_ok() && !new.is_empty() {
+            self.walked = up.iter().map(|(number, link)| (*number, Arc::downgrade(link))).collect();
+        }
+        volume.damaged.set_left(self.left.len(), None);
+        walked
+    }
+
+    fn failed(&mut self, error: Status) {
+        // `Delay`: more files wait than are remembered.
+        if error != Status::Delay {
+            tracing::warn!("cannot look at all files with copies: {error}");
         }
     }
 }
@@ -110,23 +136,18 @@ async fn look(volume: &Volume, file: &FileState, iods: &BTreeSet<u16>) -> Looked
     }
 }
 
-/// Checks all files with a copy on these iods and rebuilds lost copies; adds files that have to wait to `left`. Returns
-/// whether all files were checked and all waiting files are in `left`.
-async fn walk(volume: &Volume, iods: &BTreeSet<u16>, left: &mut Suspects) -> bool {
+/// Checks all files with a copy on these iods and rebuilds lost copies; adds files that have to wait to `left`.
+///
+/// # Errors
+/// `Delay` if more files have to wait than `left` may hold.
+async fn walk(volume: &Volume, iods: &BTreeSet<u16>, left: &mut Suspects) -> Result<(), Status> {
     let mut after = Some(FileId(0));
-    let mut done = true;
+    let mut outcome = Ok(());
     while let Some(from) = after {
         let begun = Instant::now();
         // The first page takes almost no time, and small file systems have no other.
         volume.damaged.set_left(left.len(), Some(from).filter(|from| from.0 > 0));
-        let page = volume.namespace.files_after(from, PAGE);
-        let (files, next) = match page {
-            Ok(page) => page,
-            Err(e) => {
-                tracing::warn!("cannot look at all files with copies: {e}");
-                return false;
-            }
-        };
+        let (files, next) = volume.namespace.files_after(from, PAGE)?;
         after = next;
         // Damage that readers find in the meantime is repaired first.
         for (file, suspects) in retry(volume, volume.damaged.take()).await {
@@ -138,12 +159,12 @@ async fn walk(volume: &Volume, iods: &BTreeSet<u16>, left: &mut Suspects) -> boo
             if left.len() < WAITING_MAX {
                 left.entry(*file).or_default();
             } else {
-                done = false;
+                outcome = Err(Status::Delay);
             }
         }
         // Requests have priority; but a file with only one copy left is in danger.
         let rest = if looked.iter().any(|(_, looked)| *looked == Looked::Rebuilt) { 1 } else { REST };
         tokio::time::sleep((begun.elapsed() * rest).max(REST_MIN)).await;
     }
-    done
+    outcome
 }

@@ -3,6 +3,7 @@
 //! A kernel client whose data server refuses connections switches to the mgr by itself. If the data server is silent,
 //! it retries for minutes. In both cases it tries the data server again later, under the layout that it holds.
 
+use super::{Context, Job};
 use crate::clock::now;
 use crate::fs::NfsServer;
 use crate::volume::Volume;
@@ -10,31 +11,48 @@ use futures_util::{StreamExt, stream};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use types::FileId;
+use types::{FileId, Status};
 
 /// Interval of the checks of the iods.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Number of files whose layouts are recalled at a time.
 const AT_ONCE: usize = 64;
 
-/// Recalls layouts, for ever.
-pub(crate) async fn recall(server: Arc<NfsServer>) {
-    let volume = server.fs().0.clone();
-    let mut known = BTreeSet::new();
-    loop {
+/// The recall of layouts.
+pub(super) struct RecallLayouts {
+    volume: Arc<Volume>,
+    server: Arc<NfsServer>,
+    /// The iods that counted as lost at the last pass.
+    known: BTreeSet<u16>,
+}
+
+impl Job for RecallLayouts {
+    const NAME: &'static str = "recalling layouts";
+
+    fn new(context: &Context) -> Self {
+        let (volume, server) = (context.volume.clone(), context.server.clone());
+        RecallLayouts { volume, server, known: BTreeSet::new() }
+    }
+
+    async fn due(&mut self) {
         tokio::time::sleep(AGAIN).await;
+    }
+
+    async fn pass(&mut self) -> Result<(), Status> {
+        let RecallLayouts { volume, server, known } = self;
         let lost = volume.iods.lost();
-        let new: BTreeSet<u16> = lost.difference(&known).copied().collect();
-        known = lost;
+        let new: BTreeSet<u16> = lost.difference(known).copied().collect();
+        *known = lost;
         if new.is_empty() {
-            continue;
+            return Ok(());
         }
         let mut held = server.inspect(|state| state.files_with_layouts());
         let is_recalled = |kind| volume.kinds.layout_type(kind).is_ok_and(|layout| layout.is_recalled_when_lost());
-        held.retain(|(file, kind)| is_recalled(*kind) && leads_to(&volume, *file, &new));
+        held.retain(|(file, kind)| is_recalled(*kind) && leads_to(volume, *file, &new));
         tracing::info!(iods = ?new, layouts = held.len(), "recalling layouts that lead to lost iods");
         let recalls = stream::iter(held).map(|(file, kind)| server.recall_kind(file, kind, now()));
         recalls.buffer_unordered(AT_ONCE).collect::<()>().await;
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod job;
 
+use super::Context;
 use crate::clock::now;
 use crate::iods::Link;
 use crate::iods::objects;
@@ -194,21 +195,34 @@ fn stored(volume: &Volume, file: FileId) -> Option<Opened<'_>> {
     volume.objects(&info).ok()?
 }
 
-/// Runs scrubs, for ever.
-pub(crate) async fn run(volume: Arc<Volume>) {
-    let scrubs = &volume.scrubs;
-    loop {
-        let Some(job) = scrubs.running() else {
-            scrubs.changed.notified().await;
-            continue;
-        };
+/// The scrub.
+pub(super) struct Scrub(Arc<Volume>);
+
+impl super::Job for Scrub {
+    const NAME: &'static str = "scrubbing";
+
+    fn new(context: &Context) -> Self {
+        Scrub(context.volume.clone())
+    }
+
+    async fn due(&mut self) {
+        while self.0.scrubs.running().is_none() {
+            self.0.scrubs.changed.notified().await;
+        }
+    }
+
+    async fn pass(&mut self) -> Result<(), Status> {
+        let scrubs = &self.0.scrubs;
+        let Some(job) = scrubs.running() else { return Ok(()) };
         tokio::select! {
-            () = work(&volume, job.serial) => {}
+            () = work(&self.0, job.serial) => {}
             () = scrubs.changed.notified() => {}
         }
-        if let Err(e) = scrubs.save().await {
-            tracing::error!("how far the scrub is cannot be stored: {e}");
-        }
+        scrubs.save().await
+    }
+
+    fn failed(&mut self, error: Status) {
+        tracing::error!("how far the scrub is cannot be stored: {error}");
     }
 }
 

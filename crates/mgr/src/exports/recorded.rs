@@ -3,19 +3,14 @@
 
 use super::{EXPORTS_MAX, Exports};
 use crate::handle::EPOCH_MAX;
-use crate::volume::Volume;
 use bytes::Bytes;
 use meta::{Embedded, Namespace};
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
 use types::{FileId, Status};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// The key of the record in the registry.
 const KEY: &[u8] = b"mgr/exports";
-/// Interval of the checks whether an export's directory has been created.
-const EVERY: Duration = Duration::from_secs(10);
 
 /// An export whose directory exists: the names on its path from the root, and the directory.
 pub(super) type Rooted<'a> = (&'a [Bytes], FileId);
@@ -105,23 +100,12 @@ fn is_below((inner, _): &Rooted<'_>, (outer, _): &Rooted<'_>) -> bool {
 
 impl Exports {
     /// Records the current exports.
-    pub(super) async fn record(&self) -> Result<(), Status> {
+    pub(crate) async fn record(&self) -> Result<(), Status> {
         let now = self.recorded.with(&self.rooted(&self.read())).to_bytes();
         if self.namespace.registry(KEY)?.is_some_and(|record| record[..] == now[..]) {
             return Ok(());
         }
         self.namespace.registry_put(net::clock::now().into(), KEY, Some(&now)).await
-    }
-}
-
-/// Keeps the record up to date, for ever: a directory that is created after it was configured as an export is no new
-/// export at the next start.
-pub(crate) async fn keep(volume: Arc<Volume>) {
-    loop {
-        tokio::time::sleep(EVERY).await;
-        if let Err(e) = volume.exports.record().await {
-            tracing::debug!("the exports are not on record: {e}");
-        }
     }
 }
 

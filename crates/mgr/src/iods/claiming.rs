@@ -8,7 +8,6 @@ use net::clock::unix_now;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
-use tokio::time::Instant;
 use types::{Generation, Status};
 use wire::native::{Claim, ClaimArgs, ClaimReply, Claiming, Procedure, Rights, STORE_OBJECT};
 
@@ -21,13 +20,6 @@ const SILENT: Duration = Duration::from_secs(5);
 const LISTED: Duration = Duration::from_secs(60);
 /// How often a claim is tried while another mgr changes what the iod remembers.
 const TRIES: usize = 4;
-/// Interval of the checks whether a new mark is due.
-const LOOK: Duration = Duration::from_secs(10);
-/// Clock step of this host, in seconds, after which iods get the time again: far less than the lifetime of rights.
-const CLOCK_OFF: u64 = 10;
-/// Number of [`LOOK`] intervals between new marks while files change: an older copy of the store than this can be
-/// detected.
-const EVERY: u32 = 60;
 
 /// The message about an iod that is not used because it has lost a mark that it took.
 const BEHIND: &str = "its disk is an older copy: the iod was given a later mark than it remembers, and files would have the bytes of that time; nothing was \
@@ -126,6 +118,11 @@ impl Iods {
         Ok(())
     }
 
+    /// Returns whether so many numbers were allocated that a new mark is needed.
+    pub(crate) async fn is_short_of_numbers(&self) -> bool {
+        self.claims.is_short_of_numbers().await == Ok(true)
+    }
+
     /// Leaves a new mark with all iods that are up; the others get it when they connect. From then on every earlier
     /// copy of the store is detected as an older one.
     pub(crate) async fn leave_mark(&self) -> Result<(), Status> {
@@ -186,34 +183,6 @@ impl Iods {
     pub(super) fn asked(&self, slot: usize) {
         if !self.slots[slot].asked.swap(true, std::sync::atomic::Ordering::Relaxed) {
             self.asked.send_modify(|asked| *asked += 1);
-        }
-    }
-}
-
-/// Leaves a new mark with the iods, for ever: every ten minutes while files change, and after the clock of this host
-/// was set. Iods use that clock to check whether a right has expired.
-pub(crate) async fn mark(iods: Arc<Iods>) {
-    let begun = Instant::now();
-    // The start time by the current clock: constant unless the clock is set.
-    let beginning = || unix_now().saturating_sub(begun.elapsed().as_secs());
-    let mut batches = None;
-    let (mut looks, mut told) = (0, beginning());
-    loop {
-        tokio::time::sleep(LOOK).await;
-        looks += 1;
-        let set = told.abs_diff(beginning()) > CLOCK_OFF;
-        let now = iods.namespace.standing().counters.batches;
-        let short = iods.claims.is_short_of_numbers().await == Ok(true);
-        if !set && !short && (looks < EVERY || batches == Some(now)) {
-            continue;
-        }
-        if set {
-            tracing::warn!("the clock of this host was set: the iods are told the time");
-        }
-        let time = beginning();
-        match iods.leave_mark().await {
-            Ok(()) => (looks, batches, told) = (0, Some(iods.namespace.standing().counters.batches), time),
-            Err(e) => tracing::warn!("no new mark can be left with the iods: {e}"),
         }
     }
 }

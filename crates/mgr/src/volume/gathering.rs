@@ -9,16 +9,11 @@ use crate::counters::add;
 use crate::gathered_writes::Small;
 use crate::kinds::Stored;
 use bytes::Bytes;
-use futures_util::stream::FuturesUnordered;
-use futures_util::{StreamExt, future};
+use futures_util::future;
 use layout::gather::{Part, Run};
 use nfs::fs::{Ctx, Stability, WriteOut};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use types::{ByteRange, FileId, Status};
-
-/// Largest number of files that are flushed at a time because their delay has passed.
-const AT_ONCE: usize = 256;
 
 /// Why held bytes are flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -169,26 +164,6 @@ impl Volume {
         let gone = future::join_all(files.iter().map(|file| self.let_go(*file, Part::All, Why::Stop))).await;
         if let Some(error) = gone.into_iter().find_map(Result::err) {
             tracing::warn!("not all that small writers have written could be written: {error}");
-        }
-    }
-}
-
-/// Flushes files whose delay has passed, for ever.
-pub(crate) async fn watch(volume: Arc<Volume>) {
-    let mut going = FuturesUnordered::new();
-    loop {
-        for file in volume.gathered.due(AT_ONCE - going.len()) {
-            let volume = &volume;
-            going.push(async move { volume.let_go(file, Part::All, Why::Delay).await });
-        }
-        tokio::select! {
-            biased;
-            Some(outcome) = going.next() => {
-                if let Err(error) = outcome {
-                    tracing::debug!("what is held is not written yet: {error}");
-                }
-            }
-            () = volume.gathered.wait(), if going.len() < AT_ONCE => {}
         }
     }
 }

@@ -1,0 +1,63 @@
+//! The clock of the NFS server: a background task that expires leases, and frees orphans after the grace period.
+
+use super::{Context, Job};
+use crate::clock::now;
+use crate::fs::{NfsServer, own_ctx};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+use types::{FileId, Status};
+
+/// Interval of the checks for expired leases.
+const TICK: Duration = Duration::from_millis(500);
+/// Number of orphans that one read returns at most.
+const ORPHANS: usize = 256;
+
+/// The clock of the NFS server.
+pub(super) struct ExpireLeases {
+    server: Arc<NfsServer>,
+    /// Whether the next pass is the first.
+    first: bool,
+}
+
+impl Job for ExpireLeases {
+    const NAME: &'static str = "the watch over leases";
+
+    fn new(context: &Context) -> Self {
+        ExpireLeases { server: context.server.clone(), first: true }
+    }
+
+    async fn due(&mut self) {
+        if !std::mem::take(&mut self.first) {
+            tokio::time::sleep(TICK).await;
+        }
+    }
+
+    async fn pass(&mut self) -> Result<(), Status> {
+        self.server.tick(now()).await;
+        let orphans_left = &self.server.fs().0.orphans_left;
+        if self.server.inspect(|state| state.in_grace()) || !orphans_left.swap(false, SeqCst) {
+            return Ok(());
+        }
+        reap_orphans(&self.server).await
+    }
+
+    fn failed(&mut self, error: Status) {
+        self.server.fs().0.orphans_left.store(true, SeqCst);
+        tracing::error!("cannot free all files that have no name any more: {error}");
+    }
+}
+
+/// Frees every file that has no name and that no client has open: its removal or last close was interrupted at an
+/// earlier start.
+async fn reap_orphans(server: &NfsServer) -> Result<(), Status> {
+    let mut after = FileId(0);
+    loop {
+        let page = server.fs().0.namespace.orphans(after, ORPHANS)?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = *last;
+        for file in page {
+            server.free_orphan(&own_ctx(), file).await?;
+        }
+    }
+}

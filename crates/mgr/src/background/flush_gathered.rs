@@ -1,0 +1,51 @@
+//! The flush of gathered writes: a background task that writes held bytes to the iods when their delay has passed.
+
+use super::{Context, Job};
+use crate::volume::Volume;
+use crate::volume::gathering::Why;
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use layout::gather::Part;
+use std::sync::Arc;
+use types::Status;
+
+/// Largest number of files that are flushed at a time because their delay has passed.
+const AT_ONCE: usize = 256;
+
+/// The flush of gathered writes.
+pub(super) struct FlushGathered {
+    volume: Arc<Volume>,
+    /// The flushes in progress.
+    going: FuturesUnordered<BoxFuture<'static, Result<(), Status>>>,
+}
+
+impl Job for FlushGathered {
+    const NAME: &'static str = "writing what is gathered";
+
+    fn new(context: &Context) -> Self {
+        FlushGathered { volume: context.volume.clone(), going: FuturesUnordered::new() }
+    }
+
+    async fn due(&mut self) {
+        let FlushGathered { volume, going } = self;
+        let may_more = going.len() < AT_ONCE;
+        tokio::select! {
+            biased;
+            Some(outcome) = going.next() => {
+                if let Err(error) = outcome {
+                    tracing::debug!("what is held is not written yet: {error}");
+                }
+            }
+            () = volume.gathered.wait(), if may_more => {}
+        }
+    }
+
+    async fn pass(&mut self) -> Result<(), Status> {
+        for file in self.volume.gathered.due(AT_ONCE - self.going.len()) {
+            let volume = self.volume.clone();
+            self.going.push(Box::pin(async move { volume.let_go(file, Part::All, Why::Delay).await }));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! The reports of data servers: a background task that listens to every iod that comes up.
+
+use super::{Context, Job};
+use crate::data_server_reports::listen;
+use crate::iods::Link;
+use crate::volume::Volume;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use types::Status;
+
+/// The listeners.
+pub(super) struct ListenToDataServers {
+    volume: Arc<Volume>,
+    came_up: watch::Receiver<u64>,
+    /// Per iod: the link of its listener, and the tasks of the listener.
+    listening: HashMap<u16, (Arc<Link>, JoinSet<()>)>,
+}
+
+impl Job for ListenToDataServers {
+    const NAME: &'static str = "listening for news";
+
+    fn new(context: &Context) -> Self {
+        let (volume, came_up) = (context.volume.clone(), context.came_up());
+        ListenToDataServers { volume, came_up, listening: HashMap::new() }
+    }
+
+    async fn due(&mut self) {
+        // The sender lives in `volume`.
+        let _ = self.came_up.changed().await;
+    }
+
+    async fn pass(&mut self) -> Result<(), Status> {
+        for (number, link) in self.volume.iods.up().into_iter().filter(|(_, link)| link.has_news()) {
+            if self.listening.get(&number).is_none_or(|(old, _)| !Arc::ptr_eq(old, &link)) {
+                let listener = listen(&self.volume, number, &link);
+                self.listening.insert(number, (link, listener));
+            }
+        }
+        Ok(())
+    }
+}
