@@ -1,11 +1,174 @@
 //! Page-cache coherence: keeps what the kernel has cached of files (sizes, times, pages, mappings, attributes) in
 //! agreement with what other clients do.
+//!
+//! [`Coherence`] is the only way in. Requests of the kernel report what happens (an open, a read, a write, a GETATTR),
+//! the client reports recalls of its delegations, and `Coherence` makes the kernel drop or correct what is stale.
 
-pub(crate) mod kernel_size;
-pub(crate) mod mmap;
-pub(crate) mod page_twins;
-pub(crate) mod recent_attrs;
-pub(crate) mod set_sizes;
-pub(crate) mod sync_mount;
-pub(crate) mod write_back;
-pub(crate) mod writers;
+mod changed_dirs;
+mod correction;
+mod data;
+mod getattr;
+mod kernel_cache;
+mod kernel_size;
+mod mmap;
+mod open_pages;
+mod opening;
+mod page_twins;
+mod pages;
+mod recall;
+mod recent_attrs;
+mod replies;
+mod set_sizes;
+mod sync_mount;
+#[cfg(test)]
+mod testing;
+mod write_back;
+mod writers;
+
+pub(crate) use open_pages::PageUse;
+pub(crate) use opening::{Admission, Found};
+pub(crate) use recent_attrs::Mark;
+
+use crate::nodes::Nodes;
+use crate::opens::Opens;
+use crate::transport::Transport;
+use changed_dirs::ChangedDirs;
+use client::Mount;
+use correction::Turns;
+use kernel_cache::KernelCache;
+use kernel_size::KernelSizes;
+use open_pages::OpenPages;
+use recall::Recalled;
+use recent_attrs::RecentAttrs;
+use set_sizes::Resizing;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use sync_mount::SyncMount;
+use types::FileId;
+use write_back::WriteBack;
+
+/// What the kernel of one mount has cached, and what keeps it in agreement with other clients.
+pub(crate) struct Coherence {
+    /// The mount with its own credentials.
+    mount: Mount,
+    nodes: Arc<Nodes>,
+    opens: Arc<Opens>,
+    /// How long the kernel may cache the attributes of a file that is not shared.
+    attrs_valid: Duration,
+    cache: KernelCache,
+    pages: Arc<OpenPages>,
+    recent_attrs: RecentAttrs,
+    changed_dirs: ChangedDirs,
+    resizing: Resizing,
+    write_back: WriteBack,
+    kernel_sizes: KernelSizes,
+    /// The turns in which the mount corrects what the kernel has cached.
+    turns: Turns,
+    sync: SyncMount,
+    own: Weak<Coherence>,
+    transport: OnceLock<Weak<dyn Transport>>,
+}
+
+/// How long the kernel may cache what a reply carries, and whether the kernel writes files to its page cache.
+#[derive(Clone, Copy)]
+pub(crate) struct Caching {
+    /// How long the kernel may cache the attributes of a file that is not shared.
+    pub(crate) attrs_valid: Duration,
+    /// Whether the kernel writes files to its page cache.
+    pub(crate) writeback: bool,
+}
+
+impl Coherence {
+    /// Creates the state of a mount, and registers it for the recalls of the client's delegations.
+    ///
+    /// # Errors
+    /// Another file system on this client already caches the files of the client.
+    pub(crate) fn new(
+        mount: Mount,
+        nodes: Arc<Nodes>,
+        opens: Arc<Opens>,
+        caching: Caching,
+    ) -> client::Result<Arc<Self>> {
+        let coherence = Arc::new_cyclic(|own| Coherence {
+            mount,
+            nodes,
+            opens,
+            attrs_valid: caching.attrs_valid,
+            cache: KernelCache::default(),
+            pages: Arc::default(),
+            recent_attrs: RecentAttrs::default(),
+            changed_dirs: ChangedDirs::default(),
+            resizing: Resizing::default(),
+            write_back: WriteBack::new(caching.writeback),
+            kernel_sizes: KernelSizes::default(),
+            turns: Turns::default(),
+            sync: SyncMount::default(),
+            own: own.clone(),
+            transport: OnceLock::new(),
+        });
+        coherence.mount.keep_with(Arc::new(Recalled(coherence.own.clone())))?;
+        Ok(coherence)
+    }
+
+    /// Returns the reason why this process cannot make the kernel write back, if there is one.
+    pub(crate) fn write_back_unavailable() -> Option<io::Error> {
+        WriteBack::unavailable()
+    }
+
+    /// Sets the transport that carries notifications to the kernel.
+    pub(crate) fn connected(&self, transport: &Arc<dyn Transport>) {
+        let _ = self.transport.set(Arc::downgrade(transport));
+    }
+
+    /// Returns the transport that carries notifications to the kernel, while it exists.
+    fn transport(&self) -> Option<Arc<dyn Transport>> {
+        self.transport.get().and_then(Weak::upgrade)
+    }
+
+    /// Returns a shared reference, while one exists.
+    fn shared(&self) -> Option<Arc<Coherence>> {
+        self.own.upgrade()
+    }
+
+    /// Records where the file system is mounted, and with write-back sets its share of dirty pages.
+    pub(crate) fn mounted_at(&self, dir: &Path) {
+        self.kernel_sizes.mounted_at(dir);
+        if self.write_back.is_on() {
+            self.sync.mounted_at(dir);
+            write_back::raise_dirty_limit(dir);
+        }
+    }
+
+    /// Returns whether the kernel writes files to its page cache.
+    pub(crate) fn writes_back(&self) -> bool {
+        self.write_back.is_on()
+    }
+
+    /// Turns write-back off, as the kernel does not support it.
+    pub(crate) fn write_back_unsupported(&self) {
+        self.write_back.switch_off();
+    }
+
+    /// Returns whether other clients may write a file that is open here. The kernel then asks for its attributes each
+    /// time, and what the kernel has cached of the file cannot be trusted.
+    pub(crate) fn is_shared(&self, number: u64) -> bool {
+        self.write_back.is_shared(number) || self.mount.is_shared(FileId(number))
+    }
+
+    /// Returns whether the kernel writes a file to its page cache, so that only the kernel knows its size.
+    pub(crate) fn is_written(&self, number: u64) -> bool {
+        self.write_back.is_written(number)
+    }
+
+    /// Records that the kernel has changed, or is about to change, its cached size or times of a file.
+    pub(crate) fn size_may_change(&self, number: u64) {
+        self.cache.is_unknown(number);
+    }
+
+    /// Records that the kernel has forgotten a file.
+    pub(crate) fn forgotten(&self, number: u64) {
+        self.cache.forgotten(number);
+    }
+}

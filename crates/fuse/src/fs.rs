@@ -3,10 +3,7 @@
 use crate::Errno;
 use crate::abi::{self, opcode};
 use crate::callers::Callers;
-use crate::coherence::recent_attrs::{Mark, RecentAttrs};
-use crate::coherence::set_sizes::Resizing;
-use crate::coherence::write_back::{NotAlone, Recalled, WriteBack};
-use crate::coherence::writers::Writing;
+use crate::coherence::{Admission, Caching, Coherence, Found, Mark};
 use crate::config::Config;
 use crate::nodes::Nodes;
 use crate::open_unlink_race::OpenUnlinkRaces;
@@ -21,7 +18,7 @@ use rustix::fs::OFlags;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use types::{Attrs, FileId, FileKind};
+use types::{Attrs, FileKind};
 
 /// The result of an operation: a reply or an errno.
 pub(crate) type Answer = Result<Reply, Errno>;
@@ -38,17 +35,14 @@ pub(crate) fn told(header: &Header, attrs: &Attrs, valid: Duration) -> Reply {
 pub(crate) struct FileSystem {
     pub(crate) callers: Callers,
     pub(crate) config: Config,
-    pub(crate) nodes: Nodes,
-    pub(crate) opens: Opens,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) opens: Arc<Opens>,
+    pub(crate) coherence: Arc<Coherence>,
     /// Whether the mount, not the kernel, clears setuid and setgid bits on a write.
     pub(crate) drops_privileges: AtomicBool,
-    pub(crate) recent_attrs: RecentAttrs,
     pub(crate) read_ahead: ReadAhead,
     pub(crate) open_unlink_races: OpenUnlinkRaces,
     pub(crate) rewalks: Rewalks,
-    pub(crate) resizing: Resizing,
-    pub(crate) write_back: WriteBack,
-    own: Weak<FileSystem>,
     transport: OnceLock<Weak<dyn Transport>>,
 }
 
@@ -58,36 +52,28 @@ impl FileSystem {
     /// # Errors
     /// Another file system on this client already caches the files of the client.
     pub(crate) fn new(mount: Mount, root: Node, config: Config) -> client::Result<Arc<Self>> {
-        let nodes = Nodes::new(root, config.known_files, config.entry_valid);
-        let callers = Callers::new(mount);
-        let write_back = WriteBack::new(config.writeback);
-        let fs = Arc::new_cyclic(|own| FileSystem {
-            callers,
+        let nodes = Arc::new(Nodes::new(root, config.known_files, config.entry_valid));
+        let opens = Arc::<Opens>::default();
+        let caching = Caching { attrs_valid: config.attrs_valid, writeback: config.writeback };
+        let coherence = Coherence::new(mount.clone(), nodes.clone(), opens.clone(), caching)?;
+        Ok(Arc::new(FileSystem {
+            callers: Callers::new(mount),
             config,
             nodes,
-            opens: Opens::default(),
+            opens,
+            coherence,
             drops_privileges: AtomicBool::default(),
-            recent_attrs: RecentAttrs::default(),
             read_ahead: ReadAhead::default(),
             open_unlink_races: OpenUnlinkRaces::default(),
             rewalks: Rewalks::default(),
-            resizing: Resizing::default(),
-            write_back,
-            own: own.clone(),
             transport: OnceLock::new(),
-        });
-        fs.callers.anybody().keep_with(Arc::new(Recalled(fs.own.clone())))?;
-        Ok(fs)
-    }
-
-    /// Returns a shared reference to this file system, while one exists.
-    pub(crate) fn shared(&self) -> Option<Arc<FileSystem>> {
-        self.own.upgrade()
+        }))
     }
 
     /// Sets the transport that carries notifications to the kernel.
     pub(crate) fn connect(&self, transport: &Arc<dyn Transport>) {
         let _ = self.transport.set(Arc::downgrade(transport));
+        self.coherence.connected(transport);
     }
 
     /// Returns the transport that carries notifications to the kernel, while it exists.
@@ -97,7 +83,9 @@ impl FileSystem {
 
     /// Records that the kernel has forgotten files.
     pub(crate) fn forget(&self, nodes: &[(u64, u64)]) {
-        nodes.iter().for_each(|(node, lookups)| self.nodes.forget(*node, *lookups));
+        for (node, lookups) in nodes {
+            self.nodes.forget(*node, *lookups, || self.coherence.forgotten(*node));
+        }
     }
 
     /// Returns the mount with the credentials of the caller.
@@ -110,19 +98,6 @@ impl FileSystem {
         self.nodes.get(header.node)
     }
 
-    /// Returns whether other clients may write a file that is open here. The kernel then asks for its attributes each
-    /// time, and what the kernel has cached of the file cannot be trusted.
-    pub(crate) fn is_shared(&self, number: u64) -> bool {
-        self.write_back.is_shared(number) || self.callers.anybody().is_shared(FileId(number))
-    }
-
-    /// Returns how long the kernel may cache a name and the attributes of a file. Attributes of a shared file are not
-    /// cached.
-    fn lifetimes(&self, number: u64) -> Lifetimes {
-        let attrs = if self.is_shared(number) { Duration::ZERO } else { self.config.attrs_valid };
-        Lifetimes { entry: self.config.entry_valid, attrs }
-    }
-
     /// Appends an entry: the file for which a name in the request's directory stands. The kernel knows the file from
     /// then on.
     pub(crate) fn entry(&self, body: Body, header: &Header, name: &[u8], (node, attrs): (&Node, &Attrs)) -> Body {
@@ -132,7 +107,7 @@ impl FileSystem {
     /// As [`FileSystem::entry`], for a new name. Where the file is written to the page cache, as
     /// [`FileSystem::attributes_changed`].
     pub(crate) fn entry_made(&self, body: Body, header: &Header, name: &[u8], (node, attrs): (&Node, &Attrs)) -> Body {
-        let written = self.write_back.is_written(node.id.0);
+        let written = self.coherence.is_written(node.id.0);
         self.entry_for(body, (header, name), (node, attrs), (written, None))
     }
 
@@ -161,136 +136,36 @@ impl FileSystem {
         (node, attrs): (&Node, &Attrs),
         (written, found): (bool, Option<Mark>),
     ) -> Body {
-        let number = self.nodes.remember(node, (header.node, name), attrs);
-        self.believes(number, attrs);
-        self.keep_pages(number, attrs);
-        let mut lifetimes = self.lifetimes(number);
-        if attrs.kind == FileKind::Symlink {
-            // The kernel follows a symbolic link without a request, so the mount could not check the path of the link.
-            lifetimes.entry = Duration::ZERO;
-        }
-        // A kernel that does not know the file yet cannot be notified before this answer that other clients want the
-        // file.
-        if written || self.needs_correction(header.pid, number, attrs) {
-            // A program that needs attributes then sends GETATTR, and the kernel is corrected before the answer.
-            lifetimes.attrs = Duration::ZERO;
-        }
-        if let Some(mark) = found.filter(|_| !lifetimes.attrs.is_zero()) {
-            self.recent_attrs.tell(number, attrs, mark);
-        }
-        crate::reply::entry(body, number, attrs, lifetimes)
+        let told = |number| self.coherence.entry_told(number, attrs);
+        let number = self.nodes.remember(node, (header.node, name), attrs, told);
+        let valid = self.coherence.entry_replied(header.pid, number, attrs, (written, found));
+        // The kernel follows a symbolic link without a request, so the mount could not check the path of the link.
+        let entry = if attrs.kind == FileKind::Symlink { Duration::ZERO } else { self.config.entry_valid };
+        crate::reply::entry(body, number, attrs, Lifetimes { entry, attrs: valid })
     }
 
     /// Returns the attributes of a file for the kernel.
     pub(crate) fn attributes(&self, header: &Header, attrs: &Attrs) -> Reply {
-        self.believes(header.node, attrs);
-        self.attributes_for(header, attrs, self.lifetimes(header.node).attrs)
+        told(header, attrs, self.coherence.getattr_replied(header.node, attrs))
     }
 
-    /// As [`FileSystem::attributes`], after a change that the kernel has requested. The kernel accepts such an answer
-    /// even if it received other attributes meanwhile. So the answer must not give a lifetime to a size that other
-    /// clients may have changed by then.
+    /// As [`FileSystem::attributes`], after a change that the kernel has requested.
     pub(crate) fn attributes_changed(&self, header: &Header, attrs: &Attrs) -> Reply {
-        self.believes_surely(header.node, attrs);
-        let written = self.write_back.is_written(header.node);
-        let valid = if written { Duration::ZERO } else { self.lifetimes(header.node).attrs };
-        self.attributes_for(header, attrs, valid)
+        told(header, attrs, self.coherence.setattr_replied(header.node, attrs))
     }
 
-    /// Records that the kernel receives these attributes. It drops an answer if it has changed its own attributes of
-    /// the file since it asked, so a new size may or may not reach its cache. A kernel that writes back takes sizes
-    /// from no answer.
-    fn believes(&self, number: u64, attrs: &Attrs) {
-        if !self.write_back.is_on() && !self.nodes.believes_size(number, attrs.size) {
-            self.may_believe_more(number);
-        }
-    }
-
-    /// As [`FileSystem::believes`], in the answer to SETATTR or an open that truncates: the kernel never drops that
-    /// answer.
-    pub(crate) fn believes_surely(&self, number: u64, attrs: &Attrs) {
-        if !self.write_back.is_on() {
-            self.nodes.believe(number, Some(attrs));
-        }
-    }
-
-    /// As [`FileSystem::attributes`], with the lifetime `valid`. It does not change what is known of the kernel's
-    /// cached size.
-    pub(crate) fn attributes_for(&self, header: &Header, attrs: &Attrs, valid: Duration) -> Reply {
-        self.nodes.tell(header.node, attrs);
-        self.keep_pages(header.node, attrs);
-        told(header, attrs, valid)
-    }
-
-    /// Returns attributes that the kernel received a moment ago, if it asks for them once more with the birth time
-    /// (STATX).
-    pub(crate) fn told_lately(&self, header: &Header) -> Option<Reply> {
-        let valid = self.lifetimes(header.node).attrs;
-        if header.opcode != opcode::STATX || valid.is_zero() {
-            return None;
-        }
-        let (attrs, ago) = self.recent_attrs.take(header.node)?;
-        Some(told(header, &attrs, valid.saturating_sub(ago)))
-    }
-
-    /// Lets the kernel keep pages of a file that only it writes: the next open finds the pages valid for these
-    /// attributes.
-    fn keep_pages(&self, number: u64, attrs: &Attrs) {
-        if self.write_back.is_on() && self.write_back.is_written(number) && !self.write_back.is_shared(number) {
-            self.nodes.pages_became(number, attrs);
-        }
-    }
-
-    /// Records the answer to a change in the request's directory, with or without the attributes of the directory.
-    /// `unseen` is from before the change ([`Nodes::unseen`]).
-    pub(crate) fn changed_in(&self, header: &Header, attrs: Option<Attrs>, unseen: u64) {
-        self.nodes.changed(header.node, attrs, self.config.attrs_valid, unseen);
-    }
-
-    /// Ensures that the kernel does not continue with attributes older than these.
-    pub(crate) fn renew(&self, number: u64, attrs: &Attrs) {
-        self.recent_attrs.changed();
-        // The kernel may have dropped the last answer, and may consider an older answer valid.
-        let unsure = !self.write_back.is_on() && !self.nodes.believes_size(number, attrs.size);
-        if self.nodes.tell(number, attrs) || unsure {
-            self.doubt_attributes(number);
-        }
-    }
-
-    /// Makes the kernel ask for the attributes of a file again. The kernel drops answers that are in flight at that
-    /// moment, because they may make it drop pages.
-    pub(crate) fn doubt_attributes(&self, number: u64) {
-        let Some(transport) = self.transport() else { return };
-        // A negative offset invalidates attributes only.
-        let body = Body::with_capacity(24).u64(number).u64(u64::MAX).u64(0).into_vec();
-        if let Err(error) = transport.notify(abi::notify::INVAL_INODE, &body) {
-            // The kernel has forgotten the file.
-            tracing::trace!(node = number, "telling the kernel of new attributes: {error}");
-        }
-    }
-
-    /// Returns the `FOPEN_*` flags for a file that was opened with these flags, and whether the kernel is going to
-    /// write the file to its page cache. `changed` says whether the version differs from the one that the kernel knew.
-    /// `sure` says whether the kernel knows the size.
-    pub(crate) fn how(&self, file: &File, flags: u32, (changed, sure): (bool, bool)) -> (u32, Option<Writing>) {
-        let access = file.policy().access;
-        if access == Access::Page {
+    /// Decides how an open with these flags uses the page cache ([`Coherence::admit`]).
+    pub(crate) fn admit(&self, file: &File, flags: u32, found: Found) -> Admission {
+        if file.policy().access == Access::Page {
             self.read_ahead.begin(|| self.callers.anybody().policy().policy);
         }
-        let direct = abi::fopen::DIRECT_IO | abi::fopen::PARALLEL_DIRECT_WRITES;
-        let keep = if changed { 0 } else { abi::fopen::KEEP_CACHE };
-        if access != Access::Page || !file.may_be_cached() {
-            return (direct, None);
-        }
-        match self.write_back.begin(file.node().id.0, file, flags) {
-            Ok(None) => (keep, None),
-            Ok(Some(_)) if !sure => (direct, None),
-            Ok(writing) => {
-                self.may_believe_more(file.node().id.0);
-                (keep, writing)
-            }
-            Err(NotAlone) => (direct, None),
-        }
+        self.coherence.admit(file, flags, found)
+    }
+
+    /// Adds a file that was opened with these flags, and returns its handle.
+    pub(crate) fn add_file(&self, file: File, flags: u32, admission: Admission) -> u64 {
+        let pages = self.coherence.begins_use(&file, flags, admission);
+        self.opens.add_file(file, flags, pages)
     }
 
     /// Closes the files that the kernel left open, and ends the session.

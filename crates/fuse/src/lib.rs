@@ -35,6 +35,7 @@ mod self_requests;
 mod signals;
 mod transport;
 mod transports;
+mod unsynced;
 
 pub use config::{Carrier, Config, KNOWN_FILES, Powers, driver};
 pub use guard::stand_guard;

@@ -1,6 +1,6 @@
 //! A mounted file system, from the mount to the end of its connection.
 
-use crate::coherence::write_back::WriteBack;
+use crate::coherence::Coherence;
 use crate::config::{Carrier, Config};
 use crate::dispatch::{Dispatcher, Serve};
 use crate::fs::FileSystem;
@@ -42,7 +42,7 @@ impl Mounted {
         let dir = dir.canonicalize()?;
         let carrier = carrier(&config)?;
         if config.writeback
-            && let Some(why) = WriteBack::unavailable()
+            && let Some(why) = Coherence::write_back_unavailable()
         {
             return Err(why);
         }
@@ -54,7 +54,7 @@ impl Mounted {
         fs.connect(&notifies);
         tokio::spawn(inode_limit::watch(Arc::downgrade(&fs)));
         fs.read_ahead.mounted_at(&dir);
-        fs.write_back.mounted_at(&dir);
+        fs.coherence.mounted_at(&dir);
         let dispatcher = Arc::new(Dispatcher::new(fs.clone(), transport.clone(), Handle::current()));
         let (ended, served) = oneshot::channel();
         let serve = move || {

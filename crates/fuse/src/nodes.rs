@@ -6,11 +6,10 @@ use bytes::Bytes;
 use client::{Node, PathExpectation};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use types::{Attrs, FileId, FileKind, Renaming, Timestamp};
+use types::{Attrs, FileId, FileKind, Renaming};
 
 const ESTALE: Errno = Errno(116);
 
@@ -27,11 +26,6 @@ pub(crate) struct Nodes {
     names: Mutex<Named>,
     /// How long the kernel may use names without asking.
     trusted: Trusted,
-    /// Attributes of directories after the last change in them by this mount. The kernel drops its cached attributes of
-    /// a directory on such a change, and asks before it allows anything else in the directory.
-    fresh: Mutex<Changes>,
-    /// Number of changes to `believed` of any file, apart from [`Nodes::shown`].
-    doubts: AtomicU64,
 }
 
 /// Files by name: maps the hash of a directory's number and a name in it to the number of a file that may have that
@@ -66,32 +60,6 @@ impl Named {
     }
 }
 
-/// The attributes of directories that this mount changed.
-#[derive(Default)]
-struct Changes {
-    /// Counts changes that completed without attributes. Attributes that were requested before such a change are not
-    /// valid.
-    unseen: u64,
-    dirs: HashMap<u64, Fresh>,
-}
-
-/// A change of a directory in progress. Dropping the value forgets the known attributes of the directory.
-pub(crate) struct Changing<'a> {
-    nodes: &'a Nodes,
-    number: u64,
-}
-
-impl Drop for Changing<'_> {
-    fn drop(&mut self) {
-        let mut fresh = self.nodes.fresh();
-        fresh.unseen += 1;
-        fresh.dirs.remove(&self.number);
-    }
-}
-
-/// Largest number of directories whose attributes are kept.
-const FRESH_MAX: usize = 256;
-
 /// An inode that the kernel knows.
 struct Known {
     node: Node,
@@ -101,18 +69,6 @@ struct Known {
     places: KnownNames,
     /// The kernel's lookup count: the number of entries it received, less the number that it has forgotten.
     lookups: u64,
-    /// Change attribute and size when the kernel last received attributes.
-    told: Option<(u64, u64)>,
-    /// The modification time that the kernel last received.
-    told_time: Timestamp,
-    /// Change attribute and size of the version to which the kernel's pages belong.
-    pages: Option<(u64, u64)>,
-    /// Whether this mount has written past the kernel's pages since the last open, so that they may be older than the
-    /// attributes say.
-    past: bool,
-    /// Size and modification time that the kernel has cached; `None` if they are unknown. Only a kernel that writes
-    /// back keeps the time itself.
-    believed: Option<(u64, Timestamp)>,
     /// The attributes of a directory that the kernel last received when it found the directory by name.
     as_dir: Option<Box<Attrs>>,
     /// When the kernel last received an entry of the file, in seconds since `began`. It is [`u32::MAX`] where the
@@ -129,22 +85,13 @@ const DEPTH_MAX: usize = 23;
 /// A value that is not the number of any thread (`PID_MAX_LIMIT` of Linux is 2^22).
 const GONE_HERE: u32 = u32::MAX;
 
-/// Attributes of a directory that came with an answer.
-struct Fresh {
-    attrs: Attrs,
-    until: Instant,
-}
-
 impl Known {
     /// Creates the entry of a file of which the kernel is informed for the first time.
-    fn new(node: &Node, dir: u64, attrs: &Attrs, told_at: u32) -> Self {
+    fn new(node: &Node, dir: u64, told_at: u32) -> Self {
         // Copied, because the filehandle is a slice of a network buffer of 8 KiB or more, and would keep all of it in
         // memory.
         let node = Node { id: node.id, handle: Bytes::copy_from_slice(&node.handle) };
-        let believed = Some((attrs.size, attrs.mtime));
-        let (told, told_time, places) = (None, attrs.mtime, KnownNames::default());
-        let (pages, past, as_dir, gone) = (None, false, None, 0);
-        Known { node, dir, places, lookups: 0, told, told_time, pages, past, believed, as_dir, told_at, gone }
+        Known { node, dir, places: KnownNames::default(), lookups: 0, as_dir: None, told_at, gone: 0 }
     }
 }
 
@@ -168,9 +115,8 @@ impl Nodes {
     /// Creates a table with only the root. The kernel should know at most `most` inodes, and caches names for
     /// `entry_valid`.
     pub(crate) fn new(root: Node, most: usize, entry_valid: Duration) -> Self {
-        let (table, names, fresh) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (trusted, doubts) = (Trusted::new(entry_valid), AtomicU64::default());
-        Nodes { root, most, crowded: Arc::default(), began: Instant::now(), table, names, trusted, fresh, doubts }
+        let (table, names, trusted) = (Mutex::default(), Mutex::default(), Trusted::new(entry_valid));
+        Nodes { root, most, crowded: Arc::default(), began: Instant::now(), table, names, trusted }
     }
 
     /// Returns how many inodes the kernel knows.
@@ -245,22 +191,27 @@ impl Nodes {
     }
 
     /// Records that the kernel is about to receive a file found by this name in this directory. Returns the file's node
-    /// id.
-    pub(crate) fn remember(&self, node: &Node, (dir, name): (u64, &[u8]), attrs: &Attrs) -> u64 {
+    /// id. Calls `told` with it, except for the root, while no FORGET of the file can be executed.
+    pub(crate) fn remember(
+        &self,
+        node: &Node,
+        (dir, name): (u64, &[u8]),
+        attrs: &Attrs,
+        told: impl FnOnce(u64),
+    ) -> u64 {
         let number = self.number(node);
         if number != abi::ROOT {
             let mut table = self.table();
             let now = self.now();
-            let known = table.entry(number).or_insert_with(|| Known::new(node, dir, attrs, now));
+            let known = table.entry(number).or_insert_with(|| Known::new(node, dir, now));
             if known.told_at != u32::MAX {
                 known.told_at = now;
             }
             known.dir = dir;
             known.lookups += 1;
-            known.told = Some((attrs.change, attrs.size));
-            known.told_time = attrs.mtime;
             known.as_dir = (attrs.kind == FileKind::Directory).then(|| Box::new(*attrs));
             self.name(number, known, (dir, name), now);
+            told(number);
             if table.len() > self.most {
                 self.crowded.notify_one();
             }
@@ -339,68 +290,16 @@ impl Nodes {
         self.table().contains_key(&number)
     }
 
-    /// Returns whether the kernel is known to have this size and modification time cached, where it keeps them itself.
-    pub(crate) fn believes(&self, number: u64, attrs: &Attrs) -> bool {
-        self.believed(number) == Some((attrs.size, attrs.mtime))
-    }
-
-    /// Returns the size and modification time that the kernel is known to have cached, where it keeps them itself.
-    pub(crate) fn believed(&self, number: u64) -> Option<(u64, Timestamp)> {
-        self.table().get(&number).and_then(|known| known.believed)
-    }
-
-    /// Records that the kernel has these attributes cached. `None`: its cached values are unknown, because it has
-    /// changed the file.
-    pub(crate) fn believe(&self, number: u64, attrs: Option<&Attrs>) {
-        let mut table = self.table();
-        if let Some(known) = table.get_mut(&number) {
-            known.believed = attrs.map(|attrs| (attrs.size, attrs.mtime));
-            self.doubts.fetch_add(1, SeqCst);
-        }
-    }
-
-    /// Returns whether the kernel is known to have this size cached.
-    pub(crate) fn believes_size(&self, number: u64, size: u64) -> bool {
-        self.believed(number).is_some_and(|(believed, _)| believed == size)
-    }
-
-    /// Records that the kernel has written up to `end`, and raises its cached size to that.
-    pub(crate) fn grew(&self, number: u64, end: u64) {
-        if let Some((size, _)) = self.table().get_mut(&number).and_then(|known| known.believed.as_mut()) {
-            *size = end.max(*size);
-        }
-    }
-
-    /// Records that a read of a page found the end of the file at `end`. A kernel with a larger cached size may lower
-    /// it to that.
-    pub(crate) fn ends(&self, number: u64, end: u64) {
-        if self.believed(number).is_some_and(|(size, _)| size > end) {
-            self.believe(number, None);
-        }
-    }
-
-    /// Returns a number for [`Nodes::shown`]. The caller takes it before it looks at the kernel's cached size.
-    pub(crate) fn doubts(&self) -> u64 {
-        self.doubts.load(SeqCst)
-    }
-
-    /// Records that the kernel was seen to have this size cached. Has no effect if `believed` of any file changed since
-    /// `doubts` was taken.
-    pub(crate) fn shown(&self, number: u64, size: u64, doubts: u64) {
-        let mut table = self.table();
-        if let Some(known) = table.get_mut(&number).filter(|_| doubts == self.doubts()) {
-            known.believed = Some((size, known.told_time));
-        }
-    }
-
-    /// Records that the kernel has forgotten `lookups` lookups of a file.
-    pub(crate) fn forget(&self, number: u64, lookups: u64) {
+    /// Records that the kernel has forgotten `lookups` lookups of a file. After the last one, calls `forgotten` before
+    /// the kernel can receive the file again.
+    pub(crate) fn forget(&self, number: u64, lookups: u64, forgotten: impl FnOnce()) {
         let mut table = self.table();
         if let Some(known) = table.get_mut(&number) {
             known.lookups = known.lookups.saturating_sub(lookups);
             if known.lookups == 0 {
                 self.names().remove(known.places.all(), number);
                 table.remove(&number);
+                forgotten();
                 // Free the memory of a table that has become much smaller.
                 if table.capacity() > 4096 && table.len() < table.capacity() / 8 {
                     let most = table.capacity() / 4;
@@ -431,95 +330,12 @@ impl Nodes {
         let attrs = self.table().get(&number)?.as_dir.as_deref().copied()?;
         Some(Attrs { nlink: 0, ..attrs })
     }
-
-    fn fresh(&self) -> MutexGuard<'_, Changes> {
-        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Begins a change of a directory whose answer does not contain the directory's attributes.
-    pub(crate) fn changing(&self, number: u64) -> Changing<'_> {
-        Changing { nodes: self, number }
-    }
-
-    /// Returns a number to be taken before a change whose answer contains the attributes of the directory.
-    pub(crate) fn unseen(&self) -> u64 {
-        self.fresh().unseen
-    }
-
-    /// Records the answer to a change of a directory, with attributes that are valid for `valid`, or without. `unseen`
-    /// is from before the change.
-    pub(crate) fn changed(&self, number: u64, attrs: Option<Attrs>, valid: Duration, unseen: u64) {
-        let mut fresh = self.fresh();
-        if fresh.dirs.len() >= FRESH_MAX {
-            fresh.dirs.clear();
-        }
-        let newer = |attrs: &Attrs| fresh.dirs.get(&number).is_none_or(|known| known.attrs.change < attrs.change);
-        match attrs {
-            // Of several answers in flight, the newest may arrive first.
-            Some(attrs) if fresh.unseen == unseen && newer(&attrs) => {
-                fresh.dirs.insert(number, Fresh { attrs, until: Instant::now() + valid });
-            }
-            Some(_) if fresh.unseen == unseen => {}
-            _ => drop(fresh.dirs.remove(&number)),
-        }
-    }
-
-    /// Returns the attributes of a directory that this mount has just changed.
-    pub(crate) fn just_changed(&self, number: u64) -> Option<Attrs> {
-        self.fresh().dirs.get(&number).filter(|fresh| Instant::now() < fresh.until).map(|fresh| fresh.attrs)
-    }
-
-    /// Records an open of a file. Returns whether the kernel's cached pages belong to this version. If not, the kernel
-    /// drops them, and the pages that it gets from now on belong to this version. Attributes that the kernel received
-    /// meanwhile prove nothing: it accepts them and keeps its pages.
-    pub(crate) fn pages_are_of(&self, number: u64, attrs: &Attrs) -> bool {
-        let mut table = self.table();
-        let now = Some((attrs.change, attrs.size));
-        table.get_mut(&number).is_some_and(|known| {
-            known.past = false;
-            std::mem::replace(&mut known.pages, now) == now
-        })
-    }
-
-    /// Records that the kernel's cached pages belong to this version, because the kernel itself made it. Has no effect
-    /// after a write past the page cache.
-    pub(crate) fn pages_became(&self, number: u64, attrs: &Attrs) {
-        if let Some(known) = self.table().get_mut(&number).filter(|known| !known.past) {
-            known.pages = Some((attrs.change, attrs.size));
-        }
-    }
-
-    /// Records a write past the page cache: pages that the kernel got meanwhile may be older.
-    pub(crate) fn written_past(&self, number: u64) {
-        if let Some(known) = self.table().get_mut(&number) {
-            (known.pages, known.past) = (None, true);
-        }
-    }
-
-    /// Returns whether this mount has written past the page cache since the last open.
-    pub(crate) fn is_written_past(&self, number: u64) -> bool {
-        self.table().get(&number).is_some_and(|known| known.past)
-    }
-
-    /// Records that the kernel receives these attributes. Returns whether they differ from the last ones that it
-    /// received.
-    pub(crate) fn tell(&self, number: u64, attrs: &Attrs) -> bool {
-        let mut table = self.table();
-        let Some(known) = table.get_mut(&number) else { return false };
-        let now = Some((attrs.change, attrs.size));
-        known.told_time = attrs.mtime;
-        std::mem::replace(&mut known.told, now) != now
-    }
-
-    /// Returns the modification time that the kernel last received of a file.
-    pub(crate) fn told_time(&self, number: u64) -> Option<Timestamp> {
-        self.table().get(&number).map(|known| known.told_time)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use types::Timestamp;
 
     fn attrs(change: u64) -> Attrs {
         let now = Timestamp { secs: 1, nanos: 2 };
@@ -542,62 +358,24 @@ mod tests {
         }
     }
 
+    /// Records that the kernel found a file by a name, and returns its node id.
+    fn found(nodes: &Nodes, id: u64, place: (u64, &[u8]), attrs: &Attrs) -> u64 {
+        nodes.remember(&Node { id: FileId(id), handle: Bytes::new() }, place, attrs, |_| {})
+    }
+
     #[test]
     fn a_file_that_is_known_keeps_nothing_of_the_answer_it_came_in() {
         let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100, Duration::from_secs(1));
         let answer = Bytes::from(vec![1; 8192]);
-        nodes.remember(&Node { id: FileId(7), handle: answer.slice(100..148) }, (abi::ROOT, b"f"), &attrs(1));
+        nodes.remember(&Node { id: FileId(7), handle: answer.slice(100..148) }, (abi::ROOT, b"f"), &attrs(1), |_| {});
         assert!(answer.is_unique());
         assert_eq!(nodes.get(7).unwrap().handle, answer.slice(100..148));
     }
 
     #[test]
-    fn pages_are_of_the_version_that_was_opened_and_not_of_one_that_was_told() {
-        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100, Duration::from_secs(1));
-        nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, (abi::ROOT, b"f"), &attrs(1));
-        assert!(!nodes.pages_are_of(7, &attrs(1)), "it was never opened");
-        assert!(nodes.pages_are_of(7, &attrs(1)));
-        nodes.tell(7, &attrs(2));
-        nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, (abi::ROOT, b"f"), &attrs(2));
-        assert!(!nodes.pages_are_of(7, &attrs(2)));
-        assert!(nodes.pages_are_of(7, &attrs(2)) && !nodes.pages_are_of(8, &attrs(2)));
-        nodes.pages_became(7, &attrs(3));
-        assert!(nodes.pages_are_of(7, &attrs(3)), "by what the kernel has written");
-        nodes.written_past(7);
-        nodes.pages_became(7, &attrs(4));
-        assert!(nodes.is_written_past(7) && !nodes.pages_are_of(7, &attrs(4)), "not all of it was the kernel's");
-        nodes.pages_became(7, &attrs(5));
-        assert!(!nodes.is_written_past(7) && nodes.pages_are_of(7, &attrs(5)));
-    }
-
-    #[test]
-    fn what_the_kernel_believes_of_a_size_is_known_or_not() {
-        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100, Duration::from_secs(1));
-        nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, (abi::ROOT, b"f"), &attrs(1));
-        assert!(nodes.believes_size(7, 5), "it made its inode of this");
-        nodes.grew(7, 3);
-        nodes.grew(7, 9);
-        assert!(nodes.believes_size(7, 9));
-        nodes.ends(7, 9);
-        assert!(nodes.believes_size(7, 9));
-        nodes.ends(7, 8);
-        nodes.grew(7, 9);
-        assert!(!nodes.believes_size(7, 9) && !nodes.believes_size(7, 8));
-        let doubts = nodes.doubts();
-        nodes.shown(7, 8, doubts);
-        assert!(nodes.believes_size(7, 8));
-        // The cached size became unknown between `doubts` and `shown`.
-        nodes.believe(7, None);
-        nodes.shown(7, 8, doubts);
-        assert!(!nodes.believes_size(7, 8));
-        nodes.shown(7, 8, nodes.doubts());
-        assert!(nodes.believes_size(7, 8) && !nodes.believes_size(8, 8));
-    }
-
-    #[test]
     fn of_too_many_files_the_oldest_may_go_and_none_with_pages() {
         let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 8, Duration::from_secs(1));
-        let tell = |id| nodes.remember(&Node { id: FileId(id), handle: Bytes::new() }, (abi::ROOT, b"f"), &attrs(1));
+        let tell = |id| found(&nodes, id, (abi::ROOT, b"f"), &attrs(1));
         (10..18).for_each(|id| assert_eq!(tell(id), id));
         assert!(nodes.oldest().is_empty());
         nodes.table().iter_mut().for_each(|(number, known)| known.told_at = 100 - *number as u32);
@@ -608,7 +386,7 @@ mod tests {
         assert_eq!(nodes.oldest().into_iter().collect::<std::collections::BTreeSet<_>>(), [14, 15, 16].into());
         tell(17);
         assert_eq!(nodes.table()[&17].told_at, u32::MAX, "it still has them");
-        nodes.forget(16, 1);
+        nodes.forget(16, 1, || {});
         assert!(nodes.oldest().is_empty());
     }
 
@@ -623,7 +401,7 @@ mod tests {
         let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100, Duration::from_secs(1000));
         let file = Attrs { kind: FileKind::Regular, nlink: 1, ..attrs(1) };
         for (id, dir, name, attrs) in [(7, abi::ROOT, "d", attrs(1)), (8, 7, "f", file), (9, abi::ROOT, "g", file)] {
-            nodes.remember(&Node { id: FileId(id), handle: Bytes::new() }, (dir, name.as_bytes()), &attrs);
+            found(&nodes, id, (dir, name.as_bytes()), &attrs);
         }
         nodes
     }
@@ -636,19 +414,32 @@ mod tests {
         let walk = nodes.walks(8).remove(0);
         assert_eq!((walk.to, walk.from.id), (FileId(8), FileId(2)));
         // A directory found in another place is no longer in the earlier one, but a file may be in both.
-        nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, (abi::ROOT, b"e"), &attrs(1));
-        nodes.remember(
-            &Node { id: FileId(8), handle: Bytes::new() },
-            (abi::ROOT, b"h"),
-            &Attrs { kind: FileKind::Regular, ..attrs(1) },
-        );
+        found(&nodes, 7, (abi::ROOT, b"e"), &attrs(1));
+        found(&nodes, 8, (abi::ROOT, b"h"), &Attrs { kind: FileKind::Regular, ..attrs(1) });
         assert_eq!((paths(&nodes, 7), paths(&nodes, 8)), (vec!["e".into()], vec!["h".into(), "e/f".into()]));
         assert!(nodes.unnamed(abi::ROOT, b"h") && !nodes.unnamed(abi::ROOT, b"h"));
-        nodes.forget(7, 2);
+        nodes.forget(7, 2, || {});
         assert!(paths(&nodes, 8).is_empty(), "nothing is known of its directory");
-        nodes.forget(8, 2);
-        nodes.forget(9, 1);
+        nodes.forget(8, 2, || {});
+        nodes.forget(9, 1, || {});
         assert!(nodes.names().files.is_empty(), "names go with their files");
+    }
+
+    #[test]
+    fn the_table_reports_each_entry_and_the_last_forget_of_a_file() {
+        let nodes = known();
+        let told = std::cell::Cell::new(0);
+        let node = Node { id: FileId(9), handle: Bytes::new() };
+        nodes.remember(&node, (abi::ROOT, b"g"), &attrs(1), |number| told.set(number));
+        assert_eq!(told.take(), 9);
+        nodes.remember(&nodes.root.clone(), (abi::ROOT, b"."), &attrs(1), |number| told.set(number));
+        assert_eq!(told.take(), 0, "the kernel never forgets the root");
+        nodes.forget(9, 1, || told.set(1));
+        assert_eq!(told.take(), 0, "the kernel has received two entries");
+        nodes.forget(9, 1, || told.set(2));
+        assert_eq!(told.take(), 2);
+        nodes.forget(9, 1, || told.set(3));
+        assert_eq!(told.take(), 0, "the kernel has forgotten the file already");
     }
 
     #[test]
@@ -663,7 +454,7 @@ mod tests {
         let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100, Duration::from_secs(1));
         for depth in 0..DEPTH_MAX as u64 + 1 {
             let dir = if depth == 0 { abi::ROOT } else { 9 + depth };
-            nodes.remember(&Node { id: FileId(10 + depth), handle: Bytes::new() }, (dir, b"d"), &attrs(1));
+            found(&nodes, 10 + depth, (dir, b"d"), &attrs(1));
         }
         assert_eq!(nodes.walks(9 + DEPTH_MAX as u64).remove(0).names.len(), DEPTH_MAX);
         assert!(nodes.walks(10 + DEPTH_MAX as u64).is_empty());
@@ -681,11 +472,7 @@ mod tests {
         nodes.renamed((root, b"d"), (7, b"g"), Renaming::Replace);
         assert_eq!((paths(&nodes, 8), paths(&nodes, 9)), (vec!["x/g".into()], vec![]), "it was replaced");
         // Two names of one file remain unchanged.
-        nodes.remember(
-            &Node { id: FileId(8), handle: Bytes::new() },
-            (root, b"h"),
-            &Attrs { kind: FileKind::Regular, ..attrs(1) },
-        );
+        found(&nodes, 8, (root, b"h"), &Attrs { kind: FileKind::Regular, ..attrs(1) });
         nodes.renamed((root, b"h"), (7, b"g"), Renaming::Replace);
         assert_eq!(paths(&nodes, 8), ["h", "x/g"]);
         nodes.renamed((root, b"unknown"), (root, b"h"), Renaming::Replace);
@@ -695,34 +482,14 @@ mod tests {
     #[test]
     fn a_thread_is_told_once_that_a_directory_is_gone() {
         let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100, Duration::from_secs(1));
-        nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, (abi::ROOT, b"f"), &attrs(1));
+        found(&nodes, 7, (abi::ROOT, b"f"), &attrs(1));
         let again = |pid| nodes.comes_again(7, pid);
         assert_eq!([again(5), again(5), again(5), again(6), again(6)], [false, true, true, false, true]);
         assert_eq!([again(0), again(0)], [false, false], "nobody knows who they are");
         assert!(!nodes.comes_again(8, 5) && !nodes.comes_again(8, 5));
-        nodes.remember(&Node { id: FileId(9), handle: Bytes::new() }, (abi::ROOT, b"f"), &attrs(1));
+        found(&nodes, 9, (abi::ROOT, b"f"), &attrs(1));
         nodes.removed_here(FileId(9));
         assert!(nodes.comes_again(9, 5) && nodes.comes_again(9, 0), "no path leads there");
         assert_eq!(nodes.removed(7).map(|attrs| (attrs.nlink, attrs.change)), Some((0, 1)));
-    }
-
-    #[test]
-    fn the_newest_of_a_directory_is_known_and_nothing_older() {
-        let root = Node { id: FileId(2), handle: Bytes::new() };
-        let nodes = Nodes::new(root, 100, Duration::from_secs(1));
-        let long = Duration::from_secs(1000);
-        let seen = |nodes: &Nodes| nodes.just_changed(7).map(|attrs| attrs.change);
-        let before = nodes.unseen();
-        nodes.changed(7, Some(attrs(5)), long, before);
-        nodes.changed(7, Some(attrs(4)), long, before);
-        assert_eq!(seen(&nodes), Some(5), "answers that overtook each other");
-        drop(nodes.changing(7));
-        assert_eq!(seen(&nodes), None, "nothing is known of what was changed in silence");
-        nodes.changed(7, Some(attrs(6)), long, before);
-        assert_eq!(seen(&nodes), None, "an answer from before that");
-        nodes.changed(7, Some(attrs(8)), long, nodes.unseen());
-        assert_eq!(seen(&nodes), Some(8));
-        nodes.changed(7, Some(attrs(9)), Duration::ZERO, nodes.unseen());
-        assert_eq!(seen(&nodes), None, "its time is over");
     }
 }

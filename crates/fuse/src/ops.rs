@@ -38,7 +38,7 @@ const ENOSYS: Errno = Errno(38);
 /// Executes a request.
 pub(crate) async fn carry_out(fs: &FileSystem, request: Request) -> Answer {
     let header = &request.header;
-    let _change = request.op.changes().then(|| fs.recent_attrs.change());
+    let _change = request.op.changes().then(|| fs.coherence.change_begins());
     match request.op {
         Op::Lookup { name } => lookup::lookup(fs, header, &name).await,
         Op::Getattr { fh } => getattr::getattr(fs, header, fh).await,

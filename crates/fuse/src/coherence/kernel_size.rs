@@ -31,7 +31,7 @@ struct FileHandle {
 
 /// Access to the attributes that the kernel has cached.
 #[derive(Default)]
-pub(crate) struct KernelSizes {
+pub(super) struct KernelSizes {
     /// The directory of the mount, and its device number.
     place: OnceLock<(PathBuf, (u32, u32))>,
     /// Threads of this process that are setting attributes, and the attributes that each sets.
@@ -43,7 +43,7 @@ pub(crate) struct KernelSizes {
 
 /// The attributes that this process is setting on a file.
 #[derive(Clone)]
-pub(crate) struct Told {
+pub(super) struct Told {
     attrs: Attrs,
     /// The modification time that was set first, for a shared file that is written to the page cache. No write sets
     /// that time.
@@ -54,18 +54,18 @@ pub(crate) struct Told {
 
 impl Told {
     /// Returns the attributes that the kernel has to cache.
-    pub(crate) fn attrs(&self) -> Attrs {
+    pub(super) fn attrs(&self) -> Attrs {
         self.attrs
     }
 
     /// Returns whether the file is a shared file that is written to the page cache.
-    pub(crate) fn is_of_shared(&self) -> bool {
+    pub(super) fn is_of_shared(&self) -> bool {
         self.mark.is_some()
     }
 
     /// Returns whether no program wrote to the page cache of the file since `mark` was set: a write would have changed
     /// the time.
-    pub(crate) fn is_untouched(&self) -> bool {
+    pub(super) fn is_untouched(&self) -> bool {
         let Some(mark) = self.mark else { return false };
         let believed = rustix::fs::statx(CWD, &*self.path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
         believed.is_ok_and(|believed| !differs(&believed, &Attrs { mtime: mark, ..self.attrs }).1)
@@ -87,14 +87,14 @@ impl KernelSizes {
     }
 
     /// Records where the file system is mounted.
-    pub(crate) fn mounted_at(&self, dir: &Path) {
+    pub(super) fn mounted_at(&self, dir: &Path) {
         if let Some(device) = mounting::device_numbers_at(dir) {
             let _ = self.place.set((dir.to_owned(), device));
         }
     }
 
     /// Returns the attributes that a thread of this process is setting, if it is.
-    pub(crate) fn set_by(&self, thread: u32) -> Option<Told> {
+    pub(super) fn set_by(&self, thread: u32) -> Option<Told> {
         self.setting().get(&thread).cloned()
     }
 
@@ -103,12 +103,12 @@ impl KernelSizes {
     }
 
     /// Returns whether a thread of this process asks for attributes in [`KernelSizes::expire`] or [`KernelSizes::show_size`].
-    pub(crate) fn is_expiring(&self, thread: u32) -> bool {
+    pub(super) fn is_expiring(&self, thread: u32) -> bool {
         self.expiring().contains_key(&thread)
     }
 
     /// Records that the answer to such a thread's request contains this size.
-    pub(crate) fn answers(&self, thread: u32, size: u64) {
+    pub(super) fn answers(&self, thread: u32, size: u64) {
         if let Some(answered) = self.expiring().get_mut(&thread) {
             *answered = Some(size);
         }
@@ -124,7 +124,7 @@ impl KernelSizes {
     ///
     /// # Errors
     /// `NotFound`: the kernel has forgotten the file. `TimedOut`: the cached attributes of the kernel remained valid.
-    pub(crate) fn expire(&self, number: u64) -> io::Result<()> {
+    pub(super) fn expire(&self, number: u64) -> io::Result<()> {
         let (file, _) = self.look(number)?;
         for _ in 0..EXPIRES {
             if self.ask(&file, AtFlags::empty(), StatxFlags::SIZE)?.is_some() {
@@ -141,7 +141,7 @@ impl KernelSizes {
     ///
     /// # Errors
     /// Those of [`KernelSizes::expire`].
-    pub(crate) fn show_size(&self, number: u64) -> io::Result<u64> {
+    pub(super) fn show_size(&self, number: u64) -> io::Result<u64> {
         let (file, _) = self.look(number)?;
         for _ in 0..EXPIRES {
             let answered = self.ask(&file, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)?;
@@ -158,7 +158,7 @@ impl KernelSizes {
     ///
     /// # Errors
     /// `NotFound`: the kernel has forgotten the file.
-    pub(crate) fn size(&self, number: u64) -> io::Result<u64> {
+    pub(super) fn size(&self, number: u64) -> io::Result<u64> {
         Ok(self.look(number)?.1.stx_size)
     }
 
@@ -199,7 +199,7 @@ impl KernelSizes {
     ///
     /// # Errors
     /// `NotFound`: the kernel has forgotten the file. After every error, the kernel's cached attributes are unknown.
-    pub(crate) fn correct(
+    pub(super) fn correct(
         &self,
         number: u64,
         attrs: &Attrs,
@@ -283,7 +283,7 @@ fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
 }
 
 /// Returns whether this process may do all this: it needs the right to open files by handle (`CAP_DAC_READ_SEARCH`).
-pub(crate) fn may() -> bool {
+pub(super) fn may() -> bool {
     let Ok(here) = rustix::fs::open("/", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
     match open_by_number(here, u64::MAX) {
         // The kernel checks the right first.

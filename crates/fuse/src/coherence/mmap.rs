@@ -3,9 +3,9 @@
 //! Before the kernel sends a write past the page cache, it writes the pages of that range back and forgets them. It may
 //! read these pages again before the written bytes arrive. If a program then stores to such a page through a mapping,
 //! the kernel later writes the whole page back, with the old bytes. So the mount keeps copies of pages as the kernel
-//! got them for a while: their *twins* (see [`crate::coherence::page_twins`]). If the kernel has read pages of a write's range lately,
-//! the mount makes it forget them once more after the write. Of pages written back meanwhile in that range, only bytes
-//! that differ from the twins count.
+//! got them for a while: their *twins* (see [`crate::coherence::page_twins`]). If the kernel has read pages of a
+//! write's range lately, the mount makes it forget them once more after the write. Of pages written back meanwhile in
+//! that range, only bytes that differ from the twins count.
 
 use crate::coherence::page_twins::{PAGE, differing};
 use client::Segment;
@@ -22,7 +22,7 @@ const GENERATION: usize = 8 << 20;
 
 /// The state of the mappings of an open file.
 #[derive(Default)]
-pub(crate) struct MappedPages {
+pub(super) struct MappedPages {
     state: Mutex<State>,
     written_back: Notify,
 }
@@ -93,24 +93,24 @@ impl MappedPages {
     }
 
     /// Counts one more open for writing, or, with -1, one less.
-    pub(crate) fn add_writers(&self, more: isize) {
+    pub(super) fn add_writers(&self, more: isize) {
         let mut state = self.state();
         state.writers = state.writers.saturating_add_signed(more);
     }
 
     /// Begins a read of the kernel into its pages.
-    pub(crate) fn fill(&self, range: ByteRange) -> Fill<'_> {
+    pub(super) fn fill(&self, range: ByteRange) -> Fill<'_> {
         Fill(self, self.state().fill_begins(range))
     }
 
     /// Begins a write-back of `data` at `offset`. Returns the runs of `data` that have to be written.
-    pub(crate) fn write_back(&self, offset: u64, data: &[u8]) -> (Back<'_>, Vec<Range<usize>>) {
+    pub(super) fn write_back(&self, offset: u64, data: &[u8]) -> (Back<'_>, Vec<Range<usize>>) {
         let (id, runs) = self.state().write_back_begins(offset, data);
         (Back(self, id), runs)
     }
 
     /// Begins a write past the page cache. Waits for write-backs of pages in its range: their bytes are older.
-    pub(crate) async fn write_past(&self, range: ByteRange) -> Past<'_> {
+    pub(super) async fn write_past(&self, range: ByteRange) -> Past<'_> {
         let (id, waits) = self.state().write_begins(range);
         let past = Past(self, id, range);
         if waits {
@@ -132,12 +132,12 @@ impl MappedPages {
     }
 
     /// Records that the kernel has put these bytes into its pages, and writes them back itself.
-    pub(crate) fn has_now(&self, offset: u64, data: &[u8]) {
+    pub(super) fn has_now(&self, offset: u64, data: &[u8]) {
         self.state().has_now(offset, data);
     }
 
     /// Records another change of the file, which the kernel also applies to its pages.
-    pub(crate) fn changed_otherwise(&self) {
+    pub(super) fn changed_otherwise(&self) {
         self.state().changed_otherwise();
     }
 }
@@ -165,12 +165,12 @@ impl Drop for Back<'_> {
 impl Past<'_> {
     /// Records that the bytes are written. If the kernel may have read other bytes of the range since it sent the
     /// write, returns the range that the kernel has to forget, and the mark for [`Past::forgotten`].
-    pub(crate) fn written(&self) -> Option<(ByteRange, u64)> {
+    pub(super) fn written(&self) -> Option<(ByteRange, u64)> {
         self.0.state().written(self.1).map(|mark| (self.2, mark))
     }
 
     /// Records that the kernel has forgotten the range.
-    pub(crate) fn forgotten(&self, mark: u64) {
+    pub(super) fn forgotten(&self, mark: u64) {
         self.0.state().forgotten(self.2, mark);
     }
 }

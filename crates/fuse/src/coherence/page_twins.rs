@@ -10,13 +10,13 @@ use std::ops::Range;
 use types::ByteRange;
 
 /// Bytes of a page.
-pub(crate) const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 
 /// Largest number of threads per file whose current write is known.
 const WRITING_MAX: usize = 4096;
 
 /// The twins of one file.
-pub(crate) struct PageTwins {
+pub(super) struct PageTwins {
     /// By page number.
     pages: BTreeMap<u64, Twin>,
     /// Counts how often the kernel had to forget its pages.
@@ -32,11 +32,11 @@ pub(crate) struct PageTwins {
 
 /// The changes in bytes that the kernel writes back.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Changed {
+pub(super) struct Changed {
     /// The places of bytes that programs wrote, as far as they differ from the bytes before.
-    pub(crate) runs: Vec<Range<usize>>,
+    pub(super) runs: Vec<Range<usize>>,
     /// The minimum size of the file after the programs' writes, if that is beyond the size that the kernel had cached.
-    pub(crate) end: Option<u64>,
+    pub(super) end: Option<u64>,
 }
 
 /// The bytes that the kernel has or had of a page.
@@ -48,7 +48,7 @@ struct Twin {
 }
 
 /// Passes to `take` the runs of these places whose bytes are not the same.
-pub(crate) fn differing(places: Range<usize>, same: impl Fn(usize) -> bool, mut take: impl FnMut(Range<usize>)) {
+pub(super) fn differing(places: Range<usize>, same: impl Fn(usize) -> bool, mut take: impl FnMut(Range<usize>)) {
     let mut at = places.start;
     while at < places.end {
         let start = at + (at..places.end).take_while(|at| same(*at)).count();
@@ -69,17 +69,17 @@ impl Default for PageTwins {
 
 impl PageTwins {
     /// Returns the bytes of all twins.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.pages.len() as u64 * PAGE
     }
 
     /// Records that the kernel knows nothing but that the size of the file is `end`.
-    pub(crate) fn reaches(&mut self, end: u64) {
+    pub(super) fn reaches(&mut self, end: u64) {
         (self.end, self.believed) = (end, Some(end));
     }
 
     /// Records the bytes that a thread is about to write or has written. `None`: unknown.
-    pub(crate) fn thread_writes(&mut self, thread: u32, range: Option<ByteRange>) {
+    pub(super) fn thread_writes(&mut self, thread: u32, range: Option<ByteRange>) {
         if self.writing.len() >= WRITING_MAX {
             self.writing.clear();
         }
@@ -90,7 +90,7 @@ impl PageTwins {
     }
 
     /// Records bytes that the kernel reads from `offset` on. They end where the request or the file ends.
-    pub(crate) fn got(&mut self, offset: u64, data: &[u8]) {
+    pub(super) fn got(&mut self, offset: u64, data: &[u8]) {
         // The kernel reads only whole pages; the rest of a page would be unknown.
         if !offset.is_multiple_of(PAGE) {
             return;
@@ -102,7 +102,7 @@ impl PageTwins {
 
     /// Records that the file ended before these places, which the kernel requested too: the kernel has filled them with
     /// zeros.
-    pub(crate) fn got_nothing(&mut self, from: u64, to: u64) {
+    pub(super) fn got_nothing(&mut self, from: u64, to: u64) {
         for number in from.div_ceil(PAGE)..to.div_ceil(PAGE) {
             self.pages.insert(number, Twin { bytes: Box::default(), since: self.age });
         }
@@ -131,7 +131,7 @@ impl PageTwins {
     /// behind the end count as unchanged. The kernel may have put them between the end and the written bytes, and other
     /// clients may have written there. The result reports growth of the file separately. Not even the last byte is a
     /// program's for sure: it may belong to a page in front of what another program wrote.
-    pub(crate) fn changed(&mut self, offset: u64, data: &[u8]) -> Changed {
+    pub(super) fn changed(&mut self, offset: u64, data: &[u8]) -> Changed {
         let end = offset + data.len() as u64;
         let longer = self.believed.is_none_or(|believed| end > believed);
         let mut runs: Vec<Range<usize>> = Vec::new();
@@ -179,7 +179,7 @@ impl PageTwins {
 
     /// Records that a range became zeros or was truncated, in the kernel's pages too. The kernel no longer has whole
     /// pages of that range.
-    pub(crate) fn zeroed(&mut self, from: u64, to: u64) {
+    pub(super) fn zeroed(&mut self, from: u64, to: u64) {
         if to == u64::MAX {
             self.believed = self.believed.map(|believed| believed.min(from));
         }
@@ -193,14 +193,14 @@ impl PageTwins {
     }
 
     /// Begins a request that the kernel forget its pages. Returns the age for [`PageTwins::forgotten`].
-    pub(crate) fn forgetting(&mut self) -> u64 {
+    pub(super) fn forgetting(&mut self) -> u64 {
         self.age += 1;
         self.age
     }
 
     /// Records that the kernel has forgotten pages that have bytes of a range: those from before `age`, and perhaps
     /// newer ones.
-    pub(crate) fn forgotten(&mut self, age: u64, range: ByteRange) {
+    pub(super) fn forgotten(&mut self, age: u64, range: ByteRange) {
         let within = range.offset / PAGE..range.end().div_ceil(PAGE);
         self.pages.retain(|number, twin| twin.since >= age || !within.contains(number));
     }

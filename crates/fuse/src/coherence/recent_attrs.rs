@@ -14,7 +14,7 @@ const MOST: usize = 2048;
 
 /// Attributes that the kernel received a moment ago.
 #[derive(Default)]
-pub(crate) struct RecentAttrs {
+pub(super) struct RecentAttrs {
     /// Counts the beginnings and ends of operations that may change attributes.
     changes: AtomicU64,
     told: Mutex<HashMap<u64, Told>>,
@@ -48,29 +48,29 @@ impl RecentAttrs {
     }
 
     /// Returns the mark of the present moment.
-    pub(crate) fn mark(&self) -> Mark {
+    pub(super) fn mark(&self) -> Mark {
         Mark { changes: self.changes.load(SeqCst), at: Instant::now() }
     }
 
     /// Begins an operation that may change attributes of any file.
-    pub(crate) fn change(&self) -> Change<'_> {
+    pub(super) fn change(&self) -> Change<'_> {
         self.changed();
         Change(self)
     }
 
     /// Records that attributes of any file may have changed.
-    pub(crate) fn changed(&self) {
+    pub(super) fn changed(&self) {
         self.changes.fetch_add(1, SeqCst);
     }
 
     /// Returns whether attributes that were requested after this mark are still valid: this mount has changed nothing
     /// since, and the mark is recent.
-    pub(crate) fn is_good(&self, mark: Mark) -> bool {
+    pub(super) fn is_good(&self, mark: Mark) -> bool {
         mark.changes == self.changes.load(SeqCst) && mark.at.elapsed() < GOOD_FOR
     }
 
     /// Records that the kernel receives attributes of a file, which were requested after `mark`.
-    pub(crate) fn tell(&self, number: u64, attrs: &Attrs, mark: Mark) {
+    pub(super) fn tell(&self, number: u64, attrs: &Attrs, mark: Mark) {
         if !self.is_good(mark) {
             return;
         }
@@ -85,7 +85,7 @@ impl RecentAttrs {
     }
 
     /// Removes and returns the attributes that the kernel received of a file, and their age, if they are still valid.
-    pub(crate) fn take(&self, number: u64) -> Option<(Attrs, Duration)> {
+    pub(super) fn take(&self, number: u64) -> Option<(Attrs, Duration)> {
         let Told { attrs, mark } = self.told().remove(&number)?;
         self.is_good(mark).then(|| (attrs, mark.at.elapsed()))
     }
@@ -94,32 +94,24 @@ impl RecentAttrs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{FileId, FileKind, Timestamp};
-
-    fn attrs(size: u64) -> Attrs {
-        let time = Timestamp::default();
-        let (kind, mode, nlink, used, change, rdev) = (FileKind::Regular, 0o644, 1, 0, 0, (0, 0));
-        let (atime, mtime, ctime, btime) = (time, time, time, time);
-        let (id, uid, gid, holes) = (FileId(7), 0, 0, false);
-        Attrs { id, kind, mode, nlink, uid, gid, size, used, holes, atime, mtime, ctime, btime, change, rdev }
-    }
+    use crate::coherence::testing::attrs;
 
     #[test]
     fn what_was_told_counts_until_something_changes() {
         let recent_attrs = RecentAttrs::default();
-        recent_attrs.tell(7, &attrs(1), recent_attrs.mark());
+        recent_attrs.tell(7, &attrs(1, 1), recent_attrs.mark());
         assert_eq!(recent_attrs.take(8).map(|told| told.0), None);
-        assert_eq!(recent_attrs.take(7).map(|told| told.0), Some(attrs(1)));
+        assert_eq!(recent_attrs.take(7).map(|told| told.0), Some(attrs(1, 1)));
         assert_eq!(recent_attrs.take(7).map(|told| told.0), None, "it asks once");
         // A completed change, a change in progress, and a change that ends while attributes are requested.
-        recent_attrs.tell(7, &attrs(1), recent_attrs.mark());
+        recent_attrs.tell(7, &attrs(1, 1), recent_attrs.mark());
         drop(recent_attrs.change());
         assert!(recent_attrs.take(7).is_none());
         let mark = recent_attrs.mark();
         let change = recent_attrs.change();
-        recent_attrs.tell(7, &attrs(1), mark);
+        recent_attrs.tell(7, &attrs(1, 1), mark);
         assert!(recent_attrs.take(7).is_none());
-        recent_attrs.tell(7, &attrs(1), recent_attrs.mark());
+        recent_attrs.tell(7, &attrs(1, 1), recent_attrs.mark());
         drop(change);
         assert!(recent_attrs.take(7).is_none());
     }
@@ -129,9 +121,9 @@ mod tests {
         let recent_attrs = RecentAttrs::default();
         let mark = recent_attrs.mark();
         let old = Mark { at: mark.at.checked_sub(GOOD_FOR).unwrap(), ..mark };
-        recent_attrs.tell(7, &attrs(1), old);
+        recent_attrs.tell(7, &attrs(1, 1), old);
         assert!(recent_attrs.take(7).is_none());
-        (0..3 * MOST as u64).for_each(|number| recent_attrs.tell(number, &attrs(number), recent_attrs.mark()));
+        (0..3 * MOST as u64).for_each(|number| recent_attrs.tell(number, &attrs(1, number), recent_attrs.mark()));
         assert!(recent_attrs.told().len() <= MOST);
         assert!(recent_attrs.take(3 * MOST as u64 - 1).is_some());
     }

@@ -3,9 +3,9 @@
 
 use crate::Errno;
 use crate::abi;
+use crate::coherence::Coherence;
 use crate::coherence::kernel_size::KernelSizes;
 use crate::coherence::write_back::segment_bytes;
-use crate::fs::FileSystem;
 use crate::opens::OpenFile;
 use crate::reply::Body;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use types::{Attrs, ByteRange};
 /// Files on which requests of this mount are setting the size. The kernel has such a file locked, so the mount cannot
 /// correct the kernel's size then. Two mounts that set the size of one file would wait for each other.
 #[derive(Debug, Default)]
-pub(crate) struct Resizing(Mutex<HashMap<u64, Under>>);
+pub(super) struct Resizing(Mutex<HashMap<u64, Under>>);
 
 /// The requests that are setting the size of one file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,7 +35,7 @@ impl Resizing {
     }
 
     /// Records that a request begins to set the size of a file.
-    pub(crate) fn begin(&self, number: u64) -> Request<'_> {
+    fn begin(&self, number: u64) -> Request<'_> {
         self.table().entry(number).or_default().requests += 1;
         Request(self, number)
     }
@@ -49,7 +49,7 @@ impl Resizing {
 
 impl Request<'_> {
     /// Returns whether another client has set the size since the request began, or since the last call.
-    pub(crate) fn has_missed(&self) -> bool {
+    fn has_missed(&self) -> bool {
         self.0.table().get_mut(&self.1).is_some_and(|under| std::mem::take(&mut under.missed))
     }
 }
@@ -66,9 +66,9 @@ impl Drop for Request<'_> {
     }
 }
 
-impl FileSystem {
+impl Coherence {
     /// Records that a request begins to set the size of a file, if the kernel keeps sizes.
-    pub(crate) fn resizes(&self, number: u64) -> Option<Request<'_>> {
+    pub(crate) fn size_change_begins(&self, number: u64) -> Option<Request<'_>> {
         self.write_back.is_on().then(|| self.resizing.begin(number))
     }
 
@@ -76,34 +76,34 @@ impl FileSystem {
     ///
     /// # Errors
     /// The mgr does not answer.
-    pub(crate) async fn resized_here(&self, request: Option<Request<'_>>, attrs: Attrs) -> Result<Attrs, Errno> {
+    pub(crate) async fn size_changed(&self, request: Option<Request<'_>>, attrs: Attrs) -> Result<Attrs, Errno> {
         let Some(request) = request else { return Ok(attrs) };
         let (number, mut attrs) = (request.1, attrs);
         while request.has_missed() {
-            attrs = self.callers.anybody().getattr(&self.nodes.get(number)?).await?;
+            attrs = self.mount.getattr(&self.nodes.get(number)?).await?;
         }
         Ok(attrs)
     }
 
     /// Ends a request that has set the size of a file and that returns no attributes to the kernel.
-    pub(crate) fn resized_unseen(&self, request: Option<Request<'_>>) {
+    pub(crate) fn size_changed_unseen(&self, request: Option<Request<'_>>) {
         if let Some(request) = request
             && request.has_missed()
-            && let Some(fs) = self.shared()
+            && let Some(coherence) = self.shared()
         {
             let number = request.1;
             // The kernel has the inode locked until the request is answered.
-            tokio::spawn(async move { fs.follow_size(number).await });
+            tokio::spawn(async move { coherence.follow_size(number).await });
         }
     }
 
     /// Makes the kernel cache the size of a file that another client has set.
-    pub(crate) async fn follow_size(&self, number: u64) {
-        if !self.write_back.is_on() || !self.nodes.is_known(number) || self.resizing.is_set_elsewhere(number) {
+    pub(super) async fn follow_size(&self, number: u64) {
+        if !self.write_back.is_on() || !self.cache.is_known(number) || self.resizing.is_set_elsewhere(number) {
             return;
         }
         self.recent_attrs.changed();
-        let Ok(attrs) = self.fresh(number).await else { return };
+        let Ok(attrs) = self.present_attrs(number).await else { return };
         if self.write_back.is_shared(number) {
             let _ = self.agree_to_move_data(number, &attrs).await;
         } else {
@@ -115,7 +115,7 @@ impl FileSystem {
     /// Raises the size that the kernel has cached, for `lseek(SEEK_END)`. The kernel has the inode locked while it asks
     /// for the attributes, so the mount cannot set the size, but a byte that it stores in the page cache extends the
     /// file.
-    pub(crate) async fn raise_size(&self, open: &OpenFile, size: u64) {
+    pub(super) async fn raise_size(&self, open: &OpenFile, size: u64) {
         let number = open.file.node().id.0;
         let believed = self.ask_of_self(number, KernelSizes::size).await;
         let (Some(transport), Some(believed)) = (self.transport(), believed.filter(|believed| *believed < size)) else {
@@ -131,7 +131,7 @@ impl FileSystem {
             tracing::debug!(node = number, "raising the size that the kernel has cached: {error}");
         }
         self.write_back.reaches(number, size);
-        self.may_believe_more(number);
+        self.size_may_change(number);
         // Behind the old end, the kernel's pages are zeros of its own.
         self.forget_pages_of(number, ByteRange { offset: believed, len: size - believed }).await;
     }

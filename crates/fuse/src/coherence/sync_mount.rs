@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// The switch for synchronous writes of one mount.
 #[derive(Default)]
-pub(crate) struct SyncMount {
+pub(super) struct SyncMount {
     /// The directory of the mount, and its device number.
     place: OnceLock<(PathBuf, (u32, u32))>,
     on: AtomicBool,
@@ -26,20 +26,20 @@ pub(crate) struct SyncMount {
 
 impl SyncMount {
     /// Records where the file system is mounted.
-    pub(crate) fn mounted_at(&self, dir: &Path) {
+    pub(super) fn mounted_at(&self, dir: &Path) {
         if let Some(device) = mounting::device_numbers_at(dir) {
             let _ = self.place.set((dir.to_owned(), device));
         }
     }
 
     /// Returns whether each write is written back before it returns.
-    pub(crate) fn is_on(&self) -> bool {
+    pub(super) fn is_on(&self) -> bool {
         self.on.load(SeqCst)
     }
 
     /// Sets the switch to the value of `wanted` at the moment when no other caller changes it. A request for which a
     /// change may wait must not await this: the change makes the kernel write all dirty pages of the mount.
-    pub(crate) async fn settle(&self, wanted: impl Fn() -> bool) {
+    pub(super) async fn settle(&self, wanted: impl Fn() -> bool) {
         let _turn = self.switching.lock().await;
         let wanted = wanted();
         if wanted == self.is_on() {

@@ -1,6 +1,7 @@
 //! CREATE: creates a regular file and opens it.
 
 use crate::abi;
+use crate::coherence::Found;
 use crate::fs::{Answer, FileSystem, hint, wanted};
 use crate::reply::{Body, opened};
 use crate::request::Header;
@@ -19,7 +20,7 @@ pub(crate) async fn create(
     let (mount, dir) = (fs.by_name(header), fs.node(header)?);
     let how = OFlags::from_bits_retain(flags);
     let wanted = wanted(flags);
-    let alone = fs.wants_alone(flags);
+    let alone = fs.coherence.wants_write_delegation(flags);
     // The kernel reads pages that it fills up, and the creator of a file may read it.
     let open = OpenFlags { read: alone || wanted.read, ..wanted };
     let options = CreateOptions {
@@ -32,7 +33,7 @@ pub(crate) async fn create(
         unsynced: true,
         ..CreateOptions::default()
     };
-    let unseen = fs.nodes.unseen();
+    let mark = fs.coherence.directory_mark();
     let (file, after) = match mount.create_telling(&dir, name, options).await {
         // Another client has created it meanwhile, and this caller may not read it.
         Err(error) if alone && error.is(Status::Access) => {
@@ -49,16 +50,15 @@ pub(crate) async fn create(
     {
         Box::pin(fs.drop_privileges(header, &file.node())).await?;
     }
-    fs.changed_in(header, after, unseen);
+    fs.coherence.directory_changed(header.node, after, mark);
     // The kernel may know a file that another client created meanwhile, with another size.
     let new = !fs.nodes.is_known(file.node().id.0);
     // Decide this before the kernel receives the lifetime of the attributes: another client may want the file from
     // here on.
-    let (how, writing) = fs.how(&file, flags, (true, new));
+    let admission = fs.admit(&file, flags, Found::created(new));
+    let how = admission.how();
     let entry = fs.entry_made(Body::with_capacity(144), header, name, (&file.node(), &file.attrs()));
     fs.nodes.may_have_pages(file.node().id.0, how);
-    if writing.is_some() {
-        fs.may_believe_more(file.node().id.0);
-    }
-    Ok(opened(entry, fs.opens.add_file(file, flags, (how, writing)), how).reply())
+    fs.coherence.created(file.node().id.0, &admission);
+    Ok(opened(entry, fs.add_file(file, flags, admission), how).reply())
 }

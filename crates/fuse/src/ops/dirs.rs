@@ -17,7 +17,7 @@ pub(crate) async fn open(fs: &FileSystem, header: &Header) -> Answer {
     let mut reading = Reading::default();
     let (mount, node) = (fs.by_name(header), fs.node(header)?);
     if mount.expects(&node) {
-        let asked = Some(fs.recent_attrs.mark());
+        let asked = Some(fs.coherence.attributes_requested());
         let mut pages = mount.readdir(&node);
         match pages.next_page().await {
             Ok(page) => {
@@ -57,7 +57,7 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
     let cookie = if offset == AFTER_DOTDOT { 0 } else { offset };
     // The page from OPENDIR is valid for one reading from the beginning, a moment later.
     let unasked = std::mem::take(&mut reading.unasked);
-    let begins = asked_for == 0 && !(unasked && reading.asked.is_some_and(|asked| fs.recent_attrs.is_good(asked)));
+    let begins = asked_for == 0 && !(unasked && reading.asked.is_some_and(|asked| fs.coherence.are_current(asked)));
     if reading.pages.is_none() || reading.at != cookie || begins {
         let pages = Some(fs.acting(header).readdir_from(&dir, cookie));
         *reading = Reading { pages, at: cookie, ..Reading::default() };
@@ -78,7 +78,7 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
             return Ok(entries.reply());
         }
         let Some(pages) = pages else { return Ok(entries.reply()) };
-        *asked = Some(fs.recent_attrs.mark());
+        *asked = Some(fs.coherence.attributes_requested());
         match pages.next_page().await? {
             Some(page) => ahead.extend(page),
             None => return Ok(entries.reply()),

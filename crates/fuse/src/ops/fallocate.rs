@@ -28,7 +28,7 @@ pub(crate) async fn fallocate(
     let range = ByteRange::new(offset, length).ok_or(EINVAL)?;
     fs.drop_privileges_of(header, &open).await?;
     let file = &open.file;
-    let resizing = fs.resizes(header.node);
+    let resizing = fs.coherence.size_change_begins(header.node);
     match mode {
         0 => file.allocate(range).await?,
         PUNCH_HOLE_KEEP_SIZE => zero(fs, file, range).await?,
@@ -38,9 +38,9 @@ pub(crate) async fn fallocate(
         }
         KEEP_SIZE | ZERO_RANGE_KEEP_SIZE => {
             let mut size = file.refresh().await?.size;
-            if size < range.end() && fs.write_back.is_written(header.node) {
+            if size < range.end() && fs.coherence.is_written(header.node) {
                 // The end may be in the page cache.
-                fs.forget_pages(header.node).await;
+                fs.coherence.forget_pages(header.node).await;
                 size = file.refresh().await?.size;
             }
             let within = range.intersection(ByteRange { offset: 0, len: size });
@@ -57,13 +57,13 @@ pub(crate) async fn fallocate(
         }
         _ => return Err(EOPNOTSUPP),
     }
-    fs.resized_unseen(resizing);
-    fs.may_believe_more(open.file.node().id.0);
+    fs.coherence.size_changed_unseen(resizing);
+    fs.coherence.size_may_change(open.file.node().id.0);
     Ok(Reply::Done)
 }
 
 async fn zero(fs: &FileSystem, file: &File, range: ByteRange) -> client::Result<()> {
     file.punch(range).await?;
-    fs.changed_otherwise(file.node().id.0, range);
+    fs.coherence.range_changed(file.node().id.0, range);
     Ok(())
 }

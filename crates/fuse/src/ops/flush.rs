@@ -15,7 +15,7 @@ pub(crate) async fn flush(fs: &FileSystem, header: &Header, fh: u64, lock_owner:
         written = Box::pin(open.file.flush()).await;
         match written {
             Ok(()) => open.made_durable(due),
-            Err(_) => fs.has_lost_pages(header.node),
+            Err(_) => fs.coherence.write_failed(header.node),
         }
     }
     // Record the close before the answer: the next request of the kernel may be the last one of this open.

@@ -8,12 +8,12 @@ use crate::request::Header;
 /// then, and need not be durable unless the program asked for that.
 pub(crate) async fn fsync(fs: &FileSystem, header: &Header, fh: u64) -> Answer {
     let open = fs.opens.file(fh)?;
-    fs.write_back.thread_writes(header.node, header.pid, None);
-    if !open.is_synchronous() && fs.ends_lazy_write(header).await {
+    fs.coherence.fsync_begins(header.pid, header.node);
+    if !open.is_synchronous() && fs.coherence.ends_lazy_write(header.pid).await {
         return Ok(Reply::Done);
     }
     let due = open.due();
-    open.file.fsync().await.inspect_err(|_| fs.has_lost_pages(header.node))?;
+    open.file.fsync().await.inspect_err(|_| fs.coherence.write_failed(header.node))?;
     if let Some(due) = due {
         open.made_durable(due);
     }

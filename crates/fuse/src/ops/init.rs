@@ -41,13 +41,13 @@ pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u
         return Err(EPROTO);
     }
     let transport = fs.transport().ok_or(ENODEV)?;
-    if fs.write_back.is_on() && offered & flag::DIRECT_IO_ALLOW_MMAP == 0 {
+    if fs.coherence.writes_back() && offered & flag::DIRECT_IO_ALLOW_MMAP == 0 {
         tracing::warn!(
             "nothing is written back: with this kernel, writes past the page cache and through it would undo each other; Linux 6.6 can"
         );
-        fs.write_back.switch_off();
+        fs.coherence.write_back_unsupported();
     }
-    let writeback = if fs.write_back.is_on() { flag::WRITEBACK_CACHE } else { 0 };
+    let writeback = if fs.coherence.writes_back() { flag::WRITEBACK_CACHE } else { 0 };
     let flags = offered & (WANTED | writeback | transport.wants());
     transport.agreed(flags);
     fs.drops_privileges.store(flags & flag::HANDLE_KILLPRIV_V2 != 0, Relaxed);

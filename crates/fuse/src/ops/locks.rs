@@ -63,12 +63,12 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
     let open = fs.opens.file(lock.fh)?;
     // The page cache lacks writes that other clients made under their earlier locks, and is the only place of writes
     // under this lock. While the call waits for a lock, other clients may open or close the file.
-    let cached = || open.cached && !open.file.is_alone();
+    let cached = || open.pages.is_cached() && !open.file.is_alone();
     let range = range(lock)?;
     if lock.kind == UNLOCK {
         if fs.opens.lockers().process(header.node, lock.owner).is_some() {
             if cached() {
-                fs.forget_pages(header.node).await;
+                fs.coherence.forget_pages(header.node).await;
             }
             open.file.unlock(lock.owner, range).await?;
         }
@@ -81,7 +81,7 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
         return Err(EAGAIN);
     }
     if cached()
-        && let Err(error) = fs.begin_anew(header, &open).await
+        && let Err(error) = fs.coherence.lock_taken(header.pid, header.node, &open).await
     {
         // A caller that receives an error would not release the lock.
         open.for_locks.get().unwrap_or(&open.file).unlock(lock.owner, range).await?;

@@ -10,7 +10,7 @@ use types::Status;
 pub(crate) async fn lookup(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
     let dir = fs.node(header)?;
     fs.open_unlink_races.looks_up(header.pid, header.node, name).await;
-    let mark = fs.recent_attrs.mark();
+    let mark = fs.coherence.attributes_requested();
     let found = fs.by_name(header).lookup(&dir, name).await;
     fs.open_unlink_races.looked_up(header.pid, found.as_ref().ok().map(|(node, _)| node.id.0));
     match found {

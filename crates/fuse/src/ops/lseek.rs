@@ -13,9 +13,9 @@ const SEEK_HOLE: u32 = 4;
 pub(crate) async fn lseek(fs: &FileSystem, fh: u64, offset: u64, whence: u32) -> Answer {
     let open = fs.opens.file(fh)?;
     let number = open.file.node().id.0;
-    if fs.write_back.is_written(number) {
+    if fs.coherence.is_written(number) {
         // The kernel asks without writing back its pages.
-        fs.forget_pages(number).await;
+        fs.coherence.forget_pages(number).await;
     }
     let size = open.file.size_now().await?;
     if offset >= size {

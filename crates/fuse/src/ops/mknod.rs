@@ -12,7 +12,7 @@ const EINVAL: Errno = Errno(22);
 /// Executes MKNOD. `mode` has the type bits of `st_mode`.
 pub(crate) async fn mknod(fs: &FileSystem, header: &Header, name: &[u8], mode: u32, rdev: u32) -> Answer {
     let (mount, dir) = (fs.by_name(header), fs.node(header)?);
-    let _changing = fs.nodes.changing(header.node);
+    let _changing = fs.coherence.directory_changes(header.node);
     let permissions = mode & 0o7777;
     let kind = match mode & 0o170_000 {
         0o010_000 => FileKind::Fifo,

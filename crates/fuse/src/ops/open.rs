@@ -6,7 +6,7 @@ use crate::fs::{Answer, FileSystem, hint, wanted};
 use crate::reply::{Body, opened};
 use crate::request::Header;
 use client::{File, Node, OpenFlags, OpenOptions};
-use types::{Attrs, ByteRange, Status};
+use types::Status;
 
 const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
@@ -37,41 +37,19 @@ async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u3
     let dir = fs.nodes.dir_of(header.node);
     let named = !fs.open_unlink_races.may_be_nameless(header.pid, header.node);
     let options = OpenOptions { flags: wanted(flags), dir: dir.as_ref(), policy: hint(flags), alone: false, named };
-    let resizing = options.flags.truncate.then(|| fs.resizes(header.node)).flatten();
+    let resizing = options.flags.truncate.then(|| fs.coherence.size_change_begins(header.node)).flatten();
     let file = open_file(fs, header, &node, options, flags).await?;
     // Clear the bits only after the open: a caller that may not truncate the file must not clear them.
     if file.attrs().mode & 0o6000 != 0 && open_flags & abi::OPEN_KILL_SUIDGID != 0 && options.flags.truncate {
         Box::pin(fs.drop_privileges(header, &node)).await?;
     }
-    let attrs = file.attrs();
-    fs.renew(header.node, &attrs);
-    let changed = !fs.nodes.pages_are_of(header.node, &attrs);
-    // On O_TRUNC the kernel itself sets its cached size to 0, with the inode locked, so that size is certain.
-    let sure = if options.flags.truncate {
-        fs.changed_otherwise(header.node, ByteRange::ALL);
-        fs.may_believe_more(header.node);
-        fs.believes_surely(header.node, &Attrs { size: 0, ..attrs });
-        true
-    } else if fs.write_back.is_on() && file.is_alone() {
-        fs.agree_surely(header.node, &attrs).await
-    } else {
-        fs.agree_whole(header.pid, header.node, &attrs).await;
-        true
-    };
-    let (how, writing) = fs.how(&file, flags, (changed, sure));
+    let found = fs.coherence.opened(header.pid, header.node, &file, options.flags.truncate).await;
+    let admission = fs.admit(&file, flags, found);
+    let how = admission.how();
     fs.nodes.may_have_pages(header.node, how);
-    fs.resized_unseen(resizing);
-    let handle = fs.opens.add_file(file, flags, (how, writing));
-    // A write past the page cache between the check of the pages and here has not found the file open.
-    if fs.is_shared(header.node) {
-        // The kernel received earlier attributes with a lifetime.
-        fs.doubt_attributes(header.node);
-        if fs.write_back.is_on() {
-            Box::pin(fs.expire(header.node)).await;
-        }
-    }
-    let keeps = how & abi::fopen::KEEP_CACHE != 0 && !fs.nodes.is_written_past(header.node);
-    let how = if keeps { how } else { how & !abi::fopen::KEEP_CACHE };
+    fs.coherence.size_changed_unseen(resizing);
+    let handle = fs.add_file(file, flags, admission);
+    let how = fs.coherence.open_replied(header.node, how).await;
     Ok(opened(Body::with_capacity(16), handle, how).reply())
 }
 
@@ -85,7 +63,7 @@ async fn open_file(
     flags: u32,
 ) -> client::Result<File> {
     let mount = fs.by_name(header);
-    if fs.wants_alone(flags) {
+    if fs.coherence.wants_write_delegation(flags) {
         let both = OpenFlags { read: true, ..options.flags };
         match mount.open_with(node, OpenOptions { flags: both, alone: true, ..options }).await {
             Err(error) if error.is(Status::Access) && !options.flags.read => {}

@@ -7,14 +7,14 @@ use std::sync::Arc;
 /// Executes RELEASE. No caller waits for it: FLUSH has reported errors.
 pub(crate) async fn release(fs: &FileSystem, fh: u64) -> Answer {
     let open = fs.opens.take_file(fh)?;
-    let written = fs.write_back.sync.is_on();
+    let synchronous = fs.coherence.writes_synchronously();
     fs.opens.unlock_open(fh, &open).await?;
     // An abandoned request may still hold it, and closes it then.
     if let Ok(open) = Arc::try_unwrap(open).map_err(drop) {
         open.leave().await?;
     }
-    if written && let Some(fs) = fs.shared() {
-        tokio::spawn(async move { fs.settle_sync().await });
+    if synchronous {
+        fs.coherence.closed();
     }
     Ok(Reply::Done)
 }

@@ -9,21 +9,21 @@ use types::{Attrs, Status};
 pub(crate) async fn unlink(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
     let (mount, dir) = (fs.by_name(header), fs.node(header)?);
     let _removal = fs.open_unlink_races.removes(header.pid, header.node, name).await;
-    let unseen = fs.nodes.unseen();
+    let mark = fs.coherence.directory_mark();
     let removed = mount.remove_telling(&dir, name).await;
-    ended(fs, header, name, unseen, removed).await
+    ended(fs, header, name, mark, removed).await
 }
 
 /// Executes RMDIR. Callers that have the directory open see an empty directory afterwards.
 pub(crate) async fn rmdir(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
     let (mount, dir) = (fs.by_name(header), fs.node(header)?);
-    let unseen = fs.nodes.unseen();
+    let mark = fs.coherence.directory_mark();
     let removed = mount.rmdir_telling(&dir, name).await;
     let removed = removed.map(|(id, after)| {
         fs.nodes.removed_here(id);
         after
     });
-    ended(fs, header, name, unseen, removed).await
+    ended(fs, header, name, mark, removed).await
 }
 
 /// Completes a removal, after which the directory has these attributes.
@@ -31,13 +31,13 @@ async fn ended(
     fs: &FileSystem,
     header: &Header,
     name: &[u8],
-    unseen: u64,
+    mark: u64,
     removed: client::Result<Option<Attrs>>,
 ) -> Answer {
     if removed.is_ok() {
         fs.nodes.unnamed(header.node, name);
     }
-    fs.changed_in(header, removed.as_ref().ok().copied().flatten(), unseen);
+    fs.coherence.directory_changed(header.node, removed.as_ref().ok().copied().flatten(), mark);
     let (mount, dir) = (fs.acting(header), fs.node(header)?);
     match removed {
         // The mgr crashed before it answered; whether the name exists shows the result.

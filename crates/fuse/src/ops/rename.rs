@@ -24,7 +24,7 @@ pub(crate) async fn rename(
         Renaming::Replace => Some(fs.open_unlink_races.removes(header.pid, newdir, newname).await),
         Renaming::NoReplace | Renaming::Exchange => None,
     };
-    let _changing = (fs.nodes.changing(header.node), fs.nodes.changing(newdir));
+    let _changing = (fs.coherence.directory_changes(header.node), fs.coherence.directory_changes(newdir));
     let (from, to) = ((&from, name), (&to, newname));
     // Callers that have a replaced directory open see an empty directory afterwards, as after RMDIR.
     let replaces = how == Renaming::Replace && fs.opens.are_there_dirs();

@@ -2,7 +2,6 @@
 
 use crate::Errno;
 use crate::abi::fattr;
-use crate::coherence::kernel_size::Told;
 use crate::fs::{Answer, FileSystem};
 use crate::opens::OpenFile;
 use crate::request::{Header, SetAttr};
@@ -15,28 +14,28 @@ const EINVAL: Errno = Errno(22);
 
 /// Executes SETATTR.
 pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) -> Answer {
-    if let Some(told) = fs.write_back.kernel_sizes.set_by(header.pid) {
-        return fs.believe(header, args, &told);
+    if let Some(attrs) = fs.coherence.own_setattr(header.pid, header.node, args) {
+        return Ok(crate::reply::attributes(&attrs?, Duration::ZERO));
     }
     let changes = changes(args)?;
-    if fs.write_back.is_on() && args.valid & fattr::FH == 0 && is_times_alone(&changes) {
+    if fs.coherence.writes_back() && args.valid & fattr::FH == 0 && is_times_alone(&changes) {
         let attrs = set_closed(fs, header, &changes).await?;
-        fs.may_believe_more(header.node);
+        fs.coherence.size_may_change(header.node);
         return Ok(fs.attributes_changed(header, &attrs));
     }
-    fs.may_believe_more(header.node);
-    let _changing = fs.nodes.changing(header.node);
-    let resizing = changes.size.and_then(|_| fs.resizes(header.node));
+    fs.coherence.size_may_change(header.node);
+    let _changing = fs.coherence.directory_changes(header.node);
+    let resizing = changes.size.and_then(|_| fs.coherence.size_change_begins(header.node));
     let open = (args.valid & fattr::FH != 0).then(|| fs.opens.file(args.fh)).transpose()?;
     let attrs = match open {
         // The kernel writes back because a synchronous write requires it.
-        Some(open) if is_times_alone(&changes) && fs.ends_synchronous_write(header).await => {
+        Some(open) if is_times_alone(&changes) && fs.coherence.ends_synchronous_write(header.pid).await => {
             // The servers set the time of the write.
             open.file.attrs()
         }
         Some(open) if is_times_alone(&changes) => {
             let attrs = set_written(&open, &changes).await?;
-            fs.has_handed_on(header.node, &attrs, &changes);
+            fs.coherence.write_time_set(header.node, &attrs, &changes);
             attrs
         }
         // The rights of an open file remain those of its open, whatever the mode is by now.
@@ -47,12 +46,12 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
         true => Box::pin(fs.drop_privileges(header, &fs.node(header)?)).await?,
         false => attrs,
     };
-    let attrs = fs.resized_here(resizing, attrs).await?;
+    let attrs = fs.coherence.size_changed(resizing, attrs).await?;
     if changes.mode.is_some() {
         fs.opens.doubt_bits(header.node);
     }
     if let Some(size) = changes.size {
-        fs.changed_otherwise(header.node, ByteRange { offset: size, len: u64::MAX - size });
+        fs.coherence.range_changed(header.node, ByteRange { offset: size, len: u64::MAX - size });
     }
     Ok(fs.attributes_changed(header, &attrs))
 }
@@ -92,11 +91,10 @@ async fn set_written(open: &OpenFile, changes: &SetAttrs) -> Result<Attrs, Errno
 /// this request.
 async fn set_closed(fs: &FileSystem, header: &Header, changes: &SetAttrs) -> Result<Attrs, Errno> {
     let node = fs.node(header)?;
-    let told = fs.nodes.believed(header.node).map(|(_, mtime)| SetTime::To(mtime));
     // A time that the kernel received from here is not new, and may be older than writes of other clients.
-    let set = match told {
-        Some(told) if changes.mtime == Some(told) => None,
-        _ => Some(fs.acting(header).setattr(&node, changes).await),
+    let set = match fs.coherence.is_time_of_mount(header.node, changes.mtime) {
+        true => None,
+        false => Some(fs.acting(header).setattr(&node, changes).await),
     };
     let attrs = match set {
         Some(Ok(attrs)) => Ok(attrs),
@@ -128,36 +126,6 @@ fn gone(node: &Node, changes: &SetAttrs) -> Attrs {
 /// Returns whether only the modification time has to be set.
 fn is_times_alone(changes: &SetAttrs) -> bool {
     matches!(changes.mtime, Some(SetTime::To(_))) && SetAttrs { mtime: None, ..*changes } == SetAttrs::default()
-}
-
-impl FileSystem {
-    /// Records that the kernel has written back a file that it alone writes, and has set the time of the last write.
-    /// The kernel has that time and the resulting size cached until it writes more. So requests for attributes need not
-    /// check what the kernel has cached.
-    fn has_handed_on(&self, number: u64, attrs: &Attrs, changes: &SetAttrs) {
-        if let Some(SetTime::To(mtime)) = changes.mtime
-            && self.write_back.is_written(number)
-            && !self.write_back.is_shared(number)
-        {
-            self.nodes.believe(number, Some(&Attrs { mtime, ..*attrs }));
-        }
-    }
-
-    /// Answers the request of this process itself, which sets attributes so that the kernel caches them.
-    ///
-    /// # Errors
-    /// EBUSY: the file is or was written to the page cache by now, and the kernel's attributes are newer.
-    fn believe(&self, header: &Header, args: &SetAttr, told: &Told) -> Answer {
-        let (written, shared) = (self.write_back.is_written(header.node), self.write_back.is_shared(header.node));
-        // No program writes at this moment: the inode is locked for this request.
-        let sizes = args.valid & fattr::SIZE != 0;
-        if written && !(shared && told.is_of_shared() && (!sizes || told.is_untouched())) {
-            return Err(EBUSY);
-        }
-        let attrs = told.attrs();
-        let size = if sizes { args.size } else { attrs.size };
-        Ok(crate::reply::attributes(&Attrs { size, ..attrs }, Duration::ZERO))
-    }
 }
 
 fn changes(args: &SetAttr) -> Result<SetAttrs, Errno> {

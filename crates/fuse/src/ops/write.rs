@@ -10,7 +10,7 @@ use bytes::Bytes;
 use client::{Access, Node};
 use rustix::fs::OFlags;
 use std::sync::atomic::Ordering::Relaxed;
-use types::{Attrs, ByteRange, SetAttrs};
+use types::{Attrs, SetAttrs};
 
 const EIO: Errno = Errno(5);
 
@@ -25,45 +25,24 @@ pub(crate) async fn write(
 ) -> Answer {
     let open = fs.opens.file(fh)?;
     // For pages that it writes back, the kernel sets the flag only when it has seen such bits.
-    let seen = (open.cached && fs.write_back.is_on()) || !open.plain.load(Relaxed);
+    let seen = (open.pages.is_cached() && fs.coherence.writes_back()) || !open.plain.load(Relaxed);
     if write_flags & abi::WRITE_KILL_SUIDGID != 0 && seen {
         // Boxed, as are the futures below: most writes need no memory for them.
         Box::pin(fs.drop_privileges(header, &open.file.node())).await?;
         open.plain.store(true, Relaxed);
     }
     let of_pages = write_flags & abi::WRITE_CACHE != 0;
-    if of_pages && fs.write_back.is_on() && fs.write_back.is_given_up(header.node) {
+    if of_pages && fs.coherence.refuses_pages(header.node) {
         return Err(EIO);
     }
     let len = data.len() as u32;
     let _write = open.begin_write(of_pages);
     let flags = OFlags::from_bits_retain(flags);
     let appends = flags.contains(OFlags::APPEND);
-    fs.believes_end(header.node, (!appends).then(|| offset.saturating_add(len.into())));
-    let past = match of_pages || open.cached {
-        true => None,
-        false => {
-            let range = if appends { ByteRange::ALL } else { ByteRange { offset, len: len.into() } };
-            Some(open.mapped().write_past(range).await)
-        }
-    };
-    if !of_pages && open.cached {
-        open.mapped().has_now(offset, &data);
-    }
+    let past = fs.coherence.write_begins(header.node, &open.pages, (offset, &data), (of_pages, appends)).await;
     let outcome = put(fs, header, &open, (offset, data), (of_pages, flags)).await;
     if let Some(past) = past {
-        if fs.write_back.is_on() {
-            // Record the write before the check for readers of pages: an open after the check then discards the pages
-            // from before the write.
-            fs.nodes.written_past(header.node);
-        }
-        if fs.opens.are_pages_read(header.node) {
-            // The kernel has forgotten them before this request, and may have read some again before the bytes arrived.
-            Box::pin(fs.forget_pages(header.node)).await;
-        } else if let Some((range, mark)) = past.written() {
-            Box::pin(fs.forget_pages_of(header.node, range)).await;
-            past.forgotten(mark);
-        }
+        fs.coherence.write_ended(header.node, past).await;
     }
     outcome?;
     Ok(Body::with_capacity(8).u32(len).u32(0).reply())
@@ -77,12 +56,12 @@ async fn put(
     (offset, data): (u64, Bytes),
     (of_pages, flags): (bool, OFlags),
 ) -> Result<(), Errno> {
-    if of_pages && (fs.write_back.is_shared(header.node) || !fs.write_back.is_written(header.node)) {
-        Box::pin(put_pages(fs, header, open, offset, data)).await?;
+    if of_pages && fs.coherence.are_pages_of_several(header.node) {
+        Box::pin(fs.coherence.write_pages_of_several(header.node, open, offset, data)).await?;
     } else if flags.contains(OFlags::APPEND) {
-        if fs.write_back.is_written(header.node) {
+        if fs.coherence.is_written(header.node) {
             // The end of the file may be in the page cache.
-            Box::pin(fs.forget_pages(header.node)).await;
+            Box::pin(fs.coherence.forget_pages(header.node)).await;
         }
         Box::pin(open.file.append(data)).await?;
     } else if of_pages {
@@ -99,22 +78,6 @@ async fn put(
         Box::pin(open.file.push()).await?;
     }
     Ok(())
-}
-
-/// Writes written-back bytes of pages of which other writers change bytes, too.
-async fn put_pages(fs: &FileSystem, header: &Header, open: &OpenFile, offset: u64, data: Bytes) -> Result<(), Errno> {
-    if fs.write_back.is_shared(header.node) {
-        let (runs, end) = fs.write_back.changed(header.node, offset, &data);
-        let reached = runs.last().map_or(0, |(offset, data)| offset + data.len() as u64);
-        open.file.write_list(runs).await?;
-        if let Some(end) = end.filter(|end| *end > reached) {
-            open.file.grow(end).await?;
-        }
-        return Ok(());
-    }
-    let (_back, runs) = open.mapped().write_back(offset, &data);
-    let runs = runs.into_iter().map(|run| (offset + run.start as u64, data.slice(run)));
-    Ok(open.file.write_list_behind(runs.collect()).await?)
 }
 
 impl FileSystem {
@@ -145,7 +108,7 @@ impl FileSystem {
             Ok(attrs) => attrs,
         };
         // The kernel leaves this to the mount, and would continue with its cached mode.
-        self.renew(node.id.0, &attrs);
+        self.coherence.attributes_fetched(node.id.0, &attrs);
         Ok(attrs)
     }
 }

@@ -1,0 +1,185 @@
+//! Corrections of what the kernel has cached of a file, by which the kernel gets the size and the times that the mgr
+//! reports.
+
+use crate::Errno;
+use crate::coherence::Coherence;
+use crate::request::SetAttr;
+use crate::{abi::fattr, self_requests};
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use types::{Attrs, ByteRange, FileKind};
+
+const EIO: Errno = Errno(5);
+const EBUSY: Errno = Errno(16);
+
+/// How long a request waits until the kernel's cached attributes are correct. A separate thread corrects them. It may
+/// have to wait for an inode that the kernel has locked for this very request. The next request finds the attributes
+/// corrected.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// How long a read or write of a shared file waits for the correction before it fails.
+const LONG: Duration = Duration::from_secs(20);
+/// Corrections of files with the same number modulo `TURNS` run one after the other.
+const TURNS: usize = 64;
+
+/// The turns in which corrections run.
+pub(super) struct Turns([tokio::sync::Mutex<()>; TURNS]);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Turns(std::array::from_fn(|_| tokio::sync::Mutex::default()))
+    }
+}
+
+impl Coherence {
+    /// Returns the present attributes of a file, including the effects of writes by this mount.
+    pub(super) async fn present_attrs(&self, number: u64) -> io::Result<Attrs> {
+        let unknown = |errno: Errno| io::Error::from_raw_os_error(errno.0);
+        let node = self.nodes.get(number).map_err(unknown)?;
+        self.mount.getattr(&node).await.map_err(|error| unknown(error.into()))
+    }
+
+    /// Makes the kernel cache these attributes of a file that is about to be written to the page cache; returns whether
+    /// that succeeded. The kernel turns bytes behind its cached end of the file into zeros.
+    pub(super) async fn agree_surely(&self, number: u64, attrs: &Attrs) -> bool {
+        if self.write_back.is_written(number) {
+            return true;
+        }
+        match self.shared() {
+            Some(coherence) => coherence.correct(number, *attrs, true).await.unwrap_or(false),
+            None => false,
+        }
+    }
+
+    /// Makes the kernel cache these attributes of a regular file, unless only the kernel knows them. Waits for
+    /// [`PATIENCE`] at most. For requests that answer attributes. Pages of a shared file are forgotten before the mount
+    /// asks for its attributes.
+    pub(super) async fn agree(&self, thread: u32, number: u64, attrs: &Attrs) {
+        let _ = tokio::time::timeout(PATIENCE, self.agree_whole(thread, number, attrs)).await;
+    }
+
+    /// As [`Coherence::agree`], before a read or a write of a shared file. The kernel reads up to its cached end of
+    /// the file. It writes zeros between that end and the written bytes.
+    ///
+    /// # Errors
+    /// EIO: the kernel cannot be corrected.
+    pub(super) async fn agree_to_move_data(&self, number: u64, attrs: &Attrs) -> Result<(), Errno> {
+        let told = async {
+            let (mut attrs, mut attempt) = (*attrs, 0);
+            loop {
+                let Some(coherence) = self.shared() else { return };
+                // The mount has the file's delegation again. It corrected the kernel before, and the kernel accepts no
+                // correction since.
+                if !self.write_back.is_shared(number) {
+                    return;
+                }
+                // Another writer here may have come between, or may have the file locked.
+                if coherence.correct(number, attrs, false).await.unwrap_or(false) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(1 << attempt)).await;
+                attempt = (attempt + 1).min(8);
+                attrs = self.present_attrs(number).await.unwrap_or(attrs);
+            }
+        };
+        tokio::time::timeout(LONG, told).await.map_err(|_| EIO)
+    }
+
+    /// As [`Coherence::agree`], without a time limit: for requests that no thread makes while it has the inode locked.
+    pub(super) async fn agree_whole(&self, thread: u32, number: u64, attrs: &Attrs) {
+        let shared = self.write_back.is_shared(number) && self.kernel_sizes.set_by(thread).is_none();
+        if (shared || self.needs_correction(thread, number, attrs))
+            && let Some(coherence) = self.shared()
+        {
+            let _ = coherence.correct(number, *attrs, true).await;
+        }
+    }
+
+    /// Returns whether the kernel may have other attributes of a file cached than it should.
+    pub(super) fn needs_correction(&self, thread: u32, number: u64, attrs: &Attrs) -> bool {
+        self.write_back.is_on()
+            && attrs.kind == FileKind::Regular
+            && self.kernel_sizes.set_by(thread).is_none()
+            && !self.write_back.is_written(number)
+            && !self.cache.has(number, attrs)
+    }
+
+    /// Returns the answer to a SETATTR of this process itself, which sets attributes so that the kernel caches them;
+    /// `None` for any other SETATTR.
+    ///
+    /// # Errors
+    /// EBUSY: the file is or was written to the page cache by now, and the kernel's attributes are newer.
+    pub(crate) fn own_setattr(&self, thread: u32, number: u64, args: &SetAttr) -> Option<Result<Attrs, Errno>> {
+        let told = self.kernel_sizes.set_by(thread)?;
+        let (written, shared) = (self.write_back.is_written(number), self.write_back.is_shared(number));
+        // No program writes at this moment: the inode is locked for this request.
+        let sizes = args.valid & fattr::SIZE != 0;
+        if written && !(shared && told.is_of_shared() && (!sizes || told.is_untouched())) {
+            return Some(Err(EBUSY));
+        }
+        let attrs = told.attrs();
+        Some(Ok(Attrs { size: if sizes { args.size } else { attrs.size }, ..attrs }))
+    }
+
+    /// Begins to correct the kernel's cached attributes of a file. The task ends when that is done or has failed.
+    pub(super) fn correct(self: Arc<Self>, number: u64, attrs: Attrs, times: bool) -> tokio::task::JoinHandle<bool> {
+        let coherence = self;
+        tokio::spawn(async move {
+            let _turn = coherence.turns.0[number as usize % TURNS].lock().await;
+            let (told, shared) = (coherence.clone(), coherence.write_back.is_shared(number));
+            let runtime = tokio::runtime::Handle::current();
+            let correct = move || corrected(&told, &runtime, number, attrs, (shared, times));
+            match tokio::task::spawn_blocking(correct).await {
+                Ok(Ok(changed)) => {
+                    let believed = changed.unwrap_or(attrs);
+                    match shared {
+                        // The kernel need not have the time of a shared file cached.
+                        true => coherence.cache.is_unknown(number),
+                        false => coherence.cache.has_now(number, &believed),
+                    }
+                    coherence.write_back.reaches(number, believed.size);
+                    // Pages of the kernel may be as old as its earlier attributes.
+                    if changed.is_some() && !coherence.write_back.is_written(number) {
+                        coherence.forget_pages(number).await;
+                    }
+                    true
+                }
+                Ok(Err(error)) => {
+                    tracing::debug!(node = number, "telling the kernel of another size: {error}");
+                    coherence.cache.is_unknown(number);
+                    false
+                }
+                Err(_) => false,
+            }
+        })
+    }
+}
+
+/// Corrects the kernel's attributes of a file on a separate thread
+/// ([`KernelSizes::correct`](super::kernel_size::KernelSizes::correct)). This thread makes the calls that need this
+/// process's descriptors.
+fn corrected(
+    coherence: &Arc<Coherence>,
+    runtime: &tokio::runtime::Handle,
+    number: u64,
+    attrs: Attrs,
+    (shared, times): (bool, bool),
+) -> io::Result<Option<Attrs>> {
+    let (ask, asked) = mpsc::channel();
+    let (answer, answered) = mpsc::channel();
+    let of = coherence.clone();
+    let correct = move || {
+        let refresh = || {
+            ask.send(()).map_err(io::Error::other)?;
+            answered.recv().map_err(io::Error::other)?
+        };
+        of.kernel_sizes.correct(number, &attrs, (shared, times), refresh)
+    };
+    let thread = self_requests::spawn("fuse-beliefs".to_owned(), correct)?;
+    // Until the thread has ended or given up.
+    while asked.recv().is_ok() {
+        let written = if shared { coherence.have_pages_written(number, ByteRange::ALL) } else { Ok(()) };
+        let _ = answer.send(written.and_then(|()| runtime.block_on(coherence.present_attrs(number))));
+    }
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that corrects it panicked")))
+}

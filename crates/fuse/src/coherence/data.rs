@@ -1,0 +1,168 @@
+//! Reads, writes and other changes of bytes, through the page cache and past it.
+
+use crate::Errno;
+use crate::coherence::Coherence;
+use crate::coherence::mmap::{Back, Fill, Past};
+use crate::coherence::open_pages::PageUse;
+use crate::opens::OpenFile;
+use bytes::Bytes;
+use client::Segment;
+use types::{Attrs, ByteRange, SetAttrs, SetTime};
+
+impl Coherence {
+    /// Records that a READ begins, past the page cache or into the kernel's pages. The returned value receives what the
+    /// kernel gets.
+    pub(crate) fn read_begins<'a>(
+        &self,
+        number: u64,
+        pages: &'a PageUse,
+        range: ByteRange,
+        past: bool,
+    ) -> Option<Fill<'a>> {
+        if !past && self.is_shared(number) {
+            // Note this before the read, because the kernel reads ahead while it asks for attributes.
+            self.let_pages_linger(number, pages);
+        }
+        let fills = !past && !pages.is_cached() && !self.write_back.is_written(number);
+        fills.then(|| pages.mapped().fill(range))
+    }
+
+    /// Records that the kernel gets these bytes into its pages. `asked` are the offset and the length of the READ.
+    pub(crate) fn pages_read(&self, number: u64, asked: (u64, u32), found: &[Segment]) {
+        let len: u64 = found.iter().map(Segment::len).sum();
+        if len < u64::from(asked.1) && !self.write_back.is_on() {
+            self.cache.may_end_at(number, asked.0 + len);
+        }
+        if self.write_back.is_shared(number) {
+            self.kernel_gets(number, asked, found);
+        }
+    }
+
+    /// Returns whether the mount refuses dirty pages of a file, because other clients may have written the file without
+    /// a recall.
+    pub(crate) fn refuses_pages(&self, number: u64) -> bool {
+        self.write_back.is_on() && self.write_back.is_given_up(number)
+    }
+
+    /// Records that a WRITE begins, of the kernel's pages or of a program's own bytes. An append has an offset that the
+    /// kernel does not know. Returns the guard of a write past the page cache, which waits for write-backs of pages in
+    /// its range.
+    pub(crate) async fn write_begins<'a>(
+        &self,
+        number: u64,
+        pages: &'a PageUse,
+        (offset, data): (u64, &Bytes),
+        (of_pages, appends): (bool, bool),
+    ) -> Option<Past<'a>> {
+        let len = data.len() as u64;
+        // The kernel raises its cached size when it receives the answer.
+        match self.write_back.is_on() || appends {
+            true => self.size_may_change(number),
+            false => self.cache.grew(number, offset.saturating_add(len)),
+        }
+        match (of_pages, pages.is_cached()) {
+            (true, _) => None,
+            (false, true) => {
+                pages.mapped().has_now(offset, data);
+                None
+            }
+            (false, false) => {
+                let range = if appends { ByteRange::ALL } else { ByteRange { offset, len } };
+                Some(pages.mapped().write_past(range).await)
+            }
+        }
+    }
+
+    /// Records that a write past the page cache has ended. Makes the kernel forget pages that it may have read before
+    /// the bytes arrived.
+    pub(crate) async fn write_ended(&self, number: u64, past: Past<'_>) {
+        if self.write_back.is_on() {
+            // Record the write before the check for readers of pages: an open after the check then discards the pages
+            // from before the write.
+            self.cache.written_past(number);
+        }
+        if self.pages.are_read(number) {
+            // The kernel has forgotten them before this request, and may have read some again before the bytes arrived.
+            Box::pin(self.forget_pages(number)).await;
+        } else if let Some((range, mark)) = past.written() {
+            Box::pin(self.forget_pages_of(number, range)).await;
+            past.forgotten(mark);
+        }
+    }
+
+    /// Returns whether other writers may change bytes of pages that the kernel writes back.
+    pub(crate) fn are_pages_of_several(&self, number: u64) -> bool {
+        self.write_back.is_shared(number) || !self.write_back.is_written(number)
+    }
+
+    /// Writes bytes of pages of which other writers change bytes, too: those that programs wrote.
+    pub(crate) async fn write_pages_of_several(
+        &self,
+        number: u64,
+        open: &OpenFile,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<(), Errno> {
+        if self.write_back.is_shared(number) {
+            let (runs, end) = self.write_back.changed(number, offset, &data);
+            let reached = runs.last().map_or(0, |(offset, data)| offset + data.len() as u64);
+            open.file.write_list(runs).await?;
+            if let Some(end) = end.filter(|end| *end > reached) {
+                open.file.grow(end).await?;
+            }
+            return Ok(());
+        }
+        let (_back, runs): (Back<'_>, _) = open.pages.mapped().write_back(offset, &data);
+        let runs = runs.into_iter().map(|run| (offset + run.start as u64, data.slice(run)));
+        Ok(open.file.write_list_behind(runs.collect()).await?)
+    }
+
+    /// Records that a range of a file was zeroed, truncated or copied to. The kernel changes its pages likewise.
+    pub(crate) fn range_changed(&self, number: u64, range: ByteRange) {
+        self.write_back.zeroed(number, range);
+        self.pages.changed_otherwise(number);
+    }
+
+    /// Records that a program syncs a file, or that the kernel does so at the end of a synchronous write of `thread`.
+    pub(crate) fn fsync_begins(&self, thread: u32, number: u64) {
+        self.write_back.thread_writes(number, thread, None);
+    }
+
+    /// Records that the kernel has written back a file that it alone writes, and has set the time of the last write.
+    /// The kernel has that time and the resulting size cached until it writes more. So requests for attributes need not
+    /// check what the kernel has cached.
+    pub(crate) fn write_time_set(&self, number: u64, attrs: &Attrs, changes: &SetAttrs) {
+        if let Some(SetTime::To(mtime)) = changes.mtime
+            && self.write_back.is_written(number)
+            && !self.write_back.is_shared(number)
+        {
+            self.cache.has_now(number, &Attrs { mtime, ..*attrs });
+        }
+    }
+
+    /// Returns whether the kernel received this modification time from the mount, so that it is no program's change.
+    pub(crate) fn is_time_of_mount(&self, number: u64, mtime: Option<SetTime>) -> bool {
+        let told = self.cache.size_and_time(number).map(|(_, mtime)| SetTime::To(mtime));
+        told.is_some() && mtime == told
+    }
+
+    /// Records that a program has taken a lock of an open file. Makes the kernel forget its pages and its cached size.
+    pub(crate) async fn lock_taken(&self, thread: u32, number: u64, open: &OpenFile) -> Result<(), Errno> {
+        self.forget_pages(number).await;
+        let attrs = open.file.refresh().await?;
+        self.agree_whole(thread, number, &attrs).await;
+        Ok(())
+    }
+
+    /// Returns whether each write is written back before it returns, because a written file is shared.
+    pub(crate) fn writes_synchronously(&self) -> bool {
+        self.sync.is_on()
+    }
+
+    /// Records that an open has ended. Ends synchronous writes, if no shared file is written to the page cache any more.
+    pub(crate) fn closed(&self) {
+        if let Some(coherence) = self.shared() {
+            tokio::spawn(async move { coherence.settle_sync().await });
+        }
+    }
+}

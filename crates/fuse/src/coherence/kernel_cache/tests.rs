@@ -1,0 +1,49 @@
+//! Tests of the record of the kernel's cache.
+
+use super::*;
+use crate::coherence::testing::attrs;
+
+#[test]
+fn pages_belong_to_the_opened_version_whatever_attributes_the_kernel_receives() {
+    let cache = KernelCache::default();
+    cache.entry_told(7, &attrs(1, 5));
+    assert!(!cache.pages_are_of(7, &attrs(1, 5)), "the file was never opened");
+    assert!(cache.pages_are_of(7, &attrs(1, 5)));
+    cache.told(7, &attrs(2, 5));
+    cache.entry_told(7, &attrs(2, 5));
+    assert!(!cache.pages_are_of(7, &attrs(2, 5)));
+    assert!(cache.pages_are_of(7, &attrs(2, 5)) && !cache.pages_are_of(8, &attrs(2, 5)));
+    cache.pages_became(7, &attrs(3, 5));
+    assert!(cache.pages_are_of(7, &attrs(3, 5)), "the kernel wrote this version");
+    cache.written_past(7);
+    cache.pages_became(7, &attrs(4, 5));
+    assert!(cache.is_written_past(7) && !cache.pages_are_of(7, &attrs(4, 5)), "not all of it was the kernel's");
+    cache.pages_became(7, &attrs(5, 5));
+    assert!(!cache.is_written_past(7) && cache.pages_are_of(7, &attrs(5, 5)));
+}
+
+#[test]
+fn the_record_has_the_size_of_the_kernel_or_none() {
+    let cache = KernelCache::default();
+    cache.entry_told(7, &attrs(1, 5));
+    assert!(cache.has_size(7, 5), "the kernel made its inode of this");
+    cache.grew(7, 3);
+    cache.grew(7, 9);
+    assert!(cache.has_size(7, 9));
+    cache.may_end_at(7, 9);
+    assert!(cache.has_size(7, 9));
+    cache.may_end_at(7, 8);
+    cache.grew(7, 9);
+    assert!(!cache.has_size(7, 9) && !cache.has_size(7, 8));
+    let doubts = cache.doubts();
+    cache.shown(7, 8, doubts);
+    assert!(cache.has_size(7, 8));
+    // The cached size became unknown between `doubts` and `shown`.
+    cache.is_unknown(7);
+    cache.shown(7, 8, doubts);
+    assert!(!cache.has_size(7, 8));
+    cache.shown(7, 8, cache.doubts());
+    assert!(cache.has_size(7, 8) && !cache.has_size(8, 8));
+    cache.forgotten(7);
+    assert!(!cache.is_known(7) && !cache.has_size(7, 8));
+}

@@ -1,0 +1,74 @@
+//! Writes of an open file that are not durable yet, so that a close or sync knows whether it has anything to do.
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// Tracks whether all writes through an open file are durable. Processes that inherited a descriptor write, sync and
+/// close it at the same time. While one of them still makes a write durable, the write is also due for the others.
+pub(crate) struct Unsynced {
+    /// Number of writes so far.
+    made: AtomicU64,
+    /// Number of writes that are durable for sure.
+    durable: AtomicU64,
+}
+
+/// A write, which counts when it ends, in whatever way. A sync that began before that need not have seen all of the
+/// write.
+pub(crate) struct Write<'a>(&'a Unsynced);
+
+impl Unsynced {
+    /// Creates the record of an open file, which `unsynced` says has a write already.
+    pub(crate) fn new(unsynced: bool) -> Self {
+        Unsynced { made: AtomicU64::new(unsynced.into()), durable: AtomicU64::new(0) }
+    }
+
+    /// Begins a write.
+    pub(crate) fn begin(&self) -> Write<'_> {
+        Write(self)
+    }
+
+    /// Returns what is due to be made durable, or nothing if everything is durable.
+    pub(crate) fn due(&self) -> Option<u64> {
+        let made = self.made.load(SeqCst);
+        (made > self.durable.load(SeqCst)).then_some(made)
+    }
+
+    /// Records that what was due is durable.
+    pub(crate) fn made_durable(&self, due: u64) {
+        self.durable.fetch_max(due, SeqCst);
+    }
+}
+
+impl Drop for Write<'_> {
+    fn drop(&mut self) {
+        self.0.made.fetch_add(1, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_made_is_due_until_it_is_durable() {
+        let written = Unsynced::new(true);
+        let first = written.due().expect("the file was made");
+        assert_eq!(written.due(), Some(first), "whoever else asks waits for the same");
+        written.made_durable(first);
+        assert_eq!(written.due(), None);
+        assert_eq!(Unsynced::new(false).due(), None);
+    }
+
+    #[test]
+    fn a_write_is_due_when_it_ended_after_a_sync_began() {
+        let written = Unsynced::new(false);
+        drop(written.begin());
+        let (due, slow) = (written.due().unwrap(), written.begin());
+        drop(slow);
+        written.made_durable(due);
+        let later = written.due().expect("the sync need not have seen the slow write");
+        written.made_durable(later);
+        // A sync that began earlier and ends last takes nothing back.
+        written.made_durable(due);
+        assert_eq!(written.due(), None);
+    }
+}
