@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_flush_is_left_to_the_thread_until_some_were_quick() {
+    fn slow_flushes_move_to_the_thread_until_flushes_are_fast() {
         let pace = Pace::default();
         (0..100).for_each(|_| pace.took(Duration::from_micros(400)));
         assert!(pace.is_quick());
