@@ -304,7 +304,6 @@ impl Config {
             false => self.exports.iter().map(|export| export.check(self)).collect::<Result<_, _>>()?,
         };
         let (lease_secs, capability_secs, iod_wait_secs) = (self.lease_secs, self.capability_secs, self.iod_wait_secs);
-        let gather_delay = Duration::from_millis(self.gather_delay_ms.into());
         Ok(Checked {
             listen,
             iods,
@@ -313,7 +312,7 @@ impl Config {
             capability_secs,
             data_handle_secs: self.data_handle_secs,
             iod_wait_secs,
-            gather_delay,
+            gather_delay: Duration::from_millis(self.gather_delay_ms.into()),
             gather_bytes,
             inline_max,
             exports,
