@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::sync::{Mutex, PoisonError};
 
 /// Deprecated options, with their new names.
-const OPTIONS: [(&str, &str); 1] = [("--no-direct", "--mgr-path")];
+const OPTIONS: [(&str, &str); 2] = [("--no-direct", "--mgr-path"), ("--gather-delay-ms", "--mgr-gather-delay-ms")];
 
 /// Deprecated options of mount(8), with their new names.
 const MOUNT_OPTIONS: [(&str, &str); 1] = [("no_direct", "mgr_path")];
