@@ -151,7 +151,7 @@ impl Auto {
     /// Returns T for a request of `len` bytes; now and then also the other path as a probe. `waiting` is how long the
     /// oldest request to the mgr has waited for its answer; zero if no request waits.
     pub fn ask(&mut self, len: u64, waiting: Duration) -> Verdict {
-        // The time beyond the longest service time there is a lower bound of the queue delay.
+        // The part of `waiting` beyond the longest service time of the mgr is a lower bound of the queue delay.
         let longest = self.services.iter().map(|[mgr, _]| mgr.nanos).max().unwrap_or(0);
         let seen = nanos(waiting).saturating_sub(longest);
         if seen != self.seen {
@@ -395,7 +395,7 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
-        // Requests wait four times as long in all as in the queue of the mgr.
+        // Requests wait four times as long in total as the mgr reports for its queue.
         let busy = Servers { mgr: (100_000 + 3 * 200_000, 10), queue: 200_000, ..QUIET };
         // The first requests, before the mgr reports the load.
         run(&mut auto, Servers { tells: false, ..busy }, 20);

@@ -101,7 +101,7 @@ impl CommitPath {
         };
         let begun = self.start.elapsed();
         if writer.is_due(begun) || writer.is_nearly_full() {
-            // This window or one soon after it moves everything into the table, which is the thread's work.
+            // A window moves the whole memtable into the table soon. Only the thread does this.
             return false;
         }
         let Some(jobs) = self.queue.take() else { return false };
