@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn svg_is_one_and_escapes_names() {
+    fn svg_is_well_formed_and_escapes_names() {
         let svg = chart().svg().unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
         for part in ["A &lt; B", "slow &amp; sure", "64K"] {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_nonsense_can_be_drawn() {
+    fn empty_and_invalid_curves_can_be_drawn() {
         let nonsense = Curve { name: "x".into(), points: vec![(0.0, 1.0), (1.0, -1.0), (f64::NAN, 2.0), (8.0, 2.0)] };
         for curves in [vec![], vec![nonsense]] {
             let chart = Chart { curves, ..Chart::default() };
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_numbers_are_short() {
+    fn sizes_and_numbers_are_abbreviated() {
         assert_eq!([16.0, 4096.0, 1536.0, 1048576.0, 92681.9].map(bytes), ["16", "4K", "1.5K", "1M", "91K"]);
         assert_eq!([0.0123, 3.42, 120.4, 4512.0, 0.0].map(number), ["0.012", "3.4", "120", "4512", "0"]);
     }

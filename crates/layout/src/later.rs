@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_these() {
+    fn the_encoding_has_its_golden_bytes() {
         let later =
             Later { distribution: DistributionId::SimpleStripe, stripe_unit: 65536, stripe_count: 3, mirrors: 1 };
         let golden = [0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 3];

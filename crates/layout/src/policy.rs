@@ -176,7 +176,7 @@ parts! {
     /// there are enough bytes, or another operation needs them on their servers.
     GatherDelay gather_delay: Duration = NEVER, parse_time, format_time, "a time such as 5ms or 2s, or max";
     /// How long the mgr may keep small writes to join them. Only the configuration of the mgr sets this
-    /// (`gather_delay_ms`).
+    /// (`mgr_gather_delay_ms`).
     MgrGatherDelay mgr_gather_delay: Duration = Duration::from_millis(2), parse_time, format_time, "a time such as 5ms or 2s";
     /// Read-ahead for sequential and strided readers, in bytes, by the client or, with `access=page`, by the page
     /// cache.
@@ -258,7 +258,7 @@ impl Part {
     /// Returns a hint for users where to set the part.
     fn places(self) -> &'static str {
         match self {
-            Part::MgrGatherDelay => "set gather_delay_ms in the configuration of the mgr",
+            Part::MgrGatherDelay => "set mgr_gather_delay_ms in the configuration of the mgr",
             Part::ReadAhead => "set it for a mount",
             _ => "set it for the directory: a file keeps the value from its creation",
         }

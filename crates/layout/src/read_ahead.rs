@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_in_order_finds_everything_read_once() {
+    fn a_sequential_reader_causes_each_byte_to_be_read_ahead_once() {
         for len in [1, 100, 4096, 5000, 128 << 10, 512 << 10] {
             let mut streams = Streams::default();
             let begin = 7 * len;
@@ -190,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_at_the_beginning_is_believed_sooner() {
+    fn read_ahead_starts_sooner_at_the_start_of_a_file() {
         let mut streams = Streams::default();
         assert_eq!(all(&mut streams, [range(0, 4096)]), []);
         assert_eq!(all(&mut streams, [range(4096, 4096)]), [range(8192, FIRST)]);
     }
 
     #[test]
-    fn a_stride_is_followed_by_its_records() {
+    fn a_strided_reader_gets_its_records_read_ahead() {
         for (step, len) in [(8192, 4096), (376_832, 47_104), (5000, 1024)] {
             let mut streams = Streams::default();
             let mut there: Vec<ByteRange> = Vec::new();
@@ -214,14 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn short_records_are_left_alone() {
+    fn short_strided_records_are_not_read_ahead() {
         let mut streams = Streams::default();
         let requests = (0..100).map(|n| range((n << 20) + (1 << 20) - 16, 16));
         assert_eq!(all(&mut streams, requests), []);
     }
 
     #[test]
-    fn readers_without_a_pattern_cost_nothing() {
+    fn random_readers_cause_no_read_ahead() {
         let mut streams = Streams::default();
         let mut seed = 1_u64;
         let mut ahead = 0;
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_beside_each_other_are_told_apart() {
+    fn concurrent_readers_are_distinguished() {
         let mut streams = Streams::default();
         let bases = [1 << 30, 5 << 30, 7 << 30];
         let mut ends = [0; 3];
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_all_offsets_is_no_trouble() {
+    fn offsets_near_the_maximum_cause_no_overflow() {
         let mut streams = Streams::default();
         let top = u64::MAX - 4 * 4096;
         for n in 0..5 {

@@ -133,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn shorter_goes_through_the_mgr() {
+    fn ranges_shorter_than_the_threshold_take_the_mgr_path() {
         assert_eq!([path(0, 1), path(4095, 4096), path(1 << 40, ALWAYS_MGR)], [Path::Mgr; 3]);
         assert_eq!([path(0, 0), path(4096, 4096), path(1 << 20, 4096)], [Path::Direct; 3]);
     }
 
     #[test]
-    fn every_range_goes_one_way() {
+    fn every_range_takes_exactly_one_path() {
         let ranges = [range(0, 10), range(20, 100), range(120, 5), range(200, 5)];
         let alone = |ranges: &[ByteRange]| ranges.len() as u64;
         let (straight, through) = divide(&ranges, 50, None, alone);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_is_tried_with_little() {
+    fn the_other_path_is_probed_with_few_bytes() {
         const M: u64 = 1 << 20;
         let ranges = [range(0, 100), range(200, 8 * M), range(20 * M, 50), range(30 * M, 100)];
         let tries = |t, way| divide_by(&ranges, Verdict { t, tries: Some(way) }, None, |ranges| ranges.len() as u64);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn many_short_ranges_go_as_few_requests() {
+    fn many_short_ranges_form_few_requests() {
         const K: u64 = 1 << 10;
         let ranges: Vec<_> = (0..64).map(|i| range(i * 100 * K, 4 * K)).collect();
         assert_eq!(divide(&ranges, 64 * K, None, |_| 4).0, ranges, "four lists of 64 KiB");

@@ -84,7 +84,7 @@ fn error_messages_say_which_values_are_valid() {
     assert!(message("read_ahead", "65M").contains("up to 64M"));
     assert_eq!(
         message("mgr_gather_delay", "5ms"),
-        "mgr_gather_delay cannot be set for a directory; set gather_delay_ms in the configuration of the mgr"
+        "mgr_gather_delay cannot be set for a directory; set mgr_gather_delay_ms in the configuration of the mgr"
     );
     let at_mount = Settings::parse(Origin::Mount, "stripe_unit=64K").unwrap_err().to_string();
     assert_eq!(

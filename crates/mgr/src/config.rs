@@ -62,8 +62,8 @@ pub struct Config {
     pub iod_wait_secs: u32,
     /// How long small writes through the mgr may wait in memory to be joined with others before they go to the iods, in
     /// milliseconds; 0: no wait. A COMMIT does not wait.
-    #[serde(default = "default_gather_delay")]
-    pub gather_delay_ms: u32,
+    #[serde(default = "default_gather_delay", alias = "gather_delay_ms")]
+    pub mgr_gather_delay_ms: u32,
     /// Memory for gathered writes in total, as `64M`; writes that do not fit are written at once.
     #[serde(default = "default_gather_memory")]
     pub gather_memory: String,
@@ -210,7 +210,7 @@ impl Config {
             policy: None,
             exports: Vec::new(),
             iod_wait_secs: default_iod_wait(),
-            gather_delay_ms: default_gather_delay(),
+            mgr_gather_delay_ms: default_gather_delay(),
             gather_memory: default_gather_memory(),
             inline_max: default_inline_max(),
             recover_old_store: false,
@@ -226,7 +226,13 @@ impl Config {
 
     /// Parses TOML; the error is the parser's, which names line and key.
     pub fn parse(text: &str) -> Result<Self, String> {
-        toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())
+        let config = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
+        // The parser accepts the former name of a key without a trace, so look for it in the text.
+        let mut keys = text.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key.trim());
+        if keys.any(|key| key == "gather_delay_ms") {
+            tracing::warn!(old = "gather_delay_ms", new = "mgr_gather_delay_ms", "deprecated key of the configuration");
+        }
+        Ok(config)
     }
 
     /// Warns of deprecated names of policy parts.
@@ -266,7 +272,7 @@ impl Config {
             ("capability_secs", self.capability_secs, RIGHT_SECS),
             ("data_handle_secs", self.data_handle_secs, RIGHT_SECS),
             ("iod_wait_secs", self.iod_wait_secs, IOD_WAIT),
-            ("gather_delay_ms", self.gather_delay_ms, GATHER_DELAY),
+            ("mgr_gather_delay_ms", self.mgr_gather_delay_ms, GATHER_DELAY),
         ] {
             if !allowed.contains(&value) {
                 return bad(name, format!("{value} is not from {} to {}", allowed.start(), allowed.end()));
@@ -292,7 +298,6 @@ impl Config {
             false => self.exports.iter().map(|export| export.check(self)).collect::<Result<_, _>>()?,
         };
         let (lease_secs, capability_secs, iod_wait_secs) = (self.lease_secs, self.capability_secs, self.iod_wait_secs);
-        let gather_delay = Duration::from_millis(self.gather_delay_ms.into());
         Ok(Checked {
             listen,
             iods,
@@ -301,7 +306,7 @@ impl Config {
             capability_secs,
             data_handle_secs: self.data_handle_secs,
             iod_wait_secs,
-            gather_delay,
+            gather_delay: Duration::from_millis(self.mgr_gather_delay_ms.into()),
             gather_bytes,
             inline_max,
             exports,
@@ -312,6 +317,15 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_former_key_is_accepted_but_not_beside_its_new_name() {
+        let with =
+            |keys: &str| Config::parse(&format!("dir = \"/d\"\ncluster_file = \"/c\"\niods = [\"a:1\"]\n{keys}"));
+        assert_eq!(with("gather_delay_ms = 7\n").unwrap(), with("mgr_gather_delay_ms = 7\n").unwrap());
+        let error = with("gather_delay_ms = 7\nmgr_gather_delay_ms = 7\n").unwrap_err();
+        assert!(error.contains("duplicate field `mgr_gather_delay_ms`"), "{error}");
+    }
 
     #[test]
     fn defaults_and_everything_set() {
@@ -351,7 +365,7 @@ mod tests {
             ("export", Config { exports: vec!["a".parse().unwrap()], ..good.clone() }),
             ("export", Config { exports: vec![Export::default(); 65], ..good.clone() }),
             ("mirrors", Config { mirrors: 0, ..good.clone() }),
-            ("gather_delay_ms", Config { gather_delay_ms: 60_001, ..good.clone() }),
+            ("mgr_gather_delay_ms", Config { mgr_gather_delay_ms: 60_001, ..good.clone() }),
             ("gather_memory", Config { gather_memory: "257M".into(), ..good.clone() }),
             ("gather_memory", Config { gather_memory: "some".into(), ..good.clone() }),
             ("policy", Config { policy: Some("access=fast".into()), ..good.clone() }),

@@ -110,7 +110,7 @@ pub enum Error {
     #[error(transparent)]
     Net(#[from] net::Error),
     /// A start needs a little free space on the metadata disk.
-    #[error("no room on the disk of the metadata store: nothing is lost, make room and start again")]
+    #[error("no space left on the disk of the metadata store: nothing is lost; free space, then start the mgr again")]
     Full,
     /// The metadata store failed while starting.
     #[error("the metadata store failed: {0}")]

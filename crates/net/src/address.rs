@@ -165,7 +165,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn texts_and_addresses() {
+    fn addresses_round_trip_as_text() {
         let tcp = |host: &str, port| Address::Tcp { host: host.into(), port };
         for (text, want, shown) in [
             ("localhost:2049", tcp("localhost", 2049), "localhost:2049"),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_texts() {
+    fn invalid_addresses_are_refused() {
         let long_host = format!("{}:1", "a".repeat(256));
         let long_path = format!("/{}", "a".repeat(107));
         for text in [
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn universal_addresses_of_the_rfc_forms() {
+    fn universal_addresses_have_the_forms_of_the_rfc() {
         let v4: SocketAddr = "10.1.3.7:524".parse().unwrap();
         assert_eq!(to_universal(v4), ("tcp", "10.1.3.7.2.12".into()));
         let v6: SocketAddr = "[2001:db8::5]:2049".parse().unwrap();
@@ -235,14 +235,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn universal_round_trip(ip: IpAddr, port: u16) {
+        fn universal_addresses_round_trip(ip: IpAddr, port: u16) {
             let addr = SocketAddr::new(ip, port);
             let (netid, text) = to_universal(addr);
             prop_assert_eq!(from_universal(netid, &text).unwrap(), addr);
         }
 
         #[test]
-        fn any_text_is_answered(text in "\\PC{0,40}", netid in "tcp6?|x") {
+        fn random_text_causes_no_panic(text in "\\PC{0,40}", netid in "tcp6?|x") {
             if let Ok(address) = Address::parse(&text, Some(1)) {
                 prop_assert_eq!(address.to_string().parse::<Address>().unwrap(), address);
             }

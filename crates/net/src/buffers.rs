@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_returns_when_the_last_slice_is_gone() {
+    fn memory_returns_when_the_last_slice_is_dropped() {
         // No other test of this process uses buffers of this class.
         let (room, _) = CLASSES[1];
         let mut buffer = Buffer::with_room(room - 1);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_sizes_are_not_kept() {
+    fn buffers_of_unusual_sizes_are_freed() {
         let mut huge = Buffer::with_room(types::limits::RECORD_MAX + 1);
         assert!(huge.data().capacity() > types::limits::RECORD_MAX);
         assert!(Buffer::with_room(0).data().capacity() >= CLASSES[0].0);

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_simulated_day_begins_where_it_was_told() {
+    fn the_simulated_wall_clock_starts_at_the_given_time() {
         let start = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1 << 30);
         simulate(Some(start));
         assert!(now() >= start && unix_now() < 2 << 30);

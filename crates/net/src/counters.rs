@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_bounded() {
+    fn the_number_of_rows_is_bounded() {
         let counters = Counters::default();
         for procedure in 0..2 * PAIRS_MAX as u32 {
             counters.call(true, 7, procedure);

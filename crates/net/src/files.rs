@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_too_much_is_taken_away() {
+    fn narrow_removes_only_excess_permissions() {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("store");
         make_way(&dir).unwrap();

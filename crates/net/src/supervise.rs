@@ -26,7 +26,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     #[tokio::test(start_paused = true)]
-    async fn what_panics_begins_anew_and_is_counted() {
+    async fn a_task_that_panics_is_started_again_and_counted() {
         let (counters, begun) = (Counters::default(), Arc::new(AtomicU64::new(0)));
         supervise("the test", counters.clone(), || {
             let begun = begun.clone();

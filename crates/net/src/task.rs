@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_begins_where_it_is_started_and_goes_on_in_the_runtime() {
+    async fn a_task_is_polled_once_by_its_starter_and_then_by_the_runtime() {
         let ran = Arc::new(AtomicU32::new(0));
         let (tell, told) = oneshot::channel::<()>();
         let (end, ended) = oneshot::channel();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_outlives_its_group() {
+    async fn no_task_outlives_its_group() {
         let ran = Arc::new(AtomicU32::new(0));
         let (group, other) = (Group::new(1), Group::new(2));
         let (tell, told) = oneshot::channel();

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_those_of_the_user() {
+    fn the_groups_of_a_user_are_found() {
         let status = "Name:\tx\nUid:\t1\t1000\t1\t1\nGid:\t5\t5\t5\t5\nGroups:\t4 24 1000 \n";
         assert_eq!(parse(status, 1000), Some(vec![4, 24, 1000]));
         assert_eq!(parse(status, 1), None);

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn squashing_leaves_nobody_what_it_takes_away() {
+    fn squashing_replaces_ids_and_groups_that_squashed_users_must_not_keep() {
         let cred = |uid, gid, groups: &[u32]| Cred { uid, gid, groups: groups.to_vec() };
         let root = Squash::Root { uid: 65534, gid: 65533 };
         assert_eq!(root.apply(&cred(0, 0, &[0, 4])), Some(cred(65534, 65533, &[65533, 4])));

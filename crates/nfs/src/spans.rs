@@ -173,7 +173,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn lengths_on_the_wire() {
+    fn wire_lengths_become_spans() {
         assert_eq!(Span::new(5, 0), None);
         assert_eq!(Span::new(5, 1), Some(Span { first: 5, last: 5 }));
         assert_eq!(Span::new(5, u64::MAX), Some(Span { first: 5, last: u64::MAX }));
@@ -197,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_set_of_spans_is_an_array_of_bytes(
+        fn a_set_of_spans_agrees_with_an_array_of_bytes(
             steps in prop::collection::vec((span(), prop::option::of((any::<bool>(), 0..2u8))), 1..40)
         ) {
             let mut spans = Spans::default();

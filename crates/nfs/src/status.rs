@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_application_can_meet_survives_the_wire() {
+    fn application_errors_round_trip_through_nfs_status() {
         use Status::*;
         let merged = [Corrupt, Lost, BadChecksum, NoSession, BadVersion, TooBig, CapRefused, CapExpired];
         for status in Status::ALL.into_iter().filter(|s| !merged.contains(s)) {

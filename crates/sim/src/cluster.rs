@@ -51,7 +51,7 @@ impl Cluster {
             lease_secs: plan.lease_secs,
             capability_secs: plan.capability_secs,
             stripe_unit: plan.unit.to_string(),
-            gather_delay_ms: plan.gather_delay_ms,
+            mgr_gather_delay_ms: plan.gather_delay_ms,
             gather_memory: plan.gather_bytes.to_string(),
             inline_max: plan.inline_max.to_string(),
             // Requests wait for iods practically without limit, also requests of clients that use the mgr path.

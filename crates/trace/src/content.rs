@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_is_the_same_in_whatever_range_it_is_asked_for() {
+    fn a_byte_has_the_same_content_in_every_requested_range() {
         let mut all = [0; 100];
         fill(3, 7, 1000, &mut all);
         for (from, to) in [(0, 1), (1, 9), (5, 5), (8, 16), (13, 100), (99, 100)] {
@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_files_and_places_differ() {
+    fn content_differs_by_write_file_and_offset() {
         let of = |file, number, offset| {
             let mut out = [1; 16];
             fill(file, number, offset, &mut out);

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_what_was_printed() {
+    fn a_printed_trace_parses_to_the_same_trace() {
         let text = "weir-trace 1\n# two clients\nopen 0\nwrite 0 10 4096 # a comment\n\nfsync 0\nclient 2\nopen 0\n\
                     read 0 0 5\nclose 0\nclient 0\nclose 0\n";
         let trace = parse(text.as_bytes()).unwrap();

@@ -88,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equals_a_flat_array(writes in prop::collection::vec((0u64..100, 0u64..40), 0..30), asked in (0u64..150, 0u64..60)) {
+        fn written_ranges_agree_with_a_flat_array(writes in prop::collection::vec((0u64..100, 0u64..40), 0..30), asked in (0u64..150, 0u64..60)) {
             let mut written = Written::default();
             let mut flat = [0u64; 300];
             for (number, (offset, len)) in writes.iter().enumerate() {

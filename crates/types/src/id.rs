@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn uuid_text_round_trips_and_rejects() {
+    fn uuids_round_trip_as_text_and_invalid_text_is_refused() {
         let id = Fsid([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 254, 255]);
         let text = id.to_string();
         assert_eq!(text, "00010203-0405-0607-0809-0a0b0c0dfeff");

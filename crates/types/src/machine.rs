@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_that_one_machine_has_at_will_are_one() {
+    fn addresses_that_one_machine_can_choose_count_as_one_machine() {
         let of = |text: &str| Machine::at(text.parse().unwrap());
         assert_eq!(of("127.0.0.1"), of("127.255.1.7"));
         assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_takes_all_it_can_leaves_half_of_what_there_was() {
+    fn each_machine_gets_at_most_half_of_what_is_left() {
         let mut all = 0;
         for _ in 0..6 {
             let (before, mut own) = (1000 - all, 0);

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overlaps_of_sorted_ranges_are_those_of_any_ranges() {
+    fn overlap_search_in_sorted_ranges_agrees_with_a_linear_search() {
         let range = |offset, len| ByteRange { offset, len };
         let sorted = [range(3, 2), range(5, 1), range(9, 4), range(20, 1)];
         for (offset, len) in (0..24).flat_map(|offset| (0..24).map(move |len| (offset, len))) {

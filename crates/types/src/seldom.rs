@@ -55,7 +55,7 @@ mod tests {
     const ONE: Machine = Machine::Local(1);
 
     #[test]
-    fn the_same_is_said_again_later_with_what_was_left_out() {
+    fn a_repeated_reason_is_logged_again_later_with_the_omitted_count() {
         let mut seldom = Seldom::default();
         assert_eq!(seldom.is_time("a", ONE, 100), Some(0));
         assert_eq!(seldom.is_time("a", Machine::Local(2), 100), Some(0));
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn many_machines_take_no_more_room() {
+    fn memory_is_bounded_for_many_machines() {
         let mut seldom = Seldom::default();
         let said = (0..100_000).filter(|n| seldom.is_time("a", Machine::Local(*n), 7).is_some()).count();
         assert!(said <= APART + 1, "{said}");

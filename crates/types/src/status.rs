@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_name_one_status_each() {
+    fn status_numbers_are_unique() {
         for s in Status::ALL {
             assert_eq!(Status::from_number(s.number()), Some(s));
         }

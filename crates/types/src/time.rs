@@ -52,7 +52,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn after_carries_and_since_undoes_it() {
+    fn after_carries_seconds_and_since_is_its_inverse() {
         let t = Timestamp { secs: 5, nanos: 900_000_000 };
         let later = t.after(Duration::from_millis(1250));
         assert_eq!(later, Timestamp { secs: 7, nanos: 150_000_000 });

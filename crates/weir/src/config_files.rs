@@ -38,7 +38,7 @@ iods = ["node1:2050", "node2:2050"]
 #mds_threshold = "1M"
 
 # How long small writes through the mgr wait to be joined, and the memory that they may take together.
-#gather_delay_ms = 2
+#mgr_gather_delay_ms = 2
 #gather_memory = "64M"
 # Files up to this size are kept with their metadata.
 #inline_max = "4K"

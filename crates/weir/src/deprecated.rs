@@ -5,7 +5,10 @@ use std::ffi::OsString;
 use std::sync::{Mutex, PoisonError};
 
 /// Deprecated options, with their new names.
-const OPTIONS: [(&str, &str); 1] = [("--no-direct", "--mgr-path")];
+const OPTIONS: [(&str, &str); 2] = [("--no-direct", "--mgr-path"), ("--gather-delay-ms", "--mgr-gather-delay-ms")];
+
+/// Deprecated options of mount(8), with their new names.
+const MOUNT_OPTIONS: [(&str, &str); 1] = [("no_direct", "mgr_path")];
 
 /// The option of the background process of a mount. It has the command line of the process in the foreground, which has
 /// printed the warnings.
@@ -35,7 +38,26 @@ pub fn rename(args: Vec<OsString>) -> Vec<OsString> {
     args.into_iter().enumerate().map(|(at, arg)| renamed((at, arg.clone())).unwrap_or(arg)).collect()
 }
 
+/// Returns the present name of an option of mount(8), and warns of a deprecated one.
+pub fn mount_option(name: &str) -> &str {
+    let Some((old, new)) = MOUNT_OPTIONS.iter().find(|(old, _)| *old == name) else { return name };
+    warn(old, new);
+    new
+}
+
 /// Warns of deprecated names in the text of a policy, such as `layout=open`.
 pub fn warn_of_policy(text: &str) {
     layout::policy::former_names(text).for_each(|(old, part)| warn(old, part.name()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deprecated_options_get_their_present_names() {
+        let line = ["weir", "cat", "--no-direct", "--json=x", "--", "--no-direct"].map(OsString::from).to_vec();
+        assert_eq!(rename(line), ["weir", "cat", "--mgr-path", "--json=x", "--", "--no-direct"]);
+        assert_eq!((mount_option("no_direct"), mount_option("hard")), ("mgr_path", "hard"));
+    }
 }

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns() {
+    fn patterns_match_as_in_the_shell() {
         for (pattern, name, want) in [
             ("*", "", true),
             ("*.so", "libc.so", true),

@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn permission_bits() {
+    fn octal_parses_permission_bits() {
         assert_eq!(octal("755"), Ok(0o755));
         assert_eq!(octal("07777"), Ok(0o7777));
         for bad in ["", "8", "+7", "10000", "rwx", "777777777777"] {

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_those_of_ls() {
+    fn modes_are_printed_as_by_ls() {
         assert_eq!(mode(FileKind::Regular, 0o644), "-rw-r--r--");
         assert_eq!(mode(FileKind::Directory, 0o1777), "drwxrwxrwt");
         assert_eq!(mode(FileKind::Regular, 0o6711), "-rws--s--x");

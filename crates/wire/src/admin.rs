@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_these() {
+    fn messages_have_their_golden_bytes() {
         let want: &[u8] = &[
             0, 0, 0, 1, 0, 0, 0, 1, b'g', 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, b'n', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
             1, 2, 0, 0, 0, 1, b't', 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 3, 0xc3, 0xa4, b'b', 0,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_found_and_long_texts_cut_between_characters() {
+    fn values_are_found_and_long_texts_are_truncated_between_characters() {
         let status = sample();
         let group = status.group("g").unwrap();
         assert_eq!((group.get_number("n"), group.get_number("t"), group.get("x")), (258, 0, None));

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_credentials_are_kept_apart() {
+    fn unusual_credentials_are_distinguished() {
         let decode = |words: &[u32]| {
             let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_be_bytes()).collect();
             Auth::decode(&mut Reader::new(bytes.into()))
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn another_rpc_version_is_told_apart() {
+    fn another_rpc_version_is_recognized() {
         let bytes: Vec<u8> = [3u32, 0, 1].iter().flat_map(|w| w.to_be_bytes()).collect();
         assert_eq!(decode_message(&mut Reader::new(bytes.into())), Ok(Message::WrongVersion { xid: 3 }));
     }

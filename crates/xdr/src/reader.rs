@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn opaque_is_a_slice_and_padding_is_skipped() {
+    fn an_opaque_is_a_slice_without_its_padding() {
         let mut r = reader(&[0, 0, 0, 3, b'a', b'b', b'c', 9, 0, 0, 0, 7]);
         assert_eq!(r.opaque(3).unwrap(), "abc");
         assert_eq!(r.u32(), Ok(7));

@@ -224,7 +224,7 @@ mod tests {
     use crate::Reader;
 
     #[test]
-    fn a_buffer_is_reused() {
+    fn the_writer_reuses_its_buffer() {
         let mut buffer = Vec::with_capacity(64);
         let address = buffer.as_ptr();
         for value in 0..3 {

@@ -4,7 +4,7 @@ use crate::tree::{Source, files_with, report, rust_files};
 
 /// Most lines of a file.
 const FILE_MAX: usize = 800;
-/// Most lines of a function.
+/// Maximum number of lines of a function.
 const FUNCTION_MAX: usize = 70;
 /// Beginnings of paths that exist on one machine only.
 const MACHINE_PATHS: [&str; 3] = ["/work/", "/home/", "/root/"];

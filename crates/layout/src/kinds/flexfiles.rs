@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_that_cannot_be_are_refused() {
+    fn impossible_shapes_are_refused() {
         let body = |stripe_unit, mirrors| Body { stripe_unit, mirrors, flags: 0, stats_hint: 0 };
         let striped = body(65536, vec![vec![server(1), server(2)], vec![server(3), server(4)]]);
         assert_eq!(Body::from_bytes(&striped.to_bytes()).unwrap(), striped);

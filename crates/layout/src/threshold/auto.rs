@@ -151,7 +151,7 @@ impl Auto {
     /// Returns T for a request of `len` bytes; now and then also the other path as a probe. `waiting` is how long the
     /// oldest request to the mgr has waited for its answer; zero if no request waits.
     pub fn ask(&mut self, len: u64, waiting: Duration) -> Verdict {
-        // The time beyond the longest service time there is a lower bound of the queue delay.
+        // The part of `waiting` beyond the longest service time of the mgr is a lower bound of the queue delay.
         let longest = self.services.iter().map(|[mgr, _]| mgr.nanos).max().unwrap_or(0);
         let seen = nanos(waiting).saturating_sub(longest);
         if seen != self.seen {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn it_finds_the_crossing_and_follows_it() {
+    fn auto_finds_and_follows_the_size_where_the_paths_cross() {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         assert!(CROSSING.contains(&auto.threshold()), "{}", auto.threshold());
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_follow_noise() {
+    fn auto_ignores_noise() {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let before = auto.threshold();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn it_falls_with_the_load_of_the_mgr_and_rises_again() {
+    fn auto_falls_with_mgr_load_and_rises_again() {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
@@ -391,11 +391,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_loaded_mgr_took_is_forgotten_when_it_is_not() {
+    fn times_of_a_loaded_mgr_are_discarded_when_the_load_ends() {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
-        // Requests wait four times as long in all as in the queue of the mgr.
+        // Requests wait four times as long in total as the mgr reports for its queue.
         let busy = Servers { mgr: (100_000 + 3 * 200_000, 10), queue: 200_000, ..QUIET };
         // The first requests, before the mgr reports the load.
         run(&mut auto, Servers { tells: false, ..busy }, 20);
@@ -414,7 +414,7 @@ mod tests {
 
     /// A mount that starts while other mounts load the mgr, and their load ends.
     #[test]
-    fn a_mgr_that_was_met_loaded_is_not_taken_for_infinitely_quick() {
+    fn an_mgr_first_measured_under_load_is_not_assumed_infinitely_fast() {
         let mut auto = Auto::default();
         let busy = Servers { queue: 200_000, ..QUIET };
         auto.learn(Path::Direct, 64, Duration::from_nanos(QUIET.direct.0), 1);
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn one_answer_is_enough_to_know_of_an_overload_and_of_its_end() {
+    fn one_reply_shows_the_start_or_the_end_of_an_overload() {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mgr_that_does_not_answer_is_overloaded() {
+    fn an_mgr_that_does_not_reply_counts_as_overloaded() {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mgr_that_tells_nothing_is_known_by_its_times() {
+    fn an_mgr_that_reports_no_queue_is_judged_by_its_times() {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         run(&mut auto, Servers { queue: 5_000_000, tells: false, ..QUIET }, 200_000);
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mgr_that_is_slower_with_short_requests_than_iods_with_long_ones_is_left_at_once() {
+    fn auto_leaves_an_mgr_at_once_whose_short_requests_are_slower_than_long_direct_ones() {
         let mut auto = Auto::default();
         for _ in 0..SETTLE {
             auto.learn(Path::Direct, 256 << 10, Duration::from_millis(20), 1);
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_was_never_taken_is_tried_soon() {
+    fn a_path_without_measurements_is_tried_soon() {
         let mut auto = Auto::default();
         let ways: Vec<Path> = (0..PROBE_FIRST).map(|_| way(&mut auto, 1000)).collect();
         assert_eq!(ways.iter().filter(|way| **way == Path::Direct).count(), 1);
@@ -507,7 +507,7 @@ mod tests {
     /// Ten clients that send 10 KiB each to servers that slow down with the number of clients: a single client is
     /// faster on the direct path, but together all lose.
     #[test]
-    fn what_is_quicker_for_one_and_slower_for_all_is_left_alone() {
+    fn a_path_that_is_faster_for_one_client_and_slower_for_all_is_not_taken() {
         let mut clients = vec![Auto::default(); 10];
         let mut straight = 0;
         for _ in 0..200 {
@@ -537,7 +537,7 @@ mod tests {
 
     /// Eight iods that each handle one request, and a mgr that handles requests one after the other.
     #[test]
-    fn servers_that_work_side_by_side_count_together() {
+    fn parallel_servers_count_together() {
         let mut auto = Auto::default();
         for _ in 0..10 {
             (0..8).for_each(|_| auto.learn(Path::Direct, 1 << 20, Duration::from_millis(90), 8));
@@ -554,7 +554,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_times_leave_some_threshold(samples in proptest::collection::vec(
+        fn any_measured_times_give_a_valid_threshold(samples in proptest::collection::vec(
             (0u8..3, 0u64.., 0u64..), 0..500)) {
             let mut auto = Auto::default();
             for (what, len, nanos) in samples {

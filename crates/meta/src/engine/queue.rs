@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_answers_late_and_in_order() {
+    fn a_full_queue_delays_answers_and_keeps_their_order() {
         let queue = Arc::new(Queue::default());
         let mut sent: Vec<Pending> = (0..limits::META_QUEUE_BATCHES as u64).map(|id| submit(&queue, id)).collect();
         let late = submit(&queue, 1_000_000);

@@ -209,7 +209,7 @@ impl Export {
         set(Part::StripeUnit, self.stripe_unit.as_ref().unwrap_or(&config.stripe_unit))?;
         set(Part::StripeCount, &count)?;
         set(Part::Mirrors, &self.mirrors.unwrap_or(config.mirrors).to_string())?;
-        told.mgr_gather_delay = Some(Duration::from_millis(config.gather_delay_ms.into()));
+        told.mgr_gather_delay = Some(Duration::from_millis(config.mgr_gather_delay_ms.into()));
         let usual = Policy::default();
         let same: Vec<Part> = told.parts().filter(|part| told.get(*part) == Some(usual.get(*part))).collect();
         told.retain(|part| !same.contains(&part));
@@ -217,7 +217,8 @@ impl Export {
             let more = Settings::parse(Origin::Server, text).map_err(|e| e.to_string());
             let more = more.and_then(|more| match more.mgr_gather_delay {
                 Some(_) => {
-                    Err("mgr_gather_delay is called gather_delay_ms here, and is a setting of its own".to_owned())
+                    Err("a policy cannot set mgr_gather_delay; set mgr_gather_delay_ms, which is a key of its own"
+                        .to_owned())
                 }
                 None => Ok(more),
             });

@@ -13,7 +13,7 @@ const LONG: u32 = 60_000;
 
 async fn cluster(iods: usize, unit: &str, delay_ms: u32) -> Cluster {
     let mut cluster = Cluster::stopped(iods, unit).await;
-    cluster.config.gather_delay_ms = delay_ms;
+    cluster.config.mgr_gather_delay_ms = delay_ms;
     cluster.start_mgr().await;
     cluster.wait_up(iods).await;
     cluster
@@ -256,7 +256,7 @@ async fn commit_reports_a_failed_gathered_write() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_beyond_the_gather_memory_are_sent_at_once() {
     let mut cluster = Cluster::stopped(2, "64K").await;
-    (cluster.config.gather_delay_ms, cluster.config.gather_memory) = (LONG, "100K".into());
+    (cluster.config.mgr_gather_delay_ms, cluster.config.gather_memory) = (LONG, "100K".into());
     cluster.start_mgr().await;
     cluster.wait_up(2).await;
     let files = cluster.files();
@@ -274,7 +274,7 @@ async fn writes_beyond_the_gather_memory_are_sent_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gathered_writes_reach_both_mirrors() {
     let mut cluster = Cluster::stopped(2, "4096").await;
-    (cluster.config.gather_delay_ms, cluster.config.mirrors) = (LONG, 2);
+    (cluster.config.mgr_gather_delay_ms, cluster.config.mirrors) = (LONG, 2);
     cluster.start_mgr().await;
     cluster.wait_up(2).await;
     let files = cluster.files();

@@ -119,7 +119,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async {
             let mut cluster = Cluster::stopped(iods, &unit.to_string()).await;
-            cluster.config.gather_delay_ms = delay;
+            cluster.config.mgr_gather_delay_ms = delay;
             cluster.config.inline_max = inline.to_string();
             cluster.start_mgr().await;
             let file = create(&cluster.files(), "f").await;

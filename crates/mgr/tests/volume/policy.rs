@@ -34,7 +34,7 @@ async fn the_server_policy_lists_all_settings_that_are_not_default() {
     assert_eq!(reported(&cluster.files(), FileId::ROOT), (String::new(), String::new()));
     cluster.config.policy = Some("write_threshold=32K,access=page".into());
     cluster.config.stripe_unit = "64K".into();
-    cluster.config.gather_delay_ms = 7;
+    cluster.config.mgr_gather_delay_ms = 7;
     cluster.config.exports = vec!["/,policy=access=direct+read_threshold=4K".parse::<Export>().unwrap()];
     cluster.restart_mgr().await;
     let (server, own) = reported(&cluster.files(), FileId::ROOT);

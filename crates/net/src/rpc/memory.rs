@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_has_its_limit_and_a_share_of_what_is_free() {
+    fn a_connection_is_limited_and_gets_a_share_of_free_memory() {
         let memory = memory(8000 * K, 500 * K);
         let (one, other) = (memory.account(Machine::Local(1)), memory.account(Machine::Local(2)));
         let first = now(&one, 400 * K).expect("within its limit");
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_connections_of_a_machine_hold_no_more_than_they_leave() {
+    fn a_machine_gets_no_more_memory_than_it_leaves() {
         let memory = memory(1000 * K, 1000 * K);
         let of = |machine| memory.account(Machine::Local(machine));
         let held: Vec<_> = (0..9).map_while(|_| now(&of(1), 100 * K)).collect();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn all_together_have_a_limit_and_small_charges_some_more() {
+    fn the_total_is_limited_with_a_reserve_for_small_charges() {
         let memory = memory(1000 * K, 1000 * K);
         let accounts: Vec<_> = (0..4).map(|n| memory.account(Machine::Local(n))).collect();
         let full = now(&accounts[0], 1000 * K).expect("the whole");
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_is_let_in_by_what_is_freed_or_ends_with_the_connection() {
+    async fn a_waiting_charge_gets_freed_memory_or_ends_with_its_connection() {
         let memory = memory(1000 * K, 1000 * K);
         let (one, other) = (memory.account(Machine::Local(1)), memory.account(Machine::Local(2)));
         let full = one.admit(1000 * K).await.expect("open");
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_stalls_gives_way() {
+    async fn a_stalled_connection_is_closed_when_memory_is_short() {
         let memory = memory(1000 * K, 1000 * K);
         let hold = |id, stalled, bytes| {
             let charge = memory.account(Machine::Local(id as u32)).try_admit(bytes);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_stalls_gives_way_however_busy_others_are() {
+    async fn a_stalled_connection_is_closed_even_if_others_are_busy() {
         let memory = memory(1000 * K, 1000 * K);
         let charge = memory.account(Machine::Local(1)).try_admit(400 * K);
         let staller: Arc<dyn Holder> = Arc::new(Staller(Some(memory.patience * 2), Mutex::new(charge)));

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_in_time_set_no_further_alarm() {
+    fn replies_in_time_set_no_further_timer() {
         let now = Instant::now();
         let mut pending = Pending::default();
         let alarms = (0..100).filter(|n| {

@@ -83,7 +83,7 @@ fn full() -> Values {
 use crate::fs::Threshold;
 
 #[test]
-fn rows_ascend_and_are_named_once() {
+fn the_attribute_table_is_sorted_and_has_unique_names() {
     for pair in ROWS.windows(2) {
         assert!(pair[0].number < pair[1].number, "{} stands before {}", pair[0].name, pair[1].name);
     }
@@ -93,7 +93,7 @@ fn rows_ascend_and_are_named_once() {
 }
 
 #[test]
-fn every_attribute_alone_has_its_length_and_comes_back() {
+fn every_single_attribute_round_trips_with_its_length() {
     for row in ROWS {
         let sent = encode(Mask::of(&[row.number]), &full());
         assert_eq!(Mask::from_bitmap(&sent.attrmask).0, Mask::of(&[row.number]), "{}", row.name);
@@ -107,7 +107,7 @@ fn every_attribute_alone_has_its_length_and_comes_back() {
 }
 
 #[test]
-fn a_new_file_may_be_made_without_waiting_and_nothing_else_may_say_so() {
+fn only_a_create_accepts_the_unsynced_attribute() {
     let set = SetAttrs { mode: Some(0o640), uid: Some(7), ..SetAttrs::default() };
     for unsynced in [false, true] {
         let sent = encode_new(&set, unsynced);
@@ -130,7 +130,7 @@ fn a_new_file_may_be_made_without_waiting_and_nothing_else_may_say_so() {
 }
 
 #[test]
-fn all_attributes_together_come_back() {
+fn all_attributes_together_round_trip() {
     let sent = encode(Mask(u128::MAX), &full());
     assert_eq!(decode(&sent).unwrap(), full());
     let attrs = decode(&encode(OBJECT, &full())).unwrap().attrs();
@@ -140,7 +140,7 @@ fn all_attributes_together_come_back() {
 }
 
 #[test]
-fn a_standard_answer_has_the_bytes_of_the_rfc() {
+fn a_standard_reply_has_the_bytes_of_the_rfc() {
     let mask = Mask::of(&[FATTR4_TYPE, FATTR4_SIZE, FATTR4_MODE, FATTR4_OWNER]);
     let mut out = Writer::new();
     encode_into(mask, &full(), &mut out);
@@ -157,7 +157,7 @@ fn a_standard_answer_has_the_bytes_of_the_rfc() {
 }
 
 #[test]
-fn minor_versions_and_features_bound_what_is_offered() {
+fn minor_version_and_features_limit_the_supported_attributes() {
     let one = supported(&info(), 1);
     let two = supported(&info(), 2);
     for number in [FATTR4_CLONE_BLKSIZE, FATTR4_CHANGE_ATTR_TYPE, FATTR4_XATTR_SUPPORT] {
@@ -170,7 +170,7 @@ fn minor_versions_and_features_bound_what_is_offered() {
 }
 
 #[test]
-fn settable_attributes_are_refused_by_name() {
+fn invalid_settable_attributes_are_refused_with_their_status() {
     let set = |mask: &[u32], vals: &'static [u8]| {
         let attrs = fattr4 { attrmask: Mask::of(mask).to_bitmap(), attr_vals: Bytes::from_static(vals) };
         decode_set(&attrs, &info(), 1)
@@ -216,21 +216,21 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn what_is_set_comes_back(set in any_set()) {
+    fn set_attributes_round_trip(set in any_set()) {
         let sent = encode_set(&set);
         prop_assert_eq!(Mask::from_bitmap(&sent.attrmask).0, set_mask(&set));
         prop_assert_eq!(decode_set(&sent, &info(), 1), Ok(set));
     }
 
     #[test]
-    fn masks_come_back(bits in any::<u128>()) {
+    fn attribute_masks_round_trip(bits in any::<u128>()) {
         let mask = Mask(bits);
         prop_assert_eq!(Mask::from_bitmap(&mask.to_bitmap()), (mask, false));
         prop_assert_eq!(Mask::of(&mask.numbers().collect::<Vec<_>>()), mask);
     }
 
     #[test]
-    fn garbage_never_panics(
+    fn random_bytes_cause_no_panic(
         mask in proptest::collection::vec(any::<u32>(), 0..8),
         vals in proptest::collection::vec(any::<u8>(), 0..256),
     ) {
@@ -244,7 +244,7 @@ proptest! {
 }
 
 #[test]
-fn what_follows_the_attributes_asked_for_may_be_unknown() {
+fn unknown_attributes_after_the_requested_ones_are_skipped() {
     let wanted = Mask::of(&[FATTR4_CHANGE, FATTR4_SIZE]);
     let told = encode(wanted.or(Mask::of(&[FATTR4_TIME_MODIFY])), &full());
     let mut more = told.attr_vals.to_vec();

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_read() {
+    fn a_callback_reply_is_decoded() {
         let (end, answered) = read(good().into()).unwrap();
         assert_eq!((end, answered.unwrap().status), (CallbackEnd::Answered, NFS4_OK));
     }
@@ -122,7 +122,7 @@ mod tests {
     proptest! {
         /// Clients may send any bytes.
         #[test]
-        fn damaged_answers_are_refused_or_read(at in 0..100usize, with in any::<u8>(), cut in 0..100usize) {
+        fn damaged_callback_replies_cause_no_panic(at in 0..100usize, with in any::<u8>(), cut in 0..100usize) {
             let mut bytes = good();
             let at = at % bytes.len();
             bytes[at] ^= with;
@@ -131,7 +131,7 @@ mod tests {
         }
 
         #[test]
-        fn random_answers_are_refused_or_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn random_callback_replies_cause_no_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = read(bytes.into());
         }
     }

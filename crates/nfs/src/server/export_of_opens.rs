@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_in_use_are_remembered_and_others_not_for_ever() {
+    fn exports_of_open_files_are_kept_and_others_are_evicted() {
         let export = Place { root: FileId(5), terms: 1, epoch: 0 };
         let mut reached = ExportOfOpens::default();
         for n in 0..100_000 {

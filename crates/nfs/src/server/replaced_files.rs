@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_kept_for_its_time() {
+    fn a_replaced_file_is_kept_for_its_time() {
         let mut lingering = ReplacedFiles::default();
         assert_eq!(lingering.add(FileId(5), 10, 100, at(1)), []);
         assert_eq!(lingering.add(FileId(6), 10, 100, at(2)), []);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_where_room_is_short() {
+    fn a_full_table_evicts_the_oldest_files() {
         let mut lingering = ReplacedFiles::default();
         assert_eq!(lingering.add(FileId(5), 60, 100, at(1)), []);
         assert_eq!(lingering.add(FileId(6), 60, 100, at(1)), [FileId(5)]);

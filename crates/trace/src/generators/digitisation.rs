@@ -65,7 +65,7 @@ mod tests {
     use crate::{Action, Generator, Op};
 
     #[test]
-    fn the_shares_are_those_of_the_experiment() {
+    fn the_trace_has_the_request_shares_of_the_experiment() {
         for (events, seed) in [(50, 1), (500, 1), (500, 2)] {
             let trace = Generator::Digitisation { events, fsync: true }.generate(seed).unwrap();
             let writes: Vec<&Op> = trace.ops().filter(|op| op.action == Action::Write).collect();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_random_and_no_byte_is_written_twice() {
+    fn offsets_are_random_and_no_byte_is_written_twice() {
         let trace = Generator::Digitisation { events: 50, fsync: false }.generate(3).unwrap();
         let writes: Vec<&Op> = trace.ops().filter(|op| op.action == Action::Write).collect();
         let size = trace.bytes(Action::Write);

@@ -96,7 +96,7 @@ mod tests {
     use crate::{Action, Generator, parse, print};
 
     #[test]
-    fn files_come_and_go() {
+    fn a_postmark_trace_creates_and_removes_files() {
         let trace = Generator::Postmark { files: 100, transactions: 2000, fsync: true }.generate(5).unwrap();
         let count = |action| trace.ops().filter(|op| op.action == action).count();
         // Half of the transactions create a file, and half append to one.

@@ -26,7 +26,7 @@ mod tests {
     use crate::{Action, Generator};
 
     #[test]
-    fn all_over_the_file_and_never_beyond() {
+    fn a_random_trace_covers_the_file_and_stays_inside() {
         let generator = Generator::Random { size: 32 << 20, request: 4096, count: 4000, clients: 2, read: false };
         let trace = generator.generate(1).unwrap();
         assert_eq!(trace.bytes(Action::Write), 8000 * 4096);

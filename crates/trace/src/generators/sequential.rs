@@ -25,7 +25,7 @@ mod tests {
     use crate::{Action, Generator};
 
     #[test]
-    fn every_byte_once_and_in_order() {
+    fn a_sequential_trace_covers_every_byte_once_in_order() {
         for (size, request, clients) in [(1 << 20, 4096, 1), (1_000_001, 777, 3), (10, 16, 4), (0, 1, 1)] {
             let trace = Generator::Sequential { size, request, clients, read: false }.generate(0).unwrap();
             assert_eq!((trace.clients.len(), trace.bytes(Action::Write)), (clients as usize, size));

@@ -26,7 +26,7 @@ use std::path::PathBuf;
   mirrors = 1
   layout = \"files\"
   iod_wait_secs = 6
-  gather_delay_ms = 2
+  mgr_gather_delay_ms = 2
   gather_memory = \"64M\"
   inline_max = \"4K\"
   mds_threshold = \"1M\"                         default: the stripe unit of each file
@@ -89,7 +89,7 @@ pub struct Args {
     iod_wait_secs: Option<u32>,
     /// How long the mgr holds small writes, to join them before it sends them to the iods; 0: not at all
     #[arg(long, value_name = "MILLISECONDS")]
-    gather_delay_ms: Option<u32>,
+    mgr_gather_delay_ms: Option<u32>,
     /// Memory for the held writes; when it is full, the mgr sends writes to the iods at once
     #[arg(long, value_name = "SIZE")]
     gather_memory: Option<String>,
@@ -168,7 +168,7 @@ fn config(args: Args) -> Result<Config, Failure> {
     }
     config.lease_secs = args.lease_secs.unwrap_or(config.lease_secs);
     config.iod_wait_secs = args.iod_wait_secs.unwrap_or(config.iod_wait_secs);
-    config.gather_delay_ms = args.gather_delay_ms.unwrap_or(config.gather_delay_ms);
+    config.mgr_gather_delay_ms = args.mgr_gather_delay_ms.unwrap_or(config.mgr_gather_delay_ms);
     config.inline_max = args.inline_max.unwrap_or(config.inline_max);
     config.gather_memory = args.gather_memory.unwrap_or(config.gather_memory);
     config.capability_secs = args.capability_secs.unwrap_or(config.capability_secs);

@@ -116,7 +116,7 @@ fn must_be_empty(dir: &Path) -> Result<(), Failure> {
     for entry in entries {
         let name = entry.map_err(failed)?.file_name();
         if name != "lost+found" {
-            return Err(Failure::new(format!("{} holds {} already", dir.display(), name.display()))
+            return Err(Failure::new(format!("{} contains {}", dir.display(), name.display()))
                 .next("choose an empty or missing directory with --dir; mkfs never overwrites a store"));
         }
     }

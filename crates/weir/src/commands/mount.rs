@@ -130,7 +130,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
         let (key, value) = option.split_once('=').unwrap_or((&option, ""));
         let bad = |why: String| Failure::usage(format!("-o {option}: {why}"));
         let time = || seconds(value).map_err(bad);
-        match key {
+        match deprecated::mount_option(key) {
             "ro" => args.how.read_only = true,
             "writeback" => args.how.writeback = true,
             "rw" => args.how.read_only = false,
@@ -145,10 +145,6 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "log" => args.log = Some(value.into()),
             "foreground" => args.foreground = true,
             "mgr_path" => args.connect.take_mgr_path(),
-            "no_direct" => {
-                deprecated::warn("no_direct", "mgr_path");
-                args.connect.take_mgr_path();
-            }
             "no_lent" => args.how.no_lent = true,
             "no_negative" => args.how.no_negative = true,
             "durable" => args.how.durable = Some(Durable::from_str(value, false).map_err(bad)?),

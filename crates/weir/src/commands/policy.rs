@@ -39,7 +39,7 @@ use types::{FileKind, Status};
   gather_size       bytes to gather before they are sent: a size, 0 (send each write), full: one request per iod (full)
   gather_delay      longest time to gather, for example 5ms; the data are durable 5 s later. max: until gather_size,
                     fsync or close (mounts 1s, else max)
-  mgr_gather_delay  the same on the mgr; gather_delay_ms in its configuration sets it (2ms)
+  mgr_gather_delay  the same on the mgr; mgr_gather_delay_ms in its configuration sets it (2ms)
   read_ahead        how far to read ahead of sequential and strided reads; with access=page, only mounts by root can
                     exceed 128K (1M)
 

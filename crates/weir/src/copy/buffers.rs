@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_aligned_and_come_back() {
+    fn buffers_are_aligned_and_reused() {
         let pool = Pool::default();
         let mut buffer = pool.take();
         buffer.space()[..3].copy_from_slice(b"abc");

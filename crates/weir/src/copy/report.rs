@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn plurals() {
+    fn many_forms_plurals() {
         assert_eq!(many(1, "directory"), "1 directory");
         assert_eq!(many(2, "directory"), "2 directories");
         assert_eq!(many(0, "file"), "0 files");

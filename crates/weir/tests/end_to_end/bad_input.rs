@@ -28,7 +28,7 @@ fn bad_urls_and_unreachable_servers_give_helpful_errors() {
         (vec!["ls", "http://h/"], 2, ["WEIR_URL", "weir://host"]),
         (vec!["ls", "--url", "h", "/"], 2, ["weir://", "WEIR_URL"]),
         (vec!["cp", "a", "b"], 2, ["both names are local", "weir://host/path"]),
-        (vec!["cp", "a", "weir:/b"], 2, ["no file system given", "WEIR_URL"]),
+        (vec!["cp", "a", "weir:/b"], 2, ["the file system is not given", "WEIR_URL"]),
         (vec!["ls", "weir://127.0.0.1:1/"], 3, ["127.0.0.1:1", "weir up"]),
         (vec!["status", "weir://127.0.0.1:1/"], 3, ["127.0.0.1:1", "weir up"]),
         (vec!["df", "weir://no-such-host.invalid/"], 3, ["no-such-host.invalid", "WEIR_URL"]),

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_these() {
+    fn messages_have_their_golden_bytes() {
         let text = |byte| [0, 0, 0, 1, byte, 0, 0, 0];
         let long = |n: u8| [0, 0, 0, 0, 0, 0, 0, n];
         let word = |n: u8| [0, 0, 0, n];
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_cut() {
+    fn texts_that_are_too_long_are_truncated() {
         let mut long = reply();
         let path = Bytes::from(vec![b'x'; PATH_MAX + 1]);
         long.findings[0].paths = vec![path; PATHS_MAX + 1];

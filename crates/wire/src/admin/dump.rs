@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_these() {
+    fn messages_have_their_golden_bytes() {
         let args = DumpArgs { run: 7, page: 3 };
         assert_eq!(args.to_bytes(), &[0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 3][..]);
         assert_eq!(DumpArgs::from_bytes(&args.to_bytes()), Ok(args));

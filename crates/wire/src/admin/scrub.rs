@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_these() {
+    fn messages_have_their_golden_bytes() {
         let args = ScrubArgs { action: ScrubAction::Start, rate: 5, findings_from: Some(6) };
         assert_eq!(hex(&args.to_bytes()), "0000000100000000000000050000000100000006");
         let finding = ScrubFinding {

@@ -262,7 +262,7 @@ mod tests {
     use bytes::Bytes;
 
     #[test]
-    fn lazy_and_eager_reading_agree() {
+    fn lazy_and_eager_decoding_agree() {
         for seed in 0..200 {
             let call = COMPOUND4args::arbitrary(&mut Seed(seed));
             let mut input = Reader::new(call.to_bytes());
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn results_carry_their_count() {
+    fn the_results_begin_with_their_count() {
         let mut out = OpsWriter::new();
         out.op(OP_PUTFH, &PUTFH4res { status: NFS4_OK }).op(OP_LOOKUP, &LOOKUP4res { status: NFS4ERR_NOENT });
         let reply = out.into_res(NFS4ERR_NOENT, Bytes::from_static(b"t")).to_bytes();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn callbacks_agree_with_the_whole() {
+    fn lazy_callbacks_agree_with_the_complete_message() {
         for seed in 0..50 {
             let call = CB_COMPOUND4args::arbitrary(&mut Seed(seed));
             let mut out = OpsWriter::new();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_ends_early_is_refused_at_the_operation_that_is_missing() {
+    fn a_truncated_message_is_refused_at_the_missing_operation() {
         let mut out = OpsWriter::new();
         out.void(OP_PUTROOTFH);
         let mut bytes = out.into_args(Bytes::new(), 1).to_bytes().to_vec();

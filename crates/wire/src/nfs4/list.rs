@@ -34,7 +34,7 @@ mod tests {
     use bytes::Bytes;
 
     #[test]
-    fn the_bound_holds() {
+    fn list_lengths_are_bounded() {
         let mut out = Writer::new();
         for value in [7, 8, 9] {
             out.bool(true);

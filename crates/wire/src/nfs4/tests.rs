@@ -22,7 +22,7 @@ impl Visit for RoundTrip {
 }
 
 #[test]
-fn every_type_reads_what_it_writes() {
+fn every_type_round_trips() {
     let mut visit = RoundTrip(0);
     visit_all(&mut visit);
     assert!(visit.0 > 300, "only {} types", visit.0);
@@ -43,7 +43,7 @@ impl Visit for Truncated {
 }
 
 #[test]
-fn every_type_refuses_a_message_that_ends_early() {
+fn every_type_refuses_a_truncated_message() {
     visit_all(&mut Truncated);
 }
 
@@ -74,6 +74,6 @@ impl Visit for Damaged {
 }
 
 #[test]
-fn no_type_panics_on_damage() {
+fn damaged_messages_cause_no_panic() {
     visit_all(&mut Damaged);
 }

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_have_the_bytes_of_the_rfc() {
+    fn record_marks_have_the_bytes_of_the_rfc() {
         let record = mark(Bytes::from_static(b"abcd").into()).to_bytes();
         assert_eq!(record, b"\x80\0\0\x04abcd"[..]);
         assert_eq!(Mark::from_bytes([0x80, 0, 0, 4]), Mark { last: true, len: 4 });
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_hold_for_the_whole_record() {
+    fn size_limits_apply_to_the_whole_record() {
         let part = |len| Mark { last: false, len };
         let mut record = Progress::new(10, 3);
         assert_eq!(record.begin(part(6)), Ok(()));

@@ -101,7 +101,7 @@ impl GroupCommit {
         };
         let begun = self.start.elapsed();
         if writer.is_due(begun) || writer.is_nearly_full() {
-            // This window or one soon after it moves everything into the table, which is the thread's work.
+            // A window moves the whole memtable into the table soon. Only the thread does this.
             return false;
         }
         let Some(jobs) = self.queue.take() else { return false };
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_flush_is_left_to_the_thread_until_some_were_quick() {
+    fn slow_flushes_move_to_the_thread_until_flushes_are_fast() {
         let pace = Pace::default();
         (0..100).for_each(|_| pace.took(Duration::from_micros(400)));
         assert!(pace.is_quick());

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seal_binds_every_bit_of_key_and_value() {
+    fn the_checksum_covers_every_bit_of_key_and_value() {
         let mut sealed = Vec::new();
         seal(b"key", b"value", &mut sealed);
         // CRC-32C of 00 03 "keyvalue".

@@ -121,7 +121,7 @@ impl Writer {
         self.plan.is_due(now)
     }
 
-    /// Returns whether a window may soon be too long for the log.
+    /// Returns whether the log may soon have no space for a window.
     pub(super) fn is_nearly_full(&self) -> bool {
         self.log.is_nearly_full()
     }

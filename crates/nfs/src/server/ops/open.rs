@@ -381,7 +381,7 @@ async fn delegate<F: FileSystem, C: Callbacks>(
 fn delegation(stateid: stateid4, power: Power, recall: bool) -> open_delegation4 {
     let permissions = nfsace4 { r#type: ACE4_ACCESS_ALLOWED_ACE_TYPE, flag: 0, access_mask: 0, who: Bytes::new() };
     match power {
-        // Only for directories, which are not opened.
+        // Only directories have such delegations, and OPEN does not open a directory.
         Power::Names => open_delegation4::OPEN_DELEGATE_NONE,
         Power::Read => open_delegation4::OPEN_DELEGATE_READ(open_read_delegation4 { stateid, recall, permissions }),
         Power::Write => open_delegation4::OPEN_DELEGATE_WRITE(open_write_delegation4 {

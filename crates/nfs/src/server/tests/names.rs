@@ -154,7 +154,7 @@ fn weir_clients_can_briefly_open_a_replaced_file_by_handle() {
     // The kernel client may have looked up the handle long ago. On ESTALE it looks the name up again.
     assert_eq!(kernel.fails(by_handle(&second, access)), NFS4ERR_STALE);
     assert_eq!(kernel.fails(vec![putfh(&first)]), NFS4ERR_STALE);
-    // One of Weir's clients that looked the name up before reads the file that it named then.
+    // A Weir client that looked up the name before the rename reads the file that had the name then.
     for looked_up in [&first, &second] {
         let opened = opened(&peer.ok(by_handle(looked_up, access))[1]);
         peer.ok(close(looked_up, opened.stateid));

@@ -280,7 +280,7 @@ fn a_rename_waits_for_the_delegations_of_both_directories() {
 }
 
 #[test]
-fn none_is_granted_until_the_changing_request_ends() {
+fn no_delegation_is_granted_until_the_changing_request_ends() {
     let bench = Bench::default();
     let (one, mut two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     two.cred.uid = 0;
@@ -368,7 +368,7 @@ fn only_clients_that_declare_own_changes_get_a_delegation() {
 }
 
 #[test]
-fn a_directory_delegation_is_no_open() {
+fn a_directory_delegation_stateid_is_refused_for_io() {
     let bench = Bench::default();
     let one = Peer::meet(&bench, 1);
     let tree = Tree::new(&one);
