@@ -27,6 +27,7 @@ mod intents;
 mod iods;
 mod local_socket_hint;
 mod locks;
+mod moves;
 #[cfg(test)]
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;

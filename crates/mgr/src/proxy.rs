@@ -6,6 +6,7 @@
 mod copy;
 mod data;
 mod heal;
+mod move_objects;
 mod punch;
 mod read;
 mod rebuild;

@@ -2,7 +2,9 @@
 
 use crate::backchannel::Backchannel;
 use crate::background::scrub::Scrubs;
-use crate::background::{collect_orphans, delete_objects, finish_intents, rebuild_copies, recall_layouts, scrub};
+use crate::background::{
+    collect_orphans, delete_objects, delete_unused, finish_intents, rebuild_copies, recall_layouts, scrub,
+};
 use crate::clients::Clients;
 use crate::clock::now;
 use crate::cluster_file::ClusterFile;
@@ -18,7 +20,7 @@ use crate::intents::Intents;
 use crate::iods::{self, Iods, Keeping};
 use crate::local_socket_hint::{self, LocalSocket};
 use crate::rights::Rights;
-use crate::volume::{Volume, gathering};
+use crate::volume::{Volume, gathering, swap_layout};
 use crate::{data_server_reports, status, store};
 use meta::{Embedded, Namespace};
 use net::clock::unix_now;
@@ -125,6 +127,7 @@ impl Mgr {
             locks: Default::default(),
             space: Default::default(),
             moving: Default::default(),
+            moves: Default::default(),
             inline_max: checked.inline_max,
             gathered: GatheredWrites::new(checked.gather_delay, checked.gather_bytes),
             counters: Default::default(),
@@ -236,6 +239,7 @@ async fn keep_iods(
 fn start_background(network: &net::Counters, volume: &Arc<Volume>, server: &Arc<NfsServer>) -> JoinSet<()> {
     let mut background = JoinSet::new();
     in_background(&mut background, "removing objects", network, volume, delete_objects::sweep);
+    in_background(&mut background, "removing unused objects", network, volume, delete_unused::sweep);
     in_background(&mut background, "making copies again", network, volume, rebuild_copies::rebuild);
     in_background(&mut background, "scrubbing", network, volume, scrub::run);
     in_background(&mut background, "leaving marks with iods", network, &volume.iods, iods::mark);
@@ -358,6 +362,24 @@ impl Running {
                 args = CheckArgs { run: page.run, page: page.page + 1, repair };
             }
         }
+    }
+
+    /// Moves the bytes of a file to objects on these iods (their numbers, in the order of the file's objects, those of
+    /// the first copy first), and waits until the file has these objects. The file must have objects, as many as there
+    /// are iods, none of them on one of these iods (`Inval`).
+    ///
+    /// Reads go on. Writes and truncations wait from when all clients have returned their layouts until all bytes are
+    /// copied: programs see a slow write, of as many seconds as the copy takes.
+    ///
+    /// After an error the file has its old objects, except if the store failed; then it has its old or its new ones.
+    /// `Delay`: an iod is down, a client did not return its layout in time, or objects of an earlier move are not
+    /// removed yet. The objects that the file does not use are removed in the background, one lease period later.
+    ///
+    /// The future must not be dropped before it ends, unless the mgr stops then. The next start of the mgr finishes or
+    /// undoes the move.
+    pub fn swap_layout(&self, file: FileId, iods: Vec<u16>) -> impl Future<Output = Result<(), Status>> + Send + use<> {
+        let gateway = self.gateway.clone();
+        async move { swap_layout::run(&gateway.server, file, &iods).await }
     }
 
     /// Stops the mgr: finishes requests in progress, closes connections, makes the store durable and closes it.

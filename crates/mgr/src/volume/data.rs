@@ -21,6 +21,7 @@ impl Volume {
     pub(crate) async fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<ReadOut, Status> {
         let mut tries = LOST_TRIES;
         loop {
+            let swapped = self.moves.swapped();
             let (out, reached) = match self.read_once(ctx, file, offset, len).await {
                 Err(Status::Lost) if tries > 0 => {
                     tries -= 1;
@@ -28,8 +29,9 @@ impl Volume {
                 }
                 read => read.inspect_err(|e| self.tell_lost(file, *e))?,
             };
-            // A truncation changes the size before it reaches the objects.
-            if self.regular(file)?.attrs.size >= reached {
+            // Objects that the file does not use any more may be gone, and then read as zeros. A truncation changes the
+            // size before it reaches the objects.
+            if self.moves.swapped() == swapped && self.regular(file)?.attrs.size >= reached {
                 return Ok(out);
             }
         }
@@ -142,16 +144,18 @@ impl Volume {
     }
 
     pub(crate) async fn commit(&self, ctx: &Ctx, file: FileId) -> Result<Verifier, Status> {
-        let info = self.regular(file)?;
+        self.regular(file)?;
         let gone = self.let_go(file, Part::All, Why::Commit).await;
         // Reported once: a failure of this flush or of an earlier one.
         let failed = if gone == Err(Status::Delay) { None } else { self.gathered.tell(file, ctx.client) };
         gone.and(failed.map_or(Ok(()), Err))?;
+        self.moves.check_changes(file)?;
+        // The shared lock excludes truncations and swaps of the objects.
+        let shared = self.locks.shared(file).await;
+        let info = self.regular(file)?;
         let verifier = match self.objects(&info)? {
             Some(objects) if !self.notes.is_untouched(file) => {
-                // The shared lock excludes truncations.
-                let _shared = self.locks.shared(file).await;
-                let (size, known) = self.regular(file).map(|info| (info.attrs.size, info.whole))?;
+                let (size, known) = (info.attrs.size, info.whole);
                 let (verifier, whole) = objects.commit(size).await?;
                 if whole && known < size && self.notes.cut(file).is_none() {
                     self.namespace.note_whole(ctx.now, file, Whole { from: 0, end: size }).await?;
@@ -160,6 +164,7 @@ impl Volume {
             }
             _ => self.iods.verifiers.combine(&[]),
         };
+        drop(shared);
         self.notes.settle(file).await?;
         add(&self.counters.proxy_commits, 1);
         Ok(verifier)

@@ -24,6 +24,8 @@ impl Volume {
         if !self.exports.rule(ctx.place).offers(ask.kind) || ctx.client == 0 {
             return Err(Status::NoLayout);
         }
+        // Held until the grant is on record.
+        let _granting = self.moves.granting(ask.file)?;
         if ask.kind == native::KIND {
             self.native.seen(ctx.client);
         } else if self.leads_nowhere(ask.file)? {
