@@ -72,7 +72,8 @@ impl Moves {
         self.inner().granting.contains_key(&file)
     }
 
-    /// Returns `Delay` while nothing may change the file.
+    /// Returns `Delay` while nothing may change the file. A request that changes the file fails with it at once. Other
+    /// requests that need the lock of the file wait for it: a client may have sent changes in front of them.
     pub(crate) fn check_changes(&self, file: FileId) -> Result<(), Status> {
         if self.inner().files.get(&file) == Some(&Stage::Closed) { Err(Status::Delay) } else { Ok(()) }
     }

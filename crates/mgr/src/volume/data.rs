@@ -101,6 +101,7 @@ impl Volume {
         wanted: Stability,
     ) -> Result<WriteOut, Status> {
         data.truncate(limits::PAYLOAD_MAX);
+        self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= limits::FILE_SIZE_MAX);
@@ -149,7 +150,6 @@ impl Volume {
         // Reported once: a failure of this flush or of an earlier one.
         let failed = if gone == Err(Status::Delay) { None } else { self.gathered.tell(file, ctx.client) };
         gone.and(failed.map_or(Ok(()), Err))?;
-        self.moves.check_changes(file)?;
         // The shared lock excludes truncations and swaps of the objects.
         let shared = self.locks.shared(file).await;
         let info = self.regular(file)?;
@@ -204,6 +204,7 @@ impl Volume {
     ) -> Result<Option<WriteOut>, Status> {
         self.settled(from, Part::Meeting(range), Why::Read).await?;
         self.settled(to, Part::Meeting(ByteRange { offset: target, len: range.len }), Why::Write).await?;
+        self.moves.check_changes(to)?;
         // The shared locks exclude truncations. They are taken in one order, so that no two tasks with two locks wait
         // for each other.
         let _first = self.shared(from.min(to)).await?;
@@ -234,6 +235,7 @@ impl Volume {
     /// the size of the file.
     pub(crate) async fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
         self.settled(file, Part::Meeting(range), Why::Write).await?;
+        self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
         if range.end() > limits::FILE_SIZE_MAX {
@@ -253,6 +255,7 @@ impl Volume {
 
     /// Extends a file to `end`, unless it is as long already. Other clients may extend it at the same time.
     pub(crate) async fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> Result<(), Status> {
+        self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
         self.regular(file)?;
         if end > limits::FILE_SIZE_MAX {
@@ -266,6 +269,7 @@ impl Volume {
 
     pub(crate) async fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
         self.settled(file, Part::Meeting(range), Why::Write).await?;
+        self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
         // Behind the end there is nothing to deallocate; but objects that other clients write may reach further.

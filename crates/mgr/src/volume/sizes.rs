@@ -136,11 +136,7 @@ impl Volume {
     }
 
     /// Locks a file shared, once all its objects are truncated to its size.
-    ///
-    /// # Errors
-    /// `Delay` while the objects of the file move.
     pub(crate) async fn shared(&self, file: FileId) -> Result<FileGuard<'_>, Status> {
-        self.moves.check_changes(file)?;
         loop {
             let shared = self.locks.shared(file).await;
             if self.notes.cut(file).is_none() {

@@ -43,10 +43,11 @@ pub(crate) async fn run(server: &NfsServer, file: FileId, iods: &[u16]) -> Resul
     let volume = &server.fs().0;
     let moving = volume.moves.begin(file, Stage::Recalling)?;
     let swap = volume.to_swap(file, iods)?;
+    let frozen = server.freeze_layouts(file);
     take_layouts(server, file).await?;
     moving.close();
     volume.swap_closed(&moving, &swap).await?;
-    drop(moving);
+    drop((moving, frozen));
     add(&volume.counters.layouts_swapped, 1);
     // The file has its new objects. A fence that fails now is noted, and finished in the background.
     if let Err(e) = volume.finish_fence(file).await {
