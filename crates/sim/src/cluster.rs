@@ -51,6 +51,7 @@ impl Cluster {
             lease_secs: plan.lease_secs,
             capability_secs: plan.capability_secs,
             stripe_unit: plan.unit.to_string(),
+            stripe_count: plan.stripe_count,
             gather_delay_ms: plan.gather_delay_ms,
             gather_memory: plan.gather_bytes.to_string(),
             inline_max: plan.inline_max.to_string(),
