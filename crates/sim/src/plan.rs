@@ -267,19 +267,17 @@ impl Plan {
         if level != Level::Calm {
             plan.draw_faults(&mut rng);
         }
-        if level == Level::Rough {
-            plan.draw_older();
-        }
+        plan.draw_older();
         plan.draw_moves();
         plan
     }
 
-    /// Adds older disk copies to some plans. They come after a restart of the mgr, because only then the iods have a
+    /// Adds older disk copies to some plans with rough faults. They come after a restart of the mgr, because only then the iods have a
     /// new mark. An older copy of the mgr's disk is the only other fault of its plan, because the mgr cannot recognize
     /// the copy before it reaches an iod.
     fn draw_older(&mut self) {
         let mut rng = Rng::new(self.seed, "older disks");
-        if !rng.percent(20) {
+        if self.level != Level::Rough || !rng.percent(20) {
             return;
         }
         let span = 200 + self.busy_ms();

@@ -4,7 +4,7 @@
 //! by one of the old objects in the batch that swaps the layout. So after a crash the record names exactly the objects
 //! that the file does not use.
 
-use super::{Plan, fence};
+use super::Plan;
 use crate::engine::Expect;
 use crate::schema::{self, Body, Record};
 use crate::tx::Tx;
@@ -30,7 +30,7 @@ pub(crate) fn begin(tx: &mut Tx<'_>, id: FileId, from: &Layout, to: &Layout) -> 
         return Err(Status::Delay);
     }
     tx.expect(Expect::Absent(key.clone()));
-    let generation = fence::raise(tx, id, &mut core)?;
+    let generation = tx.raise_generation(id, &mut core)?;
     tx.put_core(id, &core);
     tx.put(key, Unused { file: id, generation, layout: to.clone() }.to_value());
     super::known(Some(generation))
@@ -58,7 +58,7 @@ pub(crate) fn plan(
     tx.expect(Expect::Reads(key.clone(), value));
     // Without this batch the space of the new objects, and then that of the old ones, is not freed.
     tx.frees();
-    let raised = fence::raise(tx, id, &mut core)?;
+    let raised = tx.raise_generation(id, &mut core)?;
     tx.put_core(id, &core);
     tx.put(key, Unused { file: id, generation: raised, layout: from.clone() }.to_value());
     super::known(Some(raised))

@@ -266,11 +266,15 @@ impl<E: Engine> Pair<E> {
             Op::Reap { file } => {
                 let (h, id) = self.pick(*file);
                 let real = block(self.real.reap(now, id)).expect("reap");
-                assert_eq!(
-                    real.map(|doomed| (doomed.id, doomed.layout)),
-                    self.model.reap(h).then(|| (id, self.layout(h)))
-                );
+                let want = self.model.reap(h).then(|| (id, self.layout(h)));
+                assert_eq!(real.map(|doomed| (doomed.id, doomed.layout)), want);
             }
+            _ => self.move_objects(op),
+        }
+    }
+
+    fn move_objects(&mut self, op: &Op) {
+        match op {
             Op::BeginSwap { file, stale } => self.begin_swap(*file, *stale),
             Op::Swap { file, stale } => self.swap(*file, *stale),
             Op::ForgetUnused { file } => {
@@ -278,9 +282,9 @@ impl<E: Engine> Pair<E> {
                 let Some(unused) = self.real.unused_of(id).expect("unused") else { return };
                 // A record that has changed since stays.
                 let other = Unused { generation: Generation(unused.generation.0 - 1), ..unused.clone() };
-                block(self.real.forget_unused(now, &other)).expect("forget");
+                block(self.real.forget_unused(self.now, &other)).expect("forget");
                 assert_eq!(self.real.unused_of(id), Ok(Some(unused.clone())));
-                block(self.real.forget_unused(now, &unused)).expect("forget");
+                block(self.real.forget_unused(self.now, &unused)).expect("forget");
                 self.model.unused.remove(&h);
             }
             _ => {}
