@@ -6,7 +6,7 @@ use meta::schema::{
     CookieKey, Core, Counts, Delta, Dentry, FormatRecord, Intent, NextId, Record, Tail, bucket, cookie_of, id_of,
     intent_of, xattr_name,
 };
-use meta::{Doomed, merge};
+use meta::{Doomed, Unused, merge};
 use std::fmt::Debug;
 use types::FileId;
 
@@ -19,6 +19,7 @@ pub fn run(data: &[u8]) {
     value::<Counts>(&bytes);
     value::<NextId>(&bytes);
     value::<Doomed>(&bytes);
+    value::<Unused>(&bytes);
     value::<Intent>(&bytes);
     value::<Core>(&bytes);
     value::<Tail>(&bytes);

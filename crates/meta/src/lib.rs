@@ -22,6 +22,6 @@ pub use namespace::{DumpError, DumpPart, Format, Namespace, OpenError};
 pub use permission::Rights;
 pub use reply::{
     ChangeInfo, Changed, Created, Doomed, Ending, FileInfo, FileState, How, Layout, Made, Name, Names, ReadDir,
-    Removed, Renamed, Replaced, SetXattr,
+    Removed, Renamed, Replaced, SetXattr, Unused,
 };
 pub use schema::merge;

@@ -3,6 +3,7 @@
 
 mod numbers;
 mod snapshot;
+mod swaps;
 
 pub use snapshot::{DumpError, DumpPart};
 

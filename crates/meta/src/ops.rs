@@ -33,7 +33,9 @@ pub(crate) mod set_size;
 pub(crate) mod setattr;
 pub(crate) mod setxattr;
 pub(crate) mod statfs;
+pub(crate) mod swap_layout;
 pub(crate) mod symlink;
+pub(crate) mod unused;
 pub(crate) mod write_inline;
 
 use crate::tx::Settled;

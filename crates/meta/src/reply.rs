@@ -204,6 +204,18 @@ pub struct Doomed {
     pub layout: Layout,
 }
 
+/// Objects that a file does not use and that may exist on the iods: the new objects of a swap of its layout until the
+/// swap is done, and then its old objects.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unused {
+    /// The file, which may be deleted by now.
+    pub file: FileId,
+    /// The fencing generation of the file when this record was written; no other record of the file has it.
+    pub generation: Generation,
+    /// Layout of the objects.
+    pub layout: Layout,
+}
+
 /// The state of a regular file that a check compares with its objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileState {

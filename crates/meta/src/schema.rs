@@ -138,6 +138,11 @@ pub fn doomed_key(id: FileId) -> Key {
     tagged(b'g', id, &[])
 }
 
+/// Key of the objects that a file does not use ([`crate::Unused`]).
+pub fn unused_key(id: FileId) -> Key {
+    tagged(b'u', id, &[])
+}
+
 /// Key of the bytes of an inline file: unversioned, from offset 0 on. The file's bytes beyond them, up to its size, are
 /// zeros.
 pub fn bytes_key(id: FileId) -> Key {
@@ -162,12 +167,12 @@ pub fn intent_of(key: &[u8]) -> Result<(FileId, u8), Status> {
     }
 }
 
-/// First key after all orphan or doomed records, given a key of one of them.
+/// First key after all orphan, doomed or unused records, given a key of one of them.
 pub fn past_all(key: &[u8]) -> Key {
     vec![key.first().map_or(0, |tag| tag + 1)]
 }
 
-/// Returns the inode number in a key made by [`orphan_key`] or [`doomed_key`]; `Corrupt` for other keys.
+/// Returns the inode number in a key made by [`orphan_key`], [`doomed_key`] or [`unused_key`]; `Corrupt` for other keys.
 pub fn id_of(key: &[u8]) -> Result<FileId, Status> {
     let bytes = key.get(1..).and_then(|rest| rest.try_into().ok()).ok_or(Status::Corrupt)?;
     Ok(FileId(u64::from_be_bytes(bytes)))
@@ -224,6 +229,21 @@ impl Record for crate::Doomed {
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
         Ok(crate::Doomed {
             id: FileId(input.u64()?),
+            generation: types::Generation(input.u32()?),
+            layout: Xdr::decode(input)?,
+        })
+    }
+}
+
+impl Record for crate::Unused {
+    fn encode(&self, out: &mut Writer) {
+        out.u64(self.file.0);
+        out.u32(self.generation.0);
+        Xdr::encode(&self.layout, out);
+    }
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(crate::Unused {
+            file: FileId(input.u64()?),
             generation: types::Generation(input.u32()?),
             layout: Xdr::decode(input)?,
         })

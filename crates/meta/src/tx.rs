@@ -2,9 +2,9 @@
 
 use crate::ChangeInfo;
 use crate::engine::{Batch, Expect, Key, Merged, Survey, Value, View, Walk, Write};
-use crate::schema::{self, Body, CookieKey, Core, Delta, Dentry, Record, Tail, TailDelta};
+use crate::schema::{self, Body, CookieKey, Core, Delta, Dentry, Intent, Record, Tail, TailDelta};
 use bytes::Bytes;
-use types::{Attrs, Cred, FileId, FileKind, Status, Timestamp, limits};
+use types::{Attrs, Cred, FileId, FileKind, Generation, Status, Timestamp, limits};
 
 /// The view, the caller and the batch of one operation.
 pub(crate) struct Tx<'a> {
@@ -252,6 +252,16 @@ impl<'a> Tx<'a> {
 
     pub(crate) fn put_core(&mut self, id: FileId, core: &Core) {
         self.put(schema::core_key(id), core.to_value());
+    }
+
+    /// Raises the generation in `core`, which the caller writes, and adds the intent to inform the iods.
+    pub(crate) fn raise_generation(&mut self, id: FileId, core: &mut Core) -> Result<Generation, Status> {
+        let Body::Regular { generation, .. } = &mut core.body else { return Err(Status::WrongType) };
+        let raised = Generation(generation.0.checked_add(1).ok_or(Status::NoSpc)?);
+        *generation = raised;
+        let told = Intent::Fence(raised);
+        self.put(schema::intent_key(id, told.kind()), told.to_value());
+        Ok(raised)
     }
 
     fn merge(&mut self, key: Key, delta: Delta) -> usize {

@@ -163,6 +163,7 @@ fn damaged_records_are_repaired_where_possible() {
     let world = mended(&["record-damaged"], |world| vec![(schema::tail_key(world.g), junk())]);
     assert_eq!(world.fs.intents_of(world.g), Ok(vec![Intent::Written]), "somebody has to ask the iods for its size");
     mended(&["record-damaged"], |_| vec![(schema::doomed_key(FileId(3000)), junk())]);
+    mended(&["record-damaged"], |world| vec![(schema::unused_key(world.f), junk())]);
     mended(&["record-damaged"], |world| vec![(schema::orphan_key(world.orphan), junk())]);
     mended(&["record-damaged"], |world| vec![(schema::intent_key(world.f, 1), junk())]);
     mended(&["record-damaged"], |world| vec![(schema::intent_key(world.f, 1), Some(Intent::Written.to_value()))]);
@@ -174,7 +175,7 @@ fn damaged_records_are_repaired_where_possible() {
 
 #[test]
 fn unknown_keys_are_reported_and_kept() {
-    for key in [&b"q"[..], b"fx", b"a", b"zzz", b"d123", b"i123456789", b"o1", b"w1", b"x1"] {
+    for key in [&b"q"[..], b"fx", b"a", b"zzz", b"d123", b"i123456789", b"o1", b"u1", b"w1", b"x1"] {
         expect_unrepaired("key-unknown", |_| vec![(key.to_vec(), junk())]);
     }
 }

@@ -7,7 +7,7 @@ mod mutate;
 
 use bytes::Bytes;
 use meta::schema::{self, *};
-use meta::{Doomed, Layout};
+use meta::{Doomed, Layout, Unused};
 use proptest::prelude::*;
 use types::{FileId, FileKind, Fsid, Generation, Status, Timestamp};
 
@@ -38,6 +38,7 @@ fn golden() -> Vec<(Bytes, Vec<u8>)> {
     let head = format!("00000001 000009ed 000003e8 00000064 00000002 {T_BYTES} 00000001 00000002 0000000000000003");
     let regular = |layout, verifier| Body::Regular { generation: Generation(5), layout, verifier };
     let doomed = Doomed { id: FileId(9), generation: Generation(5), layout: layout() };
+    let unused = Unused { file: FileId(9), generation: Generation(5), layout: layout() };
     let cookies = CookieKey([0xcc; 16]);
     let dentry = Dentry { child: FileId(9), kind: FileKind::Fifo, name: Bytes::from_static(b"name!") };
     let delta = TailDelta {
@@ -84,6 +85,7 @@ fn golden() -> Vec<(Bytes, Vec<u8>)> {
         (Intent::Cut(258).to_value(), "00000001 00000001 0000000000000102".into()),
         (Intent::Fence(Generation(3)).to_value(), "00000001 00000002 00000003".into()),
         (doomed.to_value(), format!("00000001 0000000000000009 00000005 {lay}")),
+        (unused.to_value(), format!("00000001 0000000000000009 00000005 {lay}")),
         (
             FormatRecord { fsid: Fsid([0xfe; 16]), created: T, cookies }.to_value(),
             format!("00000002 776569726d657461 {} {T_BYTES} {}", "fe".repeat(16), "cc".repeat(16)),
@@ -121,6 +123,7 @@ fn key_bytes_match_the_format_description() {
         (schema::xattr_key(id, b"n"), "78 0102030405060708 6e"),
         (schema::orphan_key(id), "6f 0102030405060708"),
         (schema::doomed_key(id), "67 0102030405060708"),
+        (schema::unused_key(id), "75 0102030405060708"),
         (schema::intent_key(id, 2), "77 0102030405060708 02"),
         (schema::registry_key(b"iod1"), "72 696f6431"),
     ];

@@ -4,6 +4,7 @@
 
 pub(crate) mod collect_orphans;
 mod delete_objects;
+mod delete_unused;
 mod expire_leases;
 pub(crate) mod finish_intents;
 mod flush_gathered;
@@ -24,8 +25,9 @@ use tokio::task::JoinSet;
 use types::Status;
 
 /// All jobs, in the order in which they start.
-const JOBS: [fn(&mut JoinSet<()>, &net::Counters, &Context); 13] = [
+const JOBS: [fn(&mut JoinSet<()>, &net::Counters, &Context); 14] = [
     begin::<delete_objects::DeleteObjects>,
+    begin::<delete_unused::DeleteUnused>,
     begin::<rebuild_copies::RebuildCopies>,
     begin::<scrub::Scrub>,
     begin::<leave_marks::LeaveMarks>,

@@ -112,6 +112,10 @@ counters! {
     objects_swept,
     /// Files whose objects could not be deleted yet, because an iod was down or failed.
     sweeps_postponed,
+    /// Files that got other objects.
+    layouts_swapped,
+    /// Files whose unused objects were deleted from every iod.
+    unused_swept,
     /// Objects that iods listed.
     objects_listed,
     /// Objects deleted because their file was gone, although no deletion list named them.

@@ -110,6 +110,11 @@ impl Grants {
         self.map().get(&file).is_some_and(|clients| clients.iter().any(|(c, grant)| *c != client || !grant.committed))
     }
 
+    /// Returns whether any client has a layout of the file.
+    pub(crate) fn is_held(&self, file: FileId) -> bool {
+        self.written(file) || self.readers().contains_key(&file)
+    }
+
     /// Returns whether any client may write.
     pub(crate) fn written(&self, file: FileId) -> bool {
         self.map().contains_key(&file)
@@ -183,9 +188,10 @@ mod tests {
         grants.gone(file, 1);
         assert!(!grants.all_come_here(file, 2));
         grants.read_gone(file, 1);
-        assert!(grants.all_come_here(file, 2) && grants.readers().is_empty());
+        assert!(grants.all_come_here(file, 2) && grants.readers().is_empty() && !grants.is_held(file));
         grants.granted_read(file, 2, true);
         assert!(!grants.all_come_here(file, 2), "a kernel may read by its layout what it wrote here");
+        assert!(grants.is_held(file));
         grants.read_gone(file, 2);
         grants.granted(file, 2, true);
         assert!(!grants.all_come_here(file, 2));

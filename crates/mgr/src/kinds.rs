@@ -228,6 +228,21 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// down, after all others have deleted theirs.
     async fn remove(&self) -> Result<(), Status>;
 
+    /// Returns the record of the same kind and shape for other iods: their numbers, in the order of the objects.
+    fn record_on(&self, iods: &[u16]) -> Bytes;
+
+    /// Copies every object to the objects that a record of [`Stored::record_on`] names, durably. Holes stay holes. The
+    /// new objects have this generation and do not exist yet. No client may write the file meanwhile.
+    ///
+    /// # Errors
+    /// `Delay` while an iod of either is down; `Lost` if an object has lost bytes that were on disk; the status of an
+    /// iod that refuses a part, such as `NoSpc`. Any part of the new objects may exist then.
+    async fn move_to(&self, record: &Bytes, generation: Generation) -> Result<(), Status>;
+
+    /// Deletes these objects of a file that does not use them; a missing object counts as deleted. An object whose
+    /// generation has risen since stays. Fails with `Delay` while an iod is down, after all others have deleted theirs.
+    async fn remove_unused(&self) -> Result<(), Status>;
+
     /// Makes the iods refuse capabilities older than `generation`, durably. Fails with `Delay` while an iod is down,
     /// after all others refuse them.
     async fn fence(&self, generation: Generation) -> Result<(), Status>;

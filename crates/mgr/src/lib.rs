@@ -32,6 +32,7 @@ mod iods;
 mod kinds;
 mod local_socket_hint;
 mod locks;
+mod moves;
 #[cfg(test)]
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;

@@ -6,6 +6,7 @@
 mod copy;
 mod data;
 mod heal;
+mod move_objects;
 mod punch;
 mod read;
 mod rebuild;
@@ -39,7 +40,7 @@ const OVERTAKEN_MAX: usize = 8;
 /// The objects of one file, ready for requests.
 #[derive(Debug)]
 pub(crate) struct Objects<'a> {
-    iods: &'a Iods,
+    pub(crate) iods: &'a Iods,
     pub(crate) known: Known,
     pub(crate) record: Record,
     pub(crate) distribution: Distribution,

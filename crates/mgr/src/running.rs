@@ -18,7 +18,7 @@ use crate::iods::{self, Iods, Keeping};
 use crate::kinds::{Kinds, Lifetimes};
 use crate::local_socket_hint::{self, LocalSocket};
 use crate::rights::Rights;
-use crate::volume::Volume;
+use crate::volume::{Volume, swap_layout};
 use crate::{status, store};
 use meta::{Embedded, Namespace};
 use net::clock::unix_now;
@@ -32,7 +32,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use types::{Fsid, Status};
+use types::{FileId, Fsid, Status};
 use wire::admin::{CheckArgs, CheckReply};
 use wire::nfs4::EXCHGID4_FLAG_USE_PNFS_MDS;
 
@@ -133,6 +133,7 @@ impl Mgr {
             locks: Default::default(),
             space: Default::default(),
             moving: Default::default(),
+            moves: Default::default(),
             inline_max: checked.inline_max,
             gathered: GatheredWrites::new(checked.gather_delay, checked.gather_bytes),
             counters: Default::default(),
@@ -295,6 +296,24 @@ impl Running {
                 args = CheckArgs { run: page.run, page: page.page + 1, repair };
             }
         }
+    }
+
+    /// Moves the bytes of a file to objects on these iods (their numbers, in the order of the file's objects, those of
+    /// the first copy first), and waits until the file has these objects. The file must have objects, as many as there
+    /// are iods, none of them on one of these iods (`Inval`).
+    ///
+    /// Reads go on. Writes and truncations wait from when all clients have returned their layouts until all bytes are
+    /// copied: programs see a slow write, of as many seconds as the copy takes.
+    ///
+    /// After an error the file has its old objects, except if the store failed; then it has its old or its new ones.
+    /// `Delay`: an iod is down, a client did not return its layout in time, or objects of an earlier move are not
+    /// removed yet. The objects that the file does not use are removed in the background, one lease period later.
+    ///
+    /// The future must not be dropped before it ends, unless the mgr stops then. The next start of the mgr finishes or
+    /// undoes the move.
+    pub fn swap_layout(&self, file: FileId, iods: Vec<u16>) -> impl Future<Output = Result<(), Status>> + Send + use<> {
+        let gateway = self.gateway.clone();
+        async move { swap_layout::run(&gateway.server, file, &iods).await }
     }
 
     /// Stops the mgr: finishes requests in progress, closes connections, makes the store durable and closes it.

@@ -169,6 +169,7 @@ fn work(gateway: &Gateway) -> Group {
     let mut group = Group::new("work");
     group.number("orphans", volume.namespace.orphans(FileId(0), LISTED).map_or(0, |list| list.len() as u64));
     group.number("doomed", volume.namespace.doomed(FileId(0), LISTED).map_or(0, |list| list.len() as u64));
+    group.number("unused", volume.namespace.unused(FileId(0), LISTED).map_or(0, |list| list.len() as u64));
     group.number("intents_written", notes.written as u64);
     group.number("sizes_to_learn", notes.left as u64);
     group.number("cuts_pending", notes.cuts as u64);

@@ -10,6 +10,7 @@ mod policy;
 mod queue;
 mod sizes;
 mod space;
+pub(crate) mod swap_layout;
 
 use crate::background::scrub::Scrubs;
 use crate::clients::Clients;
@@ -22,6 +23,7 @@ use crate::intents::Intents;
 use crate::iods::Iods;
 use crate::kinds::{Kinds, Known, Lifetimes, Opened};
 use crate::locks::FileLocks;
+use crate::moves::Moves;
 use crate::queue::Queue;
 use crate::rights::Rights;
 use crate::space::Space;
@@ -56,6 +58,8 @@ pub(crate) struct Volume {
     pub(crate) locks: FileLocks,
     /// Locked while the bytes of an inline file move to its objects.
     pub(crate) moving: FileLocks,
+    /// Files whose objects are being moved or removed.
+    pub(crate) moves: Moves,
     /// Largest size of an inline file, in bytes.
     pub(crate) inline_max: u64,
     /// The space that files with holes use.

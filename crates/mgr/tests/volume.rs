@@ -40,3 +40,5 @@ mod rights;
 mod space;
 #[path = "volume/start.rs"]
 mod start;
+#[path = "volume/swap_layout.rs"]
+mod swap_layout;

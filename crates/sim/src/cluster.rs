@@ -52,6 +52,7 @@ impl Cluster {
             capability_secs: plan.capability_secs,
             stripe_unit: plan.unit.to_string(),
             mgr_gather_delay_ms: plan.gather_delay_ms,
+            stripe_count: plan.stripe_count,
             gather_memory: plan.gather_bytes.to_string(),
             inline_max: plan.inline_max.to_string(),
             // Requests wait for iods practically without limit, also requests of clients that use the mgr path.

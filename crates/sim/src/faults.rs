@@ -6,7 +6,7 @@ use crate::cluster::{Cluster, IOD_DISK, MGR_DISK};
 use crate::hosts::{CLIENT, Death, DiskTrouble, IOD, MGR, name};
 use crate::network::{Host, SILENCE};
 use crate::older::Older;
-use crate::plan::{Fault, Plan};
+use crate::plan::{Fault, Move, Plan};
 use crate::trace;
 use crate::workload::World;
 use net::task::Group;
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 #[derive(Clone, Debug)]
 enum Action {
     Begin(Fault),
+    Move(Move),
     StartMgr,
     StartIod(usize),
     MgrDies { power: bool, down_ms: u64 },
@@ -59,6 +60,9 @@ impl<'a> Faults<'a> {
             Faults { plan, world, cluster, clients, agenda, entries, tell, told, quiet, older: Older::default() };
         for (at, fault) in &plan.faults {
             faults.after(*at, Action::Begin(fault.clone()));
+        }
+        for (at, one) in &plan.moves {
+            faults.after(*at, Action::Move(one.clone()));
         }
         faults.after(plan.quiet_ms, Action::Quiet);
         faults.watch_mgr();
@@ -121,6 +125,11 @@ impl<'a> Faults<'a> {
                 self.begin(fault);
             }
             Action::Begin(_) => {}
+            Action::Move(one) => {
+                let file = self.world.files[one.file as usize].id;
+                trace::say(format!("MOVE file {} {:?}", file.0, one.choices));
+                cluster.borrow().mgr.swap_layout(file, one.choices);
+            }
             Action::StartMgr => cluster.borrow_mut().start_mgr(),
             Action::StartIod(iod) => self.start_iod(iod),
             Action::MgrDies { .. } | Action::IodDies { .. } if self.quiet => {}
@@ -325,7 +334,7 @@ impl<'a> Faults<'a> {
         trace::say("faults are over");
         let agenda = std::mem::take(&mut self.agenda);
         for action in agenda.into_values() {
-            if !matches!(action, Action::Begin(_) | Action::MgrDies { .. } | Action::IodDies { .. }) {
+            if !matches!(action, Action::Begin(_) | Action::Move(_) | Action::MgrDies { .. } | Action::IodDies { .. }) {
                 self.act(action);
             }
         }

@@ -53,6 +53,8 @@ enum Mistake {
     CommitVerifier,
     /// The lock table forgets what it has granted
     LockTable,
+    /// The mgr swaps the objects of a file before the new ones are durable
+    EarlySwap,
 }
 
 impl From<Mistake> for Planted {
@@ -61,6 +63,7 @@ impl From<Mistake> for Planted {
             Mistake::ReplyCache => Planted::ReplyCache,
             Mistake::CommitVerifier => Planted::CommitVerifier,
             Mistake::LockTable => Planted::LockTable,
+            Mistake::EarlySwap => Planted::EarlySwap,
         }
     }
 }

@@ -1,5 +1,9 @@
 //! The plan of a run, drawn from its seed: size of the cluster, settings, work of the clients, and faults.
 
+mod moves;
+
+pub use moves::{Move, TRIES};
+
 use crate::hosts::{AUDITOR, CLIENT, IOD, MGR};
 use crate::network::{Host, Weather};
 use crate::random::Rng;
@@ -125,6 +129,8 @@ pub struct Plan {
     pub block_checksums: bool,
     /// Stripe unit in bytes.
     pub unit: u64,
+    /// Number of iods of a file; zero: all.
+    pub stripe_count: u32,
     /// Longest time for which the mgr gathers small writes, in milliseconds; zero disables gathering.
     pub gather_delay_ms: u32,
     /// Memory for gathered writes, in bytes.
@@ -152,6 +158,8 @@ pub struct Plan {
     pub lock_percent: u64,
     /// The faults with their times in milliseconds.
     pub faults: Vec<(u64, Fault)>,
+    /// The moves of files to other iods, with their times in milliseconds.
+    pub moves: Vec<(u64, Move)>,
     /// Time at which the last fault has ended, in milliseconds.
     pub quiet_ms: u64,
 }
@@ -165,7 +173,7 @@ impl Plan {
         let mut plan = Plan::new(seed);
         let mut rng = Rng::new(seed, "focus");
         plan.level = if on == Planted::CommitVerifier { Level::Rough } else { Level::Mild };
-        (plan.faults, plan.quiet_ms) = (Vec::new(), 1000);
+        (plan.faults, plan.moves, plan.quiet_ms) = (Vec::new(), Vec::new(), 1000);
         plan.weather = Weather { delay_ms: rng.between(1, 3), late_percent: 0, late_ms: 0, window: 64 << 10 };
         plan.files = 1;
         plan.lock_percent = if on == Planted::LockTable { 40 } else { plan.lock_percent };
@@ -174,6 +182,10 @@ impl Plan {
             (client.policy, client.policy_percent) = (Settings::default(), 0);
             client.processes = vec![30, 30];
         }
+        if on == Planted::EarlySwap {
+            plan.focus_on_moves(&mut rng);
+            return plan;
+        }
         for round in 0..6 {
             let at = round * 60 + rng.between(0, 50);
             let iod = rng.below(plan.iods as u64) as usize;
@@ -181,7 +193,7 @@ impl Plan {
             let fault = match on {
                 Planted::ReplyCache => Fault::Flaky { host: MGR, pieces, times: 8 },
                 Planted::CommitVerifier => Fault::IodAfter { iod, pieces, power: true, down_ms },
-                Planted::LockTable => continue,
+                Planted::LockTable | Planted::EarlySwap => continue,
             };
             plan.faults.push((at, fault));
         }
@@ -233,6 +245,7 @@ impl Plan {
             level,
             iods,
             block_checksums: Rng::new(seed, "block checksums").percent(30),
+            stripe_count: 0,
             unit: *rng.pick(&[64, 512, 1024, 4096]),
             gather_delay_ms: *gathering.pick(&[0, 2, 2, 20, 1000]),
             gather_bytes: *gathering.pick(&[8 << 10, 64 << 20]),
@@ -247,24 +260,24 @@ impl Plan {
             soon_percent: *Rng::new(seed, "soon").pick(&[0, 50, 100]),
             lock_percent: 7,
             faults: Vec::new(),
+            moves: Vec::new(),
             quiet_ms: 0,
             clients,
         };
         if level != Level::Calm {
             plan.draw_faults(&mut rng);
         }
-        if level == Level::Rough {
-            plan.draw_older();
-        }
+        plan.draw_older();
+        plan.draw_moves();
         plan
     }
 
-    /// Adds older disk copies to some plans. They come after a restart of the mgr, because only then the iods have a
+    /// Adds older disk copies to some plans with rough faults. They come after a restart of the mgr, because only then the iods have a
     /// new mark. An older copy of the mgr's disk is the only other fault of its plan, because the mgr cannot recognize
     /// the copy before it reaches an iod.
     fn draw_older(&mut self) {
         let mut rng = Rng::new(self.seed, "older disks");
-        if !rng.percent(20) {
+        if self.level != Level::Rough || !rng.percent(20) {
             return;
         }
         let span = 200 + self.busy_ms();

@@ -36,3 +36,8 @@ fn a_commit_that_ignores_the_verifier_is_found() {
 fn a_lock_table_that_forgets_is_found() {
     is_found("lock-table");
 }
+
+#[test]
+fn a_swap_before_the_new_objects_are_durable_is_found() {
+    is_found("early-swap");
+}

@@ -13,6 +13,8 @@ pub enum Planted {
     CommitVerifier,
     /// The table of byte-range locks forgets the locks that it has granted.
     LockTable,
+    /// The mgr swaps the layout of a file before its new objects are durable.
+    EarlySwap,
 }
 
 thread_local! {

@@ -114,6 +114,7 @@ fn clients(mgr: &Group) -> String {
 fn pending(work: &Group) -> String {
     let parts = [
         ("doomed", "removed file whose space is not free yet", "removed files whose space is not free yet"),
+        ("unused", "moved file whose old space is not free yet", "moved files whose old space is not free yet"),
         ("orphans", "removed file still open", "removed files still open"),
         ("sizes_to_learn", "file to measure", "files to measure"),
         ("cuts_pending", "truncation to finish", "truncations to finish"),

@@ -233,7 +233,7 @@ impl Fault {
     pub fn file(&self) -> Option<FileId> {
         match self {
             Fault::Record { key } | Fault::Key { key } => match key.first() {
-                Some(b'b' | b'i' | b'd' | b'x' | b'o' | b'g' | b'w') => {
+                Some(b'b' | b'i' | b'd' | b'x' | b'o' | b'g' | b'u' | b'w') => {
                     crate::schema::id_of(key.get(..9).unwrap_or_default()).ok()
                 }
                 _ => None,
@@ -281,7 +281,7 @@ impl Fault {
         match self {
             Fault::Record { key } => match (key.first(), key.last()) {
                 (Some(b'd'), _) => "remove the name; what it stood for gets one in /lost+found",
-                (Some(b'o' | b'g' | b'w'), _) => "remove the record",
+                (Some(b'o' | b'g' | b'u' | b'w'), _) => "remove the record",
                 (Some(b'i'), Some(1)) if key.len() == 10 => "write it anew: size from the iods or names, times lost",
                 _ => "none: restore the store from a copy, or remove the file",
             },

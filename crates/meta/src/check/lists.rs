@@ -2,13 +2,13 @@
 //! keys.
 
 use super::{Check, Checked, Fault, Seen};
-use crate::Doomed;
 use crate::engine::Walk;
 use crate::schema::{self, Body, Core, Intent, Record};
+use crate::{Doomed, Unused};
 use types::{FileId, FileKind};
 
 /// The first byte of every key that this version knows, in order.
-const TAGS: &[u8] = b"bdfginorswx";
+const TAGS: &[u8] = b"bdfginorsuwx";
 
 impl Check<'_> {
     /// Checks everything except inodes and names.
@@ -23,6 +23,7 @@ impl Check<'_> {
         self.counters()?;
         self.orphans()?;
         self.doomed()?;
+        self.unused()?;
         self.intents()?;
         self.bytes()?;
         self.stray_xattrs()
@@ -105,6 +106,19 @@ impl Check<'_> {
                 Seen::Absent => Ok(()),
                 _ => check.found(Fault::DoomedAlive { id }),
             }
+        };
+        self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
+    }
+
+    /// Checks the records of unused objects, which stay when their file is deleted.
+    fn unused(&mut self) -> Checked {
+        let from = schema::unused_key(FileId(0));
+        let each = &mut |check: &mut Self, key: &[u8], value: &[u8]| {
+            let Ok(id) = schema::id_of(key) else { return check.found(Fault::Key { key: key.to_vec() }) };
+            if Unused::look(value).is_none_or(|unused| unused.file != id) {
+                check.found(Fault::Record { key: key.to_vec() })?;
+            }
+            Ok(())
         };
         self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
     }

@@ -21,22 +21,96 @@ pub type Name = Bytes;
 
 #[derive(Clone, Debug)]
 pub enum Op {
-    Create { dir: Pick, name: Name, how: How, layout: bool },
-    Mkdir { dir: Pick, name: Name, set: SetAttrs },
-    Symlink { dir: Pick, name: Name, target: Bytes, set: SetAttrs },
-    Mknod { dir: Pick, name: Name, kind: FileKind, set: SetAttrs },
-    Link { file: Pick, dir: Pick, name: Name },
-    Remove { dir: Pick, name: Name },
-    Rename { from: Pick, old: Name, to: Pick, new: Name, how: Renaming },
-    Setattr { file: Pick, set: SetAttrs, open: bool },
-    SetSize { file: Pick, end: u64, at: Option<Timestamp>, note: bool },
-    SetXattr { file: Pick, name: Name, value: Bytes, how: SetXattr },
-    RemoveXattr { file: Pick, name: Name },
-    SetLayout { file: Pick },
-    Fence { file: Pick },
-    Reap { file: Pick },
-    Look { dir: Pick, name: Name },
-    Inspect { file: Pick, xattr: Name },
+    Create {
+        dir: Pick,
+        name: Name,
+        how: How,
+        layout: bool,
+    },
+    Mkdir {
+        dir: Pick,
+        name: Name,
+        set: SetAttrs,
+    },
+    Symlink {
+        dir: Pick,
+        name: Name,
+        target: Bytes,
+        set: SetAttrs,
+    },
+    Mknod {
+        dir: Pick,
+        name: Name,
+        kind: FileKind,
+        set: SetAttrs,
+    },
+    Link {
+        file: Pick,
+        dir: Pick,
+        name: Name,
+    },
+    Remove {
+        dir: Pick,
+        name: Name,
+    },
+    Rename {
+        from: Pick,
+        old: Name,
+        to: Pick,
+        new: Name,
+        how: Renaming,
+    },
+    Setattr {
+        file: Pick,
+        set: SetAttrs,
+        open: bool,
+    },
+    SetSize {
+        file: Pick,
+        end: u64,
+        at: Option<Timestamp>,
+        note: bool,
+    },
+    SetXattr {
+        file: Pick,
+        name: Name,
+        value: Bytes,
+        how: SetXattr,
+    },
+    RemoveXattr {
+        file: Pick,
+        name: Name,
+    },
+    SetLayout {
+        file: Pick,
+    },
+    Fence {
+        file: Pick,
+    },
+    Reap {
+        file: Pick,
+    },
+    /// `stale`: with another layout than the file has.
+    BeginSwap {
+        file: Pick,
+        stale: bool,
+    },
+    /// `stale`: the number of the expectation that is wrong.
+    Swap {
+        file: Pick,
+        stale: Option<usize>,
+    },
+    ForgetUnused {
+        file: Pick,
+    },
+    Look {
+        dir: Pick,
+        name: Name,
+    },
+    Inspect {
+        file: Pick,
+        xattr: Name,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -174,6 +248,10 @@ fn op() -> impl Strategy<Value = Op> {
         1 => any::<usize>().prop_map(|file| Op::SetLayout { file }),
         1 => any::<usize>().prop_map(|file| Op::Fence { file }),
         3 => any::<usize>().prop_map(|file| Op::Reap { file }),
+        3 => (any::<usize>(), prop::bool::weighted(0.2)).prop_map(|(file, stale)| Op::BeginSwap { file, stale }),
+        3 => (any::<usize>(), prop::option::weighted(0.3, 0..3usize))
+            .prop_map(|(file, stale)| Op::Swap { file, stale }),
+        1 => any::<usize>().prop_map(|file| Op::ForgetUnused { file }),
         2 => (pick(), name()).prop_map(|(dir, name)| Op::Look { dir, name }),
         2 => (any::<usize>(), xattr()).prop_map(|(file, xattr)| Op::Inspect { file, xattr }),
     ]

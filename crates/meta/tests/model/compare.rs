@@ -5,9 +5,10 @@ use crate::block::block;
 use crate::reference::{Handle, Reference};
 use bytes::Bytes;
 use meta::engine::{Engine, Walk};
-use meta::{ChangeInfo, CheckMemory, Event, Format, Layout, Namespace, Rights};
+use meta::schema::Intent;
+use meta::{ChangeInfo, CheckMemory, Event, Format, Layout, Namespace, Rights, Unused};
 use std::collections::BTreeMap;
-use types::{Attrs, Cred, FileId, FileKind, Fsid, SetAttrs, Status, Timestamp};
+use types::{Attrs, Cred, FileId, FileKind, Fsid, Generation, SetAttrs, Status, Timestamp};
 
 const ROOT_MODE: u32 = 0o777;
 
@@ -22,7 +23,12 @@ pub struct Pair<E> {
 }
 
 fn layout() -> Layout {
-    Layout { kind: 9, body: Bytes::from_static(b"somewhere") }
+    layout_of(0)
+}
+
+/// The layout of a file with this number of swaps.
+fn layout_of(swaps: u8) -> Layout {
+    Layout { kind: 9, body: Bytes::copy_from_slice(&[b"somewhere", &[swaps][..]].concat()) }
 }
 
 impl<E: Engine> Pair<E> {
@@ -260,9 +266,73 @@ impl<E: Engine> Pair<E> {
             Op::Reap { file } => {
                 let (h, id) = self.pick(*file);
                 let real = block(self.real.reap(now, id)).expect("reap");
-                assert_eq!(real.map(|doomed| (doomed.id, doomed.layout)), self.model.reap(h).then(|| (id, layout())));
+                let want = self.model.reap(h).then(|| (id, self.layout(h)));
+                assert_eq!(real.map(|doomed| (doomed.id, doomed.layout)), want);
+            }
+            _ => self.move_objects(op),
+        }
+    }
+
+    fn move_objects(&mut self, op: &Op) {
+        match op {
+            Op::BeginSwap { file, stale } => self.begin_swap(*file, *stale),
+            Op::Swap { file, stale } => self.swap(*file, *stale),
+            Op::ForgetUnused { file } => {
+                let (h, id) = self.pick(*file);
+                let Some(unused) = self.real.unused_of(id).expect("unused") else { return };
+                // A record that has changed since stays.
+                let other = Unused { generation: Generation(unused.generation.0 - 1), ..unused.clone() };
+                block(self.real.forget_unused(self.now, &other)).expect("forget");
+                assert_eq!(self.real.unused_of(id), Ok(Some(unused.clone())));
+                block(self.real.forget_unused(self.now, &unused)).expect("forget");
+                self.model.unused.remove(&h);
             }
             _ => {}
+        }
+    }
+
+    fn layout(&self, h: Handle) -> Layout {
+        layout_of(self.model.nodes[h].swaps)
+    }
+
+    /// Begins a swap of the layout that the file has, or of another one (`stale`).
+    fn begin_swap(&mut self, file: usize, stale: bool) {
+        let (h, id) = self.pick(file);
+        let from = self.model.nodes[h].swaps.wrapping_add(stale.into());
+        let to = from.wrapping_add(2);
+        let before = self.real.info(id).map(|info| info.generation.0);
+        let real = block(self.real.begin_swap(self.now, id, &layout_of(from), &layout_of(to)));
+        let want = self.model.begin_swap(h, from, to);
+        assert_eq!(real.map(|generation| generation.is_some()), want);
+        if let Ok(Some(generation)) = real {
+            assert_eq!(before, Ok(generation.0 - 1));
+            let unused = Unused { file: id, generation, layout: layout_of(to) };
+            assert_eq!(self.real.unused_of(id), Ok(Some(unused)));
+            assert!(self.real.intents_of(id).expect("intents").contains(&Intent::Fence(generation)));
+        }
+    }
+
+    /// Swaps a layout, with an expectation that does not hold any more (`stale`: which one) or with the right ones.
+    fn swap(&mut self, file: usize, stale: Option<usize>) {
+        let (h, id) = self.pick(file);
+        let from = self.layout(h);
+        let generation = self.real.info(id).map_or(Generation(0), |info| info.generation);
+        let begun = self.real.unused_of(id).expect("unused").map_or(generation, |unused| unused.generation);
+        let other = layout_of(255);
+        let older = |generation: Generation| Generation(generation.0.wrapping_sub(1));
+        let real = block(match stale {
+            None => self.real.swap_layout(self.now, id, (&from, generation), begun),
+            Some(0) => self.real.swap_layout(self.now, id, (&other, generation), begun),
+            Some(1) => self.real.swap_layout(self.now, id, (&from, older(generation)), begun),
+            Some(_) => self.real.swap_layout(self.now, id, (&from, generation), older(begun)),
+        });
+        let want = self.model.swap_layout(h, stale.is_none());
+        assert_eq!(real.map(|generation| generation.is_some()), want);
+        if let Ok(Some(raised)) = real {
+            assert_eq!(raised.0, generation.0 + 1);
+            let unused = Unused { file: id, generation: raised, layout: from };
+            assert_eq!(self.real.unused_of(id), Ok(Some(unused)));
+            assert!(self.real.intents_of(id).expect("intents").contains(&Intent::Fence(raised)));
         }
     }
 
@@ -336,7 +406,7 @@ impl<E: Engine> Pair<E> {
             }
             let info = info.expect("a file that is there");
             self.check(h, &info.attrs);
-            assert_eq!(info.layout, node.layout.then(layout));
+            assert_eq!(info.layout, node.layout.then(|| layout_of(node.swaps)));
             let names: Vec<Vec<u8>> = self.real.listxattr(id).expect("names").into_iter().map(Vec::from).collect();
             assert!(names.iter().eq(node.xattrs.keys()));
             for (name, value) in &node.xattrs {
@@ -363,6 +433,11 @@ impl<E: Engine> Pair<E> {
         doomed.sort();
         let real = self.real.doomed(FileId(0), usize::MAX).expect("doomed");
         assert_eq!(real.iter().map(|doomed| doomed.id).collect::<Vec<_>>(), doomed);
+        let unused: Vec<(FileId, Layout)> =
+            self.model.unused.iter().map(|(h, swaps)| (self.ids[*h], layout_of(*swaps))).collect();
+        let mut real = self.real.unused(FileId(0), usize::MAX).expect("unused");
+        real.sort_by_key(|one| unused.iter().position(|(id, _)| *id == one.file));
+        assert_eq!(real.into_iter().map(|one| (one.file, one.layout)).collect::<Vec<_>>(), unused);
         let live = self.model.nodes.iter().filter(|node| !node.gone).count();
         assert_eq!(self.real.files(), Ok(live as u64));
         assert_eq!(self.real.check(), Ok(Vec::new()));

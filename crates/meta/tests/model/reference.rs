@@ -26,6 +26,8 @@ pub struct Node {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub verifier: Option<[u8; 8]>,
     pub layout: bool,
+    /// Number of its layout: how often it was swapped.
+    pub swaps: u8,
     pub gone: bool,
 }
 
@@ -37,6 +39,8 @@ const BTIME: usize = 3;
 pub struct Reference {
     pub nodes: Vec<Node>,
     pub doomed: Vec<Handle>,
+    /// The numbers of layouts whose objects are unused.
+    pub unused: BTreeMap<Handle, u8>,
 }
 
 type Answer<T> = Result<T, Status>;
@@ -65,7 +69,7 @@ impl Reference {
     pub fn new(now: Timestamp, mode: u32) -> Self {
         let mut root = Self::node(FileKind::Directory, mode, 0, 0, now);
         root.names = 1;
-        Reference { nodes: vec![root], doomed: Vec::new() }
+        Reference { nodes: vec![root], doomed: Vec::new(), unused: BTreeMap::new() }
     }
 
     fn node(kind: FileKind, mode: u32, uid: u32, gid: u32, now: Timestamp) -> Node {
@@ -85,6 +89,7 @@ impl Reference {
             xattrs: BTreeMap::new(),
             verifier: None,
             layout: false,
+            swaps: 0,
             gone: false,
         }
     }
@@ -698,6 +703,30 @@ impl Reference {
             self.doomed.push(h);
         }
         self.nodes[h].layout
+    }
+
+    /// Begins to swap the layout; returns whether the file has the expected layout.
+    pub fn begin_swap(&mut self, h: Handle, from: u8, to: u8) -> Answer<bool> {
+        let node = self.live(h)?;
+        if node.kind != FileKind::Regular {
+            return Err(Status::WrongType);
+        }
+        if !node.layout || node.swaps != from {
+            return Ok(false);
+        }
+        if self.unused.contains_key(&h) {
+            return Err(Status::Delay);
+        }
+        self.unused.insert(h, to);
+        Ok(true)
+    }
+
+    /// Swaps the layout with that of the unused objects, if the file and they are the expected ones.
+    pub fn swap_layout(&mut self, h: Handle, expected: bool) -> Answer<bool> {
+        self.live(h)?;
+        let (Some(unused), true) = (self.unused.get_mut(&h), expected) else { return Ok(false) };
+        std::mem::swap(unused, &mut self.nodes[h].swaps);
+        Ok(true)
     }
 
     pub fn set_layout(&mut self, h: Handle) -> Answer<()> {

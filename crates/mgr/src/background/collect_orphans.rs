@@ -146,6 +146,9 @@ pub(crate) fn is_of_no_file(volume: &Volume, next: FileId, object: FileId) -> Re
         Err(Status::Stale) => {}
         Err(e) => return Err(e),
     }
+    if volume.namespace.unused_of(object)?.is_some() {
+        return Ok(false);
+    }
     let doomed = volume.namespace.doomed(FileId(object.0.saturating_sub(1)), 1)?;
     Ok(doomed.first().is_none_or(|doomed| doomed.id != object))
 }

@@ -156,6 +156,14 @@ impl Check {
         Ok(Wrong::No)
     }
 
+    /// Returns whether the object of a file on an iod is one that a swap of its objects has left: the mgr removes it.
+    fn is_unused(&self, iod: &Registered, file: FileId) -> Result<bool, Status> {
+        let Some(unused) = self.volume.namespace.unused_of(file)? else { return Ok(false) };
+        let known = Known::nothing(file, unused.generation);
+        let objects = self.volume.kinds.open(&self.volume.iods, known, &unused.layout)?;
+        Ok(objects.index_on(iod.number).is_some())
+    }
+
     /// Returns the current state of an object; `from` is the start of the listing that contained it.
     async fn again(&self, link: &Link, from: u64, entry: &ListEntry) -> Result<Option<ListEntry>, Status> {
         let page = objects::list(link, from, LIST_MAX as u32).await?;
@@ -181,6 +189,9 @@ impl Check {
             });
         };
         let Some(index) = objects.index_on(iod.number) else {
+            if self.is_unused(iod, file.id)? {
+                return Ok(Wrong::No);
+            }
             return Ok(Wrong::Is(Kind::ObjectForeign, "its file does not lie on this iod".to_owned()));
         };
         let (has, wants) = (entry.generation, file.generation);

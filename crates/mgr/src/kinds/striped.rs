@@ -171,6 +171,21 @@ impl Stored for Objects<'_> {
         Objects::remove(self).await
     }
 
+    fn record_on(&self, iods: &[u16]) -> Bytes {
+        Record { iods: iods.to_vec(), ..self.record.clone() }.to_bytes()
+    }
+
+    async fn move_to(&self, record: &Bytes, generation: Generation) -> Result<(), Status> {
+        let record = Record::from_bytes(record).map_err(|_| Status::Corrupt)?;
+        let known = Known::nothing(self.known.file, generation);
+        let to = Objects::new(self.iods, known, record).map_err(|_| Status::Corrupt)?;
+        Objects::move_to(self, &to).await
+    }
+
+    async fn remove_unused(&self) -> Result<(), Status> {
+        Objects::remove_unused(self).await
+    }
+
     async fn fence(&self, generation: Generation) -> Result<(), Status> {
         Objects::fence(self, generation).await
     }

@@ -24,16 +24,16 @@ pub(crate) struct Rebuilt {
 
 /// The state of one copy.
 pub(super) struct Copy {
-    index: usize,
+    pub(super) index: usize,
     pub(super) link: Arc<Link>,
     pub(super) size: u64,
-    absent: bool,
+    pub(super) absent: bool,
     /// Whether its header cannot be read.
     damaged: bool,
 }
 
 /// Returns the longest of the copies that can be read.
-fn best(copies: &[Copy]) -> Option<&Copy> {
+pub(super) fn best(copies: &[Copy]) -> Option<&Copy> {
     copies.iter().filter(|copy| !copy.damaged).max_by_key(|copy| copy.size)
 }
 
@@ -144,7 +144,7 @@ impl Objects<'_> {
     }
 
     /// Returns the next data of an object.
-    async fn next_data(&self, best: &Copy, at: u64) -> Result<Option<ByteRange>, Status> {
+    pub(super) async fn next_data(&self, best: &Copy, at: u64) -> Result<Option<ByteRange>, Status> {
         let seek = async |offset, what| {
             let arguments = |cap| SeekArgs { cap, offset, what };
             let reply = self.ask::<_, SeekReply>(&best.link, Procedure::Seek, Rights::READ, arguments).await?;

@@ -21,6 +21,7 @@ impl Volume {
     pub(crate) async fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<ReadOut, Status> {
         let mut tries = LOST_TRIES;
         loop {
+            let swapped = self.moves.swapped();
             let (out, reached) = match self.read_once(ctx, file, offset, len).await {
                 Err(Status::Lost) if tries > 0 => {
                     tries -= 1;
@@ -28,8 +29,9 @@ impl Volume {
                 }
                 read => read.inspect_err(|e| self.tell_lost(file, *e))?,
             };
-            // A truncation changes the size before it reaches the objects.
-            if self.regular(file)?.attrs.size >= reached {
+            // Objects that the file does not use any more may be gone, and then read as zeros. A truncation changes the
+            // size before it reaches the objects.
+            if self.moves.swapped() == swapped && self.regular(file)?.attrs.size >= reached {
                 return Ok(out);
             }
         }
@@ -99,6 +101,7 @@ impl Volume {
         wanted: Stability,
     ) -> Result<WriteOut, Status> {
         data.truncate(limits::PAYLOAD_MAX);
+        self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= limits::FILE_SIZE_MAX);
@@ -142,16 +145,17 @@ impl Volume {
     }
 
     pub(crate) async fn commit(&self, ctx: &Ctx, file: FileId) -> Result<Verifier, Status> {
-        let info = self.regular(file)?;
+        self.regular(file)?;
         let gone = self.let_go(file, Part::All, Why::Commit).await;
         // Reported once: a failure of this flush or of an earlier one.
         let failed = if gone == Err(Status::Delay) { None } else { self.gathered.tell(file, ctx.client) };
         gone.and(failed.map_or(Ok(()), Err))?;
+        // The shared lock excludes truncations and swaps of the objects.
+        let shared = self.locks.shared(file).await;
+        let info = self.regular(file)?;
         let verifier = match self.objects(&info)? {
             Some(objects) if !self.notes.is_untouched(file) => {
-                // The shared lock excludes truncations.
-                let _shared = self.locks.shared(file).await;
-                let (size, known) = self.regular(file).map(|info| (info.attrs.size, info.whole))?;
+                let (size, known) = (info.attrs.size, info.whole);
                 let (verifier, whole) = objects.commit(size).await?;
                 if whole && known < size && self.notes.cut(file).is_none() {
                     self.namespace.note_whole(ctx.now, file, Whole { from: 0, end: size }).await?;
@@ -160,6 +164,7 @@ impl Volume {
             }
             _ => self.iods.verifiers.combine(&[]),
         };
+        drop(shared);
         self.notes.settle(file).await?;
         add(&self.counters.proxy_commits, 1);
         Ok(verifier)
@@ -199,6 +204,7 @@ impl Volume {
     ) -> Result<Option<WriteOut>, Status> {
         self.settled(from, Part::Meeting(range), Why::Read).await?;
         self.settled(to, Part::Meeting(ByteRange { offset: target, len: range.len }), Why::Write).await?;
+        self.moves.check_changes(to)?;
         // The shared locks exclude truncations. They are taken in one order, so that no two tasks with two locks wait
         // for each other.
         let _first = self.shared(from.min(to)).await?;
@@ -229,6 +235,7 @@ impl Volume {
     /// the size of the file.
     pub(crate) async fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
         self.settled(file, Part::Meeting(range), Why::Write).await?;
+        self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
         if range.end() > limits::FILE_SIZE_MAX {
@@ -248,6 +255,7 @@ impl Volume {
 
     /// Extends a file to `end`, unless it is as long already. Other clients may extend it at the same time.
     pub(crate) async fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> Result<(), Status> {
+        self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
         self.regular(file)?;
         if end > limits::FILE_SIZE_MAX {
@@ -261,6 +269,7 @@ impl Volume {
 
     pub(crate) async fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
         self.settled(file, Part::Meeting(range), Why::Write).await?;
+        self.moves.check_changes(file)?;
         let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
         // Behind the end there is nothing to deallocate; but objects that other clients write may reach further.

@@ -20,6 +20,8 @@ impl Volume {
         if !layout.is_offered(setting) || ctx.client == 0 {
             return Err(Status::NoLayout);
         }
+        // Held until the grant is on record.
+        let _granting = self.moves.granting(ask.file)?;
         if !layout.is_for_kernels() {
             self.native.seen(ctx.client);
         } else if self.leads_nowhere(ask.file)? {

@@ -153,7 +153,7 @@ impl Volume {
         self.finish_cut_alone(file).await
     }
 
-    async fn finish_cut_alone(&self, file: FileId) -> Result<(), Status> {
+    pub(super) async fn finish_cut_alone(&self, file: FileId) -> Result<(), Status> {
         let size = match self.notes.cut(file) {
             None => return Ok(()),
             Some(Cut::To(size)) => size,
@@ -222,6 +222,7 @@ impl Volume {
         if size > limits::FILE_SIZE_MAX {
             return Err(Status::FBig);
         }
+        self.moves.check_changes(file)?;
         let _alone = self.locks.alone(file).await;
         // A note of a larger size is replaced: an iod may refuse that truncation.
         let replaces = matches!(self.notes.cut(file), Some(Cut::To(noted)) if size <= noted);

@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// The owner of the connections that the tests open.
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 
-fn ask(file: FileId, iomode: Iomode) -> LayoutAsk {
+pub fn ask(file: FileId, iomode: Iomode) -> LayoutAsk {
     let max_body = types::limits::LAYOUT_BODY_MAX;
     LayoutAsk { file, kind: KIND, iomode, readable: true, range: ByteRange::ALL, min_len: 0, max_body }
 }

@@ -19,7 +19,8 @@ use wire::nfs4::*;
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Blocks new layouts of a file until dropped.
-struct Frozen<'a, F: FileSystem, C: Callbacks>(&'a Server<F, C>, FileId);
+#[must_use]
+pub struct Frozen<'a, F: FileSystem, C: Callbacks>(&'a Server<F, C>, FileId);
 
 impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {
     fn drop(&mut self) {
@@ -28,6 +29,12 @@ impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
+    /// Grants no layout of a file until the result is dropped: clients then use the mgr path.
+    pub fn freeze_layouts(&self, file: FileId) -> Frozen<'_, F, C> {
+        lock(&self.state).freeze_layouts(file);
+        Frozen(self, file)
+    }
+
     /// Recalls every layout of a file but those of `except`. Returns when none is left: each was returned, or was
     /// revoked after one lease period by [`Server::tick`], which then has fenced its holder.
     pub async fn recall(&self, file: FileId, except: Option<ClientId>, now: Timestamp) {

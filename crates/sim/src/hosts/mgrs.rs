@@ -2,6 +2,7 @@
 
 use super::{Death, MGR, MGR_PORT};
 use crate::network::Net;
+use crate::plan::TRIES;
 use crate::random::Rng;
 use crate::storage::{MetaDisk, Part};
 use crate::trace;
@@ -11,6 +12,7 @@ use net::task::Group;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
+use types::{FileId, Status};
 
 /// The running mgr; empty until it serves.
 type Slot = Arc<Mutex<Option<Up>>>;
@@ -83,6 +85,23 @@ impl MgrHost {
         self.with(|up| up.namespace.clone())
     }
 
+    /// Begins to move the objects of a file to the first of these sets of iods that has none of them. The mgr tries
+    /// again while an iod or a client keeps it from that. Does nothing while the mgr does not serve.
+    pub fn swap_layout(&self, file: FileId, choices: Vec<Vec<u16>>) {
+        let Some((group, slot)) = &self.process else { return };
+        let slot = slot.clone();
+        group.spawn(async move {
+            for _ in 0..TRIES {
+                let outcome = try_all(&slot, file, &choices).await;
+                trace::say(format!("moving file {}: {outcome:?}", file.0));
+                if outcome != Err(Status::Delay) {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(700)).await;
+            }
+        });
+    }
+
     /// Starts the process, unless it is running.
     pub fn start(&mut self) {
         if self.is_up() {
@@ -130,6 +149,24 @@ impl MgrHost {
         let up = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(up);
     }
+}
+
+/// Moves a file to the first of these sets of iods that has none of its objects.
+async fn try_all(slot: &Slot, file: FileId, choices: &[Vec<u16>]) -> Result<(), Status> {
+    for iods in choices {
+        let swap = {
+            let up = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            up.as_ref().map(|up| up.running.swap_layout(file, iods.clone()))
+        };
+        match swap {
+            Some(swap) => match swap.await {
+                Err(Status::Inval) => {}
+                other => return other,
+            },
+            None => return Err(Status::Delay),
+        }
+    }
+    Err(Status::Inval)
 }
 
 /// The parts of a mgr process.

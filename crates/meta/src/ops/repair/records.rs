@@ -1,10 +1,10 @@
 //! Repairs of single records: halves of inodes, lists, intents.
 
-use crate::Doomed;
 use crate::check::Mended;
 use crate::engine::{Expect, Walk};
 use crate::schema::{self, Body, Core, Dentry, Intent, Record, Tail};
 use crate::tx::Tx;
+use crate::{Doomed, Unused};
 use bytes::Bytes;
 use types::{FileId, FileKind, Status, limits};
 
@@ -46,6 +46,10 @@ pub(super) fn damaged(tx: &mut Tx<'_>, key: &[u8]) -> Mending {
         Some(b'g') => remove_if(tx, key, |tx, key| {
             let whole = |doomed: &Doomed| schema::doomed_key(doomed.id) == key;
             Ok(!matches!(read::<Doomed>(tx, key)?, Read::Is(doomed) if whole(&doomed)))
+        })?,
+        Some(b'u') => remove_if(tx, key, |tx, key| {
+            let whole = |unused: &Unused| schema::unused_key(unused.file) == key;
+            Ok(!matches!(read::<Unused>(tx, key)?, Read::Is(unused) if whole(&unused)))
         })?,
         Some(b'w') => remove_if(tx, key, |tx, key| {
             let kind = schema::intent_of(key).map(|(_, kind)| kind);

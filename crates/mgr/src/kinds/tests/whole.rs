@@ -105,6 +105,12 @@ impl Object<'_> {
         link.call(Procedure::Write, &WriteArgs { head, data: data.into() }).await
     }
 
+    async fn seek_from(&self, what: SeekWhat, offset: u64) -> Result<Option<u64>, Status> {
+        let link = self.link()?;
+        let arguments = SeekArgs { cap: self.cap(&link, Rights::READ), offset, what };
+        link.call::<SeekReply>(Procedure::Seek, &arguments).await.map(|reply| reply.offset)
+    }
+
     fn verifier(&self, verifier: Verifier) -> Verifier {
         self.iods.verifiers.combine(&[(self.on[0], verifier)])
     }
@@ -238,10 +244,8 @@ impl Stored for Object<'_> {
             Content::Data => (SeekWhat::Data, offset),
             Content::Hole => (SeekWhat::Hole, offset.max(self.known.whole)),
         };
-        let link = self.link()?;
-        let arguments = SeekArgs { cap: self.cap(&link, Rights::READ), offset, what };
-        let reply: SeekReply = link.call(Procedure::Seek, &arguments).await?;
-        Ok(if what == SeekWhat::Hole { Some(reply.offset.unwrap_or(offset)) } else { reply.offset })
+        let found = self.seek_from(what, offset).await?;
+        Ok(if what == SeekWhat::Hole { Some(found.unwrap_or(offset)) } else { found })
     }
 
     async fn end(&self) -> End {
@@ -301,6 +305,34 @@ impl Stored for Object<'_> {
         let link = self.link()?;
         let cap = link.capability(self.known.file, GENERATION_GONE, Rights::ADMIN);
         link.call::<Nothing>(Procedure::Remove, &ObjectArgs { cap }).await.map(drop)
+    }
+
+    fn record_on(&self, iods: &[u16]) -> Bytes {
+        Record(iods.first().copied().unwrap_or(self.on[0])).to_bytes()
+    }
+
+    async fn move_to(&self, record: &Bytes, generation: Generation) -> Result<(), Status> {
+        let Record(number) = Record::from_bytes(record).map_err(|_| Status::Corrupt)?;
+        let to = Object { iods: self.iods, known: Known::nothing(self.known.file, generation), on: [number] };
+        let size = self.size().await?.size;
+        if size < self.least(0) {
+            return Err(Status::Lost);
+        }
+        let mut at = 0;
+        while let Some(data) = self.seek_from(SeekWhat::Data, at).await? {
+            let end = self.seek_from(SeekWhat::Hole, data).await?.unwrap_or(size);
+            let len = (end - data).min(PAYLOAD_MAX as u64);
+            let mut bytes = BytesMut::zeroed(len as usize);
+            self.read_part(ByteRange { offset: data, len }, &mut bytes).await?;
+            to.write_part(data, bytes.freeze(), true).await?;
+            at = data + len;
+        }
+        to.truncate(size).await
+    }
+
+    async fn remove_unused(&self) -> Result<(), Status> {
+        let link = self.link()?;
+        link.call::<Nothing>(Procedure::Remove, &ObjectArgs { cap: self.cap(&link, Rights::ADMIN) }).await.map(drop)
     }
 
     async fn fence(&self, generation: Generation) -> Result<(), Status> {

@@ -1,0 +1,42 @@
+//! The list of unused objects: those of unfinished swaps of layouts, and the old objects of finished ones.
+
+use super::Plan;
+use crate::Unused;
+use crate::engine::{Expect, Walk};
+use crate::schema::{self, Record};
+use crate::tx::Tx;
+use types::{FileId, Status};
+
+/// Returns the unused objects of up to `max` files with numbers above `after`. Damaged records are skipped: a check
+/// finds them.
+pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<Vec<Unused>, Status> {
+    let mut unused = Vec::new();
+    let Some(next) = after.0.checked_add(1) else { return Ok(unused) };
+    let from = schema::unused_key(FileId(next));
+    tx.survey(&from, &schema::past_all(&from), usize::MAX, &mut |key, value| {
+        match value.and_then(Unused::look) {
+            Some(record) => unused.push(record),
+            None => tracing::error!(key = %key.escape_ascii(), "unused objects cannot be read: run `weir fsck`"),
+        }
+        if unused.len() < max { Walk::On } else { Walk::Stop }
+    })?;
+    Ok(unused)
+}
+
+/// Returns the unused objects of a file.
+pub(crate) fn of(tx: &Tx<'_>, file: FileId) -> Result<Option<Unused>, Status> {
+    tx.get(&schema::unused_key(file))?.map(Unused::from_value).transpose()
+}
+
+/// Removes a record whose objects were removed from every iod, if it still has this value. The answer does not wait for
+/// the disk, because removing objects twice does no harm: a later swap of the file is durable only with this change.
+pub(crate) fn forget(tx: &mut Tx<'_>, done: &Unused) -> Plan<()> {
+    tx.frees();
+    tx.not_durable();
+    let (key, value) = (schema::unused_key(done.file), done.to_value());
+    if tx.get(&key)?.as_ref() == Some(&value) {
+        tx.expect(Expect::Reads(key.clone(), value));
+        tx.delete(key);
+    }
+    super::known(())
+}

@@ -1,0 +1,106 @@
+//! Copying of all objects of a file to other objects, and removal of objects that a file does not use.
+
+use super::Objects;
+use super::data::assemble;
+use super::rebuild::{Copy, best};
+use crate::iods::Link;
+use crate::kinds::Stored;
+use futures_util::{StreamExt, stream};
+use layout::list_io::Request;
+use types::limits::PAYLOAD_MAX;
+use types::{ByteRange, Status};
+use wire::native::{
+    Nothing, ObjectArgs, PULL_MAX, Procedure, PullExtent, Rights, TruncateArgs, TruncateReply, WriteArgs, WriteExtent,
+    WriteHead, WriteReply, crc32c,
+};
+
+/// Number of objects of a file that are copied at a time.
+const AT_ONCE: usize = 4;
+
+impl Objects<'_> {
+    /// Copies every object to all objects of `to` with the same position, durably. Holes stay holes, and every object
+    /// gets the length of the longest copy. `to` has the same distribution, its objects do not exist yet, and no client
+    /// may write the file meanwhile.
+    ///
+    /// # Errors
+    /// `Delay` while an iod of either is down; `Lost` if an object has lost bytes that were on disk; the status of an
+    /// iod that refuses a part, such as `NoSpc`. Any part of the objects of `to` may exist then.
+    pub(crate) async fn move_to(&self, to: &Objects<'_>) -> Result<(), Status> {
+        let each = (0..self.distribution.count()).map(|column| self.move_column(to, column));
+        // All of them end before this returns: none may still be writing when the caller goes on.
+        let moved: Vec<Result<(), Status>> = stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
+        moved.into_iter().collect()
+    }
+
+    async fn move_column(&self, to: &Objects<'_>, column: usize) -> Result<(), Status> {
+        let copies = self.look_at_all(column).await?;
+        let best = best(&copies).ok_or(Status::Corrupt)?;
+        if best.size < self.least(column) {
+            return Err(Status::Lost);
+        }
+        if best.absent {
+            return Ok(());
+        }
+        for index in to.copies(column) {
+            self.fill(best, (to, index)).await?;
+        }
+        Ok(())
+    }
+
+    /// Fills an object with the bytes of a copy of this file's object, and then makes it durable.
+    async fn fill(&self, best: &Copy, (to, index): (&Objects<'_>, usize)) -> Result<(), Status> {
+        // One link for all requests: if the last one succeeds, none of the earlier ones is still executing.
+        let link = to.link(index)?;
+        let mut at = 0;
+        while let Some(data) = self.next_data(best, at).await? {
+            at = data.end();
+            let mut rest = data;
+            while !rest.is_empty() {
+                let done = self.fill_part(best, (to, &link), rest).await?;
+                rest = ByteRange { offset: rest.offset + done, len: rest.len - done };
+            }
+        }
+        #[cfg(feature = "planted")]
+        if types::planted::is_planted(types::planted::Planted::EarlySwap) {
+            return Ok(());
+        }
+        let arguments = TruncateArgs { cap: to.capability(&link, Rights::WRITE), size: best.size };
+        link.call::<TruncateReply>(Procedure::Truncate, &arguments).await.map(drop)
+    }
+
+    /// Copies the beginning of a range; returns the number of bytes. They need not be durable: the truncation that ends
+    /// [`Self::fill`] syncs the object.
+    async fn fill_part(&self, best: &Copy, (to, link): (&Objects<'_>, &Link), range: ByteRange) -> Result<u64, Status> {
+        let len = range.len.min(PULL_MAX);
+        let extents = [PullExtent { from: range.offset, to: range.offset, len: len as u32 }];
+        let source = best.link.to_pull(self.known.file, self.known.generation).await;
+        if to.pull_from(source, link, &extents, false).await?.is_some() {
+            return Ok(len);
+        }
+        // One iod cannot copy from the other.
+        let len = len.min(PAYLOAD_MAX as u64);
+        let range = ByteRange { offset: range.offset, len };
+        let request = Request { index: best.index, extents: vec![range], parts: vec![range], bytes: len };
+        let (_, stretches) = self.read_copy(&request, &best.link).await?;
+        let data = assemble(range, stretches).to_bytes();
+        let extent = WriteExtent { offset: range.offset, len: len as u32, crc32c: crc32c(&data) };
+        let head =
+            WriteHead { cap: to.capability(link, Rights::WRITE), stable: false, least: 0, extents: vec![extent] };
+        link.call::<WriteReply>(Procedure::Write, &WriteArgs { head, data: data.into() }).await?;
+        Ok(len)
+    }
+
+    /// Deletes these objects of a file that does not use them; a missing object counts as deleted. The capability has
+    /// the generation of these objects, so that an object stays whose generation has risen since.
+    ///
+    /// # Errors
+    /// `Delay` while an iod is down, after all others have deleted theirs.
+    pub(crate) async fn remove_unused(&self) -> Result<(), Status> {
+        let remove = |index| async move {
+            let link = self.link(index)?;
+            let arguments = ObjectArgs { cap: self.capability(&link, Rights::ADMIN) };
+            link.call::<Nothing>(Procedure::Remove, &arguments).await
+        };
+        self.each(remove).await.map(drop)
+    }
+}

@@ -1,0 +1,351 @@
+//! Swaps of a file's objects: the bytes arrive, old rights end, and a stop at any point leaves the old or the new
+//! objects.
+
+use crate::check::{Native, check, object, offline, wait_settled};
+use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
+use crate::layouts::{layout, write_direct};
+use bytes::Bytes;
+use layout::kinds::native::{KIND, Record};
+use meta::Layout;
+use mgr::Files;
+use nfs::fs::{Content, FileSystem, Iomode, LayoutGone, Stability};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+use types::{ByteRange, FileId, IodId, SetAttrs, Status};
+use xdr::Xdr;
+
+/// Every pair of iods of a cluster of four that a file may move to.
+const PAIRS: [[u16; 2]; 6] = [[0, 1], [2, 3], [1, 2], [3, 0], [0, 2], [3, 1]];
+
+/// A cluster of four iods whose files have objects on two of them, with leases of one second.
+async fn four() -> Cluster {
+    let mut cluster = Cluster::stopped(4, "64").await;
+    (cluster.config.stripe_count, cluster.config.lease_secs) = (2, 1);
+    cluster.start_mgr().await;
+    cluster.wait_up(4).await;
+    cluster
+}
+
+/// Moves a file to two iods that have none of its objects.
+async fn swap(cluster: &Cluster, file: FileId) -> Result<(), Status> {
+    for pair in PAIRS {
+        match cluster.mgr().swap_layout(file, pair.to_vec()).await {
+            Err(Status::Inval) => {}
+            other => return other,
+        }
+    }
+    Err(Status::Inval)
+}
+
+fn unused(cluster: &Cluster) -> u64 {
+    cluster.mgr().status().group("work").unwrap().get_number("unused")
+}
+
+/// Returns the iods of a file. Its layout is returned at once.
+async fn iods(files: &Files, file: FileId) -> Vec<IodId> {
+    let body = layout(files, 9, file, Iomode::Read).await;
+    gone(files, 9, file, Iomode::Read, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await;
+    body.devices
+}
+
+async fn gone(files: &Files, client: u64, file: FileId, iomode: Iomode, why: LayoutGone) {
+    files.layout_gone(&ctx(client), client, file, iomode, ByteRange::ALL, why).await.unwrap();
+}
+
+/// Returns the position of an iod in the cluster.
+fn at(cluster: &Cluster, id: IodId) -> usize {
+    let is = |iod: &Option<iod::Running>| iod.as_ref().is_some_and(|iod| iod.iod() == id);
+    cluster.iods.iter().position(is).unwrap()
+}
+
+/// Waits until only the `count` objects of files are left, and asserts that a check finds nothing.
+async fn clean(cluster: &Cluster, count: u64) {
+    until("unused objects are removed", || unused(cluster) == 0 && cluster.objects() == count).await;
+    wait_settled(cluster).await;
+    assert_eq!(check(cluster, false).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_holes_and_lengths_move() {
+    let cluster = four().await;
+    let (files, file) = (cluster.files(), create(&cluster.files(), "f").await);
+    let mut want = pattern(100_000, 1);
+    want.resize(3 << 20, 0);
+    want.extend(pattern(777, 2));
+    write(&files, file, 0, &want[..100_000], Stability::FileSync).await;
+    // Not committed: the move must not lose these bytes, and a later COMMIT confirms them.
+    let early = write(&files, file, 3 << 20, &pattern(777, 2), Stability::Unstable).await;
+    set_size(&files, file, (4 << 20) + 5).await;
+    want.resize((4 << 20) + 5, 0);
+    let all = async || {
+        let parts = [0, 1 << 20, 2 << 20, 3 << 20, 4 << 20].map(|at| read(&files, file, at, 1 << 20));
+        let parts = futures_util::future::join_all(parts).await;
+        parts.into_iter().flat_map(|part| part.unwrap()).collect::<Vec<u8>>()
+    };
+    let hole = async || files.seek(&ctx(1), file, 0, Content::Hole).await.unwrap().offset;
+    let (before, first_hole) = (iods(&files, file).await, hole().await);
+    for round in 0..2 {
+        swap(&cluster, file).await.unwrap();
+        let after = iods(&files, file).await;
+        assert!(after.iter().all(|iod| round == 1 || !before.contains(iod)), "{after:?}");
+        assert!(all().await == want, "round {round}");
+        assert_eq!((hole().await, hole().await < 3 << 20), (first_hole, true), "a hole was filled");
+        assert_eq!(files.commit(&ctx(1), file, ByteRange::ALL).await, Ok(early.verifier));
+        // The next move waits until the objects of this one are removed.
+        assert_eq!(swap(&cluster, file).await, Err(Status::Delay));
+        assert_eq!(check(&cluster, false).await, []);
+        clean(&cluster, 2).await;
+        assert!(all().await == want, "round {round}");
+    }
+    let counters = cluster.mgr().counters();
+    assert_eq!((counters.layouts_swapped, counters.unused_swept), (2, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_copies_move() {
+    let mut cluster = Cluster::stopped(4, "64").await;
+    (cluster.config.stripe_count, cluster.config.lease_secs, cluster.config.mirrors) = (1, 1, 2);
+    cluster.start_mgr().await;
+    cluster.wait_up(4).await;
+    let (files, file) = (cluster.files(), create(&cluster.files(), "f").await);
+    write(&files, file, 0, &pattern(5000, 1), Stability::FileSync).await;
+    swap(&cluster, file).await.unwrap();
+    clean(&cluster, 2).await;
+    drop(files);
+    let holders: Vec<usize> = (0..4).filter(|iod| object(&cluster, *iod, file).exists()).collect();
+    for iod in holders {
+        cluster.stop_iod(iod);
+        until("the iod is down", || cluster.up() == 3).await;
+        assert!(read(&cluster.files(), file, 0, 5000).await.unwrap() == pattern(5000, 1));
+        cluster.start_iod(iod);
+        cluster.wait_up(4).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_moved_is_refused() {
+    let mut cluster = four().await;
+    cluster.config.inline_max = "1000".into();
+    cluster.restart_mgr().await;
+    cluster.wait_up(4).await;
+    let files = cluster.files();
+    let (file, inline) = (create(&files, "f").await, create(&files, "inline").await);
+    write(&files, file, 0, &pattern(5000, 1), Stability::FileSync).await;
+    write(&files, inline, 0, &pattern(50, 1), Stability::FileSync).await;
+    let moved = async |file, iods: &[u16]| cluster.mgr().swap_layout(file, iods.to_vec()).await;
+    let inval = Err(Status::Inval);
+    for iods in [&[][..], &[0], &[0, 0], &[1, 1], &[0, 1, 2], &[0, 77], &[77, 78]] {
+        assert_eq!(moved(file, iods).await, inval, "{iods:?}");
+    }
+    assert_eq!(swap(&cluster, inline).await, inval);
+    assert_eq!(moved(FileId::ROOT, &[0, 1]).await, Err(Status::IsDir));
+    assert_eq!(moved(FileId(12345), &[0, 1]).await, Err(Status::Stale));
+    assert_eq!((unused(&cluster), cluster.objects()), (0, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_move_waits_for_layouts_and_ends_their_rights() {
+    let cluster = four().await;
+    let (files, file) = (cluster.files(), create(&cluster.files(), "f").await);
+    write(&files, file, 0, &pattern(1000, 1), Stability::FileSync).await;
+    let mine = layout(&files, 7, file, Iomode::ReadWrite).await;
+    let theirs = layout(&files, 8, file, Iomode::Read).await;
+    assert_eq!(mine.devices, theirs.devices);
+    let mut moving = pin!(swap(&cluster, file));
+    let waits = tokio::time::timeout(Duration::from_millis(300), moving.as_mut()).await;
+    assert!(waits.is_err(), "two clients have a layout");
+    // Until the layouts are back, nothing waits but those who want one.
+    let ask = files.layout_get(&ctx(9), crate::layouts::ask(file, Iomode::Read)).await;
+    assert_eq!(ask.map(drop), Err(Status::Delay));
+    write_direct(&files, 7, &mine, 0, &pattern(100, 2)).await.unwrap();
+    write(&files, file, 100, &pattern(100, 3), Stability::FileSync).await;
+    gone(&files, 7, file, Iomode::ReadWrite, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await;
+    // The other client does not answer and loses its layout.
+    gone(&files, 8, file, Iomode::Read, LayoutGone::Revoked).await;
+    moving.await.unwrap();
+    let late = write_direct(&files, 7, &mine, 0, &pattern(100, 9)).await;
+    assert_eq!(late.map_err(|failure| failure.status), Err(Status::Fenced));
+    let next = layout(&files, 7, file, Iomode::ReadWrite).await;
+    assert!(next.devices.iter().all(|iod| !mine.devices.contains(iod)) && next.generation > mine.generation);
+    write_direct(&files, 7, &next, 200, &pattern(100, 4)).await.unwrap();
+    let want = [pattern(100, 2), pattern(100, 3), pattern(100, 4), pattern(1000, 1)[300..].to_vec()].concat();
+    assert!(read(&files, file, 0, 1000).await.unwrap() == want);
+    gone(&files, 7, file, Iomode::ReadWrite, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await;
+    clean(&cluster, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_iod_that_is_down_stops_a_move_and_loses_nothing() {
+    let mut cluster = four().await;
+    let file = create(&cluster.files(), "f").await;
+    write(&cluster.files(), file, 0, &pattern(1000, 1), Stability::FileSync).await;
+    let old = iods(&cluster.files(), file).await;
+    let down = at(&cluster, old[0]);
+    let free = (0..4).find(|iod| !old.iter().any(|id| at(&cluster, *id) == *iod)).unwrap();
+    for iod in [down, free] {
+        cluster.stop_iod(iod);
+        until("the iod is down", || cluster.up() == 3).await;
+        assert_eq!(swap(&cluster, file).await, Err(Status::Delay));
+        assert_eq!(unused(&cluster), 0, "nothing was begun");
+        cluster.start_iod(iod);
+        cluster.wait_up(4).await;
+        write(&cluster.files(), file, 0, &pattern(1000, 1), Stability::FileSync).await;
+        assert_eq!(iods(&cluster.files(), file).await, old);
+    }
+    // An iod that goes down after the move keeps its object until it is back.
+    swap(&cluster, file).await.unwrap();
+    cluster.stop_iod(down);
+    until("the iod is down", || cluster.up() == 3).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(unused(&cluster), 1);
+    write(&cluster.files(), file, 10, &pattern(500, 2), Stability::FileSync).await;
+    cluster.start_iod(down);
+    cluster.wait_up(4).await;
+    clean(&cluster, 2).await;
+    let want = [&pattern(1000, 1)[..10], &pattern(500, 2), &pattern(1000, 1)[510..]].concat();
+    assert!(read(&cluster.files(), file, 0, 1000).await.unwrap() == want);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_removed_after_a_move_leaves_no_object() {
+    let cluster = four().await;
+    let (files, file) = (cluster.files(), create(&cluster.files(), "f").await);
+    write(&files, file, 0, &pattern(1000, 1), Stability::FileSync).await;
+    swap(&cluster, file).await.unwrap();
+    remove(&files, "f").await;
+    files.reap(&ctx(1), file).await.unwrap();
+    assert_eq!(unused(&cluster), 1);
+    assert_eq!(check(&cluster, false).await, []);
+    clean(&cluster, 0).await;
+}
+
+/// Returns the layout of a file on the other two iods.
+fn other(from: &Layout) -> Layout {
+    let record = Record::from_bytes(&from.body).unwrap();
+    let iods = (0..4).filter(|iod| !record.iods.contains(iod)).collect();
+    Layout { kind: KIND, body: Record { iods, ..record }.to_bytes() }
+}
+
+/// The mgr crashes between the steps that its store records.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_between_two_steps_leaves_one_set_of_objects() {
+    let mut cluster = four().await;
+    let file = create(&cluster.files(), "f").await;
+    write(&cluster.files(), file, 0, &pattern(1000, 1), Stability::FileSync).await;
+    let old = iods(&cluster.files(), file).await;
+    // After the note: a part of a new object exists.
+    offline(&mut cluster, async |namespace, _| {
+        let from = namespace.info(file).unwrap().layout.unwrap();
+        let to = other(&from);
+        let begun = namespace.begin_swap(Default::default(), file, &from, &to).await.unwrap();
+        assert!(begun.is_some());
+    })
+    .await;
+    cluster.wait_up(4).await;
+    let free = (0..4).find(|iod| !old.iter().any(|id| at(&cluster, *id) == *iod)).unwrap();
+    Native::connect(&cluster, free).await.write(file, 1, 0, &pattern(50, 9)).await.unwrap();
+    assert_eq!((check(&cluster, false).await, cluster.objects()), (Vec::new(), 3));
+    assert_eq!(swap(&cluster, file).await, Err(Status::Delay), "the note is not worked off");
+    clean(&cluster, 2).await;
+    assert_eq!(iods(&cluster.files(), file).await, old);
+    assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == pattern(1000, 1));
+    // After the swap: no iod knows of it yet. The file is empty, so there is nothing to copy.
+    let empty = create(&cluster.files(), "empty").await;
+    let old = iods(&cluster.files(), empty).await;
+    offline(&mut cluster, async |namespace, _| {
+        let from = namespace.info(empty).unwrap().layout.unwrap();
+        let begun = namespace.begin_swap(Default::default(), empty, &from, &other(&from)).await.unwrap().unwrap();
+        namespace.swap_layout(Default::default(), empty, (&from, begun), begun).await.unwrap().unwrap();
+    })
+    .await;
+    cluster.wait_up(4).await;
+    let late = Native::connect(&cluster, at(&cluster, old[0])).await.write(empty, 0, 0, b"late").await;
+    assert_eq!((late, check(&cluster, false).await), (Ok(()), Vec::new()), "the old object is not used");
+    write(&cluster.files(), empty, 0, &pattern(1000, 3), Stability::FileSync).await;
+    clean(&cluster, 4).await;
+    assert!(iods(&cluster.files(), empty).await.iter().all(|iod| !old.contains(iod)));
+    assert!(read(&cluster.files(), empty, 0, 2000).await.unwrap() == pattern(1000, 3));
+}
+
+/// Polls `work` until it has waited `times` times; returns its outcome if it ended.
+async fn cut_after<T>(work: impl Future<Output = T>, times: usize) -> Option<T> {
+    let (mut work, mut left) = (pin!(work), times);
+    poll_fn(|task| match work.as_mut().poll(task) {
+        Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+        Poll::Pending if left == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            left -= 1;
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// The mgr stops at every point where a move waits: for its store, or for an iod.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_at_any_point_leaves_the_old_or_the_new_objects() {
+    let mut cluster = four().await;
+    let file = create(&cluster.files(), "f").await;
+    let (mut ended, mut old_left, mut new_left) = (0, 0, 0);
+    let mut point = 0;
+    while ended == 0 {
+        let want = pattern(1000, point as u8);
+        write(&cluster.files(), file, 0, &want, Stability::FileSync).await;
+        let before = iods(&cluster.files(), file).await;
+        let outcome = cut_after(swap(&cluster, file), point).await;
+        assert!(matches!(outcome, None | Some(Ok(()))), "point {point}: {outcome:?}");
+        ended += usize::from(outcome.is_some());
+        cluster.restart_mgr().await;
+        cluster.wait_up(4).await;
+        assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == want, "point {point}");
+        let after = iods(&cluster.files(), file).await;
+        match after == before {
+            true => old_left += 1,
+            false => new_left += 1,
+        }
+        assert!(after == before || after.iter().all(|iod| !before.contains(iod)), "point {point}");
+        assert_eq!(check(&cluster, false).await, [], "point {point}");
+        clean(&cluster, 2).await;
+        assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == want, "point {point}");
+        point += 1;
+    }
+    println!("{point} points: {old_left} left the old objects, {new_left} the new ones");
+    assert!(point > 8 && old_left > 5 && new_left > 0, "{point} {old_left} {new_left}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_and_truncations_wait_while_bytes_move() {
+    let cluster = four().await;
+    let (files, file) = (cluster.files(), create(&cluster.files(), "f").await);
+    write(&files, file, 0, &pattern(1000, 1), Stability::FileSync).await;
+    // Stops the move where it has closed the file; the guard of the move opens the file again.
+    let mut refused = 0;
+    for point in 0.. {
+        let mut moving = Box::pin(swap(&cluster, file));
+        let ended = cut_after(moving.as_mut(), point).await.is_some();
+        if !ended {
+            let (caller, data) = (ctx(1), Bytes::from_static(b"x"));
+            let wrote = files.write(&caller, file, 0, data, Stability::FileSync);
+            let wrote = tokio::time::timeout(Duration::from_secs(5), wrote).await.expect("an answer at once");
+            let wrote = wrote.map(drop);
+            let cut = SetAttrs { size: Some(1000), ..SetAttrs::default() };
+            if wrote.is_err() {
+                assert_eq!(wrote, Err(Status::Delay));
+                assert_eq!(files.setattr(&ctx(1), file, cut, true).await.map(drop), Err(Status::Delay));
+                refused += 1;
+            }
+            // Reads never wait.
+            let kept = read(&files, file, 1, 2000).await.unwrap();
+            assert!(kept == pattern(1000, 1)[1..], "point {point}");
+        }
+        drop(moving);
+        files.write(&ctx(1), file, 0, Bytes::from_static(b"y"), Stability::FileSync).await.unwrap();
+        clean(&cluster, 2).await;
+        if ended {
+            break;
+        }
+    }
+    assert!(refused > 3, "{refused}");
+}
