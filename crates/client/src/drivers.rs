@@ -10,7 +10,7 @@ use bytes::Bytes;
 use layout::Distribution;
 use layout::kinds::{Body, KindId};
 use std::sync::{Arc, OnceLock};
-use types::{ByteRange, FileId, Generation, IodId, Verifier};
+use types::{ByteRange, Generation, IodId, ObjectId, Verifier};
 use wire::native::Crc32c;
 use xdr::Segments;
 
@@ -135,7 +135,7 @@ pub(crate) trait Layout: Send + Sync {
     /// Returns the mapping from file bytes to objects.
     fn distribution(&self) -> &Distribution;
     /// Returns the object id.
-    fn object(&self) -> FileId;
+    fn object(&self) -> ObjectId;
     /// Returns the generation, which grows with every fence of the earlier capabilities.
     fn generation(&self) -> Generation;
     /// Whether it is time to get another layout: this one is still valid, but not for long.

@@ -25,7 +25,7 @@ use layout::list_io::{RequestLimits, plan};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
-use types::{ByteRange, FileId, Generation, Status};
+use types::{ByteRange, FileId, Generation, ObjectId, Status};
 use wire::native::{Capability, Procedure, Rights};
 use write::Written;
 use xdr::{Segments, Xdr};
@@ -105,6 +105,11 @@ impl<'a> Objects<'a> {
         self.least(index).max(longest.min(reaches))
     }
 
+    /// Returns the object that each iod of the file has.
+    pub(crate) fn object(&self) -> ObjectId {
+        self.record.object(self.file)
+    }
+
     /// Returns the number of the iod that holds object `index`.
     pub(crate) fn iod(&self, index: usize) -> u16 {
         self.record.iods[index]
@@ -160,7 +165,7 @@ impl<'a> Objects<'a> {
 
     /// Returns the mgr's capability for the object on this iod.
     fn capability(&self, link: &Link, rights: Rights) -> Capability {
-        link.capability(self.file, self.generation, rights)
+        link.capability(self.object(), self.generation, rights)
     }
 
     /// Calls a procedure that changes no bytes of an object.
@@ -178,7 +183,7 @@ impl<'a> Objects<'a> {
     ) -> Result<R, Status> {
         let mut generation = self.generation;
         for _ in 0..OVERTAKEN_MAX {
-            match link.attempt(procedure, &arguments(link.capability(self.file, generation, rights))).await {
+            match link.attempt(procedure, &arguments(link.capability(self.object(), generation, rights))).await {
                 Err(Status::Fenced) => {}
                 other => return other,
             }

@@ -15,7 +15,7 @@ use net::clock::unix_now;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use types::{ByteRange, FileId, Generation, IodId, Status, Verifier};
+use types::{ByteRange, Generation, IodId, ObjectId, Status, Verifier};
 use wire::native::*;
 use xdr::{Segments, Writer, Xdr};
 
@@ -50,7 +50,7 @@ impl Driver for Native {
         let places = iods.iter().map(|_| Arc::default()).collect();
         let loans = self.devices.loans().clone();
         let tally = self.tally.clone();
-        let (object, ids, lengths) = (body.object.file, body.devices, Lengths::new(&distribution, body.whole));
+        let (object, ids, lengths) = (body.object, body.devices, Lengths::new(&distribution, body.whole));
         Ok(Arc::new(Objects {
             distribution,
             object,
@@ -70,7 +70,7 @@ impl Driver for Native {
 /// The objects of one file.
 struct Objects {
     distribution: Distribution,
-    object: FileId,
+    object: ObjectId,
     lengths: Lengths,
     generation: Generation,
     /// The capability for each iod.
@@ -231,7 +231,7 @@ impl Layout for Objects {
         &self.distribution
     }
 
-    fn object(&self) -> FileId {
+    fn object(&self) -> ObjectId {
         self.object
     }
 

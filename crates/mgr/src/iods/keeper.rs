@@ -152,10 +152,10 @@ async fn fence_one(iods: &Iods, number: u16, link: &Link, file: FileId) -> Resul
         info => info?,
     };
     let record = info.layout.filter(|layout| layout.kind == KIND).map(|layout| Record::from_bytes(&layout.body));
-    if !record.is_some_and(|record| record.is_ok_and(|record| record.iods.contains(&number))) {
+    let Some(record) = record.and_then(Result::ok).filter(|record| record.iods.contains(&number)) else {
         return Ok(());
-    }
-    let cap = link.capability(file, info.generation, Rights::ADMIN);
+    };
+    let cap = link.capability(record.object(file), info.generation, Rights::ADMIN);
     let arguments = FenceArgs { cap, generation: info.generation };
     match within(SILENT, link.call::<Nothing>(Procedure::Fence, &arguments)).await {
         Ok(Nothing) => Ok(()),

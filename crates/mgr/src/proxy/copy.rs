@@ -81,7 +81,7 @@ impl Objects<'_> {
         let arguments = PullArgs {
             cap: self.capability(link, Rights::WRITE),
             stable,
-            source: from.to_pull(source.file, source.generation).await,
+            source: from.to_pull(source.object(), source.generation).await,
             extents: extents.to_vec(),
         };
         link.pull(&arguments).await

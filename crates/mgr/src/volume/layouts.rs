@@ -90,13 +90,13 @@ impl Volume {
         let expires = self.expires(native::KIND);
         let sign = |iod: &IodId| {
             let key = cluster.key.of_iod(*iod);
-            key.sign_capability(cluster.fsid, objects.file, generation, rights, expires, ctx.client)
+            key.sign_capability(cluster.fsid, objects.object(), generation, rights, expires, ctx.client)
         };
         let capabilities: Vec<_> = devices.iter().map(sign).collect();
         let body = Body {
             distribution: objects.record.distribution,
             stripe_unit: objects.record.stripe_unit,
-            object: objects.record.object(objects.file),
+            object: objects.object(),
             generation,
             whole: objects.whole,
             capability: capabilities.first().ok_or(Status::Corrupt)?.to_bytes(),
@@ -142,7 +142,7 @@ impl Volume {
         generation: Generation,
         rights: Rights,
     ) -> Result<(impl Fn(usize) -> Bytes, u64), Status> {
-        let (cluster, object) = (self.iods.cluster(), (objects.file, generation));
+        let (cluster, object) = (self.iods.cluster(), (objects.object(), generation));
         let iods = self.devices_of(objects)?;
         let unit = u32::try_from(objects.record.stripe_unit).map_err(|_| Status::NoLayout)?;
         let count = objects.distribution.count();
