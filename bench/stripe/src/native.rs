@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::io::Read;
 use std::time::{SystemTime, UNIX_EPOCH};
 use types::limits::PAYLOAD_MAX;
-use types::{FileId, Fsid, Generation, IodId};
+use types::{FileId, Fsid, Generation, IodId, ObjectId};
 use wire::native::{
     Capability, CommitReply, Extent, HelloArgs, HelloReply, Key, Nothing, ObjectArgs, Origin, PROGRAM, PieceKind,
     Procedure, ReadArgs, ReadReply, Rights, VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c,
@@ -20,7 +20,7 @@ use xdr::{Reader as Input, Segments, Writer, Xdr};
 /// The file system id of the store.
 pub const FSID: Fsid = Fsid(*b"bench of stripes");
 /// The only object of the store.
-pub const OBJECT: FileId = FileId(7);
+pub const OBJECT: ObjectId = ObjectId::stream_0(FileId(7));
 const SESSION: u64 = 1;
 /// The owner and the incarnation of the connections.
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };

@@ -1,7 +1,7 @@
 //! The placement of a file: which of its bytes are on which iod.
 
 use layout::{Distribution, Piece};
-use types::{ByteRange, FileId, IodId};
+use types::{ByteRange, IodId, ObjectId};
 
 /// The object of a file on one iod.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,7 +22,7 @@ pub struct Placement {
     /// The distribution, whose indices are those of `objects`.
     pub distribution: Distribution,
     /// The object id, the same on every iod.
-    pub object: FileId,
+    pub object: ObjectId,
     /// The objects in index order.
     pub objects: Vec<PlacedObject>,
     /// Size of the file in bytes.

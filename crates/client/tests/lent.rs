@@ -10,7 +10,7 @@ use iod::{Features, Peer};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 use std::time::Duration;
-use types::{FileId, Generation};
+use types::{FileId, Generation, ObjectId};
 use wire::native::*;
 use wire::rpc::{Auth, CallHeader, decode_message};
 use xdr::{Reader, Writer, Xdr};
@@ -109,7 +109,7 @@ fn as_mgr(
     let hello = HelloArgs::new(&ticket, [8; 32], false);
     let reply = HelloReply::decode(&mut call(Procedure::Hello, encode(&hello))).unwrap();
     call(Procedure::Prove, encode(&ticket.check(&hello, &reply, ORIGIN).unwrap()));
-    let cap = key.sign_capability(fsid, object, Generation(1000), Rights::ADMIN, u64::MAX, session);
+    let cap = key.sign_capability(fsid, ObjectId::stream_0(object), Generation(1000), Rights::ADMIN, u64::MAX, session);
     call(procedure, args(cap));
 }
 

@@ -123,7 +123,7 @@ impl DataServer for Objects {
         let handle = DataHandle::from_bytes(&Bytes::copy_from_slice(handle)).map_err(|_| Status::BadHandle)?;
         self.served.check_handle(&handle)?;
         distribution(&handle)?;
-        Ok(handle.object)
+        Ok(handle.object.file)
     }
 
     async fn read(&self, ctx: &Ctx, offset: u64, len: u32) -> Result<ReadOut> {
@@ -142,7 +142,7 @@ impl DataServer for Objects {
             if self.work(move |served| served.object_size(object, generation)).await? == got.size {
                 if got.size < length.least {
                     tracing::error!(
-                        object = object.0,
+                        %object,
                         size = got.size,
                         least = length.least,
                         "an object has lost bytes"

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::watch;
-use types::{FileId, Fsid, Generation};
+use types::{FileId, Fsid, Generation, ObjectId};
 use wire::native::*;
 use wire::nfs4::*;
 use wire::rpc::{Auth, AuthSys};
 use xdr::Xdr;
 
-const OBJECT: FileId = FileId(77);
+const OBJECT: ObjectId = ObjectId::stream_0(FileId(77));
 const UNIT: u32 = 65536;
 /// A stateid as the mgr issues them; a data server does not know the stateids of the mgr.
 const STATEID: stateid4 = stateid4 { seqid: 0, other: [7; 12] };
@@ -244,7 +244,7 @@ async fn reads_and_writes_follow_the_striping_in_the_handle() {
     }
     assert_eq!((server.iod.counter("nfs.writes"), server.iod.counter("nfs.reads")), (12, 18));
     assert_eq!((server.iod.counter("nfs.write_bytes"), server.iod.counter("nfs.clients")), (2 * 1015, 1));
-    assert_eq!(server.iod.client().size(OBJECT.0).unwrap().size, u64::from(UNIT) + 5);
+    assert_eq!(server.iod.client().size(OBJECT.file.0).unwrap().size, u64::from(UNIT) + 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -369,7 +369,7 @@ async fn requests_without_a_valid_handle_are_refused() {
     assert_eq!(client.commit(&reader).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
     assert_eq!(client.read(&handle(1, Rights::WRITE), 0, 4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
     // Handles of a fenced generation are refused, and handles of the new generation are accepted.
-    server.iod.client().fence(OBJECT.0, 2).unwrap();
+    server.iod.client().fence(OBJECT.file.0, 2).unwrap();
     assert_eq!(client.write(&good, 0, b"late", UNSTABLE4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
     assert_eq!(client.read(&good, 0, 4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
     assert_eq!(client.read(&handle(2, Rights::READ), 0, 4).await.unwrap().data, b"text"[..]);

@@ -58,6 +58,8 @@ counters! {
     objects_created = "objects.created",
     /// Objects removed.
     objects_removed = "objects.removed",
+    /// Object files that REMOVE left because their head is that of something else.
+    objects_left = "objects.left",
     /// Descriptors of object files lent to clients of this machine.
     objects_lent = "objects.lent",
     /// Object files opened.

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use net::clock::unix_now;
 use rustix::io::Errno;
 use types::limits::OPEN_OBJECTS_MAX;
-use types::{FileId, Fsid, IodId, Status, Verifier};
+use types::{Fsid, IodId, ObjectId, Status, Verifier};
 use wire::native::{Counter, Failure};
 
 pub(crate) use claim::STORE;
@@ -37,6 +37,7 @@ use crate::lock::lock;
 use block_checksums::BlockChecksums;
 use cache::{Cache, Lookup};
 use claim::Claimed;
+use format::Format;
 use free_space::FreeSpace;
 use head::Head;
 use shards::{Leaf, Shards};
@@ -69,10 +70,12 @@ pub struct Store {
     /// See [`Store::check_confirmed`].
     confirmed: AtomicBool,
     /// Objects whose sync failed. They stay failed when their file is closed and opened again.
-    failed: Mutex<HashSet<FileId>>,
+    failed: Mutex<HashSet<ObjectId>>,
     all_failed: AtomicBool,
-    /// The format file; holding it open keeps the lock.
-    _format: Box<dyn DiskFile>,
+    /// What the format file says, and the file: holding it open keeps the lock.
+    format: Mutex<(Format, Box<dyn DiskFile>)>,
+    /// Whether the format file says, durably, that there may be objects of other streams than 0.
+    streams: AtomicBool,
 }
 
 impl Store {
@@ -109,7 +112,7 @@ impl Store {
     /// As those of [`Store::format`].
     pub fn format_as(disk: &dyn Disk, fsid: Fsid, features: Features, iod: IodId) -> Result<(), StoreError> {
         let Features { block_checksums: sums } = features;
-        format::format(disk, &format::Format { fsid, iod, created: unix_now(), sums })
+        format::format(disk, &Format { fsid, iod, created: unix_now(), sums, streams: false })
     }
 
     /// Opens and locks the store in a directory, and restricts the directory to its owner. Each open has a new write
@@ -160,7 +163,8 @@ impl Store {
             confirmed,
             failed: Mutex::default(),
             all_failed: AtomicBool::new(false),
-            _format: file,
+            streams: AtomicBool::new(false),
+            format: Mutex::new((format, file)),
         })
     }
 
@@ -222,7 +226,7 @@ impl Store {
     }
 
     /// Returns the object with this id, existing or not.
-    pub(crate) fn object(&self, id: FileId) -> Arc<Object> {
+    pub(crate) fn object(&self, id: ObjectId) -> Arc<Object> {
         let mut beyond = false;
         loop {
             match self.cache.get(id, beyond) {
@@ -241,20 +245,26 @@ impl Store {
         unix_now()
     }
 
-    fn leaf(&self, id: FileId) -> Arc<Leaf> {
+    fn leaf(&self, id: ObjectId) -> Arc<Leaf> {
         self.shards.leaf(id)
     }
 
-    fn open_object(&self, id: FileId) -> io::Result<Box<dyn DiskFile>> {
+    fn open_object(&self, id: ObjectId) -> io::Result<Box<dyn DiskFile>> {
         self.disk.open(&Shards::path(id))
     }
 
     /// Creates an object file with its head. The name may only be taken by the remains of an object that was never
     /// committed.
     ///
+    /// Before the first object of another stream than 0, the format file says so: builds that know no streams would
+    /// miss the object, and must not open the store.
+    ///
     /// A file without a head is no object, so the file may be visible before its head is written. The first COMMIT
     /// makes the head durable at the latest, with the same sync.
-    fn create_object(&self, id: FileId, head: &Head) -> io::Result<(Box<dyn DiskFile>, Arc<Leaf>)> {
+    fn create_object(&self, id: ObjectId, head: &Head) -> io::Result<(Box<dyn DiskFile>, Arc<Leaf>)> {
+        if id.stream != 0 {
+            self.announce_streams()?;
+        }
         let leaf = self.leaf(id);
         let path = Shards::path(id);
         let mut attempt = self.disk.create_new(&path);
@@ -277,14 +287,27 @@ impl Store {
         Ok((file, leaf))
     }
 
+    fn announce_streams(&self) -> io::Result<()> {
+        if self.streams.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut format = lock(&self.format);
+        // Write it even if the file says so: an earlier run may have died before its sync.
+        let with_streams = Format { streams: true, ..format.0 };
+        with_streams.write(&*format.1)?;
+        format.0 = with_streams;
+        self.streams.store(true, Ordering::Release);
+        Ok(())
+    }
+
     /// Opens an object's file for a short-circuit reader; `None` if the disk cannot do that.
-    fn open_to_lend(&self, id: FileId) -> io::Result<Option<File>> {
+    fn open_to_lend(&self, id: ObjectId) -> io::Result<Option<File>> {
         self.disk.open_to_lend(&Shards::path(id))
     }
 
     /// Opens the checksums of the object that was created with this nonce; returns whether their file had to be
     /// created. A new object starts without checksums.
-    fn open_sums(&self, id: FileId, nonce: u64, new: bool) -> io::Result<(BlockChecksums, bool)> {
+    fn open_sums(&self, id: ObjectId, nonce: u64, new: bool) -> io::Result<(BlockChecksums, bool)> {
         let path = Shards::sums_path(id);
         let (file, made) = match self.disk.open(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => (self.disk.create_new(&path)?, true),
@@ -306,7 +329,7 @@ impl Store {
     }
 
     /// Removes an object's files; returns whether the object file existed.
-    fn remove_object(&self, id: FileId) -> io::Result<bool> {
+    fn remove_object(&self, id: ObjectId) -> io::Result<bool> {
         if self.sums {
             match self.disk.remove(&Shards::sums_path(id)) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -324,11 +347,11 @@ impl Store {
         leaf.sync(change, self.disk(), &self.counters).map_err(|e| failure(&e, "sync the folder of the object"))
     }
 
-    fn has_failed(&self, id: FileId) -> bool {
+    fn has_failed(&self, id: ObjectId) -> bool {
         self.all_failed.load(Ordering::Acquire) || lock(&self.failed).contains(&id)
     }
 
-    fn note_failure(&self, id: FileId) {
+    fn note_failure(&self, id: ObjectId) {
         let mut failed = lock(&self.failed);
         if failed.len() < FAILED_MAX {
             failed.insert(id);
@@ -337,7 +360,7 @@ impl Store {
         }
     }
 
-    fn forget_failure(&self, id: FileId) {
+    fn forget_failure(&self, id: ObjectId) {
         lock(&self.failed).remove(&id);
     }
 }

@@ -3,12 +3,13 @@
 use crate::clock::now;
 use crate::counters::add;
 use crate::iods::Link;
+use crate::kinds::Opened;
 use crate::volume::Volume;
 use futures_util::future::join_all;
 use net::task;
 use std::sync::Arc;
 use tokio::task::JoinSet;
-use types::{FileId, Generation, Status};
+use types::{Generation, ObjectId, Status};
 use wire::native::{FileLength, Length, LengthQuestion, LengthsArgs, NewsArgs, Rights, STORE_OBJECT};
 
 /// Starts the tasks that process the reports and questions of an iod until it is gone.
@@ -44,7 +45,7 @@ async fn tell_lengths(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
     loop {
         let cap = link.capability(STORE_OBJECT, Generation(0), Rights::ADMIN);
         let Ok(reply) = link.lengths(&LengthsArgs { cap, answers }).await else { return };
-        let length = |file| volume.known_length(file, number);
+        let length = |object| volume.known_length(object, number);
         let answer = |asked: &LengthQuestion| Length { number: asked.number, length: length(asked.object) };
         answers = reply.asked.iter().map(answer).collect();
         add(&volume.counters.lengths_asked, answers.len() as u64);
@@ -58,23 +59,30 @@ impl Volume {
     /// progress. The function does not wait, because other requests may wait for the iod that asks.
     ///
     /// The length is read last: writes after the other checks happen while the question is open.
-    fn known_length(&self, file: FileId, iod: u16) -> Option<FileLength> {
+    fn known_length(&self, object: ObjectId, iod: u16) -> Option<FileLength> {
+        let file = object.file;
         if self.grants.written(file) || self.notes.is_untold(file) || self.notes.cut(file).is_some() {
             return None;
         }
         let info = self.regular(file).ok()?;
         let objects = self.objects(&info).ok()?;
+        if objects.as_ref().is_some_and(|objects| objects.object() != object) {
+            return None;
+        }
         let least = objects.and_then(|objects| objects.index_on(iod).map(|index| objects.least(index)));
         Some(FileLength { file: info.attrs.size, least: least.unwrap_or(0) })
     }
 
     /// Records that a client without reports of its own has written the object of a file on this iod durably.
-    async fn written_at(&self, file: FileId, number: u16) -> Result<(), Status> {
+    async fn written_at(&self, object: ObjectId, number: u16) -> Result<(), Status> {
+        let file = object.file;
         let outcome = async {
             // The lock excludes truncations, so that the length of the object is read when none is in progress.
             let _shared = self.shared(file).await?;
             let info = self.namespace.info(file)?;
-            let Some(objects) = self.objects(&info)? else { return Ok(()) };
+            // Bytes of an object that was replaced are no bytes of the file.
+            let current = |objects: &Opened<'_>| objects.object() == object;
+            let Some(objects) = self.objects(&info)?.filter(current) else { return Ok(()) };
             let end = objects.end_at(number).await?;
             // With root's credentials: the writer's permissions were checked when it got its layout.
             let root = types::Cred::root();

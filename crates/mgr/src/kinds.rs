@@ -30,7 +30,7 @@ use std::fmt::{self, Debug};
 use std::iter::StepBy;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
-use types::{ByteRange, FileId, Generation, IodId, Status, Verifier};
+use types::{ByteRange, FileId, Generation, IodId, ObjectId, Status, Verifier};
 use wire::native::{DataHandle, Holder, PullSource, Rights, SizeReply, Striping};
 use xdr::{Malformed, Segments, Xdr};
 
@@ -79,8 +79,6 @@ pub(crate) struct Stripes {
     pub(crate) unit: u64,
     /// Number of objects of one copy.
     pub(crate) width: usize,
-    /// Stream of the objects.
-    pub(crate) stream: u32,
 }
 
 /// Why the record of a file cannot be used.
@@ -115,8 +113,9 @@ pub(crate) trait StoredKind: Send + Sync + Debug {
     /// Reads a record, for requests to the objects that it names. Asks no iod.
     fn open<'a>(&self, iods: &'a Iods, known: Known, record: &Bytes) -> Result<Opened<'a>, Unusable>;
 
-    /// Returns the iods that a record names; `None` if it cannot be read.
-    fn iods_of(&self, record: &Bytes) -> Option<Vec<u16>>;
+    /// Returns the iods that the record of a file names, and the object that each of them has; `None` if it cannot be
+    /// read.
+    fn objects_of(&self, record: &Bytes, file: FileId) -> Option<(Vec<u16>, ObjectId)>;
 }
 
 /// The bytes of one file of a stored kind.
@@ -128,6 +127,9 @@ pub(crate) trait StoredKind: Send + Sync + Debug {
 pub(crate) trait Stored: Send + Sync + Debug {
     /// Returns what the namespace knows of the file.
     fn known(&self) -> Known;
+
+    /// Returns the object that each iod of the file has.
+    fn object(&self) -> ObjectId;
 
     /// Returns the iods of the objects, by index. No iod has two of them.
     fn iods(&self) -> &[u16];
@@ -418,7 +420,7 @@ impl Grant<'_> {
     /// function takes the index of the object, which counts through all copies.
     fn data_handles(&self) -> Result<(impl Fn(usize) -> Bytes, u64), Status> {
         let (cluster, rights) = (self.iods.cluster(), self.rights);
-        let object = (self.file.known().file, self.generation);
+        let object = (self.file.object(), self.generation);
         let iods = self.iod_ids()?;
         let Stripes { unit, width, .. } = self.stripes()?;
         let unit = u32::try_from(unit).map_err(|_| Status::NoLayout)?;
@@ -491,10 +493,10 @@ impl Kinds {
         told.insert(file)
     }
 
-    /// Returns whether a layout record names this iod.
-    pub(crate) fn names(&self, layout: &Layout, iod: u16) -> bool {
-        let iods = self.stored(layout.kind).and_then(|kind| kind.iods_of(&layout.body));
-        iods.is_some_and(|iods| iods.contains(&iod))
+    /// Returns the object that the layout record of a file names on this iod.
+    pub(crate) fn object_on(&self, layout: &Layout, file: FileId, iod: u16) -> Option<ObjectId> {
+        let (iods, object) = self.stored(layout.kind)?.objects_of(&layout.body, file)?;
+        iods.contains(&iod).then_some(object)
     }
 
     /// Returns the layout type with this number; `NoLayout` if there is none.

@@ -29,7 +29,7 @@ pub(crate) use size::End;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
-use types::{ByteRange, Status};
+use types::{ByteRange, ObjectId, Status};
 use wire::native::{Capability, Procedure, Rights};
 pub(crate) use write::Written;
 use xdr::{Segments, Xdr};
@@ -76,6 +76,11 @@ impl<'a> Objects<'a> {
         if place.index == column { whole.max(place.offset + 1) } else { whole }
     }
 
+    /// Returns the object that each iod of the file has.
+    pub(crate) fn object(&self) -> ObjectId {
+        self.record.object(self.known.file)
+    }
+
     /// Returns the link to the iod that holds object `index`; `Delay` while the iod is down.
     fn link(&self, index: usize) -> Result<Arc<Link>, Status> {
         self.iods.link(self.iod(index))
@@ -106,7 +111,7 @@ impl<'a> Objects<'a> {
 
     /// Returns the mgr's capability for the object on this iod.
     fn capability(&self, link: &Link, rights: Rights) -> Capability {
-        link.capability(self.known.file, self.known.generation, rights)
+        link.capability(self.object(), self.known.generation, rights)
     }
 
     /// Calls a procedure that changes no bytes of an object.
@@ -124,7 +129,7 @@ impl<'a> Objects<'a> {
     ) -> Result<R, Status> {
         let mut generation = self.known.generation;
         for _ in 0..OVERTAKEN_MAX {
-            match link.attempt(procedure, &arguments(link.capability(self.known.file, generation, rights))).await {
+            match link.attempt(procedure, &arguments(link.capability(self.object(), generation, rights))).await {
                 Err(Status::Fenced) => {}
                 other => return other,
             }

@@ -17,11 +17,11 @@ mod object;
 mod pull;
 mod scrub;
 
-pub use admin::{Counter, ListArgs, ListEntry, ListReply, StatsReply};
+pub use admin::{Counter, HeadState, ListArgs, ListEntry, ListReply, StatsReply};
 pub use capability::{Capability, IodKey, Key, Proof, Rights, STORE_OBJECT, Said, Ticket};
 pub use checksum::{Crc32c, crc32c};
 pub use claim::{Claim, ClaimArgs, ClaimReply, Claiming};
-pub use data_handle::{DATA_HANDLE_LEN, DataHandle, Holder, Striping};
+pub use data_handle::{DATA_HANDLE_LEN, DataHandle, Holder, Striping, volume_tag};
 pub use hello::{HelloArgs, HelloReply, Local, Origin, ProveArgs, ProveReply};
 pub use io::{Extent, Piece, PieceKind, ReadArgs, ReadHead, ReadReply, WriteArgs, WriteExtent, WriteHead, WriteReply};
 pub use lend::{LendReply, Loan};
@@ -37,7 +37,7 @@ pub use scrub::{Damage, Finding, ScrubArgs, ScrubCursor, ScrubReply};
 use std::fmt;
 
 use types::limits;
-use types::{Generation, Status};
+use types::{FileId, Generation, ObjectId, Status};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// RPC program number: a space and "WEI", from the user-defined range (RFC 5531 §8.3).
@@ -45,7 +45,7 @@ pub const PROGRAM: u32 = 0x2057_4549;
 /// The only RPC version of the program.
 pub const VERSION: u32 = 1;
 /// Oldest and newest revision of the messages inside [`VERSION`] that this build speaks. HELLO agrees on one of them.
-pub const REVISIONS: std::ops::RangeInclusive<u32> = 2..=2;
+pub const REVISIONS: std::ops::RangeInclusive<u32> = 3..=3;
 
 /// The generation in the capability of a REMOVE that deletes a file for good. No file ever has this generation.
 pub const GENERATION_GONE: Generation = Generation(u32::MAX);
@@ -73,7 +73,7 @@ pub const LOAN_MARK_MAX: usize = 512;
 pub const COUNTERS_MAX: usize = 512;
 
 const _: () = assert!(PIECES_MAX * 12 + 4096 < limits::HEADER_MAX);
-const _: () = assert!(LIST_MAX * 32 + 4096 < limits::HEADER_MAX);
+const _: () = assert!(LIST_MAX * 36 + 4096 < limits::HEADER_MAX);
 
 macro_rules! procedures {
     ($($(#[$doc:meta])* $name:ident = $number:literal),* $(,)?) => {
@@ -231,6 +231,15 @@ impl Xdr for Nothing {
     fn decode(_: &mut Reader) -> Result<Self, Malformed> {
         Ok(Nothing)
     }
+}
+
+fn put_object(out: &mut Writer, object: ObjectId) {
+    out.u64(object.file.0);
+    out.u32(object.stream);
+}
+
+fn take_object(input: &mut Reader) -> Result<ObjectId, Malformed> {
+    Ok(ObjectId::new(FileId(input.u64()?), input.u32()?))
 }
 
 /// Returns the longest prefix of `text` that has at most `max` bytes and ends at a character boundary.

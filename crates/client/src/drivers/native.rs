@@ -24,7 +24,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use types::{ByteRange, FileId, Generation, IodId, Status, Verifier};
+use types::{ByteRange, Generation, IodId, ObjectId, Status, Verifier};
 use wire::native::*;
 use xdr::{Segments, Writer, Xdr};
 
@@ -60,7 +60,7 @@ impl Driver for Native {
         let places = iods.iter().map(|_| Arc::default()).collect();
         let loans = self.devices.loans().clone();
         let tally = self.tally.clone();
-        let (object, ids, lengths) = (body.object.file, body.devices, Lengths::new(&distribution, body.whole));
+        let (object, ids, lengths) = (body.object, body.devices, Lengths::new(&distribution, body.whole));
         Ok(Arc::new(Objects {
             distribution,
             object,
@@ -80,7 +80,7 @@ impl Driver for Native {
 /// The objects of one file.
 struct Objects {
     distribution: Distribution,
-    object: FileId,
+    object: ObjectId,
     lengths: Lengths,
     generation: Generation,
     /// The capability for each iod.

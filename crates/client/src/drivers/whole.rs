@@ -9,7 +9,7 @@ use layout::kinds::{Kind, KindId};
 use layout::{Distribution, DistributionId};
 use std::sync::{Arc, Mutex};
 use types::limits::PAYLOAD_MAX;
-use types::{ByteRange, FileId, Generation, IodId, Verifier};
+use types::{ByteRange, FileId, Generation, IodId, ObjectId, Verifier};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// The kind.
@@ -302,6 +302,6 @@ impl Layout for WholeLayout {
         let distribution = Distribution::new(DistributionId::SimpleStripe, 64, 1);
         let distribution = distribution.map_err(|e| NotDone::Failed(Error::protocol(e.to_string())))?;
         let object = PlacedObject { iod: IodId([0; 16]), addresses: Vec::new(), size, allocated: size };
-        Ok(Placement { distribution, object: FileId(1), objects: vec![object], file_size })
+        Ok(Placement { distribution, object: ObjectId::stream_0(FileId(1)), objects: vec![object], file_size })
     }
 }

@@ -9,7 +9,6 @@ use client::Node;
 use std::time::Duration;
 use types::{Attrs, ByteRange, FileKind, SetAttrs, SetTime, Status, Timestamp};
 
-const EBUSY: Errno = Errno(16);
 const EINVAL: Errno = Errno(22);
 
 /// Executes SETATTR.

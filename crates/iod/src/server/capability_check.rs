@@ -92,7 +92,7 @@ impl CapabilityCheck {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{FileId, Generation};
+    use types::{FileId, Generation, ObjectId};
     use wire::native::{Holder, Striping};
 
     const FSID: Fsid = Fsid([1; 16]);
@@ -104,12 +104,12 @@ mod tests {
     }
 
     fn cap(key: &IodKey, expires: u64, session: u64) -> Capability {
-        key.sign_capability(FSID, FileId(9), Generation(1), Rights::READ, expires, session)
+        key.sign_capability(FSID, ObjectId::stream_0(FileId(9)), Generation(1), Rights::READ, expires, session)
     }
 
     fn handle(key: &IodKey, expires: u64, session: u64) -> DataHandle {
         let (striping, holder) = (Striping { unit: 64, count: 1, index: 0 }, Holder { grant: 1, session, expires });
-        DataHandle::sign(key, FSID, (FileId(9), Generation(1)), Rights::READ, striping, holder)
+        DataHandle::sign(key, FSID, (ObjectId::stream_0(FileId(9)), Generation(1)), Rights::READ, striping, holder)
     }
 
     #[test]

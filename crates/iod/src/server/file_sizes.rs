@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use types::FileId;
+use types::ObjectId;
 use wire::native::{FileLength, LENGTHS_MAX, Length, LengthQuestion};
 
 use crate::lock::lock;
@@ -38,7 +38,7 @@ struct Questions {
 
 #[derive(Clone, Debug)]
 struct Question {
-    object: FileId,
+    object: ObjectId,
     /// Whether the mgr has received the question.
     handed_out: bool,
     /// Number of callers that wait for the answer.
@@ -50,7 +50,7 @@ impl Questions {
     /// Adds a question and returns its number. The caller shares a question that the mgr has not received yet. It does
     /// not share one that the mgr has, because its answer may be older than this call. Returns `None` if there are too
     /// many questions.
-    fn ask(&mut self, object: FileId) -> Option<u64> {
+    fn ask(&mut self, object: ObjectId) -> Option<u64> {
         let shared = self.open.iter_mut().find(|(_, question)| question.object == object && !question.handed_out);
         if let Some((number, question)) = shared {
             question.waiting += 1;
@@ -106,7 +106,7 @@ impl Questions {
 impl FileSizes {
     /// Asks the mgr for the length of an object's file; returns `None` if the mgr does not know or does not answer in
     /// time.
-    pub(super) fn ask(&self, object: FileId, patience: Duration) -> Option<FileLength> {
+    pub(super) fn ask(&self, object: ObjectId, patience: Duration) -> Option<FileLength> {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
         if !state.heard || state.closing {
@@ -155,6 +155,11 @@ impl FileSizes {
 mod tests {
     use super::*;
     use std::thread;
+    use types::FileId;
+
+    fn object_id(file: u64) -> ObjectId {
+        ObjectId::stream_0(FileId(file))
+    }
 
     const LONG: Duration = Duration::from_secs(60);
     const NOW: Duration = Duration::ZERO;
@@ -165,7 +170,7 @@ mod tests {
 
     #[derive(Clone, Copy, Debug)]
     enum Step {
-        Ask(FileId),
+        Ask(ObjectId),
         /// The mgr looks up the questions of its last reply.
         LookUp,
         /// The mgr calls with the answers that it has, and gets the reply.
@@ -240,8 +245,8 @@ mod tests {
     #[test]
     fn no_history_has_an_answer_older_than_its_question() {
         let steps = [
-            Step::Ask(FileId(1)),
-            Step::Ask(FileId(2)),
+            Step::Ask(object_id(1)),
+            Step::Ask(object_id(2)),
             Step::LookUp,
             Step::Call,
             Step::Forget,
@@ -263,29 +268,29 @@ mod tests {
     fn questions_are_bounded() {
         let mut questions = Questions::default();
         for object in 0..LENGTHS_MAX as u64 {
-            assert!(questions.ask(FileId(object)).is_some());
+            assert!(questions.ask(object_id(object)).is_some());
         }
-        assert_eq!((questions.ask(FileId(5000)), questions.ask(FileId(7))), (None, Some(8)));
+        assert_eq!((questions.ask(object_id(5000)), questions.ask(object_id(7))), (None, Some(8)));
         assert_eq!(questions.hand_out().len(), LENGTHS_MAX);
-        assert_eq!(questions.ask(FileId(7)), None);
+        assert_eq!(questions.ask(object_id(7)), None);
     }
 
     #[test]
     fn nobody_waits_without_a_mgr_and_closing_lets_everybody_go() {
         let lengths = FileSizes::default();
-        assert_eq!(lengths.ask(FileId(1), LONG), None);
+        assert_eq!(lengths.ask(object_id(1), LONG), None);
         assert_eq!(lengths.next(&[], NOW), []);
         // The mgr has called once and is silent now.
-        assert_eq!(lengths.ask(FileId(1), NOW), None);
-        assert_eq!(lengths.ask(FileId(1), LONG), None);
+        assert_eq!(lengths.ask(object_id(1), NOW), None);
+        assert_eq!(lengths.ask(object_id(1), LONG), None);
         assert_eq!(lengths.next(&[], NOW), []);
         thread::scope(|scope| {
-            let asking = scope.spawn(|| lengths.ask(FileId(1), LONG));
+            let asking = scope.spawn(|| lengths.ask(object_id(1), LONG));
             let asked = lengths.next(&[], LONG);
             assert_eq!(asked.len(), 1);
             lengths.next(&[Length { number: asked[0].number, length: Some(long(5)) }], NOW);
             assert_eq!(asking.join().unwrap(), Some(long(5)));
-            let asking = scope.spawn(|| lengths.ask(FileId(2), LONG));
+            let asking = scope.spawn(|| lengths.ask(object_id(2), LONG));
             assert_eq!(lengths.next(&[], LONG).len(), 1);
             lengths.close();
             assert_eq!(asking.join().unwrap(), None);

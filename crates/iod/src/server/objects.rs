@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use types::{FileId, Generation, Machine, Status, Verifier};
+use types::{Generation, Machine, ObjectId, Status, Verifier};
 use wire::native::{DataHandle, Extent, Failure, FileLength, PieceKind, WriteExtent};
 
 use super::Served;
@@ -46,7 +46,7 @@ impl Served {
     /// As those of READ: `Fenced`, `Corrupt`, `Io`, `TooBig`.
     pub fn read_object(
         &self,
-        object: FileId,
+        object: ObjectId,
         generation: Generation,
         offset: u64,
         len: u32,
@@ -87,7 +87,7 @@ impl Served {
     /// As those of WRITE: `Fenced`, `NoSpc`, `FBig`, `Corrupt`, `Io`.
     pub fn write_object(
         &self,
-        object: FileId,
+        object: ObjectId,
         generation: Generation,
         offset: u64,
         data: &[u8],
@@ -108,7 +108,7 @@ impl Served {
 
     /// Reports to the mgr that an object was written under the layout `grant` and now has this size. Waits for the
     /// answer of the mgr for up to ten seconds; returns whether the mgr has confirmed the report.
-    pub fn tell_written(&self, object: FileId, grant: u64, size: u64) -> bool {
+    pub fn tell_written(&self, object: ObjectId, grant: u64, size: u64) -> bool {
         self.news.tell(object, Written { grant, size }, TELL_WAIT)
     }
 
@@ -116,14 +116,14 @@ impl Served {
     ///
     /// # Errors
     /// As those of SIZE: `Fenced`, `Corrupt`, `Io`.
-    pub fn object_size(&self, object: FileId, generation: Generation) -> Result<u64, Failure> {
+    pub fn object_size(&self, object: ObjectId, generation: Generation) -> Result<u64, Failure> {
         self.store.check_confirmed()?;
         Ok(self.store.object(object).size(&self.store, generation)?.0)
     }
 
     /// Asks the mgr for the length of the object's file and the length that the object must have, at some moment during
     /// this call. Returns `None` if the mgr does not know, or does not answer within two seconds. Blocks for the mgr.
-    pub fn file_length(&self, object: FileId) -> Option<FileLength> {
+    pub fn file_length(&self, object: ObjectId) -> Option<FileLength> {
         self.lengths.ask(object, LENGTH_WAIT)
     }
 
@@ -131,7 +131,7 @@ impl Served {
     ///
     /// # Errors
     /// As those of COMMIT: `Fenced`, `Corrupt`, `Io`.
-    pub fn commit_object(&self, object: FileId, generation: Generation) -> Result<(), Failure> {
+    pub fn commit_object(&self, object: ObjectId, generation: Generation) -> Result<(), Failure> {
         self.store.check_confirmed()?;
         self.store.object(object).commit(&self.store, generation).map(drop)
     }

@@ -121,7 +121,7 @@ impl<C: Channel> Connection<C> {
             Err(Stop::Target(failure)) => return Err(failure),
             Err(Stop::Source(why)) => {
                 Counters::add(&store.counters().pulls_stopped, 1);
-                tracing::info!(object = args.cap.object.0, source = %args.source.iod, "a pull has stopped: {why}");
+                tracing::info!(object = %args.cap.object, source = %args.source.iod, "a pull has stopped: {why}");
                 Some(why)
             }
         };

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use types::FileId;
+use types::ObjectId;
 use wire::native::{NEWS_MAX, NewsReply};
 
 use crate::lock::lock;
@@ -33,9 +33,9 @@ struct State {
     /// The mgr has confirmed all reports up to this number.
     known: u64,
     /// Reports that the mgr has not confirmed.
-    waiting: BTreeMap<u64, (FileId, Written)>,
+    waiting: BTreeMap<u64, (ObjectId, Written)>,
     /// The state of objects that the mgr knows, and whether the object was written since without a new report.
-    remembered: HashMap<FileId, (Written, bool)>,
+    remembered: HashMap<ObjectId, (Written, bool)>,
     closing: bool,
 }
 
@@ -53,7 +53,7 @@ impl WriteReports {
     /// confirmed.
     ///
     /// Under one layout only the first write and every growth of the object need a report.
-    pub(super) fn tell(&self, object: FileId, written: Written, patience: Duration) -> bool {
+    pub(super) fn tell(&self, object: ObjectId, written: Written, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
         if let Some((old, changed)) = state.remembered.get_mut(&object)
@@ -100,7 +100,7 @@ impl WriteReports {
     }
 
     /// Returns whether an object was written without a report since its last one; clears the mark.
-    pub(super) fn take_changed(&self, object: FileId) -> bool {
+    pub(super) fn take_changed(&self, object: ObjectId) -> bool {
         lock(&self.state).remembered.get_mut(&object).is_some_and(|(_, changed)| std::mem::take(changed))
     }
 
@@ -127,11 +127,11 @@ impl State {
     }
 
     fn hand_out(&mut self) -> NewsReply {
-        let batch: Vec<(u64, FileId)> =
+        let batch: Vec<(u64, ObjectId)> =
             self.waiting.iter().take(NEWS_MAX).map(|(number, (object, _))| (*number, *object)).collect();
         let number = batch.last().map_or(self.known, |(number, _)| *number);
         self.told = self.told.max(number);
-        let mut written: Vec<FileId> = batch.into_iter().map(|(_, object)| object).collect();
+        let mut written: Vec<ObjectId> = batch.into_iter().map(|(_, object)| object).collect();
         written.sort();
         written.dedup();
         NewsReply { number, written }
@@ -142,6 +142,11 @@ impl State {
 mod tests {
     use super::*;
     use std::thread;
+    use types::FileId;
+
+    fn object_id(file: u64) -> ObjectId {
+        ObjectId::stream_0(FileId(file))
+    }
 
     const LONG: Duration = Duration::from_secs(60);
     const NOW: Duration = Duration::ZERO;
@@ -154,9 +159,9 @@ mod tests {
     fn a_writer_waits_until_the_mgr_knows() {
         let news = WriteReports::default();
         thread::scope(|scope| {
-            let writer = scope.spawn(|| news.tell(FileId(7), written(1, 100), LONG));
+            let writer = scope.spawn(|| news.tell(object_id(7), written(1, 100), LONG));
             let first = news.next(0, LONG);
-            assert_eq!(first.written, [FileId(7)]);
+            assert_eq!(first.written, [object_id(7)]);
             // If an answer is lost, the next one repeats the reports.
             assert_eq!(news.next(0, LONG), first);
             assert!(!writer.is_finished());
@@ -164,34 +169,36 @@ mod tests {
             assert!(writer.join().unwrap());
         });
         // What the mgr knows needs no report.
-        assert!(news.tell(FileId(7), written(1, 100), NOW) && news.tell(FileId(7), written(1, 50), NOW));
-        assert!(news.take_changed(FileId(7)) && !news.take_changed(FileId(7)) && !news.take_changed(FileId(8)));
+        assert!(news.tell(object_id(7), written(1, 100), NOW) && news.tell(object_id(7), written(1, 50), NOW));
+        assert!(
+            news.take_changed(object_id(7)) && !news.take_changed(object_id(7)) && !news.take_changed(object_id(8))
+        );
         // A new layout, more bytes, or a new mgr needs a report.
-        assert!(!news.tell(FileId(7), written(2, 100), NOW));
-        assert!(!news.tell(FileId(7), written(1, 101), NOW));
+        assert!(!news.tell(object_id(7), written(2, 100), NOW));
+        assert!(!news.tell(object_id(7), written(1, 101), NOW));
         let second = news.next(1, NOW);
-        assert_eq!(second.written, [FileId(7)]);
+        assert_eq!(second.written, [object_id(7)]);
         news.next(second.number, NOW);
-        assert!(news.tell(FileId(7), written(1, 101), NOW));
+        assert!(news.tell(object_id(7), written(1, 101), NOW));
         news.next(0, NOW);
-        assert!(!news.tell(FileId(7), written(1, 101), NOW));
+        assert!(!news.tell(object_id(7), written(1, 101), NOW));
     }
 
     #[test]
     fn numbers_that_were_never_told_mean_nothing_and_closing_lets_everybody_go() {
         let news = WriteReports::default();
-        assert!(!news.tell(FileId(1), written(1, 1), NOW));
+        assert!(!news.tell(object_id(1), written(1, 1), NOW));
         news.next(9, NOW);
-        assert_eq!(news.next(0, NOW).written, [FileId(1)]);
+        assert_eq!(news.next(0, NOW).written, [object_id(1)]);
         thread::scope(|scope| {
-            let writer = scope.spawn(|| news.tell(FileId(2), written(1, 1), LONG));
+            let writer = scope.spawn(|| news.tell(object_id(2), written(1, 1), LONG));
             while lock(&news.state).waiting.len() < 2 {
                 thread::yield_now();
             }
             news.close();
             assert!(!writer.join().unwrap());
         });
-        assert_eq!(news.next(1, LONG).written, [FileId(2)]);
+        assert_eq!(news.next(1, LONG).written, [object_id(2)]);
         assert_eq!(news.next(2, LONG).written, []);
     }
 }

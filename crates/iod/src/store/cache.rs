@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use types::FileId;
+use types::ObjectId;
 
 use super::object::Object;
 use crate::lock::lock;
@@ -19,9 +19,9 @@ pub(crate) struct Cache {
 
 #[derive(Default)]
 struct Shard {
-    slots: HashMap<u64, Slot>,
+    slots: HashMap<ObjectId, Slot>,
     /// Every key of `slots` once, in eviction order.
-    clock: VecDeque<u64>,
+    clock: VecDeque<ObjectId>,
 }
 
 struct Slot {
@@ -46,9 +46,9 @@ impl Cache {
 
     /// Returns the object with this id, new and unopened if it was not cached. With `beyond` the object is added even
     /// if the cache is full, for the case that the object to evict cannot be synced now.
-    pub(crate) fn get(&self, id: FileId, beyond: bool) -> Lookup {
-        let mut shard = lock(&self.shards[id.0 as usize % SHARDS]);
-        if let Some(slot) = shard.slots.get_mut(&id.0) {
+    pub(crate) fn get(&self, id: ObjectId, beyond: bool) -> Lookup {
+        let mut shard = lock(&self.shards[id.file.0 as usize % SHARDS]);
+        if let Some(slot) = shard.slots.get_mut(&id) {
             slot.used = true;
             return Lookup::Found(slot.object.clone(), false);
         }
@@ -62,8 +62,8 @@ impl Cache {
             }
         }
         let object = Arc::new(Object::new(id));
-        shard.slots.insert(id.0, Slot { object: object.clone(), used: false });
-        shard.clock.push_back(id.0);
+        shard.slots.insert(id, Slot { object: object.clone(), used: false });
+        shard.clock.push_back(id);
         Lookup::Found(object, dropped)
     }
 
@@ -108,9 +108,10 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use types::FileId;
 
     fn get(cache: &Cache, id: u64) -> Arc<Object> {
-        match cache.get(FileId(id), false) {
+        match cache.get(ObjectId::stream_0(FileId(id)), false) {
             Lookup::Found(object, _) => object,
             Lookup::SyncFirst(_) => panic!("nothing here is dirty"),
         }

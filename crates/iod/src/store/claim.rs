@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use types::{FileId, Status, StoreId};
+use types::{Status, StoreId};
 use wire::native::{Claim, ClaimReply, Claiming, Failure, crc32c};
 
 use super::format::{StoreError, be, error};
@@ -151,8 +151,8 @@ impl Store {
     /// Returns the highest object number, 0 if there is no object.
     fn highest(&self) -> Result<u64, Failure> {
         let mut highest = 0;
-        self.walk(None, |FileId(number)| {
-            highest = highest.max(number);
+        self.walk(None, |object| {
+            highest = highest.max(object.file.0);
             Ok(true)
         })?;
         Ok(highest)
@@ -208,7 +208,10 @@ mod tests {
         Store::format_on(&memory, Fsid([1; 16])).unwrap();
         let opened = store(&memory);
         let extent = WriteExtent { offset: 0, len: 1, crc32c: 0 };
-        opened.object(FileId(0x12345)).write(&opened, Generation(1), (&[extent], 0), [b"x", &[]]).unwrap();
+        opened
+            .object(types::ObjectId::stream_0(types::FileId(0x12345)))
+            .write(&opened, Generation(1), (&[extent], 0), [b"x", &[]])
+            .unwrap();
         assert_eq!(opened.claim(None, false).unwrap(), ClaimReply { highest: Some(0x12345), ..Default::default() });
         let refused = ask(&opened, 0, 0x12345, claim(1, 10));
         assert_eq!(refused, ClaimReply { highest: Some(0x12345), ..Default::default() });

@@ -9,8 +9,9 @@ use wire::native::crc32c;
 use crate::disks::{Disk, DiskFile, read_full, write_all};
 
 const MAGIC: [u8; 8] = *b"WEIRIOD\0";
-/// The newest store format of this build: stores with block checksums. Stores without them have version 1.
-const VERSION: u32 = 2;
+/// The newest store format of this build. Version 1 has neither block checksums nor objects of other streams than 0, 2
+/// has block checksums, 3 streams, 4 both.
+const VERSION: u32 = 4;
 const LEN: usize = 56;
 const CHECKED: usize = 52;
 
@@ -123,13 +124,15 @@ pub(crate) struct Format {
     pub(crate) created: u64,
     /// Whether new objects have block checksums.
     pub(crate) sums: bool,
+    /// Whether there may be objects of other streams than 0.
+    pub(crate) streams: bool,
 }
 
 impl Format {
     fn encode(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
         out[..8].copy_from_slice(&MAGIC);
-        out[8..12].copy_from_slice(&(1 + u32::from(self.sums)).to_be_bytes());
+        out[8..12].copy_from_slice(&(1 + u32::from(self.sums) + 2 * u32::from(self.streams)).to_be_bytes());
         out[12..28].copy_from_slice(&self.fsid.0);
         out[28..44].copy_from_slice(&self.iod.0);
         out[44..52].copy_from_slice(&self.created.to_be_bytes());
@@ -154,7 +157,14 @@ impl Format {
         let (mut fsid, mut iod) = ([0; 16], [0; 16]);
         fsid.copy_from_slice(field(12, 28)?);
         iod.copy_from_slice(field(28, 44)?);
-        Ok(Format { fsid: Fsid(fsid), iod: IodId(iod), created: be(field(44, 52)?), sums: version == 2 })
+        let (sums, streams) = (version.is_multiple_of(2), version > 2);
+        Ok(Format { fsid: Fsid(fsid), iod: IodId(iod), created: be(field(44, 52)?), sums, streams })
+    }
+
+    /// Replaces the content of an open `FORMAT` file, durably. All of it is in one sector, which disks write atomically.
+    pub(crate) fn write(&self, file: &dyn DiskFile) -> io::Result<()> {
+        write_all(file, &self.encode(), &[], 0)?;
+        file.sync()
     }
 }
 
@@ -185,8 +195,7 @@ pub(crate) fn format(disk: &dyn Disk, format: &Format) -> Result<(), StoreError>
         _ => {}
     }
     let file = disk.create_new(FORMAT_NEW).map_err(fail("make the FORMAT file"))?;
-    write_all(&*file, &format.encode(), &[], 0).map_err(fail("write the FORMAT file"))?;
-    file.sync().map_err(fail("sync the FORMAT file"))?;
+    format.write(&*file).map_err(fail("write the FORMAT file"))?;
     disk.rename(FORMAT_NEW, FORMAT).map_err(fail("name the FORMAT file"))?;
     disk.sync_folder("").map_err(fail("sync the directory"))
 }
@@ -215,7 +224,8 @@ mod tests {
     use super::*;
 
     fn sample() -> Format {
-        Format { fsid: Fsid(*b"0123456789abcdef"), iod: IodId([0xaa; 16]), created: 0x6000_0000, sums: false }
+        let (fsid, iod) = (Fsid(*b"0123456789abcdef"), IodId([0xaa; 16]));
+        Format { fsid, iod, created: 0x6000_0000, sums: false, streams: false }
     }
 
     #[test]
@@ -235,9 +245,11 @@ mod tests {
         );
         let dir = Path::new("/d");
         assert_eq!(Format::decode(&bytes, dir).unwrap(), sample());
-        let with_sums = Format { sums: true, ..sample() };
-        assert_eq!((with_sums.encode()[11], with_sums.encode().len()), (2, LEN));
-        assert_eq!(Format::decode(&with_sums.encode(), dir).unwrap(), with_sums);
+        for (version, sums, streams) in [(2, true, false), (3, false, true), (4, true, true)] {
+            let format = Format { sums, streams, ..sample() };
+            assert_eq!((format.encode()[11], format.encode().len()), (version, LEN));
+            assert_eq!(Format::decode(&format.encode(), dir).unwrap(), format);
+        }
         for bit in 0..bytes.len() * 8 {
             let mut bad = bytes;
             bad[bit / 8] ^= 1 << (bit % 8);
@@ -251,9 +263,9 @@ mod tests {
     #[test]
     fn a_newer_version_says_so_whatever_else_it_holds() {
         let mut bytes = sample().encode();
-        bytes[11] = 3;
+        bytes[11] = 5;
         let error = Format::decode(&bytes, Path::new("/d")).unwrap_err();
-        assert!(matches!(error, StoreError::NewerVersion { found: 3, .. }), "{error}");
+        assert!(matches!(error, StoreError::NewerVersion { found: 5, .. }), "{error}");
         assert!(error.to_string().contains("newer weir"));
     }
 }

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use types::{FileId, Generation};
-use wire::native::{Failure, LIST_MAX, ListEntry, ListReply};
+use types::{Generation, ObjectId};
+use wire::native::{Failure, HeadState, LIST_MAX, ListEntry, ListReply};
 
 use super::format::OBJECTS;
 use super::head::{HEAD_LEN, Head};
@@ -12,16 +12,15 @@ use super::{Store, failure};
 use crate::disks::{Disk, read_full};
 
 impl Store {
-    /// Returns at most `max` objects after `after` (0: from the start), in folder order.
+    /// Returns at most `max` objects after `after`, in folder order.
     ///
-    /// Damaged files are included and marked. Objects created or removed during the walk may or may not be listed.
-    pub(crate) fn list(&self, after: u64, max: u32) -> Result<ListReply, Failure> {
+    /// Files without a usable head are included and marked. Objects created or removed during the walk may or may not be listed.
+    pub(crate) fn list(&self, after: Option<ObjectId>, max: u32) -> Result<ListReply, Failure> {
         let max = (max as usize).clamp(1, LIST_MAX);
-        let start = (after != 0).then_some(FileId(after));
         let mut reply = ListReply { entries: Vec::new(), eof: true };
-        self.walk(start, |object| {
+        self.walk(after, |object| {
             // The last object of the previous call.
-            if start == Some(object) {
+            if after == Some(object) {
                 return Ok(true);
             }
             if reply.entries.len() == max {
@@ -38,8 +37,8 @@ impl Store {
     /// returns false.
     pub(super) fn walk(
         &self,
-        start: Option<FileId>,
-        mut visit: impl FnMut(FileId) -> Result<bool, Failure>,
+        start: Option<ObjectId>,
+        mut visit: impl FnMut(ObjectId) -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
         let disk = self.disk();
         let start = start.map(Shards::order);
@@ -67,7 +66,7 @@ impl Store {
     }
 
     /// Returns the entry of one object; `None` if it is gone or was never committed.
-    fn entry(&self, object: FileId) -> Result<Option<ListEntry>, Failure> {
+    fn entry(&self, object: ObjectId) -> Result<Option<ListEntry>, Failure> {
         let read = || -> io::Result<_> {
             let file = self.open_object(object)?;
             let measure = file.measure()?;
@@ -81,16 +80,16 @@ impl Store {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(failure(&e, "read the head of an object")),
         };
-        let entry = |generation, damaged| ListEntry {
+        let entry = |generation, head| ListEntry {
             object,
             size: measure.len.saturating_sub(HEAD_LEN),
             allocated: measure.allocated,
             generation,
-            damaged,
+            head,
         };
         Ok(match Head::decode(&head, self.fsid, object) {
-            Ok(head) => head.map(|head| entry(head.generation, false)),
-            Err(_) => Some(entry(Generation::default(), true)),
+            Ok(head) => head.map(|head| entry(head.generation, HeadState::Own)),
+            Err(bad) => Some(entry(Generation::default(), bad.state)),
         })
     }
 }
@@ -116,6 +115,6 @@ fn folders(disk: &dyn Disk, path: &str) -> Result<Vec<u16>, Failure> {
 }
 
 /// Returns the objects with a file in folder `number`.
-fn files(disk: &dyn Disk, path: &str, number: u16) -> Result<Vec<FileId>, Failure> {
+fn files(disk: &dyn Disk, path: &str, number: u16) -> Result<Vec<ObjectId>, Failure> {
     Ok(names(disk, path)?.iter().filter_map(|name| Shards::object_of(number, name)).collect())
 }

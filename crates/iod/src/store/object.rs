@@ -9,10 +9,12 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::io::Errno;
 use types::limits::FILE_SIZE_MAX;
-use types::{FileId, Generation, Status};
-use wire::native::{Extent, Failure, GENERATION_GONE, PIECES_MAX, PieceKind, PullExtent, SeekWhat, WriteExtent};
+use types::{Generation, ObjectId, Status};
+use wire::native::{
+    Extent, Failure, GENERATION_GONE, HeadState, PIECES_MAX, PieceKind, PullExtent, SeekWhat, WriteExtent,
+};
 
-use super::head::{HEAD_LEN, Head, SECTOR};
+use super::head::{BadHead, HEAD_LEN, Head, SECTOR};
 use super::shards::Leaf;
 use super::{Store, failure};
 use crate::counters::Counters;
@@ -24,7 +26,7 @@ pub(crate) use short_circuit::Lent;
 /// An object that may or may not exist. Reads, writes and syncs share its lock; changes of its identity or size hold it
 /// exclusively.
 pub(crate) struct Object {
-    id: FileId,
+    id: ObjectId,
     state: RwLock<State>,
 }
 
@@ -36,7 +38,7 @@ enum State {
     /// Its file is open.
     Open(Arc<Open>),
     /// There is a file that must not be used, for this reason.
-    Damaged(String),
+    Damaged(BadHead),
 }
 
 /// The state of an object, for maintenance of the store.
@@ -51,7 +53,7 @@ pub(crate) enum Presence {
 
 impl Object {
     /// Makes an object whose file was not looked up yet.
-    pub(crate) fn new(id: FileId) -> Self {
+    pub(crate) fn new(id: ObjectId) -> Self {
         Object { id, state: RwLock::new(State::Unopened) }
     }
 
@@ -96,9 +98,9 @@ impl Object {
         match Head::decode(&bytes[..read], store.fsid(), self.id) {
             Ok(None) => Ok(State::Absent),
             Ok(Some(head)) => self.found(store, file, head, len - HEAD_LEN),
-            Err(reason) => {
-                tracing::error!(object = self.id.0, reason, "object is damaged; it will not be touched");
-                Ok(State::Damaged(reason))
+            Err(bad) => {
+                tracing::error!(object = %self.id, reason = bad.reason, "object is damaged; it will not be touched");
+                Ok(State::Damaged(bad))
             }
         }
     }
@@ -118,8 +120,8 @@ impl Object {
             let end = opened.end().map_err(|e| failure(&e, "read the checksums"))?;
             if let Some(end) = end.filter(|end| *end > size) {
                 let reason = format!("the object has {size} bytes, {end} were committed");
-                tracing::error!(object = self.id.0, reason, "object is damaged; it will not be touched");
-                return Ok(State::Damaged(reason));
+                tracing::error!(object = %self.id, reason, "object is damaged; it will not be touched");
+                return Ok(State::Damaged(BadHead::damaged(reason)));
             }
             sums = Some(opened);
         }
@@ -296,7 +298,7 @@ impl Object {
         Ok(size)
     }
 
-    /// Removes the object durably, damaged or not.
+    /// Removes the object durably, damaged or not. Leaves a file whose head is that of something else.
     pub(crate) fn remove(&self, store: &Store, generation: Generation) -> Result<(), Failure> {
         let mut state = self.exclusive(store)?;
         if !matches!(*state, State::Damaged(_)) {
@@ -304,6 +306,12 @@ impl Object {
         }
         if generation == GENERATION_GONE {
             store.gone.remember(self.id);
+        }
+        if let State::Damaged(BadHead { state: HeadState::Foreign | HeadState::Newer, reason }) = &*state {
+            // The object itself does not exist, so there is nothing to remove.
+            Counters::add(&store.counters().objects_left, 1);
+            tracing::error!(object = %self.id, reason, "not removed: the file has the head of something else");
+            return Ok(());
         }
         let removed = store.remove_object(self.id).map_err(|e| failure(&e, "remove the object"))?;
         *state = State::Absent;
@@ -453,7 +461,7 @@ impl State {
             State::Open(open) if generation < open.generation() => Err(Status::Fenced.into()),
             State::Open(open) => Ok(Some(open)),
             State::Absent | State::Unopened => Ok(None),
-            State::Damaged(reason) => Err(Failure { status: Status::Corrupt, detail: Some(reason.clone()) }),
+            State::Damaged(bad) => Err(Failure { status: Status::Corrupt, detail: Some(bad.reason.clone()) }),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Scrubbing, which checks a part of the store at a time: heads, checksums, and whether the disk can be read.
 
 use types::limits::PAYLOAD_MAX;
-use types::{FileId, Status};
+use types::{ObjectId, Status};
 use wire::native::{Damage, Failure, Finding, SCRUB_FINDINGS_MAX, ScrubCursor, ScrubReply};
 
 use super::block_checksums::{BLOCK, Unverified};
@@ -70,7 +70,7 @@ impl Scrub<'_> {
     }
 
     /// Checks one object from `offset` on; returns where to continue, or `None` if the object is finished.
-    fn object(&mut self, id: FileId, offset: u64) -> Result<Option<u64>, Failure> {
+    fn object(&mut self, id: ObjectId, offset: u64) -> Result<Option<u64>, Failure> {
         let open = match self.store.object(id).presence(self.store) {
             Ok(Presence::Absent) => return Ok(None),
             Ok(Presence::Open(open)) => open,
@@ -94,7 +94,7 @@ impl Scrub<'_> {
     }
 
     /// Checks the bytes of an object from `at` on.
-    fn bytes(&mut self, id: FileId, open: &Open, mut at: u64, rebuilt: &mut u64) -> Result<Option<u64>, Failure> {
+    fn bytes(&mut self, id: ObjectId, open: &Open, mut at: u64, rebuilt: &mut u64) -> Result<Option<u64>, Failure> {
         let counters = self.store.counters();
         while at < open.size() {
             if self.is_done() {
@@ -129,7 +129,7 @@ impl Scrub<'_> {
     }
 
     /// Reads a chunk, and on an error each of its blocks. Returns whether all blocks are good.
-    fn chunk(&mut self, id: FileId, open: &Open, start: u64, end: u64) -> Result<bool, Failure> {
+    fn chunk(&mut self, id: ObjectId, open: &Open, start: u64, end: u64) -> Result<bool, Failure> {
         // Drop the cached pages: a read from the page cache does not check the disk.
         open.file.forget(HEAD_LEN + start, end - start);
         if self.read(open, start, end).is_ok() {
@@ -168,7 +168,7 @@ impl Scrub<'_> {
         }
     }
 
-    fn hole(&mut self, id: FileId, open: &Open, start: u64, end: u64) {
+    fn hole(&mut self, id: ObjectId, open: &Open, start: u64, end: u64) {
         let Some(sums) = &open.sums else { return };
         if let Err(Unverified::Mismatch(mismatch)) = sums.check_hole(&*open.file, start, end) {
             let (offset, len) = (mismatch.offset, mismatch.len);
@@ -187,7 +187,7 @@ impl Scrub<'_> {
             None => findings.push(found),
         }
         let Finding { object, damage, offset, len } = found;
-        tracing::error!(object = object.0, ?damage, offset, len, "damage found");
+        tracing::error!(object = %object, ?damage, offset, len, "damage found");
     }
 }
 

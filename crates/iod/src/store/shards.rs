@@ -8,7 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use types::FileId;
+use types::{FileId, ObjectId};
 
 use super::format::OBJECTS;
 use crate::counters::Counters;
@@ -94,36 +94,42 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    /// Returns the folder number of an object.
-    fn number(object: FileId) -> u16 {
-        (object.0 >> 8) as u16
+    /// Returns the folder number of an object. All streams of a file are in one folder.
+    fn number(object: ObjectId) -> u16 {
+        (object.file.0 >> 8) as u16
     }
 
-    /// Returns the path of an object's file.
-    pub(crate) fn path(object: FileId) -> String {
-        let number = Self::number(object);
-        format!("{OBJECTS}/{:02x}/{:02x}/{:016x}", number >> 8, number & 0xff, object.0)
+    /// Returns the path of an object's file. The name of an object of stream 0 is its file alone, as in stores that
+    /// know no streams.
+    pub(crate) fn path(object: ObjectId) -> String {
+        let (number, ObjectId { file: FileId(file), stream }) = (Self::number(object), object);
+        let folder = format!("{OBJECTS}/{:02x}/{:02x}", number >> 8, number & 0xff);
+        if stream == 0 { format!("{folder}/{file:016x}") } else { format!("{folder}/{file:016x}-{stream:08x}") }
     }
 
     /// Returns the path of the file with an object's block checksums.
-    pub(crate) fn sums_path(object: FileId) -> String {
+    pub(crate) fn sums_path(object: ObjectId) -> String {
         Self::path(object) + SUMS_SUFFIX
     }
 
     /// Returns the object whose file has this name in folder `folder` (its number); `None` for foreign names.
-    pub(crate) fn object_of(folder: u16, name: &str) -> Option<FileId> {
-        let ours = name.len() == 16 && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        let object = FileId(u64::from_str_radix(name, 16).ok().filter(|_| ours)?);
+    pub(crate) fn object_of(folder: u16, name: &str) -> Option<ObjectId> {
+        let (file, stream) = match name.split_once('-') {
+            // Stream 0 has no suffix: an object has one name only.
+            Some((file, stream)) => (file, hex(stream, 8).filter(|stream| *stream != 0)? as u32),
+            None => (name, 0),
+        };
+        let object = ObjectId::new(FileId(hex(file, 16)?), stream);
         (Self::number(object) == folder).then_some(object)
     }
 
     /// Returns the position of an object in folder order.
-    pub(crate) fn order(object: FileId) -> (u16, u64) {
-        (Self::number(object), object.0)
+    pub(crate) fn order(object: ObjectId) -> (u16, ObjectId) {
+        (Self::number(object), object)
     }
 
     /// Returns the folder of an object, which may not exist yet.
-    pub(crate) fn leaf(&self, object: FileId) -> Arc<Leaf> {
+    pub(crate) fn leaf(&self, object: ObjectId) -> Arc<Leaf> {
         let number = Self::number(object);
         let mut leaves = lock(&self.leaves);
         let leaf = leaves.entry(number).or_insert_with(|| {
@@ -139,15 +145,25 @@ impl Shards {
     }
 }
 
+/// Returns the number that `text` writes with exactly `digits` lower-case hexadecimal digits.
+fn hex(text: &str, digits: usize) -> Option<u64> {
+    let ours = text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    u64::from_str_radix(text, 16).ok().filter(|_| ours)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::disks::Memory;
 
+    fn object_id(file: u64) -> ObjectId {
+        ObjectId::stream_0(FileId(file))
+    }
+
     #[test]
     fn names_and_folders_agree() {
-        for id in [0, 1, 255, 256, 0x01_0203, 0xabcd_ef01_2345_6789, u64::MAX] {
-            let object = FileId(id);
+        let files = [0, 1, 255, 256, 0x01_0203, 0xabcd_ef01_2345_6789, u64::MAX].map(FileId);
+        for object in files.iter().flat_map(|file| [0, 1, u32::MAX].map(|stream| ObjectId::new(*file, stream))) {
             let path = Shards::path(object);
             let mut parts = path.strip_prefix("objects/").unwrap().split('/');
             let high = u16::from_str_radix(parts.next().unwrap(), 16).unwrap();
@@ -156,10 +172,22 @@ mod tests {
             assert_eq!(Shards::object_of(high << 8 | low, name), Some(object));
             assert_eq!(Shards::object_of((high << 8 | low) ^ 1, name), None);
         }
-        assert_eq!(Shards::path(FileId(0x01_0203)), "objects/01/02/0000000000010203");
-        for bad in
-            ["", "1", "000000000000000g", "+000000000000001", "00000000000000AA", "lost+found", "0000000000000001.sum"]
-        {
+        assert_eq!(Shards::path(object_id(0x01_0203)), "objects/01/02/0000000000010203");
+        assert_eq!(Shards::path(ObjectId::new(FileId(7), 0xab)), "objects/00/00/0000000000000007-000000ab");
+        for bad in [
+            "",
+            "1",
+            "000000000000000g",
+            "+000000000000001",
+            "00000000000000AA",
+            "lost+found",
+            "0000000000000001.sum",
+            "0000000000000001-00000002.sum",
+            "0000000000000001-00000000",
+            "0000000000000001-2",
+            "0000000000000001-",
+            "0000000000000001-00000002-00000003",
+        ] {
             assert_eq!(Shards::object_of(0, bad), None, "{bad:?}");
         }
     }
@@ -169,7 +197,7 @@ mod tests {
         let disk = Memory::new("m", 1 << 20);
         let shards = Shards::default();
         let counters = Counters::default();
-        let leaf = shards.leaf(FileId(1));
+        let leaf = shards.leaf(object_id(1));
         disk.make_folder(leaf.path()).unwrap();
         let (first, second) = (leaf.changed(), leaf.changed());
         leaf.sync(first, &disk, &counters).unwrap();

@@ -5,7 +5,7 @@ mod scrub;
 
 use std::sync::atomic::AtomicUsize;
 
-use types::Generation;
+use types::{FileId, Generation};
 use wire::native::WriteExtent;
 
 use super::*;
@@ -13,6 +13,10 @@ use crate::disks::{Memory, Operation};
 
 const FSID: Fsid = Fsid([1; 16]);
 const ONE: Generation = Generation(1);
+
+fn object_id(file: u64) -> ObjectId {
+    ObjectId::stream_0(FileId(file))
+}
 
 /// A disk that counts its syncs, and fails those of objects on request.
 #[derive(Clone)]
@@ -43,11 +47,11 @@ impl Lying {
 
 fn write(store: &Store, id: u64, offset: u64, data: &[u8]) -> Result<u64, Status> {
     let extent = WriteExtent { offset, len: data.len() as u32, crc32c: 0 };
-    store.object(FileId(id)).write(store, ONE, (&[extent], 0), [data, &[]]).map_err(|f| f.status)
+    store.object(object_id(id)).write(store, ONE, (&[extent], 0), [data, &[]]).map_err(|f| f.status)
 }
 
 fn commit(store: &Store, id: u64) -> Result<u64, Status> {
-    store.object(FileId(id)).commit(store, ONE).map_err(|f| f.status)
+    store.object(object_id(id)).commit(store, ONE).map_err(|f| f.status)
 }
 
 #[test]
@@ -63,7 +67,7 @@ fn a_failed_sync_is_never_followed_by_success() {
     // The kernel would now report success.
     assert_eq!(commit(&store, 1), Err(Status::Io));
     assert_eq!(write(&store, 1, 0, b"again"), Err(Status::Io));
-    assert_eq!(store.object(FileId(1)).truncate(&store, ONE, 9).unwrap_err().status, Status::Io);
+    assert_eq!(store.object(object_id(1)).truncate(&store, ONE, 9).unwrap_err().status, Status::Io);
     // The failure stays after the file is closed.
     for id in 100..400 {
         write(&store, id, 0, b"x").unwrap();
@@ -72,7 +76,7 @@ fn a_failed_sync_is_never_followed_by_success() {
     assert_eq!(commit(&store, 1), Err(Status::Io));
     commit(&store, 2).unwrap();
     // Removing an object also removes its failure.
-    store.object(FileId(1)).remove(&store, ONE).unwrap();
+    store.object(object_id(1)).remove(&store, ONE).unwrap();
     write(&store, 1, 0, b"anew").unwrap();
     commit(&store, 1).unwrap();
 }
@@ -131,9 +135,9 @@ fn a_commit_after_nothing_syncs_nothing() {
     write(&store, 1, 1, b"y").unwrap();
     commit(&store, 1).unwrap();
     assert_eq!(disk.syncs.load(Ordering::SeqCst), synced + 1);
-    store.object(FileId(1)).truncate(&store, ONE, 2).unwrap();
+    store.object(object_id(1)).truncate(&store, ONE, 2).unwrap();
     assert_eq!(disk.syncs.load(Ordering::SeqCst), synced + 1, "the size was right");
-    store.object(FileId(1)).truncate(&store, ONE, 1).unwrap();
+    store.object(object_id(1)).truncate(&store, ONE, 1).unwrap();
     assert_eq!(disk.syncs.load(Ordering::SeqCst), synced + 2);
 }
 
@@ -153,16 +157,16 @@ fn a_folder_left_by_an_earlier_run_is_synced_once() {
     drop(store);
     let store = disk.open(16);
     for id in 1..200 {
-        store.object(FileId(id)).size(&store, ONE).unwrap();
+        store.object(object_id(id)).size(&store, ONE).unwrap();
     }
     assert_eq!(disk.syncs.load(Ordering::SeqCst), 4);
 }
 
 #[test]
 fn what_an_earlier_run_did_and_did_not_sync_is_durable_when_it_is_asked_for_again() {
-    let cut = |store: &Store| store.object(FileId(1)).truncate(store, ONE, 100).map_err(|f| f.status);
+    let cut = |store: &Store| store.object(object_id(1)).truncate(store, ONE, 100).map_err(|f| f.status);
     let fence =
-        |store: &Store| store.object(FileId(2)).fence(store, Generation(9), Generation(9)).map_err(|f| f.status);
+        |store: &Store| store.object(object_id(2)).fence(store, Generation(9), Generation(9)).map_err(|f| f.status);
     // A power cut keeps a random part of it.
     for kept in 0..16 {
         let disk = Lying::new();
@@ -184,7 +188,7 @@ fn what_an_earlier_run_did_and_did_not_sync_is_durable_when_it_is_asked_for_agai
             turn / 16 % below
         });
         let store = disk.open(16);
-        assert_eq!(store.object(FileId(1)).size(&store, ONE).unwrap().0, 100);
+        assert_eq!(store.object(object_id(1)).size(&store, ONE).unwrap().0, 100);
         assert_eq!(write(&store, 2, 0, b"late"), Err(Status::Fenced));
     }
 }
@@ -195,14 +199,14 @@ fn a_late_write_does_not_bring_back_an_object_of_a_file_that_is_gone() {
     let store = disk.open(16);
     write(&store, 1, 0, b"x").unwrap();
     write(&store, 2, 0, b"x").unwrap();
-    store.object(FileId(1)).remove(&store, wire::native::GENERATION_GONE).unwrap();
-    store.object(FileId(2)).remove(&store, ONE).unwrap();
+    store.object(object_id(1)).remove(&store, wire::native::GENERATION_GONE).unwrap();
+    store.object(object_id(2)).remove(&store, ONE).unwrap();
     assert_eq!(write(&store, 1, 0, b"late"), Err(Status::Fenced));
-    assert_eq!(store.object(FileId(1)).truncate(&store, ONE, 5).unwrap_err().status, Status::Fenced);
-    store.object(FileId(1)).fence(&store, ONE, ONE).unwrap();
-    store.object(FileId(1)).remove(&store, wire::native::GENERATION_GONE).unwrap();
+    assert_eq!(store.object(object_id(1)).truncate(&store, ONE, 5).unwrap_err().status, Status::Fenced);
+    store.object(object_id(1)).fence(&store, ONE, ONE).unwrap();
+    store.object(object_id(1)).remove(&store, wire::native::GENERATION_GONE).unwrap();
     write(&store, 2, 0, b"made again").unwrap();
-    let objects: Vec<_> = store.list(0, 10).unwrap().entries.iter().map(|e| e.object.0).collect();
+    let objects: Vec<_> = store.list(None, 10).unwrap().entries.iter().map(|e| e.object.file.0).collect();
     assert_eq!(objects, [2]);
 }
 
@@ -223,7 +227,7 @@ fn errors_of_the_system_have_their_statuses() {
 }
 
 fn reserve(store: &Store, id: u64, offset: u64, len: u64) -> Result<(), Status> {
-    store.object(FileId(id)).reserve(store, ONE, offset, len).map_err(|f| f.status)
+    store.object(object_id(id)).reserve(store, ONE, offset, len).map_err(|f| f.status)
 }
 
 /// The disk is down to its reserve, yet reserved storage can be written, also after a restart.
@@ -266,6 +270,6 @@ fn a_disk_that_cannot_reserve_says_so() {
     {
         *lock(&error) = errno;
         assert_eq!(reserve(&store, 1, 0, 4096), Err(status));
-        assert_eq!(store.object(FileId(1)).size(&store, ONE).unwrap().0, 0);
+        assert_eq!(store.object(object_id(1)).size(&store, ONE).unwrap().0, 0);
     }
 }

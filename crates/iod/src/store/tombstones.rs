@@ -6,7 +6,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Mutex;
 
-use types::FileId;
+use types::ObjectId;
 use types::limits::IOD_GONE_MAX;
 
 use crate::lock::lock;
@@ -17,14 +17,14 @@ pub(super) struct Tombstones(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    ids: HashSet<FileId>,
+    ids: HashSet<ObjectId>,
     /// The same ids, oldest first.
-    order: VecDeque<FileId>,
+    order: VecDeque<ObjectId>,
 }
 
 impl Tombstones {
     /// Adds a tombstone; drops the oldest one if there are too many.
-    pub(super) fn remember(&self, id: FileId) {
+    pub(super) fn remember(&self, id: ObjectId) {
         let mut inner = lock(&self.0);
         if !inner.ids.insert(id) {
             return;
@@ -38,7 +38,7 @@ impl Tombstones {
     }
 
     /// Returns whether there is a tombstone for a file.
-    pub(super) fn is(&self, id: FileId) -> bool {
+    pub(super) fn is(&self, id: ObjectId) -> bool {
         lock(&self.0).ids.contains(&id)
     }
 }
@@ -46,15 +46,20 @@ impl Tombstones {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use types::FileId;
+
+    fn object_id(file: u64) -> ObjectId {
+        ObjectId::stream_0(FileId(file))
+    }
 
     #[test]
     fn bounded_and_the_oldest_go_first() {
         let gone = Tombstones::default();
         for id in 0..IOD_GONE_MAX as u64 + 10 {
-            gone.remember(FileId(id));
-            gone.remember(FileId(id));
+            gone.remember(object_id(id));
+            gone.remember(object_id(id));
         }
-        assert!(!gone.is(FileId(9)) && gone.is(FileId(10)) && gone.is(FileId(IOD_GONE_MAX as u64 + 9)));
+        assert!(!gone.is(object_id(9)) && gone.is(object_id(10)) && gone.is(object_id(IOD_GONE_MAX as u64 + 9)));
         let inner = lock(&gone.0);
         assert_eq!((inner.ids.len(), inner.order.len()), (IOD_GONE_MAX, IOD_GONE_MAX));
     }

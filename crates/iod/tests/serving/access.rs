@@ -1,6 +1,6 @@
 //! Access control of an iod: sessions, tickets, capabilities, rights and fences.
 
-use types::{FileId, Fsid, Generation, IodId, Status, StoreId};
+use types::{FileId, Fsid, Generation, IodId, ObjectId, Status, StoreId};
 use wire::native::*;
 
 use crate::cluster::{ALL, Client, FSID, Fault, IOD, SESSION, Server, cap, cap_of, cluster_key, key, now};
@@ -32,8 +32,8 @@ fn everything(client: &mut Client, cap: &Capability) -> Vec<(Procedure, Result<(
     out
 }
 
-fn sign(change: impl FnOnce(&mut (Fsid, FileId, Generation, Rights, u64, u64))) -> Capability {
-    let mut parts = (FSID, FileId(1), Generation(1), ALL, now() + 1000, SESSION);
+fn sign(change: impl FnOnce(&mut (Fsid, ObjectId, Generation, Rights, u64, u64))) -> Capability {
+    let mut parts = (FSID, ObjectId::stream_0(FileId(1)), Generation(1), ALL, now() + 1000, SESSION);
     change(&mut parts);
     let (fsid, object, generation, rights, expires, session) = parts;
     key().sign_capability(fsid, object, generation, rights, expires, session)
@@ -47,11 +47,18 @@ fn every_procedure_refuses_invalid_capabilities() {
     let mut forged = cap(1, ALL);
     forged.mac[0] ^= 1;
     let mut stretched = cap(2, ALL);
-    stretched.object = FileId(1);
-    let of_other_key =
-        Key::new([9; 32]).of_iod(IOD).sign_capability(FSID, FileId(1), Generation(1), ALL, now() + 1000, SESSION);
+    stretched.object = ObjectId::stream_0(FileId(1));
+    let of_other_key = Key::new([9; 32]).of_iod(IOD).sign_capability(
+        FSID,
+        ObjectId::stream_0(FileId(1)),
+        Generation(1),
+        ALL,
+        now() + 1000,
+        SESSION,
+    );
     let of_other_iod = cluster_key().of_iod(IodId([6; 16]));
-    let of_other_iod = of_other_iod.sign_capability(FSID, FileId(1), Generation(1), ALL, now() + 1000, SESSION);
+    let of_other_iod =
+        of_other_iod.sign_capability(FSID, ObjectId::stream_0(FileId(1)), Generation(1), ALL, now() + 1000, SESSION);
     let cases = [
         (forged, Status::CapRefused),
         (stretched, Status::CapRefused),
@@ -92,7 +99,7 @@ fn each_procedure_needs_its_right() {
             }
         }
     }
-    let list = |cap| ListArgs { cap, after: 0, max: 5 };
+    let list = |cap| ListArgs { cap, after: None, max: 5 };
     let not_whole = client.call::<ListReply>(Procedure::List, &list(cap(1, ALL)));
     assert_eq!(not_whole.unwrap_err().status(), Status::CapRefused);
     let not_admin = client.call::<ListReply>(Procedure::List, &list(cap(0, Rights::READ | Rights::WRITE)));
@@ -139,13 +146,16 @@ fn a_restarted_iod_delays_requests_until_it_is_claimed() {
     let mut client = server.client();
     assert_eq!(size(&mut client), Err(Status::Delay));
     let served = server.running().served();
-    let read = served.read_object(FileId(1), Generation(1), 0, 10).map(drop).map_err(|failure| failure.status);
+    let read = served
+        .read_object(ObjectId::stream_0(FileId(1)), Generation(1), 0, 10)
+        .map(drop)
+        .map_err(|failure| failure.status);
     assert_eq!(read, Err(Status::Delay));
     assert!(!client.call::<ClaimReply>(Procedure::Claim, &args(1)).unwrap().taken, "of a store with another mark");
     assert_eq!(size(&mut client), Err(Status::Delay));
     assert!(client.call::<ClaimReply>(Procedure::Claim, &args(2)).unwrap().taken);
     assert!(size(&mut client).is_ok());
-    assert!(served.read_object(FileId(1), Generation(1), 0, 10).is_ok());
+    assert!(served.read_object(ObjectId::stream_0(FileId(1)), Generation(1), 0, 10).is_ok());
 }
 
 #[test]
@@ -184,8 +194,8 @@ fn invalid_tickets_open_no_session() {
     for (args, status) in [
         (hello(&key().ticket(FSID, SESSION, now())), Status::CapExpired),
         (hello(&key().ticket(Fsid([1; 16]), SESSION, now() + 9)), Status::CapRefused),
-        (with(|args| (args.min_version, args.max_version) = (3, 9)), Status::BadVersion),
-        (with(|args| (args.min_version, args.max_version) = (1, 1)), Status::BadVersion),
+        (with(|args| (args.min_version, args.max_version) = (4, 9)), Status::BadVersion),
+        (with(|args| (args.min_version, args.max_version) = (1, 2)), Status::BadVersion),
         (with(|args| args.max_payload = 0), Status::Inval),
     ] {
         let reply = client.call::<HelloReply>(Procedure::Hello, &args);
@@ -283,7 +293,8 @@ fn rights_of_earlier_epochs_end_with_a_claim() {
     let ticket = key().ticket(FSID, session, now() + 1000);
     let mut next = Client::new(server.tcp());
     next.hello_with(&ticket, ORIGIN, false).unwrap();
-    let cap = key().sign_capability(FSID, FileId(1), Generation(1), Rights::READ, now() + 1000, session);
+    let cap =
+        key().sign_capability(FSID, ObjectId::stream_0(FileId(1)), Generation(1), Rights::READ, now() + 1000, session);
     let read = ReadArgs { cap, extents: vec![Extent { offset: 0, len: 9 }] };
     assert_eq!(&next.call::<ReadReply>(Procedure::Read, &read).unwrap().data[..], b"before");
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use iod::{Config, Disk, Features, Iod, Local, Running, Store};
-use types::{FileId, Fsid, Generation, IodId, Status, Verifier};
+use types::{FileId, Fsid, Generation, IodId, ObjectId, Status, Verifier};
 use wire::native::*;
 use wire::rpc::record::{Mark, mark};
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
@@ -263,7 +263,14 @@ impl Client {
     }
 
     fn cap_of(&self, object: u64, generation: u32, rights: Rights) -> Capability {
-        self.key.sign_capability(FSID, FileId(object), Generation(generation), rights, now() + 1000, SESSION)
+        self.key.sign_capability(
+            FSID,
+            ObjectId::stream_0(FileId(object)),
+            Generation(generation),
+            rights,
+            now() + 1000,
+            SESSION,
+        )
     }
 
     pub fn write_args(&self, object: u64, stable: bool, parts: &[(u64, &[u8])]) -> WriteArgs {
@@ -339,7 +346,8 @@ impl Client {
     }
 
     pub fn list(&mut self, after: u64, max: u32) -> Result<ListReply, Fault> {
-        self.call(Procedure::List, &ListArgs { cap: self.cap(STORE_OBJECT.0, Rights::ADMIN), after, max })
+        let after = (after != 0).then_some(ObjectId::stream_0(FileId(after)));
+        self.call(Procedure::List, &ListArgs { cap: self.cap(STORE_OBJECT.file.0, Rights::ADMIN), after, max })
     }
 
     pub fn stats(&mut self) -> Result<StatsReply, Fault> {
@@ -417,7 +425,14 @@ pub fn cap(object: u64, rights: Rights) -> Capability {
 }
 
 pub fn cap_of(object: u64, generation: u32, rights: Rights) -> Capability {
-    key().sign_capability(FSID, FileId(object), Generation(generation), rights, now() + 1000, SESSION)
+    key().sign_capability(
+        FSID,
+        ObjectId::stream_0(FileId(object)),
+        Generation(generation),
+        rights,
+        now() + 1000,
+        SESSION,
+    )
 }
 
 /// Checks that the pieces cover the extents in order, match the object's size, and carry the right checksums.

@@ -151,8 +151,16 @@ fn lend_is_refused_over_tcp_or_if_disabled_or_without_a_valid_capability() {
     assert_eq!(refused(&mut local, forged), Status::CapRefused);
     let (generation, other) = (types::Generation(1), crate::cluster::SESSION + 1);
     let now = crate::cluster::now();
-    let sign =
-        |expires, session| key().sign_capability(FSID, types::FileId(1), generation, Rights::READ, expires, session);
+    let sign = |expires, session| {
+        key().sign_capability(
+            FSID,
+            types::ObjectId::stream_0(types::FileId(1)),
+            generation,
+            Rights::READ,
+            expires,
+            session,
+        )
+    };
     assert_eq!(refused(&mut local, sign(now + 1000, other)), Status::CapRefused);
     assert_eq!(refused(&mut local, sign(now, crate::cluster::SESSION)), Status::CapExpired);
     assert_eq!(server.counter("objects.lent"), 0);

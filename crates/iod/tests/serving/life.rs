@@ -8,11 +8,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use iod::{Iod, StartError, Store, StoreError};
-use types::{Fsid, Status};
-use wire::native::{Key, Procedure};
+use types::{FileId, Fsid, Generation, ObjectId, Status};
+use wire::native::{HeadState, Key, Procedure, TruncateArgs, TruncateReply, crc32c};
 use wire::rpc::record::mark;
 
-use crate::cluster::{Client, FSID, Server, config, format_store, pattern, wait_until};
+use crate::cluster::{ALL, Client, FSID, IOD, SESSION, Server, config, format_store, key, pattern, wait_until};
 
 fn start_error(dir: &Path) -> StoreError {
     match Iod::start(config(dir)) {
@@ -129,10 +129,10 @@ fn foreign_newer_and_damaged_stores_are_refused_and_not_changed() {
     assert!(error.contains("belongs to file system"), "{error}");
 
     let mut newer = format.clone();
-    newer[11] = 3;
+    newer[11] = 5;
     fs::write(dir.join("FORMAT"), &newer).unwrap();
     let error = start_error(&dir);
-    assert!(matches!(error, StoreError::NewerVersion { found: 3, .. }), "{error}");
+    assert!(matches!(error, StoreError::NewerVersion { found: 5, .. }), "{error}");
 
     for damaged in [&format[..20], &[][..], &[&format[..30], b"x", &format[31..]].concat()[..]] {
         fs::write(dir.join("FORMAT"), damaged).unwrap();
@@ -271,11 +271,60 @@ fn objects_with_invalid_heads_are_corrupt_and_never_overwritten() {
         assert_eq!(&fs::read(path(id)).unwrap(), bytes, "{id}");
     }
     let listed = client.list(0, 100).unwrap().entries;
-    let listed: Vec<_> = listed.iter().map(|e| (e.object.0, e.damaged)).collect();
-    assert_eq!(listed, [(1, true), (2, true), (3, true), (4, false), (5, true)]);
-    // Only REMOVE discards a corrupt object.
+    let listed: Vec<_> = listed.iter().map(|e| (e.object.file.0, e.head)).collect();
+    let states = [HeadState::Damaged, HeadState::Damaged, HeadState::Newer, HeadState::Own, HeadState::Foreign];
+    assert_eq!(listed, (1..).zip(states).collect::<Vec<_>>());
+    // Only REMOVE discards a damaged object. A file with the head of something else stays.
     client.remove(1).unwrap();
     client.write(1, 0, b"anew").unwrap();
+    for id in [3, 5] {
+        client.remove(id).unwrap();
+        assert!(path(id).exists());
+        assert_eq!(client.read(id, 0, 8).unwrap_err().status(), Status::Corrupt, "{id}");
+    }
+    assert_eq!(server.counter("objects.left"), 2);
+}
+
+#[test]
+fn stores_of_builds_without_streams_open_as_they_are() {
+    for sums in [false, true] {
+        let mut server = Server::new();
+        drop(server.running.take());
+        let dir = server.store_dir();
+        let hex = |text: &str| -> Vec<u8> {
+            (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+        };
+        let ids = [FSID.0, IOD.0].concat();
+        let sealed = |mut bytes: Vec<u8>| {
+            bytes.extend(crc32c(&bytes).to_be_bytes());
+            bytes
+        };
+        let version = 1 + u8::from(sums);
+        let format = [hex("57454952494f4400000000"), vec![version], ids, hex("0000000060000000")].concat();
+        fs::write(dir.join("FORMAT"), sealed(format)).unwrap();
+        let head = [hex("574549524f424a00000000"), vec![version], hex("00000001"), FSID.0.to_vec()].concat();
+        let nonce: &[u8] = if sums { b"anonce!!" } else { b"" };
+        let mut object = sealed([&head[..], &hex("00000000000000070000000060000000"), nonce].concat());
+        object.resize(4096, 0);
+        object.extend(b"of an older build");
+        fs::create_dir_all(dir.join("objects/00/00")).unwrap();
+        fs::write(dir.join("objects/00/00/0000000000000007"), &object).unwrap();
+        let format = fs::read(dir.join("FORMAT")).unwrap();
+        server.running = Some(Iod::start(config(&dir)).unwrap());
+        let mut client = server.client();
+        assert_eq!(client.size(7).unwrap().size, 17);
+        assert_eq!(client.read(7, 0, 99).unwrap(), b"of an older build");
+        client.write_list(7, true, &[(0, b"ON")]).unwrap();
+        client.write_list(8, true, &[(0, b"new")]).unwrap();
+        assert_eq!(fs::read(dir.join("FORMAT")).unwrap(), format, "stream 0 alone: an older build may open it again");
+        assert_eq!(fs::read(dir.join("objects/00/00/0000000000000008")).unwrap()[11], version);
+        let (object, expires) = (ObjectId::new(FileId(7), 3), client.cap(7, ALL).expires);
+        let cap = key().sign_capability(FSID, object, Generation(1), ALL, expires, SESSION);
+        let truncated: TruncateReply = client.call(Procedure::Truncate, &TruncateArgs { cap, size: 5 }).unwrap();
+        assert_eq!((truncated.size, client.size(7).unwrap().size), (5, 17));
+        assert_eq!(fs::read(dir.join("FORMAT")).unwrap()[11], version + 2);
+        assert_eq!(fs::read(dir.join("objects/00/00/0000000000000007-00000003")).unwrap()[11], version + 2);
+    }
 }
 
 #[test]

@@ -4,12 +4,12 @@
 
 use std::thread;
 
-use types::{FileId, Generation, Status};
+use types::{FileId, Generation, ObjectId, Status};
 use wire::native::*;
 
 use crate::cluster::{ALL, Client, FSID, Server, cap, key, now};
 
-const OBJECT: FileId = FileId(7);
+const OBJECT: ObjectId = ObjectId::stream_0(FileId(7));
 
 /// Returns a client with the session of the mgr.
 fn mgr(server: &Server) -> Client {
@@ -19,7 +19,7 @@ fn mgr(server: &Server) -> Client {
     client
 }
 
-fn of_mgr(object: FileId) -> Capability {
+fn of_mgr(object: ObjectId) -> Capability {
     key().sign_capability(FSID, object, Generation(1), ALL, now() + 1000, MGR_SESSION)
 }
 
@@ -51,7 +51,7 @@ fn an_nfs_write_waits_until_the_mgr_has_received_the_write_report() {
         // changed. SIZE returns this mark to the mgr, not to other clients.
         write(b"world");
         assert!(served.tell_written(OBJECT, 1, size));
-        assert!(!changed(&mut client, cap(OBJECT.0, ALL)));
+        assert!(!changed(&mut client, cap(OBJECT.file.0, ALL)));
         let longer = write(b"hello world");
         let writer = scope.spawn(move || served.tell_written(OBJECT, 1, longer));
         assert_eq!(next.join().unwrap().written, [OBJECT]);
@@ -66,7 +66,7 @@ fn only_the_mgr_receives_write_reports() {
     let server = Server::new();
     let (mut mgr, mut client) = (mgr(&server), server.client());
     let args = |cap| NewsArgs { cap, known: 0 };
-    let refused = client.call::<NewsReply>(Procedure::News, &args(cap(OBJECT.0, ALL))).unwrap_err();
+    let refused = client.call::<NewsReply>(Procedure::News, &args(cap(OBJECT.file.0, ALL))).unwrap_err();
     assert_eq!(refused.status(), Status::CapRefused);
     let read = key().sign_capability(FSID, STORE_OBJECT, Generation(1), Rights::READ, now() + 1000, MGR_SESSION);
     assert_eq!(mgr.call::<NewsReply>(Procedure::News, &args(read)).unwrap_err().status(), Status::CapRefused);
@@ -79,7 +79,8 @@ fn only_the_mgr_receives_and_answers_questions_about_file_sizes() {
     let served = server.running().served();
     let (mut mgr, mut client) = (mgr(&server), server.client());
     let args = |cap, answers| LengthsArgs { cap, answers };
-    let refused = client.call::<LengthsReply>(Procedure::Lengths, &args(cap(STORE_OBJECT.0, Rights::READ), vec![]));
+    let refused =
+        client.call::<LengthsReply>(Procedure::Lengths, &args(cap(STORE_OBJECT.file.0, Rights::READ), vec![]));
     assert_eq!(refused.unwrap_err().status(), Status::CapRefused);
     let refused = mgr.call::<LengthsReply>(Procedure::Lengths, &args(of_mgr(OBJECT), vec![]));
     assert_eq!(refused.unwrap_err().status(), Status::CapRefused);

@@ -15,7 +15,7 @@ fn hello_and_prove_report_the_identity_and_limits_of_the_iod() {
         crate::cluster::key().ticket(crate::cluster::FSID, crate::cluster::SESSION, crate::cluster::now() + 1000);
     let (reply, proven) = client.greet(&ticket, Origin { owner: [7; 16], incarnation: 0 }, true).unwrap();
     assert_eq!((reply.iod, reply.fsid), (server.running().iod(), crate::cluster::FSID));
-    assert_eq!((reply.version, reply.checksums, reply.max_payload, reply.max_extents), (2, true, 1 << 20, 1024));
+    assert_eq!((reply.version, reply.checksums, reply.max_payload, reply.max_extents), (3, true, 1 << 20, 1024));
     let local = proven.local.unwrap();
     assert_eq!(std::path::Path::new(&local.path), server.running().unix_path().unwrap());
     assert_eq!(local.host, std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim());
@@ -246,13 +246,13 @@ fn list_pages_return_every_object_once() {
             let reply = client.list(after, max).unwrap();
             assert!(reply.entries.len() <= (max as usize).max(1));
             for entry in &reply.entries {
-                assert_eq!((entry.size, entry.generation.0), (entry.object.0 % 100 + 1, 1));
-                found.push(entry.object.0);
+                assert_eq!((entry.size, entry.generation.0), (entry.object.file.0 % 100 + 1, 1));
+                found.push(entry.object.file.0);
             }
             if reply.eof {
                 break;
             }
-            after = reply.entries.last().unwrap().object.0;
+            after = reply.entries.last().unwrap().object.file.0;
         }
         found.sort_unstable();
         ids.sort_unstable();

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use iod::{Features, Iod, Local, Store};
-use types::{FileId, Generation, IodId, Status};
+use types::{FileId, Generation, IodId, ObjectId, Status};
 use wire::native::*;
 
 use crate::cluster::{ALL, Client, FSID, Fault, Server, cluster_key, config, format_store, now, pattern};
@@ -14,7 +14,7 @@ const OTHER: IodId = IodId([6; 16]);
 /// on the mgr's behalf (`PULL_SESSION`).
 fn sign(at: &Server, object: u64, generation: u32, rights: Rights, session: u64) -> Capability {
     let key = cluster_key().of_iod(at.running().iod());
-    key.sign_capability(FSID, FileId(object), Generation(generation), rights, now() + 1000, session)
+    key.sign_capability(FSID, ObjectId::stream_0(FileId(object)), Generation(generation), rights, now() + 1000, session)
 }
 
 fn server(sums: bool) -> Server {

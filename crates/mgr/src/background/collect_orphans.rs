@@ -6,6 +6,10 @@
 //!
 //! Such writes are rare. Many objects without files are a sign of another problem, such as damage that hides records of
 //! the namespace. Then they may be the last copy of a user's data, and are left for `weir fsck` to show.
+//!
+//! The mgr claims every stream of a file id below its counter, because file ids are never reused: all objects of a gone
+//! file go, whatever their stream. It claims no file whose head cannot be read, is that of something else, or has a
+//! newer version. An object of a file that exists stays, even if its stream is not that of the layout record.
 
 use super::{Context, Job};
 use crate::counters::add;
@@ -17,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use types::{FileId, Status};
-use wire::native::ListEntry;
+use types::{FileId, ObjectId, Status};
+use wire::native::{HeadState, ListEntry};
 
 /// Interval between two passes over an iod that stays up.
 const EVERY: Duration = Duration::from_secs(6 * 3600);
@@ -96,10 +100,10 @@ async fn walk(volume: &Volume, link: &Link) -> Result<(), Status> {
     }
     for (next, entry) in strays {
         // The object was listed some time ago.
-        if is_stray(volume, next, entry.object)? {
+        if is_stray(volume, next, &entry)? {
             objects::remove(link, &entry).await?;
             add(&volume.counters.objects_collected, 1);
-            tracing::info!(object = entry.object.0, iod = %link.hello.iod, "removed an object whose file is gone");
+            tracing::info!(object = %entry.object, iod = %link.hello.iod, "removed an object whose file is gone");
         }
     }
     Ok(())
@@ -108,7 +112,7 @@ async fn walk(volume: &Volume, link: &Link) -> Result<(), Status> {
 /// Returns the objects of an iod that belong to no file, each with the first inode number that was free before it was
 /// listed. Stops soon after [`STRAYS_MAX`].
 async fn strays(volume: &Volume, link: &Link) -> Result<Vec<(FileId, ListEntry)>, Status> {
-    let mut after = 0;
+    let (mut after, mut left): (Option<ObjectId>, u64) = (None, 0);
     let mut strays = Vec::new();
     loop {
         let begun = Instant::now();
@@ -116,39 +120,47 @@ async fn strays(volume: &Volume, link: &Link) -> Result<Vec<(FileId, ListEntry)>
         let next = volume.namespace.next_id()?;
         let page = objects::list(link, after, PAGE).await?;
         add(&volume.counters.objects_listed, page.entries.len() as u64);
-        let last = page.entries.last().map(|entry| entry.object.0);
+        let last = page.entries.last().map(|entry| entry.object);
         for entry in page.entries {
-            if is_stray(volume, next, entry.object)? {
+            left += u64::from(entry.head != HeadState::Own && is_of_no_file(volume, next, entry.object.file)?);
+            if is_stray(volume, next, &entry)? {
                 strays.push((next, entry));
             }
         }
         match last {
-            Some(last) if !page.eof && strays.len() <= STRAYS_MAX => after = last,
-            _ => return Ok(strays),
+            last @ Some(_) if !page.eof && strays.len() <= STRAYS_MAX => after = last,
+            _ => break,
         }
         tokio::time::sleep((begun.elapsed() * REST).max(REST_MIN)).await;
     }
+    if left > 0 {
+        let iod = link.hello.iod;
+        tracing::warn!(%iod, left, "objects without files and without a head of their own: none removed; run weir fsck");
+        add(&volume.counters.objects_spared, left);
+    }
+    Ok(strays)
 }
 
 /// Returns whether an object belongs to no file and may be deleted. `next` is from before the object was listed.
-fn is_stray(volume: &Volume, next: FileId, object: FileId) -> Result<bool, Status> {
-    Ok(object >= volume.kept_below && is_of_no_file(volume, next, object)?)
+fn is_stray(volume: &Volume, next: FileId, entry: &ListEntry) -> Result<bool, Status> {
+    let file = entry.object.file;
+    Ok(entry.head == HeadState::Own && file >= volume.kept_below && is_of_no_file(volume, next, file)?)
 }
 
-/// Returns whether an object belongs to no file and is in no deletion list. `next` is from before the object was
+/// Returns whether the objects of `file` belong to no file and are in no deletion list. `next` is from before they were
 /// listed.
-pub(crate) fn is_of_no_file(volume: &Volume, next: FileId, object: FileId) -> Result<bool, Status> {
-    if object >= next {
+pub(crate) fn is_of_no_file(volume: &Volume, next: FileId, file: FileId) -> Result<bool, Status> {
+    if file >= next {
         return Ok(false);
     }
-    match volume.namespace.info(object) {
+    match volume.namespace.info(file) {
         Ok(_) | Err(Status::Corrupt) => return Ok(false),
         Err(Status::Stale) => {}
         Err(e) => return Err(e),
     }
-    if volume.namespace.unused_of(object)?.is_some() {
+    if volume.namespace.unused_of(file)?.is_some() {
         return Ok(false);
     }
-    let doomed = volume.namespace.doomed(FileId(object.0.saturating_sub(1)), 1)?;
-    Ok(doomed.first().is_none_or(|doomed| doomed.id != object))
+    let doomed = volume.namespace.doomed(FileId(file.0.saturating_sub(1)), 1)?;
+    Ok(doomed.first().is_none_or(|doomed| doomed.id != file))
 }

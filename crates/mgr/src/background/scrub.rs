@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use types::{ByteRange, FileId, Generation, Status};
+use types::{ByteRange, FileId, Generation, ObjectId, Status};
 use wire::admin::{
     SCRUB_FINDINGS_MAX, SCRUB_PATHS_MAX, SCRUB_RANGES_MAX, ScrubAction, ScrubArgs, ScrubFinding, ScrubReply, ScrubState,
 };
@@ -93,7 +93,7 @@ impl Scrubs {
         let range = |finding: &native::Finding| ByteRange { offset: finding.offset, len: finding.len };
         let job = self.job();
         let found = job.findings.iter().filter(inside);
-        found.map(|found| (found.iod, found.finding.object, range(&found.finding))).collect()
+        found.map(|found| (found.iod, found.finding.object.file, range(&found.finding))).collect()
     }
 
     fn start(&self, iods: Vec<u16>, rate: u64) -> Result<(), String> {
@@ -155,17 +155,17 @@ pub(crate) async fn answer(volume: &Volume, args: ScrubArgs) -> Result<ScrubRepl
 /// Translates the first of `found`, as many as an answer holds, to files and ranges of them.
 async fn locate(volume: &Volume, found: &[Found]) -> Result<Vec<ScrubFinding>, Status> {
     let found = &found[..found.len().min(SCRUB_FINDINGS_MAX)];
-    let files: Vec<FileId> = found.iter().map(|f| f.finding.object).collect();
+    let files: Vec<FileId> = found.iter().map(|f| f.finding.object.file).collect();
     let paths = if files.is_empty() { BTreeMap::new() } else { paths::of(&volume.namespace, &files).await? };
     let each = found.iter().map(|f| {
         let (object, range) = (f.finding.object, ByteRange { offset: f.finding.offset, len: f.finding.len });
         let mut ranges = ranges(volume, f.iod, object, range);
         let more = ranges.len() > SCRUB_RANGES_MAX;
         ranges.truncate(SCRUB_RANGES_MAX);
-        let paths = paths.get(&object).into_iter().flatten().take(SCRUB_PATHS_MAX);
+        let paths = paths.get(&object.file).into_iter().flatten().take(SCRUB_PATHS_MAX);
         ScrubFinding {
             iod: volume.iods.registered(f.iod).map_or_else(|_| f.iod.to_string(), |iod| iod.id.to_string()),
-            object: object.0,
+            object: object.file.0,
             damage: f.finding.damage,
             offset: range.offset,
             len: range.len,
@@ -179,8 +179,9 @@ async fn locate(volume: &Volume, found: &[Found]) -> Result<Vec<ScrubFinding>, S
 
 /// Returns the ranges of the file that lie in `range` of an object on an iod, at most one more than an answer holds.
 /// Returns none if the file does not exist. If the object as a whole is damaged, the range is all of it.
-fn ranges(volume: &Volume, iod: u16, object: FileId, range: ByteRange) -> Vec<(u64, u64)> {
-    let Some(file) = stored(volume, object) else { return Vec::new() };
+fn ranges(volume: &Volume, iod: u16, object: ObjectId, range: ByteRange) -> Vec<(u64, u64)> {
+    let file = stored(volume, object.file).filter(|file| file.object() == object);
+    let Some(file) = file else { return Vec::new() };
     let Some(index) = file.index_on(iod) else { return Vec::new() };
     let column = file.column(index);
     let whole = ByteRange { offset: 0, len: file.object_size(file.known().size, column) };
@@ -260,9 +261,10 @@ async fn work(volume: &Volume, serial: u64) {
 }
 
 /// Schedules the repair of damage on an iod, if the file has another copy.
-fn heal(volume: &Volume, iod: u16, file: FileId, range: ByteRange) {
+fn heal(volume: &Volume, iod: u16, object: ObjectId, range: ByteRange) {
+    let file = object.file;
     let Some(objects) = stored(volume, file).filter(|objects| objects.mirrors() > 1) else { return };
-    if let Some(index) = objects.index_on(iod) {
+    if let Some(index) = objects.index_on(iod).filter(|_| objects.object() == object) {
         volume.damaged.found(file, &[Suspect { index, range }]);
     }
 }
@@ -271,7 +273,7 @@ fn heal(volume: &Volume, iod: u16, file: FileId, range: ByteRange) {
 async fn count(volume: &Volume, serial: u64, iods: &[u16]) -> Result<(), Status> {
     let (mut objects, mut bytes) = (0, 0);
     for iod in iods {
-        let mut after = 0;
+        let mut after = None;
         loop {
             let page = objects::list(&*volume.iods.link(*iod)?, after, LIST_MAX as u32).await?;
             objects += page.entries.len() as u64;
@@ -279,7 +281,7 @@ async fn count(volume: &Volume, serial: u64, iods: &[u16]) -> Result<(), Status>
             let data = page.entries.iter().map(|e| e.size.min(e.allocated.saturating_sub(4096)));
             bytes += data.sum::<u64>();
             match page.entries.last().filter(|_| !page.eof) {
-                Some(last) => after = last.object.0,
+                Some(last) => after = Some(last.object),
                 None => break,
             }
         }
@@ -301,12 +303,12 @@ async fn step(volume: &Volume, serial: u64, iod: u16, job: &Job, due: &mut Insta
     let args = native::ScrubArgs { cap, from: job.cursor, budget };
     let mut reply: native::ScrubReply = link.call(Procedure::Scrub, &args).await?;
     // Damage to an object that only waits for its deletion loses no data.
-    reply.findings.retain(|finding| volume.namespace.info(finding.object).err() != Some(Status::Stale));
+    reply.findings.retain(|finding| volume.namespace.info(finding.object.file).err() != Some(Status::Stale));
     volume.scrubs.update(serial, |job| job.take(&reply));
     for (index, finding) in reply.findings.iter().enumerate() {
         let file = match job.findings.len() + index {
-            ..LOGGED_MAX => paths::text(&volume.namespace, finding.object).await,
-            _ => format!("inode {}", finding.object),
+            ..LOGGED_MAX => paths::text(&volume.namespace, finding.object.file).await,
+            _ => format!("inode {}", finding.object.file),
         };
         let what = match finding.damage {
             Damage::Object => "an object as a whole is damaged",

@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     CopyDamaged,
     ObjectStray,
     ObjectForeign,
+    ObjectNewer,
+    ObjectReplaced,
     ObjectUnknown,
     ObjectBeyond,
     GenerationNewer,
@@ -68,6 +70,12 @@ impl Kind {
             Kind::CopyDamaged => ("copy-damaged", Error, COPY),
             Kind::ObjectStray => ("object-stray", Error, "remove the object"),
             Kind::ObjectForeign => ("object-foreign", Error, "none: look what it holds, then remove it by hand"),
+            Kind::ObjectNewer => {
+                ("object-newer", Error, "none: run the version of weir that wrote it; if none did, remove it by hand")
+            }
+            Kind::ObjectReplaced => {
+                ("object-replaced", Error, "none: if no other version of weir uses its stream, remove it by hand")
+            }
             Kind::ObjectUnknown => (
                 "object-unknown",
                 Error,

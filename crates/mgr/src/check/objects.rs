@@ -10,8 +10,8 @@ use crate::iods::{Link, Registered};
 use crate::kinds::Known;
 use meta::schema::Intent;
 use meta::{FileState, Layout};
-use types::{FileId, FileKind, Status};
-use wire::native::{LIST_MAX, ListEntry};
+use types::{FileId, FileKind, ObjectId, Status};
+use wire::native::{HeadState, LIST_MAX, ListEntry};
 
 /// Number of objects listed per request.
 const PAGE: u32 = 256;
@@ -42,7 +42,7 @@ impl Check {
     }
 
     async fn objects_of(&mut self, iod: &Registered, link: &Link) -> Checked {
-        let mut after = 0;
+        let mut after = None;
         loop {
             let next = self.volume.namespace.next_id()?;
             let page = objects::list(link, after, PAGE).await?;
@@ -52,7 +52,7 @@ impl Check {
             }
             self.looked(page.entries.len() as u64).await?;
             let Some(last) = page.entries.last().filter(|_| !page.eof) else { return Ok(()) };
-            after = last.object.0;
+            after = Some(last.object);
         }
     }
 
@@ -60,10 +60,21 @@ impl Check {
         &mut self,
         iod: &Registered,
         link: &Link,
-        (next, from): (FileId, u64),
+        (next, from): (FileId, Option<ObjectId>),
         entry: &ListEntry,
     ) -> Checked {
-        let file = entry.object;
+        let file = entry.object.file;
+        match entry.head {
+            HeadState::Own | HeadState::Damaged => {}
+            HeadState::Foreign => {
+                let text = format!("the file of object {} has the head of something else", entry.object);
+                return self.left(Kind::ObjectForeign, iod, entry, text).await;
+            }
+            HeadState::Newer => {
+                let text = format!("the head of object {} has a version that its iod does not know", entry.object);
+                return self.left(Kind::ObjectNewer, iod, entry, text).await;
+            }
+        }
         if file >= next {
             if file >= self.volume.namespace.next_id()? {
                 let text = "its number was never given to a file".to_owned();
@@ -88,9 +99,9 @@ impl Check {
     }
 
     /// Handles an object without a file; it may be gone since it was listed.
-    async fn stray(&mut self, iod: &Registered, link: &Link, from: u64, entry: &ListEntry) -> Checked {
+    async fn stray(&mut self, iod: &Registered, link: &Link, from: Option<ObjectId>, entry: &ListEntry) -> Checked {
         let text = format!("{} bytes of a file that does not exist", entry.size);
-        let finding = Kind::ObjectStray.found(Some(entry.object), Some(iod.id), text);
+        let finding = Kind::ObjectStray.found(Some(entry.object.file), Some(iod.id), text);
         if self.again(link, from, entry).await?.is_none() {
             return Ok(());
         }
@@ -103,12 +114,12 @@ impl Check {
 
     /// Reports a problem that a repair does not touch.
     async fn left(&mut self, kind: Kind, iod: &Registered, entry: &ListEntry, text: String) -> Checked {
-        let finding = kind.found(Some(entry.object), Some(iod.id), text);
+        let finding = kind.found(Some(entry.object.file), Some(iod.id), text);
         if self.repair { self.mended(finding, Ok(false)).await } else { self.found(finding).await }
     }
 
     async fn wrong(&mut self, kind: Kind, iod: &Registered, entry: &ListEntry, text: String) -> Checked {
-        let file = entry.object;
+        let file = entry.object.file;
         let finding = kind.found(Some(file), Some(iod.id), text);
         if !self.repair {
             return self.found(finding).await;
@@ -132,12 +143,21 @@ impl Check {
     }
 
     /// Compares an object with its file until neither changes during the comparison.
-    async fn compare(&self, iod: &Registered, link: &Link, from: u64, listed: &ListEntry) -> Result<Wrong, Status> {
+    async fn compare(
+        &self,
+        iod: &Registered,
+        link: &Link,
+        from: Option<ObjectId>,
+        listed: &ListEntry,
+    ) -> Result<Wrong, Status> {
         let mut entry = *listed;
         for _ in 0..TRIES {
-            let Some(file) = self.volume.namespace.file_state(entry.object)? else {
-                let other =
-                    self.volume.namespace.info(entry.object).is_ok_and(|info| info.attrs.kind != FileKind::Regular);
+            let Some(file) = self.volume.namespace.file_state(entry.object.file)? else {
+                let other = self
+                    .volume
+                    .namespace
+                    .info(entry.object.file)
+                    .is_ok_and(|info| info.attrs.kind != FileKind::Regular);
                 let text = "its number is that of something that has no bytes".to_owned();
                 return Ok(if other { Wrong::Is(Kind::ObjectForeign, text) } else { Wrong::No });
             };
@@ -147,7 +167,7 @@ impl Check {
             }
             // Lists the object again: the first listing may be older than the state of the file.
             let Some(now) = self.again(link, from, &entry).await? else { return Ok(Wrong::No) };
-            let same = self.volume.namespace.file_state(entry.object)?.as_ref() == Some(&file);
+            let same = self.volume.namespace.file_state(entry.object.file)?.as_ref() == Some(&file);
             if same && now == entry {
                 return Ok(wrong);
             }
@@ -157,21 +177,22 @@ impl Check {
     }
 
     /// Returns whether the object of a file on an iod is one that a swap of its objects has left: the mgr removes it.
-    fn is_unused(&self, iod: &Registered, file: FileId) -> Result<bool, Status> {
+    fn is_unused(&self, iod: &Registered, object: ObjectId) -> Result<bool, Status> {
+        let file = object.file;
         let Some(unused) = self.volume.namespace.unused_of(file)? else { return Ok(false) };
         let known = Known::nothing(file, unused.generation);
         let objects = self.volume.kinds.open(&self.volume.iods, known, &unused.layout)?;
-        Ok(objects.index_on(iod.number).is_some())
+        Ok(objects.object() == object && objects.index_on(iod.number).is_some())
     }
 
     /// Returns the current state of an object; `from` is the start of the listing that contained it.
-    async fn again(&self, link: &Link, from: u64, entry: &ListEntry) -> Result<Option<ListEntry>, Status> {
+    async fn again(&self, link: &Link, from: Option<ObjectId>, entry: &ListEntry) -> Result<Option<ListEntry>, Status> {
         let page = objects::list(link, from, LIST_MAX as u32).await?;
         Ok(page.entries.into_iter().find(|now| now.object == entry.object))
     }
 
     fn differs(&self, iod: &Registered, entry: &ListEntry, file: &FileState) -> Result<Wrong, Status> {
-        if entry.damaged {
+        if entry.head == HeadState::Damaged {
             return Ok(Wrong::Is(Kind::ObjectDamaged, "the head of its object cannot be read".to_owned()));
         }
         // An inline file's bytes may be moving to objects: then its layout is decided.
@@ -189,11 +210,16 @@ impl Check {
             });
         };
         let Some(index) = objects.index_on(iod.number) else {
-            if self.is_unused(iod, file.id)? {
+            if self.is_unused(iod, entry.object)? {
                 return Ok(Wrong::No);
             }
             return Ok(Wrong::Is(Kind::ObjectForeign, "its file does not lie on this iod".to_owned()));
         };
+        if entry.object != objects.object() {
+            let (has, wants) = (entry.object.stream, objects.object().stream);
+            let text = format!("its object is of stream {has}, the bytes of the file are in stream {wants}");
+            return Ok(Wrong::Is(Kind::ObjectReplaced, text));
+        }
         let (has, wants) = (entry.generation, file.generation);
         if has > wants {
             let text = format!("its object has generation {}, the file {}: nobody can use it", has.0, wants.0);

@@ -150,10 +150,10 @@ async fn fence_one(iods: &Iods, number: u16, link: &Link, file: FileId) -> Resul
         Err(Status::Stale) => return Ok(()),
         info => info?,
     };
-    if !info.layout.is_some_and(|layout| iods.kinds.names(&layout, number)) {
+    let Some(object) = info.layout.and_then(|layout| iods.kinds.object_on(&layout, file, number)) else {
         return Ok(());
-    }
-    let cap = link.capability(file, info.generation, Rights::ADMIN);
+    };
+    let cap = link.capability(object, info.generation, Rights::ADMIN);
     let arguments = FenceArgs { cap, generation: info.generation };
     match within(SILENT, link.call::<Nothing>(Procedure::Fence, &arguments)).await {
         Ok(Nothing) => Ok(()),

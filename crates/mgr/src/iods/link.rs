@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
-use types::{FileId, Fsid, Generation, IodId, Status};
+use types::{Fsid, Generation, IodId, ObjectId, Status};
 use wire::native::{
     Capability, HelloArgs, HelloReply, IodKey, Key, LengthsArgs, LengthsReply, MGR_SESSION, NewsArgs, NewsReply,
     Origin, PROGRAM, PULL_SESSION, Procedure, ProveReply, PullArgs, PullReply, PullSource, Rights, VERSION,
@@ -157,16 +157,16 @@ impl Link {
 
     /// Returns the capability with which the mgr uses an object; [`wire::native::STORE_OBJECT`] stands for the whole
     /// store.
-    pub(crate) fn capability(&self, object: FileId, generation: Generation, rights: Rights) -> Capability {
+    pub(crate) fn capability(&self, object: ObjectId, generation: Generation, rights: Rights) -> Capability {
         self.sign(object, generation, rights, MGR_SESSION)
     }
 
-    fn sign(&self, object: FileId, generation: Generation, rights: Rights, session: u64) -> Capability {
+    fn sign(&self, object: ObjectId, generation: Generation, rights: Rights, session: u64) -> Capability {
         self.key.sign_capability(self.fsid, object, generation, rights, unix_now() + RIGHT_SECS, session)
     }
 
     /// Returns what another iod needs to copy an object from this iod.
-    pub(crate) async fn to_pull(&self, object: FileId, generation: Generation) -> PullSource {
+    pub(crate) async fn to_pull(&self, object: ObjectId, generation: Generation) -> PullSource {
         PullSource {
             cap: self.sign(object, generation, Rights::READ, PULL_SESSION),
             ticket: self.key.ticket(self.fsid, PULL_SESSION, unix_now() + RIGHT_SECS),

@@ -1,11 +1,11 @@
 //! The objects of one iod: their list, and removal of one as it was listed.
 
 use super::link::Link;
-use types::{Generation, Status};
+use types::{Generation, ObjectId, Status};
 use wire::native::{ListArgs, ListEntry, ListReply, Nothing, ObjectArgs, Procedure, Rights, STORE_OBJECT};
 
-/// Lists the next objects of an iod after `after`, 0 for the first.
-pub(crate) async fn list(link: &Link, after: u64, max: u32) -> Result<ListReply, Status> {
+/// Lists the next objects of an iod after `after`, or the first ones.
+pub(crate) async fn list(link: &Link, after: Option<ObjectId>, max: u32) -> Result<ListReply, Status> {
     let cap = link.capability(STORE_OBJECT, Generation::default(), Rights::ADMIN);
     link.call(Procedure::List, &ListArgs { cap, after, max }).await
 }

@@ -1,10 +1,10 @@
 //! The native layout type, for Weir's own clients: iods by id, and a capability for each.
 
-use super::{DeviceAsk, Faults, Grant, Known, LayoutType, Lifetimes, Stored, Update};
+use super::{DeviceAsk, Faults, Grant, LayoutType, Lifetimes, Stored, Update};
 use crate::config::KernelLayout;
 use bytes::Bytes;
 use layout::kinds::native::{Body, Device, KIND};
-use types::{IodId, ObjectId, Status};
+use types::{IodId, Status};
 use xdr::{Malformed, Xdr};
 
 /// The native layout type.
@@ -36,21 +36,21 @@ impl LayoutType for Native {
     }
 
     fn grant(&self, grant: &Grant<'_>) -> Result<Bytes, Status> {
-        let (Known { file, whole, .. }, generation) = (grant.file.known(), grant.generation);
+        let (object, generation) = (grant.file.object(), grant.generation);
         let stripes = grant.stripes()?;
         let devices = grant.iod_ids()?;
         let (cluster, expires) = (grant.iods.cluster(), grant.expires());
         let sign = |iod: &IodId| {
             let key = cluster.key.of_iod(*iod);
-            key.sign_capability(cluster.fsid, file, generation, grant.rights, expires, grant.ctx.client)
+            key.sign_capability(cluster.fsid, object, generation, grant.rights, expires, grant.ctx.client)
         };
         let capabilities: Vec<_> = devices.iter().map(sign).collect();
         let body = Body {
             distribution: stripes.distribution,
             stripe_unit: stripes.unit,
-            object: ObjectId { file, stream: stripes.stream },
+            object,
             generation,
-            whole,
+            whole: grant.file.known().whole,
             capability: capabilities.first().ok_or(Status::Corrupt)?.to_bytes(),
             authenticators: capabilities.iter().map(|capability| capability.mac).collect(),
             secs: grant.secs,

@@ -9,7 +9,7 @@ use layout::gather::{Gather, Run};
 use layout::{Place, Policy};
 use meta::schema::Reach;
 use nfs::fs::Content;
-use types::{ByteRange, Generation, Status, Verifier};
+use types::{ByteRange, FileId, Generation, ObjectId, Status, Verifier};
 use wire::native::{PullSource, SizeReply};
 use xdr::{Segments, Xdr};
 
@@ -43,8 +43,10 @@ impl StoredKind for Striped {
         Ok(Box::new(objects))
     }
 
-    fn iods_of(&self, record: &Bytes) -> Option<Vec<u16>> {
-        Record::from_bytes(record).ok().map(|record| record.iods)
+    fn objects_of(&self, record: &Bytes, file: FileId) -> Option<(Vec<u16>, ObjectId)> {
+        let record = Record::from_bytes(record).ok()?;
+        let object = record.object(file);
+        Some((record.iods, object))
     }
 }
 
@@ -52,6 +54,10 @@ impl StoredKind for Striped {
 impl Stored for Objects<'_> {
     fn known(&self) -> Known {
         self.known
+    }
+
+    fn object(&self) -> ObjectId {
+        Objects::object(self)
     }
 
     fn iods(&self) -> &[u16] {
@@ -63,8 +69,8 @@ impl Stored for Objects<'_> {
     }
 
     fn stripes(&self) -> Option<Stripes> {
-        let Record { distribution, stripe_unit: unit, stream, .. } = self.record;
-        Some(Stripes { distribution, unit, width: self.distribution.count(), stream })
+        let (distribution, unit) = (self.record.distribution, self.record.stripe_unit);
+        Some(Stripes { distribution, unit, width: self.distribution.count() })
     }
 
     fn unit(&self) -> u64 {

@@ -160,9 +160,10 @@ fn placement(bench: &Bench, file: FileId) {
     for index in 0..stored.count() {
         assert_eq!(stored.index_on(stored.iod(index)), Some(index));
         assert!(stored.copies(stored.column(index)).any(|copy| copy == index));
-        assert!(volume.kinds.names(info.layout.as_ref().unwrap(), stored.iod(index)));
+        let named = volume.kinds.object_on(info.layout.as_ref().unwrap(), file, stored.iod(index));
+        assert_eq!(named, Some(stored.object()));
     }
-    assert!(!volume.kinds.names(info.layout.as_ref().unwrap(), u16::MAX));
+    assert_eq!(volume.kinds.object_on(info.layout.as_ref().unwrap(), file, u16::MAX), None);
     for offset in (0..2000).chain([1 << 20, (1 << 40) + 77]) {
         let at = stored.place(offset);
         assert!(at.index < stored.width() && at.run > 0);

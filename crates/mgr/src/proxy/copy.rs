@@ -63,7 +63,7 @@ impl Objects<'_> {
         for index in self.copies(column) {
             let Ok(link) = self.link(index) else { continue };
             if self.reaches(&link, end.min(self.least(index))).await == Ok(true) {
-                return Some(link.to_pull(self.known.file, self.known.generation).await);
+                return Some(link.to_pull(self.object(), self.known.generation).await);
             }
         }
         None

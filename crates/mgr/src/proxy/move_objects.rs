@@ -73,7 +73,7 @@ impl Objects<'_> {
     async fn fill_part(&self, best: &Copy, (to, link): (&Objects<'_>, &Link), range: ByteRange) -> Result<u64, Status> {
         let len = range.len.min(PULL_MAX);
         let extents = [PullExtent { from: range.offset, to: range.offset, len: len as u32 }];
-        let source = best.link.to_pull(self.known.file, self.known.generation).await;
+        let source = best.link.to_pull(self.object(), self.known.generation).await;
         if to.pull_from(source, link, &extents, false).await?.is_some() {
             return Ok(len);
         }

@@ -118,7 +118,7 @@ impl Objects<'_> {
     async fn copy_range(&self, copy: &Copy, best: &Copy, mut range: ByteRange) -> Result<(), Status> {
         while !range.is_empty() {
             let mut len = range.len.min(PULL_MAX);
-            let source = best.link.to_pull(self.known.file, self.known.generation).await;
+            let source = best.link.to_pull(self.object(), self.known.generation).await;
             let extents = [PullExtent { from: range.offset, to: range.offset, len: len as u32 }];
             if self.pull_from(source, &copy.link, &extents, true).await?.is_none() {
                 // One iod cannot copy from the other.

@@ -10,7 +10,7 @@ impl Objects<'_> {
     pub(crate) async fn remove(&self) -> Result<(), Status> {
         let remove = |index| async move {
             let link = self.link(index)?;
-            let arguments = ObjectArgs { cap: link.capability(self.known.file, GENERATION_GONE, Rights::ADMIN) };
+            let arguments = ObjectArgs { cap: link.capability(self.object(), GENERATION_GONE, Rights::ADMIN) };
             link.call::<Nothing>(Procedure::Remove, &arguments).await
         };
         self.each(remove).await.map(drop)

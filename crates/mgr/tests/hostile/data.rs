@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use types::{FileId, Fsid, Generation};
+use types::{FileId, Fsid, Generation, ObjectId};
 use wire::native::*;
 use wire::rpc::{Message, decode_message};
 use xdr::{Reader, Segments, Xdr};
@@ -37,7 +37,7 @@ fn later() -> u64 {
 
 impl Target {
     fn cap(&self, object: u64) -> Capability {
-        self.key.sign_capability(self.fsid, FileId(object), Generation(1), ALL, later(), SESSION)
+        self.key.sign_capability(self.fsid, ObjectId::stream_0(FileId(object)), Generation(1), ALL, later(), SESSION)
     }
 
     /// A connection after HELLO and PROVE.
@@ -192,7 +192,7 @@ impl Attacker {
 
     fn bad_cap(&mut self) -> Capability {
         let Target { fsid, key, foreign, .. } = &self.target;
-        let object = FileId(self.dice.of(&[1, 2, HOSTILE]));
+        let object = ObjectId::stream_0(FileId(self.dice.of(&[1, 2, HOSTILE])));
         let sign = |key: &IodKey, fsid, expires, session| {
             key.sign_capability(fsid, object, Generation(1), ALL, expires, session)
         };

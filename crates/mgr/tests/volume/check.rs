@@ -11,11 +11,11 @@ use nfs::fs::{FileSystem, Stability};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use types::{FileId, Generation, Renaming, Status};
+use types::{FileId, Generation, ObjectId, Renaming, Status};
 use wire::admin::{self, CheckArgs, CheckReply, Finding, Mended};
 use wire::native::{
     Capability, FenceArgs, HelloArgs, HelloReply, IodKey, Nothing, Origin, PROGRAM, Procedure, ProveReply, Rights,
-    VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
+    TruncateArgs, TruncateReply, VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
 };
 use wire::rpc::{Auth, AuthSys};
 use xdr::{Segments, Writer, Xdr};
@@ -52,7 +52,14 @@ impl<'a> Native<'a> {
 
     fn cap(&self, object: FileId, generation: u32) -> Capability {
         let rights = Rights::READ | Rights::WRITE | Rights::ADMIN;
-        self.key.sign_capability(self.cluster.file.fsid, object, Generation(generation), rights, self.expires(), 0)
+        self.key.sign_capability(
+            self.cluster.file.fsid,
+            ObjectId::stream_0(object),
+            Generation(generation),
+            rights,
+            self.expires(),
+            0,
+        )
     }
 
     async fn call<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Status> {
@@ -67,6 +74,13 @@ impl<'a> Native<'a> {
         let head = WriteHead { cap: self.cap(object, generation), stable: true, least: 0, extents };
         let data = Segments::from(Bytes::copy_from_slice(data));
         self.call::<WriteReply>(Procedure::Write, &WriteArgs { head, data }).await.map(drop)
+    }
+
+    /// Makes an object of a few bytes.
+    async fn make(&self, object: ObjectId) {
+        let Capability { fsid, generation, rights, expires, session, .. } = self.cap(object.file, 1);
+        let cap = self.key.sign_capability(fsid, object, generation, rights, expires, session);
+        self.call::<TruncateReply>(Procedure::Truncate, &TruncateArgs { cap, size: 5 }).await.unwrap();
     }
 
     async fn fence(&self, object: FileId, generation: u32) {
@@ -224,6 +238,33 @@ async fn lost_and_damaged_objects_are_reported() {
     cluster.wait_up(2).await;
     let lost = found(&cluster, "object-missing", file, false).await;
     assert_eq!(lost.range, Some((64, 128)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_objects_that_are_known_to_be_without_a_file_are_removed() {
+    let (cluster, file) = settled().await;
+    let (first, _) = places(&cluster, file).await;
+    let native = Native::connect(&cluster, first).await;
+    // Inode numbers that are reserved for new files and that no file has.
+    let (gone, other) = (FileId(4000), FileId(4001));
+    native.make(ObjectId::new(gone, 3)).await;
+    found(&cluster, "object-stray", gone, true).await;
+    native.make(ObjectId::new(file, 3)).await;
+    found(&cluster, "object-replaced", file, false).await;
+    let replaced = object(&cluster, first, file).with_file_name(format!("{:016x}-00000003", file.0));
+    std::fs::remove_file(replaced).unwrap();
+    let good = std::fs::read(object(&cluster, first, file)).unwrap();
+    let mut newer = good.clone();
+    newer[11] = 9;
+    for (number, code, bytes) in [(gone, "object-foreign", good), (other, "object-newer", newer)] {
+        let path = object(&cluster, first, number);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &bytes).unwrap();
+        found(&cluster, code, number, false).await;
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "{code}");
+        std::fs::remove_file(path).unwrap();
+    }
+    assert_eq!(check(&cluster, false).await, []);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,7 +5,7 @@ use layout::kinds::native::KIND;
 use mgr::Files;
 use nfs::fs::{FileSystem, Iomode, LayoutAsk, LayoutGone, Stability};
 use std::time::Duration;
-use types::{ByteRange, FileId, Generation, limits};
+use types::{ByteRange, FileId, Generation, ObjectId, limits};
 use wire::native::FileLength;
 
 async fn layout(files: &Files, client: u64, file: FileId) {
@@ -28,7 +28,7 @@ async fn length(cluster: &Cluster, iod: usize, file: FileId) -> Option<u64> {
 /// As [`length`], together with the least length of the iod's object.
 async fn length_answer(cluster: &Cluster, iod: usize, file: FileId) -> Option<FileLength> {
     let served = cluster.iods[iod].as_ref().unwrap().served();
-    tokio::task::spawn_blocking(move || served.file_length(file)).await.unwrap()
+    tokio::task::spawn_blocking(move || served.file_length(ObjectId::stream_0(file))).await.unwrap()
 }
 
 /// Waits until a request of the iod has reached the mgr.
@@ -63,7 +63,7 @@ async fn iods_learn_a_size_only_while_no_client_may_have_written_more() {
     layout(&files, 7, file).await;
     assert_eq!(length(&cluster, 0, file).await, None);
     let served = cluster.iods[0].as_ref().unwrap().served();
-    served.write_object(file, Generation(1), 200, &[1; 50], true).unwrap();
+    served.write_object(ObjectId::stream_0(file), Generation(1), 200, &[1; 50], true).unwrap();
     files.closed(&ctx(1), file, false).await.unwrap();
     assert_eq!(length(&cluster, 1, file).await, None, "the closing of another tells nothing");
     give_back(&files, 7, file).await;

@@ -62,7 +62,10 @@ struct JsonCopy {
 struct JsonPlacement {
     distribution: &'static str,
     stripe_unit: u64,
+    /// The inode number that names the objects.
     object: u64,
+    /// The stream of the objects.
+    stream: u32,
     objects: Vec<JsonObject>,
 }
 
@@ -258,7 +261,8 @@ fn json_placement(placement: &Placement) -> JsonPlacement {
     JsonPlacement {
         distribution: placement.distribution.id().name(),
         stripe_unit: placement.distribution.stripe_unit(),
-        object: placement.object.0,
+        object: placement.object.file.0,
+        stream: placement.object.stream,
         objects: objects.collect(),
     }
 }

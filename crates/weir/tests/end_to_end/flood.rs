@@ -23,7 +23,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use types::limits::{IOD_BUFFERS_MAX, NET_BYTES_MAX, PAYLOAD_MAX};
-use types::{FileId, Generation, IodId};
+use types::{FileId, Generation, IodId, ObjectId};
 use wire::native::*;
 use wire::rpc::record::{Mark, mark};
 use wire::rpc::{Auth, CallHeader, decode_message};
@@ -226,7 +226,14 @@ impl Attack {
         let (key, fsid) = (servers.secret.key.of_iod(id), servers.secret.fsid);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();
         let (session, expires) = (4242 << 32, now + 1000);
-        let cap = key.sign_capability(fsid, FileId(1 << 40), Generation(1), Rights::WRITE, expires, session);
+        let cap = key.sign_capability(
+            fsid,
+            ObjectId::stream_0(FileId(1 << 40)),
+            Generation(1),
+            Rights::WRITE,
+            expires,
+            session,
+        );
         let extents = vec![WriteExtent { offset: 0, len: PAYLOAD_MAX as u32, crc32c: 0 }];
         let head = WriteHead { cap, stable: false, least: 0, extents };
         let args = WriteArgs { head, data: Segments::from(Bytes::from(vec![7; PAYLOAD_MAX])) };

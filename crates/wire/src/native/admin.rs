@@ -1,17 +1,17 @@
 //! LIST and STATS: requests of the mgr and of operators about a whole store.
 
-use types::{FileId, Generation};
+use types::{Generation, ObjectId};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-use super::{COUNTERS_MAX, Capability, LIST_MAX, TEXT_MAX, cut, take_text, text};
+use super::{COUNTERS_MAX, Capability, LIST_MAX, TEXT_MAX, cut, put_object, take_object, take_text, text};
 
 /// Arguments of LIST.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListArgs {
     /// For [`super::STORE_OBJECT`]; needs ADMIN.
     pub cap: Capability,
-    /// The last object of the previous reply; 0 for the first request.
-    pub after: u64,
+    /// The last object of the previous reply; `None` for the first request.
+    pub after: Option<ObjectId>,
     /// Largest number of entries to return.
     pub max: u32,
 }
@@ -19,46 +19,77 @@ pub struct ListArgs {
 impl Xdr for ListArgs {
     fn encode(&self, out: &mut Writer) {
         self.cap.encode(out);
-        out.u64(self.after);
+        out.optional(self.after.as_ref(), |out, after| put_object(out, *after));
         out.u32(self.max);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        Ok(ListArgs { cap: Capability::decode(input)?, after: input.u64()?, max: input.u32()? })
+        Ok(ListArgs { cap: Capability::decode(input)?, after: input.optional(take_object)?, max: input.u32()? })
+    }
+}
+
+/// The state of the head of an object file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u32)]
+pub enum HeadState {
+    /// The head is that of the object that the file name names.
+    Own = 0,
+    /// The head cannot be read.
+    Damaged = 1,
+    /// The head is that of another file system or of another object. The iod does not remove the file.
+    Foreign = 2,
+    /// The head has a version that the iod does not know. The iod does not remove the file.
+    Newer = 3,
+}
+
+impl HeadState {
+    /// All states.
+    pub const ALL: [HeadState; 4] = [HeadState::Own, HeadState::Damaged, HeadState::Foreign, HeadState::Newer];
+}
+
+impl Xdr for HeadState {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(*self as u32);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        let value = input.u32()?;
+        let known = Self::ALL.into_iter().find(|state| *state as u32 == value);
+        known.ok_or(Malformed::BadValue { what: "state of the head of an object", value })
     }
 }
 
 /// One object of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListEntry {
-    /// The object.
-    pub object: FileId,
+    /// The object, by the name of its file.
+    pub object: ObjectId,
     /// Its size in bytes.
     pub size: u64,
     /// Bytes that the object occupies on disk, including the object head.
     pub allocated: u64,
-    /// Fencing generation of the object; 0 if the object is damaged.
+    /// Fencing generation of the object; 0 unless the head is the object's own.
     pub generation: Generation,
-    /// Whether the head of the object is unreadable; such an object can only be removed.
-    pub damaged: bool,
+    /// The state of its head.
+    pub head: HeadState,
 }
 
 impl Xdr for ListEntry {
     fn encode(&self, out: &mut Writer) {
-        out.u64(self.object.0);
+        put_object(out, self.object);
         out.u64(self.size);
         out.u64(self.allocated);
         out.u32(self.generation.0);
-        out.bool(self.damaged);
+        self.head.encode(out);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
         Ok(ListEntry {
-            object: FileId(input.u64()?),
+            object: take_object(input)?,
             size: input.u64()?,
             allocated: input.u64()?,
             generation: Generation(input.u32()?),
-            damaged: input.bool()?,
+            head: HeadState::decode(input)?,
         })
     }
 }

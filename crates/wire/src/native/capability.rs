@@ -4,10 +4,10 @@
 use std::fmt;
 use std::ops::BitOr;
 
-use types::{FileId, Fsid, Generation, IodId, Status};
+use types::{FileId, Fsid, Generation, IodId, ObjectId, Status};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-use super::{HelloArgs, HelloReply, Origin, ProveArgs, ProveReply};
+use super::{HelloArgs, HelloReply, Origin, ProveArgs, ProveReply, put_object, take_object};
 
 /// First byte under the MAC of a capability. Tickets have another one, so that neither is accepted as the other.
 const DOMAIN_CAPABILITY: u8 = 1;
@@ -26,7 +26,7 @@ const DOMAIN_CLIENT_PROOF: u8 = 8;
 const DOMAIN_TOLD_PROOF: u8 = 9;
 
 /// The object id that means the whole store, for instance in capabilities for LIST. No file has this id.
-pub const STORE_OBJECT: FileId = FileId(0);
+pub const STORE_OBJECT: ObjectId = ObjectId::stream_0(FileId(0));
 
 /// The secret that the mgr and the iods of a cluster share. Never printed.
 #[derive(Clone)]
@@ -80,7 +80,7 @@ impl IodKey {
     pub fn sign_capability(
         &self,
         fsid: Fsid,
-        object: FileId,
+        object: ObjectId,
         generation: Generation,
         rights: Rights,
         expires: u64,
@@ -154,7 +154,7 @@ pub struct Capability {
     /// File system of the object.
     pub fsid: Fsid,
     /// The object.
-    pub object: FileId,
+    pub object: ObjectId,
     /// Fencing generation in which the mgr issued the capability.
     pub generation: Generation,
     /// The allowed operations.
@@ -169,14 +169,15 @@ pub struct Capability {
 
 impl Capability {
     fn authenticator(&self, key: &IodKey) -> blake3::Hash {
-        let mut signed = [0u8; 49];
+        let mut signed = [0u8; 53];
         signed[0] = DOMAIN_CAPABILITY;
         signed[1..17].copy_from_slice(&self.fsid.0);
-        signed[17..25].copy_from_slice(&self.object.0.to_be_bytes());
-        signed[25..29].copy_from_slice(&self.generation.0.to_be_bytes());
-        signed[29..33].copy_from_slice(&self.rights.0.to_be_bytes());
-        signed[33..41].copy_from_slice(&self.expires.to_be_bytes());
-        signed[41..49].copy_from_slice(&self.session.to_be_bytes());
+        signed[17..25].copy_from_slice(&self.object.file.0.to_be_bytes());
+        signed[25..29].copy_from_slice(&self.object.stream.to_be_bytes());
+        signed[29..33].copy_from_slice(&self.generation.0.to_be_bytes());
+        signed[33..37].copy_from_slice(&self.rights.0.to_be_bytes());
+        signed[37..45].copy_from_slice(&self.expires.to_be_bytes());
+        signed[45..53].copy_from_slice(&self.session.to_be_bytes());
         blake3::keyed_hash(&key.0, &signed)
     }
 
@@ -219,7 +220,7 @@ impl fmt::Debug for Capability {
 impl Xdr for Capability {
     fn encode(&self, out: &mut Writer) {
         out.fixed(&self.fsid.0);
-        out.u64(self.object.0);
+        put_object(out, self.object);
         out.u32(self.generation.0);
         out.u32(self.rights.0);
         out.u64(self.expires);
@@ -230,7 +231,7 @@ impl Xdr for Capability {
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
         Ok(Capability {
             fsid: Fsid(input.fixed()?),
-            object: FileId(input.u64()?),
+            object: take_object(input)?,
             generation: Generation(input.u32()?),
             rights: Rights(input.u32()?),
             expires: input.u64()?,

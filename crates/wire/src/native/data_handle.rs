@@ -3,20 +3,23 @@
 
 use std::fmt;
 
-use types::{FileId, Fsid, Generation, Status};
+use types::{Fsid, Generation, ObjectId, Status};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-use super::{IodKey, Rights};
+use super::{IodKey, Rights, put_object, take_object};
 
 /// First bytes of every handle, including the version of the format.
-const MAGIC: u32 = 0x5744_4803;
+const MAGIC: u32 = 0x5744_4804;
 /// Length of a handle in bytes. Clients refuse more than 128 (`NFS4_FHSIZE`), and shorter handles let a files layout
 /// name more iods.
 pub const DATA_HANDLE_LEN: usize = SHOWN_LEN + 16;
 /// Length of the part in front of the MAC.
-const SHOWN_LEN: usize = 4 + 8 + 5 * 4 + 3 * 8;
+const SHOWN_LEN: usize = 2 * 4 + 12 + 3 * 4 + 3 * 8;
+/// Bits of the number of iods and of the index in a handle; the rights have the bits above.
+const INDEX_BITS: u32 = 12;
 
 const _: () = assert!(DATA_HANDLE_LEN <= types::limits::FILEHANDLE_MAX);
+const _: () = assert!(types::limits::STRIPE_COUNT_MAX < 1 << INDEX_BITS);
 
 /// The filehandle of a file at one data server (RFC 8881 §13.3).
 ///
@@ -24,8 +27,10 @@ const _: () = assert!(DATA_HANDLE_LEN <= types::limits::FILEHANDLE_MAX);
 /// generations. Each handle also expires.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DataHandle {
+    /// The volume of the object ([`volume_tag`]).
+    pub volume: u32,
     /// The object of the file on the iod.
-    pub object: FileId,
+    pub object: ObjectId,
     /// Fencing generation for which the handle was made.
     pub generation: Generation,
     /// The allowed operations: READ, WRITE.
@@ -44,6 +49,13 @@ pub struct DataHandle {
     pub expires: u64,
     /// Keyed BLAKE3 over all of the above and the id of the file system.
     pub mac: [u8; 16],
+}
+
+/// Returns the number by which handles name the volume of a file system. Two file systems may have the same number: the
+/// MAC covers the whole id.
+pub fn volume_tag(fsid: Fsid) -> u32 {
+    let [a, b, c, d, ..] = fsid.0;
+    u32::from_be_bytes([a, b, c, d])
 }
 
 /// The striping parameters in a handle.
@@ -73,7 +85,7 @@ impl DataHandle {
     pub fn sign(
         key: &IodKey,
         fsid: Fsid,
-        (object, generation): (FileId, Generation),
+        (object, generation): (ObjectId, Generation),
         rights: Rights,
         striping: Striping,
         holder: Holder,
@@ -82,6 +94,7 @@ impl DataHandle {
         let Holder { grant, session, expires } = holder;
         let mac = [0; 16];
         let mut handle = DataHandle {
+            volume: volume_tag(fsid),
             object,
             generation,
             rights,
@@ -109,12 +122,13 @@ impl DataHandle {
 
     fn put(&self, out: &mut Writer) {
         out.u32(MAGIC);
-        out.u64(self.object.0);
+        out.u32(self.volume);
+        put_object(out, self.object);
         out.u32(self.generation.0);
-        out.u32(self.rights.0);
         out.u32(self.stripe_unit);
-        out.u32(self.stripe_count);
-        out.u32(self.stripe_index);
+        // Fields that do not fit make a handle that names less than it should: it is refused or allows nothing.
+        let low = |value: u32| value & ((1 << INDEX_BITS) - 1);
+        out.u32(self.rights.0 << (2 * INDEX_BITS) | low(self.stripe_count) << INDEX_BITS | low(self.stripe_index));
         out.u64(self.grant);
         out.u64(self.session);
         out.u64(self.expires);
@@ -138,6 +152,7 @@ impl DataHandle {
 impl fmt::Debug for DataHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DataHandle")
+            .field("volume", &format_args!("{:08x}", self.volume))
             .field("object", &self.object)
             .field("generation", &self.generation)
             .field("rights", &self.rights)
@@ -162,13 +177,17 @@ impl Xdr for DataHandle {
             MAGIC => {}
             value => return Err(Malformed::BadValue { what: "beginning of a data server's filehandle", value }),
         }
+        let (volume, object) = (input.u32()?, take_object(input)?);
+        let (generation, stripe_unit, striping) = (Generation(input.u32()?), input.u32()?, input.u32()?);
+        let low = |value: u32| value & ((1 << INDEX_BITS) - 1);
         Ok(DataHandle {
-            object: FileId(input.u64()?),
-            generation: Generation(input.u32()?),
-            rights: Rights(input.u32()?),
-            stripe_unit: input.u32()?,
-            stripe_count: input.u32()?,
-            stripe_index: input.u32()?,
+            volume,
+            object,
+            generation,
+            rights: Rights(striping >> (2 * INDEX_BITS)),
+            stripe_unit,
+            stripe_count: low(striping >> INDEX_BITS),
+            stripe_index: low(striping),
             grant: input.u64()?,
             session: input.u64()?,
             expires: input.u64()?,

@@ -1,10 +1,10 @@
 //! LENGTHS: questions of an iod to the mgr about file lengths, asked when an object ends inside a range that a client
 //! of the files layout reads.
 
-use types::FileId;
+use types::ObjectId;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-use super::{Capability, LENGTHS_MAX};
+use super::{Capability, LENGTHS_MAX, put_object, take_object};
 
 /// Arguments of LENGTHS.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,16 +84,16 @@ pub struct LengthQuestion {
     /// Number of the question, unique in this run of the iod.
     pub number: u64,
     /// The object of the file.
-    pub object: FileId,
+    pub object: ObjectId,
 }
 
 impl Xdr for LengthQuestion {
     fn encode(&self, out: &mut Writer) {
         out.u64(self.number);
-        out.u64(self.object.0);
+        put_object(out, self.object);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        Ok(LengthQuestion { number: input.u64()?, object: FileId(input.u64()?) })
+        Ok(LengthQuestion { number: input.u64()?, object: take_object(input)? })
     }
 }

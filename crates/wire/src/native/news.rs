@@ -1,10 +1,10 @@
 //! NEWS: reports to the mgr the objects that clients of the files layout have written and made durable, as no client
 //! reports them.
 
-use types::FileId;
+use types::ObjectId;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-use super::{Capability, NEWS_MAX};
+use super::{Capability, NEWS_MAX, put_object, take_object};
 
 /// Arguments of NEWS.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,16 +33,16 @@ pub struct NewsReply {
     /// Number of this reply; the mgr returns it with the next NEWS.
     pub number: u64,
     /// Objects that were written. The mgr must record the change of their files and ask for their lengths.
-    pub written: Vec<FileId>,
+    pub written: Vec<ObjectId>,
 }
 
 impl Xdr for NewsReply {
     fn encode(&self, out: &mut Writer) {
         out.u64(self.number);
-        out.array(&self.written, |out, object| out.u64(object.0));
+        out.array(&self.written, |out, object| put_object(out, *object));
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        Ok(NewsReply { number: input.u64()?, written: input.array(NEWS_MAX, |input| input.u64().map(FileId))? })
+        Ok(NewsReply { number: input.u64()?, written: input.array(NEWS_MAX, take_object)? })
     }
 }

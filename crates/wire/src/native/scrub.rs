@@ -1,27 +1,27 @@
 //! SCRUB: reads a part of a store from disk and verifies its checksums.
 
-use types::FileId;
+use types::ObjectId;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-use super::{Capability, SCRUB_FINDINGS_MAX};
+use super::{Capability, SCRUB_FINDINGS_MAX, put_object, take_object};
 
 /// The position at which a scrub continues.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ScrubCursor {
     /// The object. If it no longer exists, the scrub continues with the next object.
-    pub object: FileId,
+    pub object: ObjectId,
     /// Offset in the object.
     pub offset: u64,
 }
 
 impl Xdr for ScrubCursor {
     fn encode(&self, out: &mut Writer) {
-        out.u64(self.object.0);
+        put_object(out, self.object);
         out.u64(self.offset);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        Ok(ScrubCursor { object: FileId(input.u64()?), offset: input.u64()? })
+        Ok(ScrubCursor { object: take_object(input)?, offset: input.u64()? })
     }
 }
 
@@ -82,7 +82,7 @@ impl Xdr for Damage {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Finding {
     /// The object.
-    pub object: FileId,
+    pub object: ObjectId,
     /// What is wrong.
     pub damage: Damage,
     /// First damaged byte of the object.
@@ -93,7 +93,7 @@ pub struct Finding {
 
 impl Xdr for Finding {
     fn encode(&self, out: &mut Writer) {
-        out.u64(self.object.0);
+        put_object(out, self.object);
         self.damage.encode(out);
         out.u64(self.offset);
         out.u64(self.len);
@@ -101,7 +101,7 @@ impl Xdr for Finding {
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
         Ok(Finding {
-            object: FileId(input.u64()?),
+            object: take_object(input)?,
             damage: Damage::decode(input)?,
             offset: input.u64()?,
             len: input.u64()?,

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use types::{FileId, Fsid, Generation, IodId, StoreId, Verifier};
+use types::{FileId, Fsid, Generation, IodId, ObjectId, StoreId, Verifier};
 use xdr::Segments;
 
 use super::*;
@@ -20,7 +20,12 @@ fn fsid() -> Fsid {
 }
 
 fn cap(rights: Rights) -> Capability {
-    key().sign_capability(fsid(), FileId(0x1122), Generation(3), rights, 1000, 42)
+    key().sign_capability(fsid(), object(0x1122), Generation(3), rights, 1000, 42)
+}
+
+/// Returns an object with a recognizable stream.
+fn object(file: u64) -> ObjectId {
+    ObjectId::new(FileId(file), 0x55)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -38,7 +43,7 @@ fn golden<T: Xdr + PartialEq + Debug>(value: &T, bytes: &str) {
 
 const CAP: &str = concat!(
     "30313233343536373839616263646566",
-    "00000000000011220000000300000003",
+    "0000000000001122000000550000000300000003",
     "00000000000003e8000000000000002a",
     "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"
 );
@@ -111,8 +116,8 @@ fn questions_for_lengths_have_their_golden_bytes() {
         &LengthsArgs { cap: plain(), answers },
         &format!("{CAP}00000002000000000000000700000001000000000000012c0000000000000064000000000000000800000000"),
     );
-    let asked = vec![LengthQuestion { number: 7, object: FileId(9) }];
-    golden(&LengthsReply { asked }, "0000000100000000000000070000000000000009");
+    let asked = vec![LengthQuestion { number: 7, object: object(9) }];
+    golden(&LengthsReply { asked }, "000000010000000000000007000000000000000900000055");
 }
 
 #[test]
@@ -175,10 +180,10 @@ fn messages_about_objects_have_their_golden_bytes() {
     golden(&SeekReply { offset: None }, "00000000");
     golden(&FenceArgs { cap: plain(), generation: Generation(9) }, &format!("{CAP}00000009"));
     golden(&ScrubArgs { cap: plain(), from: None, budget: 5 }, &format!("{CAP}0000000000000005"));
-    let cursor = Some(ScrubCursor { object: FileId(4), offset: 6 });
+    let cursor = Some(ScrubCursor { object: object(4), offset: 6 });
     golden(
         &ScrubArgs { cap: plain(), from: cursor, budget: 5 },
-        &format!("{CAP}000000010000000000000004000000000000000600000005"),
+        &format!("{CAP}00000001000000000000000400000055000000000000000600000005"),
     );
     golden(
         &ScrubReply {
@@ -187,28 +192,33 @@ fn messages_about_objects_have_their_golden_bytes() {
             bytes: 2,
             verified: 3,
             rebuilt: 7,
-            findings: vec![Finding { object: FileId(8), damage: Damage::Unreadable, offset: 9, len: 10 }],
+            findings: vec![Finding { object: object(8), damage: Damage::Unreadable, offset: 9, len: 10 }],
         },
         concat!(
-            "0000000100000000000000040000000000000006",
+            "000000010000000000000004000000550000000000000006",
             "0000000000000001000000000000000200000000000000030000000000000007",
-            "000000010000000000000008000000020000000000000009000000000000000a"
+            "00000001000000000000000800000055000000020000000000000009000000000000000a"
         ),
     );
-    golden(&ListArgs { cap: plain(), after: 4, max: 5 }, &format!("{CAP}000000000000000400000005"));
+    golden(&ListArgs { cap: plain(), after: None, max: 5 }, &format!("{CAP}0000000000000005"));
+    golden(
+        &ListArgs { cap: plain(), after: Some(object(4)), max: 5 },
+        &format!("{CAP}0000000100000000000000040000005500000005"),
+    );
+    golden(&NewsReply { number: 3, written: vec![object(9)] }, "000000000000000300000001000000000000000900000055");
     golden(
         &ListReply {
             entries: vec![ListEntry {
-                object: FileId(4),
+                object: object(4),
                 size: 1,
                 allocated: 4096,
                 generation: Generation(2),
-                damaged: true,
+                head: HeadState::Newer,
             }],
             eof: true,
         },
-        "0000000100000000000000040000000000000001000000000000100000000002\
-         0000000100000001",
+        "000000010000000000000004000000550000000000000001000000000000100000000002\
+         0000000300000001",
     );
     golden(
         &StatsReply { capacity: 10, free: 9, counters: vec![Counter { name: "syncs".into(), value: 3 }] },
@@ -222,12 +232,13 @@ fn data_handles_have_their_golden_bytes_and_no_others_pass() {
     let sign = |grant| {
         let (striping, holder) =
             (Striping { unit: 1 << 20, count: 4, index: 2 }, Holder { grant, session: 42, expires: 1000 });
-        DataHandle::sign(&key, fsid(), (FileId(9), Generation(3)), rights, striping, holder)
+        DataHandle::sign(&key, fsid(), (object(9), Generation(3)), rights, striping, holder)
     };
     let handle = sign(5);
     let bytes = handle.to_bytes();
     let head = concat!(
-        "57444803000000000000000900000003000000030010000000000004000000020000000000000005",
+        "5744480430313233000000000000000900000055000000030010000003004002",
+        "0000000000000005",
         "000000000000002a00000000000003e8"
     );
     assert_eq!((hex(&bytes).strip_prefix(head).map(str::len), bytes.len()), (Some(32), DATA_HANDLE_LEN));
@@ -492,7 +503,7 @@ fn authenticators_stay_the_same_across_versions_and_are_never_shown() {
     assert!(!format!("{cap:?}{ticket:?}").contains("mac") && !format!("{ticket:?}").contains("secret"));
 }
 
-const CAPABILITY_MAC: &str = "957a9f6c591e8efd8248e5a29a2393d636239f08a716443e1483724b0077c77d";
+const CAPABILITY_MAC: &str = "934ec62486376f724e822c88070695b95e590b0308b903578417d5c109dea1ab";
 const TICKET_SECRET: &str = "c602a355353d18bec80c24de049fcb7f956ee27eb1ee6905abc9a19488d02729";
 
 #[test]
@@ -543,7 +554,7 @@ prop_compose! {
     fn any_cap()(fsid: [u8; 16], object: u64, generation: u32, rights: u32, expires: u64, session: u64, mac: [u8; 32])
         -> Capability {
         Capability {
-            fsid: Fsid(fsid), object: FileId(object), generation: Generation(generation), rights: Rights(rights),
+            fsid: Fsid(fsid), object: ObjectId::stream_0(FileId(object)), generation: Generation(generation), rights: Rights(rights),
             expires, session, mac,
         }
     }
@@ -560,7 +571,7 @@ proptest! {
     #[test]
     fn signed_capabilities_verify(fs: [u8; 16], object: u64, generation: u32, rights: u32, session: u64, secret: [u8; 32]) {
         let key = Key::new(secret).of_iod(IOD);
-        let cap = key.sign_capability(Fsid(fs), FileId(object), Generation(generation), Rights(rights), 10, session);
+        let cap = key.sign_capability(Fsid(fs), ObjectId::stream_0(FileId(object)), Generation(generation), Rights(rights), 10, session);
         let cap = Capability::from_bytes(&cap.to_bytes()).unwrap();
         prop_assert_eq!(cap.verify(&key, Fsid(fs), 9, session, Rights(rights)), Ok(()));
         prop_assert_eq!(cap.verify(&key, Fsid(fs), 10, session, Rights(rights)), Err(Status::CapExpired));

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use types::{FileId, Fsid, Generation, IodId};
+use types::{FileId, Fsid, Generation, IodId, ObjectId};
 use wire::native::*;
 use wire::rpc::record::Mark;
 use xdr::Xdr;
@@ -65,7 +65,7 @@ impl MemoryIods {
 
     fn capability(&self, iod: IodId, rights: Rights) -> Capability {
         let generation = Generation(self.generation.load(Relaxed));
-        self.key.of_iod(iod).sign_capability(FSID, FILE, generation, rights, unix_now() + 3600, SESSION)
+        self.key.of_iod(iod).sign_capability(FSID, ObjectId::stream_0(FILE), generation, rights, unix_now() + 3600, SESSION)
     }
 
     /// Makes a call to each iod as the mgr does.
@@ -92,7 +92,7 @@ impl Fixture for MemoryIods {
         let body = native::Body {
             distribution: DistributionId::SimpleStripe,
             stripe_unit: self.stripe_unit,
-            object: types::ObjectId::stream_0(FILE),
+            object: ObjectId::stream_0(FILE),
             generation: caps[0].generation,
             whole: durable,
             capability: caps[0].to_bytes(),

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
-use types::{FileId, Generation, Status};
+use types::{Generation, ObjectId, Status};
 use wire::native::{Failure, Piece, PieceKind, PullExtent, WriteExtent};
 
 use crate::counters::Counters;
@@ -21,7 +21,7 @@ const FOUND: u64 = 1;
 
 /// An open object file. Only the iod changes it, so its size and dense prefix are known without a system call.
 pub(crate) struct Open {
-    id: FileId,
+    id: ObjectId,
     pub(crate) file: Box<dyn DiskFile>,
     /// Checksums of the blocks, in stores that have them.
     pub(crate) sums: Option<BlockChecksums>,
@@ -221,7 +221,7 @@ impl Open {
     pub(super) fn tell(&self, failure: Failure) -> Failure {
         if failure.status == Status::Corrupt {
             let detail = failure.detail.as_deref().unwrap_or_default();
-            tracing::error!(object = self.id.0, detail, "damaged data");
+            tracing::error!(object = %self.id, detail, "damaged data");
         }
         failure
     }
@@ -406,7 +406,7 @@ impl Open {
         if self.check_failed().is_err() {
             store.note_failure(self.id);
             Counters::add(&store.counters().syncs_failed, 1);
-            tracing::error!(object = self.id.0, "sync failed; the object takes no more writes");
+            tracing::error!(object = %self.id, "sync failed; the object takes no more writes");
         }
     }
 

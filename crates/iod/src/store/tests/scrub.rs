@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use types::FileId;
 use types::limits::PAYLOAD_MAX;
 use wire::native::{Damage, Finding, ScrubCursor, ScrubReply};
 
-use super::{FSID, commit, write};
+use super::{FSID, commit, object_id, write};
 use crate::disks::{Disk, Memory, Operation};
 use crate::store::head::HEAD_LEN;
 use crate::store::shards::Shards;
@@ -44,12 +43,12 @@ fn scrub(store: &Store, budget: u32) -> (ScrubReply, usize) {
     }
 }
 
-fn path(id: u64) -> String {
-    Shards::path(FileId(id))
+fn path(file: u64) -> String {
+    Shards::path(object_id(file))
 }
 
 fn finding(object: u64, damage: Damage, offset: u64, len: u64) -> Finding {
-    Finding { object: FileId(object), damage, offset, len }
+    Finding { object: object_id(object), damage, offset, len }
 }
 
 fn fill(store: &Store) {

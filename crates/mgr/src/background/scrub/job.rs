@@ -1,11 +1,13 @@
 //! The durable record of the last scrub: its progress and its findings.
 
-use types::FileId;
+use types::{FileId, ObjectId};
 use wire::admin::ScrubState;
 use wire::native::{Damage, Finding, ScrubCursor, ScrubReply};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 const VERSION: u32 = 1;
+/// Version of records with objects of other streams than 0: each object has its stream behind the number.
+const STREAM_VERSION: u32 = 2;
 /// Largest number of iods: there are as many numbers.
 const IODS_MAX: usize = 1 << 16;
 /// Largest number of findings kept; of further ones only the count is kept.
@@ -80,19 +82,30 @@ impl Job {
     }
 }
 
-impl Xdr for Found {
-    fn encode(&self, out: &mut Writer) {
+fn put_object(out: &mut Writer, object: ObjectId, streams: bool) {
+    out.u64(object.file.0);
+    if streams {
+        out.u32(object.stream);
+    }
+}
+
+fn take_object(input: &mut Reader, streams: bool) -> Result<ObjectId, Malformed> {
+    Ok(ObjectId::new(FileId(input.u64()?), if streams { input.u32()? } else { 0 }))
+}
+
+impl Found {
+    fn put(&self, out: &mut Writer, streams: bool) {
         let Finding { object, damage, offset, len } = self.finding;
         out.u32(self.iod.into());
-        out.u64(object.0);
+        put_object(out, object, streams);
         out.u32(damage as u32);
         out.u64(offset);
         out.u64(len);
     }
 
-    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+    fn take(input: &mut Reader, streams: bool) -> Result<Self, Malformed> {
         let iod = number(input)?;
-        let object = FileId(input.u64()?);
+        let object = take_object(input, streams)?;
         let damage = Damage::decode(input)?;
         Ok(Found { iod, finding: Finding { object, damage, offset: input.u64()?, len: input.u64()? } })
     }
@@ -105,7 +118,9 @@ fn number(input: &mut Reader) -> Result<u16, Malformed> {
 
 impl Xdr for Job {
     fn encode(&self, out: &mut Writer) {
-        out.u32(VERSION);
+        let mut objects = self.findings.iter().map(|found| found.finding.object).chain(self.cursor.map(|at| at.object));
+        let streams = objects.any(|object| object.stream != 0);
+        out.u32(if streams { STREAM_VERSION } else { VERSION });
         self.state.encode(out);
         for value in self.numbers() {
             out.u64(value);
@@ -113,16 +128,20 @@ impl Xdr for Job {
         let problem = &self.problem[..self.problem.floor_char_boundary(PROBLEM_MAX)];
         out.opaque(&bytes::Bytes::copy_from_slice(problem.as_bytes()));
         out.array(&self.left, |out, iod| out.u32(u32::from(*iod)));
-        out.optional(self.cursor.as_ref(), |out, cursor| cursor.encode(out));
+        out.optional(self.cursor.as_ref(), |out, cursor| {
+            put_object(out, cursor.object, streams);
+            out.u64(cursor.offset);
+        });
         out.bool(self.counted);
-        out.array(&self.findings, |out, found| found.encode(out));
+        out.array(&self.findings, |out, found| found.put(out, streams));
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        match input.u32()? {
-            VERSION => {}
+        let streams = match input.u32()? {
+            VERSION => false,
+            STREAM_VERSION => true,
             value => return Err(Malformed::BadValue { what: "version of a scrub record", value }),
-        }
+        };
         let state = ScrubState::decode(input)?;
         let mut job = Job {
             state,
@@ -142,9 +161,10 @@ impl Xdr for Job {
         job.problem =
             std::str::from_utf8(&problem).map_err(|_| Malformed::Invalid("text that is not UTF-8"))?.to_owned();
         job.left = input.array(IODS_MAX, number)?;
-        job.cursor = input.optional(ScrubCursor::decode)?;
+        job.cursor =
+            input.optional(|input| Ok(ScrubCursor { object: take_object(input, streams)?, offset: input.u64()? }))?;
         job.counted = input.bool()?;
-        job.findings = input.array(FINDINGS_MAX, Found::decode)?;
+        job.findings = input.array(FINDINGS_MAX, |input| Found::take(input, streams))?;
         Ok(job)
     }
 }
@@ -154,7 +174,7 @@ mod tests {
     use super::*;
 
     fn finding(object: u64) -> Finding {
-        Finding { object: FileId(object), damage: Damage::Checksum, offset: 2, len: 3 }
+        Finding { object: ObjectId::stream_0(FileId(object)), damage: Damage::Checksum, offset: 2, len: 3 }
     }
 
     fn sample() -> Job {
@@ -162,7 +182,7 @@ mod tests {
         (job.objects_total, job.bytes_total) = (4, 5);
         (job.state, job.problem) = (ScrubState::Running, "é".into());
         job.take(&ScrubReply {
-            next: Some(ScrubCursor { object: FileId(1), offset: 2 }),
+            next: Some(ScrubCursor { object: ObjectId::stream_0(FileId(1)), offset: 2 }),
             objects: 6,
             bytes: 7,
             verified: 8,
@@ -170,6 +190,10 @@ mod tests {
             findings: vec![finding(1)],
         });
         job
+    }
+
+    fn job_of(bytes: &bytes::Bytes) -> Job {
+        Job::from_bytes(bytes).unwrap()
     }
 
     #[test]
@@ -189,6 +213,11 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(Job::from_bytes(&bytes.slice(..cut)).is_err(), "{cut} bytes");
         }
+        let mut job = job_of(&bytes);
+        job.findings[0].finding.object.stream = 5;
+        let of_streams = job.to_bytes();
+        assert_eq!((of_streams[3], of_streams.len()), (2, bytes.len() + 8), "one cursor and one finding");
+        assert_eq!(job_of(&of_streams), job);
     }
 
     #[test]

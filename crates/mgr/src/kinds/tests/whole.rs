@@ -11,7 +11,7 @@ use meta::schema::{Holes, Reach};
 use nfs::fs::Content;
 use std::sync::Arc;
 use types::limits::{EXTENTS_MAX, FILE_SIZE_MAX, PAYLOAD_MAX};
-use types::{ByteRange, Generation, Status, Verifier, leaves_hole};
+use types::{ByteRange, FileId, Generation, ObjectId, Status, Verifier, leaves_hole};
 use wire::native::*;
 use xdr::{Malformed, Reader, Segments, Writer, Xdr};
 
@@ -53,8 +53,9 @@ impl StoredKind for Whole {
         Ok(Box::new(Object { iods, known, on: [number] }))
     }
 
-    fn iods_of(&self, record: &Bytes) -> Option<Vec<u16>> {
-        Record::from_bytes(record).ok().map(|Record(number)| vec![number])
+    fn objects_of(&self, record: &Bytes, file: FileId) -> Option<(Vec<u16>, ObjectId)> {
+        let Record(number) = Record::from_bytes(record).ok()?;
+        Some((vec![number], ObjectId::stream_0(file)))
     }
 }
 
@@ -72,7 +73,7 @@ impl Object<'_> {
     }
 
     fn cap(&self, link: &Link, rights: Rights) -> Capability {
-        link.capability(self.known.file, self.known.generation, rights)
+        link.capability(self.object(), self.known.generation, rights)
     }
 
     async fn size(&self) -> Result<SizeReply, Status> {
@@ -124,6 +125,10 @@ impl Object<'_> {
 impl Stored for Object<'_> {
     fn known(&self) -> Known {
         self.known
+    }
+
+    fn object(&self) -> ObjectId {
+        ObjectId::stream_0(self.known.file)
     }
 
     fn iods(&self) -> &[u16] {
@@ -298,12 +303,12 @@ impl Stored for Object<'_> {
         if size < end.min(self.least(0)) {
             return None;
         }
-        Some(link.to_pull(self.known.file, self.known.generation).await)
+        Some(link.to_pull(self.object(), self.known.generation).await)
     }
 
     async fn remove(&self) -> Result<(), Status> {
         let link = self.link()?;
-        let cap = link.capability(self.known.file, GENERATION_GONE, Rights::ADMIN);
+        let cap = link.capability(self.object(), GENERATION_GONE, Rights::ADMIN);
         link.call::<Nothing>(Procedure::Remove, &ObjectArgs { cap }).await.map(drop)
     }
 
