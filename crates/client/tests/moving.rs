@@ -1,0 +1,204 @@
+//! Files whose objects move to other iods while clients read and write them.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+#[path = "support/proxy.rs"]
+mod proxy;
+
+use bytes::Bytes;
+use client::{CreateOptions, File, Mount, OpenFlags, Target, XattrMode};
+use cluster::{Cluster, options};
+use proxy::{Meter, Proxy};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+use types::{FileId, IodId, Status};
+
+/// The stripe unit, and the length of a block that one client writes.
+const BLOCK: usize = 4096;
+/// Number of blocks. Each client writes those whose number has its remainder.
+const BLOCKS: usize = 48;
+/// Number of clients that write.
+const WRITERS: usize = 3;
+/// Every pair of iods of a cluster of four.
+const PAIRS: [[u16; 2]; 6] = [[0, 1], [2, 3], [1, 2], [3, 0], [0, 2], [3, 1]];
+/// The time limit of every step, so that a test fails instead of hanging.
+const EVER: Duration = Duration::from_secs(100);
+
+/// The versions of the blocks: written at least, and begun to be written.
+struct Versions {
+    answered: Vec<AtomicU8>,
+    begun: Vec<AtomicU8>,
+    over: AtomicBool,
+}
+
+impl Versions {
+    fn new() -> Arc<Versions> {
+        let zeros = || (0..BLOCKS).map(|_| AtomicU8::new(0)).collect();
+        Arc::new(Versions { answered: zeros(), begun: zeros(), over: AtomicBool::new(false) })
+    }
+
+    async fn write(&self, file: &File, block: usize) {
+        let version = self.begun[block].load(SeqCst) + 1;
+        self.begun[block].store(version, SeqCst);
+        file.write_at((block * BLOCK) as u64, Bytes::from(vec![version; BLOCK])).await.unwrap();
+        self.answered[block].store(version, SeqCst);
+    }
+
+    /// Reads all blocks. Every byte has a version that was answered before, or one that was begun meanwhile.
+    async fn check(&self, file: &File) {
+        let least: Vec<u8> = self.answered.iter().map(|version| version.load(SeqCst)).collect();
+        let got = file.read_at(0, BLOCKS * BLOCK).await.unwrap().to_vec();
+        assert_eq!(got.len(), BLOCKS * BLOCK);
+        for (block, bytes) in got.chunks(BLOCK).enumerate() {
+            let most = self.begun[block].load(SeqCst);
+            let wrong = bytes.iter().find(|version| !(least[block]..=most).contains(version));
+            assert_eq!(wrong, None, "block {block}: answered {}, begun {most}", least[block]);
+        }
+    }
+}
+
+/// Writes and reads until it is over; returns the number of rounds.
+async fn work(file: &File, versions: &Versions, writer: usize) -> usize {
+    let mut rounds = 0;
+    while !versions.over.load(SeqCst) {
+        let block = (writer + WRITERS * (rounds % (BLOCKS / WRITERS))) % BLOCKS;
+        if versions.begun[block].load(SeqCst) < 250 {
+            versions.write(file, block).await;
+        }
+        if rounds % 5 == 0 {
+            file.fsync().await.unwrap();
+        }
+        versions.check(file).await;
+        rounds += 1;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    file.fsync().await.unwrap();
+    rounds
+}
+
+/// A cluster of four iods with leases of two seconds, whose files have objects on two iods.
+async fn four() -> Cluster {
+    let mut cluster = Cluster::start(4).await;
+    cluster.lease_secs = Some(2);
+    cluster.restart_mgr().await;
+    let mount = cluster.mount(options()).await;
+    for (name, value) in [(&b"weir.stripe_count"[..], &b"2"[..]), (b"weir.stripe_unit", b"4096")] {
+        mount.setxattr(&mount.root(), name, value, XattrMode::Either).await.unwrap();
+    }
+    mount.disconnect().await.unwrap();
+    cluster
+}
+
+async fn open(mount: &Mount) -> File {
+    let (node, _) = mount.lookup(&mount.root(), b"f").await.unwrap();
+    mount.open(&node, OpenFlags::READ_WRITE).await.unwrap()
+}
+
+/// Moves a file to two iods that have none of its objects, as soon as that is possible.
+async fn moved(cluster: &Cluster, file: FileId) {
+    let mgr = cluster.mgr.as_ref().unwrap();
+    let begun = Instant::now();
+    'again: while begun.elapsed() < EVER {
+        for pair in PAIRS {
+            match mgr.swap_layout(file, pair.to_vec()).await {
+                Err(Status::Inval) => {}
+                Err(Status::Delay) => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue 'again;
+                }
+                other => return other.unwrap(),
+            }
+        }
+        panic!("no two iods are free");
+    }
+    panic!("the file does not move");
+}
+
+async fn iods(file: &File) -> Vec<IodId> {
+    file.placement().await.unwrap().objects.iter().map(|object| object.iod).collect()
+}
+
+async fn clean(cluster: &Cluster) {
+    let mgr = cluster.mgr.as_ref().unwrap();
+    let work = |name| mgr.status().group("work").unwrap().get_number(name);
+    let begun = Instant::now();
+    while work("unused") + work("fences_pending") + work("intents_written") > 0 {
+        assert!(begun.elapsed() < EVER, "unused objects stay");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(mgr.check(false).await.findings, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_moves_under_its_readers_and_writers() {
+    let mut cluster = four().await;
+    let versions = Versions::new();
+    // The third client has a layout and then hears nothing more from the mgr, not even the recall.
+    let address: SocketAddr = cluster.target.address().parse().unwrap();
+    let line = Proxy::start(address, Arc::new(Meter::default()));
+    let target = Target::parse(&format!("weir://{}/", line.address())).unwrap();
+    let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
+    let silent = Mount::connect(&target, options()).await.unwrap();
+    let made = one.create(&one.root(), b"f", CreateOptions::default()).await.unwrap();
+    made.write_at(0, Bytes::from(vec![0; BLOCKS * BLOCK])).await.unwrap();
+    let (node, first) = (made.node(), iods(&made).await);
+    made.close().await.unwrap();
+    let quiet = open(&silent).await;
+    for block in (2..BLOCKS).step_by(WRITERS) {
+        versions.write(&quiet, block).await;
+    }
+    quiet.fsync().await.unwrap();
+    versions.check(&quiet).await;
+    let mut tasks = Vec::new();
+    for (writer, mount) in [&one, &other].into_iter().enumerate() {
+        let (file, versions) = (open(mount).await, versions.clone());
+        tasks.push(tokio::spawn(async move {
+            let rounds = work(&file, &versions, writer).await;
+            file.close().await.unwrap();
+            rounds
+        }));
+    }
+    line.hold_answers_after(0);
+    for round in 0..4 {
+        if round == 2 {
+            // An iod of the file is down while the next move begins.
+            let file = open(&one).await;
+            let id = iods(&file).await[0];
+            file.close().await.unwrap();
+            let down = (0..4).find(|iod| cluster.iods[*iod].as_ref().unwrap().iod() == id).unwrap();
+            cluster.stop_iod(down);
+            let pair = cluster.mgr.as_ref().unwrap().swap_layout(node.id, vec![0, 1]);
+            assert!(pair.await.is_err());
+            cluster.start_iod(down);
+        }
+        tokio::time::timeout(EVER, moved(&cluster, node.id)).await.expect("the move ends");
+        if round == 0 {
+            assert!(cluster.mgr.as_ref().unwrap().counters().layouts_revoked > 0, "the third client kept its layout");
+            line.drop_answers();
+            // It reads and writes on, without an error.
+            versions.check(&quiet).await;
+            for block in (2..BLOCKS).step_by(WRITERS) {
+                versions.write(&quiet, block).await;
+            }
+            let now = iods(&quiet).await;
+            assert!(now.iter().all(|iod| !first.contains(iod)), "{now:?}");
+        }
+    }
+    versions.over.store(true, SeqCst);
+    for task in tasks {
+        let rounds = tokio::time::timeout(EVER, task).await.expect("the client goes on").unwrap();
+        assert!(rounds > 10, "{rounds}");
+    }
+    quiet.fsync().await.unwrap();
+    quiet.close().await.unwrap();
+    let file = open(&other).await;
+    versions.check(&file).await;
+    file.close().await.unwrap();
+    assert_eq!(cluster.mgr.as_ref().unwrap().counters().layouts_swapped, 4);
+    clean(&cluster).await;
+    for mount in [one, other, silent] {
+        mount.disconnect().await.unwrap();
+    }
+}
