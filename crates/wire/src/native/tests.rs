@@ -107,7 +107,8 @@ fn messages_have_their_golden_bytes() {
 }
 
 #[test]
-fn questions_for_lengths_have_their_golden_bytes() {
+fn reports_of_writes_and_questions_for_lengths_have_their_golden_bytes() {
+    golden(&NewsReply { number: 3, written: vec![object(9)] }, "000000000000000300000001000000000000000900000055");
     let answers = vec![
         Length { number: 7, length: Some(FileLength { file: 300, least: 100 }) },
         Length { number: 8, length: None },
@@ -205,7 +206,6 @@ fn messages_about_objects_have_their_golden_bytes() {
         &ListArgs { cap: plain(), after: Some(object(4)), max: 5 },
         &format!("{CAP}0000000100000000000000040000005500000005"),
     );
-    golden(&NewsReply { number: 3, written: vec![object(9)] }, "000000000000000300000001000000000000000900000055");
     golden(
         &ListReply {
             entries: vec![ListEntry {
