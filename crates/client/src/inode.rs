@@ -9,6 +9,7 @@ mod dirty;
 mod known_size;
 mod layouts;
 mod locks;
+mod open_states;
 mod opens;
 mod read;
 mod seek;
@@ -22,8 +23,9 @@ pub(crate) use known_size::Version;
 use layouts::LayoutState;
 pub(crate) use layouts::layoutget;
 pub use locks::HeldLock;
-use locks::OpenLocks;
 pub(crate) use locks::Waited;
+pub(crate) use open_states::Open;
+use open_states::OpenStates;
 pub(crate) use seek::StatusOnly;
 
 use crate::compound::Caller;
@@ -89,7 +91,7 @@ struct LaneLocks {
 
 #[derive(Default)]
 struct State {
-    opens: Vec<Open>,
+    opens: OpenStates,
     size: KnownSize,
     /// The written bytes that are not durable, or not reported to the mgr.
     dirty: DirtyData,
@@ -117,21 +119,6 @@ struct State {
     times: Times,
     /// Whether a task commits written bytes early, so that the window does not fill.
     committing: bool,
-}
-
-/// An open of the file at the mgr.
-#[derive(Clone)]
-pub(crate) struct Open {
-    /// The open owner.
-    pub(crate) key: u64,
-    stateid: stateid4,
-    /// The caller that opened the file.
-    pub(crate) caller: Caller,
-    read: bool,
-    write: bool,
-    /// The error since the last report.
-    error: Option<Error>,
-    locks: OpenLocks,
 }
 
 impl Inode {
@@ -276,37 +263,24 @@ impl Inode {
 
     /// Adds an open with this owner.
     pub(crate) fn add_open(&self, key: u64, caller: Caller, stateid: stateid4, flags: OpenFlags) {
-        let locks = OpenLocks::default();
-        self.state().opens.push(Open {
-            key,
-            stateid,
-            caller,
-            read: flags.read,
-            write: flags.write,
-            error: None,
-            locks,
-        });
+        self.state().opens.add(Open::new(key, caller, stateid, (flags.read, flags.write)));
     }
 
     /// Removes an open from the list; returns its stateid, and whether it was the last open.
     pub(crate) fn remove_open(&self, key: u64) -> (Option<stateid4>, bool) {
         let mut state = self.state();
-        let at = state.opens.iter().position(|open| open.key == key);
-        let stateid = at.map(|at| state.opens.remove(at).stateid);
-        (stateid, state.opens.is_empty())
+        let stateid = state.opens.remove(key).map(|open| open.stateid);
+        (stateid, state.opens.all().is_empty())
     }
 
     /// Returns all opens.
     pub(crate) fn opens(&self) -> Vec<Open> {
-        self.state().opens.clone()
+        self.state().opens.all().to_vec()
     }
 
     /// Sets the new stateid of an open.
     pub(crate) fn reopened(&self, key: u64, stateid: stateid4) {
-        let mut state = self.state();
-        if let Some(open) = state.opens.iter_mut().find(|open| open.key == key) {
-            open.stateid = stateid;
-        }
+        self.state().opens.reopened(key, stateid);
     }
 
     /// Whether everything written here is reported to the mgr and durable.
@@ -316,12 +290,12 @@ impl Inode {
 
     /// Whether an open here allows reading.
     pub(crate) fn is_open_for_reading(&self) -> bool {
-        self.state().opens.iter().any(|open| open.read)
+        self.state().opens.may_read()
     }
 
     /// Whether an open here allows writing.
     pub(crate) fn is_open_for_writing(&self) -> bool {
-        self.state().opens.iter().any(|open| open.write)
+        self.state().opens.may_write()
     }
 
     /// Waits until no request that is in flight now touches `range`.
@@ -339,9 +313,7 @@ impl Inode {
         tracing::debug!(file = %self.node.id, "{error}");
         let mut state = self.state();
         state.dirty.became_unsure();
-        for open in state.opens.iter_mut().filter(|open| open.write) {
-            open.error.get_or_insert_with(|| error.clone());
-        }
+        state.opens.fail(&error);
     }
 
     /// Whether everything written here is durable or was never sent, provided that nothing is left to be committed.
@@ -351,16 +323,12 @@ impl Inode {
 
     /// Returns the error that an open has not reported yet, once.
     pub(crate) fn take_error(&self, key: u64) -> Result<()> {
-        let mut state = self.state();
-        let open = state.opens.iter_mut().find(|open| open.key == key);
-        open.and_then(|open| open.error.take()).map_or(Ok(()), Err)
+        self.state().opens.take_error(key)
     }
 
     /// Returns the error like [`Inode::take_error`], and keeps it for the next call.
     pub(crate) fn see_error(&self, key: u64) -> Result<()> {
-        let state = self.state();
-        let open = state.opens.iter().find(|open| open.key == key);
-        open.and_then(|open| open.error.clone()).map_or(Ok(()), Err)
+        self.state().opens.see_error(key)
     }
 }
 

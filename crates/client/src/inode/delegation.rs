@@ -7,7 +7,7 @@
 //! write returns only when a server has answered it. The client reads bytes from the servers and asks for the size each
 //! time, until the mgr grants a delegation again.
 
-use super::{Inode, Open, State};
+use super::{Inode, State};
 use crate::compound::{Compound, Results};
 use crate::mount::{Asking, CURRENT, Queued};
 use crate::{Error, Result};
@@ -196,7 +196,7 @@ impl Inode {
         // An open is on the list before it checks the delegation.
         let state = self.state();
         let mut delegated = self.delegated();
-        if !state.opens.is_empty() {
+        if !state.opens.all().is_empty() {
             return None;
         }
         if let Delegation::Held(held, power) | Delegation::Recalled(held, power) = *delegated {
@@ -209,7 +209,7 @@ impl Inode {
     /// another task is returning it already.
     pub(super) fn hand_over_delegation(&self, state: &State) -> std::result::Result<Option<stateid4>, ()> {
         let mut delegated = self.delegated();
-        if !state.opens.is_empty() {
+        if !state.opens.all().is_empty() {
             return Ok(None);
         }
         match std::mem::take(&mut *delegated) {
@@ -256,7 +256,7 @@ impl Inode {
                 }
                 *delegated = Delegation::Held(stateid, power);
             }
-            if state.opens.is_empty() && *delegated == Delegation::Held(stateid, power) {
+            if state.opens.all().is_empty() && *delegated == Delegation::Held(stateid, power) {
                 // The file was closed before the answer arrived. No close returns this delegation, and the mgr recalls
                 // it only on a conflict.
                 *delegated = Delegation::Returning(stateid, power);
@@ -311,7 +311,8 @@ impl Inode {
         let Some(open) = best.or(opens.first()).cloned() else { return Ok(false) };
         let asking = self.mount.ask();
         let mut compound = Compound::new("asking for a delegation").by(&open.caller).cached();
-        let again = Open { key: self.mount.next_owner(), ..open };
+        let mut again = open;
+        again.key = self.mount.next_owner();
         let args = again.args(open_claim4::CLAIM_FH, WANT_DATA);
         compound.putfh(&self.node.handle).op(OP_OPEN, &args);
         compound.op(OP_CLOSE, &CLOSE4args { seqid: 0, open_stateid: CURRENT });

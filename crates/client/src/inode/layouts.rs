@@ -364,7 +364,7 @@ impl Inode {
         let mut state = self.layout.lock().await;
         let (due, last) = {
             let known = self.state();
-            (known.dirty.report_due().filter(|_| report.is_some()), last && known.opens.is_empty())
+            (known.dirty.report_due().filter(|_| report.is_some()), last && known.opens.all().is_empty())
         };
         let held = state.held.as_ref();
         let commit = due.and_then(|due| held.filter(|held| held.write).map(|held| (due, held)));
@@ -408,17 +408,16 @@ impl Inode {
         let layout = self.layout.lock().await;
         // In one step: if two opens close at the same time, exactly one is the last.
         let mut state = self.state();
-        let at = state.opens.iter().position(|open| open.key == key)?;
-        let has_locks = state.opens[at].locks.are_there();
-        let takes_more = state.opens.len() == 1 && layout.held.is_some();
+        let has_locks = state.opens.get(key)?.has_locks();
+        let takes_more = state.opens.all().len() == 1 && layout.held.is_some();
         if !state.dirty.is_clean() || has_locks || takes_more {
             return None;
         }
-        let open = state.opens.remove(at);
+        let open = state.opens.remove(key)?;
         match self.hand_over_delegation(&state) {
             Ok(delegation) => Some((open.stateid, delegation)),
             Err(()) => {
-                state.opens.insert(at, open);
+                state.opens.add(open);
                 None
             }
         }

@@ -5,13 +5,13 @@
 //! errors to its users. The client drops its writes that are not durable, because they must not overwrite what other
 //! clients write.
 
+use super::Inode;
+use super::open_states::{Wanted, any_age};
 use super::opens::TRIES;
-use super::{Inode, Open};
 use crate::compound::{Compound, Failed, Results, is_state_lost};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use nfs::spans::{LockKind, Span, Spans};
-use std::collections::BTreeMap;
+use nfs::spans::{LockKind, Span};
 use std::sync::Arc;
 use std::time::Duration;
 use wire::nfs4::*;
@@ -24,37 +24,6 @@ const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waited(pub(crate) bool);
 
-/// The locks requested under one open, by owner.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OpenLocks {
-    owners: BTreeMap<u64, OwnerLocks>,
-}
-
-/// The locks of one owner under one open.
-#[derive(Clone, Debug, Default)]
-struct OwnerLocks {
-    /// The mgr's stateid of the locks, once there were any.
-    stateid: Option<stateid4>,
-    spans: Spans<()>,
-    /// The error of lost locks, until the owner acknowledges it by unlocking.
-    lost: Option<Error>,
-}
-
-impl OpenLocks {
-    /// Whether the mgr has lock state under the open.
-    pub(super) fn are_there(&self) -> bool {
-        self.owners.values().any(|locks| locks.stateid.is_some())
-    }
-
-    /// Returns the lock stateid for I/O, if there are locks. For writing, prefers the stateid of exclusive locks.
-    pub(super) fn of_io(&self, write: bool) -> Option<stateid4> {
-        let held = self.owners.values().filter(|locks| !locks.spans.is_empty());
-        let exclusive = |locks: &&OwnerLocks| locks.spans.iter().any(|held| held.kind == LockKind::Write);
-        let best = held.clone().find(|locks| write && exclusive(locks));
-        best.or_else(|| held.clone().next()).and_then(|locks| locks.stateid).map(any_age)
-    }
-}
-
 /// A lock that an owner holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeldLock {
@@ -65,9 +34,6 @@ pub struct HeldLock {
     /// The owner, if the lock belongs to this mount.
     pub owner: Option<u64>,
 }
-
-/// A lock to reclaim: its owner, its span and its kind.
-pub(crate) type Wanted = (u64, Span, LockKind);
 
 /// The mgr's answer to LOCK.
 enum Answer {
@@ -118,11 +84,6 @@ fn gaps(span: Span, held: &[(Span, LockKind)]) -> Vec<Span> {
 
 fn lock_owner(owner: u64) -> lock_owner4 {
     lock_owner4 { clientid: 0, owner: Bytes::copy_from_slice(&owner.to_be_bytes()) }
-}
-
-/// Returns the stateid with seqid 0, which matches any seqid (RFC 8881 §8.2.2).
-fn any_age(stateid: stateid4) -> stateid4 {
-    stateid4 { seqid: 0, ..stateid }
 }
 
 fn lock_type(kind: LockKind, wait: bool) -> nfs_lock_type4 {
@@ -195,14 +156,8 @@ impl Inode {
     /// Makes the mgr's locks match those booked here, after a LOCK whose answer nobody waits for.
     async fn settle_doubt(&self, key: u64, owner: u64, span: Span, kind: LockKind) -> Result<()> {
         let _one = self.locking.lock().await;
-        let held = |inode: &Inode| -> Option<Vec<(Span, LockKind)>> {
-            let state = inode.state();
-            let open = state.opens.iter().find(|open| open.key == key)?;
-            let spans = open.locks.owners.get(&owner).map(|locks| locks.spans.overlapping(span)).unwrap_or_default();
-            Some(spans.iter().map(|held| (held.span, held.kind)).collect())
-        };
         // If the file is closed, its locks are gone.
-        let Some(before) = held(self) else { return Ok(()) };
+        let Some(before) = self.state().opens.locks_in(key, owner, span) else { return Ok(()) };
         let (mut tries, mut open) = (TRIES, false);
         if self.lock_stateids(key, owner)?.1.is_none() {
             // The lost answer contained the stateid; a repeated request returns it.
@@ -214,7 +169,7 @@ impl Inode {
         let Some(lock) = self.lock_stateids(key, owner)?.1 else { return Ok(()) };
         for gap in gaps(span, &before) {
             self.send_unlock(lock, gap).await?;
-            self.unlocked(owner, lock, gap);
+            self.state().opens.unlocked(owner, lock, gap);
         }
         // A lock that was held before may have changed its kind.
         for (span, kind) in before {
@@ -288,7 +243,7 @@ impl Inode {
 
     /// Releases a range after earlier writes are durable, so that the next lock holder sees them.
     pub(crate) async fn unlock(self: &Arc<Self>, key: u64, owner: u64, span: Span) -> Result<()> {
-        let written = if self.is_written() { self.fsync(key).await } else { Ok(()) };
+        let written = if self.is_open_for_writing() { self.fsync(key).await } else { Ok(()) };
         self.send_back(owner, span).await.and(written)
     }
 
@@ -302,11 +257,11 @@ impl Inode {
         let _one = self.locking.lock().await;
         let mut tries = TRIES;
         loop {
-            self.acknowledge_loss(owner)?;
-            let Some(lock) = self.holder(owner) else { return Ok(()) };
+            self.state().opens.acknowledge_loss(owner)?;
+            let Some(lock) = self.state().opens.holder(owner) else { return Ok(()) };
             let mut results = self.send_unlock(lock, span).await?;
             match results.raw::<stateid4>(OP_LOCKU) {
-                Ok(_) if self.unlocked(owner, lock, span) => return Ok(()),
+                Ok(_) if self.state().opens.unlocked(owner, lock, span) => return Ok(()),
                 Ok(_) => {}
                 Err(failed @ Failed::Nfs(status)) if is_state_lost(status) => {
                     tries = tries.checked_sub(1).ok_or_else(|| results.error(&failed))?;
@@ -346,28 +301,13 @@ impl Inode {
 
     /// Returns the stateid of the open and, if there is one, of this owner's locks under it.
     fn lock_stateids(&self, key: u64, owner: u64) -> Result<(stateid4, Option<stateid4>)> {
-        let state = self.state();
-        let open = state.opens.iter().find(|open| open.key == key);
-        let open = open.ok_or_else(|| Error::usage("the file is not open any more"))?;
-        Ok((open.stateid, open.locks.owners.get(&owner).and_then(|locks| locks.stateid)))
-    }
-
-    /// Returns a stateid of this owner's locks under any open: they are one set (RFC 8881 §9.5).
-    fn holder(&self, owner: u64) -> Option<stateid4> {
-        let state = self.state();
-        let mut locks = state.opens.iter().filter_map(|open| open.locks.owners.get(&owner));
-        locks.find(|locks| !locks.spans.is_empty()).and_then(|locks| locks.stateid)
-    }
-
-    /// Whether any open here is for writing: one open may write what another one locked.
-    fn is_written(&self) -> bool {
-        self.state().opens.iter().any(|open| open.write)
+        let stateids = self.state().opens.lock_stateids(key, owner);
+        stateids.ok_or_else(|| Error::usage("the file is not open any more"))
     }
 
     /// Whether a file is open in the mode that locks of this kind need.
     pub(crate) fn may_lock(&self, key: u64, kind: LockKind) -> bool {
-        let allows = |open: &Open| if kind == LockKind::Write { open.write } else { open.read };
-        self.state().opens.iter().any(|open| open.key == key && allows(open))
+        self.state().opens.may_lock(key, kind)
     }
 
     /// Books a lock that the mgr granted, unless the open under which it was requested has been replaced.
@@ -380,56 +320,22 @@ impl Inode {
         (span, kind): (Span, LockKind),
     ) -> bool {
         let mut state = self.state();
-        let same = |open: &Open| open.key == key && open.stateid.other == open_stateid.other;
-        if !state.opens.iter().any(same) {
-            return false;
+        let booked = state.opens.locked(key, open_stateid, lock, (owner, span, kind));
+        if booked {
+            // The previous lock holder may have written.
+            state.size.doubt();
         }
-        for open in &mut state.opens {
-            if same(open) {
-                let locks = open.locks.owners.entry(owner).or_default();
-                locks.stateid = Some(lock);
-                locks.spans.set(span, Some((kind, ())));
-            } else if let Some(locks) = open.locks.owners.get_mut(&owner) {
-                locks.spans.set(span, None);
-            }
-        }
-        // The previous lock holder may have written.
-        state.size.doubt();
-        true
-    }
-
-    /// Books a released span, unless the locks were reclaimed in the meantime.
-    fn unlocked(&self, owner: u64, lock: stateid4, span: Span) -> bool {
-        let mut state = self.state();
-        let all = state.opens.iter_mut().filter_map(|open| open.locks.owners.get_mut(&owner));
-        let all: Vec<_> = all.collect();
-        if !all.iter().any(|locks| locks.stateid.is_some_and(|s| s.other == lock.other)) {
-            return false;
-        }
-        all.into_iter().for_each(|locks| locks.spans.set(span, None));
-        true
+        booked
     }
 
     /// Returns the locks to reclaim under an open that the client has reclaimed.
     pub(crate) fn locks_to_reclaim(&self, key: u64) -> (Option<stateid4>, Vec<Wanted>) {
-        let mut state = self.state();
-        let Some(open) = state.opens.iter_mut().find(|open| open.key == key) else { return (None, Vec::new()) };
-        let mut wanted = Vec::new();
-        for (owner, locks) in &mut open.locks.owners {
-            // The mgr that issued it is gone.
-            locks.stateid = None;
-            wanted.extend(locks.spans.iter().map(|held| (*owner, held.span, held.kind)));
-        }
-        (Some(open.stateid), wanted)
+        self.state().opens.locks_to_reclaim(key)
     }
 
     /// Records that a restarted mgr granted a reclaimed lock.
     pub(crate) fn reclaimed(&self, key: u64, owner: u64, lock: stateid4) {
-        let mut state = self.state();
-        let open = state.opens.iter_mut().find(|open| open.key == key);
-        if let Some(locks) = open.and_then(|open| open.locks.owners.get_mut(&owner)) {
-            locks.stateid = Some(lock);
-        }
+        self.state().opens.reclaimed(key, owner, lock);
     }
 
     /// Returns the arguments that reclaim a lock.
@@ -453,24 +359,12 @@ impl Inode {
 
     /// Whether a stateid belongs to locks held here.
     pub(super) fn knows_lock(&self, stateid: stateid4) -> bool {
-        let state = self.state();
-        let mut all = state.opens.iter().flat_map(|open| open.locks.owners.values()).filter_map(|locks| locks.stateid);
-        all.any(|known| known.other == stateid.other)
+        self.state().opens.knows_lock(stateid)
     }
 
     /// Handles locks that the mgr does not know any more.
     pub(crate) fn lock_gone(&self, lock: stateid4) {
-        let found = {
-            let mut state = self.state();
-            let owners = |open: &mut Open| {
-                // Locks that were reclaimed since the request have another stateid and do not match.
-                let mut owners = open.locks.owners.iter_mut();
-                let (owner, locks) = owners.find(|(_, locks)| locks.stateid.is_some_and(|s| s.other == lock.other))?;
-                locks.stateid = None;
-                Some((open.key, *owner))
-            };
-            state.opens.iter_mut().find_map(owners)
-        };
+        let found = self.state().opens.forget_lock(lock);
         if let Some((key, owner)) = found {
             self.lose_locks(key, Some(owner));
         }
@@ -483,22 +377,14 @@ impl Inode {
 
     /// Marks locks as lost like [`Inode::lose_locks`]; their owners get this error.
     pub(crate) fn lose_locks_as(&self, key: u64, owner: Option<u64>, why: &Error) {
-        let mut writing = false;
-        {
+        let writing = {
             let mut state = self.state();
-            let Some(open) = state.opens.iter_mut().find(|open| open.key == key) else { return };
-            for (_, locks) in open.locks.owners.iter_mut().filter(|(o, _)| owner.is_none_or(|owner| owner == **o)) {
-                locks.stateid = None;
-                if !locks.spans.is_empty() {
-                    writing |= locks.spans.iter().any(|held| held.kind == LockKind::Write);
-                    locks.spans = Spans::default();
-                    locks.lost.get_or_insert_with(|| why.clone());
-                }
-            }
+            let writing = state.opens.lose_locks(key, owner, why);
             if writing {
                 self.mount.window.release(state.dirty.give_up());
             }
-        }
+            writing
+        };
         if writing {
             tracing::warn!(file = %self.node.id, "locks were lost: what is not durable yet is given up");
             self.fail(why.clone());
@@ -507,25 +393,12 @@ impl Inode {
 
     /// Fails if locks of this owner under this open were lost and it has not unlocked since.
     fn locks_kept(&self, key: u64, owner: u64) -> Result<()> {
-        let state = self.state();
-        let open = state.opens.iter().find(|open| open.key == key);
-        let lost = open.and_then(|open| open.locks.owners.get(&owner)).and_then(|locks| locks.lost.clone());
-        lost.map_or(Ok(()), Err)
+        self.state().opens.locks_kept(key, Some(owner))
     }
 
     /// Fails if locks under this open were lost and their owners have not unlocked since.
     pub(crate) fn all_locks_kept(&self, key: u64) -> Result<()> {
-        let state = self.state();
-        let open = state.opens.iter().find(|open| open.key == key);
-        let lost = open.and_then(|open| open.locks.owners.values().find_map(|locks| locks.lost.clone()));
-        lost.map_or(Ok(()), Err)
-    }
-
-    /// Reports lost locks, once, to an owner that unlocks.
-    fn acknowledge_loss(&self, owner: u64) -> Result<()> {
-        let mut state = self.state();
-        let all = state.opens.iter_mut().filter_map(|open| open.locks.owners.get_mut(&owner));
-        all.filter_map(|locks| locks.lost.take()).last().map_or(Ok(()), Err)
+        self.state().opens.locks_kept(key, None)
     }
 
     /// Fails if a batch holds bytes that must not be written any more.
@@ -535,17 +408,12 @@ impl Inode {
 
     /// Returns every stateid of locks under an open.
     pub(super) fn locks_under(&self, key: u64) -> Vec<stateid4> {
-        let state = self.state();
-        let open = state.opens.iter().find(|open| open.key == key);
-        open.into_iter().flat_map(|open| open.locks.owners.values()).filter_map(|locks| locks.stateid).collect()
+        self.state().opens.locks_under(key)
     }
 
     /// Returns every stateid of opens and locks here.
     pub(crate) fn stateids(&self) -> Vec<stateid4> {
-        let state = self.state();
-        let locks = state.opens.iter().flat_map(|open| open.locks.owners.values()).filter_map(|locks| locks.stateid);
-        // Locks first: when an open goes, its locks go with it.
-        locks.chain(state.opens.iter().map(|open| open.stateid)).collect()
+        self.state().opens.stateids()
     }
 
     /// Handles the mgr's report that it has revoked a stateid.

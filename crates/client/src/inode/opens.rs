@@ -22,21 +22,7 @@ impl Inode {
     /// Returns a stateid that allows the I/O: of an open with the needed access, or of the write delegation. If there
     /// are locks, it is one of theirs, so that the mgr refuses I/O under locks that it has revoked (RFC 8881 §8.2.5).
     fn suitable(&self, write: bool) -> Result<(stateid4, Caller)> {
-        let state = self.state();
-        // The mgr refuses reads under a write-only open. Such an open is used only to look for holes, and only if there
-        // is no other.
-        let readable = !write && state.opens.iter().any(|open| open.read);
-        let fit = |open: &&Open| if readable { open.read } else { open.write };
-        let by = |open: &Open, stateid| (stateid, open.caller.clone());
-        let locked = |open: &Open| open.locks.of_io(write).map(|stateid| by(open, stateid));
-        let locked = state.opens.iter().filter(fit).find_map(locked);
-        let alone = || {
-            let delegation = self.delegation_of_io().filter(|_| write)?;
-            state.opens.iter().find(fit).map(|open| by(open, delegation))
-        };
-        // The delegation first: bytes buffered under it must not reach the file once the mgr has revoked it, although a
-        // lock may still be held.
-        let found = alone().or(locked).or_else(|| state.opens.iter().find(fit).map(|open| by(open, open.stateid)));
+        let found = self.state().opens.suitable(write, self.delegation_of_io());
         found.ok_or_else(|| Error::usage("the file is not open for this any more"))
     }
 
@@ -127,7 +113,7 @@ impl Inode {
         if self.knows_lock(stateid) {
             return self.lock_refused(stateid).await.and(Err(lost_error()));
         }
-        let open = self.state().opens.iter().find(|open| open.stateid == stateid).cloned();
+        let open = self.state().opens.by_stateid(stateid).cloned();
         // The open was closed, or re-established since the request was made.
         let Some(open) = open else { return Ok(()) };
         tracing::debug!(file = %self.node.id, "{error}; opening it again");
@@ -150,11 +136,6 @@ impl Inode {
 }
 
 impl Open {
-    /// Whether the open allows reading and writing.
-    pub(super) fn is_for_both(&self) -> bool {
-        self.read && self.write
-    }
-
     /// Returns the arguments that open the file again as before, with a delegation wish (`OPEN4_SHARE_ACCESS_WANT_*`).
     pub(crate) fn args(&self, claim: open_claim4, wish: u32) -> OPEN4args {
         let access =
