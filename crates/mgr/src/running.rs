@@ -115,7 +115,6 @@ impl Mgr {
         let checked = config.check()?;
         let nonce = u64::from_be_bytes(random()?);
         let network = net::Counters::default();
-        let fsid = cluster.fsid;
         let rights = earlier_rights(&namespace).map_err(Error::Metadata)?;
         let (epoch, iods, keeping) =
             keep_iods(config, &checked, cluster, (&namespace, &kinds), nonce, &network).await?;
@@ -150,7 +149,7 @@ impl Mgr {
             doomed: Notify::new(),
             orphans_left: AtomicBool::new(true),
         });
-        let config = server_config(fsid, epoch, checked.lease_secs);
+        let config = server_config(volume.iods.cluster().fsid, epoch, checked.lease_secs);
         let backchannel = Backchannel::default();
         let server = Server::start(Files(volume.clone()), backchannel.clone(), config, now()).await;
         let server = Arc::new(server.map_err(Error::Metadata)?);

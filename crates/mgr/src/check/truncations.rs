@@ -6,7 +6,7 @@ use crate::intents::Cut;
 use types::Status;
 
 impl Check {
-    /// Tries every noted truncation again, as the settler does every two seconds.
+    /// Tries every noted truncation again, as `finish_intents` does every two seconds.
     pub(super) async fn cuts(&mut self) -> Checked {
         let files = self.volume.notes.cuts();
         self.begin("truncations", files.len() as u64).await?;

@@ -65,7 +65,14 @@ impl MemoryIods {
 
     fn capability(&self, iod: IodId, rights: Rights) -> Capability {
         let generation = Generation(self.generation.load(Relaxed));
-        self.key.of_iod(iod).sign_capability(FSID, ObjectId::stream_0(FILE), generation, rights, unix_now() + 3600, SESSION)
+        self.key.of_iod(iod).sign_capability(
+            FSID,
+            ObjectId::stream_0(FILE),
+            generation,
+            rights,
+            unix_now() + 3600,
+            SESSION,
+        )
     }
 
     /// Makes a call to each iod as the mgr does.
