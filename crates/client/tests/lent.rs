@@ -91,7 +91,7 @@ fn as_mgr(
 ) {
     let fsid = cluster.file.fsid;
     let key = cluster.file.key.of_iod(cluster.iods[iod].as_ref().unwrap().iod());
-    let mut peer = Peer::new(cluster.iods[iod].as_ref().unwrap().served());
+    let mut peer = Peer::new(cluster.iods[iod].as_ref().unwrap().daemon());
     let mut call = |procedure: Procedure, args: xdr::Segments| {
         let mut out = Writer::new();
         let (procedure, cred, verf) = (procedure as u32, Auth::None, Auth::None);

@@ -7,7 +7,7 @@
 mod objects;
 mod service;
 
-use iod::Served;
+use iod::Daemon;
 use net::rpc::{self, Limits};
 use net::{Address, Listener, task};
 use nfs::data_server::DataOnly;
@@ -39,12 +39,12 @@ pub struct Running {
     _ticking: JoinSet<()>,
 }
 
-/// Serves the objects of `served` on these listeners, in tasks of the current runtime.
+/// Serves the objects of `daemon` on these listeners, in tasks of the current runtime.
 ///
 /// # Errors
 /// `Status::ServerFault` when the server cannot be set up.
-pub async fn start(served: Arc<Served>, listeners: Vec<Listener>) -> Result<Running, Status> {
-    let iod = served.store().iod();
+pub async fn start(daemon: Arc<Daemon>, listeners: Vec<Listener>) -> Result<Running, Status> {
+    let iod = daemon.first().store().iod();
     // Client ids and session ids of an earlier start must differ from those of this one.
     let epoch = (net::clock::unix_now() as u32).max(1);
     let config = server::Config {
@@ -53,10 +53,10 @@ pub async fn start(served: Arc<Served>, listeners: Vec<Listener>) -> Result<Runn
         major_id: format!("weir/iod/{iod}").into(),
         implementation: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
     };
-    let server = Server::start(DataOnly(Objects::new(served)), NoCallbacks, config, now()).await?;
+    let server = Server::start(DataOnly(Objects::new(daemon)), NoCallbacks, config, now()).await?;
     let server = Arc::new(server);
     let counted = Arc::downgrade(&server);
-    server.fs().0.served().count_also(move || counted.upgrade().map_or_else(Vec::new, |server| counters(&server)));
+    server.fs().0.daemon().count_also(move || counted.upgrade().map_or_else(Vec::new, |server| counters(&server)));
     let mut ticking = JoinSet::new();
     let ticked = server.clone();
     task::spawn_in(&mut ticking, async move {

@@ -1,7 +1,7 @@
 //! READ, WRITE and COMMIT of NFS data server requests, from file offsets to the local object.
 
 use bytes::Bytes;
-use iod::{ObjectBytes, Served};
+use iod::{Daemon, ObjectBytes, Volume};
 use layout::distributions::{Distribution, DistributionId};
 use nfs::data_server::DataServer;
 use nfs::fs::{Ctx, ReadOut, Result, Stability, WriteOut};
@@ -21,53 +21,55 @@ const AGAIN: u32 = 4;
 
 /// The objects of an iod, as the file system of the NFS server.
 pub(crate) struct Objects {
-    served: Arc<Served>,
+    daemon: Arc<Daemon>,
 }
 
-/// The handle and the object offset of a request.
+/// The volume, the handle and the object offset of a request.
 struct Target {
+    volume: Arc<Volume>,
     handle: DataHandle,
     /// Offset in the object.
     offset: u64,
 }
 
 impl Objects {
-    pub(crate) fn new(served: Arc<Served>) -> Self {
-        Objects { served }
+    pub(crate) fn new(daemon: Arc<Daemon>) -> Self {
+        Objects { daemon }
     }
 
     /// Returns the service that owns the objects.
-    pub(crate) fn served(&self) -> &Served {
-        &self.served
+    pub(crate) fn daemon(&self) -> &Daemon {
+        &self.daemon
     }
 
-    fn handle(&self, ctx: &Ctx, needed: Rights) -> Result<DataHandle> {
-        // PUTFH has verified the handle.
+    fn handle(&self, ctx: &Ctx, needed: Rights) -> Result<(Arc<Volume>, DataHandle)> {
         let handle = DataHandle::from_bytes(&ctx.handle).map_err(|_| Status::BadHandle)?;
-        if handle.rights.contains(needed) { Ok(handle) } else { Err(Status::CapRefused) }
+        // PUTFH has verified the handle, but only the authenticator says of which volume it is.
+        let volume = self.daemon.check_handle(&handle)?.clone();
+        if handle.rights.contains(needed) { Ok((volume, handle)) } else { Err(Status::CapRefused) }
     }
 
     /// Maps a range to the local object; `NotHere` if another iod has a part of the range. Such a client does not know
     /// the striping, and would take the next bytes of the object for the next bytes of the file.
     fn target(&self, ctx: &Ctx, needed: Rights, offset: u64, len: u64) -> Result<Target> {
-        let handle = self.handle(ctx, needed)?;
+        let (volume, handle) = self.handle(ctx, needed)?;
         let distribution = distribution(&handle)?;
         let place = distribution.place(offset);
         let unit = distribution.stripe_unit();
         let here = place.index as u32 == handle.stripe_index;
         let whole = distribution.count() == 1 || len <= unit - offset % unit;
-        if here && whole { Ok(Target { handle, offset: place.offset }) } else { Err(Status::NotHere) }
+        if here && whole { Ok(Target { volume, handle, offset: place.offset }) } else { Err(Status::NotHere) }
     }
 
     /// Runs blocking file calls outside the async threads.
     async fn work<T: Send + 'static>(
-        &self,
-        work: impl Fn(&Served) -> std::result::Result<T, Failure> + Send + Sync + 'static,
+        volume: &Arc<Volume>,
+        work: impl Fn(&Volume) -> std::result::Result<T, Failure> + Send + Sync + 'static,
     ) -> Result<T> {
         let work = Arc::new(work);
         for _ in 0..TRIES {
-            let (served, now) = (self.served.clone(), work.clone());
-            let done = tokio::task::spawn_blocking(move || now(&served)).await.map_err(|_| Status::ServerFault)?;
+            let (volume, now) = (volume.clone(), work.clone());
+            let done = tokio::task::spawn_blocking(move || now(&volume)).await.map_err(|_| Status::ServerFault)?;
             match done {
                 Ok(done) => return Ok(done),
                 Err(failure) if failure.status == Status::Delay => tokio::time::sleep(PAUSE).await,
@@ -116,30 +118,30 @@ fn told(failure: &Failure) -> Status {
 
 impl DataServer for Objects {
     fn fsid(&self) -> Fsid {
-        self.served.store().fsid()
+        self.daemon.first().store().fsid()
     }
 
     fn decode_handle(&self, handle: &[u8]) -> Result<FileId> {
         let handle = DataHandle::from_bytes(&Bytes::copy_from_slice(handle)).map_err(|_| Status::BadHandle)?;
-        self.served.check_handle(&handle)?;
+        self.daemon.check_handle(&handle)?;
         distribution(&handle)?;
         Ok(handle.object.file)
     }
 
     async fn read(&self, ctx: &Ctx, offset: u64, len: u32) -> Result<ReadOut> {
-        let Target { handle, offset: at } = self.target(ctx, Rights::READ, offset, len.into())?;
+        let Target { volume, handle, offset: at } = self.target(ctx, Rights::READ, offset, len.into())?;
         let (object, generation) = (handle.object, handle.generation);
-        let bytes = move |served: &Served| served.read_object(object, generation, at, len);
-        let mut got = self.work(bytes).await?;
+        let bytes = move |volume: &Volume| volume.read_object(object, generation, at, len);
+        let mut got = Self::work(&volume, bytes).await?;
         for _ in 0..AGAIN {
             if got.data.len() >= len as usize {
                 // No need to ask whether the file ends here: a client that wants more sends another READ.
                 return Ok(ReadOut { data: got.data.into(), eof: false });
             }
             // The object ends here. The file may end as well, or continue with a hole: only the mgr knows.
-            let Some(length) = self.work(move |served| Ok(served.file_length(object))).await? else { break };
+            let Some(length) = Self::work(&volume, move |volume| Ok(volume.file_length(object))).await? else { break };
             // If the size is unchanged, the object also ended here when the mgr answered.
-            if self.work(move |served| served.object_size(object, generation)).await? == got.size {
+            if Self::work(&volume, move |volume| volume.object_size(object, generation)).await? == got.size {
                 if got.size < length.least {
                     tracing::error!(
                         %object,
@@ -151,38 +153,38 @@ impl DataServer for Objects {
                 }
                 return Ok(ended(got, offset, len, length.file));
             }
-            got = self.work(bytes).await?;
+            got = Self::work(&volume, bytes).await?;
         }
         // The client then reads from the mgr, which can ask the iods.
         Err(Status::NotHere)
     }
 
     async fn write(&self, ctx: &Ctx, offset: u64, data: Bytes, stable: Stability) -> Result<WriteOut> {
-        let Target { handle, offset } = self.target(ctx, Rights::WRITE, offset, data.len() as u64)?;
+        let Target { volume, handle, offset } = self.target(ctx, Rights::WRITE, offset, data.len() as u64)?;
         let (object, grant) = (handle.object, handle.grant);
         let count = data.len() as u32;
         let durable = stable != Stability::Unstable;
         let write =
-            move |served: &Served| served.write_object(handle.object, handle.generation, offset, &data, durable);
-        let size = self.work(write).await?;
+            move |volume: &Volume| volume.write_object(handle.object, handle.generation, offset, &data, durable);
+        let size = Self::work(&volume, write).await?;
         let mut told = stable;
         if stable == Stability::FileSync {
             // The client sends no LAYOUTCOMMIT for a FILE_SYNC write, so this iod reports the size and the change to
             // the mgr.
-            let tell = move |served: &Served| Ok(served.tell_written(object, grant, size));
-            if !self.work(tell).await? {
+            let tell = move |volume: &Volume| Ok(volume.tell_written(object, grant, size));
+            if !Self::work(&volume, tell).await? {
                 // The mgr has not received the report, so only the data are stable. After DATA_SYNC the client itself
                 // reports to the mgr.
                 told = Stability::DataSync;
             }
         }
-        Ok(WriteOut { count, stable: told, verifier: self.served.verifier() })
+        Ok(WriteOut { count, stable: told, verifier: volume.verifier() })
     }
 
     async fn commit(&self, ctx: &Ctx) -> Result<Verifier> {
-        let handle = self.handle(ctx, Rights::WRITE)?;
-        self.work(move |served| served.commit_object(handle.object, handle.generation)).await?;
-        Ok(self.served.verifier())
+        let (volume, handle) = self.handle(ctx, Rights::WRITE)?;
+        Self::work(&volume, move |volume| volume.commit_object(handle.object, handle.generation)).await?;
+        Ok(volume.verifier())
     }
 }
 

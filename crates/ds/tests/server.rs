@@ -38,15 +38,15 @@ impl Server {
 
     async fn start(&mut self) {
         let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
-        self.face = Some(ds::start(self.iod.running().served(), vec![listener]).await.unwrap());
+        self.face = Some(ds::start(self.iod.running().daemon(), vec![listener]).await.unwrap());
     }
 
     /// Stops the data server, and waits for its tasks, which keep the store open until they end.
     async fn stop_data_server(&mut self) {
-        let served = Arc::downgrade(&self.iod.running().served());
+        let daemon = Arc::downgrade(&self.iod.running().daemon());
         self.face.take().unwrap().stop().await;
         let begun = std::time::Instant::now();
-        while served.strong_count() > 1 {
+        while daemon.strong_count() > 1 {
             assert!(begun.elapsed() < Duration::from_secs(60), "somebody keeps the store");
             tokio::task::yield_now().await;
         }
@@ -310,7 +310,7 @@ async fn bytes_written_during_a_length_query_are_read() {
         client.introduce().await;
         let handle = handle(1, Rights::READ | Rights::WRITE);
         client.write(&handle, 0, &[7; 100], DATA_SYNC4).await.unwrap();
-        let (served, mut written) = (server.iod.running().served(), 0);
+        let (served, mut written) = (server.iod.running().volume().clone(), 0);
         let mgr = mgr(&server, move || {
             if written < times {
                 served.write_object(OBJECT, Generation(1), 100 + written, &[9], false).unwrap();

@@ -1,16 +1,19 @@
-//! The server of an iod, which serves a store over TCP and a Unix socket.
+//! The server of an iod, which serves one or more volumes over TCP and Unix sockets.
 
 mod capability_check;
 mod connection;
+mod daemon;
 mod file_sizes;
 mod incarnations;
 mod listen;
 mod objects;
 mod peer;
 mod procedures;
+mod pull_slots;
 mod pulls;
 mod short_circuit;
 mod socket;
+mod volume;
 mod write_reports;
 
 use std::fs;
@@ -19,8 +22,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -29,23 +32,31 @@ use types::limits::{CONNECTIONS_MAX, CONNECTIONS_PER_PEER_MAX};
 use types::{Fsid, IodId};
 use wire::native::{Counter, Key, Local};
 
-use crate::buffers::Pool;
 use crate::store::{Store, StoreError};
-use capability_check::CapabilityCheck;
-use file_sizes::FileSizes;
-use incarnations::Incarnations;
 use listen::{Listener, Live};
-use pulls::Pulls;
-use write_reports::WriteReports;
+use pull_slots::Pulls;
 
 pub use connection::Broken;
+pub use daemon::Daemon;
 pub use objects::ObjectBytes;
 pub use peer::Peer;
+pub use volume::Volume;
 
 /// Longest path of a Unix socket (`sun_path` without its NUL).
 const SOCKET_PATH_MAX: usize = 107;
 /// Name of the socket in the store's directory.
 const SOCKET: &str = "iod.sock";
+
+/// A store to serve.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// Directory of the store.
+    pub dir: PathBuf,
+    /// File system that the store must belong to; otherwise the start fails.
+    pub fsid: Fsid,
+    /// Secret of the cluster.
+    pub key: Key,
+}
 
 /// Configuration of an iod. [`Config::new`] has the defaults.
 #[derive(Clone, Debug)]
@@ -56,6 +67,8 @@ pub struct Config {
     pub fsid: Fsid,
     /// Secret of the cluster.
     pub key: Key,
+    /// Further stores to serve, each of another file system. All other settings hold for every store.
+    pub more: Vec<StoreConfig>,
     /// TCP addresses to listen on; port 0 takes a free one.
     pub listen: Vec<SocketAddr>,
     /// Addresses of the NFS service for the same objects, which the mgr passes to clients of the files layout.
@@ -83,6 +96,7 @@ impl Config {
             dir: dir.into(),
             fsid,
             key,
+            more: Vec::new(),
             listen,
             data_server: Vec::new(),
             unix: true,
@@ -102,6 +116,14 @@ pub enum StartError {
     /// The store cannot be opened or used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Two stores belong to the same file system, so that a ticket could mean either.
+    #[error("{} and {} belong to the same file system, {fsid}; serve each with an iod of its own", .dirs[0].display(), .dirs[1].display())]
+    SameFileSystem {
+        /// The file system.
+        fsid: Fsid,
+        /// The directories of the stores.
+        dirs: [PathBuf; 2],
+    },
     /// The iod cannot listen on an address.
     #[error("cannot listen on {address}: {source}; is another daemon using it?")]
     Listen {
@@ -115,63 +137,9 @@ pub enum StartError {
     Thread(io::Error),
 }
 
-/// The service without threads and sockets: a store, and the secret that decides which requests are valid.
-pub struct Served {
-    store: Store,
-    judge: CapabilityCheck,
-    pool: Pool,
-    local: Option<Local>,
-    lend: bool,
-    data_server: Vec<String>,
-    lines: Arc<Incarnations>,
-    news: WriteReports,
-    lengths: FileSizes,
-    pulls: Pulls,
-    /// Counters of the other service for the same objects (`ds`).
-    doors: OnceLock<Box<dyn Fn() -> Vec<Counter> + Send + Sync>>,
-}
-
-impl Served {
-    /// Makes a service for `store` that accepts clients with tickets from the mgr of the cluster with this secret.
-    pub fn new(store: Store, key: &Key) -> Self {
-        Served {
-            judge: CapabilityCheck::new(key, store.fsid(), store.iod()),
-            store,
-            pool: Pool::default(),
-            local: None,
-            lend: true,
-            data_server: Vec::new(),
-            lines: Arc::default(),
-            news: WriteReports::default(),
-            lengths: FileSizes::default(),
-            pulls: Pulls::default(),
-            doors: OnceLock::new(),
-        }
-    }
-
-    /// Adds the counters of another service for the same objects to those of the store. Only the first call has an
-    /// effect.
-    pub fn count_also(&self, counters: impl Fn() -> Vec<Counter> + Send + Sync + 'static) {
-        // Counters of a second service are not reported, which is harmless.
-        let _ = self.doors.set(Box::new(counters));
-    }
-
-    /// Returns all counters.
-    pub fn counters(&self) -> Vec<Counter> {
-        let mut all = self.store.snapshot();
-        all.extend(self.doors.get().into_iter().flat_map(|counters| counters()));
-        all
-    }
-
-    /// Returns the store.
-    pub fn store(&self) -> &Store {
-        &self.store
-    }
-}
-
 /// State that all connections of a running iod share.
 struct Shared {
-    served: Arc<Served>,
+    daemon: Arc<Daemon>,
     congestion: Option<String>,
     max_connections: usize,
     max_per_peer: usize,
@@ -196,45 +164,33 @@ impl Iod {
     /// When the store cannot be used or the iod cannot listen on an address. No thread is left running then.
     pub fn start(config: Config) -> Result<Running, StartError> {
         raise_file_limit();
-        let store = open_when_free(&config.dir)?;
-        if store.fsid() != config.fsid {
-            let (found, wanted) = (store.fsid(), config.fsid);
-            return Err(StoreError::OtherFileSystem { dir: config.dir, found, wanted }.into());
-        }
-        let mut listeners = Vec::new();
-        let mut addrs = Vec::new();
-        for address in config.listen {
-            let listener = TcpListener::bind(address).and_then(|l| Ok((l.local_addr()?, l)));
-            let (bound, listener) = listener.map_err(|source| StartError::Listen { address, source })?;
-            addrs.push(bound);
-            listeners.push(Listener::Tcp(Arc::new(listener)));
-        }
-        let mut socket = None;
-        if config.unix {
-            match UnixSocket::bind(&config.dir) {
-                Ok((made, listener)) => {
-                    socket = Some(made);
-                    listeners.push(Listener::Unix(Arc::new(listener)));
-                }
-                Err(error) => tracing::warn!(%error, "no Unix socket; clients of this host will use TCP"),
-            }
-        }
-        let local = socket.as_ref().and_then(UnixSocket::announcement);
+        let first = StoreConfig { dir: config.dir.clone(), fsid: config.fsid, key: config.key.clone() };
+        let stores = open_all(std::iter::once(&first).chain(&config.more))?;
+        let (mut listeners, addrs) = listen_all(&config.listen)?;
+        let mut sockets = Vec::new();
+        let mut volumes = stores.into_iter().map(|(store, key)| {
+            let socket = if config.unix { socket_of(store.dir()) } else { None };
+            let local = socket.as_ref().and_then(|(socket, _)| socket.announcement());
+            sockets.push(socket.map(|(socket, listener)| {
+                listeners.push(Listener::Unix(Arc::new(listener)));
+                socket
+            }));
+            let data_server = config.data_server.clone();
+            let pulls = Pulls::over_sockets();
+            Volume { local, lend: config.lend, data_server, pulls, ..Volume::new(store, &key) }
+        });
+        // There is always a first store.
+        let Some(first) = volumes.next() else { return Err(StoreError::Missing(config.dir).into()) };
+        let others = volumes.collect();
         let shared = Arc::new(Shared {
-            served: Arc::new(Served {
-                local,
-                lend: config.lend,
-                data_server: config.data_server,
-                pulls: Pulls::over_sockets(),
-                ..Served::new(store, &config.key)
-            }),
+            daemon: Arc::new(Daemon::new(first, others)),
             congestion: config.congestion,
             max_connections: config.max_connections,
             max_per_peer: config.max_per_peer,
             stall: config.stall,
             next: AtomicU64::new(1),
         });
-        let mut running = Running { shared, live: Arc::default(), listeners, threads: Vec::new(), addrs, socket };
+        let mut running = Running { shared, live: Arc::default(), listeners, threads: Vec::new(), addrs, sockets };
         let watch = Live::watch(running.live.clone(), running.shared.clone()).map_err(StartError::Thread)?;
         running.threads.push(watch);
         for listener in running.listeners.clone() {
@@ -245,6 +201,41 @@ impl Iod {
     }
 }
 
+/// Opens the stores, and checks that each belongs to its file system and no two to the same one.
+fn open_all<'a>(configs: impl Iterator<Item = &'a StoreConfig>) -> Result<Vec<(Store, Key)>, StartError> {
+    let mut stores: Vec<(Store, Key)> = Vec::new();
+    for StoreConfig { dir, fsid, key } in configs {
+        let fsid = *fsid;
+        if let Some((other, _)) = stores.iter().find(|(other, _)| other.fsid() == fsid) {
+            return Err(StartError::SameFileSystem { fsid, dirs: [other.dir().to_owned(), dir.clone()] });
+        }
+        let store = open_when_free(dir)?;
+        if store.fsid() != fsid {
+            return Err(StoreError::OtherFileSystem { dir: dir.clone(), found: store.fsid(), wanted: fsid }.into());
+        }
+        stores.push((store, key.clone()));
+    }
+    Ok(stores)
+}
+
+/// Listens on TCP addresses; also returns the actual addresses.
+fn listen_all(addresses: &[SocketAddr]) -> Result<(Vec<Listener>, Vec<SocketAddr>), StartError> {
+    let (mut listeners, mut addrs) = (Vec::new(), Vec::new());
+    for address in addresses.iter().copied() {
+        let listener = TcpListener::bind(address).and_then(|l| Ok((l.local_addr()?, l)));
+        let (bound, listener) = listener.map_err(|source| StartError::Listen { address, source })?;
+        addrs.push(bound);
+        listeners.push(Listener::Tcp(Arc::new(listener)));
+    }
+    Ok((listeners, addrs))
+}
+
+/// Binds the Unix socket of a store, if possible.
+fn socket_of(dir: &Path) -> Option<(UnixSocket, UnixListener)> {
+    let bound = UnixSocket::bind(dir);
+    bound.inspect_err(|error| tracing::warn!(%error, "no Unix socket; clients of this host will use TCP")).ok()
+}
+
 /// A running iod; stops when dropped.
 pub struct Running {
     shared: Arc<Shared>,
@@ -252,7 +243,8 @@ pub struct Running {
     listeners: Vec<Listener>,
     threads: Vec<JoinHandle<()>>,
     addrs: Vec<SocketAddr>,
-    socket: Option<UnixSocket>,
+    /// The Unix sockets of the volumes.
+    sockets: Vec<Option<UnixSocket>>,
 }
 
 impl Running {
@@ -261,35 +253,40 @@ impl Running {
         &self.addrs
     }
 
-    /// Returns the path of the Unix socket, if there is one.
+    /// Returns the path of the Unix socket of the first volume, if there is one.
     pub fn unix_path(&self) -> Option<&Path> {
-        self.socket.as_ref().map(|s| s.path.as_path())
+        self.sockets.first()?.as_ref().map(|s| s.path.as_path())
     }
 
-    /// Returns the identity of the iod.
+    /// Returns the identity of the iod as which the first volume is served.
     pub fn iod(&self) -> IodId {
-        self.shared.served.store.iod()
+        self.volume().store().iod()
     }
 
-    /// Returns the service, for other services of the same objects. The store is closed when the last reference is
+    /// Returns the service, for other services of the same objects. The stores are closed when the last reference is
     /// dropped.
-    pub fn served(&self) -> Arc<Served> {
-        self.shared.served.clone()
+    pub fn daemon(&self) -> Arc<Daemon> {
+        self.shared.daemon.clone()
     }
 
-    /// Returns the store.
+    /// Returns the first volume.
+    pub fn volume(&self) -> &Arc<Volume> {
+        self.shared.daemon.first()
+    }
+
+    /// Returns the store of the first volume.
     pub fn store(&self) -> &Store {
-        &self.shared.served.store
+        self.volume().store()
     }
 
-    /// Returns all counters.
+    /// Returns all counters of the first volume.
     pub fn counters(&self) -> Vec<Counter> {
-        self.shared.served.counters()
+        self.shared.daemon.counters_of(self.volume())
     }
 
-    /// Stops the iod: accepts no new connections, completes requests in progress, and closes all connections. The store
-    /// is closed when this returns, unless another service still refers to it. Uncommitted data are only in the page
-    /// cache of the system.
+    /// Stops the iod: accepts no new connections, completes requests in progress, and closes all connections. The
+    /// stores are closed when this returns, unless another service still refers to them. Uncommitted data are only in
+    /// the page cache of the system.
     pub fn stop(self) {
         drop(self);
     }
@@ -297,8 +294,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.shared.served.news.close();
-        self.shared.served.lengths.close();
+        for volume in self.shared.daemon.volumes() {
+            volume.news.close();
+            volume.lengths.close();
+        }
         self.live.refuse();
         for listener in &self.listeners {
             listener.shutdown();

@@ -101,7 +101,7 @@ impl Cluster {
             }
             let before = state.addresses.get(usize::from(i)).copied();
             let iod = start_iod(&home, i, &secret, listen, before, told)?;
-            data_servers.push(ds::start(iod.served(), listeners).await.map_err(Failure::told)?);
+            data_servers.push(ds::start(iod.daemon(), listeners).await.map_err(Failure::told)?);
             iods.push(iod);
         }
         let addresses: Vec<SocketAddr> = iods.iter().flat_map(|iod| iod.addrs().iter().copied()).collect();

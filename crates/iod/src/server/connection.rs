@@ -4,18 +4,20 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use types::Machine;
 use types::limits::{FRAGMENTS_MAX, RECORD_MAX};
+use types::{Machine, Status};
 use wire::native::{Failure, PROGRAM, Procedure, VERSION, encode_reply};
 use wire::rpc::record::{Mark, Progress};
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, RejectStat, ReplyHeader, ReplyStat, decode_message};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-use super::Served;
+use super::daemon::Daemon;
 use super::incarnations::{Change, Replaced};
 use super::procedures::{Greeted, Session};
 use super::socket::{Channel, Received};
+use super::volume::Volume;
 use crate::buffers::Permit;
+use crate::counters::Counters;
 use crate::store::{ReadPlan, Store};
 
 /// Input buffer size: a whole request with a small payload fits, so that one call receives it.
@@ -43,7 +45,7 @@ struct Record {
 
 /// The state of one connection.
 pub(super) struct Connection<C> {
-    pub(super) shared: Arc<Served>,
+    pub(super) daemon: Arc<Daemon>,
     pub(super) socket: C,
     /// The machine of the peer.
     pub(super) machine: Machine,
@@ -81,9 +83,9 @@ impl From<Replaced> for Broken {
 
 impl<C: Channel> Connection<C> {
     /// Makes the state of a new connection of a peer on this machine.
-    pub(super) fn new(shared: Arc<Served>, socket: C, machine: Machine) -> Self {
+    pub(super) fn new(daemon: Arc<Daemon>, socket: C, machine: Machine) -> Self {
         Connection {
-            shared,
+            daemon,
             socket,
             machine,
             session: None,
@@ -109,8 +111,19 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    pub(super) fn store(&self) -> &Store {
-        &self.shared.store
+    /// Returns the volume of the session; `NoSession` before PROVE.
+    pub(super) fn volume(&self) -> Result<&Arc<Volume>, Status> {
+        self.session.as_ref().map(Session::volume).ok_or(Status::NoSession)
+    }
+
+    /// Returns the store of the session; `NoSession` before PROVE.
+    pub(super) fn store(&self) -> Result<&Store, Status> {
+        self.volume().map(|volume| &volume.store)
+    }
+
+    /// Returns the counters of the volume; those of the daemon before PROVE.
+    pub(super) fn counters(&self) -> &Counters {
+        self.store().map_or(&self.daemon.counters, Store::counters)
     }
 
     /// Waits for a record; returns `None` if the peer has closed the connection between two records.
@@ -189,7 +202,7 @@ impl<C: Channel> Connection<C> {
 
     /// Joins the fragments of a record.
     fn assemble(&mut self, first: Mark, mut progress: Progress) -> Result<Record, Broken> {
-        let permit = self.shared.pool.permit(self.machine);
+        let permit = self.daemon.pool.permit(self.machine);
         let mut whole = Vec::new();
         let mut mark = first;
         self.socket.wait_begins();
@@ -223,7 +236,7 @@ impl<C: Channel> Connection<C> {
         };
         match procedure(&call) {
             Ok(Procedure::Write) => {
-                self.shared.store.counters().request(Procedure::Write);
+                self.counters().request(Procedure::Write);
                 tracing::debug!(session = self.session.as_ref().map_or(0, Session::number), procedure = ?Procedure::Write, "request");
                 let change = self.change()?;
                 let written = self.write(call.xid, input, rest);
@@ -235,7 +248,7 @@ impl<C: Channel> Connection<C> {
             Ok(procedure) => {
                 // A thread that holds one buffer must never wait for another.
                 drop(permit);
-                self.shared.store.counters().request(procedure);
+                self.counters().request(procedure);
                 let _change = if procedure.changes() { self.change()? } else { None };
                 self.call(call.xid, procedure, input)
             }
@@ -258,7 +271,7 @@ impl<C: Channel> Connection<C> {
     /// Replies to a call.
     pub(super) fn answer<T: Xdr>(&mut self, xid: u32, result: Result<T, Failure>) -> Result<(), Broken> {
         if let Err(failure) = &result {
-            self.shared.store.counters().failed(failure.status);
+            self.counters().failed(failure.status);
         }
         self.send_reply(&ReplyHeader::success(xid), |out| encode_reply(&result, out))
     }

@@ -79,14 +79,14 @@ impl Live {
         thread::Builder::new().name("iod-watch".into()).spawn(move || {
             let mut sockets = lock(&live.sockets);
             while !live.stopping.load(Ordering::Acquire) {
-                let pressed = shared.served.pool.is_short();
+                let pressed = shared.daemon.pool.is_short();
                 let most = if pressed { shared.stall.min(STALL_TIME_UNDER_PRESSURE) } else { shared.stall };
                 let now = coarse_now();
                 let most_of_stranger = shared.stall.min(STRANGER_TIME).as_millis();
                 for (socket, peer) in sockets.values() {
                     let unproven = socket.stranger_since().map_or(0, |since| now.saturating_sub(since));
                     if u128::from(unproven) > most_of_stranger && socket.cut_off() {
-                        Counters::add(&shared.served.store.counters().connections_stalled, 1);
+                        Counters::add(&shared.daemon.counters.connections_stalled, 1);
                         if let Some(left_out) = net::seldom("not proven", *peer) {
                             tracing::info!(
                                 ?peer,
@@ -98,7 +98,7 @@ impl Live {
                     let span = socket.waiting_since().map_or(0, |since| now.saturating_sub(since));
                     // A slow connection is counted only once, although it stays here until its thread has ended.
                     if u128::from(span) > most.as_millis() && socket.cut_off() {
-                        Counters::add(&shared.served.store.counters().connections_stalled, 1);
+                        Counters::add(&shared.daemon.counters.connections_stalled, 1);
                         tracing::info!(?peer, pressed, "connection cut off: the peer took too long");
                     }
                 }
@@ -146,7 +146,7 @@ impl Listener {
 /// Starts the thread of a new connection, or refuses the connection.
 fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &Arc<Live>) {
     let machine = machine(&fd, peer);
-    let counters = shared.served.store.counters();
+    let counters = &shared.daemon.counters;
     let socket = match peer {
         Some(_) => Socket::tcp(fd, shared.stall, shared.congestion.as_deref()),
         None => Socket::unix(fd, shared.stall),
@@ -199,10 +199,10 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
         let shared = thread_shared;
         // A panic in the thread of one connection ends only that connection.
         if panic::catch_unwind(AssertUnwindSafe(|| serve((peer, machine), &shared, thread_socket))).is_err() {
-            Counters::add(&shared.served.store.counters().panics, 1);
+            Counters::add(&shared.daemon.counters.panics, 1);
             tracing::error!(?peer, "the work for a connection panicked");
         }
-        shared.served.store.counters().connections_open.fetch_sub(1, Ordering::Relaxed);
+        shared.daemon.counters.connections_open.fetch_sub(1, Ordering::Relaxed);
         // A thread that waits in `stop` may open the store again afterwards, so release the store first.
         drop(shared);
         drop(place);
@@ -243,11 +243,11 @@ fn machine(fd: &OwnedFd, peer: Option<SocketAddr>) -> Machine {
 }
 
 fn serve((peer, machine): (Option<SocketAddr>, Machine), shared: &Arc<Shared>, socket: Arc<Socket>) {
-    match Connection::new(shared.served.clone(), socket.clone(), machine).run() {
-        Ok(()) if socket.is_cut_off() => Counters::add(&shared.served.store.counters().connections_broken, 1),
+    match Connection::new(shared.daemon.clone(), socket.clone(), machine).run() {
+        Ok(()) if socket.is_cut_off() => Counters::add(&shared.daemon.counters.connections_broken, 1),
         Ok(()) => tracing::debug!(?peer, "connection ended"),
         Err(error) => {
-            Counters::add(&shared.served.store.counters().connections_broken, 1);
+            Counters::add(&shared.daemon.counters.connections_broken, 1);
             match error {
                 Broken::Socket(error) => tracing::info!(?peer, %error, "connection broken"),
                 error @ Broken::Replaced => tracing::info!(?peer, %error, "connection ended"),

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use types::{Generation, Machine, ObjectId, Status, Verifier};
 use wire::native::{DataHandle, Extent, Failure, FileLength, PieceKind, WriteExtent};
 
-use super::Served;
+use super::volume::Volume;
 use super::write_reports::Written;
 use crate::counters::Counters;
 use crate::store::ReadPlan;
@@ -26,11 +26,11 @@ pub struct ObjectBytes {
     pub size: u64,
 }
 
-impl Served {
-    /// Checks that a filehandle is genuine, for this iod, and still valid.
+impl Volume {
+    /// Checks that a filehandle is genuine, for this volume, and still valid.
     ///
     /// # Errors
-    /// `BadHandle` if it is not genuine or not for this iod; `Fenced` if it is no longer valid.
+    /// `BadHandle` if it is not genuine or not for this volume; `Fenced` if it is no longer valid.
     pub fn check_handle(&self, handle: &DataHandle) -> Result<(), Status> {
         self.judge.data_handle(handle)
     }

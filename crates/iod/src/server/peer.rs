@@ -7,11 +7,11 @@ use types::Machine;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::Served;
 use super::connection::{Broken, Connection, MARK};
+use super::daemon::Daemon;
 use super::socket::{Channel, Received, SendFile};
 
-/// A connection to a [`Served`] for callers that deliver records themselves: simulated networks and tests.
+/// A connection to a [`Daemon`] for callers that deliver records themselves: simulated networks and tests.
 ///
 /// It runs the same code as a socket connection; only the bytes come from memory.
 pub struct Peer {
@@ -21,8 +21,8 @@ pub struct Peer {
 
 impl Peer {
     /// Makes a new connection, before HELLO.
-    pub fn new(served: Arc<Served>) -> Self {
-        Peer { connection: Connection::new(served, Memory::default(), Machine::UNKNOWN), broken: false }
+    pub fn new(daemon: Arc<Daemon>) -> Self {
+        Peer { connection: Connection::new(daemon, Memory::default(), Machine::UNKNOWN), broken: false }
     }
 
     /// Serves one request, a whole RPC record without its mark; returns the record of the reply.

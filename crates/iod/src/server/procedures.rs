@@ -20,6 +20,7 @@ use xdr::{Malformed, Reader, Xdr};
 use super::connection::{Broken, Connection, SMALL};
 use super::incarnations::{Membership, Replaced};
 use super::socket::{Channel, SendFile};
+use super::volume::Volume;
 use crate::buffers::Buffer;
 use crate::counters::Counters;
 use crate::store::{HEAD_LEN, Object, Open, ReadPlan};
@@ -33,6 +34,7 @@ const NEWS_WAIT: Duration = Duration::from_secs(5);
 
 /// The result of HELLO, until PROVE opens the session.
 pub(super) struct Greeted {
+    volume: Arc<Volume>,
     ticket: Ticket,
     said: Said,
     checksums: bool,
@@ -42,6 +44,7 @@ pub(super) struct Greeted {
 /// The session of an authenticated peer.
 pub(super) struct Session {
     number: u64,
+    volume: Arc<Volume>,
     /// The entry of the connection among those of its owner.
     pub(super) membership: Membership,
     checksums: bool,
@@ -52,6 +55,11 @@ impl Session {
     /// Returns the number of the session.
     pub(super) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Returns the volume, which the ticket of the session has named.
+    pub(super) fn volume(&self) -> &Arc<Volume> {
+        &self.volume
     }
 }
 
@@ -114,8 +122,8 @@ impl<C: Channel> Connection<C> {
         Err(error.into())
     }
 
-    /// Negotiates the session and proves the identity of this iod. The arguments do not authenticate the peer: it stays
-    /// unproven until PROVE.
+    /// Finds the volume, negotiates the session and proves the identity of this iod. The arguments do not authenticate
+    /// the peer: it stays unproven until PROVE.
     fn hello(&mut self, args: HelloArgs) -> Result<HelloReply, Failure> {
         if self.session.is_some() || self.greeted.is_some() {
             return Err(Failure { status: Status::Inval, detail: Some("HELLO was said before".into()) });
@@ -130,7 +138,9 @@ impl<C: Channel> Connection<C> {
             );
             return Err(Failure { status: Status::BadVersion, detail: Some(detail) });
         }
-        let ticket = self.shared.judge.ticket(&args)?;
+        // A file system that is not served is refused as a forged ticket is.
+        let volume = self.daemon.volume(args.fsid).ok_or(Status::CapRefused)?.clone();
+        let ticket = volume.judge.ticket(&args)?;
         if args.max_payload < PAYLOAD_MIN {
             let detail = format!("payloads of less than {PAYLOAD_MIN} bytes");
             return Err(Failure { status: Status::Inval, detail: Some(detail) });
@@ -138,7 +148,7 @@ impl<C: Channel> Connection<C> {
         let (max_payload, mut nonce) = (args.max_payload.min(PAYLOAD_MAX as u32), [0; 32]);
         getrandom::fill(&mut nonce)
             .map_err(|e| Failure { status: Status::ServerFault, detail: Some(format!("no random numbers: {e}")) })?;
-        let store = self.store();
+        let store = &volume.store;
         let mut reply = HelloReply {
             iod: store.iod(),
             fsid: store.fsid(),
@@ -151,13 +161,13 @@ impl<C: Channel> Connection<C> {
             proof: Proof::default(),
         };
         let said = ticket.answer(&args, &mut reply);
-        self.greeted = Some(Greeted { ticket, said, checksums: args.checksums, max_payload });
+        self.greeted = Some(Greeted { volume, ticket, said, checksums: args.checksums, max_payload });
         Ok(reply)
     }
 
     /// Opens the session that HELLO named, if the peer has the secret of its ticket.
     fn prove(&mut self, args: ProveArgs) -> Result<ProveReply, Failure> {
-        let Some(Greeted { ticket, said, checksums, max_payload }) = self.greeted.take() else {
+        let Some(Greeted { volume, ticket, said, checksums, max_payload }) = self.greeted.take() else {
             return Err(Failure { status: Status::Inval, detail: Some("PROVE follows HELLO, once".into()) });
         };
         if !ticket.is_proven(&said, &args) {
@@ -165,27 +175,27 @@ impl<C: Channel> Connection<C> {
         }
         // Do this before `join`, which waits for changes in progress on earlier connections of the owner.
         self.socket.is_known_now();
-        let membership = self.shared.lines.join(args.origin, self.socket.hanger()).map_err(|Replaced| Failure {
+        let membership = volume.lines.join(args.origin, self.socket.hanger()).map_err(|Replaced| Failure {
             status: Status::Delay,
             detail: Some("a newer connection of the same owner has come".into()),
         })?;
-        self.session = Some(Session { number: ticket.session, membership, checksums, max_payload });
         let mut reply = ProveReply {
-            local: self.shared.local.clone(),
-            data_server: self.shared.data_server.clone(),
+            local: volume.local.clone(),
+            data_server: volume.data_server.clone(),
             software: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
             proof: Proof::default(),
         };
         ticket.seal(&said, &mut reply);
+        self.session = Some(Session { number: ticket.session, volume, membership, checksums, max_payload });
         Ok(reply)
     }
 
     /// Checks a capability for an object and for the rights `needed`.
     fn check(&self, cap: &Capability, needed: Rights) -> Result<(), Failure> {
         let session = self.session.as_ref().ok_or(Status::NoSession)?;
-        self.shared.judge.object(cap, session.number, needed)?;
+        session.volume.judge.object(cap, session.number, needed)?;
         if session.number != MGR_SESSION {
-            self.store().check_confirmed()?;
+            session.volume.store.check_confirmed()?;
         }
         Ok(())
     }
@@ -193,7 +203,7 @@ impl<C: Channel> Connection<C> {
     /// Checks a capability and returns its object.
     pub(super) fn object(&self, cap: &Capability, needed: Rights) -> Result<(Arc<Object>, Generation), Failure> {
         self.check(cap, needed)?;
-        Ok((self.store().object(cap.object), cap.generation))
+        Ok((self.store()?.object(cap.object), cap.generation))
     }
 
     fn max_payload(&self) -> u64 {
@@ -220,7 +230,7 @@ impl<C: Channel> Connection<C> {
         if args.extents.iter().map(|e| u64::from(e.len)).sum::<u64>() > self.max_payload() {
             return Err(Status::TooBig.into());
         }
-        object.plan_read(self.store(), generation, &args.extents, plan)
+        object.plan_read(self.store()?, generation, &args.extents, plan)
     }
 
     fn send_data(&mut self, xid: u32, plan: &mut ReadPlan, open: Option<&Open>) -> Result<(), Broken> {
@@ -240,10 +250,10 @@ impl<C: Channel> Connection<C> {
             small.resize(SMALL + 4, 0);
             &mut small[..]
         } else {
-            borrowed = self.shared.pool.borrow(self.machine);
+            borrowed = self.daemon.pool.borrow(self.machine);
             &mut borrowed[..]
         };
-        if let Err(failure) = open.read(&plan.runs, &mut buffer[..len], self.shared.store.counters()) {
+        if let Err(failure) = open.read(&plan.runs, &mut buffer[..len], self.counters()) {
             self.small = small;
             return self.answer::<Nothing>(xid, Err(failure));
         }
@@ -257,7 +267,7 @@ impl<C: Channel> Connection<C> {
         }
         let padded = len.next_multiple_of(4);
         buffer[len..padded].fill(0);
-        Counters::add(&self.store().counters().bytes_read, plan.data_len);
+        Counters::add(&self.counters().bytes_read, plan.data_len);
         let result = self.send_head(xid, plan, &buffer[..padded]);
         self.small = small;
         result
@@ -299,7 +309,7 @@ impl<C: Channel> Connection<C> {
         let padding = (plan.data_len as usize).next_multiple_of(4) - plan.data_len as usize;
         self.socket.send(&[0; 4][..padding], &[], false)?;
         self.socket.wait_ends();
-        Counters::add(&self.store().counters().bytes_sent_file, plan.data_len);
+        Counters::add(&self.counters().bytes_sent_file, plan.data_len);
         Ok(())
     }
 
@@ -321,7 +331,7 @@ impl<C: Channel> Connection<C> {
         let result = if rest == 0 {
             self.write_payload(&head, len, [&first, &[]])
         } else {
-            let mut buffer = self.shared.pool.borrow(self.machine);
+            let mut buffer = self.daemon.pool.borrow(self.machine);
             self.socket.wait_begins();
             self.socket.receive_exact(&mut buffer[..rest])?;
             self.socket.wait_ends();
@@ -338,7 +348,7 @@ impl<C: Channel> Connection<C> {
         if self.checksums() {
             verify(&head.extents, data)?;
         }
-        let store = self.store();
+        let store = self.store()?;
         let mut size = object.write(store, generation, (&head.extents, head.least), data)?;
         if head.stable {
             size = size.max(object.commit(store, generation)?);
@@ -348,95 +358,95 @@ impl<C: Channel> Connection<C> {
 
     fn commit(&mut self, args: ObjectArgs) -> Result<CommitReply, Failure> {
         let (object, generation) = self.object(&args.cap, Rights::WRITE)?;
-        let size = object.commit(self.store(), generation)?;
-        Ok(CommitReply { verifier: self.store().verifier(), size })
+        let size = object.commit(self.store()?, generation)?;
+        Ok(CommitReply { verifier: self.store()?.verifier(), size })
     }
 
     fn size(&mut self, args: ObjectArgs) -> Result<SizeReply, Failure> {
         let (object, generation) = self.object(&args.cap, Rights::READ)?;
-        let (size, allocated) = object.size(self.store(), generation)?;
+        let (size, allocated) = object.size(self.store()?, generation)?;
         let mgr = self.session.as_ref().is_some_and(|session| session.number == MGR_SESSION);
-        let changed = mgr && self.shared.news.take_changed(args.cap.object);
+        let changed = mgr && self.volume()?.news.take_changed(args.cap.object);
         Ok(SizeReply { size, allocated, changed })
     }
 
     fn truncate(&mut self, args: TruncateArgs) -> Result<TruncateReply, Failure> {
         let (object, generation) = self.object(&args.cap, Rights::WRITE)?;
-        let size = object.truncate(self.store(), generation, args.size)?;
+        let size = object.truncate(self.store()?, generation, args.size)?;
         Ok(TruncateReply { size })
     }
 
     fn remove(&mut self, args: ObjectArgs) -> Result<Nothing, Failure> {
         let (object, generation) = self.object(&args.cap, Rights::ADMIN)?;
-        object.remove(self.store(), generation)?;
+        object.remove(self.store()?, generation)?;
         Ok(Nothing)
     }
 
     fn punch(&mut self, args: PunchArgs) -> Result<Nothing, Failure> {
         let (object, generation) = self.object(&args.cap, Rights::WRITE)?;
-        object.punch(self.store(), generation, args.offset, args.len)?;
+        object.punch(self.store()?, generation, args.offset, args.len)?;
         Ok(Nothing)
     }
 
     fn reserve(&mut self, args: ReserveArgs) -> Result<Nothing, Failure> {
         let (object, generation) = self.object(&args.cap, Rights::WRITE)?;
-        object.reserve(self.store(), generation, args.offset, args.len)?;
+        object.reserve(self.store()?, generation, args.offset, args.len)?;
         Ok(Nothing)
     }
 
     fn seek(&mut self, args: SeekArgs) -> Result<SeekReply, Failure> {
         let (object, generation) = self.object(&args.cap, Rights::READ)?;
-        let offset = object.seek(self.store(), generation, args.offset, args.what)?;
+        let offset = object.seek(self.store()?, generation, args.offset, args.what)?;
         Ok(SeekReply { offset })
     }
 
     /// Checks a capability for the whole store.
     fn check_store(&self, cap: &Capability) -> Result<(), Failure> {
         let session = self.session.as_ref().ok_or(Status::NoSession)?;
-        Ok(self.shared.judge.store(cap, session.number)?)
+        Ok(session.volume.judge.store(cap, session.number)?)
     }
 
     fn list(&mut self, args: ListArgs) -> Result<ListReply, Failure> {
         self.check_store(&args.cap)?;
-        self.store().list(args.after, args.max)
+        self.store()?.list(args.after, args.max)
     }
 
     fn claim(&mut self, args: ClaimArgs) -> Result<ClaimReply, Failure> {
         self.check_store(&args.cap)?;
-        let reply = self.store().claim(args.claiming.as_ref(), args.highest)?;
+        let reply = self.store()?.claim(args.claiming.as_ref(), args.highest)?;
         if reply.taken {
-            self.shared.judge.claimed(args.now, args.least_epoch);
+            self.volume()?.judge.claimed(args.now, args.least_epoch);
         }
         Ok(reply)
     }
 
     fn scrub(&mut self, args: ScrubArgs) -> Result<ScrubReply, Failure> {
         self.check_store(&args.cap)?;
-        let mut buffer = self.shared.pool.borrow(self.machine);
-        self.store().scrub(args.from, args.budget, &mut buffer)
+        let mut buffer = self.daemon.pool.borrow(self.machine);
+        self.store()?.scrub(args.from, args.budget, &mut buffer)
     }
 
     fn news(&mut self, args: NewsArgs) -> Result<NewsReply, Failure> {
         self.check_store(&args.cap)?;
-        Ok(self.shared.news.next(args.known, NEWS_WAIT))
+        Ok(self.volume()?.news.next(args.known, NEWS_WAIT))
     }
 
     fn lengths(&mut self, args: LengthsArgs) -> Result<LengthsReply, Failure> {
         self.check_store(&args.cap)?;
-        Ok(LengthsReply { asked: self.shared.lengths.next(&args.answers, NEWS_WAIT) })
+        Ok(LengthsReply { asked: self.volume()?.lengths.next(&args.answers, NEWS_WAIT) })
     }
 
     fn stats(&mut self, _: Nothing) -> Result<StatsReply, Failure> {
         let (capacity, free) = self
-            .store()
+            .store()?
             .capacity()
             .map_err(|e| Failure { status: Status::Io, detail: Some(format!("cannot ask for the free space: {e}")) })?;
-        Ok(StatsReply { capacity, free, counters: self.shared.counters() })
+        Ok(StatsReply { capacity, free, counters: self.daemon.counters_of(self.volume()?) })
     }
 
     fn fence(&mut self, args: FenceArgs) -> Result<Nothing, Failure> {
         let (object, generation) = self.object(&args.cap, Rights::ADMIN)?;
-        object.fence(self.store(), generation, args.generation)?;
+        object.fence(self.store()?, generation, args.generation)?;
         Ok(Nothing)
     }
 }

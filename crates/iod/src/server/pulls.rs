@@ -8,7 +8,6 @@
 mod source;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -19,52 +18,15 @@ use wire::native::{
     WriteExtent,
 };
 
-use super::Served;
 use super::connection::Connection;
 use super::socket::Channel;
+use super::volume::Volume;
 use crate::counters::Counters;
 use crate::store::{Object, Open, ReadPlan};
 use source::Source;
 
-/// Maximum number of concurrent pulls. Each holds at most two payloads in memory.
-const PULLS_MAX: usize = 16;
 /// Total time limit of a pull for waiting for the other iod.
 const PATIENCE: Duration = Duration::from_secs(4);
-
-/// The number of running pulls, and whether this iod can pull from other iods.
-pub(super) struct Pulls {
-    running: AtomicUsize,
-    /// Whether the iod can open connections; simulated iods have no sockets.
-    pub(super) sockets: bool,
-}
-
-impl Default for Pulls {
-    fn default() -> Self {
-        Pulls { running: AtomicUsize::new(0), sockets: false }
-    }
-}
-
-impl Pulls {
-    /// Returns the pulls of an iod that may open connections.
-    pub(super) fn over_sockets() -> Self {
-        Pulls { sockets: true, ..Pulls::default() }
-    }
-
-    /// Takes a slot; `None` if all slots are in use.
-    fn begin(&self) -> Option<Place<'_>> {
-        let more = |running| (running < PULLS_MAX).then_some(running + 1);
-        self.running.try_update(Ordering::AcqRel, Ordering::Relaxed, more).ok().map(|_| Place(self))
-    }
-}
-
-/// The slot of a running pull; released when dropped.
-struct Place<'a>(&'a Pulls);
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::AcqRel);
-    }
-}
 
 /// Reason why a pull ends early.
 enum Stop {
@@ -88,12 +50,13 @@ impl<C: Channel> Connection<C> {
             return Err(Status::CapRefused.into());
         }
         let (target, generation) = self.object(&args.cap, Rights::WRITE)?;
-        let store = self.store();
+        let volume = self.volume()?.clone();
+        let store = &volume.store;
         let cap = &args.source.cap;
         let here = args.source.iod == store.iod();
         if here {
             // If the source is another iod, that iod checks the capability itself.
-            self.shared.judge.object(cap, PULL_SESSION, Rights::READ)?;
+            volume.judge.object(cap, PULL_SESSION, Rights::READ)?;
         }
         if here && cap.object == args.cap.object {
             return Err(Status::Inval.into());
@@ -105,16 +68,15 @@ impl<C: Channel> Connection<C> {
         if args.extents.iter().any(|e| !fits(e.from, e.len) || !fits(e.to, e.len)) {
             return Err(Status::FBig.into());
         }
-        if !here && !self.shared.pulls.sockets {
+        if !here && !volume.pulls.sockets {
             return Err(Status::NotSupp.into());
         }
-        let shared = self.shared.clone();
-        let Some(_place) = shared.pulls.begin() else {
+        let Some(_place) = volume.pulls.begin() else {
             Counters::add(&store.counters().pulls_refused, 1);
             return Err(Failure { status: Status::Delay, detail: Some("there are enough pulls under way".into()) });
         };
         let replaced = || self.session.as_ref().is_some_and(|session| session.membership.is_replaced());
-        let work = Work { served: &shared, args: &args, target, replaced: &replaced };
+        let work = Work { volume: &volume, args: &args, target, replaced: &replaced };
         let mut done = 0;
         let stopped = match if here { work.copy(&mut done) } else { work.fetch(&mut done) } {
             Ok(()) => None,
@@ -135,7 +97,7 @@ impl<C: Channel> Connection<C> {
 
 /// The state of one pull.
 struct Work<'a> {
-    served: &'a Served,
+    volume: &'a Volume,
     args: &'a PullArgs,
     target: Arc<Object>,
     /// Whether the connection of the pull was replaced; then the pull must end as well.
@@ -157,19 +119,19 @@ impl Work<'_> {
             let reply = source.read(self.args.source.cap.clone(), extents, until).map_err(Stop::Source)?;
             let pieces = reply.head.pieces.iter().map(|piece| (piece.kind, piece.len as usize));
             let len = self.put(&part, pieces, reply.data)?;
-            Counters::add(&self.served.store.counters().bytes_pulled, len);
+            Counters::add(&self.volume.store.counters().bytes_pulled, len);
             *done += len;
         }
         Ok(())
     }
 
     fn connect(&self, until: Instant) -> Result<Source, String> {
-        Source::connect(&self.args.source, self.served.store.fsid(), until)
+        Source::connect(&self.args.source, self.volume.store.fsid(), until)
     }
 
     /// Copies from another object of this iod.
     fn copy(&self, done: &mut u64) -> Result<(), Stop> {
-        let store = &self.served.store;
+        let store = &self.volume.store;
         let cap = &self.args.source.cap;
         let object = store.object(cap.object);
         let mut plan = ReadPlan::default();
@@ -198,7 +160,7 @@ impl Work<'_> {
     /// Lets the file system copy, if it can and no checksum is involved; returns whether it copied everything.
     fn copy_files(&self, source: &Open, part: &[PullExtent]) -> Result<bool, Failure> {
         for extent in part {
-            if !self.target.copy_from(&self.served.store, self.args.cap.generation, source, extent)? {
+            if !self.target.copy_from(&self.volume.store, self.args.cap.generation, source, extent)? {
                 return Ok(false);
             }
         }
@@ -229,7 +191,7 @@ impl Work<'_> {
             all.into()
         };
         let extents: Vec<_> = part.iter().map(|e| WriteExtent { offset: e.to, len: e.len, crc32c: 0 }).collect();
-        self.target.write(&self.served.store, self.args.cap.generation, (&extents, 0), [&whole, &[]])?;
+        self.target.write(&self.volume.store, self.args.cap.generation, (&extents, 0), [&whole, &[]])?;
         Ok(len as u64)
     }
 
@@ -276,14 +238,5 @@ mod tests {
                 vec![extent(100 + far + u64::from(mib), far + u64::from(mib), 3), extent(7, 7, 1)],
             ]
         );
-    }
-
-    #[test]
-    fn so_many_at_a_time() {
-        let pulls = Pulls::default();
-        let mut places: Vec<_> = (0..PULLS_MAX).map(|_| pulls.begin().unwrap()).collect();
-        assert!(pulls.begin().is_none());
-        places.pop();
-        assert!(pulls.begin().is_some());
     }
 }

@@ -38,10 +38,10 @@ impl<C: Channel> Connection<C> {
 
     fn find_to_lend(&self, args: &ObjectArgs) -> Result<Option<Lent>, Failure> {
         let (object, generation) = self.object(&args.cap, Rights::READ)?;
-        if !self.shared.lend || !self.socket.may_have_files() {
+        if !self.volume()?.lend || !self.socket.may_have_files() {
             let detail = "nothing is lent here, or not to you".to_owned();
             return Err(Failure { status: Status::NotSupp, detail: Some(detail) });
         }
-        object.lend(self.store(), generation)
+        object.lend(self.store()?, generation)
     }
 }

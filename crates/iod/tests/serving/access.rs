@@ -145,7 +145,7 @@ fn a_restarted_iod_delays_requests_until_it_is_claimed() {
     server.restart();
     let mut client = server.client();
     assert_eq!(size(&mut client), Err(Status::Delay));
-    let served = server.running().served();
+    let served = server.running().volume().clone();
     let read = served
         .read_object(ObjectId::stream_0(FileId(1)), Generation(1), 0, 10)
         .map(drop)

@@ -4,10 +4,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use iod::{Config, Disk, Features, Iod, Local, Running, Store};
+use iod::{Config, Daemon, Disk, Features, Iod, Local, Memory, Running, Store, Volume};
 use types::{FileId, Fsid, Generation, IodId, ObjectId, Status, Verifier};
 use wire::native::*;
 use wire::rpc::record::{Mark, mark};
@@ -34,6 +35,12 @@ pub fn key() -> IodKey {
 /// Formats an empty store of [`IOD`].
 pub fn format_store(disk: &dyn Disk, features: Features) {
     Store::format_as(disk, FSID, features, IOD).unwrap();
+}
+
+/// Serves the store on a disk in memory, without sockets.
+pub fn daemon(disk: &Memory) -> Arc<Daemon> {
+    let store = Store::open_on(Arc::new(disk.clone())).unwrap();
+    Arc::new(Daemon::new(Volume::new(store, &cluster_key()), Vec::new()))
 }
 
 pub fn now() -> u64 {

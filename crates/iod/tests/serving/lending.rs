@@ -5,9 +5,8 @@ use std::io::{IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 
-use iod::{Features, Local, Memory, Peer, Served, Store};
+use iod::{Features, Local, Memory, Peer};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use types::Status;
 use wire::native::*;
@@ -183,8 +182,7 @@ fn lend_is_not_supported_with_block_checksums_or_disks_in_memory() {
 
     let disk = Memory::new("m", 1 << 20);
     crate::cluster::format_store(&disk, Features::default());
-    let mut peer =
-        Peer::new(Arc::new(Served::new(Store::open_on(Arc::new(disk)).unwrap(), &crate::cluster::cluster_key())));
+    let mut peer = Peer::new(crate::cluster::daemon(&disk));
     let mut client = Client::new(Nowhere);
     let ticket = key().ticket(FSID, crate::cluster::SESSION, crate::cluster::now() + 9);
     let origin = Origin { owner: [1; 16], incarnation: 0 };

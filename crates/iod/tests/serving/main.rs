@@ -14,3 +14,4 @@ mod peer;
 mod pulls;
 mod replaced;
 mod together;
+mod volumes;

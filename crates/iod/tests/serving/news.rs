@@ -34,7 +34,7 @@ fn changed(client: &mut Client, cap: Capability) -> bool {
 #[test]
 fn an_nfs_write_waits_until_the_mgr_has_received_the_write_report() {
     let mut server = Server::new();
-    let served = server.running().served();
+    let served = server.running().volume().clone();
     let mut mgr = mgr(&server);
     let mut client = server.client();
     let write = |data: &[u8]| served.write_object(OBJECT, Generation(1), 0, data, true).unwrap();
@@ -76,7 +76,7 @@ fn only_the_mgr_receives_write_reports() {
 #[test]
 fn only_the_mgr_receives_and_answers_questions_about_file_sizes() {
     let mut server = Server::new();
-    let served = server.running().served();
+    let served = server.running().volume().clone();
     let (mut mgr, mut client) = (mgr(&server), server.client());
     let args = |cap, answers| LengthsArgs { cap, answers };
     let refused =

@@ -1,16 +1,14 @@
 //! Requests without sockets: [`Peer`] executes records directly, on a disk in memory.
 
-use std::sync::Arc;
-
 use bytes::{Buf, Bytes};
-use iod::{Memory, Peer, Served, Store};
+use iod::{Memory, Peer};
 use types::Status;
 use wire::native::*;
 use wire::rpc::record::mark;
 use xdr::Xdr;
 
 use crate::cluster::{
-    Client, FSID, Fault, Nowhere, cluster_key, decoded, format_store, greet, key, now, object_args, pattern,
+    Client, FSID, Fault, Nowhere, daemon, decoded, format_store, greet, key, now, object_args, pattern,
 };
 
 fn record<R: Xdr>(peer: &mut Peer, client: &mut Client, procedure: Procedure, args: &impl Xdr) -> Result<R, Fault> {
@@ -39,8 +37,8 @@ fn committed_objects_survive_power_cuts_of_a_disk_in_memory() {
     let data = pattern(1 << 20, 1);
     let mut verifiers = Vec::new();
     for life in 0..3u64 {
-        let served = Arc::new(Served::new(Store::open_on(Arc::new(disk.clone())).unwrap(), &cluster_key()));
-        let mut peer = Peer::new(served.clone());
+        let daemon = daemon(&disk);
+        let mut peer = Peer::new(daemon.clone());
         let early = record::<Nothing>(&mut peer, &mut client, Procedure::Commit, &object_args(1));
         assert_eq!(early.unwrap_err().status(), Status::NoSession);
         let reply = hello(&mut peer, &mut client);
@@ -56,7 +54,7 @@ fn committed_objects_survive_power_cuts_of_a_disk_in_memory() {
         record::<WriteReply>(&mut peer, &mut client, Procedure::Write, &args).unwrap();
         peer.record(Bytes::from_static(b"this is no request")).unwrap_err();
         peer.record(Bytes::new()).unwrap_err();
-        drop((peer, served));
+        drop((peer, daemon));
         disk.power_cut(&mut |_| 0);
         assert_eq!(disk.files(), ["FORMAT", "objects/00/00/0000000000000001"]);
     }

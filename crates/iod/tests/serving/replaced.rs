@@ -1,19 +1,17 @@
 //! Connections that replace older connections of the same client: the iod executes no later request of the old ones.
 
-use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 
 use bytes::{Buf, Bytes};
-use iod::{Memory, Operation, Peer, Served, Store};
+use iod::{Memory, Operation, Peer};
 use types::Status;
 use wire::native::*;
 use wire::rpc::record::mark;
 use xdr::Xdr;
 
 use crate::cluster::{
-    Client, FSID, Fault, Nowhere, SESSION, Server, cluster_key, decoded, format_store, greet, key, now, pattern,
-    wait_until,
+    Client, FSID, Fault, Nowhere, SESSION, Server, daemon, decoded, format_store, greet, key, now, pattern, wait_until,
 };
 
 fn origin(incarnation: u64) -> Origin {
@@ -85,9 +83,9 @@ fn hello(peer: &mut Peer, client: &mut Client, incarnation: u64) {
 fn hello_waits_for_running_writes_and_stops_new_ones_of_old_connections() {
     let disk = Memory::new("disk of a test", 1 << 20);
     format_store(&disk, iod::Features::default());
-    let served = Arc::new(Served::new(Store::open_on(Arc::new(disk.clone())).unwrap(), &cluster_key()));
+    let daemon = daemon(&disk);
     let mut client = Client::new(Nowhere);
-    let mut peers = [Peer::new(served.clone()), Peer::new(served.clone()), Peer::new(served.clone())];
+    let mut peers = [Peer::new(daemon.clone()), Peer::new(daemon.clone()), Peer::new(daemon.clone())];
     let [slow, waiting, new] = &mut peers;
     for peer in [&mut *slow, &mut *waiting] {
         hello(peer, &mut client, 1);

@@ -27,7 +27,7 @@ async fn length(cluster: &Cluster, iod: usize, file: FileId) -> Option<u64> {
 
 /// As [`length`], together with the least length of the iod's object.
 async fn length_answer(cluster: &Cluster, iod: usize, file: FileId) -> Option<FileLength> {
-    let served = cluster.iods[iod].as_ref().unwrap().served();
+    let served = cluster.iods[iod].as_ref().unwrap().volume().clone();
     tokio::task::spawn_blocking(move || served.file_length(ObjectId::stream_0(file))).await.unwrap()
 }
 
@@ -62,7 +62,7 @@ async fn iods_learn_a_size_only_while_no_client_may_have_written_more() {
     // Another client may write on the direct path, and does so.
     layout(&files, 7, file).await;
     assert_eq!(length(&cluster, 0, file).await, None);
-    let served = cluster.iods[0].as_ref().unwrap().served();
+    let served = cluster.iods[0].as_ref().unwrap().volume().clone();
     served.write_object(ObjectId::stream_0(file), Generation(1), 200, &[1; 50], true).unwrap();
     files.closed(&ctx(1), file, false).await.unwrap();
     assert_eq!(length(&cluster, 1, file).await, None, "the closing of another tells nothing");

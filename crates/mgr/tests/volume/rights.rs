@@ -55,9 +55,9 @@ impl Held {
             let read = call::<ReadReply>(&connection, Procedure::Read, &args).await.map(drop);
             answers.push(read.map_err(|failure| failure.status));
             let iod = cluster.iods.iter().flatten().find(|iod| iod.iod() == *device).unwrap();
-            let mine = self.handles.iter().filter(|handle| iod.served().check_handle(handle) != Err(Status::BadHandle));
+            let mine = self.handles.iter().filter(|handle| iod.volume().check_handle(handle) != Err(Status::BadHandle));
             for handle in mine {
-                let served = iod.served();
+                let served = iod.volume();
                 let checked = served.check_handle(handle);
                 let used = |()| served.write_object(handle.object, handle.generation, 0, b"x", false);
                 answers.push(checked.map_err(Failure::from).and_then(used).map(drop).map_err(|failure| failure.status));
@@ -171,7 +171,7 @@ async fn a_restarted_iod_refuses_rights_fenced_while_it_was_down() {
         set(&files, &owner, file, mode(0o600)).await;
     }
     cluster.start_data_server(1);
-    let served = cluster.iods[1].as_ref().unwrap().served();
+    let served = cluster.iods[1].as_ref().unwrap().volume().clone();
     let mine: Vec<_> = handles.iter().filter(|h| served.check_handle(h) != Err(Status::BadHandle)).collect();
     assert_eq!(mine.len(), 20);
     let takes = |handle: &DataHandle| {
@@ -225,7 +225,7 @@ async fn is_good_for_now(cluster: &Cluster, held: &Held, session: u64) -> bool {
         let args = ReadArgs { cap: capability(&held.native, index), extents: vec![Extent { offset: 0, len: 1 }] };
         good.push(call::<ReadReply>(&connection, Procedure::Read, &args).await.is_ok());
         let iod = cluster.iods.iter().flatten().find(|iod| iod.iod() == *device).unwrap();
-        good.push(held.handles.iter().any(|handle| iod.served().check_handle(handle).is_ok()));
+        good.push(held.handles.iter().any(|handle| iod.volume().check_handle(handle).is_ok()));
     }
     good.iter().any(|good| *good)
 }

@@ -5,7 +5,7 @@ use crate::network::{Host, Net};
 use crate::random::Rng;
 use crate::trace;
 use bytes::{Buf, Bytes, BytesMut};
-use iod::{Memory, Operation, Peer, Served, Store};
+use iod::{Daemon, Memory, Operation, Peer, Store, Volume};
 use net::memory::{Pipe, Port};
 use net::task::Group;
 use std::future::poll_fn;
@@ -152,10 +152,10 @@ impl IodHost {
         if store.fsid() != self.fsid {
             return Err("the store is of another file system".into());
         }
-        let served = Arc::new(Served::new(store, &self.key));
+        let daemon = Arc::new(Daemon::new(Volume::new(store, &self.key), Vec::new()));
         let port = self.net.listen(self.host, IOD_PORT).map_err(|e| e.to_string())?;
         trace::say(format!("{} starts", name(self.host)));
-        group.spawn(accept(port, served, self.shared.clone(), group.clone()));
+        group.spawn(accept(port, daemon, self.shared.clone(), group.clone()));
         self.process = Some(group);
         Ok(())
     }
@@ -177,9 +177,9 @@ impl IodHost {
     }
 }
 
-async fn accept(port: Arc<dyn Port>, served: Arc<Served>, shared: Arc<Shared>, group: Group) {
+async fn accept(port: Arc<dyn Port>, daemon: Arc<Daemon>, shared: Arc<Shared>, group: Group) {
     while let Ok(pipe) = poll_fn(|cx| port.poll_accept(cx)).await {
-        group.spawn(serve(pipe, Peer::new(served.clone()), shared.clone()));
+        group.spawn(serve(pipe, Peer::new(daemon.clone()), shared.clone()));
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{Options, Result};
 use async_trait::async_trait;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::future::BoxFuture;
-use iod::{Features, Memory, Operation, Peer, Served, Store};
+use iod::{Daemon, Features, Memory, Operation, Peer, Store, Volume};
 use layout::DistributionId;
 use layout::kinds::native::{self, Native};
 use layout::kinds::{Kind, KindId};
@@ -125,7 +125,7 @@ impl Fixture for MemoryIods {
         host.close_lines();
         let disk = formatted(host.id);
         let mut state = host.state.lock().unwrap();
-        (state.served, state.disk) = (serve(&disk, &self.key), disk);
+        (state.daemon, state.disk) = (serve(&disk, &self.key), disk);
     }
 
     async fn truncate(&self, size: u64) {
@@ -177,7 +177,7 @@ struct Host {
 
 struct HostState {
     disk: Memory,
-    served: Arc<Served>,
+    daemon: Arc<Daemon>,
     trouble: Option<Trouble>,
     /// Number of requests received, except those that open a connection.
     received: u64,
@@ -190,16 +190,17 @@ fn formatted(id: IodId) -> Memory {
     disk
 }
 
-fn serve(disk: &Memory, key: &Key) -> Arc<Served> {
-    Arc::new(Served::new(Store::open_on(Arc::new(disk.clone())).unwrap(), key))
+fn serve(disk: &Memory, key: &Key) -> Arc<Daemon> {
+    let store = Store::open_on(Arc::new(disk.clone())).unwrap();
+    Arc::new(Daemon::new(Volume::new(store, key), Vec::new()))
 }
 
 impl Host {
     fn new(number: u8, key: &Key) -> Self {
         let id = IodId([number + 1; 16]);
         let disk = formatted(id);
-        let served = serve(&disk, key);
-        let state = HostState { disk, served, trouble: None, received: 0, lines: Vec::new() };
+        let daemon = serve(&disk, key);
+        let state = HostState { disk, daemon, trouble: None, received: 0, lines: Vec::new() };
         Host { id, port: FIRST_PORT + u16::from(number), state: Mutex::new(state) }
     }
 
@@ -225,7 +226,7 @@ impl Host {
         self.close_lines();
         let mut state = self.state.lock().unwrap();
         state.disk.power_cut(&mut |_| 0);
-        state.served = serve(&state.disk, key);
+        state.daemon = serve(&state.disk, key);
     }
 
     fn close_lines(&self) {
@@ -238,7 +239,7 @@ impl Host {
         if state.trouble == Some(Trouble::Unreachable) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
-        let peer = Some(Peer::new(state.served.clone()));
+        let peer = Some(Peer::new(state.daemon.clone()));
         let ends = Ends { peer, inbox: BytesMut::new(), outbox: BytesMut::new(), records: 0, reader: None };
         let line = Arc::new(Line { host: self.clone(), ends: Mutex::new(ends) });
         state.lines.push(Arc::downgrade(&line));
