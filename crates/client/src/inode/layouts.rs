@@ -170,7 +170,8 @@ impl Inode {
         if state.refused {
             return Ok(None);
         }
-        self.ask_for_layout(&mut state, write).await
+        // Boxed: most requests have the layout.
+        Box::pin(self.ask_for_layout(&mut state, write)).await
     }
 
     /// Starts a task that asks the mgr for another layout before the current one ends. Reads and writes continue under
