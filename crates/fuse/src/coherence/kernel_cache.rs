@@ -19,7 +19,7 @@ struct Record {
 }
 
 /// What the kernel has cached of a file.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Cached {
     /// Change attribute and size when the kernel last received attributes.
     told: (u64, u64),
@@ -81,6 +81,24 @@ impl KernelCache {
         let Some(cached) = record.files.get_mut(&number) else { return false };
         cached.told_time = attrs.mtime;
         std::mem::replace(&mut cached.told, version(attrs)) != version(attrs)
+    }
+
+    /// Records attributes that the mount has from the mgr. Returns whether the kernel may continue with older ones: it
+    /// may have dropped the last answer, and may consider an older answer valid. A kernel that `keeps_sizes` takes them
+    /// from no answer.
+    pub(super) fn is_outdated(&self, number: u64, attrs: &Attrs, keeps_sizes: bool) -> bool {
+        let unsure = !keeps_sizes && !self.has_size(number, attrs.size);
+        self.told(number, attrs) || unsure
+    }
+
+    /// Records that the kernel receives these attributes for a thread of the mount that looks at its size afterwards
+    /// ([`KernelCache::shown`]). Until then a new size may or may not be cached.
+    pub(super) fn may_take_own(&self, number: u64, attrs: &Attrs) {
+        if let Some(cached) = self.record().files.get_mut(&number)
+            && cached.size.is_some_and(|(size, _)| size != attrs.size)
+        {
+            cached.size = None;
+        }
     }
 
     /// Returns the modification time that the kernel last received of a file.
@@ -191,5 +209,7 @@ impl KernelCache {
     }
 }
 
+#[cfg(test)]
+mod explorer;
 #[cfg(test)]
 mod tests;

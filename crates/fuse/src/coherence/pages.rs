@@ -127,5 +127,8 @@ impl Coherence {
     pub(crate) fn own_getattr_replied(&self, thread: u32, number: u64, attrs: &Attrs) {
         self.kernel_sizes.answers(thread, attrs.size);
         self.told(number, attrs);
+        if !self.write_back.is_on() {
+            self.cache.may_take_own(number, attrs);
+        }
     }
 }

@@ -122,9 +122,7 @@ impl Coherence {
     /// Ensures that the kernel does not continue with attributes older than these, which the mount has from the mgr.
     pub(crate) fn attributes_fetched(&self, number: u64, attrs: &Attrs) {
         self.recent_attrs.changed();
-        // The kernel may have dropped the last answer, and may consider an older answer valid.
-        let unsure = !self.write_back.is_on() && !self.cache.has_size(number, attrs.size);
-        if self.cache.told(number, attrs) || unsure {
+        if self.cache.is_outdated(number, attrs, self.write_back.is_on()) {
             self.invalidate_attributes(number);
         }
     }

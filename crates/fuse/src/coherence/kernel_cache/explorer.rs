@@ -1,0 +1,248 @@
+//! An explorer: walks every short history of a kernel, a mount that does not write back, and another client of a file.
+//!
+//! The model of the kernel follows `fs/fuse` of Linux: it numbers changes of its cached attributes, and drops an answer
+//! to a request from before the last change. After each history without requests in flight, the record names the size
+//! that the kernel has cached or none. After an open, the kernel has no older size cached as valid.
+
+use super::*;
+use crate::coherence::testing::attrs;
+use std::collections::HashSet;
+
+const FILE: u64 = 7;
+/// Another file, whose record changes meanwhile.
+const OTHER: u64 = 8;
+/// Number of steps of the longest histories.
+const DEPTH: usize = 8;
+/// Largest number of requests in flight.
+const FLIGHTS: usize = 2;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Kind {
+    Getattr,
+    /// The GETATTR of a thread of the mount that looks at the kernel's size afterwards.
+    Show,
+    Truncate(u64),
+    Write(u64),
+    /// A read of a page that may find the end of the file.
+    Read,
+}
+
+/// A request of the kernel.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Flight {
+    kind: Kind,
+    stage: u8,
+    /// The kernel's number of changes when it sent the request.
+    asked: u64,
+    doubts: u64,
+    /// Change attribute and size that the server reported.
+    found: (u64, u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Send(Kind),
+    Advance(usize),
+    OtherClient(u64),
+    OtherFile,
+    Open,
+}
+
+/// The kernel's attributes of the file.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Kernel {
+    size: u64,
+    changes: u64,
+    is_valid: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct World {
+    record: Option<Cached>,
+    doubts: u64,
+    server: (u64, u64),
+    kernel: Kernel,
+    flights: Vec<Flight>,
+    /// The sizes that the server has had since the last open without requests in flight.
+    since_open: Option<[bool; 4]>,
+}
+
+impl World {
+    fn new() -> World {
+        let cache = KernelCache::default();
+        cache.entry_told(FILE, &attrs(1, 2));
+        let kernel = Kernel { size: 2, changes: 1, is_valid: true };
+        let record = cache.record().files.get(&FILE).cloned();
+        World { record, doubts: 0, server: (1, 2), kernel, flights: Vec::new(), since_open: None }
+    }
+
+    /// Lets an event change the record.
+    fn cache<T>(&mut self, event: impl FnOnce(&KernelCache) -> T) -> T {
+        let cache = KernelCache::default();
+        cache.entry_told(OTHER, &attrs(1, 0));
+        cache.record().files.extend(self.record.take().map(|cached| (FILE, cached)));
+        cache.record().doubts = self.doubts;
+        let outcome = event(&cache);
+        let record = cache.record();
+        (self.record, self.doubts) = (record.files.get(&FILE).cloned(), record.doubts);
+        outcome
+    }
+
+    fn is_in_flight(&self, wanted: impl Fn(Kind) -> bool) -> bool {
+        self.flights.iter().any(|flight| wanted(flight.kind))
+    }
+
+    fn set_server(&mut self, size: u64) {
+        self.server = (self.server.0 + 1, size);
+        self.since_open.iter_mut().for_each(|sizes| sizes[size as usize] = true);
+    }
+
+    fn kernel_changes(&mut self, size: u64, is_valid: bool) {
+        self.kernel = Kernel { size, changes: self.kernel.changes + 1, is_valid };
+    }
+
+    fn may(&self, step: Step) -> bool {
+        let truncates = self.is_in_flight(|kind| matches!(kind, Kind::Truncate(_)));
+        let writes = self.is_in_flight(|kind| matches!(kind, Kind::Write(_)));
+        match step {
+            Step::Advance(at) => at < self.flights.len(),
+            Step::Send(_) if self.flights.len() == FLIGHTS => false,
+            // The kernel has the inode locked.
+            Step::Send(Kind::Truncate(_)) => !truncates && !writes,
+            Step::Send(Kind::Write(_)) => !truncates,
+            _ => true,
+        }
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Send(kind) => {
+                let (asked, doubts) = (self.kernel.changes, self.doubts);
+                self.flights.push(Flight { kind, stage: 0, asked, doubts, found: (0, 0) });
+            }
+            Step::Advance(at) => {
+                let mut flight = self.flights.remove(at);
+                if self.advance(&mut flight) {
+                    flight.stage += 1;
+                    self.flights.insert(at, flight);
+                }
+            }
+            Step::OtherClient(size) => self.set_server(size),
+            Step::OtherFile => self.cache(|cache| cache.is_unknown(OTHER)),
+            Step::Open => {
+                let (change, size) = self.server;
+                if self.cache(|cache| cache.is_outdated(FILE, &attrs(change, size), false)) {
+                    self.kernel_changes(self.kernel.size, false);
+                }
+                let mut sizes = [false; 4];
+                sizes[size as usize] = true;
+                self.since_open = self.flights.is_empty().then_some(sizes);
+            }
+        }
+    }
+
+    /// Takes the next stage of a request. Returns whether the request continues.
+    fn advance(&mut self, flight: &mut Flight) -> bool {
+        let (change, size) = flight.found;
+        let found = attrs(change, size);
+        match (flight.kind, flight.stage) {
+            (Kind::Getattr | Kind::Show | Kind::Read, 0) => flight.found = self.server,
+            (Kind::Getattr, 1) => self.cache(|cache| {
+                cache.may_take(FILE, &found);
+                cache.told(FILE, &found);
+            }),
+            (Kind::Show, 1) => self.cache(|cache| {
+                cache.may_take_own(FILE, &found);
+                cache.told(FILE, &found);
+            }),
+            (Kind::Getattr | Kind::Show, 2) => {
+                let truncates = self.is_in_flight(|kind| matches!(kind, Kind::Truncate(_)));
+                if self.kernel.changes <= flight.asked && !truncates {
+                    // The answer to the mount's own thread has no lifetime.
+                    self.kernel_changes(size, flight.kind == Kind::Getattr);
+                }
+                return flight.kind == Kind::Show;
+            }
+            (Kind::Show, 3) => return self.kernel.size == size,
+            (Kind::Show, _) => {
+                self.cache(|cache| cache.shown(FILE, size, flight.doubts));
+                return false;
+            }
+            (Kind::Read, 1) => self.cache(|cache| cache.may_end_at(FILE, size)),
+            (Kind::Truncate(_), 0) => self.cache(|cache| cache.is_unknown(FILE)),
+            (Kind::Truncate(size), 1) => {
+                self.set_server(size);
+                flight.found = self.server;
+            }
+            (Kind::Truncate(_), 2) => self.cache(|cache| {
+                cache.has_now(FILE, &found);
+                cache.told(FILE, &found);
+            }),
+            (Kind::Write(end), 0) => self.cache(|cache| cache.grew(FILE, end)),
+            (Kind::Write(end), 1) => self.set_server(self.server.1.max(end)),
+            (Kind::Read, _) => {
+                if self.kernel.changes <= flight.asked && size < self.kernel.size {
+                    self.kernel_changes(size, self.kernel.is_valid);
+                }
+                return false;
+            }
+            (Kind::Truncate(_), _) => {
+                self.kernel_changes(size, true);
+                return false;
+            }
+            (Kind::Write(end), _) => {
+                self.kernel_changes(self.kernel.size.max(end), false);
+                return false;
+            }
+            (Kind::Getattr, _) => return false,
+        }
+        true
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if !self.flights.is_empty() {
+            return Ok(());
+        }
+        let recorded = self.record.as_ref().and_then(|cached| cached.size).map(|(size, _)| size);
+        if recorded.is_some_and(|recorded| recorded != self.kernel.size) {
+            return Err(format!("the record has size {recorded:?}, the kernel {:?}", self.kernel));
+        }
+        match self.since_open {
+            Some(sizes) if self.kernel.is_valid && !sizes[self.kernel.size as usize] => {
+                Err(format!("the kernel has a size from before the open: {:?}", self.kernel))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn steps() -> Vec<Step> {
+    let kinds = [Kind::Getattr, Kind::Show, Kind::Truncate(1), Kind::Write(3), Kind::Read];
+    let mut steps: Vec<Step> = kinds.into_iter().map(Step::Send).collect();
+    steps.extend((0..FLIGHTS).map(Step::Advance));
+    steps.extend([Step::OtherClient(0), Step::OtherClient(2), Step::OtherFile, Step::Open]);
+    steps
+}
+
+#[test]
+fn the_kernel_has_the_recorded_size_after_every_short_history() {
+    let steps = steps();
+    let mut seen = HashSet::new();
+    let mut worlds = vec![World::new()];
+    for depth in 0..DEPTH {
+        let mut next = Vec::new();
+        for world in &worlds {
+            for step in steps.iter().copied().filter(|step| world.may(*step)) {
+                let mut after = world.clone();
+                after.take(step);
+                after.check().unwrap_or_else(|why| panic!("{why}, {depth} steps before {step:?} in {world:?}"));
+                // The last worlds need not be remembered.
+                if depth + 1 < DEPTH && seen.insert(after.clone()) {
+                    next.push(after);
+                }
+            }
+        }
+        worlds = next;
+    }
+    assert!(seen.len() > 1_000, "{} states", seen.len());
+}
