@@ -5,7 +5,7 @@
 //! record. So a write waits for as long as the copy takes, and not while a client is slow to return its layout.
 //!
 //! A mgr that stops at any point leaves one record of unused objects: the new ones before the swap, the old ones after
-//! it. [`crate::background::delete_unused`] removes them. A client that kept its layout was fenced when the layout was
+//! it. `background/delete_unused.rs` removes them. A client that kept its layout was fenced when the layout was
 //! revoked. The old objects refuse its requests, and it asks for a layout again.
 
 use super::Volume;
