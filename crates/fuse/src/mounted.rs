@@ -192,7 +192,7 @@ pub fn remount(dir: &Path, config: &Config) -> io::Result<()> {
 }
 
 fn nothing_there() -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, "no Weir is mounted there")
+    io::Error::new(io::ErrorKind::NotFound, "no Weir file system is mounted there")
 }
 
 /// Unmounts the file system at `dir`, and returns its source ([`Config::source`]). With `lazy`, detaches it at once; it
