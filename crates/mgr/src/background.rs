@@ -70,7 +70,7 @@ trait Job: Sized + Send + 'static {
     /// Completes when the next pass is due.
     fn due(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Does everything that is to be done now.
+    /// Makes one pass over the work of the job.
     ///
     /// # Errors
     /// The pass could not be completed: [`Job::failed`] decides what follows.

@@ -484,7 +484,7 @@ impl Kinds {
         })
     }
 
-    /// Returns whether the unusable record of a file is to be logged, as it was not logged before.
+    /// Returns whether this mgr has not logged yet that the record of the file is unusable; counts it as logged.
     fn is_new(&self, file: FileId) -> bool {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() >= TOLD_MAX {

@@ -3,7 +3,7 @@
 use crate::lab::Lab;
 use crate::tree::bytes;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 
 /// A page names these places, and an identity that only its own cluster has.
 const STORE: &str = "/srv/new/iod";
@@ -18,6 +18,17 @@ fn commands(page: &str) -> Vec<&str> {
 /// Returns the identity behind `--replace` in a command of a page.
 fn identity(command: &str) -> &str {
     command.split_whitespace().skip_while(|word| *word != "--replace").nth(1).expect("a command with --replace")
+}
+
+/// A process that is killed at the end, also if the test fails.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]
@@ -52,7 +63,8 @@ fn the_commands_of_the_page_replace_a_lost_disk() {
     let start = start.replace(CONFIG, &path("iod.toml"));
     let address = lab.iods[1].address().to_string();
     let mut command: Command = weir(&start);
-    let (mut iod, _) = crate::cluster::ready(command.args(["--listen", &address]));
+    let (iod, _) = crate::cluster::ready(command.args(["--listen", &address]));
+    let _iod = Killed(iod);
 
     let number = |group: &str, name: &str| {
         // The status command fails while the cluster is degraded.
@@ -66,6 +78,4 @@ fn the_commands_of_the_page_replace_a_lost_disk() {
     let back = path("back");
     lab.run(["cp", "weir:/file", &back]);
     assert!(std::fs::read(&back).unwrap() == content, "the new disk has every byte");
-    iod.kill().unwrap();
-    iod.wait().unwrap();
 }
