@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 use crate::dice::{Dice, seed};
 use crate::histories::{History, Slot};
-use crate::place::{Place, can_mount};
+use crate::place::{Place, can_mount, full};
 use rustix::fs::{OFlags, Timespec, Timestamps, UTIME_OMIT};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -78,8 +78,7 @@ fn with_pairs(work: impl Fn(&Pair)) {
 
 /// Returns the number of rounds of a test: `few`, or `many` with `WEIR_TEST_SCALE=full`.
 fn rounds(few: usize, many: usize) -> usize {
-    let full = std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full");
-    if full { many } else { few }
+    if full() { many } else { few }
 }
 
 fn read(file: &File, at: u64, len: usize) -> Vec<u8> {

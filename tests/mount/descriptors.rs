@@ -3,6 +3,7 @@
 //! The calls use several descriptors of a few files.
 
 use crate::files::mounted;
+use crate::place::full;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom, fallocate, fstat, ftruncate, linkat, openat,
     renameat_with, seek, statat, unlinkat,
@@ -201,7 +202,7 @@ fn random_calls_have_the_same_outcome_as_on_a_local_file_system() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
     let local = tempfile::tempdir().unwrap();
     let seed: u64 = std::env::var("WEIR_TEST_SEED").map_or(1, |seed| seed.parse().expect("a number"));
-    let rounds = if std::env::var("WEIR_TEST_SCALE").as_deref() == Ok("full") { 300 } else { 3 };
+    let rounds = if full() { 300 } else { 3 };
     for seed in seed..seed + rounds {
         let mut state = seed;
         // SplitMix64: random enough to select calls, and the same on every machine.

@@ -1,7 +1,7 @@
 //! Memory use of the mount and the servers, which must not grow with the amount of work.
 
 use crate::cluster::Cluster;
-use crate::place::{Place, can_mount};
+use crate::place::{Place, can_mount, full};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -142,8 +142,7 @@ fn memory_use_does_not_grow_with_the_work() {
     let cluster = Cluster::start(&data);
     let place = Place::new(&cluster, &home.path().join("mnt"), &[]);
     let pids = [("mount", place.daemon().as_raw_nonzero().get()), ("servers", process_with(&data))];
-    let full = std::env::var("WEIR_TEST_SCALE").as_deref() == Ok("full");
-    let (warm, more, until) = if full { (20, 20, Duration::from_secs(3600)) } else { (6, 12, Duration::ZERO) };
+    let (warm, more, until) = if full() { (20, 20, Duration::from_secs(3600)) } else { (6, 12, Duration::ZERO) };
     (0..warm).for_each(|number| round(&place, number));
     let before = pids.map(|(_, pid)| Memory::of(pid));
     let begun = Instant::now();

@@ -11,6 +11,11 @@ pub const TRANSPORT: &str = "WEIR_TEST_TRANSPORT";
 /// commas.
 pub const OPTIONS: &str = "WEIR_TEST_MOUNT";
 
+/// Returns whether tests run in their long form (`WEIR_TEST_SCALE=full`).
+pub fn full() -> bool {
+    std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
+}
+
 /// Runs tests again in a process of their own. Checks that they pass, and that at least one test ran.
 pub fn rerun_passes(command: &mut Command) {
     let said = command.stderr(std::process::Stdio::inherit()).output().unwrap();

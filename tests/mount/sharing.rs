@@ -1,7 +1,7 @@
 //! What two mounts of one file system see of each other's changes.
 
 use crate::cluster::Cluster;
-use crate::place::{Place, can_mount};
+use crate::place::{Place, can_mount, full};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -281,7 +281,7 @@ fn step(file: &File, model: &mut Vec<u8>, draw: &mut impl FnMut(u64) -> u64) -> 
 fn a_file_used_by_two_mounts_under_locks_equals_its_model() {
     let Some((_dir, cluster, places)) = two() else { return };
     File::create(places[0].at("f")).unwrap();
-    let steps: u64 = if std::env::var("WEIR_TEST_SCALE").as_deref() == Ok("full") { 50_000 } else { 200 };
+    let steps: u64 = if full() { 50_000 } else { 200 };
     let seed: u64 = std::env::var("WEIR_TEST_SEED").map_or(7, |seed| seed.parse().expect("a number"));
     let shared = std::sync::Mutex::new((Vec::new(), Vec::new()));
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
