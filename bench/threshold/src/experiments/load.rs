@@ -1,9 +1,9 @@
-//! E5: the request size at which both paths are equally fast, with an idle and with a busy mgr, and the threshold of
-//! `auto`.
+//! E5: the request size at which both paths are equally fast, with an idle and with a busy mgr, the threshold of `auto`,
+//! and what it gains.
 
 use super::sweep::median;
-use crate::report::{Bound, Table};
-use crate::rig::{On, Rig};
+use crate::report::{Bound, Table, ratios};
+use crate::rig::{On, Rig, Run};
 use crate::{Outcome, Setup};
 use chart::{Chart, Curve};
 use serde_json::Value;
@@ -19,19 +19,22 @@ const OVERLOADED: &str = "overloaded";
 pub fn run(setup: &Setup, rig: &Rig) -> Outcome<Table> {
     let (count, events) = if setup.quick { ("40", "8") } else { ("300", "30") };
     let title = "E5: bytes at which both ways take as long, and the threshold that auto has in the end";
-    let mut table = Table::new(title, &["crossing", "auto"]);
+    let mut table = Table::new(title, &["crossing", "auto", "s with 64K", "s with auto"]);
     let mut found = Vec::new();
     let mut curves = Vec::new();
     for (name, share, storm) in MGRS {
-        let (mut crossings, mut learnt) = (Vec::new(), Vec::new());
+        let (mut crossings, mut learnt, mut times) = (Vec::new(), Vec::new(), [Vec::new(), Vec::new()]);
         for round in 0..setup.rounds {
             let _storm = if storm { Some(rig.storm()?) } else { None };
             rig.hold_mgr_to(share)?;
             let tuned = if name == OVERLOADED { Ok(Value::Null) } else { tune(rig, count) };
-            let threshold = follow(rig, events);
+            let fixed = replay(rig, events, "64K");
+            let auto = replay(rig, events, "auto");
             rig.hold_mgr_to(None)?;
-            let tuned = tuned?;
-            learnt.push(threshold?);
+            let (tuned, fixed, auto) = (tuned?, fixed?, auto?);
+            learnt.push(last_threshold(&auto));
+            times[0].push(fixed.seconds);
+            times[1].push(auto.seconds);
             if !tuned.is_null() {
                 crossings.push(crossing(&tuned));
             }
@@ -42,8 +45,8 @@ pub fn run(setup: &Setup, rig: &Rig) -> Outcome<Table> {
                 }
             }
         }
-        table.row(format!("mgr {name}"), &[crossings.clone(), learnt.clone()]);
-        found.push((crossings, learnt));
+        table.row(format!("mgr {name}"), &[crossings.clone(), learnt.clone(), times[0].clone(), times[1].clone()]);
+        found.push((crossings, learnt, times));
     }
     let chart = Chart { title: title.to_owned(), up: "us".to_owned(), curves, marks: Vec::new() };
     fs::write(setup.out.join("E5.svg"), chart.svg()?)?;
@@ -51,6 +54,9 @@ pub fn run(setup: &Setup, rig: &Rig) -> Outcome<Table> {
     table.target("crossing, busy over idle", Bound::AtMost(0.99), &falls(&found[1].0, &found[0].0));
     table.target("auto, busy over idle", Bound::AtMost(0.99), &falls(&found[1].1, &found[0].1));
     table.target("auto, overloaded", Bound::AtMost(0.0), &[median(&found[2].1)]);
+    let speed = |(.., [fixed, auto]): &(_, _, [Vec<f64>; 2])| ratios(fixed, auto);
+    table.target("auto over 64K, idle, in speed", Bound::AtLeast(0.95), &speed(&found[0]));
+    table.target("auto over 64K, overloaded, in speed", Bound::AtLeast(1.1), &speed(&found[2]));
     Ok(table)
 }
 
@@ -59,13 +65,17 @@ fn tune(rig: &Rig, count: &str) -> Outcome<Value> {
     rig.told(&["tune", "threshold", "--json", "--rounds", "1", "--from", "4K", "--count", count, rig.weir_url()])
 }
 
-/// Returns the threshold of `auto` after writes of all sizes.
-fn follow(rig: &Rig, events: &str) -> Outcome<f64> {
-    let words = ["--generate", "digitisation", "--no-fsync", "--each", "--write-threshold", "auto", "--events", events];
-    let run = rig.replay(On::Weir, &words)?;
+/// Writes of all sizes, with this write threshold.
+fn replay(rig: &Rig, events: &str, threshold: &str) -> Outcome<Run> {
+    let words = ["--generate", "digitisation", "--no-fsync", "--each", "--write-threshold", threshold];
+    rig.replay(On::Weir, &[&words[..], &["--events", events]].concat())
+}
+
+/// Returns the threshold of `auto` after these writes.
+fn last_threshold(run: &Run) -> f64 {
     let threshold = run.write_thresholds.first().copied().unwrap_or(0);
     // Show a threshold above all writes as a size just above the longest write.
-    Ok(threshold.min(2 << 20) as f64)
+    threshold.min(2 << 20) as f64
 }
 
 /// Returns the size at which the curves cross. If they do not, the recommended threshold shows which path is faster for
