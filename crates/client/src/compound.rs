@@ -204,7 +204,7 @@ impl Results {
     pub(crate) fn error(&self, failed: &Failed) -> Error {
         match failed {
             Failed::Nfs(status) => nfs_error(*status, &self.what),
-            Failed::Malformed => Error::protocol(format!("{}: the mgr sent a reply that makes no sense", self.what)),
+            Failed::Malformed => Error::protocol(format!("{}: the mgr sent a malformed reply", self.what)),
         }
     }
 
@@ -247,7 +247,7 @@ impl Results {
                 Ok(()) => {}
                 Err(Failed::Nfs(status)) => {
                     let why = if status == NFS4ERR_ACCESS { Status::Access } else { Status::Stale };
-                    let what = format!("{}: the path leads elsewhere by now", self.what);
+                    let what = format!("{}: the path now leads to another file", self.what);
                     return Err(Error::status(why, what).with_move());
                 }
                 Err(failed) => return Err(self.error(&failed)),
@@ -310,6 +310,6 @@ fn plain_error(status: nfsstat4, what: &str) -> Error {
             Error::new(crate::ErrorKind::Status(Status::Io), format!("{what}: the mgr answered {status:?}"))
         }
         Some(neutral) => Error::status(neutral, what),
-        None => Error::protocol(format!("{what}: the mgr answered success where it cannot be one")),
+        None => Error::protocol(format!("{what}: the mgr reported success without a result")),
     }
 }

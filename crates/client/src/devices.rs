@@ -84,7 +84,7 @@ impl Devices {
         net: NetCounters,
     ) -> Result<Self> {
         let mut owner = [0; 16];
-        getrandom::fill(&mut owner).map_err(|e| Error::usage(format!("no random numbers: {e}")))?;
+        getrandom::fill(&mut owner).map_err(|e| Error::usage(format!("the system provides no random numbers: {e}")))?;
         let (boot_id, incarnation) = (net::address::boot_id(), AtomicU64::new(0));
         let shared = Arc::new(Shared { source, options, tally, net, boot_id, owner, incarnation });
         Ok(Devices { shared, iods: Mutex::default(), loans: Arc::new(Loans::new()) })
@@ -290,11 +290,10 @@ impl Iod {
     async fn device<'a>(&self, link: &'a mut Link, fresh: bool) -> Result<&'a native::Device> {
         if fresh || link.device.is_none() {
             let body = self.shared.source.address(Native::ID, self.id.0).await?;
-            let bad =
-                |e| Error::protocol(format!("the mgr sent an address of iod {} that makes no sense: {e}", self.id));
+            let bad = |e| Error::protocol(format!("the mgr sent a malformed address of iod {}: {e}", self.id));
             link.device = Some(native::Device::from_bytes(&body).map_err(bad)?);
         }
-        link.device.as_ref().ok_or_else(|| Error::protocol("no address"))
+        link.device.as_ref().ok_or_else(|| Error::protocol(format!("the mgr has sent no address of iod {}", self.id)))
     }
 
     async fn connect(&self, link: &mut Link, fresh: bool) -> Result<Line> {
@@ -333,13 +332,13 @@ impl Iod {
     }
 
     async fn hello(&self, connection: &Connection, device: &native::Device, checksums: bool) -> Result<Origin> {
-        let bad = |e| Error::protocol(format!("the mgr sent a ticket that makes no sense: {e}"));
+        let bad = |e| Error::protocol(format!("the mgr sent a malformed ticket: {e}"));
         // A higher incarnation: requests of earlier connections, which are sent again if needed, must not arrive later.
         let incarnation = self.shared.incarnation.fetch_add(1, Relaxed);
         let origin = Origin { owner: self.shared.owner, incarnation };
         let ticket = Ticket::from_bytes(&device.ticket).map_err(bad)?;
         let mut nonce = [0; 32];
-        getrandom::fill(&mut nonce).map_err(|e| Error::usage(format!("no random numbers: {e}")))?;
+        getrandom::fill(&mut nonce).map_err(|e| Error::usage(format!("the system provides no random numbers: {e}")))?;
         let args = HelloArgs::new(&ticket, nonce, checksums);
         let reply: HelloReply = self.greet(connection, Procedure::Hello, &args).await?;
         if reply.iod != self.id {
@@ -358,7 +357,7 @@ impl Iod {
         if agreed {
             Ok(origin)
         } else {
-            Err(Error::protocol(format!("iod {} does not take full-size requests", self.id)))
+            Err(Error::protocol(format!("iod {} does not accept requests of full size", self.id)))
         }
     }
 }
@@ -373,9 +372,9 @@ impl Iod {
         match exchange(connection, procedure, out.finish(), timeout).await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(failure)) => {
-                Err(Error::status(failure.status, format!("saying hello to iod {}: {failure}", self.id)))
+                Err(Error::status(failure.status, format!("opening a session with iod {}: {failure}", self.id)))
             }
-            Err(error) => Err(self.error("saying hello", &error)),
+            Err(error) => Err(self.error("opening a session", &error)),
         }
     }
 }
@@ -421,7 +420,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_unix_socket_is_for_this_host_alone() {
+    fn the_unix_socket_is_used_only_on_the_host_of_the_iod() {
         let here = [7; 16];
         let device = |boot: [u8; 16]| native::Device {
             iod: IodId([1; 16]),

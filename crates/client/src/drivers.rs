@@ -214,7 +214,7 @@ impl<D: Driver> AnyDriver for D {
     }
 
     async fn attach_body(&self, body: &Bytes) -> Result<Arc<dyn Layout>> {
-        let bad = |e| Error::protocol(format!("the mgr sent a {} layout that makes no sense: {e}", D::Kind::ID.name()));
+        let bad = |e| Error::protocol(format!("the mgr sent a malformed {} layout: {e}", D::Kind::ID.name()));
         self.attach(<D::Kind as Kind>::Body::from_bytes(body).map_err(bad)?).await
     }
 }

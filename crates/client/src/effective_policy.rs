@@ -54,7 +54,7 @@ pub(crate) fn heard(told: &Told, origin: layout::Origin) -> (Settings, Settings)
 }
 
 impl EffectivePolicy {
-    /// Creates the governor of a mount with these options.
+    /// Creates the policy state of a mount with these options.
     pub(crate) fn new(driver: Policy, mount: Settings, environment: Settings) -> Self {
         EffectivePolicy {
             driver,
@@ -159,7 +159,7 @@ mod tests {
     use layout::{Access, Origin, Part};
 
     #[test]
-    fn a_change_of_the_mount_counts_at_once() {
+    fn a_changed_mount_option_applies_at_once() {
         let mount = Settings { access: Some(Access::Page), ..Settings::default() };
         let effective_policy = EffectivePolicy::new(Policy::default(), mount, Settings::default());
         let ruling = Ruling::new(Words::default());
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_directories_is_bounded() {
+    fn the_number_of_cached_directory_settings_is_bounded() {
         let effective_policy = EffectivePolicy::new(Policy::default(), Settings::default(), Settings::default());
         let words = Settings { read_threshold: Some(7), ..Settings::default() };
         for dir in 0..3 * DIRECTORIES_MAX as u64 {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn when_a_layout_is_got_at_open() {
+    fn the_policy_decides_whether_open_requests_a_layout() {
         let policy = |text: &str| Policy::default().with(&Settings::parse(Origin::Mount, text).unwrap());
         for (text, at_open) in [
             ("", true),

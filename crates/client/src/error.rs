@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn no_program_is_told_that_it_asked_not_to_wait() {
+    fn no_status_becomes_eagain() {
         const EAGAIN: i32 = 11;
         for status in Status::ALL {
             assert_ne!(Error::status(status, "x").errno(), EAGAIN, "{status:?}");

@@ -111,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equals_a_byte_map(writes in prop::collection::vec((0u64..200, 0usize..60), 0..40), asked in (0u64..260, 0u64..60)) {
+        fn extents_match_a_byte_map(writes in prop::collection::vec((0u64..200, 0usize..60), 0..40), asked in (0u64..260, 0u64..60)) {
             let mut extents = Extents::default();
             let mut model: BTreeMap<u64, u8> = BTreeMap::new();
             for (i, (offset, len)) in writes.iter().enumerate() {

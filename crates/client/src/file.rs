@@ -429,7 +429,7 @@ impl Drop for File {
             let _closing = closing;
             let id = open.inode.node.id;
             if let Err(error) = open.close().await {
-                tracing::warn!(file = %id, "closing a file that was dropped: {error}");
+                tracing::warn!(file = %id, "closing a file after its handle was dropped: {error}");
             }
         });
     }

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_of_those_who_wait_says_so() {
+    async fn one_of_several_waiting_requests_logs_the_wait() {
         let waits = LongWaits::default();
         waits.at(&"127.0.0.1:7");
         let said = Mutex::new(0);
@@ -95,12 +95,12 @@ mod tests {
             })
         };
         wait(1).await;
-        assert_eq!(*said.lock().unwrap(), 0, "it was answered in time");
+        assert_eq!(*said.lock().unwrap(), 0, "the request was answered in time");
         tokio::join!(wait(5), wait(6));
         assert_eq!(*said.lock().unwrap(), 1);
         wait(61).await;
         wait(3).await;
-        assert_eq!(*said.lock().unwrap(), 2, "it was long ago that somebody said so");
+        assert_eq!(*said.lock().unwrap(), 2, "the last report is too old to cover this wait");
         assert_eq!(until(crate::options::FOR_EVER), "trying for ever");
     }
 }

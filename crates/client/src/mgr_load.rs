@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn news_are_told_once() {
+    fn each_reported_queue_delay_is_returned_once() {
         let load = MgrLoad::default();
         assert_eq!((load.news(), load.is_wanted()), (None, false));
         load.want();

@@ -4,6 +4,7 @@ mod attrs;
 mod deferred_close;
 mod dirs;
 mod flush_timer;
+mod held_state;
 pub(crate) mod names;
 mod negative;
 mod open;
@@ -262,7 +263,7 @@ impl Mount {
         results.done(&[OP_PUTFH])?;
         let got: GETATTR4resok = results.take(OP_GETATTR)?;
         let values = nfs::attrs::decode(&got.obj_attributes).map_err(|e| Error::protocol(format!("{what}: {e}")))?;
-        values.statfs().ok_or_else(|| Error::protocol(format!("{what}: the mgr left out a number")))
+        values.statfs().ok_or_else(|| Error::protocol(format!("{what}: the mgr's answer lacks an attribute")))
     }
 
     /// Returns the status of the mgr and its cluster, as groups of names and values for display.

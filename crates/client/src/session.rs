@@ -4,6 +4,7 @@
 mod callbacks;
 mod durability_barrier;
 mod establish;
+mod held_state;
 mod lease;
 mod revoked;
 
@@ -12,13 +13,13 @@ use crate::counters::{Tally, add};
 use crate::devices::DeviceSource;
 use crate::long_waits::LongWaits;
 use crate::mgr_load::MgrLoad;
-use crate::mount::Inodes;
 use crate::{Error, Options, Result, Target};
 use async_trait::async_trait;
 use bytes::Bytes;
 use callbacks::Callbacks;
 use establish::Link;
 pub(crate) use establish::auth_of;
+pub(crate) use held_state::{HeldState, HeldStateid, NewSession, OpenId};
 use layout::kinds::KindId;
 use net::Address;
 use net::rpc::Connection;
@@ -64,7 +65,7 @@ struct Shared {
     /// Notified when a slot becomes free or the epoch changes.
     freed: Notify,
     callbacks: Arc<Callbacks>,
-    inodes: Arc<Inodes>,
+    held: Arc<dyn HeldState>,
     /// Whether a task is looking for revoked state.
     testing: AtomicBool,
     settling: durability_barrier::DurabilityBarrier,
@@ -107,12 +108,12 @@ impl Session {
         u64::from_be_bytes(self.shared.owner.co_verifier)
     }
 
-    /// Connects to the mgr and makes a session.
+    /// Connects to the mgr and makes a session. `held` is the holder of the state that the mgr will grant in it.
     pub(crate) async fn connect(
         target: &Target,
         options: Options,
         tally: Arc<Tally>,
-        inodes: Arc<Inodes>,
+        held: Arc<dyn HeldState>,
     ) -> Result<Self> {
         let address = Address::Tcp { host: target.host().to_owned(), port: target.port() };
         let table = Arc::new(Mutex::new(Epoch::default()));
@@ -126,10 +127,10 @@ impl Session {
             load: Arc::default(),
             net: net::Counters::default(),
             link: AsyncMutex::default(),
-            callbacks: Arc::new(Callbacks::new(inodes.clone(), table.clone())),
+            callbacks: Arc::new(Callbacks::new(held.clone(), table.clone())),
             table,
             freed: Notify::new(),
-            inodes,
+            held,
             testing: AtomicBool::new(false),
             settling: Default::default(),
         };
@@ -161,7 +162,9 @@ impl Session {
         results.done(&[OP_PUTROOTFH])?;
         let got: GETATTR4resok = results.take(OP_GETATTR)?;
         let values = nfs::attrs::decode(&got.obj_attributes).map_err(|e| Error::protocol(format!("{what}: {e}")))?;
-        let seconds = values.lease_time.ok_or_else(|| Error::protocol(format!("{what}: the mgr did not say")))?;
+        let seconds = values
+            .lease_time
+            .ok_or_else(|| Error::protocol(format!("{what}: the mgr's answer lacks the attribute")))?;
         Ok(Duration::from_secs(u64::from(seconds.max(1))))
     }
 
@@ -174,7 +177,7 @@ impl Session {
         let nothing = Segments::default();
         let reply = connection.call(program, version, procedure, &self.shared.auth, nothing, timeout).await;
         let mut reply = reply.map_err(|e| Error::connection(format!("{what}: {e}")))?;
-        let malformed = |e| Error::protocol(format!("{what}: the reply makes no sense: {e}"));
+        let malformed = |e| Error::protocol(format!("{what}: the mgr sent a malformed reply: {e}"));
         wire::admin::Status::decode(&mut reply.body).map_err(malformed)
     }
 
@@ -198,7 +201,7 @@ impl Session {
         let lately =
             lock(&self.shared.table).session.as_ref().is_some_and(|session| session.is_heard_of(LATELY, now()));
         if !lately {
-            self.call(Compound::new("looking whether the mgr is there")).await?;
+            self.call(Compound::new("checking whether the mgr answers")).await?;
         }
         Ok(())
     }
@@ -370,16 +373,16 @@ impl Shared {
                 }
                 Next::Done(Results::new(compound, RawResults::new(results), &self.load))
             }
-            Outcome::Wait => Next::Repeat(because("the mgr is still at work on it")),
+            Outcome::Wait => Next::Repeat(because("the mgr is still executing the request")),
             Outcome::Bind => Next::Repeat(because("the connection is not bound to the session")),
-            Outcome::Again => Next::Anew(because("the slot was out of step")),
+            Outcome::Again => Next::Anew(because("the slot has another sequence number at the mgr")),
             // Executed or refused: the result is lost.
             Outcome::Executed if compound.once => return Err(unknown(compound, &because("the reply was lost"))),
             Outcome::Executed => Next::Anew(because("the reply was lost")),
             Outcome::Refused(status) => Next::Done(Results::refused(compound, status)),
             Outcome::SessionLost => Next::Dead(Error::connection(format!("{what}: the mgr has ended the session"))),
             Outcome::Malformed(e) => {
-                return Err(Error::protocol(format!("{what}: the mgr sent a reply that makes no sense: {e}")));
+                return Err(Error::protocol(format!("{what}: the mgr sent a malformed reply: {e}")));
             }
         })
     }
@@ -449,7 +452,7 @@ impl Shared {
 
 /// Returns the error for a request that must not be executed twice and may have been executed once.
 fn unknown(compound: &Sealed, error: &Error) -> Error {
-    let hint = "the mgr may or may not have done it: look, and try again if need be";
+    let hint = "the mgr may have executed the request: check the result, and repeat it if necessary";
     Error::connection(format!("{error}; {hint} ({})", compound.what)).with_doubt()
 }
 

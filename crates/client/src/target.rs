@@ -102,11 +102,11 @@ fn split_authority(authority: &str) -> Result<(&str, u16), &'static str> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (host, port) = rest.split_once(']').ok_or("the bracket of its IPv6 address does not close")?;
-            host.parse::<std::net::Ipv6Addr>().map_err(|_| "what stands in brackets is not an IPv6 address")?;
+            host.parse::<std::net::Ipv6Addr>().map_err(|_| "the text in brackets is not an IPv6 address")?;
             (host, if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or("its port needs a colon")?) })
         }
         None => match authority.split_once(':') {
-            Some((_, port)) if port.contains(':') => return Err("an IPv6 address must stand in brackets"),
+            Some((_, port)) if port.contains(':') => return Err("an IPv6 address must be in brackets"),
             Some((host, port)) => (host, Some(port)),
             None => (authority, None),
         },
@@ -115,7 +115,7 @@ fn split_authority(authority: &str) -> Result<(&str, u16), &'static str> {
         return Err("the host is missing");
     }
     if host.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Err("its host holds a blank");
+        return Err("its host contains a space");
     }
     let port = match port {
         None => DEFAULT_PORT,
@@ -152,7 +152,7 @@ fn split_path(path: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
         match component {
             b"" | b"." => {}
             b".." => drop(out.pop()),
-            _ if component.contains(&0) => return Err("a name in it holds a zero byte"),
+            _ if component.contains(&0) => return Err("a name in it contains a zero byte"),
             _ if component.len() > NAME_MAX => return Err("a name in it is longer than 255 bytes"),
             _ => out.push(component.to_vec()),
         }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn good_targets() {
+    fn valid_targets_are_parsed() {
         let path = |p: &[&str]| p.iter().map(|s| s.to_string()).collect::<Vec<_>>();
         assert_eq!(parsed("weir://h"), ("h".into(), 2049, path(&[])));
         assert_eq!(parsed("weir://h:99/"), ("h".into(), 99, path(&[])));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_targets_say_why() {
+    fn invalid_targets_are_refused_with_the_reason() {
         for (text, why) in [
             ("/local", "it does not begin with weir://"),
             ("weird://h/", "it does not begin with weir://"),
@@ -232,15 +232,15 @@ mod tests {
             ("weir://h:65536/", "its port is not from 1 to 65535"),
             ("weir://h:+1/", "its port is not from 1 to 65535"),
             ("weir://h:/", "its port is not from 1 to 65535"),
-            ("weir://::1/", "an IPv6 address must stand in brackets"),
+            ("weir://::1/", "an IPv6 address must be in brackets"),
             ("weir://[::1/", "the bracket of its IPv6 address does not close"),
-            ("weir://[h]/", "what stands in brackets is not an IPv6 address"),
+            ("weir://[h]/", "the text in brackets is not an IPv6 address"),
             ("weir://[::1]80/", "its port needs a colon"),
             ("weir://me@h/", "it names a user; the identity is that of the process"),
-            ("weir://a b/", "its host holds a blank"),
+            ("weir://a b/", "its host contains a space"),
             ("weir://h/100%", "a % is not followed by two hexadecimal digits; write %25 for a % of a name"),
             ("weir://h/%é", "a % is not followed by two hexadecimal digits; write %25 for a % of a name"),
-            ("weir://h/a%00", "a name in it holds a zero byte"),
+            ("weir://h/a%00", "a name in it contains a zero byte"),
         ] {
             assert_eq!(Target::parse(text).unwrap_err().why, why, "{text}");
         }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_and_children() {
+    fn parent_and_join_change_the_last_name() {
         let t = Target::parse("weir://h/a/b").unwrap();
         assert_eq!(t.name(), Some(&b"b"[..]));
         assert_eq!(t.parent().unwrap().to_string(), "weir://h/a");

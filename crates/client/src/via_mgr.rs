@@ -55,7 +55,7 @@ impl Opened<'_> {
         let got: READ4resok = results.take(OP_READ)?;
         self.hear_load(&mut results);
         if got.data.len() > count as usize {
-            return Err(Error::protocol("the mgr sent more bytes than were asked for"));
+            return Err(Error::protocol("reading through the mgr: the mgr returned more bytes than requested"));
         }
         add(&self.tally.read_via_mgr, got.data.len() as u64);
         Ok((got.data, got.eof))
@@ -92,7 +92,7 @@ impl Opened<'_> {
                 return Ok(now);
             }
             if got.count == 0 {
-                return Err(Error::status(Status::Io, "writing through the mgr: it took no byte"));
+                return Err(Error::status(Status::Io, "writing through the mgr: the mgr wrote 0 bytes"));
             }
         }
     }

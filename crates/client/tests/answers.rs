@@ -190,7 +190,7 @@ async fn each_delegation_is_returned_once() {
         assert!(mine.ask_alone().await.unwrap());
         mine.close().await.unwrap();
         let mut all = returned.lock().unwrap().clone();
-        assert_eq!(all.len(), 2 * round, "one that others wanted, and one by the close");
+        assert_eq!(all.len(), 2 * round, "one return for the recall, and one for the close");
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), 2 * round);

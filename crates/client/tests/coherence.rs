@@ -42,7 +42,7 @@ async fn an_older_write_does_not_land_over_a_newer_one() {
     mine.write_at(0, text("OLD!")).await.unwrap();
     theirs.write_at(0, text("new.")).await.unwrap();
     theirs.fsync().await.unwrap();
-    assert_eq!(read(&mine, 0, 9).await, b"new.", "what is kept to be sent again is not read");
+    assert_eq!(read(&mine, 0, 9).await, b"new.", "bytes kept for sending again are not read");
     mine.close().await.unwrap();
     theirs.close().await.unwrap();
     assert_eq!(read(&open(&one, OpenFlags::READ).await, 0, 9).await, b"new.");
@@ -76,7 +76,7 @@ async fn bytes_buffered_under_a_delegation_are_seen_by_the_next_client() {
     assert!(mine.is_alone());
     mine.write_at(0, Bytes::from(vec![7; 100_000])).await.unwrap();
     let written = |mount: &Mount| mount.counters().written_direct + mount.counters().written_via_mgr;
-    assert_eq!(written(&one), 0, "it gathers");
+    assert_eq!(written(&one), 0, "the client gathers the writes");
     let (_, attrs) = other.lookup(&other.root(), NAME).await.unwrap();
     assert_eq!(attrs.size, 100_000);
     let theirs = open(&other, OpenFlags::READ).await;
@@ -200,7 +200,7 @@ async fn close_to_open_sharing_buffers_writes_until_close() {
     let (mine, theirs) = (create(&one).await, open(&other, OpenFlags::READ).await);
     assert!(mine.delegation().is_none() && mine.may_be_cached());
     mine.write_at(0, text("later")).await.unwrap();
-    assert_eq!(read(&theirs, 0, 9).await, b"", "it gathers although another client has the file open");
+    assert_eq!(read(&theirs, 0, 9).await, b"", "the client gathers writes although another client has the file open");
     mine.close().await.unwrap();
     assert_eq!(read(&open(&other, OpenFlags::READ).await, 0, 9).await, b"later");
 }

@@ -128,7 +128,11 @@ async fn copies_keep_holes_and_stop_at_the_end_of_the_source() {
     expected.resize(8 << 20, 0);
     expected.copy_within(7..7 + (3 << 20), 5 << 20);
     assert!(content(&to).await == expected);
-    assert_eq!(to.copy_range(0, &to, ByteRange { offset: (8 << 20) - 3, len: 10 }).await.unwrap(), 3, "to its end");
+    assert_eq!(
+        to.copy_range(0, &to, ByteRange { offset: (8 << 20) - 3, len: 10 }).await.unwrap(),
+        3,
+        "the copy stops at the end of the source"
+    );
 }
 
 #[derive(Clone, Debug)]

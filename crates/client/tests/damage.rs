@@ -123,7 +123,8 @@ async fn case(yard: &Yard, dice: &mut Dice) -> &'static str {
 
 async fn walk(mirrors: u32, checksums: bool, part: u64) {
     let full = std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full");
-    let given = std::env::var("WEIR_TEST_CASES").ok().map(|cases| cases.parse().expect("a number"));
+    let given =
+        std::env::var("WEIR_TEST_CASES").ok().map(|cases| cases.parse().expect("WEIR_TEST_CASES is not a number"));
     let cases = given.unwrap_or(if full { 2500 } else { 12 });
     let seed = seed() ^ part;
     let yard = Yard::build(mirrors, checksums).await;

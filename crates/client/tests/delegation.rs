@@ -39,7 +39,7 @@ impl Keeper for Late {
 async fn keeping(mount: &Mount) -> Arc<Late> {
     let late = Arc::new(Late::default());
     mount.keep_with(late.clone()).unwrap();
-    assert!(mount.keep_with(late.clone()).is_err(), "there is one already");
+    assert!(mount.keep_with(late.clone()).is_err(), "the mount has a cache already");
     late
 }
 
@@ -62,7 +62,7 @@ async fn cached_bytes_are_handed_over_before_another_client_reads() {
     let data = Bytes::from(vec![7; 300_000]);
     *late.kept.lock().unwrap() = Some((mine.clone(), data.clone()));
     let (_, attrs) = other.lookup(&other.root(), b"f").await.unwrap();
-    assert_eq!(attrs.size, 300_000, "who looks at it sees all of it");
+    assert_eq!(attrs.size, 300_000, "another client gets the whole size");
     let theirs = open(&other, OpenFlags::READ, false).await;
     assert!(theirs.read_at(0, 400_000).await.unwrap().to_vec() == data);
     assert!(!mine.is_alone());
@@ -71,7 +71,7 @@ async fn cached_bytes_are_handed_over_before_another_client_reads() {
     assert!(!mine.ask_alone().await.unwrap());
     theirs.close().await.unwrap();
     assert!(mine.ask_alone().await.unwrap());
-    assert!(mine.ask_alone().await.unwrap(), "it has it already");
+    assert!(mine.ask_alone().await.unwrap(), "the mount holds the delegation already");
     // A second open on the same mount changes nothing. The last close returns the delegation.
     let again = open(&one, OpenFlags::READ_WRITE, true).await;
     assert!(again.is_alone());
@@ -80,7 +80,7 @@ async fn cached_bytes_are_handed_over_before_another_client_reads() {
     again.close().await.unwrap();
     let theirs = open(&other, OpenFlags::READ_WRITE, true).await;
     assert!(theirs.is_alone());
-    assert_eq!(late.asked.load(SeqCst), 1, "nobody had to be asked");
+    assert_eq!(late.asked.load(SeqCst), 1, "no other client was asked");
     theirs.close().await.unwrap();
 }
 
@@ -106,10 +106,10 @@ async fn a_write_delegation_is_reclaimed_after_a_restart_of_the_mgr() {
     cluster.restart_mgr().await;
     mine.refresh().await.unwrap();
     assert!(mine.is_alone());
-    assert_eq!(late.asked.load(SeqCst), 0, "nobody wants it");
+    assert_eq!(late.asked.load(SeqCst), 0, "no other client wants the file");
     let other = cluster.mount(options()).await;
     let theirs = open(&other, OpenFlags::READ, false).await;
-    assert_eq!(theirs.read_at(0, 10).await.unwrap().to_vec(), b"kept", "at once");
+    assert_eq!(theirs.read_at(0, 10).await.unwrap().to_vec(), b"kept", "the read does not wait");
     assert!(!mine.is_alone());
     theirs.close().await.unwrap();
     Arc::try_unwrap(mine).ok().unwrap().close().await.unwrap();
@@ -159,8 +159,8 @@ async fn bytes_of_a_revoked_delegation_do_not_overwrite_newer_bytes() {
         let newer = Bytes::from(vec![2; len]);
         theirs.write_at(0, newer.clone()).await.unwrap();
         theirs.fsync().await.unwrap();
-        assert!(mine.fsync().await.is_err(), "it is lost");
-        assert_eq!(*stuck.given_up.lock().unwrap(), 1, "and so is what is kept");
+        assert!(mine.fsync().await.is_err(), "the buffered bytes are lost");
+        assert_eq!(*stuck.given_up.lock().unwrap(), 1, "the bytes of the cache above are lost too");
         assert!(!mine.is_alone());
         assert!(theirs.read_at(0, 2 * len).await.unwrap().to_vec() == newer);
         // Bytes written after the error are new, and are not lost.

@@ -69,7 +69,7 @@ async fn only_syncs_wait_for_the_disk() {
     let file = mount.open(&node, OpenFlags::READ_WRITE).await.unwrap();
     file.write_at(0, Bytes::from_static(b"new")).await.unwrap();
     file.fsync().await.unwrap();
-    assert!(flushes(&other).await > before, "the write was synced");
+    assert!(flushes(&other).await > before, "the write was made durable");
     // Syncs succeed and nothing is lost after a restart of the mgr process, because its machine kept running.
     mount.mkdir(&mount.root(), b"last", 0o700).await.unwrap();
     cluster.restart_mgr().await;
@@ -124,9 +124,9 @@ async fn durability_is_queried_once_and_a_possible_loss_reported_once() {
     let heard = listen(&mgr);
     let mount = mgr.mount(options()).await;
     let settled = || heard.settled.swap(0, SeqCst);
-    assert_eq!(settled(), 1, "what run of the machine this is");
+    assert_eq!(settled(), 1, "the client asks for the boot number");
     mount.sync_names().await.unwrap();
-    assert_eq!(settled(), 0, "nothing was changed");
+    assert_eq!(settled(), 0, "without changes the client does not ask");
     let root = mount.root();
     let file = mount.create(&root, b"f", CreateOptions::default()).await.unwrap();
     mount.lookup(&root, b"f").await.unwrap();
@@ -135,9 +135,9 @@ async fn durability_is_queried_once_and_a_possible_loss_reported_once() {
     assert_eq!(settled(), 1);
     mount.mkdir(&root, b"d", 0o755).await.unwrap();
     heard.boot.store(8, SeqCst);
-    assert!(mount.sync_names().await.unwrap_err().is(Status::Io), "the directory may be gone");
+    assert!(mount.sync_names().await.unwrap_err().is(Status::Io), "the directory may be lost");
     mount.sync_names().await.unwrap();
-    assert!(file.fsync().await.unwrap_err().is(Status::Io), "whoever syncs a file is told as well");
+    assert!(file.fsync().await.unwrap_err().is(Status::Io), "fsync of a file reports the loss as well");
     file.fsync().await.unwrap();
     let later = mount.create(&root, b"g", CreateOptions::default()).await.unwrap();
     later.fsync().await.unwrap();
@@ -145,7 +145,7 @@ async fn durability_is_queried_once_and_a_possible_loss_reported_once() {
     heard.boot.store(9, SeqCst);
     mount.lookup(&root, b"g").await.unwrap();
     mount.sync_names().await.unwrap();
-    assert_eq!(heard.soon.lock().unwrap().len(), 3, "making two files and a directory");
+    assert_eq!(heard.soon.lock().unwrap().len(), 3, "two created files and a directory");
     file.close().await.unwrap();
     later.close().await.unwrap();
     mount.disconnect().await.unwrap();

@@ -56,7 +56,7 @@ async fn soon(mut done: impl AsyncFnMut() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), asked).await.expect("waited in vain");
+    tokio::time::timeout(Duration::from_secs(60), asked).await.expect("the request did not arrive");
 }
 
 /// Reads this range until a read is a short-circuit read.
@@ -100,7 +100,7 @@ fn as_mgr(
         message.extend(args);
         let mut reply = Reader::new(peer.record(message.to_bytes()).unwrap());
         decode_message(&mut reply).unwrap();
-        assert_eq!(reply.u32().unwrap(), 0, "refused");
+        assert_eq!(reply.u32().unwrap(), 0, "the iod refused");
         reply
     };
     // A session of the highest possible epoch.
@@ -174,7 +174,7 @@ async fn short_circuit_reads_of_any_range_return_the_right_bytes() {
     }
     let counters = mount.counters();
     assert!(counters.reads_lent > 300, "{counters:?}");
-    assert_eq!(counters.rpc("LEND"), 3, "one for each object");
+    assert_eq!(counters.rpc("LEND"), 3, "one request for each object");
     // Holes, and bytes behind them.
     file.write_at(9 << 20, Bytes::from_static(b"far")).await.unwrap();
     file.punch(types::ByteRange { offset: 1 << 20, len: 1 << 20 }).await.unwrap();
@@ -264,7 +264,7 @@ async fn short_circuit_reads_end_with_the_iod_and_resume_after_its_restart() {
     // The client detects the end of the connection a moment later.
     soon(async || file.read_at(0, BLOCK).await.is_err()).await;
     let lent = mount.counters().reads_lent;
-    assert_eq!(lent_files(&cluster, 0), 0, "nothing is kept of a dead iod");
+    assert_eq!(lent_files(&cluster, 0), 0, "a file of a dead iod is still open");
     file.read_at(0, BLOCK).await.unwrap_err();
     assert_eq!(mount.counters().reads_lent, lent);
     cluster.start_iod(0);
@@ -316,7 +316,7 @@ async fn lend_is_requested_at_most_once_where_an_iod_does_not_lend() {
     for _ in 0..20 {
         read(&file, 0, BLOCK).await;
     }
-    assert_eq!(mount.counters().rpc("LEND"), 0, "over TCP");
+    assert_eq!(mount.counters().rpc("LEND"), 0, "over TCP the client requests no loan");
     file.close().await.unwrap();
 }
 
@@ -333,7 +333,7 @@ async fn the_socket_of_another_user_is_not_used() {
     create(&mount, "file", content.clone()).await.close().await.unwrap();
     let file = open(&mount, "file").await;
     for _ in 0..64 {
-        assert!(read(&file, 0, 1 << 20).await == content, "TCP is as good");
+        assert!(read(&file, 0, 1 << 20).await == content, "a read over TCP returned wrong bytes");
     }
     assert_eq!(mount.counters().reads_lent, 0);
     file.close().await.unwrap();

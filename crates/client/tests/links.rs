@@ -147,9 +147,9 @@ async fn clients_recover_from_the_loss_of_any_answer_of_the_mgr() {
         wired.mgr.lose_answer_after(at);
         tokio::time::timeout(EVER, day(&wired.target, at))
             .await
-            .unwrap_or_else(|_| panic!("answer {at} was waited for"));
+            .unwrap_or_else(|_| panic!("the client waits for ever for answer {at}"));
         if wired.mgr.lost() == lost {
-            assert!(at > 10, "there are more answers than {at}");
+            assert!(at > 10, "the mgr sent only {at} answers");
             return;
         }
     }
@@ -165,11 +165,11 @@ async fn clients_recover_from_the_loss_of_any_answer_of_an_iod() {
         wired.iods[0].lose_answer_after(at);
         tokio::time::timeout(EVER, day(&wired.target, at))
             .await
-            .unwrap_or_else(|_| panic!("answer {at} was waited for"));
+            .unwrap_or_else(|_| panic!("the client waits for ever for answer {at}"));
         in_a_row = if wired.iods[0].lost() == lost { in_a_row + 1 } else { 0 };
         at += 1;
     }
-    assert!(at > 6, "there are more answers than {at}");
+    assert!(at > 6, "the iod sent only {at} answers");
 }
 
 /// Returns whether another owner gets an exclusive lock on the whole file.
@@ -195,7 +195,7 @@ async fn interrupted_recovery_is_started_again() {
             assert!(one.read_at(0, 1000).await.unwrap().to_vec() == fill(at, 1000));
             two.write_at(0, fill(at + 1, 1000)).await.unwrap();
             two.fsync().await.unwrap();
-            assert!(!another_owner_gets_a_lock(&mount, &one).await, "the lock is still held at the mgr");
+            assert!(!another_owner_gets_a_lock(&mount, &one).await, "the mgr does not hold the lock any more");
             // The grace period must have ended, because all clients have reclaimed.
             create(&mount, "three").await.close().await.unwrap();
             one.close().await.unwrap();
@@ -278,7 +278,7 @@ async fn a_dead_iod_fails_only_files_with_bytes_on_it() {
         // The errors above reported the loss, so the close has nothing left to report.
         file.close().await.unwrap();
     });
-    tokio::time::timeout(EVER, futures_util::future::join_all(work)).await.expect("nothing waits for ever");
+    tokio::time::timeout(EVER, futures_util::future::join_all(work)).await.expect("a request waits for ever");
     // New files are placed on iods that are up.
     let file = create(&mount, "new").await;
     file.write_at(0, fill(9, 3 << 20)).await.unwrap();
@@ -307,7 +307,7 @@ async fn requests_to_an_iod_that_never_answers_time_out() {
         // Operations on names do not depend on the iod.
         other.mkdir(&other.root(), b"dir", 0o755).await.unwrap();
     };
-    tokio::time::timeout(EVER, work).await.expect("nothing waits for ever");
+    tokio::time::timeout(EVER, work).await.expect("a request waits for ever");
     wired.iods[0].drop_answers();
     file.write_at(0, fill(3, 1000)).await.unwrap();
     let healed = async {
@@ -315,7 +315,7 @@ async fn requests_to_an_iod_that_never_answers_time_out() {
             file.write_at(0, fill(3, 1000)).await.unwrap();
         }
     };
-    tokio::time::timeout(EVER, healed).await.expect("it is found again");
+    tokio::time::timeout(EVER, healed).await.expect("the client does not find the iod again");
     file.close().await.unwrap();
     assert!(read_back(&mount, "f").await == fill(3, 1000));
 }
@@ -350,7 +350,7 @@ async fn an_abandoned_write_does_not_overwrite_newer_bytes() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), arrived).await.expect("what was held arrives and changes nothing");
+    tokio::time::timeout(Duration::from_secs(60), arrived).await.expect("the delayed request did not arrive");
     let other = wired.mount(options()).await;
     let expected = [fill(3, 500).to_vec(), fill(2, 800)[500..].to_vec()].concat();
     assert!(read_back(&other, "f").await == expected);
@@ -377,7 +377,7 @@ async fn a_silent_mgr_is_contacted_again_before_the_lease_expires() {
     };
     let noticed = tokio::time::timeout(Duration::from_secs(lease.into()), noticed);
     let (made, noticed) = tokio::join!(work, noticed);
-    noticed.expect("an mgr that comes back gives locks back for no longer than a lease");
+    noticed.expect("the client did not reach the restarted mgr within a lease");
     made.unwrap();
 }
 
@@ -492,7 +492,7 @@ async fn an_invalid_name_in_a_directory_is_a_protocol_error() {
         let before = wired.mgr.altered();
         wired.mgr.alter_answers(&encoded(genuine.as_bytes()), &encoded(false_name.as_bytes()));
         let error = mount.readdir(&dir).next_page().await.unwrap_err();
-        assert!(wired.mgr.altered() > before, "nothing was altered");
+        assert!(wired.mgr.altered() > before, "no answer was altered");
         assert_eq!(error.kind(), client::ErrorKind::Protocol, "{error}");
         let named = format!("the mgr sent a name that no file can have: {false_name:?}");
         assert!(error.to_string().contains(&named), "{error}");

@@ -149,19 +149,19 @@ fn small_writes_avoid_an_overloaded_mgr_until_it_is_idle() {
         }
         let quiet = mount.write_threshold();
         assert!(quiet > 1000, "{quiet}: the iods are far away");
-        assert!(mount.counters().written_via_mgr > 200_000, "most went through the mgr");
+        assert!(mount.counters().written_via_mgr > 200_000, "fewer bytes took the mgr path");
 
         hog.set(Mood::Busy);
         let before = n;
         while mount.write_threshold() > 1000 {
             n += 1;
-            assert!(n < before + 100, "the mgr tells that requests wait");
+            assert!(n < before + 100, "small writes still take the path of the busy mgr");
             write(&file, n).await;
         }
         let mut asked = 0;
         while mount.write_threshold() > 0 {
             asked += 1;
-            assert!(asked < 100, "they wait for longer than the iods are away");
+            assert!(asked < 100, "the write threshold does not fall to 0");
             mount.getattr(&mount.root()).await.unwrap();
         }
         let before = mount.counters().written_via_mgr;
@@ -177,7 +177,7 @@ fn small_writes_avoid_an_overloaded_mgr_until_it_is_idle() {
         // requests.
         let begun = Instant::now();
         while mount.write_threshold() <= 1000 {
-            assert!(begun.elapsed() < LONG, "the mgr tells that they do not wait any more");
+            assert!(begun.elapsed() < LONG, "small writes do not return to the idle mgr");
             // Every answer of the mgr carries the load.
             mount.getattr(&mount.root()).await.unwrap();
         }
@@ -207,7 +207,7 @@ fn small_writes_do_not_wait_for_a_mgr_that_does_not_answer() {
         let straight = mount.counters().written_direct;
         let mut writers = Vec::new();
         while mount.counters().written_direct < straight + 5000 {
-            assert!(writers.len() < 5000, "small writes go straight");
+            assert!(writers.len() < 5000, "small writes still wait for the mgr");
             let (file, n) = (file.clone(), 400 + writers.len() as u64);
             writers.push(tokio::spawn(async move { write(&file, n).await }));
             tokio::time::sleep(Duration::from_millis(2)).await;

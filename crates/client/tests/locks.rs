@@ -37,7 +37,7 @@ async fn locks_exclude_conflicting_locks_of_other_owners() {
     let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
     let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
     mine.lock(1, bytes(10, 10), EXCLUSIVE).await.unwrap();
-    assert!(!theirs.try_lock(1, bytes(0, 11), SHARED).await.unwrap(), "owners of two mounts are two");
+    assert!(!theirs.try_lock(1, bytes(0, 11), SHARED).await.unwrap(), "the same number in two mounts names two owners");
     assert!(!mine.try_lock(2, bytes(19, 1), SHARED).await.unwrap());
     let found = theirs.test_lock(1, ByteRange::ALL, SHARED).await.unwrap();
     assert_eq!(found, Some(HeldLock { range: bytes(10, 10), kind: EXCLUSIVE, owner: None }));
@@ -51,16 +51,16 @@ async fn locks_exclude_conflicting_locks_of_other_owners() {
     assert!(!mine.try_lock(1, bytes(20, 1), EXCLUSIVE).await.unwrap());
     theirs.unlock(1, ByteRange::ALL).await.unwrap();
     assert!(mine.try_lock(1, bytes(20, 1), EXCLUSIVE).await.unwrap());
-    assert_eq!(mgr.counts().locks, 4, "two to the left of the gap and three to the right, of which one is taken out");
+    assert_eq!(mgr.counts().locks, 4, "two locks before the gap and three after it, one of them unlocked");
     // Another open on the same mount has the same lock owner.
     let again = open(&mount, "f").await;
     again.unlock(1, bytes(0, 15)).await.unwrap();
     assert!(theirs.try_lock(1, bytes(0, 15), EXCLUSIVE).await.unwrap());
     mine.close().await.unwrap();
-    assert!(theirs.try_lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap(), "closing unlocks");
+    assert!(theirs.try_lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap(), "a close unlocks");
     let reader = mount.open(&theirs.node(), OpenFlags::READ).await.unwrap();
     assert_eq!(reader.lock(5, bytes(0, 0), SHARED).await.unwrap_err().kind(), ErrorKind::Usage);
-    assert!(reader.lock(5, bytes(0, 1), EXCLUSIVE).await.is_err(), "not open for writing");
+    assert!(reader.lock(5, bytes(0, 1), EXCLUSIVE).await.is_err(), "the file is not open for writing");
     for file in [again, theirs, reader] {
         file.close().await.unwrap();
     }
@@ -108,7 +108,7 @@ async fn a_lock_whose_request_was_cancelled_is_not_held() {
         };
         tokio::select! {
             biased;
-            _ = asked => panic!("the answer takes longer than the question"),
+            _ = asked => panic!("the answer arrived before the request was cancelled"),
             () = sent => {}
         }
         while mount.counters().operation("LOCKU") == unlocks {
@@ -255,7 +255,7 @@ async fn a_file_denied_by_another_client_fails_and_other_files_do_not() {
     other.write_at(0, Bytes::from_static(b"x")).await.unwrap();
     other.close().await.unwrap();
     let _ = file.close().await;
-    assert_eq!(mgr.counts().opens, 1, "that of whoever is alone");
+    assert_eq!(mgr.counts().opens, 1, "only the open of the client without conflicts is left");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -108,7 +108,7 @@ fn runtime() -> tokio::runtime::Runtime {
 fn same(got: &[u8], want: &[u8], at: usize, what: &str) {
     if got != want {
         let first = got.iter().zip(want).position(|(a, b)| a != b).unwrap_or(got.len().min(want.len()));
-        panic!("{what}: {} bytes instead of {}, other ones from {}", got.len(), want.len(), at + first);
+        panic!("{what}: {} bytes instead of {}, the first wrong one at {}", got.len(), want.len(), at + first);
     }
 }
 
@@ -214,7 +214,10 @@ fn one_client_reads_its_own_writes_on_both_paths() {
             one.mount.remove(&one.dir, name.as_bytes()).await.unwrap();
         }
         let counters = mount.counters();
-        assert!(counters.written_direct > 0 && counters.written_via_mgr > 0, "both ways: {counters:?}");
+        assert!(
+            counters.written_direct > 0 && counters.written_via_mgr > 0,
+            "one of the two paths was not used: {counters:?}"
+        );
         assert_eq!(counters.retries, 0);
     });
 }

@@ -54,7 +54,7 @@ impl Versions {
         for (block, bytes) in got.chunks(BLOCK).enumerate() {
             let most = self.begun[block].load(SeqCst);
             let wrong = bytes.iter().find(|version| !(least[block]..=most).contains(version));
-            assert_eq!(wrong, None, "block {block}: answered {}, begun {most}", least[block]);
+            assert_eq!(wrong, None, "block {block} is not of a version from {} to {most}", least[block]);
         }
     }
 }
@@ -111,9 +111,9 @@ async fn moved(cluster: &Cluster, file: FileId) {
                 other => return other.unwrap(),
             }
         }
-        panic!("no two iods are free");
+        panic!("fewer than two iods are free");
     }
-    panic!("the file does not move");
+    panic!("the file was not moved");
 }
 
 async fn iods(file: &File) -> Vec<IodId> {
@@ -125,7 +125,7 @@ async fn clean(cluster: &Cluster) {
     let work = |name| mgr.status().group("work").unwrap().get_number(name);
     let begun = Instant::now();
     while work("unused") + work("fences_pending") + work("intents_written") > 0 {
-        assert!(begun.elapsed() < EVER, "unused objects stay");
+        assert!(begun.elapsed() < EVER, "unused objects are not removed");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(mgr.check(false).await.findings, []);
@@ -173,7 +173,7 @@ async fn a_file_moves_under_its_readers_and_writers() {
             assert!(pair.await.is_err());
             cluster.start_iod(down);
         }
-        tokio::time::timeout(EVER, moved(&cluster, node.id)).await.expect("the move ends");
+        tokio::time::timeout(EVER, moved(&cluster, node.id)).await.expect("the move does not end");
         if round == 0 {
             assert!(cluster.mgr.as_ref().unwrap().counters().layouts_revoked > 0, "the third client kept its layout");
             line.drop_answers();
@@ -188,7 +188,7 @@ async fn a_file_moves_under_its_readers_and_writers() {
     }
     versions.over.store(true, SeqCst);
     for task in tasks {
-        let rounds = tokio::time::timeout(EVER, task).await.expect("the client goes on").unwrap();
+        let rounds = tokio::time::timeout(EVER, task).await.expect("the client makes no progress").unwrap();
         assert!(rounds > 10, "{rounds}");
     }
     quiet.fsync().await.unwrap();

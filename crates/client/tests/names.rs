@@ -57,7 +57,7 @@ async fn path_resolution_follows_symlinks() {
         dir = mount.mkdir(&dir, name.as_bytes(), 0o755).await.unwrap().0;
         deep = format!("{deep}/{name}");
     }
-    assert_eq!(mount.resolve(&path(&deep), true).await.unwrap().0, dir, "longer than one round trip");
+    assert_eq!(mount.resolve(&path(&deep), true).await.unwrap().0, dir, "the path needs more than one round trip");
     mount.symlink(&root, b"absolute", format!("/{deep}").as_bytes()).await.unwrap();
     mount.symlink(&dir, b"up", b"../d69/./..").await.unwrap();
     mount.symlink(&root, b"loop", b"loop/x").await.unwrap();

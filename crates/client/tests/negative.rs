@@ -37,7 +37,7 @@ async fn is_known(mount: &Mount, dir: &Node) -> bool {
 async fn learn(mount: &Mount, dir: &Node) {
     let begun = Instant::now();
     while !is_known(mount, dir).await {
-        assert!(begun.elapsed() < LONG, "never known");
+        assert!(begun.elapsed() < LONG, "the names were never cached");
         tokio::task::yield_now().await;
     }
 }
@@ -119,7 +119,7 @@ async fn own_new_names_are_found_and_own_removed_names_are_not() {
     assert!(counters.operation("LOOKUP") - asked <= 3 * WAYS.len() as u64, "{counters:?}");
     assert!(counters.absent >= 2 * WAYS.len() as u64);
     assert_eq!(counters.operation("GET_DIR_DELEGATION"), 1);
-    assert_eq!(mgr.counts().recalls, 0, "what the mount does itself does not end it");
+    assert_eq!(mgr.counts().recalls, 0, "changes by the mount itself recall no delegation");
 }
 
 #[tokio::test]
@@ -170,7 +170,7 @@ async fn lookups_without_search_permission_get_eacces_despite_the_cache() {
     assert!(user.lookup(&dir, b"none").await.unwrap_err().is(Status::Access));
     root.setattr(&dir, &mode(0o711)).await.unwrap();
     assert!(!is_there(&user, &dir, b"none").await);
-    assert!(is_known(&user, &dir).await, "by what another caller has read");
+    assert!(is_known(&user, &dir).await, "names read for another caller are used");
     root.setattr(&dir, &mode(0o700)).await.unwrap();
     assert!(user.lookup(&dir, b"none").await.unwrap_err().is(Status::Access));
 }
@@ -192,7 +192,7 @@ async fn every_lookup_is_sent_to_a_mgr_without_directory_delegations() {
         for _ in 0..50 {
             assert!(!is_known(&mount, &dir).await);
         }
-        assert_eq!(mount.counters().operation("GET_DIR_DELEGATION"), 1, "and not asked for again and again");
+        assert_eq!(mount.counters().operation("GET_DIR_DELEGATION"), 1, "the delegation was requested again");
     }
     let mount = mgr.mount(client::Options { negative: 0, ..options() }).await;
     for _ in 0..50 {
@@ -248,7 +248,7 @@ async fn a_revoked_directory_delegation_is_detected_and_freed() {
     });
     let begun = Instant::now();
     while !freed.load(SeqCst) {
-        assert!(begun.elapsed() < LONG, "never acknowledged");
+        assert!(begun.elapsed() < LONG, "the client never acknowledged the revocation");
         mount.getattr(&dir).await.unwrap();
     }
     assert!(!is_known(&mount, &dir).await);

@@ -182,7 +182,11 @@ async fn bytes_sent_by_the_flush_timer_become_durable_later() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         file.fsync().await.unwrap();
-        assert_eq!((commits(), mount.counters().operation("LAYOUTCOMMIT")), (round, round), "it was durable");
+        assert_eq!(
+            (commits(), mount.counters().operation("LAYOUTCOMMIT")),
+            (round, round),
+            "durable bytes were committed again"
+        );
     }
     reader.close().await.unwrap();
     file.close().await.unwrap();

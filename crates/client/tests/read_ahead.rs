@@ -66,7 +66,7 @@ async fn sequential_reads_need_few_requests_and_fetch_every_byte_once() {
     let plain = mount_with(&_cluster, plain).await;
     let file = plain.open(&file.node(), OpenFlags::READ).await.unwrap();
     let [bytes, requests, ahead] = cost(&plain, &file, &data, all(16 << 10)).await;
-    assert_eq!((bytes, ahead), (data.len() as u64, 0), "it can be switched off");
+    assert_eq!((bytes, ahead), (data.len() as u64, 0), "read-ahead is switched off");
     assert!(requests >= data.len() as u64 >> 14);
 }
 
@@ -85,7 +85,7 @@ async fn strided_reads_are_read_ahead_and_random_reads_are_not() {
     let requests = (0..records).map(|n| (n * step as u64, len));
     let [bytes, _, ahead] = cost(&mount, &file, &data, requests).await;
     assert!(ahead >= (records - 4) * len as u64, "{ahead} of {bytes}");
-    assert!(bytes <= records * len as u64, "records and nothing between them");
+    assert!(bytes <= records * len as u64, "only records are read, and no bytes between them");
     let again = mount.open(&file.node(), OpenFlags::READ).await.unwrap();
     let requests = (0..500_u64).map(|n| ((n * n * 7919 % 4096) * 4096, 4096));
     let [bytes, requests, ahead] = cost(&mount, &again, &data, requests).await;

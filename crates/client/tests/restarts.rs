@@ -90,10 +90,10 @@ async fn bytes_that_an_iod_lost_before_the_commit_are_sent_again() {
     let mut model = data.to_vec();
     model[(1 << 20) + 5..(4 << 20) + 5].copy_from_slice(&top);
     let seen = file.read_at(0, 9 << 20).await.unwrap().to_vec();
-    assert!(seen == model, "who wrote sees it before it is sent again");
+    assert!(seen == model, "the writer reads its bytes before they are sent again");
     file.fsync().await.unwrap();
     let counters = mount.counters();
-    assert!(counters.written_direct >= 20 << 20, "sent again: {counters:?}");
+    assert!(counters.written_direct >= 20 << 20, "the bytes were not sent again: {counters:?}");
     assert!(counters.reconnects >= 2 && counters.written_via_mgr == 0, "{counters:?}");
     // Bytes that fsync made durable survive the next restart of the iods.
     for i in 0..2 {

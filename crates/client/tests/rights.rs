@@ -38,7 +38,7 @@ async fn the_layout_of_a_file_in_use_is_renewed_before_it_expires() {
     // Runs until the layout was renewed twice, which is longer than one capability is valid.
     let mut number = 0u64;
     while given() < before + 2 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never renewed");
+        assert!(begun.elapsed() < Duration::from_secs(60), "the layout was never renewed");
         number += 1;
         file.write_at(number % 256 * 4096, Bytes::from(vec![number as u8; 4096])).await.unwrap();
         file.fsync().await.unwrap();
@@ -69,7 +69,7 @@ async fn a_server_that_cannot_prove_to_be_an_iod_gets_no_capability() {
     });
     let begun = Instant::now();
     while heard.lock().unwrap().len() < 4 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "nobody came");
+        assert!(begun.elapsed() < Duration::from_secs(60), "no client connected");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     // Stops the false iod. The genuine iod then starts at the same address.
@@ -78,7 +78,7 @@ async fn a_server_that_cannot_prove_to_be_an_iod_gets_no_capability() {
     assert!(heard.lock().unwrap().iter().all(|(procedure, _)| *procedure == Procedure::Hello as u32), "{heard:?}");
     let back = Instant::now();
     while TcpListener::bind(at).is_err() {
-        assert!(back.elapsed() < Duration::from_secs(60), "the address stays taken");
+        assert!(back.elapsed() < Duration::from_secs(60), "the address is still in use");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     cluster.start_iod(0);

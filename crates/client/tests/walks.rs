@@ -85,7 +85,7 @@ async fn operations_are_executed_if_their_paths_still_lead_to_the_file() {
     mount.setxattr(&tree.file, b"x", b"1", XattrMode::Either).await.unwrap();
     tree.mount.remove(&tree.root, b"second").await.unwrap();
     let error = mount.setxattr(&tree.file, b"x", b"2", XattrMode::Either).await.unwrap_err();
-    assert!(error.is_moved(), "one leads nowhere: {error}");
+    assert!(error.is_moved(), "one expected path leads to no file: {error}");
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn operations_change_nothing_if_their_paths_lead_elsewhere() {
     for round in 0..2 {
         let before = states(mount.clone(), tree.file.clone(), tree.dir.clone()).await;
         for (what, error) in all(&tree).await {
-            let error = error.unwrap_or_else(|| panic!("{what} was carried out"));
+            let error = error.unwrap_or_else(|| panic!("{what} was executed"));
             assert!(error.is_moved() && error.is(Status::Stale), "{what}: {error}");
         }
         assert_eq!(states(mount.clone(), tree.file.clone(), tree.dir.clone()).await, before, "round {round}");
@@ -128,7 +128,8 @@ async fn a_path_without_search_permission_counts_as_moved() {
     let user = tree.mount.acting_as(&Cred { uid: 1000, gid: 1000, groups: Vec::new() });
     user.expecting(walks.clone()).open(&tree.file, OpenFlags::READ).await.unwrap().close().await.unwrap();
     tree.mount.setattr(&above, &closed).await.unwrap();
-    let error = user.expecting(walks).open(&tree.file, OpenFlags::READ).await.err().expect("it may not be walked");
+    let error =
+        user.expecting(walks).open(&tree.file, OpenFlags::READ).await.err().expect("the user has no search permission");
     assert!(error.is_moved(), "{error}");
     user.open(&tree.file, OpenFlags::READ).await.unwrap().close().await.unwrap();
 }

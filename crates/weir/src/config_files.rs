@@ -18,7 +18,7 @@ iods = ["node1:2050", "node2:2050"]
 # Where to listen.
 #listen = ["0.0.0.0:2049"]
 
-# How long the state of a client outlives its last sign of life.
+# How long the mgr keeps the state of a client that sends nothing.
 #lease_secs = 90
 # How long a layout may be used before the client renews it.
 #capability_secs = 600
@@ -49,7 +49,8 @@ iods = ["node1:2050", "node2:2050"]
 #[[export]]
 #path = "/home"
 #clients = ["10.1.0.0/16"]
-# From other machines requests are taken from ports below 1024 alone: "false" also lets ordinary accounts run "weir" there, and forge each other.
+# Whether other machines must use ports below 1024, which only root can use. With "false", every account of these
+# machines can use "weir", and can act for any user.
 #privileged_ports = true
 #access = "rw"
 #squash = "root"

@@ -87,7 +87,7 @@ impl From<io::Error> for Problem {
 }
 
 fn nonsense(what: impl std::fmt::Display) -> Problem {
-    Problem::Broken(io::Error::other(format!("no answer that an iod gives: {what}")))
+    Problem::Broken(io::Error::other(format!("the iod sent an unexpected answer: {what}")))
 }
 
 impl Iod {
@@ -118,7 +118,7 @@ impl Iod {
             Ok(Ok(Some(loan))) => Told::Lent(loan),
             Ok(Ok(None)) => Told::NotNow,
             Ok(Err(problem)) => {
-                tracing::debug!(iod = %self.id, "nothing lent: {problem}");
+                tracing::debug!(iod = %self.id, "the iod lent no file: {problem}");
                 if !problem.stays() {
                     return Told::NotNow;
                 }

@@ -195,7 +195,10 @@ impl<F: Fixture> Client<F> {
             let ReadDone { runs, lost } = done.unwrap_or_else(|e| panic!("seed {}: reading: {e:?}", self.seed));
             assert!(lost.is_empty(), "seed {}: lost {lost:?}", self.seed);
             for (at, run) in runs {
-                assert!(parts.iter().any(|part| part.offset <= at && at + run.len() <= part.end()), "not asked for");
+                assert!(
+                    parts.iter().any(|part| part.offset <= at && at + run.len() <= part.end()),
+                    "a run is outside the requested parts"
+                );
                 let bytes = match &run {
                     Found::Data(data) => data.clone(),
                     Found::Nothing(len) => vec![0_u8; *len as usize].into(),
@@ -478,7 +481,7 @@ pub(crate) async fn lost_bytes_are_reported<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     client.write_all().await;
     let layout = client.fixture.grant(SIZE).await;
-    assert!(layout.reaches(SIZE) && !layout.reaches(SIZE + 1), "as far as the mgr knows");
+    assert!(layout.reaches(SIZE) && !layout.reaches(SIZE + 1), "the layout reaches the size that the mgr knows");
     client.fixture.lose(0);
     let shares = layout.shares(&[range(0, SIZE)]);
     for Share { lane, parts } in &shares {

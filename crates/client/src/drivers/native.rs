@@ -49,9 +49,7 @@ impl Driver for Native {
     type Kind = kind::Native;
 
     async fn attach(&self, body: kind::Body) -> Result<Arc<dyn Layout>> {
-        let bad = |e: &dyn std::fmt::Display| {
-            Error::protocol(format!("the mgr sent a native layout that makes no sense: {e}"))
-        };
+        let bad = |e: &dyn std::fmt::Display| Error::protocol(format!("the mgr sent a malformed native layout: {e}"));
         let distribution = body.distribution().map_err(|e| bad(&e))?;
         let cap = Capability::from_bytes(&body.capability).map_err(|e| bad(&e))?;
         let caps = body.authenticators.iter().map(|mac| Capability { mac: *mac, ..cap.clone() }).collect();
@@ -260,7 +258,7 @@ impl Objects {
                 continue;
             }
             add(&self.tally.read_direct, reply.data.len() as u64);
-            let odd = || Error::protocol(format!("iod {} answered other bytes than asked for", self.ids[index]));
+            let odd = || Error::protocol(format!("iod {} returned other bytes than requested", self.ids[index]));
             return runs(reply, wanted).ok_or_else(|| NotDone::Failed(odd()));
         }
         unreachable!("the loop returns at its last attempt")

@@ -88,7 +88,7 @@ impl Inode {
     async fn let_go(self: &Arc<Self>, appending: &mut Appending) {
         let Some((key, _)) = appending.kept.take() else { return };
         if let Err(error) = self.unlock_quietly(key, APPENDER, APPENDING).await {
-            tracing::debug!(file = %self.node.id, "giving back the lock of appenders: {error}");
+            tracing::debug!(file = %self.node.id, "releasing the append lock: {error}");
         }
     }
 

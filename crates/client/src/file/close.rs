@@ -61,11 +61,11 @@ impl Open {
     pub(super) async fn finish(self, changes: SetAttrs, rename_to: Option<(&Node, &[u8])>) -> Result<Attrs> {
         let rename_to = rename_to.map(|(dir, name)| (dir.clone(), Bytes::copy_from_slice(name)));
         if rename_to.is_some() && self.origin.name.is_none() {
-            let refusal = Error::usage("a file that was not created by name cannot be renamed while it is closed");
+            let refusal = Error::usage("a close can rename only a file that was created by name");
             return self.end(SetAttrs::default(), None, false).await.and(Err(refusal));
         }
         let attrs = self.end(changes, rename_to, true).await?;
-        attrs.ok_or_else(|| Error::protocol("closing a file: the mgr left out the attributes"))
+        attrs.ok_or_else(|| Error::protocol("closing a file: the mgr's answer lacks the attributes"))
     }
 
     async fn end(self, changes: SetAttrs, rename: Option<(Node, Bytes)>, attrs: bool) -> Result<Option<Attrs>> {
@@ -223,7 +223,7 @@ impl Open {
                 Err(Failed::Nfs(NFS4ERR_EXPIRED)) => return self.inode.mount.session.free_stateid(open).await,
                 // The mgr has already forgotten the open, perhaps in a restart, so the file is closed.
                 Err(Failed::Nfs(status)) => {
-                    tracing::debug!(file = %self.inode.node.id, ?status, "the open was gone before it was closed");
+                    tracing::debug!(file = %self.inode.node.id, ?status, "the mgr had forgotten the open before CLOSE");
                     return Ok(());
                 }
                 Err(failed) => return Err(results.error(&failed)),
@@ -243,7 +243,7 @@ impl Open {
 
     /// Reports again under a fresh layout, because the mgr rejected the report under this layout stateid.
     async fn report_again(&self, rest: &mut Rest, status: nfsstat4) -> Result<()> {
-        tracing::debug!(file = %self.inode.node.id, ?status, "reporting again under a new layout");
+        tracing::debug!(file = %self.inode.node.id, ?status, "the mgr refused LAYOUTCOMMIT: sending it again under a new layout");
         self.inode.forget_layout().await;
         if let Some(stateid) = &rest.close {
             self.inode.add_open(self.key, self.origin.caller.clone(), *stateid, self.origin.flags);

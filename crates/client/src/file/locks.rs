@@ -8,7 +8,8 @@ use types::ByteRange;
 
 /// Converts a byte range to the span of a lock.
 fn span(range: ByteRange) -> Result<Span> {
-    Span::new(range.offset, range.len).ok_or_else(|| Error::usage("a lock of no bytes, or of bytes past 2^64 - 1"))
+    Span::new(range.offset, range.len)
+        .ok_or_else(|| Error::usage("the byte range of a lock is empty or ends past 2^64 - 1"))
 }
 
 /// Locks are advisory: a lock only excludes conflicting locks. A lock belongs to an owner, a number that the caller

@@ -127,7 +127,7 @@ impl ReadAhead {
         net::task::begin_on(&inode.mount.runtime, async move {
             let found = file.read(policy, range.offset, range.len as usize).await;
             drop((file, reading));
-            let found = found.inspect_err(|error| tracing::debug!("reading ahead: {error}")).ok();
+            let found = found.inspect_err(|error| tracing::debug!("read-ahead: {error}")).ok();
             let _ = told.send(found.map(|found| Arc::new((found, room))));
         });
         let found = found.map(|told| told.ok().flatten()).boxed().shared();
@@ -196,18 +196,18 @@ mod tests {
     use bytes::Bytes;
 
     #[test]
-    fn nothing_is_left_of_a_file_that_was_closed() {
+    fn closing_a_file_frees_its_read_ahead_state() {
         let ahead = ReadAhead::default();
         let (state, reading) = (Arc::downgrade(&ahead.state), Arc::downgrade(&ahead.reading));
-        ahead.end().now_or_never().expect("nobody reads ahead");
-        ahead.end().now_or_never().expect("once more is fine");
+        ahead.end().now_or_never().expect("no read-ahead is in progress");
+        ahead.end().now_or_never().expect("a second end returns at once");
         assert!(lock(&ahead.state).over);
         drop(ahead);
         assert!(state.upgrade().is_none() && reading.upgrade().is_none());
     }
 
     #[test]
-    fn what_nobody_comes_for_goes_piece_by_piece() {
+    fn unread_pieces_are_dropped_one_by_one_after_their_lifetime() {
         let start = Instant::now();
         let piece = |age: u32| Piece {
             range: ByteRange { offset: 0, len: 1 },
@@ -219,12 +219,12 @@ mod tests {
         for (at, left, next) in [(0, 2, Some(1)), (1, 1, Some(7)), (6, 1, Some(7)), (7, 0, None)] {
             let told = state.tidy(start + LIFE / 10 * at);
             assert_eq!((state.pieces.len(), told), (left, next.map(|next| start + LIFE / 10 * next)), "{at}");
-            assert_eq!(state.tidied, told.is_some(), "whoever reads ahead afterwards starts another task");
+            assert_eq!(state.tidied, told.is_some(), "the next read-ahead starts another task unless one is scheduled");
         }
     }
 
     #[test]
-    fn any_part_can_be_cut_out() {
+    fn every_part_of_a_run_list_can_be_extracted() {
         let all =
             [Segment::Data(Bytes::from_static(b"abc")), Segment::Hole(2), Segment::Data(Bytes::from_static(b"fg"))];
         let flat = b"abc\0\0fg";

@@ -144,7 +144,7 @@ impl Inode {
         match self.commit_rounds(lane).await {
             Ok(()) => {}
             Err(NotDone::NotAttempted(error)) if lane != Lane::Mgr => {
-                tracing::debug!(file = %self.node.id, "{error}; going through the mgr");
+                tracing::debug!(file = %self.node.id, "{error}; sending the bytes through the mgr");
                 match self.move_to_mgr(lane).await {
                     Ok(()) => Box::pin(self.commit_because(Lane::Mgr, Some(error))).await,
                     Err(other) => self.fail(Error::by_no_path(Some(error), other)),
@@ -177,7 +177,9 @@ impl Inode {
             }
             self.send_again(lane).await?;
         }
-        let what = format!("committing: the server restarted {ROUNDS} times while it was sent the same bytes");
+        let what = format!(
+            "committing: the server restarted {ROUNDS} times while the client sent it the same bytes; write them again"
+        );
         Err(NotDone::Failed(Error::status(Status::Io, what)))
     }
 
@@ -216,7 +218,7 @@ impl Inode {
                     let (mut stale, mut tries) = (None, LAYOUT_TRIES);
                     loop {
                         let layout = self.layout(true, stale.as_ref()).await.map_err(NotDone::Failed)?;
-                        let gone = || Error::status(Status::NoLayout, "writing again");
+                        let gone = || Error::status(Status::NoLayout, "sending uncommitted bytes again");
                         let layout = layout.ok_or_else(|| NotDone::NotAttempted(gone()))?;
                         grant = self.state().dirty.grant();
                         tries -= 1;

@@ -66,7 +66,10 @@ impl Inode {
                 return Ok(done);
             }
         }
-        Err(Error::status(Status::Io, "copying: the servers restarted again and again before the bytes were durable"))
+        Err(Error::status(
+            Status::Io,
+            "copying: in every attempt a server restarted before the bytes were durable; copy again",
+        ))
     }
 
     /// Copies as much through the mgr as the mgr does in one request.

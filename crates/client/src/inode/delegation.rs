@@ -382,7 +382,7 @@ impl Inode {
             let Some((_, power)) = delegated.held().filter(|_| delegated.is(stateid)) else { return reported };
             *delegated = Delegation::Returning(stateid, power);
         }
-        let mut compound = Compound::new("giving a delegation back").cached();
+        let mut compound = Compound::new("returning a delegation").cached();
         compound.putfh(&self.node.handle);
         append_return(&mut compound, stateid);
         let mut results = self.mount.session.call(compound).await?;
@@ -416,7 +416,7 @@ impl Inode {
             Ok(_) => Ok(true),
             // The mgr has forgotten or revoked the delegation.
             Err(crate::compound::Failed::Nfs(status)) => {
-                tracing::debug!(file = %self.node.id, ?status, "the delegation was gone before it was given back");
+                tracing::debug!(file = %self.node.id, ?status, "the mgr had forgotten or revoked the delegation before DELEGRETURN");
                 if status == NFS4ERR_DELEG_REVOKED {
                     // The mgr keeps a revoked stateid until FREE_STATEID acknowledges it, and reports it again
                     // otherwise.
@@ -455,7 +455,7 @@ impl Inode {
             inode.mount.hand_on(inode.node.id).await;
             inode.make_durable().await;
             if let Err(error) = inode.report().await {
-                tracing::debug!(file = %inode.node.id, "{error}; told by what comes next");
+                tracing::debug!(file = %inode.node.id, "{error}; the next fsync or close reports it");
             }
         });
     }
@@ -481,7 +481,7 @@ impl Inode {
             self.mount.window.release(state.dirty.give_up());
         }
         self.share(stateid);
-        tracing::warn!(file = %self.node.id, "a delegation was revoked: what is not durable yet is given up");
+        tracing::warn!(file = %self.node.id, "the mgr revoked a delegation: the client drops the bytes that are not durable");
         self.fail(revoked_error());
         if let Some(emptied) = emptied {
             net::task::spawn_on(&self.mount.runtime, emptied);
@@ -502,8 +502,8 @@ impl Inode {
 
 /// Returns the error for bytes lost to a revocation.
 pub(super) fn revoked_error() -> Error {
-    let why = "another client opened the file, and this one did not write its buffered bytes to the servers in time; compare the file with what \
-               was written";
+    let why = "the mgr revoked the delegation of the file for another client, and this client dropped the bytes that were not durable; compare \
+               the file with what was written";
     Error::status(types::Status::Io, why)
 }
 
@@ -527,6 +527,6 @@ impl crate::Mount {
     /// # Errors
     /// The mount already has a cache.
     pub fn keep_with(&self, keeper: Arc<dyn Keeper>) -> Result<()> {
-        self.inner.keeper.set(keeper).map_err(|_| Error::usage("this mount has a cache above it already"))
+        self.inner.keeper.set(keeper).map_err(|_| Error::usage("the mount already has a cache above it"))
     }
 }

@@ -142,7 +142,7 @@ impl Inode {
             Err(Failed::Nfs(NFS4ERR_RECALLCONFLICT | NFS4ERR_RETURNCONFLICT)) => return None,
             Err(failed) => format!("{failed:?}"),
         };
-        tracing::debug!(file = %self.node.id, "no layout, going through the mgr: {refused}");
+        tracing::debug!(file = %self.node.id, "the mgr granted no layout: using the mgr path: {refused}");
         state.refuse(position, &self.mount.drivers.kinds());
         None
     }
@@ -184,7 +184,7 @@ impl Inode {
         let (old, write) = (held.layout.clone(), held.write);
         net::task::spawn_on(&self.mount.runtime, async move {
             if let Err(error) = inode.renew(&old, write).await {
-                tracing::debug!(file = %inode.node.id, "the layout is not renewed: {error}");
+                tracing::debug!(file = %inode.node.id, "renewing the layout: {error}");
             }
             // If the renewal failed, the next user starts it again, but not at once.
             let inode = {
@@ -346,7 +346,7 @@ impl Inode {
     /// its open was lost with an mgr that has restarted since. Nobody can ever read the file, so nothing is left to
     /// report.
     pub(crate) fn gone(&self) {
-        tracing::debug!(file = %self.node.id, "the file was gone before it was closed");
+        tracing::debug!(file = %self.node.id, "the mgr removed the file before CLOSE: the client drops its size report");
         self.state().dirty.drop_report();
     }
 

@@ -62,7 +62,7 @@ impl Drop for Doubt<'_> {
         let (inode, key, owner, span, kind) = (self.inode.clone(), self.key, self.owner, self.span, self.kind);
         net::task::spawn_on(&self.inode.mount.runtime, async move {
             if let Err(error) = inode.settle_doubt(key, owner, span, kind).await {
-                tracing::warn!(file = %inode.node.id, "undoing a lock that nobody waits for: {error}");
+                tracing::warn!(file = %inode.node.id, "releasing a lock whose request was cancelled: {error}");
             }
         });
     }
@@ -96,8 +96,8 @@ fn lock_type(kind: LockKind, wait: bool) -> nfs_lock_type4 {
 }
 
 pub(super) fn lost_error() -> Error {
-    let why = "a lock was lost: the mgr could not hear this client for longer than a lease and gave it away, or did not \
-               have it reclaimed; unlock, or close the file, and look at what others wrote";
+    let why = "a lock was lost: the mgr did not hear from this client for longer than a lease, or refused to grant the lock again after a \
+               restart; unlock or close the file, and check what other clients wrote";
     Error::new(ErrorKind::LockLost, why)
 }
 
@@ -289,7 +289,9 @@ impl Inode {
             Err(Failed::Nfs(NFS4ERR_DENIED)) => {
                 let by: LOCK4denied = results.behind_failure()?;
                 let span = Span::new(by.offset, by.length);
-                let span = span.ok_or_else(|| Error::protocol("the mgr told of a lock that makes no sense"))?;
+                let span = span.ok_or_else(|| {
+                    Error::protocol("testing a lock: the mgr returned a lock with an invalid byte range")
+                })?;
                 let kind = if matches!(by.locktype, READ_LT | READW_LT) { LockKind::Read } else { LockKind::Write };
                 let ours = self.mount.session.clientid() == Some(by.owner.clientid);
                 let owner = by.owner.owner[..].try_into().ok().map(u64::from_be_bytes).filter(|_| ours);
@@ -302,7 +304,7 @@ impl Inode {
     /// Returns the stateid of the open and, if there is one, of this owner's locks under it.
     fn lock_stateids(&self, key: u64, owner: u64) -> Result<(stateid4, Option<stateid4>)> {
         let stateids = self.state().opens.lock_stateids(key, owner);
-        stateids.ok_or_else(|| Error::usage("the file is not open any more"))
+        stateids.ok_or_else(|| Error::usage("the file is no longer open"))
     }
 
     /// Whether a file is open in the mode that locks of this kind need.
@@ -386,7 +388,7 @@ impl Inode {
             writing
         };
         if writing {
-            tracing::warn!(file = %self.node.id, "locks were lost: what is not durable yet is given up");
+            tracing::warn!(file = %self.node.id, "locks were lost: the client drops the bytes that are not durable");
             self.fail(why.clone());
         }
     }
@@ -420,7 +422,7 @@ impl Inode {
     pub(crate) async fn revoked(&self, stateid: stateid4) {
         self.lose_layout().await;
         self.lock_gone(stateid);
-        let error = Error::status(types::Status::Io, "the mgr has closed the file, which another client wanted");
+        let error = Error::status(types::Status::Io, "the mgr has revoked an open of this file");
         let mut tries = TRIES;
         if let Err(error) = self.open_again(stateid, &mut tries, error).await {
             self.fail(error);
@@ -433,7 +435,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_are_what_is_not_held() {
+    fn gaps_are_the_ranges_that_are_not_locked() {
         let at = |first, last| Span { first, last };
         let held = [(at(0, 2), LockKind::Read), (at(5, 5), LockKind::Write), (at(6, 8), LockKind::Read)];
         assert_eq!(gaps(at(1, 10), &held), [at(3, 4), at(9, 10)]);

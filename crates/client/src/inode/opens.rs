@@ -23,7 +23,7 @@ impl Inode {
     /// are locks, it is one of theirs, so that the mgr refuses I/O under locks that it has revoked (RFC 8881 §8.2.5).
     fn suitable(&self, write: bool) -> Result<(stateid4, Caller)> {
         let found = self.state().opens.suitable(write, self.delegation_of_io());
-        found.ok_or_else(|| Error::usage("the file is not open for this any more"))
+        found.ok_or_else(|| Error::usage("the file is no longer open for this operation"))
     }
 
     /// Returns an open that allows the I/O (for writing, if `write`), in its current state.

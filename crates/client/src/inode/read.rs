@@ -135,7 +135,9 @@ impl Inode {
             let own_end = self.own_end_straight();
             let (data, eof) = self.mgr_read(at, wanted as usize).await?;
             if data.is_empty() && !eof {
-                return Err(Error::protocol("reading through the mgr: no byte, and not the end"));
+                return Err(Error::protocol(
+                    "reading through the mgr: the mgr returned 0 bytes before the end of the file",
+                ));
             }
             if !data.is_empty() {
                 let len = data.len() as u64;
@@ -179,12 +181,12 @@ impl Inode {
 
     async fn ask_end(&self) {
         let stamp = self.stamp();
-        let mut compound = Compound::new("asking for the end");
+        let mut compound = Compound::new("asking for the size");
         compound.putfh(&self.node.handle).getattr();
         let results = self.mount.session.call(compound).await;
         let attrs = results.and_then(|mut results| results.done(&[OP_PUTFH]).and_then(|()| results.attrs()));
         if let Err(error) = &attrs {
-            tracing::debug!(file = %self.node.id, "{error}; its end stays where it was");
+            tracing::debug!(file = %self.node.id, "{error}; the client keeps the size that it knows");
         }
         let mut state = self.state();
         let own_end = state.dirty.own_end();
@@ -254,7 +256,7 @@ impl Inode {
                 }
                 Err(NotDone::Failed(error)) => return Err(error),
                 Err(NotDone::NotAttempted(error) | NotDone::Unanswered(error)) => {
-                    tracing::debug!(file = %self.node.id, "{error}; going through the mgr");
+                    tracing::debug!(file = %self.node.id, "{error}; reading through the mgr");
                     why = Some(error);
                     break;
                 }
@@ -296,7 +298,9 @@ impl Inode {
             } else {
                 // Bytes below the size that the server does not have: truncated in the meantime, or not written yet.
                 if !eof {
-                    return Err(Error::protocol("reading through the mgr: no byte, and not the end"));
+                    return Err(Error::protocol(
+                        "reading through the mgr: the mgr returned 0 bytes before the end of the file",
+                    ));
                 }
                 // The mgr does not know of everything written here, and the reader would see zeros.
                 if !told && !self.is_clean() {
@@ -364,7 +368,7 @@ fn overlay(runs: Runs, own: &Extents) -> Runs {
 
 /// Joins runs in file order to segments; the runs must cover `range` exactly.
 fn join(runs: Runs, range: ByteRange) -> Result<Vec<Segment>> {
-    let gap = || Error::protocol("reading: the servers left out bytes");
+    let gap = || Error::protocol("reading: the servers returned fewer bytes than requested");
     let many = runs.len() > RUNS_MANY && range.len / (runs.len() as u64) < RUNS_SHORT;
     let mut out = Joined { segments: Vec::new(), copied: BytesMut::new(), copying: many };
     let mut at = range.offset;

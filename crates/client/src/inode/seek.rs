@@ -147,7 +147,7 @@ impl Inode {
     }
 
     async fn send_attrs(&self, stateid: stateid4, caller: &Caller, changes: &SetAttrs) -> Result<Attrs> {
-        let mut compound = Compound::new("changing the length").by(caller).cached();
+        let mut compound = Compound::new("setting size and attributes").by(caller).cached();
         compound.putfh(&self.node.handle);
         let obj_attributes = nfs::attrs::encode_set(changes);
         compound.op(OP_SETATTR, &SETATTR4args { stateid, obj_attributes }).getattr();
@@ -161,7 +161,7 @@ impl Inode {
     pub(crate) async fn placement(self: &Arc<Self>) -> Result<Placement> {
         self.expose(ByteRange::ALL).await;
         let layout = self.layout(false, None).await?;
-        let layout = layout.ok_or_else(|| Error::status(Status::NoLayout, "asking where the bytes are"))?;
+        let layout = layout.ok_or_else(|| Error::status(Status::NoLayout, "asking where the data are stored"))?;
         self.expose_to_iods().await;
         layout.placement(self.size()).await.map_err(NotDone::into_error)
     }

@@ -162,7 +162,7 @@ impl Inode {
     pub(crate) async fn do_due(self: Arc<Self>, due: Due) {
         let answers = self.mount.session.answers().await;
         if let Err(error) = &answers {
-            tracing::debug!(file = %self.node.id, "{error}; what was written is handed on later");
+            tracing::debug!(file = %self.node.id, "{error}; the client keeps the written bytes and sends them later");
         }
         if answers.is_err() {
             let policy = self.policy();
@@ -176,7 +176,7 @@ impl Inode {
             if due.settle && !self.is_clean() {
                 self.make_durable().await;
                 if let Err(error) = self.report().await {
-                    tracing::debug!(file = %self.node.id, "{error}; told by what comes next");
+                    tracing::debug!(file = %self.node.id, "{error}; the next fsync or close reports it");
                 }
             }
         }
@@ -394,7 +394,7 @@ impl Inode {
                 }
                 Err(NotDone::Failed(error)) => return Err(lost(error)),
                 Err(NotDone::NotAttempted(error) | NotDone::Unanswered(error)) => {
-                    tracing::debug!(file = %self.node.id, "{error}; going through the mgr");
+                    tracing::debug!(file = %self.node.id, "{error}; writing through the mgr");
                     why = Some(error);
                     break;
                 }

@@ -231,7 +231,7 @@ impl Inner {
                 Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE)) if done > 0 => some.push_front(left),
                 // Revoked; FREE_STATEID acknowledges it. If that fails, the mgr reports it again.
                 Err(Failed::Nfs(NFS4ERR_EXPIRED)) => drop(self.session.free_stateid(left.stateid).await),
-                Err(failed) => tracing::debug!(?failed, "an open was gone before it was closed"),
+                Err(failed) => tracing::debug!(?failed, "the mgr had forgotten an open before CLOSE"),
             }
             // The mgr did not execute the remaining operations.
             break;
@@ -254,28 +254,32 @@ mod tests {
     }
 
     #[test]
-    fn an_open_takes_back_what_waits() {
+    fn an_open_takes_back_a_queued_delegation() {
         let leaving = DeferredCloses::default();
         leaving.queue().left.push_back(left(delegation(1)));
         assert_eq!(leaving.take_back(delegation(2), &Delegation::None), Queued::Nowhere);
         assert_eq!(leaving.take_back(delegation(1), &Delegation::None), Queued::Kept);
-        assert!(!leaving.recall(&delegation(1)), "the file that is open has it");
+        assert!(!leaving.recall(&delegation(1)), "the open file has the delegation");
         assert!(leaving.some()[0].delegation.is_none());
     }
 
     #[test]
-    fn what_was_recalled_while_it_waits_is_not_taken_back() {
+    fn a_delegation_recalled_while_queued_is_not_taken_back() {
         let leaving = DeferredCloses::default();
         leaving.queue().left.push_back(left(delegation(1)));
         assert!(leaving.recall(&delegation(1)));
-        assert_eq!(leaving.take_back(delegation(1), &Delegation::None), Queued::Sent, "the mgr does not ask again");
+        assert_eq!(
+            leaving.take_back(delegation(1), &Delegation::None),
+            Queued::Sent,
+            "the mgr does not repeat the recall"
+        );
         assert_eq!(leaving.some()[0].delegation, Some(delegation(1)));
         leaving.is_gone([1; 12], (1, 1));
         assert_eq!(leaving.take_back(delegation(1), &Delegation::None), Queued::Nowhere);
     }
 
     #[test]
-    fn what_a_close_is_about_to_leave_goes_back() {
+    fn a_delegation_that_a_close_is_about_to_queue_is_returned() {
         let leaving = DeferredCloses::default();
         leaving.goes_back(delegation(1));
         assert_eq!(leaving.take_back(delegation(1), &Delegation::None), Queued::Sent);

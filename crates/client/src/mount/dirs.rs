@@ -93,10 +93,10 @@ impl ReadDir {
                 if self.done {
                     return Ok(None);
                 }
-                return Err(Error::protocol(format!("{what}: an empty page that is not the last")));
+                return Err(Error::protocol(format!("{what}: the mgr returned an empty page before the end")));
             };
             if last.cookie == self.cookie {
-                return Err(Error::protocol(format!("{what}: the mgr does not get on")));
+                return Err(Error::protocol(format!("{what}: the mgr returned the same page twice")));
             }
             self.cookie = last.cookie;
             let mut page = Vec::with_capacity(got.reply.entries.len());
@@ -122,7 +122,7 @@ impl ReadDir {
         }
         let handle = values.filehandle.clone();
         let (Some(mut attrs), Some(handle)) = (values.attrs(), handle) else {
-            return Err(Error::protocol(format!("{what}: the mgr left out an attribute")));
+            return Err(Error::protocol(format!("{what}: the mgr's answer lacks an attribute")));
         };
         if let Some(inode) = self.mount.inner.open_inode(attrs.id) {
             attrs = inode.met(attrs, stamp);

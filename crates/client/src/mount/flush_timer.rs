@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_time_for_each_once() {
+    fn each_step_is_due_once() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let due = |leave, settle| Due { leave, settle };
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(times.take(at(9)), (due(false, false), None));
         times.leave = Some(at(1));
         assert_eq!(times.settle_from(at(0)), Some(start + SETTLED));
-        assert_eq!(times.settle_from(at(3)), None, "what left first counts");
+        assert_eq!(times.settle_from(at(3)), None, "the oldest sent bytes set the time");
         assert_eq!(times.take(at(0)), (due(false, false), Some(at(1))));
         assert_eq!(times.take(at(1)), (due(true, false), None));
         // One step at a time; steps that become due meanwhile run afterwards.

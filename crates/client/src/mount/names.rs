@@ -33,7 +33,7 @@ pub(super) fn check_answer(name: &[u8], what: &str) -> Result<()> {
 /// if the mgr stops before it answers. The time is not in the past, because nothing was accessed before the creation.
 fn mark() -> Result<Timestamp> {
     let mut random = [0; 4];
-    getrandom::fill(&mut random).map_err(|e| Error::usage(format!("no random numbers: {e}")))?;
+    getrandom::fill(&mut random).map_err(|e| Error::usage(format!("the system provides no random numbers: {e}")))?;
     let later = Duration::from_nanos(u64::from(u32::from_be_bytes(random) % 1_000_000_000));
     Ok(Timestamp::from(net::clock::now() + later))
 }

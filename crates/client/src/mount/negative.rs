@@ -188,7 +188,7 @@ impl Mount {
                 _ if !wanted => return Ok(false),
                 _ if got.reply.eof => return Ok(true),
                 Some(last) if last != cookie => (cookie, cookieverf) = (last, got.cookieverf),
-                _ => return Err(Error::protocol(format!("{what}: the mgr does not get on"))),
+                _ => return Err(Error::protocol(format!("{what}: the mgr returned the same page twice"))),
             }
         }
     }
@@ -235,12 +235,12 @@ impl Inner {
 
     async fn give_back(&self, handle: &Bytes, deleg_stateid: stateid4) {
         for attempt in 0..TRIES {
-            let mut compound = Compound::new("giving back the names of a directory").cached();
+            let mut compound = Compound::new("returning a directory delegation").cached();
             compound.putfh(handle).op(OP_DELEGRETURN, &DELEGRETURN4args { deleg_stateid });
             // If the directory is gone, so is its delegation, and so is a revoked delegation.
             match self.session.call(compound).await {
                 Ok(_) => return,
-                Err(error) => tracing::debug!("giving back the names of a directory: {error}"),
+                Err(error) => tracing::debug!("returning a directory delegation: {error}"),
             }
             tokio::time::sleep(recovery::pause(attempt)).await;
         }

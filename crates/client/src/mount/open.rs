@@ -55,10 +55,10 @@ impl OpenFlags {
             (true, true) => OPEN4_SHARE_ACCESS_BOTH,
             (true, false) => OPEN4_SHARE_ACCESS_READ,
             (false, true) => OPEN4_SHARE_ACCESS_WRITE,
-            (false, false) => return Err(Error::usage("a file is opened for reading, writing or both")),
+            (false, false) => return Err(Error::usage("a file must be opened for reading, writing or both")),
         };
         if self.truncate && !self.write {
-            return Err(Error::usage("a file that is cut must be opened for writing"));
+            return Err(Error::usage("a file that is truncated at open must be opened for writing"));
         }
         let wish = if delegated { WANT_DATA } else { OPEN4_SHARE_ACCESS_WANT_NO_DELEG };
         Ok(access | wish)
@@ -151,7 +151,7 @@ impl Mount {
             // The directory is gone or not accessible any more. The file may still exist.
             None => {
                 let options = OpenOptions { dir: None, ..options };
-                let gone = || Error::protocol("opening a file: the mgr answered for another request");
+                let gone = || Error::protocol("opening a file: the mgr's answer belongs to another request");
                 self.try_open(node, options).await?.ok_or_else(gone)
             }
         }
@@ -321,7 +321,7 @@ impl Mount {
         let (attrs, told) = results.attrs_and_policy()?;
         let node = Node { id: attrs.id, handle };
         if origin.node.as_ref().is_some_and(|wanted| wanted.id != node.id) {
-            return Err(Error::status(Status::Stale, "opening a file: the mgr opened another one"));
+            return Err(Error::status(Status::Stale, "opening a file: the mgr opened another file"));
         }
         let got: Option<std::result::Result<LAYOUTGET4resok, Failed>> = layout.then(|| results.raw(OP_LAYOUTGET));
         // The mgr executed nothing after a refused LAYOUTGET.

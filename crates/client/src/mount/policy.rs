@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reported_counts_with_its_report() {
+    fn the_time_of_a_direct_write_includes_its_report() {
         assert!(after(Duration::from_micros(10)) <= 20_000);
         assert!(after(Duration::from_millis(2)) > 20_000);
     }

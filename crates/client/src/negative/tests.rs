@@ -36,18 +36,18 @@ fn knowing(names: &[&'static str]) -> Negative<u8> {
     let number = miss(&mut negative, 1, at(0)).unwrap();
     negative.granted(DIR, number, gone(1), 1).unwrap();
     assert!(negative.read(DIR, number, names.iter().map(|name| Bytes::from_static(name.as_bytes()))));
-    assert!(!negative.is_absent(DIR, b"x", &0, 1), "not before all were read");
+    assert!(!negative.is_absent(DIR, b"x", &0, 1), "not all names were read yet");
     assert_eq!(negative.finished(DIR, number, true, at(0)), None);
     negative
 }
 
 #[test]
-fn names_are_asked_for_where_many_are_looked_for_in_vain() {
+fn a_directory_with_many_failed_lookups_is_read_once() {
     let mut negative = Negative::default();
     let mut missed = |secs| negative.missed((DIR, &handle()), &0, (1, at(secs)), MISSES).0.is_some();
-    assert!([0, 1, 2, 9, 10, 11].iter().all(|secs| !missed(*secs)), "now and then");
+    assert!([0, 1, 2, 9, 10, 11].iter().all(|secs| !missed(*secs)), "failed lookups that are far apart");
     assert!(missed(12));
-    assert!(!missed(13), "it is being asked for");
+    assert!(!missed(13), "a task requests the delegation already");
     let mut negative = knowing(&["a"]);
     assert!(negative.is_absent(DIR, b"b", &0, 1) && !negative.is_absent(DIR, b"a", &0, 1));
     assert!(!negative.is_absent(DIR, b"b", &0, 2), "another session");
@@ -62,11 +62,11 @@ fn names_are_asked_for_where_many_are_looked_for_in_vain() {
 }
 
 #[test]
-fn what_is_made_here_may_be_there_until_it_is_removed() {
+fn a_created_name_possibly_exists_until_its_removal_is_answered() {
     let mut negative = knowing(&[]);
     assert_eq!(negative.makes(DIR, b"a", at(0)), None);
-    assert!(!negative.is_absent(DIR, b"a", &0, 1), "from before it is sent");
-    assert_eq!(negative.removes(DIR, b"a"), None, "it may be carried out before the making");
+    assert!(!negative.is_absent(DIR, b"a", &0, 1), "the name may exist from before the create is sent");
+    assert_eq!(negative.removes(DIR, b"a"), None, "the removal may be executed before the create");
     negative.made(DIR, b"a", true);
     let removal = negative.removes(DIR, b"a").unwrap();
     assert!(!negative.is_absent(DIR, b"a", &0, 1));
@@ -84,7 +84,7 @@ fn what_is_made_here_may_be_there_until_it_is_removed() {
 }
 
 #[test]
-fn who_is_asked_for_it_gives_it_back_and_stays_away_for_a_while() {
+fn a_recalled_delegation_is_returned_and_not_requested_again_for_a_while() {
     let mut negative = knowing(&["a"]);
     assert_eq!(negative.lose(&stateid(2), at(5)), None);
     assert_eq!(negative.held(), [stateid(1)]);
@@ -103,7 +103,7 @@ fn who_is_asked_for_it_gives_it_back_and_stays_away_for_a_while() {
 }
 
 #[test]
-fn there_is_an_end_to_what_is_kept() {
+fn the_cache_has_a_maximum_size() {
     // Too many names, read and created.
     let mut negative = Negative::default();
     let number = miss(&mut negative, 1, at(0)).unwrap();
@@ -307,14 +307,14 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
     #[test]
-    fn what_is_said_not_to_be_there_is_not(steps in prop::collection::vec((0..20u8, any::<u8>()), 1..120)) {
+    fn a_name_reported_as_absent_does_not_exist(steps in prop::collection::vec((0..20u8, any::<u8>()), 1..120)) {
         let mut world = World::default();
         steps.into_iter().for_each(|step| world.step(step));
     }
 }
 
 #[test]
-fn histories_are_long_enough_to_know_something() {
+fn generated_histories_fill_the_cache() {
     let mut random = 1_u64;
     let mut known = 0;
     for _ in 0..3000 {

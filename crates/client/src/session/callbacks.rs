@@ -1,10 +1,8 @@
-//! The callback service of the client: handles recalls of layouts and delegations by the mgr (RFC 8881 §20.2, §20.3).
+//! The callback service of the client: receives the mgr's recalls and notifications (RFC 8881 §20), and passes them to the
+//! holder of the state.
 
-use super::{Epoch, lock};
-use crate::inode::Inode;
-use crate::mount::Inodes;
+use super::{Epoch, HeldState, lock};
 use bytes::Bytes;
-use layout::kinds::KindId;
 use net::rpc::{CallContext, Refusal, Service};
 use nfs::client::callback::{Callbacks as Channel, Event, Incoming, Pending};
 use nfs::client::session::Session;
@@ -18,14 +16,14 @@ const CB_COMPOUND: u32 = 1;
 
 /// The state of the callback service.
 pub(super) struct Callbacks {
-    inodes: Arc<Inodes>,
+    held: Arc<dyn HeldState>,
     table: Arc<Mutex<Epoch>>,
     channel: Mutex<Option<Channel>>,
 }
 
 impl Callbacks {
-    pub(super) fn new(inodes: Arc<Inodes>, table: Arc<Mutex<Epoch>>) -> Self {
-        Callbacks { inodes, table, channel: Mutex::default() }
+    pub(super) fn new(held: Arc<dyn HeldState>, table: Arc<Mutex<Epoch>>) -> Self {
+        Callbacks { held, table, channel: Mutex::default() }
     }
 
     /// Switches to the callback channel of a new session.
@@ -65,10 +63,8 @@ impl Callbacks {
         }
         let mut statuses = Vec::with_capacity(pending.events.len());
         for event in &pending.events {
-            if let Event::Resized(handle) = event
-                && let Some(inode) = self.inodes.by_handle(handle)
-            {
-                inode.resized().await;
+            if let Event::Resized(handle) = event {
+                self.held.resized(handle).await;
             }
             statuses.push(self.handle(event));
         }
@@ -77,12 +73,10 @@ impl Callbacks {
 
     fn handle(&self, event: &Event) -> nfsstat4 {
         match event {
-            Event::LayoutRecall(args) => self.recall(args),
-            Event::Recall(args) => self.recall_delegation(args),
+            Event::LayoutRecall(args) => self.held.recall_layouts(args),
+            Event::Recall(args) => self.held.recall_delegation(args),
             Event::LockFree(args) => {
-                if let Some(inode) = self.inodes.by_handle(&args.cnla_fh) {
-                    inode.lock_is_free();
-                }
+                self.held.lock_is_free(&args.cnla_fh);
                 NFS4_OK
             }
             Event::RecallSlot(target) => {
@@ -95,50 +89,6 @@ impl Callbacks {
             Event::RecallAny(_) | Event::Devices(_) => NFS4_OK,
             Event::Resized(_) => NFS4_OK,
         }
-    }
-
-    /// Begins to return a delegation. One that this client does not know may be in an answer that is still on its way:
-    /// the mgr then recalls it again. If no answer is on its way, the opening program was gone when the answer arrived,
-    /// and the delegation is returned at once.
-    fn recall_delegation(&self, args: &CB_RECALL4args) -> nfsstat4 {
-        let CB_RECALL4args { stateid, fh, .. } = args;
-        // Checked first: a later answer does not grant what is recalled already, and an earlier one is found below.
-        let all_answered = self.inodes.names.are_opens_answered();
-        let leaves = || self.inodes.leaving.recall(stateid);
-        let is_known = self.inodes.names.recall(stateid)
-            || leaves()
-            || self.inodes.by_handle(fh).is_some_and(|inode| inode.recall_delegation(*stateid))
-            // A close may have moved it there since.
-            || leaves();
-        match is_known {
-            false if !all_answered => return NFS4ERR_BAD_STATEID,
-            false => self.inodes.names.give_back_unknown(fh, *stateid),
-            true => {}
-        }
-        NFS4_OK
-    }
-
-    /// Begins to return layouts.
-    fn recall(&self, args: &CB_LAYOUTRECALL4args) -> nfsstat4 {
-        if KindId::from_number(args.clora_type).is_none() {
-            return NFS4ERR_NOMATCHING_LAYOUT;
-        }
-        let wanted: Vec<Arc<Inode>> = match &args.clora_recall {
-            layoutrecall4::LAYOUTRECALL4_FILE(file) => self.inodes.by_handle(&file.lor_fh).into_iter().collect(),
-            layoutrecall4::LAYOUTRECALL4_FSID(_) | layoutrecall4::LAYOUTRECALL4_ALL => self.inodes.all(),
-        };
-        if wanted.is_empty() {
-            return NFS4ERR_NOMATCHING_LAYOUT;
-        }
-        for inode in wanted {
-            net::task::spawn(async move {
-                if let Err(error) = inode.give_back().await {
-                    // Writers of the file must receive the error.
-                    inode.fail(error);
-                }
-            });
-        }
-        NFS4_OK
     }
 }
 

@@ -5,10 +5,9 @@
 //! whichever process was killed. The client asks for the number with each new session and each fsync. A different
 //! number means that changes may be lost which no barrier has covered.
 
-use super::{Session, Shared, lock};
+use super::{NewSession, Session, Shared, lock};
 use crate::compound::{Compound, Results};
 use crate::{Durable, Error, Result};
-use net::rpc::Connection;
 use nfs::client::fattr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -68,7 +67,9 @@ impl Known {
 fn boot_of(mut results: Results) -> Result<u64> {
     results.done(&[OP_PUTROOTFH])?;
     let told = results.values()?.weir_settled;
-    told.ok_or_else(|| Error::protocol("asking what is durable: the mgr does not tell; use durable=close"))
+    told.ok_or_else(|| {
+        Error::protocol("asking what is durable: the mgr does not support durable=fsync; use durable=close")
+    })
 }
 
 fn question() -> Compound {
@@ -99,9 +100,9 @@ impl Shared {
     }
 
     /// Checks the boot number at the start of a session, because the mgr's machine may have lost power.
-    pub(super) async fn begin_settling(&self, connection: &Connection, epoch: u64) -> Result<()> {
+    pub(super) async fn begin_settling(&self, session: &NewSession<'_>) -> Result<()> {
         if self.is_soon() {
-            let boot = boot_of(self.alone(connection, epoch, question()).await?)?;
+            let boot = boot_of(session.call(question()).await?)?;
             lock(&self.settling.known).told(boot);
         }
         Ok(())
@@ -141,7 +142,7 @@ impl Session {
         }
         let losses = self.losses();
         if seen.swap(losses, Relaxed) < losses {
-            let what = "the machine of the mgr was without power: names and small files that were changed in the last second before may be as they were";
+            let what = "the machine of the mgr lost power: changes to names and small files in the last second before may be lost; check them";
             return Err(Error::status(Status::Io, what));
         }
         Ok(())
@@ -155,7 +156,7 @@ mod tests {
     /// Tests every history of so many steps: a loss is detected if and only if the number changed between a change and
     /// its barrier.
     #[test]
-    fn what_was_not_settled_is_missed_when_the_number_changes() {
+    fn a_changed_boot_number_reports_the_changes_without_a_barrier_as_lost() {
         const STEPS: u32 = 8;
         for history in 0..4u32.pow(STEPS) {
             let (mut known, mut boot) = (Known::default(), 0u64);
@@ -201,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_settled_is_still_to_be() {
+    fn changes_of_a_failed_barrier_need_another_barrier() {
         let mut known = Known::default();
         known.told(1);
         known.change();
         assert!(known.begin());
         known.end(false);
-        assert!(known.begin(), "nobody knows");
+        assert!(known.begin(), "the failed barrier covered nothing");
         known.end(true);
-        assert!(!known.begin(), "nothing is left");
+        assert!(!known.begin(), "the barrier covered all changes");
     }
 }

@@ -1,19 +1,16 @@
-//! Establishing and recovering a session: connection, client id, session, and the reclaim of state after a restart of
-//! the mgr.
+//! Establishing and recovering a session: connection, client id, session, and the order of the reclaim after a restart
+//! of the mgr.
 
-use super::{COMPOUND, MINOR, Shared, Slot, lock, now};
-use crate::compound::{Compound, Failed, Results, nfs_error};
+use super::held_state::{NewSession, OpenId};
+use super::{COMPOUND, MINOR, Shared, lock, now};
+use crate::compound::{Compound, Failed, nfs_error};
 use crate::counters::add;
-use crate::inode::{Inode, Open};
 use crate::{Error, Options, Result};
 use bytes::Bytes;
 use net::Address;
 use net::rpc::{Connection, Limits, Refusal};
-use nfs::client::compound::Results as RawResults;
 use nfs::client::recovery::{self, Continuity, continuity};
-use nfs::client::session::{self, Identity, Outcome, Session, Wishes};
-use nfs::state::delegations::WANT_DATA;
-use std::sync::Arc;
+use nfs::client::session::{self, Identity, Session, Wishes};
 use std::time::Duration;
 use tokio::time::Instant;
 use types::limits::SLOTS_MAX;
@@ -53,7 +50,7 @@ enum Owed {
     /// The reclaim has not begun, or was interrupted.
     Everything,
     /// Everything is reclaimed except these opens; RECLAIM_COMPLETE was not sent yet.
-    End(Vec<(Arc<Inode>, Open)>),
+    End(Vec<OpenId>),
 }
 
 /// Returns the credential of the client's own calls.
@@ -70,7 +67,7 @@ pub(crate) fn auth_of(options: &Options, cred: &Cred) -> Auth {
 /// program. With a fixed identity the verifier tells the runs apart.
 pub(super) fn owner(options: &Options) -> Result<client_owner4> {
     let mut random = [0u8; 24];
-    getrandom::fill(&mut random).map_err(|e| Error::usage(format!("no random numbers: {e}")))?;
+    getrandom::fill(&mut random).map_err(|e| Error::usage(format!("the system provides no random numbers: {e}")))?;
     let mut co_verifier = [0; 8];
     co_verifier.copy_from_slice(&random[16..]);
     let mut name = b"weir ".to_vec();
@@ -82,15 +79,6 @@ pub(super) fn owner(options: &Options) -> Result<client_owner4> {
         }
     }
     Ok(client_owner4 { co_verifier, co_ownerid: Bytes::from(name) })
-}
-
-/// Whether a file is open again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Reopened {
-    Yes,
-    No,
-    /// The mgr does not know the file any more.
-    Gone,
 }
 
 impl Shared {
@@ -202,11 +190,12 @@ impl Shared {
             let by = present();
             self.let_go(&connection, replaced, by).await?;
         }
+        let session = NewSession { shared: self, connection: &connection, epoch };
         if matches!(link.owed, Owed::Everything) {
-            link.owed = Owed::End(self.reclaim(&connection, epoch).await?);
+            link.owed = Owed::End(self.held.reclaim(&session).await?);
         }
-        if let Owed::End(left) = &link.owed {
-            self.end_reclaim(&connection, epoch, left).await?;
+        if let Owed::End(refused) = &link.owed {
+            self.end_reclaim(&session, refused).await?;
             link.owed = Owed::Nothing;
         }
         link.epoch = Some(epoch);
@@ -271,7 +260,9 @@ impl Shared {
         let connected =
             Connection::connect_sent(&address, self.callbacks.clone(), limits, net, self.options.connect_timeout).await;
         // On this machine the path may lead to another process than the mgr, which could forward the mgr's answers.
-        let near = connected.inspect_err(|e| tracing::debug!("staying with TCP: {e}")).ok()?;
+        let near = connected
+            .inspect_err(|e| tracing::debug!("the Unix socket of the mgr is unusable, so the client keeps TCP: {e}"))
+            .ok()?;
         let run = self.near(&near, String::new()).await?.run;
         (run == told.run).then_some(near)
     }
@@ -280,7 +271,9 @@ impl Shared {
         let (body, timeout) = (NearArgs { from }.to_bytes().into(), self.attempt_timeout());
         let sent = connection.call(admin::PROGRAM, admin::VERSION, admin::NEAR, &self.auth, body, timeout).await;
         // A server that does not know the request is used over TCP.
-        let mut reply = sent.inspect_err(|e| tracing::debug!("no Unix socket is known: {e}")).ok()?;
+        let mut reply = sent
+            .inspect_err(|e| tracing::debug!("the mgr reports no Unix socket, so the client keeps TCP: {e}"))
+            .ok()?;
         NearReply::decode(&mut reply.body).ok()
     }
 
@@ -300,19 +293,19 @@ impl Shared {
         let reply = match sent {
             Ok(reply) => reply,
             Err(net::Error::Refused(Refusal::Auth(AUTH_REJECTEDCRED))) => {
-                let why = "none of its exports is for this machine ([[export]] in the configuration of the mgr)";
+                let why =
+                    "no export allows this machine; add the machine to an [[export]] in the configuration of the mgr";
                 return Err(Error::status(Status::Access, format!("mgr {}: {why}", self.address)));
             }
             Err(net::Error::Refused(Refusal::Auth(AUTH_TOOWEAK))) => {
                 // The next connection may come from another port.
                 connection.close();
                 if rustix::process::geteuid().is_root() {
-                    let why =
-                        "it takes requests from this machine only from ports below 1024, and none of them is free here";
+                    let why = "it accepts requests from this machine only from ports below 1024, and all of them are in use here; end a program that uses one";
                     return Err(Error::connection(format!("mgr {}: {why}", self.address)));
                 }
-                let why = "it takes requests from this machine only from ports below 1024, that is from root: run this as root, on a mount, or on the mgr's \
-                           machine, or have \"privileged_ports = false\" set for the export";
+                let why = "it accepts requests from this machine only from ports below 1024, which only root may use: run this as root, on a mount, or on the \
+                           mgr's machine, or set \"privileged_ports = false\" for the export";
                 return Err(Error::status(Status::Access, format!("mgr {}: {why}", self.address)));
             }
             Err(e @ (net::Error::Refused(_) | net::Error::Malformed(_))) => {
@@ -323,7 +316,7 @@ impl Shared {
                 return Err(Error::connection(format!("{what}: mgr {}: {e}", self.address)));
             }
         };
-        let malformed = |e| Error::protocol(format!("{what}: the mgr sent a reply that makes no sense: {e}"));
+        let malformed = |e| Error::protocol(format!("{what}: the mgr sent a malformed reply: {e}"));
         let mut input = reply.body;
         let head = ResHeader::decode(&mut input).map_err(malformed)?;
         let mut ops = Ops::new(head.numres, input);
@@ -340,7 +333,7 @@ impl Shared {
     }
 
     async fn exchange_id(&self, connection: &Connection) -> Result<Identity> {
-        let what = "introducing this client";
+        let what = "registering this client";
         let client_owner4 { co_verifier, co_ownerid } = self.owner.clone();
         let args = session::exchange_id_args(co_ownerid, co_verifier, EXCHGID4_FLAG_USE_PNFS_MDS);
         let got: std::result::Result<EXCHANGE_ID4resok, _> = self.lone(connection, OP_EXCHANGE_ID, &args, what).await?;
@@ -351,7 +344,7 @@ impl Shared {
     }
 
     async fn create_session(&self, link: &mut Link, connection: &Connection, identity: Identity) -> Result<u64> {
-        let what = "making a session";
+        let what = "creating a session";
         let wishes = Wishes::new(SLOTS_MAX);
         let sent = now();
         let got: CREATE_SESSION4resok =
@@ -397,160 +390,20 @@ impl Shared {
         }
     }
 
-    /// Sends a COMPOUND in a session that no other task uses yet.
-    pub(super) async fn alone(&self, connection: &Connection, epoch: u64, compound: Compound) -> Result<Results> {
-        let compound = compound.seal();
-        let what = &compound.what;
-        let lost = |why: &dyn std::fmt::Display| Error::connection(format!("{what}: {why}"));
-        let ticket = self.slot(epoch).await.ok_or_else(|| lost(&"the session is gone"))?;
-        let mut slot = Slot { shared: self, epoch, ticket, sent: false, first: None, settled: false };
-        match self.send(connection, &mut slot, &compound).await {
-            Ok(Outcome::Done { results, .. }) => {
-                slot.settled = true;
-                Ok(Results::new(&compound, RawResults::new(results), &self.load))
-            }
-            Ok(_) => Err(lost(&"the mgr would not have it")),
-            Err(error) => {
-                connection.close();
-                Err(lost(&error))
-            }
-        }
-    }
-
-    /// Reclaims opens and locks from an mgr that knows nothing of this client (RFC 8881 §8.4.2.1), and reports what was
-    /// written under layouts. The client asks for new layouts when it next needs them. Returns the opens that the mgr
-    /// did not grant.
-    async fn reclaim(&self, connection: &Connection, epoch: u64) -> Result<Vec<(Arc<Inode>, Open)>> {
-        let mut left = Vec::new();
-        for inode in self.inodes.all() {
-            let report = inode.report_to_reclaim();
-            inode.lose_layout().await;
-            let mut delegation = inode.delegation_to_reclaim();
-            for open in inode.opens() {
-                if let Some((held, claim)) = delegation.take() {
-                    // If the reclaim fails, other clients may have used the file, and a cache's bytes must not be
-                    // written.
-                    if self.reopen(connection, epoch, &inode, &open, claim).await? == Reopened::Yes {
-                        self.reclaim_locks(connection, epoch, &inode, open.key).await?;
-                        continue;
-                    }
-                    inode.delegation_lost(held);
-                }
-                let claim = open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE);
-                match self.reopen(connection, epoch, &inode, &open, claim).await? {
-                    Reopened::Yes => {
-                        self.reclaim_locks(connection, epoch, &inode, open.key).await?;
-                        continue;
-                    }
-                    Reopened::No => inode.lose_locks(open.key, None),
-                    Reopened::Gone => {
-                        let why = "the file is gone: it was not durable yet when the mgr stopped";
-                        inode.lose_locks_as(open.key, None, &Error::status(Status::Stale, why));
-                    }
-                }
-                left.push((inode.clone(), open));
-            }
-            // No open is left that the delegation belongs to.
-            delegation.inspect(|(held, _)| inode.share(*held));
-            if let Some((end, args)) = report {
-                self.reclaim_report(connection, epoch, &inode, end, &args).await?;
-            }
-        }
-        Ok(left)
-    }
-
-    /// Sends RECLAIM_COMPLETE; then opens the files in `left` as if for the first time.
-    async fn end_reclaim(&self, connection: &Connection, epoch: u64, left: &[(Arc<Inode>, Open)]) -> Result<()> {
+    /// Sends RECLAIM_COMPLETE; then opens the refused files as if for the first time.
+    async fn end_reclaim(&self, session: &NewSession<'_>, refused: &[OpenId]) -> Result<()> {
         let mut compound = Compound::new("ending recovery").cached();
         compound.op(OP_RECLAIM_COMPLETE, &RECLAIM_COMPLETE4args { rca_one_fs: false });
-        let mut results = self.alone(connection, epoch, compound).await?;
+        let mut results = session.call(compound).await?;
         match results.raw::<wire::native::Nothing>(OP_RECLAIM_COMPLETE) {
             // A repeated RECLAIM_COMPLETE is allowed (§18.51.4).
             Ok(_) | Err(Failed::Nfs(NFS4ERR_COMPLETE_ALREADY)) => {}
             Err(failed) => return Err(results.error(&failed)),
         }
-        self.begin_settling(connection, epoch).await?;
+        self.begin_settling(session).await?;
         // An mgr that let the lease expire without a restart refuses reclaims, and accepts new opens only now
         // (§18.51.3).
-        for (inode, open) in left {
-            match self.reopen(connection, epoch, inode, open, open_claim4::CLAIM_FH).await {
-                // The mgr holds nothing for this client that could be lost: the next use of the file opens it again.
-                Err(error) if error.is(Status::Delay) => {}
-                other => drop(other?),
-            }
-        }
-        Ok(())
-    }
-
-    /// Reports what was written under a layout that the mgr granted before its restart. If the mgr refuses, the client
-    /// reports later under a new layout.
-    async fn reclaim_report(
-        &self,
-        connection: &Connection,
-        epoch: u64,
-        inode: &Inode,
-        end: u64,
-        args: &LAYOUTCOMMIT4args,
-    ) -> Result<()> {
-        let mut compound = Compound::new("reporting what was written before the mgr restarted").cached();
-        compound.putfh(&inode.node.handle).op(OP_LAYOUTCOMMIT, args);
-        let mut results = self.alone(connection, epoch, compound).await?;
-        let told = results.done(&[OP_PUTFH]).is_ok() && results.raw::<LAYOUTCOMMIT4resok>(OP_LAYOUTCOMMIT).is_ok();
-        if told {
-            inode.reported(end);
-        }
-        Ok(())
-    }
-
-    /// Reclaims the locks under an open; locks that the mgr refuses are lost.
-    async fn reclaim_locks(&self, connection: &Connection, epoch: u64, inode: &Inode, key: u64) -> Result<()> {
-        let (open, wanted) = inode.locks_to_reclaim(key);
-        let Some(open) = open else { return Ok(()) };
-        for wanted in wanted {
-            let mut compound = Compound::new("locking again what was locked").cached();
-            compound.putfh(&inode.node.handle).op(OP_LOCK, &Inode::reclaim_args(open, wanted));
-            let mut results = self.alone(connection, epoch, compound).await?;
-            let got = results.done(&[OP_PUTFH]).map(|()| results.raw::<LOCK4resok>(OP_LOCK));
-            match got {
-                Ok(Ok(got)) => inode.reclaimed(key, wanted.0, got.lock_stateid),
-                Ok(Err(failed @ Failed::Nfs(NFS4ERR_DELAY))) => return Err(results.error(&failed)),
-                _ => inode.lose_locks(key, Some(wanted.0)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends OPEN again for an open of this client; returns whether the mgr granted it. `NFS4ERR_DELAY` is returned as
-    /// an error. During the reclaim, the client then repeats the whole reclaim instead of giving up the open, its
-    /// delegation and its locks.
-    async fn reopen(
-        &self,
-        connection: &Connection,
-        epoch: u64,
-        inode: &Arc<Inode>,
-        open: &Open,
-        claim: open_claim4,
-    ) -> Result<Reopened> {
-        let mut compound = Compound::new("opening a file again").by(&open.caller).cached();
-        let wish = match claim {
-            open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_READ | OPEN_DELEGATE_WRITE) => WANT_DATA,
-            _ => OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
-        };
-        compound.putfh(&inode.node.handle).op(OP_OPEN, &open.args(claim, wish));
-        let mut results = self.alone(connection, epoch, compound).await?;
-        if let Err(error) = results.done(&[OP_PUTFH]) {
-            return Ok(if error.is(Status::Stale) { Reopened::Gone } else { Reopened::No });
-        }
-        match results.raw::<OPEN4resok>(OP_OPEN) {
-            Ok(opened) => {
-                inode.reopened(open.key, opened.stateid);
-                inode.reclaimed_delegation(&opened.delegation);
-                Ok(Reopened::Yes)
-            }
-            Err(failed @ Failed::Nfs(NFS4ERR_DELAY)) => Err(results.error(&failed)),
-            Err(Failed::Nfs(NFS4ERR_STALE)) => Ok(Reopened::Gone),
-            Err(_) => Ok(Reopened::No),
-        }
+        self.held.open_again(session, refused).await
     }
 
     /// Ends the session and the client id. Otherwise the mgr would keep the opens for a lease, and wait as long for

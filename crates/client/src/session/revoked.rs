@@ -1,9 +1,8 @@
-//! Revoked state: finds out what the mgr has revoked, and acknowledges it (RFC 8881 §8.5).
+//! Revoked state: finds out what the mgr has revoked, reports it to the holder, and acknowledges it (RFC 8881 §8.5).
 
 use super::Shared;
 use crate::Result;
 use crate::compound::Compound;
-use crate::inode::Inode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::AcqRel;
 use std::time::Duration;
@@ -23,12 +22,10 @@ impl Shared {
             return;
         }
         if recallable {
-            for inode in self.inodes.all() {
-                inode.lose_layout().await;
-            }
+            self.held.lose_layouts().await;
         }
         if let Err(error) = self.find_revoked().await {
-            tracing::warn!("looking for what the mgr has taken away: {error}");
+            tracing::warn!("looking for revoked state: {error}");
         }
         tokio::time::sleep(LOOK).await;
         self.testing.store(false, std::sync::atomic::Ordering::Release);
@@ -36,21 +33,18 @@ impl Shared {
 
     async fn find_revoked(self: &Arc<Self>) -> Result<()> {
         self.find_revoked_names().await?;
-        let mut all = Vec::new();
-        for inode in self.inodes.all() {
-            let delegation = inode.delegation().map(|stateid| (inode.clone(), stateid));
-            all.extend(delegation);
-            all.extend(inode.stateids().into_iter().map(|stateid| (inode.clone(), stateid)));
-        }
-        for some in all.chunks(AT_ONCE) {
+        for some in self.held.stateids().chunks(AT_ONCE) {
             // The sequence number 0 means the current one.
-            let ts_stateids = some.iter().map(|(_, stateid)| stateid4 { seqid: 0, ..*stateid }).collect();
-            for ((inode, stateid), status) in some.iter().zip(self.test(ts_stateids).await?) {
+            let ts_stateids = some.iter().map(|held| stateid4 { seqid: 0, ..held.stateid }).collect();
+            for (held, status) in some.iter().zip(self.test(ts_stateids).await?) {
                 if matches!(
                     status,
                     NFS4ERR_EXPIRED | NFS4ERR_ADMIN_REVOKED | NFS4ERR_BAD_STATEID | NFS4ERR_DELEG_REVOKED
                 ) {
-                    self.revoked(inode, *stateid, status).await?;
+                    if status != NFS4ERR_BAD_STATEID {
+                        self.free_stateid(held.stateid).await?;
+                    }
+                    self.held.revoked(*held, status).await;
                 }
             }
         }
@@ -59,10 +53,10 @@ impl Shared {
 
     /// Drops cached names that other clients may have changed.
     async fn find_revoked_names(self: &Arc<Self>) -> Result<()> {
-        for some in self.inodes.names.held().chunks(AT_ONCE) {
+        for some in self.held.directory_delegations().chunks(AT_ONCE) {
             for (stateid, status) in some.iter().zip(self.test(some.to_vec()).await?) {
                 if status != NFS4_OK {
-                    self.inodes.names.lose(stateid);
+                    self.held.directory_delegation_revoked(stateid);
                     self.free_stateid(*stateid).await?;
                 }
             }
@@ -77,28 +71,9 @@ impl Shared {
         Ok(got.tsr_status_codes)
     }
 
-    async fn revoked(self: &Arc<Self>, inode: &Arc<Inode>, stateid: stateid4, status: nfsstat4) -> Result<()> {
-        tracing::debug!(file = %inode.node.id, ?status, "the mgr has taken something away");
-        if status != NFS4ERR_BAD_STATEID {
-            self.free_stateid(stateid).await?;
-        }
-        if inode.delegation().is_some_and(|held| held.other == stateid.other) {
-            // The mgr may not know a delegation because its return has just arrived there.
-            if status != NFS4ERR_BAD_STATEID || inode.delegation_of_io().is_some() {
-                match status {
-                    NFS4ERR_DELEG_REVOKED => inode.delegation_revoked(stateid),
-                    _ => inode.delegation_lost(stateid),
-                }
-            }
-        } else {
-            inode.revoked(stateid).await;
-        }
-        Ok(())
-    }
-
     /// Acknowledges to the mgr that `stateid` is no longer valid.
     pub(crate) async fn free_stateid(self: &Arc<Self>, stateid: stateid4) -> Result<()> {
-        let mut compound = Compound::new("letting go of what the mgr has taken away").cached();
+        let mut compound = Compound::new("acknowledging a revoked stateid").cached();
         compound.op(OP_FREE_STATEID, &FREE_STATEID4args { fsa_stateid: stateid4 { seqid: 0, ..stateid } });
         // Another task may have freed it; then nothing is left to do.
         self.call(compound).await.map(|_| ())

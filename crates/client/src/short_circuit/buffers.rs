@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_has_as_many_bytes_as_were_asked_for_and_is_used_again() {
+    fn a_buffer_has_the_requested_length_and_is_used_again() {
         for len in
             [0, 1, 4096, SHORT, SHORT + 1, 64 << 10, (64 << 10) + 1, 256 << 10, (256 << 10) + 1, 1 << 20, (1 << 20) + 1]
         {
@@ -76,7 +76,7 @@ mod tests {
         let (bytes, part) = (first.freeze(), ..5);
         let part = bytes.slice(part);
         drop(bytes);
-        assert_ne!(Buffer::new(100 << 10).as_ref().as_ptr(), at, "memory in use was given away");
+        assert_ne!(Buffer::new(100 << 10).as_ref().as_ptr(), at, "a buffer in use was handed out again");
         drop(part);
         let again: Vec<Buffer> = (0..CLASSES[1].1).map(|_| Buffer::new(200 << 10)).collect();
         assert!(again.iter().any(|buffer| buffer.as_ref().as_ptr() == at), "memory was not used again");

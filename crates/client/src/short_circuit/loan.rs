@@ -48,7 +48,7 @@ impl Loan {
         is_there: impl Fn() -> bool + Send + Sync + 'static,
     ) -> io::Result<Self> {
         if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
-            return Err(io::Error::other("what was lent is no file"));
+            return Err(io::Error::other("the lent descriptor is not a regular file"));
         }
         let wire::native::Loan { begin, mark } = loan;
         let (is_there, mut flags) = (Box::new(is_there), ReadWriteFlags::NOWAIT);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_what_lies_beyond_them() {
+    fn a_read_returns_bytes_and_what_is_beyond_the_end() {
         let lent = lent(b"0123456789");
         let read = |extents: &[(u64, u64)]| lent.read(99, extents).unwrap().unwrap();
         assert_eq!(read(&[(0, 10)]), [data(b"0123456789")]);
@@ -209,18 +209,18 @@ mod tests {
             [data(b"8"), data(b"234"), data(b"9"), ObjectRun::Beyond(4), ObjectRun::Beyond(7)]
         );
         assert_eq!(read(&[]), []);
-        assert_eq!(lent.read(99, &[(u64::MAX - 5, 1)]), Err(Over), "an offset that there cannot be");
+        assert_eq!(lent.read(99, &[(u64::MAX - 5, 1)]), Err(Over), "the offset is beyond the largest file offset");
         lent.file.set_len(BEGIN + 3).unwrap();
         assert_eq!(read(&[(0, 10)]), [data(b"012"), ObjectRun::Beyond(7)]);
     }
 
     #[test]
-    fn every_sign_ends_it() {
+    fn expiry_disconnect_fence_and_removal_end_a_loan() {
         let good = |lent: &Lent, now| lent.read(now, &[(0, 4)]).is_ok();
         let one = lent(b"bytes");
-        assert!(good(&one, 99) && !good(&one, 100), "the second from which on the capability is refused");
+        assert!(good(&one, 99) && !good(&one, 100), "the capability expires at second 100");
         one.is_there.store(false, Relaxed);
-        assert!(!good(&one, 99), "the iod is gone");
+        assert!(!good(&one, 99), "the connection to the iod is closed");
 
         for (at, byte) in MARK.iter().enumerate() {
             let fenced = lent(b"bytes");
@@ -235,16 +235,16 @@ mod tests {
 
         let cut = lent(b"bytes");
         cut.file.set_len(5).unwrap();
-        assert!(!good(&cut, 99), "a file that is no object any more");
+        assert!(!good(&cut, 99), "the file is shorter than an object header");
     }
 
     #[test]
-    fn what_is_not_in_memory_is_neither_waited_for_nor_taken_for_the_end() {
+    fn bytes_outside_the_page_cache_are_not_waited_for_and_not_taken_for_the_end() {
         let bytes = Bytes::from((0..1 << 20).map(|n: u32| (n / 4096) as u8).collect::<Vec<_>>());
         let lent = lent(&bytes);
         lent.file.sync_all().unwrap();
         if rustix::fs::fstatfs(&lent.file).unwrap().f_type as i64 == TMPFS {
-            eprintln!("all of it is in memory: nothing is tested");
+            eprintln!("tmpfs keeps all bytes in memory: the test checks nothing");
             return;
         }
         let (mut missed, half) = (0, 1 << 19);
@@ -257,20 +257,26 @@ mod tests {
                 None => missed += 1,
                 Some(found) => assert!(found == [ObjectRun::Data(bytes.slice(at as usize..(at + len) as usize))]),
             }
-            assert!(lent.read(0, &[(1 << 20, 9)]).unwrap().unwrap() == [ObjectRun::Beyond(9)], "the end needs no disk");
+            assert!(
+                lent.read(0, &[(1 << 20, 9)]).unwrap().unwrap() == [ObjectRun::Beyond(9)],
+                "a read beyond the end needs no disk access"
+            );
         }
-        assert!(missed > 0, "no read ever found something missing");
+        assert!(missed > 0, "every read found all bytes in memory");
     }
 
     #[test]
-    fn zeros_may_be_holes_where_a_file_has_some() {
+    fn zeros_in_a_file_with_holes_are_not_returned_as_data() {
         let mut bytes = vec![7; 3 * PAGE as usize];
         bytes[PAGE as usize..2 * PAGE as usize].fill(0);
         let lent = lent(&bytes);
         lent.file.write_all_at(&vec![1; BEGIN as usize - MARK.len()], MARK.len() as u64).unwrap();
         lent.file.sync_all().unwrap();
         let all = [(0, 3 * PAGE)];
-        assert!(lent.read(0, &all).unwrap().unwrap() == [ObjectRun::Data(bytes.into())], "zeros that are stored");
+        assert!(
+            lent.read(0, &all).unwrap().unwrap() == [ObjectRun::Data(bytes.into())],
+            "the file has no holes, so its zeros are data"
+        );
         lent.file.set_len(BEGIN + 90 * PAGE).unwrap();
         let read = |offset, len| lent.read(0, &[(0, 5), (offset, len)]).unwrap().is_some();
         assert!(read(0, PAGE) && read(2 * PAGE, PAGE) && read(0, PAGE - 1));
@@ -282,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn only_files_can_be_lent() {
+    fn only_regular_files_can_be_lent() {
         let (reader, _writer) = std::io::pipe().unwrap();
         let loan = || wire::native::Loan { begin: 0, mark: Bytes::from_static(b"m") };
         assert!(Loan::new(reader.into(), loan(), 9, || true).is_err());

@@ -89,7 +89,7 @@ mod tests {
 
     /// Compares every history of so many events with a plain model of the specification.
     #[test]
-    fn every_short_history() {
+    fn every_short_history_matches_the_model() {
         for length in 1..=6 {
             for number in 0..EVENTS.pow(length) {
                 let history: Vec<usize> = (0..length).map(|n| number / EVENTS.pow(n) % EVENTS).collect();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_asked_for_again_after_a_while() {
+    fn a_refused_loan_is_requested_again_after_some_reads() {
         let mut standing = LoanState::<u32>::default();
         for wait in [PATIENCE, LATER, LATER] {
             assert!((0..wait).all(|_| standing.read() == Turn::Usual));

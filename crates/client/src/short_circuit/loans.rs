@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_more_than_so_many_and_the_oldest_goes() {
+    fn beyond_the_limit_the_least_recently_used_loan_ends() {
         let loans = Loans::of(8);
         let mut places = Vec::new();
         for n in 0..50 {
@@ -185,13 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn a_loan_goes_with_its_place() {
+    fn a_dropped_place_ends_its_loan() {
         let loans = Loans::of(8);
         let place = borrowed(&loans);
         let loan = loans.loans.lock().unwrap()[0].loan.clone();
         assert_eq!(loan.strong_count(), 1);
         drop(place);
-        assert_eq!(loan.strong_count(), 0, "its descriptor stays open");
+        assert_eq!(loan.strong_count(), 0, "the descriptor of the loan is still open");
         // The object is gone for which the loan was requested.
         let gone = Arc::downgrade(&Arc::new(Place::default()));
         loans.told(&gone, Told::Lent(self::loan()));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_in_use_is_no_way_round_the_bound() {
+    fn the_limit_holds_when_all_loans_are_in_use() {
         let loans = Loans::of(4);
         let places: Vec<_> = (0..4).map(|_| borrowed(&loans)).collect();
         assert!(places.iter().all(|place| reads(place)));

@@ -16,7 +16,7 @@ impl Dice {
 
 /// Returns the seed from `WEIR_TEST_SEED`, or a new one, and prints it.
 pub fn seed() -> u64 {
-    let given = std::env::var("WEIR_TEST_SEED").ok().map(|seed| seed.parse().expect("a number"));
+    let given = std::env::var("WEIR_TEST_SEED").ok().map(|seed| seed.parse().expect("WEIR_TEST_SEED is not a number"));
     let seed = given.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64);
     println!("WEIR_TEST_SEED={seed}");
     seed

@@ -98,18 +98,18 @@ impl History {
             let calls = calls.lock().unwrap();
             let write = |read: &Call| {
                 let found = calls.writes.iter().find(|write| write.value == read.value);
-                *found.unwrap_or_else(|| panic!("place {number}: {read} was read, which nobody wrote"))
+                *found.unwrap_or_else(|| panic!("place {number}: {read} returned what no client wrote"))
             };
             for read in &calls.reads {
                 let of = write(read);
-                assert!(of.begun < read.ended, "place {number}: {read} was read, which {of} wrote later");
+                assert!(of.begun < read.ended, "place {number}: {read} returned what {of} wrote later");
                 let between = |other: &&Call| other.begun > of.ended && other.ended < read.begun;
                 if let Some(newer) = calls.writes.iter().find(between) {
-                    panic!("place {number}: {read} was read, which {of} wrote and {newer} had replaced");
+                    panic!("place {number}: {read} returned what {of} wrote and {newer} had replaced");
                 }
                 let earlier = calls.reads.iter().filter(|earlier| atomic && earlier.ended < read.begun);
                 if let Some(back) = earlier.into_iter().find(|earlier| write(earlier).begun > of.ended) {
-                    panic!("place {number}: {read} was read, which {of} wrote, after {back}, which is newer");
+                    panic!("place {number}: {read} returned what {of} wrote, after {back} returned newer bytes");
                 }
             }
         }

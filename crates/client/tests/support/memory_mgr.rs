@@ -56,7 +56,7 @@ fn cut(request: &COMPOUND4args, at: usize) -> (COMPOUND4args, nfs_resop4) {
         nfs_argop4::OP_CLOSE(_) => nfs_resop4::OP_CLOSE(CLOSE4res::Default(NFS4ERR_DELAY)),
         nfs_argop4::OP_RENAME(_) => nfs_resop4::OP_RENAME(RENAME4res::Default(NFS4ERR_DELAY)),
         nfs_argop4::OP_GETATTR(_) => nfs_resop4::OP_GETATTR(GETATTR4res::Default(NFS4ERR_DELAY)),
-        other => panic!("{other:?} is never hindered"),
+        other => panic!("no test delays {other:?}"),
     };
     (COMPOUND4args { argarray: request.argarray[..at].to_vec(), ..request.clone() }, later)
 }

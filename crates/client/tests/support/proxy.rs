@@ -119,7 +119,7 @@ impl State {
 impl Proxy {
     /// Starts a proxy to `target` on a free port of this machine.
     pub fn start(target: SocketAddr, meter: Arc<Meter>) -> Proxy {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("no port is free");
         let state = State {
             target,
             pairs: HashMap::new(),
@@ -137,7 +137,7 @@ impl Proxy {
             refused: 0,
             stopping: false,
         };
-        let address = listener.local_addr().expect("a socket that listens has an address");
+        let address = listener.local_addr().expect("the listening socket has no address");
         let shared = Arc::new(Shared { address, meter, state: Mutex::new(state), changed: Condvar::new() });
         let accepting = shared.clone();
         std::thread::spawn(move || accept(&accepting, &listener));
@@ -245,7 +245,7 @@ impl Proxy {
 
     /// From now on replaces `genuine` by `false_bytes` in answers, wherever `genuine` lies within one run of bytes.
     pub fn alter_answers(&self, genuine: &[u8], false_bytes: &[u8]) {
-        assert_eq!(genuine.len(), false_bytes.len(), "an answer keeps its length");
+        assert_eq!(genuine.len(), false_bytes.len(), "the false answer has another length");
         self.shared.state().altering = Some([genuine.to_vec(), false_bytes.to_vec()]);
     }
 

@@ -13,7 +13,8 @@ use std::path::PathBuf;
 /// the content of the old one at the moment of the dump.
 #[derive(clap::Args)]
 #[command(
-    after_help = "If the file system was used after the dump, the iods refuse the store. Then start the mgr once with
+    after_help = "If the file system was used after the dump, the store is an older copy of it. An mgr that starts on it ends with an
+error and changes nothing, so that it does not overwrite newer objects on the iods. Then start the mgr once with
 --recover-old-store, and run \"weir fsck\", which lists what changed after the dump.
 
 Examples:

@@ -190,7 +190,7 @@ mod tests {
     use layout::DistributionId;
 
     #[test]
-    fn runs_follow_parts() {
+    fn runs_are_in_the_order_of_the_requested_parts() {
         let parts = [ByteRange { offset: 10, len: 3 }, ByteRange { offset: 20, len: 4 }];
         let found = vec![ObjectRun::Data(Bytes::from_static(b"abcd")), ObjectRun::Hole(3)];
         let data = |s: &'static [u8]| Found::Data(Bytes::from_static(s));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn object_ranges_hold_every_piece() {
+    fn object_ranges_cover_every_piece() {
         let d = Distribution::new(DistributionId::SimpleStripe, 64, 3).unwrap();
         let file = ByteRange { offset: 70, len: 300 };
         let ranges = object_ranges(&d, file);

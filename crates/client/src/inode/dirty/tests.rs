@@ -330,7 +330,7 @@ impl World {
 }
 
 #[test]
-fn one_server_never_makes_the_client_lose_bytes() {
+fn no_history_with_one_server_loses_bytes() {
     let mut calls = vec![Call::Write(0, 2), Call::Write(1, 3), Call::Fail, Call::GiveUp, Call::Report];
     calls.extend([Call::Send(DIRECT), Call::Restart(DIRECT), Call::Commit(DIRECT), Call::Committed(DIRECT)]);
     for stable in [false, true] {
@@ -342,7 +342,7 @@ fn one_server_never_makes_the_client_lose_bytes() {
 }
 
 #[test]
-fn two_paths_keep_the_order_of_overlapping_writes() {
+fn overlapping_writes_on_two_paths_keep_their_order() {
     let mut calls =
         vec![Call::Write(0, 2), Call::Write(1, 3), Call::Move, Call::Answer { newest: false, stable: false }];
     for lane in LANES {

@@ -214,7 +214,7 @@ fn many_reports_are_remembered_up_to_a_limit() {
 }
 
 #[test]
-fn the_end_is_asked_for_once_and_not_again_while_it_is_valid() {
+fn the_size_is_requested_once_while_it_is_valid() {
     let mut known = KnownSize::new(0);
     let (start, valid) = (Instant::now(), Duration::from_secs(1));
     assert!(known.begin_asking(start, valid));

@@ -1,0 +1,127 @@
+//! The state that the mgr has granted to a mount: what the mount does when the mgr recalls or revokes some of it, or has
+//! restarted.
+
+mod reclaim;
+
+use super::Inodes;
+use crate::Result;
+use crate::inode::Inode;
+use crate::session::{HeldState, HeldStateid, NewSession, OpenId};
+use async_trait::async_trait;
+use layout::kinds::KindId;
+use std::sync::Arc;
+use wire::nfs4::*;
+
+#[async_trait]
+impl HeldState for Inodes {
+    fn recall_layouts(&self, args: &CB_LAYOUTRECALL4args) -> nfsstat4 {
+        if KindId::from_number(args.clora_type).is_none() {
+            return NFS4ERR_NOMATCHING_LAYOUT;
+        }
+        let wanted: Vec<Arc<Inode>> = match &args.clora_recall {
+            layoutrecall4::LAYOUTRECALL4_FILE(file) => self.by_handle(&file.lor_fh).into_iter().collect(),
+            layoutrecall4::LAYOUTRECALL4_FSID(_) | layoutrecall4::LAYOUTRECALL4_ALL => self.all(),
+        };
+        if wanted.is_empty() {
+            return NFS4ERR_NOMATCHING_LAYOUT;
+        }
+        for inode in wanted {
+            net::task::spawn(async move {
+                if let Err(error) = inode.give_back().await {
+                    // Writers of the file must receive the error.
+                    inode.fail(error);
+                }
+            });
+        }
+        NFS4_OK
+    }
+
+    /// A delegation that this client does not know may be in an answer that is still on its way: the mgr then recalls it
+    /// again. If no answer is on its way, the opening program was gone when the answer arrived, and the delegation is
+    /// returned at once.
+    fn recall_delegation(&self, args: &CB_RECALL4args) -> nfsstat4 {
+        let CB_RECALL4args { stateid, fh, .. } = args;
+        // Checked first: a later answer does not grant what is recalled already, and an earlier one is found below.
+        let all_answered = self.names.are_opens_answered();
+        let leaves = || self.leaving.recall(stateid);
+        let is_known = self.names.recall(stateid)
+            || leaves()
+            || self.by_handle(fh).is_some_and(|inode| inode.recall_delegation(*stateid))
+            // A close may have moved it there since.
+            || leaves();
+        match is_known {
+            false if !all_answered => return NFS4ERR_BAD_STATEID,
+            false => self.names.give_back_unknown(fh, *stateid),
+            true => {}
+        }
+        NFS4_OK
+    }
+
+    fn lock_is_free(&self, handle: &[u8]) {
+        if let Some(inode) = self.by_handle(handle) {
+            inode.lock_is_free();
+        }
+    }
+
+    async fn resized(&self, handle: &[u8]) {
+        if let Some(inode) = self.by_handle(handle) {
+            inode.resized().await;
+        }
+    }
+
+    async fn lose_layouts(&self) {
+        for inode in self.all() {
+            inode.lose_layout().await;
+        }
+    }
+
+    fn stateids(&self) -> Vec<HeldStateid> {
+        let mut all = Vec::new();
+        for inode in self.all() {
+            let stateids = inode.delegation().into_iter().chain(inode.stateids());
+            all.extend(stateids.map(|stateid| HeldStateid { file: inode.node.id, stateid }));
+        }
+        all
+    }
+
+    async fn revoked(&self, HeldStateid { file, stateid }: HeldStateid, status: nfsstat4) {
+        // A file that was closed in the meantime has lost nothing.
+        let Some(inode) = self.get(file) else { return };
+        tracing::debug!(%file, ?status, "the mgr has revoked a stateid");
+        if inode.delegation().is_none_or(|held| held.other != stateid.other) {
+            return inode.revoked(stateid).await;
+        }
+        // The mgr may not know a delegation because its return has just arrived there.
+        if status != NFS4ERR_BAD_STATEID || inode.delegation_of_io().is_some() {
+            match status {
+                NFS4ERR_DELEG_REVOKED => inode.delegation_revoked(stateid),
+                _ => inode.delegation_lost(stateid),
+            }
+        }
+    }
+
+    fn directory_delegations(&self) -> Vec<stateid4> {
+        self.names.held()
+    }
+
+    fn directory_delegation_revoked(&self, stateid: &stateid4) {
+        self.names.lose(stateid);
+    }
+
+    async fn reclaim(&self, session: &NewSession<'_>) -> Result<Vec<OpenId>> {
+        let mut refused = Vec::new();
+        for inode in self.all() {
+            refused.extend(inode.reclaim(session).await?);
+        }
+        Ok(refused)
+    }
+
+    async fn open_again(&self, session: &NewSession<'_>, refused: &[OpenId]) -> Result<()> {
+        for open in refused {
+            if let Some(inode) = self.get(open.file) {
+                inode.open_refused(session, open.owner).await?;
+            }
+        }
+        Ok(())
+    }
+}

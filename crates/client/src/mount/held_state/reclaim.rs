@@ -1,0 +1,126 @@
+//! Reclaims the opens, delegations and locks of a file after a restart of the mgr (RFC 8881 §8.4.2.1).
+
+use crate::compound::{Compound, Failed};
+use crate::inode::{Inode, Open};
+use crate::session::{NewSession, OpenId};
+use crate::{Error, Result};
+use nfs::state::delegations::WANT_DATA;
+use std::sync::Arc;
+use types::Status;
+use wire::nfs4::*;
+
+/// Whether a file is open again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reopened {
+    Yes,
+    No,
+    /// The mgr does not know the file any more.
+    Gone,
+}
+
+impl Inode {
+    /// Reclaims what this client holds of the file, and reports what was written under its layout. The client asks for
+    /// a new layout when it next needs one. Returns the opens that the mgr did not grant.
+    pub(super) async fn reclaim(self: &Arc<Self>, session: &NewSession<'_>) -> Result<Vec<OpenId>> {
+        let mut refused = Vec::new();
+        let report = self.report_to_reclaim();
+        self.lose_layout().await;
+        let mut delegation = self.delegation_to_reclaim();
+        for open in self.opens() {
+            if let Some((held, claim)) = delegation.take() {
+                // If the reclaim fails, other clients may have used the file, and a cache's bytes must not be written.
+                if self.reopen(session, &open, claim).await? == Reopened::Yes {
+                    self.reclaim_locks(session, open.key).await?;
+                    continue;
+                }
+                self.delegation_lost(held);
+            }
+            let claim = open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE);
+            match self.reopen(session, &open, claim).await? {
+                Reopened::Yes => {
+                    self.reclaim_locks(session, open.key).await?;
+                    continue;
+                }
+                Reopened::No => self.lose_locks(open.key, None),
+                Reopened::Gone => {
+                    let why = "the file is lost: its creation was not durable when the mgr stopped; create it again";
+                    self.lose_locks_as(open.key, None, &Error::status(Status::Stale, why));
+                }
+            }
+            refused.push(OpenId { file: self.node.id, owner: open.key });
+        }
+        // No open is left that the delegation belongs to.
+        delegation.inspect(|(held, _)| self.share(*held));
+        if let Some((end, args)) = report {
+            self.reclaim_report(session, end, &args).await?;
+        }
+        Ok(refused)
+    }
+
+    /// Opens the file as if for the first time, for an open that the mgr did not grant to the reclaim.
+    pub(super) async fn open_refused(self: &Arc<Self>, session: &NewSession<'_>, owner: u64) -> Result<()> {
+        let Some(open) = self.opens().into_iter().find(|open| open.key == owner) else { return Ok(()) };
+        match self.reopen(session, &open, open_claim4::CLAIM_FH).await {
+            // The mgr holds nothing for this client that could be lost: the next use of the file opens it again.
+            Err(error) if error.is(Status::Delay) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Reports what was written under a layout that the mgr granted before its restart. If the mgr refuses, the client
+    /// reports later under a new layout.
+    async fn reclaim_report(&self, session: &NewSession<'_>, end: u64, args: &LAYOUTCOMMIT4args) -> Result<()> {
+        let mut compound = Compound::new("reporting what was written before the mgr restarted").cached();
+        compound.putfh(&self.node.handle).op(OP_LAYOUTCOMMIT, args);
+        let mut results = session.call(compound).await?;
+        let told = results.done(&[OP_PUTFH]).is_ok() && results.raw::<LAYOUTCOMMIT4resok>(OP_LAYOUTCOMMIT).is_ok();
+        if told {
+            self.reported(end);
+        }
+        Ok(())
+    }
+
+    /// Reclaims the locks under an open; locks that the mgr refuses are lost.
+    async fn reclaim_locks(&self, session: &NewSession<'_>, key: u64) -> Result<()> {
+        let (open, wanted) = self.locks_to_reclaim(key);
+        let Some(open) = open else { return Ok(()) };
+        for wanted in wanted {
+            let mut compound = Compound::new("reclaiming a lock").cached();
+            compound.putfh(&self.node.handle).op(OP_LOCK, &Inode::reclaim_args(open, wanted));
+            let mut results = session.call(compound).await?;
+            let got = results.done(&[OP_PUTFH]).map(|()| results.raw::<LOCK4resok>(OP_LOCK));
+            match got {
+                Ok(Ok(got)) => self.reclaimed(key, wanted.0, got.lock_stateid),
+                Ok(Err(failed @ Failed::Nfs(NFS4ERR_DELAY))) => return Err(results.error(&failed)),
+                _ => self.lose_locks(key, Some(wanted.0)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends OPEN again for an open of this client; returns whether the mgr granted it. `NFS4ERR_DELAY` is returned as
+    /// an error. During the reclaim, the client then repeats the whole reclaim instead of giving up the open, its
+    /// delegation and its locks.
+    async fn reopen(self: &Arc<Self>, session: &NewSession<'_>, open: &Open, claim: open_claim4) -> Result<Reopened> {
+        let mut compound = Compound::new("opening a file again").by(&open.caller).cached();
+        let wish = match claim {
+            open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_READ | OPEN_DELEGATE_WRITE) => WANT_DATA,
+            _ => OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
+        };
+        compound.putfh(&self.node.handle).op(OP_OPEN, &open.args(claim, wish));
+        let mut results = session.call(compound).await?;
+        if let Err(error) = results.done(&[OP_PUTFH]) {
+            return Ok(if error.is(Status::Stale) { Reopened::Gone } else { Reopened::No });
+        }
+        match results.raw::<OPEN4resok>(OP_OPEN) {
+            Ok(opened) => {
+                self.reopened(open.key, opened.stateid);
+                self.reclaimed_delegation(&opened.delegation);
+                Ok(Reopened::Yes)
+            }
+            Err(failed @ Failed::Nfs(NFS4ERR_DELAY)) => Err(results.error(&failed)),
+            Err(Failed::Nfs(NFS4ERR_STALE)) => Ok(Reopened::Gone),
+            Err(_) => Ok(Reopened::No),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Held state, as the session sees it: the opens, locks, delegations and layouts that the mgr has granted to this client.
+//!
+//! The session reports to their holder what happens to them: recalls, revocations, and a restart of the mgr. The
+//! session knows stateids and the order of a recovery. The holder, [`crate::Mount`], knows the files.
+
+use super::{Shared, Slot};
+use crate::compound::{Compound, Results};
+use crate::{Error, Result};
+use async_trait::async_trait;
+use net::rpc::Connection;
+use nfs::client::compound::Results as RawResults;
+use nfs::client::session::Outcome;
+use types::FileId;
+use wire::nfs4::*;
+
+/// The holder of the state that the mgr has granted in a session.
+#[async_trait]
+pub(crate) trait HeldState: Send + Sync {
+    /// Begins to return recalled layouts (RFC 8881 §20.3).
+    fn recall_layouts(&self, args: &CB_LAYOUTRECALL4args) -> nfsstat4;
+
+    /// Begins to return a recalled delegation (RFC 8881 §20.2).
+    fn recall_delegation(&self, args: &CB_RECALL4args) -> nfsstat4;
+
+    /// Handles the notification that a refused lock of the file with this filehandle may be available.
+    fn lock_is_free(&self, handle: &[u8]);
+
+    /// Handles the notification that another client has set the size of the file with this filehandle.
+    async fn resized(&self, handle: &[u8]);
+
+    /// Drops all layouts: the mgr has revoked some of them.
+    async fn lose_layouts(&self);
+
+    /// Returns the stateids of all opens, locks and delegations of files.
+    fn stateids(&self) -> Vec<HeldStateid>;
+
+    /// Handles the mgr's report that it has revoked a stateid. The session has acknowledged the loss.
+    async fn revoked(&self, held: HeldStateid, status: nfsstat4);
+
+    /// Returns the stateids of all directory delegations.
+    fn directory_delegations(&self) -> Vec<stateid4>;
+
+    /// Drops the names that were cached under a revoked directory delegation.
+    fn directory_delegation_revoked(&self, stateid: &stateid4);
+
+    /// Reclaims opens, delegations and locks from an mgr that knows nothing of this client (RFC 8881 §8.4.2.1), and
+    /// reports what was written under layouts. Returns the opens that the mgr did not grant.
+    async fn reclaim(&self, session: &NewSession<'_>) -> Result<Vec<OpenId>>;
+
+    /// Opens files again that the mgr did not grant to the reclaim.
+    async fn open_again(&self, session: &NewSession<'_>, refused: &[OpenId]) -> Result<()>;
+}
+
+/// A stateid of a file.
+#[derive(Clone, Copy)]
+pub(crate) struct HeldStateid {
+    pub(crate) file: FileId,
+    pub(crate) stateid: stateid4,
+}
+
+/// An open of a file.
+#[derive(Clone, Copy)]
+pub(crate) struct OpenId {
+    pub(crate) file: FileId,
+    /// Its open owner.
+    pub(crate) owner: u64,
+}
+
+/// A session that is being established: no other task uses it yet.
+pub(crate) struct NewSession<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) connection: &'a Connection,
+    pub(super) epoch: u64,
+}
+
+impl NewSession<'_> {
+    /// Sends a COMPOUND once and returns the results, whatever their status.
+    pub(crate) async fn call(&self, compound: Compound) -> Result<Results> {
+        let (shared, epoch) = (self.shared, self.epoch);
+        let compound = compound.seal();
+        let what = &compound.what;
+        let lost = |why: &dyn std::fmt::Display| Error::connection(format!("{what}: {why}"));
+        let ticket = shared.slot(epoch).await.ok_or_else(|| lost(&"the session is gone"))?;
+        let mut slot = Slot { shared, epoch, ticket, sent: false, first: None, settled: false };
+        match shared.send(self.connection, &mut slot, &compound).await {
+            Ok(Outcome::Done { results, .. }) => {
+                slot.settled = true;
+                Ok(Results::new(&compound, RawResults::new(results), &shared.load))
+            }
+            Ok(_) => Err(lost(&"the mgr did not execute it")),
+            Err(error) => {
+                self.connection.close();
+                Err(lost(&error))
+            }
+        }
+    }
+}
