@@ -17,6 +17,9 @@ use types::limits::{GATHER_BYTES, GATHER_BYTES_MAX};
 /// The port of NFS, where a mgr listens by default.
 pub const PORT: u16 = 2049;
 
+/// Former names of keys, of the file and of its exports, still accepted for one release, with their new names.
+const FORMER_KEYS: [(&str, &str); 2] = [("gather_delay_ms", "mgr_gather_delay_ms"), ("layout", "kernel_layout")];
+
 /// The configuration of a mgr, as its TOML file holds it; unknown keys are errors.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -54,8 +57,8 @@ pub struct Config {
     #[serde(default = "default_mirrors")]
     pub mirrors: u32,
     /// The layout type offered to clients that do not speak the native data program, such as kernel clients.
-    #[serde(default)]
-    pub layout: KernelLayout,
+    #[serde(default, alias = "layout")]
+    pub kernel_layout: KernelLayout,
     /// How long kernel clients wait for an unreachable iod, in seconds. After that their requests for its data return
     /// EIO, and the mgr recalls layouts that use this iod.
     #[serde(default = "default_iod_wait")]
@@ -205,7 +208,7 @@ impl Config {
             stripe_unit: default_stripe_unit(),
             stripe_count: 0,
             mirrors: default_mirrors(),
-            layout: KernelLayout::default(),
+            kernel_layout: KernelLayout::default(),
             mds_threshold: None,
             policy: None,
             exports: Vec::new(),
@@ -228,9 +231,10 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, String> {
         let config = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
         // The parser accepts the former name of a key without a trace, so look for it in the text.
-        let mut keys = text.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key.trim());
-        if keys.any(|key| key == "gather_delay_ms") {
-            tracing::warn!(old = "gather_delay_ms", new = "mgr_gather_delay_ms", "deprecated key of the configuration");
+        for key in text.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key.trim()) {
+            if let Some((old, new)) = FORMER_KEYS.iter().find(|(old, _)| *old == key) {
+                tracing::warn!(old, new, "deprecated key of the configuration");
+            }
         }
         Ok(config)
     }
@@ -319,12 +323,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_former_key_is_accepted_but_not_beside_its_new_name() {
+    fn former_keys_are_accepted_but_not_beside_their_new_names() {
         let with =
             |keys: &str| Config::parse(&format!("dir = \"/d\"\ncluster_file = \"/c\"\niods = [\"a:1\"]\n{keys}"));
         assert_eq!(with("gather_delay_ms = 7\n").unwrap(), with("mgr_gather_delay_ms = 7\n").unwrap());
         let error = with("gather_delay_ms = 7\nmgr_gather_delay_ms = 7\n").unwrap_err();
         assert!(error.contains("duplicate field `mgr_gather_delay_ms`"), "{error}");
+        let none = with("layout = \"none\"\n[[export]]\nlayout = \"flexfiles\"\n").unwrap();
+        assert_eq!(none.kernel_layout, KernelLayout::None);
+        assert_eq!(none.exports[0].kernel_layout, Some(KernelLayout::Flexfiles));
+        assert_eq!(none, with("kernel_layout = \"none\"\n[[export]]\nkernel_layout = \"flexfiles\"\n").unwrap());
     }
 
     #[test]

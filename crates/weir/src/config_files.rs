@@ -33,7 +33,7 @@ iods = ["node1:2050", "node2:2050"]
 #stripe_count = 0
 #mirrors = 1
 # What kernel NFS clients get: "files", "flexfiles", "flexfiles-striped" or "none".
-#layout = "files"
+#kernel_layout = "files"
 # Below this length kernel NFS clients read and write through the mgr. Without it: the stripe unit of each file.
 #mds_threshold = "1M"
 

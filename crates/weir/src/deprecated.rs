@@ -5,7 +5,11 @@ use std::ffi::OsString;
 use std::sync::{Mutex, PoisonError};
 
 /// Deprecated options, with their new names.
-const OPTIONS: [(&str, &str); 2] = [("--no-direct", "--mgr-path"), ("--gather-delay-ms", "--mgr-gather-delay-ms")];
+const OPTIONS: [(&str, &str); 3] = [
+    ("--no-direct", "--mgr-path"),
+    ("--gather-delay-ms", "--mgr-gather-delay-ms"),
+    ("--layout", "--kernel-layout"),
+];
 
 /// Deprecated options of mount(8), with their new names.
 const MOUNT_OPTIONS: [(&str, &str); 1] = [("no_direct", "mgr_path")];
@@ -48,6 +52,19 @@ pub fn mount_option(name: &str) -> &str {
 /// Warns of deprecated names in the text of a policy, such as `layout=open`.
 pub fn warn_of_policy(text: &str) {
     layout::policy::former_names(text).for_each(|(old, part)| warn(old, part.name()));
+}
+
+/// Parses an export of the command line, and warns of deprecated names in it.
+pub fn export(text: &str) -> Result<mgr::Export, String> {
+    let export: mgr::Export = text.parse()?;
+    for (key, value) in text.split(',').filter_map(|term| term.split_once('=')) {
+        match key {
+            "layout" => warn("layout", "kernel_layout"),
+            "policy" => warn_of_policy(&value.replace('+', ",")),
+            _ => {}
+        }
+    }
+    Ok(export)
 }
 
 #[cfg(test)]

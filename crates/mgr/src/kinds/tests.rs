@@ -186,7 +186,7 @@ async fn layouts(bench: &Bench, file: FileId) {
         let layout = volume.kinds.layout_type(kind).unwrap();
         let stored = volume.objects(&info).unwrap().unwrap();
         // The iods of these clusters serve no NFS.
-        let expressed = layout.expresses(&*stored, bench.cluster.config.layout) && !layout.is_for_kernels();
+        let expressed = layout.expresses(&*stored, bench.cluster.config.kernel_layout) && !layout.is_for_kernels();
         match granted {
             Ok(granted) => {
                 assert!(expressed && granted.kind == kind && !granted.body.is_empty());

@@ -85,7 +85,7 @@ async fn cluster() -> Cluster {
         cluster.stop_iod(iod);
         cluster.start_data_server(iod);
     }
-    cluster.config.layout = KernelLayout::Files;
+    cluster.config.kernel_layout = KernelLayout::Files;
     cluster.start_mgr().await;
     cluster
 }

@@ -1,6 +1,6 @@
 //! Deprecated names: commands accept them with one warning, and stored ones keep their effect.
 
-use super::cluster::{Cluster, succeed};
+use super::cluster::{Cluster, WEIR, succeed};
 use std::process::Command;
 
 /// Runs a command that must succeed. Returns its warnings of deprecated names.
@@ -30,6 +30,25 @@ fn former_options_are_accepted_with_one_warning() {
         assert_eq!(cluster.counter("counters", "proxy_read_bytes") - before, 100_000, "{option}");
     }
     cluster.stop();
+}
+
+#[test]
+fn the_former_key_for_the_layouts_of_kernels_is_accepted_with_a_warning() {
+    let home = tempfile::tempdir().unwrap();
+    let missing = home.path().join("cluster.toml");
+    let mgr = |options: &[&str]| {
+        let mut command = Command::new(WEIR);
+        command.args(["mgr", "--dir"]).arg(home.path()).arg("--cluster-file").arg(&missing).args(options);
+        let output = command.output().expect("the binary starts");
+        assert!(!output.status.success(), "there is no cluster file");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for options in [["--layout", "none"], ["--export", "/public,layout=none"]] {
+        let said = mgr(&options);
+        assert!(said.contains("layout is deprecated") && said.contains("kernel_layout"), "{options:?}: {said}");
+    }
+    let said = mgr(&["--kernel-layout", "none", "--export", "/public,kernel_layout=none"]);
+    assert!(!said.contains("deprecated"), "{said}");
 }
 
 #[test]
