@@ -210,7 +210,8 @@ fn striped_flexible_files_take_the_direct_path_to_several_iods() {
 #[test]
 fn a_file_with_two_copies_is_read_without_one_of_its_iods() {
     let home = tempfile::tempdir().unwrap();
-    let mut lab = servers::start(home.path(), 3, &["--kernel-layout", "flexfiles", "--mirrors", "2", "--mds-threshold", "0"]);
+    let mut lab =
+        servers::start(home.path(), 3, &["--kernel-layout", "flexfiles", "--mirrors", "2", "--mds-threshold", "0"]);
     let mut guest = Guest::boot();
     let port = lab.mgr.proxy.address().port();
     for version in ["vers=4.1", "vers=4.2"] {

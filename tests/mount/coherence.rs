@@ -45,7 +45,7 @@ const PAIRS: &[(&str, [&[&str]; 2])] = &[
     ("writeback beside default", [&["-o", "writeback"], &[]]),
     ("writeback", [&["-o", "writeback"], &["-o", "writeback"]]),
     ("page", [&["--access", "page"], &["--access", "page"]]),
-    ("page beside odirect", [&["--access", "page"], &["--access", "odirect"]]),
+    ("page beside unbuffered", [&["--access", "page"], &["--access", "unbuffered"]]),
     (UP, [&[], &[]]),
 ];
 

@@ -292,7 +292,7 @@ fn times_modes_and_extended_attributes_stay() {
 
 #[test]
 fn all_programs_on_a_mount_see_the_written_length_at_once() {
-    for access in ["direct", "page", "odirect"] {
+    for access in ["direct", "page", "unbuffered"] {
         // With this timeout, each lookup of a path asks the mgr which file the name stands for.
         let Some((_dir, _cluster, place)) = mounted(&["--access", access, "--entry-timeout", "0"]) else { return };
         let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("f")).unwrap();

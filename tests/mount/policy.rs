@@ -94,7 +94,7 @@ fn each_access_method_sends_the_expected_requests() {
     assert_eq!((write(&odirect), read_twice(&odirect)), (8, 65536), "O_DIRECT: each for itself");
     assert_eq!(write(&direct), 1, "the other open goes on as it was opened");
     // The setting of one file applies to every open of the file.
-    set(&place.at("direct"), "access", "odirect").unwrap();
+    set(&place.at("direct"), "access", "unbuffered").unwrap();
     assert_eq!(write(&direct), 8, "what the mount has to do with it counts at once");
     File::create(place.at("page")).unwrap();
     set(&place.at("page"), "access", "page").unwrap();
@@ -183,10 +183,10 @@ fn the_environment_overrides_the_options_of_the_mount() {
     };
     assert!(
         fail(&mut mount("access=fast"), 2)
-            .contains("WEIR_POLICY: access: \"fast\" is not valid; write page, direct or odirect")
+            .contains("WEIR_POLICY: access: \"fast\" is not valid; write page, direct or unbuffered")
     );
-    succeed(&mut mount("access=odirect, gather_delay=5ms"));
-    assert_eq!(effective(&at, "access"), counts("odirect", "environment"));
+    succeed(&mut mount("access=unbuffered, gather_delay=5ms"));
+    assert_eq!(effective(&at, "access"), counts("unbuffered", "environment"));
     assert_eq!(effective(&at, "gather_delay"), counts("5ms", "environment"));
     succeed(Command::new(WEIR).arg("umount").arg(&at));
     place.unmount();

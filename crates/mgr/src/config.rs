@@ -7,7 +7,7 @@ pub use export::{Access, Export, SquashWhom};
 use crate::error::{Error, io_error};
 use crate::exports::{EXPORTS_MAX, Rule};
 use layout::Policy;
-use layout::policy::{former_names, parse_size};
+use layout::policy::{former_words, parse_size};
 use net::Address;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -239,15 +239,15 @@ impl Config {
         Ok(config)
     }
 
-    /// Warns of deprecated names of policy parts.
-    fn warn_of_former_names(&self) {
+    /// Warns of deprecated names and values in policies.
+    fn warn_of_former_words(&self) {
         let texts = std::iter::once(&self.policy).chain(self.exports.iter().map(|export| &export.policy));
-        let former = texts.flatten().flat_map(|text| former_names(text));
-        former.for_each(|(old, part)| tracing::warn!(old, new = part.name(), "deprecated name of a policy part"));
+        let former = texts.flatten().flat_map(|text| former_words(text));
+        former.for_each(|(old, new)| tracing::warn!(old, new, "deprecated word in a policy"));
     }
 
     pub(crate) fn check(&self) -> Result<Checked, Error> {
-        self.warn_of_former_names();
+        self.warn_of_former_words();
         let addresses = |name, texts: &[String], port| {
             let parse = |text: &String| {
                 Address::parse(text, port).map_err(|e| Error::BadConfig { name, reason: e.to_string() })

@@ -5,11 +5,8 @@ use std::ffi::OsString;
 use std::sync::{Mutex, PoisonError};
 
 /// Deprecated options, with their new names.
-const OPTIONS: [(&str, &str); 3] = [
-    ("--no-direct", "--mgr-path"),
-    ("--gather-delay-ms", "--mgr-gather-delay-ms"),
-    ("--layout", "--kernel-layout"),
-];
+const OPTIONS: [(&str, &str); 3] =
+    [("--no-direct", "--mgr-path"), ("--gather-delay-ms", "--mgr-gather-delay-ms"), ("--layout", "--kernel-layout")];
 
 /// Deprecated options of mount(8), with their new names.
 const MOUNT_OPTIONS: [(&str, &str); 1] = [("no_direct", "mgr_path")];
@@ -49,9 +46,9 @@ pub fn mount_option(name: &str) -> &str {
     new
 }
 
-/// Warns of deprecated names in the text of a policy, such as `layout=open`.
+/// Warns of deprecated names and values in the text of a policy, such as `layout=open`.
 pub fn warn_of_policy(text: &str) {
-    layout::policy::former_names(text).for_each(|(old, part)| warn(old, part.name()));
+    layout::policy::former_words(text).for_each(|(old, new)| warn(old, new));
 }
 
 /// Parses an export of the command line, and warns of deprecated names in it.

@@ -18,7 +18,7 @@ pub struct How {
     #[arg(long = "policy", value_name = "PART=VALUE,...", value_parser = policy)]
     policies: Vec<Settings>,
     /// How to read and write files: page (use the page cache: best for small reads), direct (bypass it: best for large
-    /// requests) or odirect (send each write before it returns) [default: direct]
+    /// requests) or unbuffered (send each write before it returns) [default: direct]
     #[arg(long, value_parser = access)]
     access: Option<Settings>,
     /// Send gathered writes shorter than this on the mgr path, others on the direct path to the iods. 0: all on the direct
@@ -90,6 +90,7 @@ fn part(part: Part, text: &str) -> Result<Settings, String> {
 }
 
 fn access(text: &str) -> Result<Settings, String> {
+    deprecated::warn_of_policy(&format!("{}={text}", Part::Access.name()));
     part(Part::Access, text)
 }
 

@@ -61,9 +61,9 @@ async fn directories_and_files_report_their_own_policy() {
     set(&files, dir, "weir.write_threshold", "32K").await.unwrap();
     set(&files, dir, "weir.stripe_count", "1").await.unwrap();
     set(&files, dir, "author", "me").await.unwrap();
-    set(&files, file, "weir.access", "odirect").await.unwrap();
+    set(&files, file, "weir.access", "unbuffered").await.unwrap();
     assert_eq!(reported(&files, dir).1, "stripe_count=1,write_threshold=32K");
-    assert_eq!(reported(&files, file).1, "access=odirect");
+    assert_eq!(reported(&files, file).1, "access=unbuffered");
     let below = files.create(&ctx(1), dir, &name("below"), CreateKind::Directory, mode(0o755)).await.unwrap();
     assert_eq!(reported(&files, below.attrs.id).1, "stripe_count=1,write_threshold=32K", "it took its parent's");
 }

@@ -233,7 +233,8 @@ fn root_on_the_mgr_machine_may_administer_despite_exports() {
         return;
     }
     let home = tempfile::tempdir().unwrap();
-    let exports = ["--export", "/home,clients=10.1.0.0/16,squash=root", "--export", "/public,access=ro,kernel_layout=none"];
+    let exports =
+        ["--export", "/home,clients=10.1.0.0/16,squash=root", "--export", "/public,access=ro,kernel_layout=none"];
     let mgr = |exports: &[&str]| Lab::start_with(&home.path().join("fs"), 1, exports);
     std::fs::create_dir(home.path().join("fs")).unwrap();
     let lab = mgr(&[]);

@@ -64,6 +64,9 @@ fn former_names_of_policy_parts_are_accepted_with_one_warning() {
     assert_eq!(policy(&cluster, "/d", "layout_when"), ("first-io".into(), "directory".into()));
     assert_eq!(warnings(&mut cluster.weir(["policy", "unset", "/d", "layout"])).len(), 1);
     assert_eq!(policy(&cluster, "/d", "layout_when").1, "driver");
+    let said = set("access=odirect");
+    assert!(said.len() == 1 && said[0].contains("odirect is deprecated") && said[0].contains("unbuffered"), "{said:?}");
+    assert_eq!(policy(&cluster, "/d", "access"), ("unbuffered".into(), "directory".into()));
     let mut show = cluster.weir(["policy", "show", "/d"]);
     let said = warnings(show.env("WEIR_POLICY", "layout=open,access=page"));
     assert!(said.len() == 1 && said[0].contains("layout_when"), "{said:?}");
