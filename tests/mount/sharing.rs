@@ -393,7 +393,7 @@ fn a_killed_process_does_not_wait_for_servers() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
     cluster.put("/f", &[7; 100_000], &[]);
-    let place = Place::new(&cluster, &dir.path().join("mnt"), &["--retry-timeout", "86400", "--no-lent"]);
+    let place = Place::new(&cluster, &dir.path().join("mnt"), &["--retry-timeout", "86400", "--no-short-circuit"]);
     // A signal that the program handles comes first. The kernel does not report the signals after it to the mount.
     let script = r#"
         $SIG{USR1} = sub { };

@@ -80,7 +80,7 @@ cluster_file = {cluster_file}
 # Whether clients of this machine may connect by a Unix socket, and whether root and the iod's own user may read objects
 # directly from its files. Clients use the socket of an iod that runs as root or as their own user.
 #unix = true
-#lend = true
+#short_circuit = true
 
 # Congestion control of TCP connections; "system" keeps the system's.
 #congestion = "cubic"

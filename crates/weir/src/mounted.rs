@@ -57,7 +57,7 @@ pub struct How {
     /// Disable short-circuit reads: by default, mounts by root read cached data from the object files of iods on this
     /// machine
     #[arg(long)]
-    pub no_lent: bool,
+    pub no_short_circuit: bool,
     /// Disable negative-lookup caching: by default, the mount caches failed lookups in a directory, until the mgr recalls
     /// them because another client creates a name there
     #[arg(long)]
@@ -161,7 +161,7 @@ impl How {
         Options {
             driver: fuse::driver(),
             policy: settings,
-            lent: !self.no_lent,
+            short_circuit: !self.no_short_circuit,
             negative: if self.no_negative { 0 } else { options.negative },
             durable,
             size_valid: Duration::from_secs_f64(self.attr_timeout),

@@ -35,7 +35,9 @@ impl Volume {
                     let old = String::from_utf8_lossy(name);
                     tracing::warn!(file = file.0, %old, new = part.xattr(), "deprecated name of a policy attribute");
                 }
-                if let Some((old, new)) = std::str::from_utf8(value).ok().and_then(|old| Some((old, part.present_value(old)?))) {
+                if let Some((old, new)) =
+                    std::str::from_utf8(value).ok().and_then(|old| Some((old, part.present_value(old)?)))
+                {
                     tracing::warn!(file = file.0, old, new, "deprecated value of a policy attribute");
                 }
                 Ok(())

@@ -97,7 +97,7 @@ fn a_lent_file_shows_current_bytes_and_cannot_be_written() {
     // The connection stays usable and lends the file again.
     assert_eq!(borrower.client.read(1, 5, 100).unwrap(), bytes[5..7]);
     assert!(borrower.borrow(1).is_good());
-    assert_eq!(server.counter("objects.lent"), 2);
+    assert_eq!(server.counter("objects.short_circuit"), 2);
 }
 
 #[test]
@@ -162,9 +162,9 @@ fn lend_is_refused_over_tcp_or_if_disabled_or_without_a_valid_capability() {
     };
     assert_eq!(refused(&mut local, sign(now + 1000, other)), Status::CapRefused);
     assert_eq!(refused(&mut local, sign(now, crate::cluster::SESSION)), Status::CapExpired);
-    assert_eq!(server.counter("objects.lent"), 0);
+    assert_eq!(server.counter("objects.short_circuit"), 0);
 
-    let off = Server::with(|config| config.lend = false);
+    let off = Server::with(|config| config.short_circuit = false);
     off.client().write(1, 0, b"bytes").unwrap();
     assert_eq!(refused(&mut off.local_client(false), cap(1, Rights::READ)), Status::NotSupp);
 }
