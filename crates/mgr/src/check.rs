@@ -111,7 +111,7 @@ impl Checks {
         if runs.values().filter(|run| !run.task.is_finished()).count() >= RUNS_MAX {
             return Err("too many checks are running: wait for one to end");
         }
-        let number = getrandom::u64().map_err(|_| "the system gives no random numbers")?.max(1);
+        let number = getrandom::u64().map_err(|_| "the operating system returned no random numbers")?.max(1);
         let (tell, steps) = mpsc::channel(WAITING);
         let task = net::task::spawn(run::run(server.clone(), repair, tell));
         let taking = tokio::sync::Mutex::new(Taking { steps, last: None });

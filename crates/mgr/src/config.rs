@@ -266,7 +266,7 @@ impl Config {
             return bad("iods", "name at least one iod, as in [\"node1:2050\"]: they hold the files' bytes".into());
         }
         if iods.len() > IODS_MAX {
-            return bad("iods", format!("{} are more than the {IODS_MAX} that one mgr serves", iods.len()));
+            return bad("iods", format!("{} iods; one mgr serves at most {IODS_MAX}", iods.len()));
         }
         if let Some(twice) = iods.iter().enumerate().find(|(i, a)| iods[..*i].contains(a)) {
             return bad("iods", format!("{} is named twice", twice.1));
@@ -292,7 +292,7 @@ impl Config {
             return bad("inline_max", format!("{:?} is not a size of at most {most}K", self.inline_max));
         };
         if self.exports.len() > EXPORTS_MAX {
-            return bad("export", format!("{} are more than the {EXPORTS_MAX} that one mgr has", self.exports.len()));
+            return bad("export", format!("{} exports; one mgr has at most {EXPORTS_MAX}", self.exports.len()));
         }
         // The mgr's own settings are those of an export of the root, whether or not one is configured.
         let everything = Export::default().check(self)?;

@@ -147,7 +147,7 @@ impl Exports {
         exports.recorded = recorded;
         exports.record().await?;
         for (rule, _) in exports.rules.iter().zip(&exports.read().roots).filter(|(_, root)| root.is_none()) {
-            tracing::warn!(path = %shown(rule), "there is no such directory to export yet");
+            tracing::warn!(path = %shown(rule), "the exported directory does not exist yet");
         }
         Ok(exports)
     }

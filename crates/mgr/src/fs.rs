@@ -456,7 +456,7 @@ impl FileSystem for Files {
             // could not even read.
             Err(Status::NoSpc) => {
                 tracing::warn!(
-                    "the disk of the metadata store is full: a client is let in that a restart will not know"
+                    "the disk of the metadata store is full: the mgr cannot record a new client, which cannot reclaim its state after a restart"
                 );
                 Ok(())
             }

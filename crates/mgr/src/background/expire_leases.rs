@@ -44,7 +44,7 @@ impl Job for ExpireLeases {
 
     fn failed(&mut self, error: Status) {
         self.server.fs().0.orphans_left.store(true, SeqCst);
-        tracing::error!("cannot free all files that have no name any more: {error}");
+        tracing::error!("cannot free all orphans: {error}");
     }
 }
 

@@ -40,7 +40,7 @@ impl Job for ForgetIntents {
     }
 
     fn failed(&mut self, error: Status) {
-        tracing::error!("cannot forget what is done about files: {error}");
+        tracing::error!("cannot remove finished intents: {error}");
     }
 }
 

@@ -34,7 +34,7 @@ impl Job for FlushGathered {
             biased;
             Some(outcome) = going.next() => {
                 if let Err(error) = outcome {
-                    tracing::debug!("what is held is not written yet: {error}");
+                    tracing::debug!("gathered writes did not reach the iods yet: {error}");
                 }
             }
             () = volume.gathered.wait(), if may_more => {}

@@ -29,6 +29,6 @@ impl Job for RecordExports {
     }
 
     fn failed(&mut self, error: Status) {
-        tracing::debug!("the exports are not on record: {error}");
+        tracing::debug!("cannot record the exports: {error}");
     }
 }

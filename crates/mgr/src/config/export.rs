@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_say_what_tables_say() {
+    fn an_export_option_equals_the_same_table() {
         let one: Export =
             "/home,clients=10.0.0.0/8+fd00::7,privileged_ports=false,access=ro,squash=root,anon_uid=7,kernel_layout=none"
                 .parse()
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_checked() {
+    fn invalid_terms_of_an_export_are_refused() {
         let config = Config::new("/d", "/c", vec!["a:1".into()]);
         let check = |text: &str| text.parse::<Export>().unwrap().check(&config);
         let rule = check("//a/b/,clients=10.0.0.1,squash=all,stripe_unit=64K,mds_threshold=0").unwrap();

@@ -236,7 +236,7 @@ impl Volume {
     /// them. Bytes that cannot be written now stay held, and readers at the mgr wait for them.
     pub(crate) async fn given_back(&self, file: FileId) {
         if let Err(error) = self.let_go(file, Part::All, Why::Close).await {
-            tracing::debug!(file = file.0, "what is held is not written yet: {error}");
+            tracing::debug!(file = file.0, "gathered writes did not reach the iods yet: {error}");
         }
     }
 
