@@ -304,7 +304,7 @@ impl Drop for Running {
         }
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("an accepting thread had panicked");
+                tracing::error!("a thread that accepts connections has panicked");
             }
         }
         self.live.stop();

@@ -273,7 +273,7 @@ impl Open {
         reserved.map_err(|error| match error.raw_os_error() {
             Some(code) if code == Errno::OPNOTSUPP.raw_os_error() => Failure {
                 status: Status::NotSupp,
-                detail: Some("the file system below the store cannot reserve room".into()),
+                detail: Some("the file system of the store cannot reserve space".into()),
             },
             _ => failure(&error, "reserve room"),
         })
@@ -406,7 +406,7 @@ impl Open {
         if self.check_failed().is_err() {
             store.note_failure(self.id);
             Counters::add(&store.counters().syncs_failed, 1);
-            tracing::error!(object = %self.id, "sync failed; the object takes no more writes");
+            tracing::error!(object = %self.id, "sync failed; the iod accepts no more writes to the object");
         }
     }
 
