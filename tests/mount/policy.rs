@@ -89,19 +89,23 @@ fn each_access_method_sends_the_expected_requests() {
     };
     let nothing = rustix::fs::OFlags::empty();
     let direct = open("direct", nothing);
-    assert_eq!((write(&direct), read_twice(&direct)), (1, 65536), "direct: gathered, and never kept");
+    assert_eq!(
+        (write(&direct), read_twice(&direct)),
+        (1, 65536),
+        "direct: writes are gathered, and read bytes are not cached"
+    );
     let odirect = open("direct", rustix::fs::OFlags::DIRECT);
-    assert_eq!((write(&odirect), read_twice(&odirect)), (8, 65536), "O_DIRECT: each for itself");
-    assert_eq!(write(&direct), 1, "the other open goes on as it was opened");
+    assert_eq!((write(&odirect), read_twice(&odirect)), (8, 65536), "O_DIRECT: one request for each write");
+    assert_eq!(write(&direct), 1, "the other open keeps its access method");
     // The setting of one file applies to every open of the file.
     set(&place.at("direct"), "access", "unbuffered").unwrap();
-    assert_eq!(write(&direct), 8, "what the mount has to do with it counts at once");
+    assert_eq!(write(&direct), 8, "settings that the mount applies take effect at once");
     File::create(place.at("page")).unwrap();
     set(&place.at("page"), "access", "page").unwrap();
     assert_eq!(write(&open("page", nothing)), 1);
     let page = open("page", nothing);
     page.read_exact_at(&mut [0; 32768], 0).unwrap();
-    assert_eq!(read_twice(&page), 0, "page: what was read is kept");
+    assert_eq!(read_twice(&page), 0, "page: read bytes stay cached");
     assert_eq!(effective(&place.at("page"), "access"), counts("page", "file"));
     drop((direct, odirect, page));
     place.unmount();
