@@ -427,7 +427,7 @@ impl Inode {
                 return sending;
             }
             drop(sending);
-            // Boxed, because it is rare.
+            // Boxed, because the future is rarely needed, and every write would reserve memory for it.
             Box::pin(self.commit_lane(Lane::Mgr)).await;
         }
     }
