@@ -534,7 +534,7 @@ impl Unverified {
             Unverified::Failed(failure) => failure,
             Unverified::Mismatch(mismatch) => {
                 Counters::add(&counters.sums_mismatched, 1);
-                damaged(mismatch, "they are not what was written")
+                damaged(mismatch, "they do not match their checksum")
             }
         }
     }

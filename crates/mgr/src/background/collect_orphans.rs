@@ -47,7 +47,7 @@ pub(super) struct CollectOrphans {
 }
 
 impl Job for CollectOrphans {
-    const NAME: &'static str = "collecting objects";
+    const NAME: &'static str = "collecting objects without files";
 
     fn new(context: &Context) -> Self {
         let (volume, server) = (context.volume.clone(), context.server.clone());

@@ -21,7 +21,7 @@ pub(super) struct ExpireLeases {
 }
 
 impl Job for ExpireLeases {
-    const NAME: &'static str = "the watch over leases";
+    const NAME: &'static str = "expiring leases";
 
     fn new(context: &Context) -> Self {
         ExpireLeases { server: context.server.clone(), first: true }

@@ -21,7 +21,7 @@ pub(super) struct FlushGathered {
 }
 
 impl Job for FlushGathered {
-    const NAME: &'static str = "writing what is gathered";
+    const NAME: &'static str = "flushing gathered writes";
 
     fn new(context: &Context) -> Self {
         FlushGathered { volume: context.volume.clone(), going: FuturesUnordered::new() }

@@ -43,7 +43,7 @@ impl LeaveMarks {
 }
 
 impl Job for LeaveMarks {
-    const NAME: &'static str = "leaving marks with iods";
+    const NAME: &'static str = "leaving marks on iods";
 
     fn new(context: &Context) -> Self {
         let (volume, told) = (context.volume.clone(), unix_now());

@@ -43,7 +43,7 @@ pub(super) struct RebuildCopies {
 }
 
 impl Job for RebuildCopies {
-    const NAME: &'static str = "making copies again";
+    const NAME: &'static str = "rebuilding copies";
 
     fn new(context: &Context) -> Self {
         let (volume, came_up) = (context.volume.clone(), context.came_up());

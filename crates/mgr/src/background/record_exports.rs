@@ -14,7 +14,7 @@ const EVERY: Duration = Duration::from_secs(10);
 pub(super) struct RecordExports(Arc<Volume>);
 
 impl Job for RecordExports {
-    const NAME: &'static str = "keeping exports on record";
+    const NAME: &'static str = "recording exports";
 
     fn new(context: &Context) -> Self {
         RecordExports(context.volume.clone())

@@ -236,7 +236,7 @@ impl Open {
     fn unless_stored(&self, refused: Failure, ranges: impl Iterator<Item = (u64, u64)>) -> Result<(), Failure> {
         for (offset, len) in ranges {
             let stored = self.file.is_stored(HEAD_LEN + offset, len);
-            if !stored.map_err(|e| failure(&e, "look where the object has room"))? {
+            if !stored.map_err(|e| failure(&e, "find the allocated space of the object"))? {
                 return Err(refused);
             }
         }
@@ -275,7 +275,7 @@ impl Open {
                 status: Status::NotSupp,
                 detail: Some("the file system of the store cannot reserve space".into()),
             },
-            _ => failure(&error, "reserve room"),
+            _ => failure(&error, "reserve space"),
         })
     }
 
