@@ -20,7 +20,7 @@ fn guests_see_only_their_exports_on_the_terms_of_each() {
 
     let exports = [
         ["--export", "/public,access=ro"],
-        ["--export", "/users,squash=root,layout=none,stripe_unit=64K"],
+        ["--export", "/users,squash=root,kernel_layout=none,stripe_unit=64K"],
         ["--export", "/secret,clients=10.99.0.0/16"],
         ["--export", "/deep/a/b,clients=127.0.0.0/8,squash=all,anon_uid=77,anon_gid=78"],
         ["--export", "/users/rw"],

@@ -143,7 +143,7 @@ fn small_files_take_the_mgr_path() {
 #[test]
 fn flexible_files_take_the_direct_path_to_their_iod() {
     let home = tempfile::tempdir().unwrap();
-    let lab = servers::start(home.path(), 3, &["--layout", "flexfiles", "--mds-threshold", "0"]);
+    let lab = servers::start(home.path(), 3, &["--kernel-layout", "flexfiles", "--mds-threshold", "0"]);
     let (mut one, mut other) = Guest::boot_two();
     for version in ["vers=4.1", "vers=4.2"] {
         one.mount(lab.mgr.proxy.address().port(), version);
@@ -172,7 +172,7 @@ fn flexible_files_take_the_direct_path_to_their_iod() {
 #[test]
 fn striped_flexible_files_take_the_direct_path_to_several_iods() {
     let home = tempfile::tempdir().unwrap();
-    let options = ["--layout", "flexfiles-striped", "--stripe-unit", "256k", "--mds-threshold", "0"];
+    let options = ["--kernel-layout", "flexfiles-striped", "--stripe-unit", "256k", "--mds-threshold", "0"];
     let lab = servers::start(home.path(), 3, &options);
     let mut guest = Guest::boot();
     if !guest.is_at_least([6, 18]) {
@@ -210,7 +210,8 @@ fn striped_flexible_files_take_the_direct_path_to_several_iods() {
 #[test]
 fn a_file_with_two_copies_is_read_without_one_of_its_iods() {
     let home = tempfile::tempdir().unwrap();
-    let mut lab = servers::start(home.path(), 3, &["--layout", "flexfiles", "--mirrors", "2", "--mds-threshold", "0"]);
+    let mut lab =
+        servers::start(home.path(), 3, &["--kernel-layout", "flexfiles", "--mirrors", "2", "--mds-threshold", "0"]);
     let mut guest = Guest::boot();
     let port = lab.mgr.proxy.address().port();
     for version in ["vers=4.1", "vers=4.2"] {

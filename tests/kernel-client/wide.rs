@@ -14,7 +14,7 @@ fn files_on_more_iods_than_a_layout_can_describe_are_intact() {
     // The description of 32 iods fits into a files layout. That of flexible files is longer for each iod, and does not
     // fit, so such a file takes the mgr path.
     for (layout, straight) in [("files", true), ("flexfiles-striped", false)] {
-        let options = ["--stripe-unit", "64k", "--mds-threshold", "0", "--layout", layout];
+        let options = ["--stripe-unit", "64k", "--mds-threshold", "0", "--kernel-layout", layout];
         let home = tempfile::tempdir().unwrap();
         let lab = servers::start(home.path(), 32, &options);
         guest.mount(lab.mgr.proxy.address().port(), "vers=4.2");

@@ -45,7 +45,7 @@ const PAIRS: &[(&str, [&[&str]; 2])] = &[
     ("writeback beside default", [&["-o", "writeback"], &[]]),
     ("writeback", [&["-o", "writeback"], &["-o", "writeback"]]),
     ("page", [&["--access", "page"], &["--access", "page"]]),
-    ("page beside odirect", [&["--access", "page"], &["--access", "odirect"]]),
+    ("page beside unbuffered", [&["--access", "page"], &["--access", "unbuffered"]]),
     (UP, [&[], &[]]),
 ];
 
@@ -395,13 +395,13 @@ impl Turns<'_> {
                     Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }, last_modification: time };
                 rustix::fs::futimens(file, &times).unwrap();
                 let other = &self.files[(number + 1) % self.files.len()].1;
-                assert_eq!(other.metadata().unwrap().mtime(), time.tv_sec, "the time that {number} has set");
+                assert_eq!(other.metadata().unwrap().mtime(), time.tv_sec, "the time set by process {number}");
                 format!("{number} sets the time")
             }
             18..=22 => self.step_by_pages(number, (at, len)),
             _ => {
                 let size = file.metadata().unwrap().len();
-                assert_eq!(size, self.model.len() as u64, "the size for {number}");
+                assert_eq!(size, self.model.len() as u64, "the size that process {number} sees");
                 format!("{number} looks at the size")
             }
         }

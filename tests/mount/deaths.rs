@@ -161,7 +161,7 @@ fn fsync_fails_when_bytes_cannot_be_made_durable() {
     let mut writer = Writer::start(&place.at("f"));
     assert!(writer.tell("1 300000") && writer.tell("sync") && writer.tell("2 300000"));
     cluster.kill();
-    assert!(!writer.tell("sync"), "never silence");
+    assert!(!writer.tell("sync"), "the program got neither an answer nor an error");
     writer.end();
 }
 

@@ -35,8 +35,8 @@ fn the_mount_and_other_clients_see_the_same_bytes() {
         let Some((_dir, cluster, place)) = mounted(&["--access", access]) else { return };
         let whole = pattern(5_000_001, 1);
         fs::write(place.at("big"), &whole).unwrap();
-        assert!(cluster.run(["cat", "/big"]) == whole, "a file that is closed is there for others");
-        assert_eq!(cluster.proxied_bytes(), 0, "bytes go straight to the iods");
+        assert!(cluster.run(["cat", "/big"]) == whole, "other mounts see a closed file");
+        assert_eq!(cluster.proxied_bytes(), 0, "the bytes take the direct path to the iods");
         cluster.put("/theirs", &whole[..777_777], &[]);
         assert!(fs::read(place.at("theirs")).unwrap() == whole[..777_777]);
 
@@ -45,7 +45,10 @@ fn the_mount_and_other_clients_see_the_same_bytes() {
         for (n, at) in [70_000u64, 1, 4_999_000, 65_535].into_iter().enumerate() {
             file.write_all_at(&pattern(100, n as u64 + 5), at).unwrap();
             let len = file.read_at(&mut part, at).unwrap();
-            assert!(len >= 100 && part[..100] == pattern(100, n as u64 + 5)[..], "own writes are read at once");
+            assert!(
+                len >= 100 && part[..100] == pattern(100, n as u64 + 5)[..],
+                "a program reads its own writes at once"
+            );
         }
         file.set_len(70_050).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 70_050);
@@ -248,7 +251,7 @@ fn a_changing_directory_lists_each_permanent_name_once() {
             let _ = fs::remove_file(dir.join(format!("late{}", n.saturating_sub(300))));
         }
     }
-    assert_eq!(seen, count, "what is there all the time is seen exactly once");
+    assert_eq!(seen, count, "a name that exists all the time is listed exactly once");
     place.unmount();
 }
 
@@ -261,7 +264,7 @@ fn times_modes_and_extended_attributes_stay() {
     let before = file.metadata().unwrap();
     assert!(
         before.mtime() >= before.ctime() - 1 && before.len() == 200_000,
-        "what is written shows before it is synced"
+        "written bytes are visible before they are synced"
     );
     // cp -p and tar do this: they set the time before they close the file.
     let then = Timespec { tv_sec: 1_000_000_000, tv_nsec: 123_456_789 };
@@ -292,7 +295,7 @@ fn times_modes_and_extended_attributes_stay() {
 
 #[test]
 fn all_programs_on_a_mount_see_the_written_length_at_once() {
-    for access in ["direct", "page", "odirect"] {
+    for access in ["direct", "page", "unbuffered"] {
         // With this timeout, each lookup of a path asks the mgr which file the name stands for.
         let Some((_dir, _cluster, place)) = mounted(&["--access", access, "--entry-timeout", "0"]) else { return };
         let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("f")).unwrap();
@@ -443,7 +446,10 @@ fn holes_fallocate_copies_and_mappings_work() {
         let copy = File::create(place.at("copy")).unwrap();
         let copied = rustix::fs::copy_file_range(&file, Some(&mut (3 << 20)), &copy, Some(&mut 77), 65_536).unwrap();
         assert!(copied == 65_536 && fs::read(place.at("copy")).unwrap()[77..] == data[..]);
-        assert!(cluster.counter("counters", "iod_copied_bytes") >= 65_536, "past the mount and the mgr");
+        assert!(
+            cluster.counter("counters", "iod_copied_bytes") >= 65_536,
+            "the iods copy the bytes, without the mount and the mgr"
+        );
         drop(copy);
 
         // A shared mapping shows the bytes of the file.
@@ -485,7 +491,7 @@ fn busy_mounts_and_bad_mount_commands_report_errors() {
     assert!(umount(&["--lazy"]).status.success());
     let mut text = String::new();
     open.read_to_string(&mut text).unwrap();
-    assert_eq!(text, "text", "who has it open goes on");
+    assert_eq!(text, "text", "programs that have the file open continue");
     let nothing = umount(&[]);
     assert_eq!(nothing.status.code(), Some(1));
     let mut mount = cluster.weir(["mount", &cluster.url, "/nowhere/at/all"]);
@@ -502,7 +508,7 @@ fn each_write_takes_its_path() {
     let large = pattern(1 << 20, 4);
     let count = |name| cluster.counter("operations", name);
     fs::write(place.at("large"), &large).unwrap();
-    assert_eq!((cluster.proxied_bytes(), count("layoutget")), (0, 1), "straight to the iods");
+    assert_eq!((cluster.proxied_bytes(), count("layoutget")), (0, 1), "the bytes take the direct path to the iods");
     fs::write(place.at("small"), &large[..2000]).unwrap();
     assert_eq!(
         (cluster.proxied_bytes(), count("layoutget")),
@@ -526,7 +532,7 @@ fn each_write_takes_its_path() {
     let other = Place::new(&cluster, &dir.path().join("other"), &["--write-threshold", "0"]);
     let before = cluster.proxied_bytes();
     fs::write(other.at("straight"), &large[..2000]).unwrap();
-    assert_eq!(cluster.proxied_bytes(), before, "with a threshold of 0 all go straight");
+    assert_eq!(cluster.proxied_bytes(), before, "with a threshold of 0, all bytes take the direct path");
     other.unmount();
     let auto = Place::new(&cluster, &dir.path().join("auto"), &["-o", "write_threshold=auto"]);
     (0..200).for_each(|n| fs::write(auto.at(&format!("f{n}")), pattern(n * 500, n as u64)).unwrap());

@@ -56,7 +56,7 @@ fn unwritten_ranges_take_no_storage() {
         let whole = pattern(4 * MIB as usize, 2);
         fs::write(&path, &whole).unwrap();
         assert!(taken(&path) >= 4 * MIB);
-        assert_eq!(taken(&path), 4 * MIB, "nobody is asked");
+        assert_eq!(taken(&path), 4 * MIB, "the mgr sends no query to the iods");
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&file, punch, MIB, 2 * MIB).unwrap();

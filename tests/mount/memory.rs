@@ -67,7 +67,7 @@ fn the_kernel_forgets_unused_files_beyond_the_limit() {
         true
     };
     if !fall_to(310) {
-        eprintln!("NOT TESTED: this kernel does not let go of files when it is asked to (Linux 6.18 does)");
+        eprintln!("NOT TESTED: this kernel cannot drop unused inodes on request (Linux 6.18 can)");
         drop(held);
         return place.unmount();
     }

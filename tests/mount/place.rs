@@ -104,7 +104,7 @@ impl Place {
             done = umount();
         }
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        assert_eq!(std::fs::read_dir(&self.dir).unwrap().count(), 0, "what was mounted is gone");
+        assert_eq!(std::fs::read_dir(&self.dir).unwrap().count(), 0, "the mount has ended");
         std::mem::forget(self);
     }
 }

@@ -89,19 +89,23 @@ fn each_access_method_sends_the_expected_requests() {
     };
     let nothing = rustix::fs::OFlags::empty();
     let direct = open("direct", nothing);
-    assert_eq!((write(&direct), read_twice(&direct)), (1, 65536), "direct: gathered, and never kept");
+    assert_eq!(
+        (write(&direct), read_twice(&direct)),
+        (1, 65536),
+        "direct: writes are gathered, and read bytes are not cached"
+    );
     let odirect = open("direct", rustix::fs::OFlags::DIRECT);
-    assert_eq!((write(&odirect), read_twice(&odirect)), (8, 65536), "O_DIRECT: each for itself");
-    assert_eq!(write(&direct), 1, "the other open goes on as it was opened");
+    assert_eq!((write(&odirect), read_twice(&odirect)), (8, 65536), "O_DIRECT: one request for each write");
+    assert_eq!(write(&direct), 1, "the other open keeps its access method");
     // The setting of one file applies to every open of the file.
-    set(&place.at("direct"), "access", "odirect").unwrap();
-    assert_eq!(write(&direct), 8, "what the mount has to do with it counts at once");
+    set(&place.at("direct"), "access", "unbuffered").unwrap();
+    assert_eq!(write(&direct), 8, "settings that the mount applies take effect at once");
     File::create(place.at("page")).unwrap();
     set(&place.at("page"), "access", "page").unwrap();
     assert_eq!(write(&open("page", nothing)), 1);
     let page = open("page", nothing);
     page.read_exact_at(&mut [0; 32768], 0).unwrap();
-    assert_eq!(read_twice(&page), 0, "page: what was read is kept");
+    assert_eq!(read_twice(&page), 0, "page: read bytes stay cached");
     assert_eq!(effective(&place.at("page"), "access"), counts("page", "file"));
     drop((direct, odirect, page));
     place.unmount();
@@ -183,10 +187,10 @@ fn the_environment_overrides_the_options_of_the_mount() {
     };
     assert!(
         fail(&mut mount("access=fast"), 2)
-            .contains("WEIR_POLICY: access: \"fast\" is not valid; write page, direct or odirect")
+            .contains("WEIR_POLICY: access: \"fast\" is not valid; write page, direct or unbuffered")
     );
-    succeed(&mut mount("access=odirect, gather_delay=5ms"));
-    assert_eq!(effective(&at, "access"), counts("odirect", "environment"));
+    succeed(&mut mount("access=unbuffered, gather_delay=5ms"));
+    assert_eq!(effective(&at, "access"), counts("unbuffered", "environment"));
     assert_eq!(effective(&at, "gather_delay"), counts("5ms", "environment"));
     succeed(Command::new(WEIR).arg("umount").arg(&at));
     place.unmount();

@@ -192,7 +192,7 @@ fn killing_a_mount_ends_all_waiting_requests() {
     });
     end.store(true, std::sync::atomic::Ordering::Relaxed);
     for child in &mut waiting {
-        assert!(!child.wait().unwrap().success(), "it has waited for the lock of a dead mount");
+        assert!(!child.wait().unwrap().success(), "the process has waited for the lock of a killed mount");
     }
     drop(holder.stdin.take());
     holder.wait().unwrap();

@@ -152,7 +152,7 @@ fn a_missing_name_is_found_once_another_mount_creates_it() {
                     loop {
                         let others = made[1 - me].load(SeqCst) > dir;
                         let there = path(1 - me).symlink_metadata().is_ok();
-                        assert!(there || !others, "directory {dir}: it was made before it was looked for");
+                        assert!(there || !others, "directory {dir}: the name was created before the lookup");
                         if rounds == before {
                             match dir % 3 {
                                 0 => drop(File::create(path(me)).unwrap()),
@@ -231,7 +231,7 @@ fn appenders_do_not_overwrite_each_other() {
         .flat_map(|n| (0..lines).map(move |line| format!("{} {line} {}", n % 2, "=".repeat(line * 7 % 90))))
         .collect();
     want.sort_unstable();
-    assert!(found == want, "every line is there once, whole: {found:?}");
+    assert!(found == want, "every line is complete and occurs once: {found:?}");
     places.into_iter().for_each(Place::unmount);
 }
 
@@ -336,7 +336,7 @@ fn locks_hold_across_mounts_and_a_signal_ends_the_wait() {
     let mut holder = locker(&one.at("f"), &[]);
     assert_eq!(line(&mut holder), "locked\n");
     let refused = Command::new("flock").args(["-n", "-E", "7"]).arg(two.at("f")).arg("true").status().unwrap();
-    assert_eq!(refused.code(), Some(7), "the other mount knows of the lock");
+    assert_eq!(refused.code(), Some(7), "the other mount sees the lock");
     let mut impatient = locker(&two.at("f"), &[]);
     // The process has asked for the lock once it sleeps in the kernel. SIGTERM must wake the process.
     let state = || fs::read_to_string(format!("/proc/{}/wchan", impatient.id())).unwrap_or_default();
@@ -345,11 +345,11 @@ fn locks_hold_across_mounts_and_a_signal_ends_the_wait() {
     }
     let pid = rustix::process::Pid::from_child(&impatient);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    assert!(!impatient.wait().unwrap().success(), "a signal ends the waiting");
+    assert!(!impatient.wait().unwrap().success(), "a signal ends the wait");
     let mut next = locker(&two.at("f"), &[]);
     holder.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(holder.wait().unwrap().success());
-    assert_eq!(line(&mut next), "locked\n", "it passes to the next");
+    assert_eq!(line(&mut next), "locked\n", "the lock passes to the next process");
     next.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(next.wait().unwrap().success());
     one.unmount();
@@ -393,7 +393,7 @@ fn a_killed_process_does_not_wait_for_servers() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
     cluster.put("/f", &[7; 100_000], &[]);
-    let place = Place::new(&cluster, &dir.path().join("mnt"), &["--retry-timeout", "86400", "--no-lent"]);
+    let place = Place::new(&cluster, &dir.path().join("mnt"), &["--retry-timeout", "86400", "--no-short-circuit"]);
     // A signal that the program handles comes first. The kernel does not report the signals after it to the mount.
     let script = r#"
         $SIG{USR1} = sub { };
@@ -526,12 +526,12 @@ fn ofd_locks_end_only_when_their_own_open_is_closed() {
         sub locked { my $lock = pack("s s x4 q q i x4", 1, 0, 0, 0, 0); fcntl(shift, 37, $lock) }
         my ($first, $second, $other, $far) = (file($here), file($here), file($here), file($there));
         locked($first) or die "first: $!";
-        !locked($second) && !locked($far) or die "two have it";
+        !locked($second) && !locked($far) or die "two processes have the lock at the same time";
         close($other);
         !locked($second) && !locked($far) or die "another open was closed";
         close($first);
         1 until locked($far);
-        !locked($second) or die "two have it";
+        !locked($second) or die "two processes have the lock at the same time";
     "#;
     let mut perl = Command::new("perl");
     crate::cluster::succeed(perl.args(["-e", script]).args([one.at("f"), two.at("f")]));

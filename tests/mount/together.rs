@@ -112,7 +112,7 @@ fn a_mount_in_the_cluster_and_a_separate_mount_share_files() {
             });
         }
     });
-    assert_eq!(taken.into_inner(), ROUNDS, "each name has one maker");
+    assert_eq!(taken.into_inner(), ROUNDS, "each name is created by one process");
     let (inside, outside) = (tree(&at), tree(&other.at("")));
     let names = |tree: &[(PathBuf, Vec<u8>)]| tree.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>();
     assert_eq!(names(&inside), names(&outside));
@@ -130,7 +130,7 @@ fn a_mount_in_the_cluster_and_a_separate_mount_share_files() {
     // Ctrl-C (SIGINT) unmounts the file system.
     signal(&cluster.child, Signal::INT);
     assert!(cluster.child.wait().unwrap().success());
-    assert_eq!(fs::read_dir(&at).unwrap().count(), 0, "what was mounted is gone");
+    assert_eq!(fs::read_dir(&at).unwrap().count(), 0, "the mount has ended");
 }
 
 /// Kills the cluster while files are created and removed. Afterwards the closed files exist, and the removed files do

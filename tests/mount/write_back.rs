@@ -65,8 +65,8 @@ fn the_other_tests_pass_with_write_back_caching() {
         return;
     }
     let mut again = Command::new(std::env::current_exe().unwrap());
-    // Two tests are skipped. That of the path of each write does not apply here. The other reads a file of a killed
-    // mount, and so would have to wait for the lease of that mount.
+    // Skip two tests. One checks the path of each write, which write-back caching changes. The other reads a file of a
+    // killed mount, and would have to wait for the lease of that mount.
     again.args([
         "files::",
         "sharing::",
@@ -98,7 +98,7 @@ fn stat_after_a_write_needs_one_request() {
     let before = reads(&one);
     let here: Vec<_> = names.iter().map(|name| fs::metadata(one.at(name)).unwrap()).collect();
     let asked = reads(&one) - before;
-    assert!(asked < 1_000, "{asked} system calls that read, to look at 500 files");
+    assert!(asked < 1_000, "{asked} read system calls of the mount, for 500 stat calls");
     for (name, here) in names.iter().zip(here) {
         let there = fs::metadata(two.at(name)).unwrap();
         assert_eq!((here.len(), here.modified().unwrap()), (there.len(), there.modified().unwrap()));
@@ -117,7 +117,7 @@ fn small_writes_do_not_reach_the_mount_one_by_one() {
     }
     file.sync_all().unwrap();
     let asked = reads(&one) - before;
-    assert!(asked < 2_000, "{asked} system calls that read, for 20000 writes");
+    assert!(asked < 2_000, "{asked} read system calls of the mount, for 20000 writes");
     let whole: Vec<u8> = (0..20_000u64).flat_map(u64::to_be_bytes).collect();
     assert!(fs::read(two.at("f")).unwrap() == whole);
     drop(file);
@@ -302,7 +302,7 @@ fn write_back_of_a_mapped_page_keeps_bytes_of_other_mounts() {
                 theirs.sync_all().unwrap();
                 let mut found = [0; 8];
                 theirs.read_exact_at(&mut found, 100).unwrap();
-                assert_eq!(u64::from_be_bytes(found), round, "nobody else writes here");
+                assert_eq!(u64::from_be_bytes(found), round, "no other client writes the file");
             }
         }));
         end.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -350,7 +350,7 @@ fn changes_by_other_mounts_are_seen_despite_cached_sizes_and_times() {
     let reader = File::open(one.at("f")).unwrap();
     for (len, byte) in [(5, 2), (9_000, 3), (0, 4), (300_000, 5)] {
         fs::write(two.at("f"), vec![byte; len]).unwrap();
-        assert!(fs::read(one.at("f")).unwrap() == vec![byte; len], "at once by whoever opens it");
+        assert!(fs::read(one.at("f")).unwrap() == vec![byte; len], "the next open sees the bytes at once");
         soon("attributes", || same() && here().len() == len as u64);
         soon("attributes of an open file", || reader.metadata().unwrap().len() == len as u64);
         let mut found = vec![0; len + 1];
@@ -509,9 +509,9 @@ fn seek_end_finds_the_end_that_another_mount_has_just_set() {
                 let what = format!("step {step} of round {round} with {options:?}");
                 let cut = 5000 + 977 * step as u64 + round;
                 setter.set_len(cut).unwrap();
-                assert_eq!((end(other), end(setter)), (cut, cut), "{what}: cut");
+                assert_eq!((end(other), end(setter)), (cut, cut), "{what}: truncated");
                 setter.set_len(cut + 8192).unwrap();
-                assert_eq!((end(other), end(setter)), (cut + 8192, cut + 8192), "{what}: made longer");
+                assert_eq!((end(other), end(setter)), (cut + 8192, cut + 8192), "{what}: extended");
                 rustix::fs::fallocate(setter, rustix::fs::FallocateFlags::empty(), 0, cut + 20_000).unwrap();
                 assert_eq!((end(other), end(setter)), (cut + 20_000, cut + 20_000), "{what}: reserved");
                 setter.write_all_at(&[3; 5000], cut + 20_000).unwrap();

@@ -190,7 +190,7 @@ impl<'a> Side<'a> {
         Ok(Side { name, dir: at.join("work"), kind: Kind::Up { weir, at } })
     }
 
-    /// Makes the side of a file system that the user has mounted; its rows work in a new directory there.
+    /// Returns a side of the comparison that measures a file system which the user has mounted, in a new directory there.
     pub fn other(other: &Other) -> Side<'a> {
         let dir = other.dir.join(format!("bench-mount-{}", std::process::id()));
         Side { name: other.name.clone(), dir, kind: Kind::Other(other.clone()) }

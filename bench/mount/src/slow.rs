@@ -101,7 +101,7 @@ fn writers(path: &Path, count: usize, scale: usize) -> Outcome<f64> {
 /// mgr at once.
 pub fn measure(weir: &Weir, room: &Path, rounds: u32, scale: usize) -> Outcome<Table> {
     let at = door(weir.address()?)?;
-    let options = "access=odirect,write_threshold=max";
+    let options = "access=unbuffered,write_threshold=max";
     let side = Side::by(weir, &room.join("mnt-slow"), options, &format!("weir://{at}/"))?;
     side.begin()?;
     let mut rates = WRITERS.map(|_| Vec::new());

@@ -13,12 +13,12 @@ pub struct Counters {
     pub rpcs: Vec<(String, u64)>,
     /// NFS operations sent inside COMPOUNDs, by name (`OPEN`, `LAYOUTGET`), without SEQUENCE.
     pub operations: Vec<(String, u64)>,
-    /// Payload bytes read on the direct path, or from files that iods lent.
+    /// Payload bytes read on the direct path, short-circuit reads included.
     pub read_direct: u64,
-    /// Payload bytes read from files that iods lent (short-circuit reads), included in `read_direct`.
-    pub read_lent: u64,
+    /// Payload bytes of short-circuit reads, included in `read_direct`.
+    pub read_short_circuit: u64,
     /// Number of short-circuit reads, which needed no request to an iod.
-    pub reads_lent: u64,
+    pub short_circuit_reads: u64,
     /// Payload bytes read on the mgr path.
     pub read_via_mgr: u64,
     /// Bytes that readers found in read-ahead pieces, also counted as read bytes.
@@ -54,8 +54,8 @@ pub(crate) struct Tally {
     operations: Mutex<BTreeMap<u32, u64>>,
     native: Mutex<BTreeMap<Procedure, u64>>,
     pub(crate) read_direct: AtomicU64,
-    pub(crate) read_lent: AtomicU64,
-    pub(crate) reads_lent: AtomicU64,
+    pub(crate) read_short_circuit: AtomicU64,
+    pub(crate) short_circuit_reads: AtomicU64,
     pub(crate) read_via_mgr: AtomicU64,
     pub(crate) read_ahead: AtomicU64,
     pub(crate) written_direct: AtomicU64,
@@ -97,8 +97,8 @@ impl Tally {
             rpcs,
             operations: operations.iter().map(|(number, count)| (name(*number), *count)).collect(),
             read_direct: self.read_direct.load(Relaxed),
-            read_lent: self.read_lent.load(Relaxed),
-            reads_lent: self.reads_lent.load(Relaxed),
+            read_short_circuit: self.read_short_circuit.load(Relaxed),
+            short_circuit_reads: self.short_circuit_reads.load(Relaxed),
             read_via_mgr: self.read_via_mgr.load(Relaxed),
             read_ahead: self.read_ahead.load(Relaxed),
             written_direct: self.written_direct.load(Relaxed),

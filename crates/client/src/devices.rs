@@ -324,7 +324,7 @@ impl Iod {
     /// Returns the connection for loans, if the iod is reached at an address that allows them.
     fn lender(&self, address: Address, origin: Origin) -> Option<Arc<Lender>> {
         match address {
-            Address::Unix(path) if self.shared.options.lent => {
+            Address::Unix(path) if self.shared.options.short_circuit => {
                 Some(Arc::new(Lender::new(self.id, path, origin, self.shared.options.connect_timeout)))
             }
             _ => None,

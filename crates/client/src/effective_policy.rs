@@ -171,10 +171,10 @@ mod tests {
         });
         assert_eq!((now().access, now().write_threshold), (Access::Direct, Rule::Auto));
         // The file's own settings are requested when they may have changed.
-        let own = Settings { access: Some(Access::ODirect), ..Settings::default() };
+        let own = Settings { access: Some(Access::Unbuffered), ..Settings::default() };
         assert_eq!(ruling.policy(&effective_policy, || own).access, Access::Direct);
         effective_policy.changed();
-        assert_eq!(ruling.policy(&effective_policy, || own).access, Access::ODirect);
+        assert_eq!(ruling.policy(&effective_policy, || own).access, Access::Unbuffered);
         assert_eq!(ruling.effective(&effective_policy, own).origin(Part::Access), Origin::File);
     }
 

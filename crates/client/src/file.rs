@@ -221,9 +221,9 @@ impl File {
         self.inode().grow(self.key(), &self.open().origin.ruling, end).await
     }
 
-    /// Whether this client holds the exclusive use of the file that this or another open here requested. While this is
-    /// true no other client has the file open or has asked for it. Until [`crate::Keeper::hand_on`] other clients need
-    /// not see what is written here.
+    /// Whether this client has exclusive use of the file, which an open on this client has requested. While this is true,
+    /// no other client has the file open or waits for it. Other clients see writes of this client only after
+    /// [`crate::Keeper::hand_on`].
     pub fn is_alone(&self) -> bool {
         self.inode().is_alone()
     }

@@ -213,8 +213,8 @@ impl Inode {
         }
     }
 
-    /// Takes over attributes of this file from another answer, requested when the stamp was `stamp`. Returns them
-    /// combined with what was written here.
+    /// Records attributes of this file that came with an answer to another request, sent when the stamp was `stamp`.
+    /// Returns them with the size that results from writes of this client.
     pub(crate) fn met(&self, mut attrs: Attrs, stamp: u64) -> Attrs {
         let known = {
             let shared = self.is_shared();

@@ -299,8 +299,9 @@ impl Inner {
         Asking { mount: self, stamp, epoch: self.session.epoch(), number }
     }
 
-    /// Returns the number of OPENs sent, and the number of OPENs before the first unanswered one. Once the second
-    /// number has reached the value that the first had at a return, no answer can grant what was returned.
+    /// Returns the number of OPENs sent, and the number of OPENs before the first unanswered one. An OPEN that was sent
+    /// before the client returned a delegation may still grant it. None can once the second number has reached the
+    /// value that the first one had at the return.
     pub(crate) fn opens_asked(&self) -> (u64, u64) {
         let opening = self.opening();
         (opening.asked, opening.unanswered.first().copied().unwrap_or(opening.asked))

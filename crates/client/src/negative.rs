@@ -49,9 +49,9 @@ pub(crate) struct Removal {
 /// The cache state of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// So many lookups failed, the last one at this time.
+    /// This many lookups failed; the last one failed at this time.
     Missed(u32, Timestamp),
-    /// Not to be tried before this time.
+    /// The client does not request a delegation before this time.
     Alone(Timestamp),
     /// The delegation was requested. The number identifies the requesting task.
     Asking(u64),

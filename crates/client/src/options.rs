@@ -19,8 +19,8 @@ pub struct Options {
     pub in_flight_per_iod: usize,
     /// Use the direct path to and from the iods. If false, all data takes the mgr path.
     pub direct: bool,
-    /// Read cached data from the files of local iods that lend them, instead of sending requests (short-circuit reads).
-    pub lent: bool,
+    /// Short-circuit reads: read cached data from the files of local iods, instead of sending requests.
+    pub short_circuit: bool,
     /// Number of failed lookups in a directory, one soon after the other, after which the mount caches that names do
     /// not exist. The mgr then recalls a delegation before other clients change names there. 0: never.
     pub negative: u32,
@@ -74,7 +74,7 @@ impl Default for Options {
             window: CLIENT_WINDOW_BYTES,
             in_flight_per_iod: IN_FLIGHT_PER_IOD,
             direct: true,
-            lent: true,
+            short_circuit: true,
             negative: 4,
             durable: Durable::Close,
             size_valid: Duration::from_secs(1),

@@ -97,7 +97,8 @@ fn far_cluster(runtime: &Runtime) -> Cluster {
 }
 
 async fn mounted(cluster: &Cluster) -> Mount {
-    let policy = Settings { write_threshold: Some(Rule::Auto), access: Some(Access::ODirect), ..Settings::default() };
+    let policy =
+        Settings { write_threshold: Some(Rule::Auto), access: Some(Access::Unbuffered), ..Settings::default() };
     cluster.mount(Options { policy, ..options() }).await
 }
 

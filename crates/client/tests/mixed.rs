@@ -61,7 +61,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("read_threshold", "max"),
     ("access", "direct"),
     ("access", "direct"),
-    ("access", "odirect"),
+    ("access", "unbuffered"),
     ("gather_size", "full"),
     ("gather_size", "0"),
     ("gather_size", "6000"),
@@ -125,7 +125,7 @@ struct One {
 
 impl One {
     async fn open(mount: &Mount, dir: &Node, node: &Node, dice: &mut Dice) -> File {
-        let hint = dice.pick(&["", "", "access=odirect", "write_threshold=2K", "gather_size=0"]);
+        let hint = dice.pick(&["", "", "access=unbuffered", "write_threshold=2K", "gather_size=0"]);
         let policy = Settings::parse(Origin::Open, hint).unwrap();
         mount
             .open_with(

@@ -112,10 +112,10 @@ async fn every_policy_setting_of_a_directory_takes_effect() {
         ("layout_when=first-io", vec![KIB], (0, 0), (1, KIB as u64), 1),
         ("layout_when=1M", vec![100 * KIB], (1, 100 * KIB as u64), (0, 0), 0),
         ("layout_when=50K", vec![100 * KIB], (0, 0), (1, 100 * KIB as u64), 1),
-        ("access=odirect", small.clone(), (0, 0), (16, 16 * KIB as u64), 1),
+        ("access=unbuffered", small.clone(), (0, 0), (16, 16 * KIB as u64), 1),
         ("access=direct", small.clone(), (0, 0), (1, 16 * KIB as u64), 1),
         ("access=page", small.clone(), (0, 0), (1, 16 * KIB as u64), 1),
-        ("write_threshold=max,access=odirect", small.clone(), (16, 16 * KIB as u64), (0, 0), 0),
+        ("write_threshold=max,access=unbuffered", small.clone(), (16, 16 * KIB as u64), (0, 0), 0),
         ("gather_size=4K", small.clone(), (0, 0), (4, 16 * KIB as u64), 1),
         ("gather_size=0", small.clone(), (0, 0), (16, 16 * KIB as u64), 1),
         ("gather_size=full", small.clone(), (0, 0), (1, 16 * KIB as u64), 1),
@@ -207,7 +207,7 @@ async fn a_directory_policy_applies_to_all_clients_without_round_trips() {
     for name in &names {
         nodes.push(other.lookup(&there, name.as_bytes()).await.unwrap().0);
     }
-    for (policy, threshold) in [("", 0), ("write_threshold=32K,access=odirect", 32 * KIB as u64)] {
+    for (policy, threshold) in [("", 0), ("write_threshold=32K,access=unbuffered", 32 * KIB as u64)] {
         set(&one, &here, policy).await;
         let done = during(&other, async {
             for node in &nodes {
@@ -319,7 +319,7 @@ async fn a_new_mount_policy_applies_to_the_next_write() {
     let file = create(&mount, &mount.root(), "f").await;
     let mut model = vec![0; 64 * KIB];
     let ways = ["0", "max", "2K", "auto", "0", "max"];
-    for (round, (threshold, access)) in ways.iter().zip(["direct", "odirect"].iter().cycle()).enumerate() {
+    for (round, (threshold, access)) in ways.iter().zip(["direct", "unbuffered"].iter().cycle()).enumerate() {
         mount.set_policy(b"write_threshold", Some(threshold.as_bytes())).unwrap();
         mount.set_policy(b"access", Some(access.as_bytes())).unwrap();
         let (at, byte) = (round * 5 * KIB, round as u8 + 1);
@@ -340,7 +340,7 @@ async fn a_new_mount_policy_applies_to_the_next_write() {
     file.close().await.unwrap();
     let file = mount.open(&mount.lookup(&mount.root(), b"f").await.unwrap().0, OpenFlags::READ).await.unwrap();
     assert_eq!(file.read_at(0, model.len()).await.unwrap().to_vec(), model[..end]);
-    assert_eq!(file.policy().access, Access::ODirect);
+    assert_eq!(file.policy().access, Access::Unbuffered);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

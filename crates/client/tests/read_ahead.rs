@@ -42,7 +42,7 @@ async fn cost(mount: &Mount, file: &File, data: &Bytes, requests: impl IntoItera
         assert_eq!(got.eof, offset as usize + len >= data.len());
     }
     let after = mount.counters();
-    let requests = |counters: &client::Counters| counters.rpc("READ") + counters.reads_lent;
+    let requests = |counters: &client::Counters| counters.rpc("READ") + counters.short_circuit_reads;
     [after.read_direct - before.read_direct, requests(&after) - requests(&before), after.read_ahead - before.read_ahead]
 }
 

@@ -17,7 +17,7 @@ use wire::native::Procedure;
 /// an iod.
 fn straight() -> Options {
     let words = "write_threshold=0,read_ahead=0";
-    Options { policy: Settings::parse(Origin::Mount, words).unwrap(), lent: false, ..options() }
+    Options { policy: Settings::parse(Origin::Mount, words).unwrap(), short_circuit: false, ..options() }
 }
 
 fn refused_expired(cluster: &Cluster) -> u64 {

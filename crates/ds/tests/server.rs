@@ -47,7 +47,7 @@ impl Server {
         self.face.take().unwrap().stop().await;
         let begun = std::time::Instant::now();
         while daemon.strong_count() > 1 {
-            assert!(begun.elapsed() < Duration::from_secs(60), "somebody keeps the store");
+            assert!(begun.elapsed() < Duration::from_secs(60), "the store is still in use");
             tokio::task::yield_now().await;
         }
     }

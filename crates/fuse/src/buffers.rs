@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_comes_back_when_its_bytes_are_dropped() {
+    fn a_buffer_returns_to_the_pool_when_its_bytes_are_dropped() {
         let buffers = Buffers::new(COPIED);
         let bytes = buffers.copy(&[7; COPIED]);
         let part = bytes.slice(5..6);

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_by_descriptor_are_told_from_calls_by_path() {
+    fn calls_by_descriptor_are_distinguished_from_calls_by_path() {
         let by_path = |number, arguments| call(number, arguments).is_by_path();
         assert!(by_path(libc::SYS_truncate, [0x7000, 5, 0, 0, 0, 0]));
         assert!(!by_path(libc::SYS_ftruncate, [3, 5, 0, 0, 0, 0]));
@@ -359,7 +359,7 @@ mod tests {
         assert!(by_path(libc::SYS_fchownat, [3, 0x7000, 0, 0, 0x100, 0]));
         assert!(!by_path(libc::SYS_fchownat, [3, 0x7000, 0, 0, 0x1100, 0]));
         assert!(by_path(libc::SYS_setxattr, [0x7000; 6]) && !by_path(libc::SYS_fsetxattr, [3; 6]));
-        assert!(!by_path(libc::SYS_write, [3; 6]), "which takes setuid bits away");
+        assert!(!by_path(libc::SYS_write, [3; 6]), "a write clears setuid bits");
         for unknown in ["running\n", "-1 0x7fff12345678 0x7f0012345678\n", ""] {
             let call = Call::parse(7, unknown.to_owned());
             assert!(call.is_unknown() && !call.is_by_path());
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn fstat_is_known_whatever_libc_calls() {
+    fn fstat_is_recognized_for_every_system_call_that_libc_uses() {
         assert!(call(libc::SYS_fstat, [3; 6]).is_fstat());
         assert!(call(libc::SYS_newfstatat, [3, 0x7000, 0x7100, 0x1000, 0, 0]).is_fstat());
         assert!(!call(libc::SYS_newfstatat, [3, 0x7000, 0x7100, 0x100, 0, 0]).is_fstat());
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_that_a_call_makes_is_the_last_of_its_path() {
+    fn the_created_name_is_the_last_component_of_the_path() {
         let path = b"live/sub/new//\0";
         let made =
             Call { thread: std::process::id(), ..call(libc::SYS_mkdirat, [3, path.as_ptr() as u64, 0, 0, 0, 0]) };
@@ -392,12 +392,15 @@ mod tests {
         let (from, to) = (b"d/f\0", b"e/f\0");
         let arguments = [3, from.as_ptr() as u64, 3, to.as_ptr() as u64, 0, 0];
         let linked = Call { thread: std::process::id(), ..call(libc::SYS_linkat, arguments) };
-        assert!(linked.makes(Some(b"e"), b"f") && !linked.makes(Some(b"d"), b"f"), "that is the name of the source");
+        assert!(
+            linked.makes(Some(b"e"), b"f") && !linked.makes(Some(b"d"), b"f"),
+            "this is the name of the source, not of the new link"
+        );
         assert!(call(libc::SYS_bind, [3; 6]).never_walks_again());
     }
 
     #[test]
-    fn a_path_of_one_name_begins_at_a_directory_that_is_open() {
+    fn a_path_of_one_name_begins_at_an_open_directory() {
         use std::os::fd::AsRawFd;
         use std::os::unix::fs::MetadataExt;
         let dir = File::open("/").unwrap();
@@ -414,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_writes_is_known() {
+    fn the_range_of_a_write_call_is_found() {
         use std::io::{Seek, SeekFrom};
         let of_this = |number, arguments| Call { thread: std::process::id(), ..call(number, arguments) };
         let range = |offset, len| ByteRange::new(offset, len);
@@ -429,13 +432,13 @@ mod tests {
         assert_eq!(written(libc::SYS_writev, [descriptor, list, 2, 0, 0, 0]), range(77, 13));
         assert_eq!(written(libc::SYS_pwritev, [descriptor, list, 2, 6, 0, 0]), range(6, 13));
         assert_eq!(written(libc::SYS_pwritev2, [descriptor, list, 1, u64::MAX, 0, 0]), range(77, 5));
-        assert_eq!(written(libc::SYS_writev, [descriptor, 8, 2, 0, 0, 0]), None, "nothing is there");
+        assert_eq!(written(libc::SYS_writev, [descriptor, 8, 2, 0, 0, 0]), None, "no list is at this address");
         assert_eq!(written(libc::SYS_write, [u64::MAX, 0x7000, 9, 4, 0, 0]), None);
         assert_eq!(written(libc::SYS_sendfile, [descriptor; 6]), None);
     }
 
     #[test]
-    fn the_call_of_a_thread_that_waits_is_seen() {
+    fn the_system_call_of_a_waiting_thread_is_read() {
         let (sender, receiver) = std::sync::mpsc::channel();
         let (mut reader, writer) = std::io::pipe().unwrap();
         let waits = std::thread::spawn(move || {

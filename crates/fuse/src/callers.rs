@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_of_a_process() {
+    fn the_groups_of_a_process_are_read() {
         let status = b"Name:\tsh\nUid:\t1\t1\t1\t1\nGroups:\t4 24 1000 \nNStgid:\t7\n";
         assert_eq!(groups_in(status), [4, 24, 1000]);
         assert_eq!(groups_in(b"Groups:\t \n"), [0; 0]);

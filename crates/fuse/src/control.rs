@@ -81,11 +81,11 @@ impl FileSystem {
             return Err(ENODATA);
         }
         mount.set_policy(name, value).map_err(|error| {
-            tracing::warn!("a policy of the mount was refused: {error}");
+            tracing::warn!("refused a policy setting of the mount: {error}");
             EINVAL
         })?;
         let shown = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        tracing::info!(part = shown(name), value = value.map(shown), "the policy of the mount was changed");
+        tracing::info!(part = shown(name), value = value.map(shown), "changed the policy of the mount");
         self.read_ahead.apply(&mount.policy().policy);
         Ok(())
     }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_the_mount_are_told_from_those_of_files() {
+    fn attributes_of_the_mount_are_distinguished_from_those_of_files() {
         assert_eq!(Control::of(b"weir.effective"), Some(Control::Effective));
         assert_eq!(Control::of(b"weir.mount.access"), Some(Control::Option(b"access")));
         assert_eq!(Control::of(b"weir.known"), Some(Control::Known));

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_takes_little_room() {
+    fn a_request_takes_little_memory() {
         fn room<A, B, F: Future>(_: fn(A, B) -> F) -> usize {
             size_of::<F>()
         }

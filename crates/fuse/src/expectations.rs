@@ -165,7 +165,8 @@ impl FileSystem {
             | Op::Getxattr { .. }
             | Op::Listxattr { .. }
             | Op::Removexattr { .. } => !call.is_by_path(),
-            // It may be a lookup whose ESTALE a program would see. The mount checks the request that follows again.
+            // If the system call is unknown, the program itself might get the ESTALE of this lookup. Let the lookup pass:
+            // the mount checks the request that follows it.
             Op::Lookup { .. } => call.is_unknown() || call.never_walks_again(),
             _ => call.never_walks_again(),
         };

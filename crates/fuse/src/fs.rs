@@ -195,5 +195,5 @@ pub(crate) fn wanted(flags: u32) -> OpenFlags {
 /// Returns the settings that the flags of open(2) imply.
 pub(crate) fn hint(flags: u32) -> Settings {
     let direct = OFlags::from_bits_retain(flags).contains(OFlags::DIRECT);
-    Settings { access: direct.then_some(Access::ODirect), ..Settings::default() }
+    Settings { access: direct.then_some(Access::Unbuffered), ..Settings::default() }
 }

@@ -90,7 +90,7 @@ impl Post {
     fn keep(&self, mut command: Command, tell: &mpsc::Sender<io::Result<()>>) {
         let [process, thread] = [rustix::process::getpid(), rustix::thread::gettid()];
         command.args([process, thread].map(|number| number.as_raw_nonzero().to_string()));
-        // SAFETY: it makes system calls and allocates nothing.
+        // SAFETY: the closure only makes system calls, and allocates nothing.
         unsafe { command.pre_exec(move || become_guard(process, thread)) };
         let mut pause = PAUSE;
         let mut first = true;
@@ -115,9 +115,7 @@ impl Post {
             if state.dismissed {
                 return;
             }
-            tracing::warn!(
-                "nobody looks after the mount should this process be killed: {ended}; somebody else is sent"
-            );
+            tracing::warn!("the guard of the mount has ended ({ended}); starting another one");
             pause = (2 * pause).min(PAUSE_MAX);
         }
     }
@@ -151,7 +149,7 @@ fn signal() -> libc::c_int {
 /// Prepares a new process as a guard: it receives the signal, keeps no unneeded descriptors, and blocks all signals, so
 /// that it outlives signals to a whole process group.
 fn become_guard(process: Pid, thread: Pid) -> io::Result<()> {
-    // SAFETY: a set that is filled before it is used, and numbers.
+    // SAFETY: the set is filled before it is used; the other arguments are integers.
     let failed = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
@@ -169,12 +167,12 @@ fn become_guard(process: Pid, thread: Pid) -> io::Result<()> {
 
 /// Makes the kernel signal this process when the thread that started it ends. Returns whether that thread still exists.
 fn tie(process: Pid, thread: Pid) -> io::Result<bool> {
-    // SAFETY: numbers.
+    // SAFETY: the call takes only integers.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal() as libc::c_ulong) } < 0 {
         return Err(io::Error::last_os_error());
     }
     let [number, of] = [process, thread].map(|id| id.as_raw_nonzero().get());
-    // SAFETY: numbers, and no signal.
+    // SAFETY: the call takes only integers; signal 0 only checks whether the thread exists.
     let asked = unsafe { libc::syscall(libc::SYS_tgkill, number, of, 0) };
     let gone = asked < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
     Ok(!gone && rustix::process::getppid() == Some(process))
@@ -222,7 +220,7 @@ pub fn stand_guard(process: i32, thread: i32) -> io::Result<()> {
 
 /// Waits for the signal. All signals are blocked, so they stay pending until this process waits for them.
 fn wait_for_signal() -> io::Result<()> {
-    // SAFETY: a set that is made empty before it is used, and numbers.
+    // SAFETY: the set is made empty before it is used; the other arguments are integers.
     let failed = unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);

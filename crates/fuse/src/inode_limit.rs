@@ -34,9 +34,9 @@ pub(crate) async fn watch(fs: Weak<FileSystem>) {
             // threads of this mount must execute those writes.
             match tokio::task::spawn_blocking(move || let_go(&here, &oldest)).await {
                 Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
-                    return tracing::debug!("the kernel knows as many files as it likes: {error}");
+                    return tracing::debug!("this kernel cannot limit its inodes of the mount: {error}");
                 }
-                Ok(Err(error)) => tracing::debug!("asking the kernel to let go of files: {error}"),
+                Ok(Err(error)) => tracing::debug!("cannot make the kernel drop unused inodes: {error}"),
                 _ => {}
             }
             tokio::time::sleep(rest).await;

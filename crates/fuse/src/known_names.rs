@@ -112,13 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn a_request_may_be_on_its_way_for_as_long_as_names_are_cached() {
+    fn names_are_trusted_for_longer_than_the_kernel_caches_them() {
         assert_eq!(Trusted::new(Duration::from_secs(1)).0, 4);
         assert_eq!(Trusted::new(Duration::MAX).0, u32::MAX);
     }
 
     #[test]
-    fn the_name_of_a_directory_replaces_the_one_before() {
+    fn a_directory_has_only_its_latest_name() {
         let mut places = KnownNames::default();
         assert!(places.found((1, b"a"), true, (0, TRUSTED)).is_empty());
         assert!(places.found_again((1, b"a"), 1) && !places.found_again((2, b"a"), 1));
@@ -127,14 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn of_many_names_the_last_found_are_kept() {
+    fn the_names_found_last_are_kept() {
         let mut places = KnownNames::default();
         for name in [b"a", b"b", b"c", b"d"] {
             assert!(places.found((1, name), false, (0, TRUSTED)).is_empty());
         }
         assert!(places.found((1, b"b"), false, (0, TRUSTED)).is_empty());
         assert_eq!(names(places.all()), [b"b", b"d", b"c", b"a"]);
-        assert!(!places.found_again((1, b"b"), 0), "others may be too old by now");
+        assert!(!places.found_again((1, b"b"), 0), "all other names may have expired");
         assert_eq!(names(&places.found((1, b"e"), false, (0, TRUSTED))), [b"a"]);
         assert_eq!(names(places.all()), [b"e", b"b", b"d", b"c"]);
         assert_eq!(places.lost(1, b"b").map(|place| place.name), Some(Bytes::from_static(b"b")));
@@ -149,7 +149,7 @@ mod tests {
         places.found((1, b"b"), false, (2, TRUSTED));
         assert_eq!(names(places.in_use(4, TRUSTED)), [b"b", b"a"]);
         assert_eq!(names(places.in_use(5, TRUSTED)), [b"b"]);
-        assert_eq!(names(places.in_use(50, TRUSTED)), [b"b"], "the last one is checked whatever its age");
+        assert_eq!(names(places.in_use(50, TRUSTED)), [b"b"], "the latest name counts at any age");
         assert_eq!(names(&places.found((1, b"b"), false, (5, TRUSTED))), [b"a"]);
     }
 }

@@ -170,25 +170,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn locks_of_an_open_are_waited_for_from_flush_to_release() {
+    async fn lock_requests_wait_for_the_unlock_from_flush_to_release() {
         let lockers = LockOwners::default();
         lockers.asks(FILE, OWNER, (100, 5, true)).await;
         let mark = lockers.mark();
-        assert_eq!(looks_again(&lockers, mark), Some(false), "nobody closes it");
+        assert_eq!(looks_again(&lockers, mark), Some(false), "no process closes the file");
         lockers.flushed(FILE, &[OWNER], 6, 100);
-        assert_eq!(looks_again(&lockers, mark), Some(false), "it is another open");
+        assert_eq!(looks_again(&lockers, mark), Some(false), "the lock belongs to another open");
         lockers.flushed(FILE, &[OWNER], 5, 101);
         assert_eq!(looks_again(&lockers, mark), None);
-        assert!(!lockers.may_be_free(FILE + 1, None, mark).await, "it is another file");
+        assert!(!lockers.may_be_free(FILE + 1, None, mark).await, "the lock belongs to another file");
         let waits = async { lockers.may_be_free(FILE, Some(OWNER), mark).await };
         let ends = async {
             assert_eq!(lockers.released(FILE, &[OWNER, 2], 5), [OWNER]);
             tokio::time::advance(RELEASE_WITHIN * 5).await;
-            assert_eq!(looks_again(&lockers, mark), None, "the servers take their time");
+            assert_eq!(looks_again(&lockers, mark), None, "the servers answer slowly");
             lockers.ended(FILE, &[OWNER]);
         };
         assert!(tokio::join!(waits, ends).0);
-        assert_eq!(looks_again(&lockers, mark), Some(true), "it was found locked before");
+        assert_eq!(looks_again(&lockers, mark), Some(true), "the file was locked when the request arrived");
         assert_eq!(looks_again(&lockers, lockers.mark()), Some(false));
         assert_eq!(lockers.process(FILE, OWNER), None);
     }
@@ -198,7 +198,7 @@ mod tests {
         let lockers = LockOwners::default();
         lockers.asks(FILE, OWNER, (100, 5, true)).await;
         lockers.asks(FILE, OWNER, (100, 6, true)).await;
-        assert!(lockers.released(FILE, &[OWNER], 5).is_empty(), "it is the newer open's by now");
+        assert!(lockers.released(FILE, &[OWNER], 5).is_empty(), "the lock belongs to the newer open now");
         assert_eq!(lockers.released(FILE, &[OWNER], 6), [OWNER]);
         let ends = async {
             tokio::task::yield_now().await;
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_open_that_others_still_have_keeps_nobody_for_long() {
+    async fn an_open_that_another_process_has_delays_lock_requests_only_briefly() {
         let lockers = LockOwners::default();
         lockers.asks(FILE, OWNER, (100, 5, true)).await;
         lockers.flushed(FILE, &[OWNER], 5, 101);

@@ -114,7 +114,7 @@ fn carrier(config: &Config) -> io::Result<Carrier> {
         (_, None) => Ok(Carrier::Uring),
         (Carrier::Uring, Some(why)) => Err(io::Error::new(io::ErrorKind::Unsupported, format!("io_uring: {why}"))),
         (Carrier::Auto, Some(why)) => {
-            tracing::info!("the device carries requests, not io_uring: {why}");
+            tracing::info!("requests use the FUSE device, not io_uring: {why}");
             Ok(Carrier::Device)
         }
     }
@@ -127,8 +127,12 @@ fn guard(config: &Config, dir: &Path) -> Option<Guard> {
     }
     let without = |error: io::Error| match config.writeback {
         // Only write-back may leave other programs waiting.
-        true => tracing::warn!("nobody looks after the mount should this process be killed: {error}"),
-        false => tracing::info!("nobody looks after the mount should this process be killed: {error}"),
+        true => tracing::warn!(
+            "the mount has no guard: if this process is killed, programs that use the mount may hang: {error}"
+        ),
+        false => tracing::info!(
+            "the mount has no guard: if this process is killed, programs that use the mount may hang: {error}"
+        ),
     };
     Guard::stand(&config.guard, dir).map_err(without).ok()
 }
@@ -140,7 +144,7 @@ fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc
     if carrier == Carrier::Uring {
         match Uring::new(number, dir, device.clone(), PAYLOAD_MAX) {
             Ok(rings) => return (Arc::new(rings), Carrier::Uring),
-            Err(error) => tracing::warn!("the device carries requests: the system allows no rings: {error}"),
+            Err(error) => tracing::warn!("requests use the FUSE device: cannot set up io_uring: {error}"),
         }
     }
     (device, Carrier::Device)
@@ -158,7 +162,7 @@ pub fn detach_dead(dir: &Path) -> io::Result<bool> {
     let dir = place_of(dir)?;
     let dead = mounting::source_at(&dir)?.is_some();
     if dead {
-        tracing::info!("what was mounted at {} is dead, and goes", dir.display());
+        tracing::info!("unmounting {}: the process of this mount was killed", dir.display());
         mounting::unmount(&dir, true)?;
     }
     Ok(dead)

@@ -103,7 +103,7 @@ fn receive(socket: &OwnedFd) -> io::Result<OwnedFd> {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     });
-    fds.next().ok_or_else(|| io::Error::other(format!("{HELPER} handed no device over")))
+    fds.next().ok_or_else(|| io::Error::other(format!("{HELPER} passed no FUSE device")))
 }
 
 /// Unmounts the file system at a directory. `lazy`: detaches it at once; it ends after its last use.
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_by_directory() {
+    fn the_device_of_a_mount_point_is_found() {
         let mounts = b"22 1 0:21 / /proc rw - proc proc rw\n40 1 0:50 / /mnt/a\\040b rw - fuse.weir weir rw\n41 1 0:51 / /mnt/a\\040b rw - x y z\n";
         assert_eq!(device_at(mounts, Path::new("/mnt/a b")).as_deref(), Some("0:51"));
         assert_eq!(device_at(mounts, Path::new("/mnt/a")), None);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_top_counts() {
+    fn the_topmost_mount_counts() {
         let mounts = b"weir://a /mnt/a\\040b fuse.weir rw 0 0\nx /mnt/c fuse.weir rw 0 0\ny /mnt/c ext4 rw 0 0\n";
         assert_eq!(last_at(mounts, Path::new("/mnt/a b")), Some((&b"weir://a"[..], &b"fuse.weir"[..])));
         assert_eq!(last_at(mounts, Path::new("/mnt/c")), Some((&b"y"[..], &b"ext4"[..])));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn blanks_in_paths() {
+    fn escaped_blanks_in_paths_are_decoded() {
         assert_eq!(unescape(br"/a\040b\134c"), b"/a b\\c");
         assert_eq!(unescape(br"/a\04"), br"/a\04");
     }

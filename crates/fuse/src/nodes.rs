@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_known_keeps_nothing_of_the_answer_it_came_in() {
+    fn a_known_node_does_not_keep_the_reply_buffer_alive() {
         let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100, Duration::from_secs(1));
         let answer = Bytes::from(vec![1; 8192]);
         nodes.remember(&Node { id: FileId(7), handle: answer.slice(100..148) }, (abi::ROOT, b"f"), &attrs(1), |_| {});
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_files_the_oldest_may_go_and_none_with_pages() {
+    fn above_the_limit_only_the_oldest_nodes_without_pages_are_evicted() {
         let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 8, Duration::from_secs(1));
         let tell = |id| found(&nodes, id, (abi::ROOT, b"f"), &attrs(1));
         (10..18).for_each(|id| assert_eq!(tell(id), id));
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_of_a_file_follows_from_the_names_that_were_found() {
+    fn the_path_of_a_file_consists_of_the_looked_up_names() {
         let nodes = known();
         assert_eq!([paths(&nodes, 7), paths(&nodes, 8)], [["d"], ["d/f"]]);
         assert!(paths(&nodes, abi::ROOT).is_empty() && paths(&nodes, 100).is_empty());
@@ -419,10 +419,10 @@ mod tests {
         assert_eq!((paths(&nodes, 7), paths(&nodes, 8)), (vec!["e".into()], vec!["h".into(), "e/f".into()]));
         assert!(nodes.unnamed(abi::ROOT, b"h") && !nodes.unnamed(abi::ROOT, b"h"));
         nodes.forget(7, 2, || {});
-        assert!(paths(&nodes, 8).is_empty(), "nothing is known of its directory");
+        assert!(paths(&nodes, 8).is_empty(), "the directory is unknown");
         nodes.forget(8, 2, || {});
         nodes.forget(9, 1, || {});
-        assert!(nodes.names().files.is_empty(), "names go with their files");
+        assert!(nodes.names().files.is_empty(), "a forgotten file has no names");
     }
 
     #[test]
@@ -443,14 +443,14 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_were_removed_here_have_no_path() {
+    fn directories_removed_by_this_mount_have_no_path() {
         let nodes = known();
         nodes.removed_here(FileId(7));
         assert!(paths(&nodes, 7).is_empty());
     }
 
     #[test]
-    fn a_path_too_deep_is_not_known() {
+    fn a_path_beyond_the_maximum_depth_is_unknown() {
         let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100, Duration::from_secs(1));
         for depth in 0..DEPTH_MAX as u64 + 1 {
             let dir = if depth == 0 { abi::ROOT } else { 9 + depth };
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn names_move_with_what_this_mount_renames() {
+    fn names_follow_renames_of_this_mount() {
         let (nodes, root) = (known(), abi::ROOT);
         nodes.renamed((7, b"f"), (root, b"x"), Renaming::NoReplace);
         assert_eq!(paths(&nodes, 8), ["x"]);
@@ -470,7 +470,7 @@ mod tests {
         nodes.renamed((root, b"g"), (7, b"g"), Renaming::Replace);
         assert_eq!(paths(&nodes, 9), ["x/g"]);
         nodes.renamed((root, b"d"), (7, b"g"), Renaming::Replace);
-        assert_eq!((paths(&nodes, 8), paths(&nodes, 9)), (vec!["x/g".into()], vec![]), "it was replaced");
+        assert_eq!((paths(&nodes, 8), paths(&nodes, 9)), (vec!["x/g".into()], vec![]), "the rename replaced this file");
         // Two names of one file remain unchanged.
         found(&nodes, 8, (root, b"h"), &Attrs { kind: FileKind::Regular, ..attrs(1) });
         nodes.renamed((root, b"h"), (7, b"g"), Renaming::Replace);
@@ -480,16 +480,16 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_told_once_that_a_directory_is_gone() {
+    fn a_thread_gets_one_error_for_a_removed_directory() {
         let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100, Duration::from_secs(1));
         found(&nodes, 7, (abi::ROOT, b"f"), &attrs(1));
         let again = |pid| nodes.comes_again(7, pid);
         assert_eq!([again(5), again(5), again(5), again(6), again(6)], [false, true, true, false, true]);
-        assert_eq!([again(0), again(0)], [false, false], "nobody knows who they are");
+        assert_eq!([again(0), again(0)], [false, false], "threads with the number 0 are unknown");
         assert!(!nodes.comes_again(8, 5) && !nodes.comes_again(8, 5));
         found(&nodes, 9, (abi::ROOT, b"f"), &attrs(1));
         nodes.removed_here(FileId(9));
-        assert!(nodes.comes_again(9, 5) && nodes.comes_again(9, 0), "no path leads there");
+        assert!(nodes.comes_again(9, 5) && nodes.comes_again(9, 0), "the removed directory has no path");
         assert_eq!(nodes.removed(7).map(|attrs| (attrs.nlink, attrs.change)), Some((0, 1)));
     }
 }

@@ -227,16 +227,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_tries_again_has_the_name_until_it_has_opened_the_file() {
+    async fn a_retrying_thread_keeps_the_name_until_it_has_opened_the_file() {
         let open_unlink_races = OpenUnlinkRaces::default();
         assert!(now(open_unlink_races.looks_up(1, 5, b"f")).is_some());
         open_unlink_races.looked_up(1, Some(7));
-        assert!(now(open_unlink_races.removes(2, 5, b"f")).is_some(), "it comes for the first time");
+        assert!(now(open_unlink_races.removes(2, 5, b"f")).is_some(), "this is the first attempt");
         assert_eq!(open_unlink_races.gone(1, 7), None);
         assert!(now(open_unlink_races.looks_up(1, 5, b"f")).is_some());
-        assert!(now(open_unlink_races.removes(2, 5, b"f")).is_none(), "it looks it up");
+        assert!(now(open_unlink_races.removes(2, 5, b"f")).is_none(), "the thread is looking up the name");
         open_unlink_races.looked_up(1, Some(8));
-        assert!(now(open_unlink_races.removes(2, 5, b"f")).is_none(), "it will open it");
+        assert!(now(open_unlink_races.removes(2, 5, b"f")).is_none(), "the thread is about to open the file");
         assert!(now(open_unlink_races.removes(2, 6, b"f")).is_some(), "another directory");
         assert!(now(open_unlink_races.looks_up(3, 5, b"f")).is_some(), "another thread");
         let waits = async { drop(open_unlink_races.removes(2, 5, b"f").await) };
@@ -251,11 +251,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_being_removed_is_looked_up_afterwards() {
+    async fn a_lookup_waits_for_a_running_removal() {
         let open_unlink_races = OpenUnlinkRaces::default();
         let removal = open_unlink_races.removes(2, 5, b"f").await;
         let other = open_unlink_races.removes(3, 5, b"f").await;
-        assert!(now(open_unlink_races.looks_up(1, 5, b"f")).is_some(), "the first time");
+        assert!(now(open_unlink_races.looks_up(1, 5, b"f")).is_some(), "this is the first attempt");
         assert_eq!(open_unlink_races.gone(1, 7), None);
         assert!(now(open_unlink_races.looks_up(1, 1, b"dir")).is_some());
         drop(other);
@@ -270,11 +270,11 @@ mod tests {
         assert_eq!(began.elapsed(), Duration::ZERO);
         assert!(now(open_unlink_races.removes(2, 5, b"f")).is_none());
         open_unlink_races.looked_up(1, None);
-        assert!(now(open_unlink_races.removes(2, 5, b"f")).is_some(), "there is no such name");
+        assert!(now(open_unlink_races.removes(2, 5, b"f")).is_some(), "the lookup failed");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_kept_for_long() {
+    async fn no_thread_waits_for_long() {
         let open_unlink_races = OpenUnlinkRaces::default();
         assert_eq!(open_unlink_races.gone(1, 7), None);
         open_unlink_races.looks_up(1, 5, b"f").await;
@@ -296,32 +296,32 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_again_without_a_name_or_has_just_found_the_file_opens_it() {
+    fn a_repeated_open_without_a_lookup_or_an_open_after_a_lookup_may_use_a_removed_file() {
         let open_unlink_races = OpenUnlinkRaces::default();
-        assert!(!open_unlink_races.may_be_nameless(1, 7), "the first time");
+        assert!(!open_unlink_races.may_be_nameless(1, 7), "this is the first attempt");
         assert_eq!(open_unlink_races.gone(1, 7), None);
         assert!(open_unlink_races.may_be_nameless(1, 7));
         assert!(!open_unlink_races.may_be_nameless(1, 8), "another file");
         assert!(!open_unlink_races.may_be_nameless(2, 7), "another thread");
         now(open_unlink_races.looks_up(1, 5, b"f")).unwrap();
-        assert!(!open_unlink_races.may_be_nameless(1, 7), "it looks a name up");
+        assert!(!open_unlink_races.may_be_nameless(1, 7), "the thread is looking up a name");
         open_unlink_races.looked_up(1, Some(8));
         assert!(
             !open_unlink_races.may_be_nameless(1, 7) && open_unlink_races.may_be_nameless(1, 8),
-            "it has found another one"
+            "the thread has found another file"
         );
         open_unlink_races.opened(1);
-        assert!(!open_unlink_races.may_be_nameless(1, 7), "it was opened");
-        assert!(open_unlink_races.may_be_nameless(0, 7), "nobody knows who it is");
+        assert!(!open_unlink_races.may_be_nameless(1, 7), "the file was opened");
+        assert!(open_unlink_races.may_be_nameless(0, 7), "the thread with the number 0 is unknown");
     }
 
     #[test]
-    fn only_what_was_found_by_a_name_is_gone_by_it() {
+    fn a_removed_file_is_reported_with_the_name_of_the_last_lookup_of_the_thread() {
         let open_unlink_races = OpenUnlinkRaces::default();
         assert_eq!(open_unlink_races.gone(1, 7), None);
         now(open_unlink_races.looks_up(1, 5, b"f")).unwrap();
         open_unlink_races.looked_up(1, Some(8));
-        assert_eq!(open_unlink_races.gone(1, 9), None, "another file, opened by what the kernel knew");
+        assert_eq!(open_unlink_races.gone(1, 9), None, "another file, which the kernel opened by a cached name");
         now(open_unlink_races.looks_up(1, 5, b"f")).unwrap();
         open_unlink_races.looked_up(1, Some(8));
         assert_eq!(open_unlink_races.gone(2, 8), None, "another thread");

@@ -77,7 +77,7 @@ mod tests {
                 Event::Wake => {
                     unseen = true;
                     if turns.wake() {
-                        assert!(!reader && !task, "{history:?}: two work on it");
+                        assert!(!reader && !task, "{history:?}: two threads poll the same operation");
                         task = true;
                     }
                 }
@@ -94,12 +94,12 @@ mod tests {
                 _ => {}
             }
             unseen &= !task;
-            assert!(!unseen || reader, "{history:?}: nobody will see it");
+            assert!(!unseen || reader, "{history:?}: no thread will see the event");
         }
     }
 
     #[test]
-    fn nothing_that_comes_is_overlooked_in_any_short_history() {
+    fn no_wake_up_is_lost_in_any_short_history() {
         let mut histories = vec![Vec::new()];
         for _ in 0..9 {
             histories.iter().for_each(|history| live(history));

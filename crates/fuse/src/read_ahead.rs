@@ -34,7 +34,7 @@ impl ReadAhead {
     pub(crate) fn apply(&self, policy: &Policy) {
         let Some(file) = self.file.get() else { return };
         if let Err(error) = std::fs::write(file, (policy.read_ahead >> 10).to_string()) {
-            tracing::debug!(file = %file.display(), "the kernel reads ahead as it likes: {error}");
+            tracing::debug!(file = %file.display(), "cannot set the read-ahead of the kernel: {error}");
         }
     }
 }

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_the_kernels() {
+    fn replies_have_the_sizes_of_the_kernel_structures() {
         let now = types::Timestamp { secs: 1, nanos: 2 };
         let attrs = Attrs {
             id: types::FileId(7),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_stop_when_there_is_no_room() {
+    fn directory_entries_end_when_the_buffer_is_full() {
         let mut entries = Entries::new(64);
         let none = None::<fn(Body) -> Body>;
         assert!(entries.push((b"a", 1, FileKind::Regular), 3, none));

@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup() {
+    fn a_lookup_is_parsed() {
         let request = Request::decode(message(opcode::LOOKUP, &[], b"name\0")).unwrap();
         let (opcode, unique, node, pid) = (1, 7, 9, 4321);
         let header = Header { len: 45, opcode, unique, node, uid: 1000, gid: 100, pid, expects: false };
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_brings_as_many_bytes_as_it_says() {
+    fn the_data_of_a_write_have_the_stated_length() {
         let mut fixed = [0; 40];
         fixed[16..20].copy_from_slice(&3u32.to_ne_bytes());
         let op = Request::decode(message(opcode::WRITE, &fixed, b"abc")).unwrap().op;
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_in_parts_is_the_same_message() {
+    fn a_message_in_parts_equals_the_whole_message() {
         for code in 1..=opcode::STATX {
             let fixed = vec![0; fixed_size(code)];
             let mut whole = message(code, &fixed, b"a\0b\0");
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_refused() {
+    fn truncated_messages_are_refused() {
         for code in 1..=opcode::STATX {
             let whole = message(code, &vec![0; fixed_size(code)], b"a\0b\0");
             for len in 0..whole.len() {
@@ -533,7 +533,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_request_or_an_error(code in 0u32..64, body in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_are_a_request_or_an_error(code in 0u32..64, body in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Request::decode(message(code, &body, &[]));
             let _ = Request::decode(body.into());
         }

@@ -156,7 +156,7 @@ impl Rewalks {
             Step::LookUp(dir, name) => Some((dir, name.into())),
             _ => None,
         };
-        // Boxed, because it is rare, and the futures of all requests reserve memory for it.
+        // Boxed, because the future is rarely needed, and every request would reserve memory for it.
         Some(Box::new(Asking { rewalks: self, thread }))
     }
 
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_walks_again_until_its_operation_is_answered() {
+    fn a_thread_repeats_the_path_walk_until_its_operation_is_answered() {
         let rewalks = Rewalks::default();
         assert!(!rewalks.is_walking(5, "open"));
         rewalks.begin(5, "open");
@@ -205,14 +205,14 @@ mod tests {
         let asking = rewalks.asks(5, Step::LookUp(1, b"d"));
         rewalks.looked_up(5, true);
         drop(asking);
-        assert!(rewalks.is_walking(5, "open"), "names are looked up on the way");
+        assert!(rewalks.is_walking(5, "open"), "the walk looks up names");
         rewalks.end(6);
         rewalks.end(5);
         assert!(!rewalks.is_walking(5, "open") && !rewalks.any.load(SeqCst));
     }
 
     #[test]
-    fn each_thread_is_told_once_that_a_name_is_dropped() {
+    fn each_thread_gets_one_error_for_a_dropped_name() {
         let rewalks = Rewalks::default();
         assert!(!rewalks.drops(5, 1, b"f"));
         rewalks.dropped(5, 1, b"f");
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_call_of_a_thread_on_another_file_is_a_walk_of_its_own() {
+    fn the_same_call_on_another_file_is_a_separate_walk() {
         let after = |found, step| {
             let rewalks = Rewalks::default();
             rewalks.begin(5, "open");
@@ -241,11 +241,14 @@ mod tests {
             !after(false, Step::Other) && !after(false, Step::LookUp(1, b"g")) && !after(false, Step::LookUp(2, b"f"))
         );
         assert!(after(true, Step::LookUp(2, b"g")) && after(true, Step::Make) && after(true, Step::Other));
-        assert!(!after(true, Step::LookUp(1, b"f")), "gone, as it was there a moment before");
+        assert!(
+            !after(true, Step::LookUp(1, b"f")),
+            "the name was there a moment before, so the thread must walk again"
+        );
     }
 
     #[test]
-    fn a_thread_is_known_however_long_it_waits_for_an_answer() {
+    fn a_waiting_thread_is_remembered_for_any_time() {
         let rewalks = Rewalks::default();
         rewalks.begin(5, "open");
         let asking = rewalks.asks(5, Step::Other);
@@ -262,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_cannot_be_seen_is_taken_for_the_same() {
+    fn an_unreadable_system_call_counts_as_the_same_call() {
         let rewalks = Rewalks::default();
         rewalks.begin(5, "open");
         assert!(rewalks.is_walking(5, "") && !rewalks.is_walking(6, ""));
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_never_come_back_are_forgotten() {
+    fn threads_that_do_not_return_are_forgotten() {
         let rewalks = Rewalks::default();
         (0..3 * MOST as u32).for_each(|thread| rewalks.begin(thread, "open"));
         assert!(rewalks.threads().len() <= MOST);

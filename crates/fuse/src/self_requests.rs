@@ -37,7 +37,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn it_has_no_descriptors_and_others_keep_theirs() {
+    fn a_spawned_thread_has_no_descriptors_and_other_threads_keep_theirs() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let number = file.as_raw_fd();
         let ask = move || {
@@ -46,7 +46,7 @@ mod tests {
             (above, std::fs::read_link(format!("/proc/thread-self/fd/{number}")).ok())
         };
         let (above, found) = spawn("asking".to_owned(), ask).unwrap().join().unwrap();
-        assert_eq!(above, 1, "that of the listing itself");
+        assert_eq!(above, 1, "only the descriptor of the listing itself is open");
         assert_ne!(found, Some(std::env::current_exe().unwrap()));
         assert!(file.metadata().is_ok());
     }

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_sigkill_counts() {
+    fn only_a_pending_sigkill_counts() {
         let status =
             |own: u64, all: u64| format!("Name:\tx\nSigPnd:\t{own:016x}\nShdPnd:\t{all:016x}\nSigBlk:\t0200\n");
         for signal in 1..=64 {
@@ -54,16 +54,16 @@ mod tests {
             assert_eq!(has_sigkill(&status(0, mask)), signal == 9, "{signal}");
         }
         assert!(has_sigkill(&status(1 << 14, u64::MAX)));
-        assert_eq!(of_thread(&status(0x201, 0x202)), 3, "what is blocked interrupts nobody");
+        assert_eq!(of_thread(&status(0x201, 0x202)), 3, "a blocked signal interrupts no thread");
         assert!(!has_sigkill("SigPnd:\tno number\nShdPnd:") && !has_sigkill(""));
     }
 
     #[test]
-    fn who_runs_is_not_killed() {
+    fn a_running_thread_is_not_being_killed() {
         assert!(!is_killed(std::process::id()) && !is_signalled(std::process::id()));
         assert!(has_sigkill(
             &status("self").unwrap().replace("ShdPnd:\t0000000000000000", "ShdPnd:\t0000000000000100")
         ));
-        assert!(is_killed(0) && !is_signalled(0), "nothing is known of it");
+        assert!(is_killed(0) && !is_signalled(0), "the thread is unknown");
     }
 }

@@ -49,17 +49,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_made_is_due_until_it_is_durable() {
+    fn a_created_name_is_due_until_it_is_durable() {
         let written = Unsynced::new(true);
         let first = written.due().expect("the file was made");
-        assert_eq!(written.due(), Some(first), "whoever else asks waits for the same");
+        assert_eq!(written.due(), Some(first), "a second caller waits for the same sync");
         written.made_durable(first);
         assert_eq!(written.due(), None);
         assert_eq!(Unsynced::new(false).due(), None);
     }
 
     #[test]
-    fn a_write_is_due_when_it_ended_after_a_sync_began() {
+    fn a_write_that_ended_after_a_sync_began_is_due() {
         let written = Unsynced::new(false);
         drop(written.begin());
         let (due, slow) = (written.due().unwrap(), written.begin());

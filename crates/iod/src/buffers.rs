@@ -163,7 +163,7 @@ mod tests {
     const OTHER: Machine = Machine::Local(2);
 
     #[test]
-    fn buffers_are_aligned_and_come_back() {
+    fn buffers_are_aligned_and_return_to_the_pool() {
         let pool = Pool::default();
         let mut first = pool.borrow(ONE);
         first[0] = 7;
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_has_no_more_than_it_leaves_and_others_need_not_wait() {
+    fn one_machine_takes_at_most_half_of_the_free_buffers_and_others_do_not_wait() {
         let pool = Pool::new(4);
         let mut held: Vec<_> = (0..2).map(|_| pool.borrow(ONE)).collect();
         assert!(pool.is_short());

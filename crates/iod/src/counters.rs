@@ -60,8 +60,8 @@ counters! {
     objects_removed = "objects.removed",
     /// Object files that REMOVE left because their head is that of something else.
     objects_left = "objects.left",
-    /// Descriptors of object files lent to clients of this machine.
-    objects_lent = "objects.lent",
+    /// Descriptors of object files passed to clients of this machine, for short-circuit reads.
+    objects_short_circuit = "objects.short_circuit",
     /// Object files opened.
     objects_opened = "objects.opened",
     /// Object files closed to keep the number of open files below its limit.

@@ -77,7 +77,7 @@ pub struct Config {
     pub unix: bool,
     /// Whether the superuser and the user of the iod process get descriptors of object files over the Unix socket, for
     /// short-circuit reads. These users could open the files anyway.
-    pub lend: bool,
+    pub short_circuit: bool,
     /// Congestion control of TCP connections; `None` keeps the default of the system.
     pub congestion: Option<String>,
     /// Maximum number of connections.
@@ -100,7 +100,7 @@ impl Config {
             listen,
             data_server: Vec::new(),
             unix: true,
-            lend: true,
+            short_circuit: true,
             congestion: Some("cubic".into()),
             max_connections: CONNECTIONS_MAX,
             max_per_peer: CONNECTIONS_PER_PEER_MAX,
@@ -177,7 +177,7 @@ impl Iod {
             }));
             let data_server = config.data_server.clone();
             let pulls = Pulls::over_sockets();
-            Volume { local, lend: config.lend, data_server, pulls, ..Volume::new(store, &key) }
+            Volume { local, short_circuit: config.short_circuit, data_server, pulls, ..Volume::new(store, &key) }
         });
         // There is always a first store.
         let Some(first) = volumes.next() else { return Err(StoreError::Missing(config.dir).into()) };
@@ -304,7 +304,7 @@ impl Drop for Running {
         }
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("an accepting thread had panicked");
+                tracing::error!("a thread that accepts connections has panicked");
             }
         }
         self.live.stop();

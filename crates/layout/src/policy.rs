@@ -30,6 +30,9 @@ pub const MIRRORS_MAX: u32 = 2;
 /// Former names of parts, still accepted for one release.
 const FORMER_NAMES: &[(&str, Part)] = &[("layout", Part::LayoutWhen)];
 
+/// Former values of parts, still accepted for one release, with their present text.
+const FORMER_VALUES: &[(Part, &str, &str)] = &[(Part::Access, "odirect", "unbuffered")];
+
 /// Maximum length of a list of settings from a peer, in bytes.
 pub const TEXT_MAX: usize = 4096;
 
@@ -166,7 +169,7 @@ parts! {
     ReadThreshold read_threshold: u64 = 0, values::threshold, values::threshold_text,
         "a size such as 64K or 1M, 0 (never through the mgr) or max (always)";
     /// The access method, which says which caches are used.
-    Access access: Access = Access::Direct, Access::from_name, values::access_text, "page, direct or odirect";
+    Access access: Access = Access::Direct, Access::from_name, values::access_text, "page, direct or unbuffered";
     /// What clients that use a file at the same time see of one another. With `coherent`, every later call sees a write
     /// that has returned. With `close-to-open`, every later open sees the writes before a close.
     Sharing sharing: Sharing = Sharing::Coherent, Sharing::from_name, values::sharing_text, "coherent or close-to-open";
@@ -229,6 +232,11 @@ impl Part {
         FORMER_NAMES.iter().find(|(former, _)| former.as_bytes() == without_prefix(name)).map(|(_, part)| *part)
     }
 
+    /// Returns the present text of a value that had this text in the previous release. The caller warns of such a value.
+    pub fn present_value(self, former: &str) -> Option<&'static str> {
+        FORMER_VALUES.iter().find(|(part, text, _)| (*part, *text) == (self, former)).map(|(.., present)| *present)
+    }
+
     /// Returns the extended attributes that set the part in the previous release.
     pub fn former_xattrs(self) -> impl Iterator<Item = String> {
         FORMER_NAMES.iter().filter(move |(_, part)| *part == self).map(|(former, _)| format!("{PREFIX}{former}"))
@@ -270,10 +278,14 @@ fn without_prefix(name: &[u8]) -> &[u8] {
     short.strip_prefix(PREFIX.as_bytes()).unwrap_or(short)
 }
 
-/// Returns the parts that the text of a policy sets under a former name, each with that name.
-pub fn former_names(text: &str) -> impl Iterator<Item = (&str, Part)> {
-    let names = text.split(',').filter_map(|element| element.split_once('=')).map(|(name, _)| name.trim());
-    names.filter_map(|name| Part::formerly_named(name.as_bytes()).map(|part| (name, part)))
+/// Returns the former names of parts and the former values in the text of a policy, each with its present text.
+pub fn former_words(text: &str) -> impl Iterator<Item = (&str, &'static str)> {
+    text.split(',').filter_map(|element| element.split_once('=')).flat_map(|(name, value)| {
+        let (name, value) = (name.trim(), value.trim());
+        let part = Part::named(name.as_bytes()).ok();
+        let former_name = Part::formerly_named(name.as_bytes()).map(|part| (name, part.name()));
+        former_name.into_iter().chain(part.and_then(|part| part.present_value(value)).map(|present| (value, present)))
+    })
 }
 
 /// Returns bytes as text for messages, truncated to 80 bytes.

@@ -31,7 +31,7 @@ fn every_part_is_set_from_text() {
     assert_eq!(set("write_threshold", "auto").unwrap().write_threshold, Some(Rule::Auto));
     assert_eq!(set("write_threshold", "max").unwrap().write_threshold, Some(Rule::Fixed(ALWAYS_MGR)));
     assert_eq!(set("read_threshold", "max").unwrap().read_threshold, Some(ALWAYS_MGR));
-    assert_eq!(set("access", "odirect").unwrap().access, Some(Access::ODirect));
+    assert_eq!(set("access", "unbuffered").unwrap().access, Some(Access::Unbuffered));
     assert_eq!(set("sharing", "close-to-open").unwrap().sharing, Some(Sharing::CloseToOpen));
     assert_eq!(set("gather_size", "full").unwrap().gather_size, Some(FULL));
     assert_eq!(set("gather_delay", "5ms").unwrap().gather_delay, Some(Duration::from_millis(5)));
@@ -42,8 +42,8 @@ fn every_part_is_set_from_text() {
 #[test]
 fn former_names_of_parts_are_accepted() {
     assert_eq!(set("weir.layout", "open").unwrap().text(), "layout_when=open");
-    let found: Vec<_> = layout::policy::former_names("access=page, layout=open,layout_when=4M").collect();
-    assert_eq!(found, [("layout", Part::LayoutWhen)]);
+    let found: Vec<_> = layout::policy::former_words("access=page, layout=open,layout_when=4M").collect();
+    assert_eq!(found, [("layout", "layout_when")]);
     // In a list, the later setting counts.
     let both = |text| Settings::parse(Origin::Mount, text).unwrap().layout_when;
     assert_eq!(both("layout=open,layout_when=4M"), Some(LayoutWhen::Size(4 << 20)));
@@ -57,6 +57,14 @@ fn former_names_of_parts_are_accepted() {
     }
     let old = Settings::of_xattrs(Origin::Directory, [xattrs[1]], |error| panic!("{error}"));
     assert_eq!(old.text(), "layout_when=open");
+}
+
+#[test]
+fn the_former_value_of_access_is_accepted_and_shown_by_its_present_text() {
+    assert_eq!(set("access", "odirect").unwrap().text(), "access=unbuffered");
+    assert_eq!(Settings::of_peer(Origin::File, b"access=odirect").access, Some(Access::Unbuffered));
+    let found: Vec<_> = layout::policy::former_words("access = odirect,sharing=odirect").collect();
+    assert_eq!(found, [("odirect", "unbuffered")]);
 }
 
 #[test]
@@ -75,7 +83,7 @@ fn error_messages_say_which_values_are_valid() {
         message("stripe_count", "257"),
         "stripe_count: \"257\" is not valid; write a number from 0 (all iods) to 256"
     );
-    assert_eq!(message("access", "yes"), "access: \"yes\" is not valid; write page, direct or odirect");
+    assert_eq!(message("access", "yes"), "access: \"yes\" is not valid; write page, direct or unbuffered");
     assert_eq!(
         message("write_threshold", "99999999T"),
         "write_threshold: \"99999999T\" is not valid; write a size such as 64K or 1M, 0 (never through the mgr), max (always) or auto"
@@ -134,7 +142,7 @@ fn text(part: Part, origin: Origin) -> String {
         Part::Mirrors => (1 + n % 2).to_string(),
         Part::Distribution => "simple_stripe".into(),
         Part::Sharing => ["coherent", "close-to-open"][n % 2].into(),
-        Part::Access => ["page", "direct", "odirect"][n % 3].into(),
+        Part::Access => ["page", "direct", "unbuffered"][n % 3].into(),
         Part::GatherDelay | Part::MgrGatherDelay => format!("{}ms", n + 7),
         _ => format!("{}K", n + 100),
     }

@@ -62,7 +62,7 @@ impl Callbacks for Backchannel {
         let auth = auth(path.security.as_ref());
         let reply = connection.call(path.program, CB_VERSION, CB_COMPOUND, &auth, arguments, CALLBACK_TIMEOUT).await;
         reply.map(|reply| reply.body.rest()).map_err(|e| {
-            tracing::info!(peer = %connection.peer(), "a callback failed: {e}");
+            tracing::info!(peer = %connection.peer(), "a callback to a client failed: {e}");
             Lost
         })
     }

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pass_follows_when_it_is_due_and_only_failures_are_handled() {
+    fn passes_run_when_due_and_only_failures_are_handled() {
         let calls = Arc::<Mutex<Vec<_>>>::default();
         assert_eq!(run(Moody { calls: calls.clone(), passes: 0 }).now_or_never(), None);
         let twice = ["due", "pass", "due", "pass", "failed"];

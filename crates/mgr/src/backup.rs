@@ -28,7 +28,7 @@ pub struct Dumped {
 }
 
 fn bad(path: &Path, cause: &BadDump) -> Error {
-    Error::BadFile { path: path.to_owned(), reason: format!("{cause}; nothing was made of it: use another dump") }
+    Error::BadFile { path: path.to_owned(), reason: format!("{cause}; nothing was restored: use another dump") }
 }
 
 fn decoder(path: &Path) -> Result<Decoder<BufReader<File>>, Error> {
@@ -84,7 +84,7 @@ pub async fn restore(path: &Path, dir: &Path, cluster: &ClusterFile, cluster_fil
     prepare(dir)?;
     let new = dir.join(RESTORING);
     fill(path, &new, store).await?;
-    let io = |action| move |e| io_error(dir, action, "it was there a moment ago", e);
+    let io = |action| move |e| io_error(dir, action, "another process removed it meanwhile", e);
     let rename = |from: &str, to: &str| std::fs::rename(dir.join(from), dir.join(to));
     // The log first: a store without its log would be refused as damaged.
     rename(RESTORING_LOG, LOG).and_then(|()| rename(RESTORING, STORE)).map_err(io("name the metadata store"))?;
@@ -105,7 +105,7 @@ fn prepare(dir: &Path) -> Result<(), Error> {
         if is_left {
             std::fs::remove_file(dir.join(name)).map_err(io("remove what an earlier attempt has left"))?;
         } else if name != "lost+found" {
-            let hint = "give an empty or missing directory: nothing is ever restored over something else";
+            let hint = "give an empty or missing directory: a restore overwrites nothing";
             return Err(Error::Exists { path: dir.join(name), hint });
         }
     }

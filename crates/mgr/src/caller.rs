@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_below_1024_are_the_superusers() {
+    fn only_the_superuser_can_use_ports_below_1024() {
         let here = "10.0.0.9:2049".parse().ok();
         let privileged = |text: &str| Seen::at(&text.parse().unwrap(), here.as_ref(), None).privileged;
         assert!(privileged("10.0.0.1:1023") && privileged("127.8.0.1:40000") && privileged("[::1]:40000"));

@@ -77,7 +77,7 @@ impl Checks {
             },
             number => match self.runs().get(&number).cloned() {
                 Some(run) => (number, run),
-                None => return refused("this check is over, or the mgr was started anew: begin again"),
+                None => return refused("this check has ended, or the mgr has restarted: begin again"),
             },
         };
         let (number, run) = run;
@@ -87,8 +87,8 @@ impl Checks {
         let next = last.map_or(0, |last| last + 1);
         match &taking.last {
             Some(told) if told.page == args.page => return told.clone(),
-            Some(told) if told.end => return refused("this check is over"),
-            _ if args.page != next => return refused("this page cannot be had any more: begin again"),
+            Some(told) if told.end => return refused("this check has ended"),
+            _ if args.page != next => return refused("this page is no longer available: begin again"),
             _ => {}
         }
         let mut page = CheckReply { run: number, page: next, ..CheckReply::default() };
@@ -111,7 +111,7 @@ impl Checks {
         if runs.values().filter(|run| !run.task.is_finished()).count() >= RUNS_MAX {
             return Err("too many checks are running: wait for one to end");
         }
-        let number = getrandom::u64().map_err(|_| "the system gives no random numbers")?.max(1);
+        let number = getrandom::u64().map_err(|_| "the operating system returned no random numbers")?.max(1);
         let (tell, steps) = mpsc::channel(WAITING);
         let task = net::task::spawn(run::run(server.clone(), repair, tell));
         let taking = tokio::sync::Mutex::new(Taking { steps, last: None });
@@ -143,7 +143,7 @@ async fn gather(steps: &mut mpsc::Receiver<Step>, page: &mut CheckReply) {
             }
             Ok(None) => {
                 page.end = true;
-                page.broken_off = Some("the check has failed inside the mgr: its log says more".to_owned());
+                page.broken_off = Some("the check failed in the mgr: see the log of the mgr".to_owned());
                 return;
             }
         }

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn of_an_owner_nothing_is_left_behind() {
+    async fn an_owner_has_one_record_and_none_after_its_removal() {
         let dir = tempfile::tempdir().unwrap();
         let engine = Embedded::create(&dir.path().join("store"), [3; 16], meta::merge).unwrap();
         let (now, fsid) = (Timestamp::default(), types::Fsid([1; 16]));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_these() {
+    fn a_record_has_its_golden_bytes() {
         let record = ClientRecord { owner: Bytes::from_static(b"me"), clientid: 0x102 };
         let want: &[u8] = &[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 2, b'm', b'e', 0, 0];
         assert_eq!(encode(&record), want);

@@ -80,7 +80,7 @@ impl ClusterFile {
 
     /// Adds the metadata store of the file system to this cluster file at `path`, durably.
     pub fn name_store(&mut self, path: &Path, store: StoreId) -> Result<(), Error> {
-        let hint = "it was there a moment ago";
+        let hint = "another process removed it meanwhile";
         let failed = |e| io_error(path, "write the cluster file", hint, e);
         let mut text = std::fs::read_to_string(path).map_err(failed)?;
         text.push_str(&format!(
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_files_are_explained_without_the_secret() {
+    fn errors_for_invalid_files_do_not_show_the_secret() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cluster.toml");
         assert!(ClusterFile::load(&path).unwrap_err().to_string().contains("weir mkfs"));

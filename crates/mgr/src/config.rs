@@ -7,7 +7,7 @@ pub use export::{Access, Export, SquashWhom};
 use crate::error::{Error, io_error};
 use crate::exports::{EXPORTS_MAX, Rule};
 use layout::Policy;
-use layout::policy::{former_names, parse_size};
+use layout::policy::{former_words, parse_size};
 use net::Address;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,9 @@ use types::limits::{GATHER_BYTES, GATHER_BYTES_MAX};
 
 /// The port of NFS, where a mgr listens by default.
 pub const PORT: u16 = 2049;
+
+/// Former names of keys, of the file and of its exports, still accepted for one release, with their new names.
+const FORMER_KEYS: [(&str, &str); 2] = [("gather_delay_ms", "mgr_gather_delay_ms"), ("layout", "kernel_layout")];
 
 /// The configuration of a mgr, as its TOML file holds it; unknown keys are errors.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
@@ -54,8 +57,8 @@ pub struct Config {
     #[serde(default = "default_mirrors")]
     pub mirrors: u32,
     /// The layout type offered to clients that do not speak the native data program, such as kernel clients.
-    #[serde(default)]
-    pub layout: KernelLayout,
+    #[serde(default, alias = "layout")]
+    pub kernel_layout: KernelLayout,
     /// How long kernel clients wait for an unreachable iod, in seconds. After that their requests for its data return
     /// EIO, and the mgr recalls layouts that use this iod.
     #[serde(default = "default_iod_wait")]
@@ -205,7 +208,7 @@ impl Config {
             stripe_unit: default_stripe_unit(),
             stripe_count: 0,
             mirrors: default_mirrors(),
-            layout: KernelLayout::default(),
+            kernel_layout: KernelLayout::default(),
             mds_threshold: None,
             policy: None,
             exports: Vec::new(),
@@ -228,22 +231,23 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, String> {
         let config = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
         // The parser accepts the former name of a key without a trace, so look for it in the text.
-        let mut keys = text.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key.trim());
-        if keys.any(|key| key == "gather_delay_ms") {
-            tracing::warn!(old = "gather_delay_ms", new = "mgr_gather_delay_ms", "deprecated key of the configuration");
+        for key in text.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key.trim()) {
+            if let Some((old, new)) = FORMER_KEYS.iter().find(|(old, _)| *old == key) {
+                tracing::warn!(old, new, "deprecated key of the configuration");
+            }
         }
         Ok(config)
     }
 
-    /// Warns of deprecated names of policy parts.
-    fn warn_of_former_names(&self) {
+    /// Warns of deprecated names and values in policies.
+    fn warn_of_former_words(&self) {
         let texts = std::iter::once(&self.policy).chain(self.exports.iter().map(|export| &export.policy));
-        let former = texts.flatten().flat_map(|text| former_names(text));
-        former.for_each(|(old, part)| tracing::warn!(old, new = part.name(), "deprecated name of a policy part"));
+        let former = texts.flatten().flat_map(|text| former_words(text));
+        former.for_each(|(old, new)| tracing::warn!(old, new, "deprecated word in a policy"));
     }
 
     pub(crate) fn check(&self) -> Result<Checked, Error> {
-        self.warn_of_former_names();
+        self.warn_of_former_words();
         let addresses = |name, texts: &[String], port| {
             let parse = |text: &String| {
                 Address::parse(text, port).map_err(|e| Error::BadConfig { name, reason: e.to_string() })
@@ -262,7 +266,7 @@ impl Config {
             return bad("iods", "name at least one iod, as in [\"node1:2050\"]: they hold the files' bytes".into());
         }
         if iods.len() > IODS_MAX {
-            return bad("iods", format!("{} are more than the {IODS_MAX} that one mgr serves", iods.len()));
+            return bad("iods", format!("{} iods; one mgr serves at most {IODS_MAX}", iods.len()));
         }
         if let Some(twice) = iods.iter().enumerate().find(|(i, a)| iods[..*i].contains(a)) {
             return bad("iods", format!("{} is named twice", twice.1));
@@ -288,7 +292,7 @@ impl Config {
             return bad("inline_max", format!("{:?} is not a size of at most {most}K", self.inline_max));
         };
         if self.exports.len() > EXPORTS_MAX {
-            return bad("export", format!("{} are more than the {EXPORTS_MAX} that one mgr has", self.exports.len()));
+            return bad("export", format!("{} exports; one mgr has at most {EXPORTS_MAX}", self.exports.len()));
         }
         // The mgr's own settings are those of an export of the root, whether or not one is configured.
         let everything = Export::default().check(self)?;
@@ -319,12 +323,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_former_key_is_accepted_but_not_beside_its_new_name() {
+    fn former_keys_are_accepted_but_not_beside_their_new_names() {
         let with =
             |keys: &str| Config::parse(&format!("dir = \"/d\"\ncluster_file = \"/c\"\niods = [\"a:1\"]\n{keys}"));
         assert_eq!(with("gather_delay_ms = 7\n").unwrap(), with("mgr_gather_delay_ms = 7\n").unwrap());
         let error = with("gather_delay_ms = 7\nmgr_gather_delay_ms = 7\n").unwrap_err();
         assert!(error.contains("duplicate field `mgr_gather_delay_ms`"), "{error}");
+        let none = with("layout = \"none\"\n[[export]]\nlayout = \"flexfiles\"\n").unwrap();
+        assert_eq!(none.kernel_layout, KernelLayout::None);
+        assert_eq!(none.exports[0].kernel_layout, Some(KernelLayout::Flexfiles));
+        assert_eq!(none, with("kernel_layout = \"none\"\n[[export]]\nkernel_layout = \"flexfiles\"\n").unwrap());
     }
 
     #[test]

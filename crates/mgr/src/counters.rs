@@ -94,7 +94,8 @@ counters! {
     news,
     /// Questions of iods about the length of a file.
     lengths_asked,
-    /// Such questions that could not be answered without asking iods: readers then come to the mgr.
+    /// Questions of iods about the length of a file that the mgr did not answer, because it would have had to ask iods
+    /// itself. The clients then read through the mgr.
     lengths_unknown,
     /// Times that iods were asked for the end of a file.
     size_queries,

@@ -31,7 +31,7 @@ async fn follow(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
         add(&volume.counters.news, heard.len() as u64);
         if let Some(error) = heard.into_iter().find_map(Result::err) {
             // The iod repeats the reports in its next answer.
-            tracing::warn!(number, "what a client wrote cannot be taken note of yet: {error}");
+            tracing::warn!(number, "cannot record the write reports of an iod yet: {error}");
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
         }

@@ -59,7 +59,7 @@ impl Dumps {
         match running.as_mut().filter(|run| run.number == args.run) {
             Some(run) if run.last.page == args.page => run.last.clone(),
             Some(run) if run.last.page.checked_add(1) == Some(args.page) && !run.last.end => run.next(args.page).await,
-            _ => refused("this dump is over, or another one was begun; begin again"),
+            _ => refused("this dump has ended, or another one has begun; begin again"),
         }
     }
 }
@@ -69,7 +69,7 @@ async fn begin(volume: &Arc<Volume>) -> Result<Run, String> {
     let cannot = |what: &'static str| move |e| format!("{what}: {e}");
     let number = getrandom::u64().map_err(|e| e.to_string())?.max(1);
     let namespace = volume.namespace.clone();
-    let store = crate::store::identity(&namespace).map_err(cannot("the metadata store cannot be read"))?;
+    let store = crate::store::identity(&namespace).map_err(cannot("cannot read the metadata store"))?;
     let total = namespace.files().unwrap_or(0).saturating_mul(RECORDS_PER_FILE);
     let (tell, mut parts) = mpsc::channel(WAITING);
     let runtime = tokio::runtime::Handle::current();
@@ -82,7 +82,7 @@ async fn begin(volume: &Arc<Volume>) -> Result<Run, String> {
     if parts.recv().await != Some(DumpPart::Begun) {
         return Err(outcome(task).await.unwrap_or_default());
     }
-    volume.iods.leave_mark().await.map_err(cannot("no mark can be left with the iods"))?;
+    volume.iods.leave_mark().await.map_err(cannot("cannot leave a mark on the iods"))?;
     Ok(Run { number, parts, task, total, last: DumpReply::default() })
 }
 
@@ -91,7 +91,7 @@ async fn outcome(task: JoinHandle<Result<(), DumpError>>) -> Option<String> {
     match task.await {
         Ok(Ok(())) => None,
         Ok(Err(why)) => Some(why.to_string()),
-        Err(_) => Some("the dump has failed inside the mgr: its log says more".to_owned()),
+        Err(_) => Some("the dump failed in the mgr: see the log of the mgr".to_owned()),
     }
 }
 

@@ -55,7 +55,7 @@ pub enum Error {
     #[error(transparent)]
     Namespace(#[from] meta::OpenError),
     /// The metadata store failed while the mgr ran.
-    #[error("{0}; everything that was promised is kept: see to its disk, then start the mgr again")]
+    #[error("{0}; no change that was reported as durable is lost: repair its disk, then start the mgr again")]
     StoreFailed(meta::engine::Broken),
     /// Store and cluster file belong to different file systems.
     #[error(
@@ -116,7 +116,7 @@ pub enum Error {
     #[error("the metadata store failed: {0}")]
     Metadata(types::Status),
     /// The operating system returned no random numbers.
-    #[error("the system gives no random numbers: {0}")]
+    #[error("the operating system returned no random numbers: {0}")]
     Random(getrandom::Error),
 }
 

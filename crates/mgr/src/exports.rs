@@ -47,7 +47,7 @@ pub(crate) struct Rule {
     /// The part of the policy that clients receive: all settings that differ from the defaults.
     pub(crate) told: Settings,
     /// The layout type that kernel clients are offered.
-    pub(crate) layout: KernelLayout,
+    pub(crate) kernel_layout: KernelLayout,
     /// The file length below which kernel clients read and write at the mgr; `None`: the stripe unit of the file.
     pub(crate) mds_threshold: Option<u64>,
 }
@@ -126,7 +126,7 @@ impl Exports {
             terms: Terms { read_only: true, ..Terms::default() },
             policy: Policy::default(),
             told: Settings::default(),
-            layout: KernelLayout::None,
+            kernel_layout: KernelLayout::None,
             mds_threshold: Some(0),
         };
         let only_root = rules.iter().all(|rule| rule.path.is_empty());
@@ -147,7 +147,7 @@ impl Exports {
         exports.recorded = recorded;
         exports.record().await?;
         for (rule, _) in exports.rules.iter().zip(&exports.read().roots).filter(|(_, root)| root.is_none()) {
-            tracing::warn!(path = %shown(rule), "there is no such directory to export yet");
+            tracing::warn!(path = %shown(rule), "the exported directory does not exist yet");
         }
         Ok(exports)
     }

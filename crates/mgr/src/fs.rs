@@ -116,10 +116,10 @@ impl FileSystem for Files {
             max_write: limits::PAYLOAD_MAX as u64,
             max_link: limits::LINK_MAX,
             max_name: limits::NAME_MAX as u32,
-            layout_types: self.0.kinds.offered(rule.layout),
+            layout_types: self.0.kinds.offered(rule.kernel_layout),
             layout_block: rule.policy.stripe_unit as u32,
             xattrs: true,
-            thresholds: self.0.kinds.offered_to_kernels(rule.layout).is_some() && rule.mds_threshold != Some(0),
+            thresholds: self.0.kinds.offered_to_kernels(rule.kernel_layout).is_some() && rule.mds_threshold != Some(0),
         }
     }
 
@@ -456,7 +456,7 @@ impl FileSystem for Files {
             // could not even read.
             Err(Status::NoSpc) => {
                 tracing::warn!(
-                    "the disk of the metadata store is full: a client is let in that a restart will not know"
+                    "the disk of the metadata store is full: the mgr cannot record a new client, which cannot reclaim its state after a restart"
                 );
                 Ok(())
             }

@@ -71,7 +71,7 @@ impl Gateway {
                     self.mismatches.say(asked, context.peer.peer(), Instant::now());
                 }
                 let random = self.random.next().map_err(|e| {
-                    tracing::error!("the system gives no random numbers: {e}");
+                    tracing::error!("the operating system returned no random numbers: {e}");
                     Refusal::SystemErr
                 })?;
                 let call = Call {
@@ -139,7 +139,7 @@ impl Gateway {
                 body.finish().map_err(|_| Refusal::GarbageArgs)?;
                 let reply = match self.may_check(context) {
                     true => scrub::answer(&self.server.fs().0, args).await.map_err(|e| {
-                        tracing::error!("a scrub cannot be told about: {e}");
+                        tracing::error!("cannot report the state of the scrub: {e}");
                         Refusal::SystemErr
                     })?,
                     false => ScrubReply { refused: Some(NOT_ALLOWED.to_owned()), ..ScrubReply::default() },

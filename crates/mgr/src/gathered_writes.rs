@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn held_for_no_longer_than_the_delay() {
+    async fn writes_are_held_no_longer_than_the_delay() {
         let gathered = GatheredWrites::new(Duration::from_millis(2), 1 << 20);
         assert!(gathered.is_for(2048, 4096) && !gathered.is_for(2049, 4096));
         assert!(!GatheredWrites::new(Duration::ZERO, 1 << 20).is_for(1, 4096));
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(due.await, [FILE]);
         let leaving = gathered.leave(FILE, Part::All).await.unwrap();
         assert_eq!(leaving.runs[0].data, "abcd");
-        assert!(gathered.meets(FILE, Part::All), "on its way");
+        assert!(gathered.meets(FILE, Part::All), "the write is in progress");
         assert!(gathered.leave(FILE, Part::All).now_or_never().is_none(), "the second waits for the first");
         leaving.end(Ok(()));
         assert_eq!(gathered.standing(), Standing::default());
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_arrive_comes_back_or_is_told_to_each_writer_once() {
+    async fn an_abandoned_write_is_kept_and_a_failed_one_is_reported_once_to_each_writer() {
         let gathered = GatheredWrites::new(Duration::from_millis(2), 1 << 20);
         gathered.take(FILE, small(1, 0, b"aaaa"), || true).unwrap();
         let leaving = gathered.leave(FILE, Part::All).await.unwrap();
@@ -359,7 +359,11 @@ mod tests {
         let bytes: Vec<u8> = leaving.runs.iter().flat_map(|run| run.data.to_vec()).collect();
         assert_eq!(bytes, b"abaa");
         leaving.end(Err(Status::NoSpc));
-        assert_eq!(gathered.take(FILE, small(1, 0, b"a"), || true), None, "at once, so that it is told at once");
+        assert_eq!(
+            gathered.take(FILE, small(1, 0, b"a"), || true),
+            None,
+            "the next write is sent at once, so that its error is reported at once"
+        );
         assert_eq!(gathered.tell(FILE, 3), None);
         assert_eq!((gathered.tell(FILE, 1), gathered.tell(FILE, 1)), (Some(Status::NoSpc), None));
         assert_eq!((gathered.tell(FILE, 2), gathered.tell(FILE, 2)), (Some(Status::NoSpc), None));
@@ -369,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_files_are_barred() {
+    fn memory_is_bounded_and_a_barred_file_gathers_nothing() {
         let gathered = GatheredWrites::new(Duration::from_millis(2), 100_000);
         let mut held = 0;
         for file in 0..1000 {
@@ -387,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_that_nobody_asks_for_are_forgotten() {
+    fn unreported_failures_are_dropped_after_a_time() {
         let gathered = GatheredWrites::new(Duration::from_millis(2), 1 << 20);
         for file in 0..2 * GATHER_FAILED_MAX as u64 {
             gathered.take(FileId(file), small(1, 0, b"a"), || true).unwrap();

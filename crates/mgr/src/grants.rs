@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_untold_writing_counts() {
+    fn a_file_counts_as_written_until_the_writer_has_reported_and_returned() {
         let (grants, file) = (Grants::default(), FileId(5));
         assert!(!grants.written(file) && !grants.gone(file, 1));
         grants.granted(file, 1, false);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_of_others_are_remembered_until_the_layout_is_gone() {
+    fn a_truncate_by_another_client_is_remembered_until_the_layout_ends() {
         let (grants, file) = (Grants::default(), FileId(5));
         grants.cut_by(file, 1);
         grants.granted(file, 1, false);
@@ -168,14 +168,14 @@ mod tests {
         assert!(grants.is_cut(file, 2) && !grants.is_cut(file, 1));
         grants.committed(file, 2);
         grants.granted(file, 2, false);
-        assert!(grants.is_cut(file, 2), "a write that was under way then may be so still");
+        assert!(grants.is_cut(file, 2), "a write that was in progress may still be in progress");
         grants.gone(file, 2);
         grants.granted(file, 2, false);
         assert!(!grants.is_cut(file, 2));
     }
 
     #[test]
-    fn others_and_kernels_do_not_come_here() {
+    fn only_a_sole_client_that_is_no_kernel_sends_all_requests_to_the_mgr() {
         let (grants, file) = (Grants::default(), FileId(5));
         assert!(grants.all_come_here(file, 1));
         grants.granted(file, 1, false);
@@ -190,7 +190,7 @@ mod tests {
         grants.read_gone(file, 1);
         assert!(grants.all_come_here(file, 2) && grants.readers().is_empty() && !grants.is_held(file));
         grants.granted_read(file, 2, true);
-        assert!(!grants.all_come_here(file, 2), "a kernel may read by its layout what it wrote here");
+        assert!(!grants.all_come_here(file, 2), "a kernel may read under its layout what it wrote through the mgr");
         assert!(grants.is_held(file));
         grants.read_gone(file, 2);
         grants.granted(file, 2, true);

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_these() {
+    fn a_handle_has_its_golden_bytes() {
         let named = Named { file: FileId(0x0102_0304_0506_0708), root: FileId(9), epoch: 0x0a_0b0c };
         let handle = encode(&key(), FSID, named);
         let mut want = vec![2, 10, 11, 12];
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_made_here_is_refused() {
+    fn changed_handles_and_those_of_another_key_or_file_system_are_refused() {
         let handle = encode(&key(), FSID, Named { file: FileId(9), root: FileId(1), epoch: 3 });
         for bit in 0..LEN * 8 {
             let mut bad = handle.to_vec();

@@ -131,9 +131,9 @@ impl Inner {
         }
     }
 
-    /// Notes that the size covers everything written so far, unless nothing refuses the writes in flight. Returns
-    /// whether the note is to be forgotten. The note stays while a client writes through the mgr or has a layout to
-    /// write the file (`held`).
+    /// Records that the size of the file covers everything written so far, unless iods may still execute writes of
+    /// clients that are not fenced yet. Returns whether the note can be removed. The note stays while a client writes
+    /// through the mgr or has a layout to write the file (`held`).
     ///
     /// `held` is called under this lock, so that no client gets a layout in between without a note. A layout grant
     /// counts as a write in progress until the layout is on record.
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_measurement_that_a_failed_write_overtook_does_not_count() {
+    async fn a_size_measured_before_a_failed_write_is_not_final() {
         let dir = tempfile::tempdir().unwrap();
         let (notes, file) = (notes(dir.path()).await, FileId(9));
         notes.made(file, None);
@@ -545,13 +545,13 @@ mod tests {
         drop(writing);
         notes.covered(file);
         notes.measured(file, begun, || false);
-        assert!(notes.is_left(file), "some iod may have been asked before the write came");
+        assert!(notes.is_left(file), "an iod may have been measured before the write arrived");
         notes.measured(file, notes.last_failure(file), || false);
         assert!(!notes.is_left(file) && notes.untold().is_empty());
     }
 
     #[tokio::test]
-    async fn what_an_abandoned_layout_left_is_measured_whatever_others_report() {
+    async fn the_size_after_an_abandoned_layout_is_measured_despite_reports_of_other_clients() {
         let dir = tempfile::tempdir().unwrap();
         let (notes, file) = (notes(dir.path()).await, FileId(9));
         notes.made(file, None);
@@ -562,7 +562,7 @@ mod tests {
         notes.abandoned(file, false);
         notes.told(file, || false);
         notes.measured(file, early, || false);
-        assert!(notes.is_left(file), "the iods were asked before the last write");
+        assert!(notes.is_left(file), "the iods were measured before the last write");
         // Failures of other files do not matter.
         let begun = notes.last_failure(file);
         notes.made(FileId(10), None);
@@ -584,14 +584,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_revoked_layout_is_covered_by_the_fence_that_came_after_it() {
+    async fn a_later_fence_covers_a_revoked_layout() {
         let dir = tempfile::tempdir().unwrap();
         let (notes, file) = (notes(dir.path()).await, FileId(9));
         let measure = || notes.measured(file, notes.last_failure(file), || false);
         notes.made(file, None);
         notes.abandoned(file, true);
         measure();
-        assert!(notes.is_exposed(file), "its writes may be under way");
+        assert!(notes.is_exposed(file), "writes of the client may be in progress");
         let before = notes.last_failure(file);
         notes.fence_noted(file, Generation(5));
         drop(notes.writing(file).await.unwrap());
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_made_without_waiting_is_noted_once_more_before_it_is_written() {
+    async fn an_intent_of_an_unsynced_create_is_flushed_before_the_first_write() {
         let dir = tempfile::tempdir().unwrap();
         let (notes, root) = (notes(dir.path()).await, types::Cred::root());
         let flushes = || notes.namespace.standing().counters.flushes;
@@ -629,7 +629,7 @@ mod tests {
         let file = make("durable", true).await;
         let before = flushes();
         notes.writing(file).await.unwrap().done();
-        assert_eq!(flushes(), before, "it was noted with the making");
+        assert_eq!(flushes(), before, "the intent was recorded with the create");
         let file = make("soon", false).await;
         assert_eq!(flushes(), before);
         notes.writing(file).await.unwrap().done();
@@ -637,7 +637,7 @@ mod tests {
         assert_eq!(flushes(), before + 1);
         let found = make("found", false).await;
         notes.found(found, 1).await.unwrap();
-        assert_eq!(flushes(), before + 1, "its maker knows");
+        assert_eq!(flushes(), before + 1, "the creating client already knows the intent");
         notes.found(found, 2).await.unwrap();
         notes.found(found, 3).await.unwrap();
         assert_eq!(flushes(), before + 2);
@@ -655,7 +655,7 @@ mod tests {
 
     /// Every file that a mount creates is noted this way at its first write.
     #[tokio::test]
-    async fn many_that_are_noted_at_the_same_time_share_a_flush() {
+    async fn intents_that_are_recorded_at_the_same_time_share_a_flush() {
         let dir = tempfile::tempdir().unwrap();
         let log = meta::FileLog::create(&dir.path().join("log")).unwrap();
         let (engine, mut stepper) = Embedded::stepped(Ram::default(), log, [3; 16], meta::merge, || None).unwrap();
@@ -689,18 +689,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_measurement_before_all_iods_are_fenced_does_not_count() {
+    async fn a_size_measured_before_all_iods_are_fenced_is_not_final() {
         let dir = tempfile::tempdir().unwrap();
         let (notes, file) = (notes(dir.path()).await, FileId(9));
         let measure = || notes.measured(file, notes.last_failure(file), || false);
         notes.made(file, None);
         drop(notes.writing(file).await.unwrap());
         measure();
-        assert!(notes.is_exposed(file), "the write may still be under way");
+        assert!(notes.is_exposed(file), "the write may still be in progress");
         notes.fence_noted(file, Generation(5));
         notes.covered(file);
         measure();
-        assert!(notes.is_left(file) && !notes.is_exposed(file), "an iod may still take it");
+        assert!(notes.is_left(file) && !notes.is_exposed(file), "an iod may still execute the write");
         // Another write fails in the meantime, under the new generation.
         drop(notes.writing(file).await.unwrap());
         notes.fence_done(file, Generation(5));

@@ -195,7 +195,7 @@ impl Iods {
             }
         };
         if tokio::time::timeout(START, tried).await.is_err() {
-            tracing::warn!("not every iod has answered; those that have are enough to begin with");
+            tracing::warn!("not all iods have answered; starting with those that have");
         }
         Keeping { _tasks: tasks }
     }

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_compared_by_what_they_mean() {
+    fn addresses_are_compared_by_value_not_by_text() {
         let place = |text: &str| text.parse().ok().as_ref().and_then(place);
         assert_eq!(place("127.0.0.1:7"), place("[::ffff:127.0.0.1]:7"));
         assert!(place("127.0.0.1:7").is_some() && place("127.0.0.1:7") != place("127.0.0.1:8"));

@@ -64,7 +64,7 @@ mod tests {
     use futures_util::FutureExt;
 
     #[tokio::test]
-    async fn shared_and_alone() {
+    async fn an_exclusive_lock_excludes_shared_and_exclusive_ones() {
         let locks = FileLocks::default();
         let (one, other) = (FileId(1), FileId(2));
         let first = locks.shared(one).await;
@@ -75,6 +75,6 @@ mod tests {
         let alone = locks.alone(one).await;
         assert!(locks.shared(one).now_or_never().is_none());
         drop((alone, unrelated));
-        assert!(locks.map().is_empty(), "locks are left behind");
+        assert!(locks.map().is_empty(), "unused locks remain in the table");
     }
 }

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn it_follows_what_requests_wait() {
+    fn the_delay_follows_the_waits_of_requests() {
         let mut queue = Queue::default();
         assert_eq!(queue.delay(ms(5)), Duration::ZERO);
         queue.waited(ms(5), ms(4));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_is_forgotten() {
+    fn old_waits_are_forgotten() {
         let mut queue = Queue::default();
         queue.waited(ms(0), ms(500));
         queue.looked(ms(0), ms(500));
@@ -103,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_seldom() {
+    fn the_delay_is_computed_at_most_every_ten_milliseconds() {
         let mut queue = Queue::default();
         let due: Vec<bool> = (0..6).map(|n| queue.waited(ms(5 * n), ms(1))).collect();
         assert_eq!(due, [true, false, true, false, true, false]);
     }
 
     #[test]
-    fn no_wait_is_too_long_to_be_added() {
+    fn the_longest_wait_does_not_overflow() {
         let mut queue = Queue::default();
         for n in 0..100 {
             queue.waited(ms(n), Duration::MAX);

@@ -33,7 +33,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn numbers_do_not_repeat() {
+    fn random_numbers_do_not_repeat() {
         let random = Random::default();
         let numbers: HashSet<u64> = (0..10 * MANY).map(|_| random.next().unwrap()).collect();
         assert_eq!(numbers.len(), 10 * MANY);

@@ -46,12 +46,12 @@ impl RefusedClients {
             Asked::Port => {
                 return tracing::warn!(
                     %peer,
-                    "a client is refused, as any account of its machine may use its port: it has to come from one below 1024 (as root, and without \
-                     \"noresvport\"), or the export needs \"privileged_ports = false\""
+                    "refused a client that does not use a port below 1024: mount as root and without \"noresvport\", or set \"privileged_ports = \
+                     false\" for the export, which lets every account of that machine claim to be any user"
                 );
             }
         };
-        tracing::warn!(%peer, "a client asks for NFS {wanted}; served are 4.1 and 4.2: mount with vers=4.1 or vers=4.2");
+        tracing::warn!(%peer, "refused a client that asks for NFS {wanted}: the mgr serves 4.1 and 4.2; mount with vers=4.1 or vers=4.2");
     }
 
     fn is_time(&self, asked: Asked, now: Instant) -> bool {
@@ -76,7 +76,7 @@ mod tests {
     use bytes::Bytes;
 
     #[test]
-    fn each_is_said_once_and_again_later() {
+    fn a_refusal_is_logged_once_and_again_after_a_time() {
         let (mismatches, start) = (RefusedClients::default(), Instant::now());
         let mut at = [(0, Asked::Minor(0)), (0, Asked::Version(3)), (1, Asked::Minor(0)), (10, Asked::Minor(7))]
             .map(|(secs, asked)| mismatches.is_time(asked, start + Duration::from_secs(secs)))
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_minor_versions_that_are_not_served_are_noticed() {
+    fn only_unsupported_minor_versions_are_logged() {
         let of = |minor| {
             let header = ArgsHeader { tag: Bytes::new(), minorversion: minor, numops: 1 };
             Asked::by(Reader::new(header.to_bytes()))

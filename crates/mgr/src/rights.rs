@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_takes_something_from_those_who_have_rights_or_not() {
+    fn a_change_revokes_rights_only_of_users_who_lose_a_permission() {
         let owner = attrs(0o644, 5, 50);
         // (after, for root, for the owner, for another user, for many users)
         for (after, taken) in [
@@ -220,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_ended_while_they_last_and_once() {
+    fn valid_rights_are_revoked_exactly_once() {
         let rights = Rights::new(FILE, 1000);
         let (before, after) = (attrs(0o644, 5, 50), attrs(0o600, 5, 50));
         let file = |now| rights.to_end(&before, &after, now).file;
         assert!(!file(10));
         rights.give(FILE, 5, 10, 100);
-        assert!(!file(20), "its owner can have it back whenever he likes");
+        assert!(!file(20), "the owner can restore the permission at any time");
         rights.give(FILE, 7, 20, 90);
         assert!(file(30) && file(99) && !file(100));
         rights.ended(FILE);
@@ -234,19 +234,19 @@ mod tests {
     }
 
     #[test]
-    fn of_earlier_starts_all_are_ended_for_older_files_alone() {
+    fn rights_of_earlier_starts_are_revoked_only_for_older_files() {
         let (before, after) = (attrs(0o644, 5, 50), attrs(0o600, 5, 50));
         let newer = Rights::new(FILE, 1000);
         assert!(!newer.to_end(&before, &after, 10).earlier);
         let older = Rights::new(FileId(FILE.0 + 1), 1000);
         assert!(older.to_end(&before, &after, 999).earlier && !older.to_end(&before, &after, 1000).earlier);
-        assert!(!older.to_end(&after, &before, 10).earlier, "nothing is taken away");
+        assert!(!older.to_end(&after, &before, 10).earlier, "no permission is removed");
         older.earlier_ended();
         assert!(!older.to_end(&before, &after, 10).earlier);
     }
 
     #[test]
-    fn what_is_forgotten_counts_as_given_to_many() {
+    fn a_forgotten_file_counts_as_granted_to_many_users() {
         let rights = Rights::new(FILE, 0);
         let (before, after) = (attrs(0o644, 5, 50), attrs(0o600, 5, 50));
         (0..FILES_MAX as u64 + 2000).for_each(|n| rights.give(FileId(1 << 32 | n), 7, 10, 500 + n % 2));

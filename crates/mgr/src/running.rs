@@ -321,12 +321,12 @@ impl Running {
         network.shutdown().await;
         // While the iods are still connected: writes in flight complete, and none follow.
         if tokio::time::timeout(STOP_GRACE, gateway.server.fs().0.let_all_go()).await.is_err() {
-            tracing::warn!("an iod did not take in time what small writers had written");
+            tracing::warn!("the iods did not take all gathered writes before the mgr stopped");
         }
         background.shutdown().await;
         // Spares the next start the work on finished notes.
         if let Err(e) = gateway.server.fs().0.notes.forget().await {
-            tracing::error!("cannot forget what is done about files: {e}");
+            tracing::error!("cannot remove finished intents: {e}");
         }
         drop((_keeping, gateway));
         if let Err(e) = namespace.settle().await {

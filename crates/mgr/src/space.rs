@@ -174,7 +174,7 @@ mod tests {
     /// after a rest. The value returned is the last answer, and while the iods answer it is never that of an older
     /// state.
     #[test]
-    fn asked_no_more_than_needed_and_told_no_less_than_known() {
+    fn iods_are_asked_only_when_needed_and_the_answer_includes_all_known_space() {
         const LEN: u32 = 6;
         for number in 0..STEPS.len().pow(LEN) {
             let mut known = Known::default();
@@ -224,19 +224,19 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_was_lost_is_asked_again() {
+    fn a_lost_query_is_sent_again() {
         let mut known = Known::default();
         let at = Duration::from_secs;
         assert_eq!(known.next(FILE, 1, at(1)), Next::Ask);
         assert_eq!(known.next(FILE, 1, at(2)), Next::Tell(None));
         assert_eq!(known.next(FileId(8), 1, at(2)), Next::Ask);
-        assert_eq!(known.next(FileId(8), 1, at(2)), Next::Wait(PATIENCE_LOST), "others wait in vain");
+        assert_eq!(known.next(FileId(8), 1, at(2)), Next::Wait(PATIENCE_LOST), "other callers wait for ever");
         assert_eq!(known.next(FILE, 1, at(120)), Next::Tell(None));
         assert_eq!(known.next(FILE, 1, at(121)), Next::Ask);
     }
 
     #[test]
-    fn memory_and_questions_are_bounded() {
+    fn memory_and_concurrent_queries_are_bounded() {
         let mut known = Known::default();
         let asked = (0..2 * ASKING_MAX as u64).filter(|file| known.next(FileId(*file), 1, Duration::ZERO) == Next::Ask);
         assert_eq!(asked.count(), ASKING_MAX);

@@ -67,7 +67,7 @@ pub async fn format(dir: &Path, cluster: &ClusterFile) -> Result<StoreId, Error>
         root_gid: owner.gid(),
     };
     Namespace::format(engine, format).await?;
-    // Not before a store is in it: until then `dir` may be any directory.
+    // Change the mode only now that `dir` holds a store: before, it may be a directory of other programs.
     narrow(dir);
     tracing::info!(store = %path.display(), fsid = %cluster.fsid, "formatted");
     Ok(StoreId(id))

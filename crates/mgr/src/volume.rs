@@ -97,7 +97,7 @@ impl Volume {
         let xattrs = self.namespace.effective_xattrs(dir, layout::policy::PREFIX.as_bytes())?;
         let xattrs = xattrs.iter().map(|(name, value)| (&name[..], &value[..]));
         let own = Settings::of_xattrs(Origin::Directory, xattrs, |e| {
-            tracing::warn!(dir = dir.0, "a part of the policy of a directory cannot be used: {e}");
+            tracing::warn!(dir = dir.0, "ignored an invalid policy attribute of a directory: {e}");
         });
         let policy = self.exports.rule(place).policy.with(&own);
         match self.choose(&policy) {

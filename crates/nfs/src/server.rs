@@ -271,7 +271,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let mut effects = VecDeque::from(effects);
         while let Some(effect) = effects.pop_front() {
             let of_record = effect.is_of_record();
-            // Boxed, because the future is large and rare.
+            // Boxed, because the future is large and rarely needed.
             let done = Box::pin(self.carry_out(ctx, effect, &mut effects)).await;
             if let Err(error) = done {
                 tracing::warn!(%error, "cannot handle a change of the NFS state");

@@ -424,8 +424,8 @@ mod tests {
         let second = Operation { unsynced: true, ..two };
         let neither = op(Ask::List, (8, Some(9)), Said::Names(BTreeMap::new()));
         assert!(explained(&[soon(None), second, neither], &[6]));
-        // No power loss, or at another time; or the file was synced, before or after; or the creation waited for
-        // durability.
+        // A lost file is an error if there was no power loss, or only later, if the file was synced, before or after the
+        // power loss, or if its creation waited for durability.
         assert!(!explained(&[&[soon(None)], &gone[..]].concat(), &[]));
         assert!(!explained(&[&[soon(None)], &gone[..]].concat(), &[20]));
         assert!(!explained(&[&[soon(Some(5))], &gone[..]].concat(), &[6]));

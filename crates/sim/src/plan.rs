@@ -75,7 +75,7 @@ pub enum Fault {
 pub const POLICIES: &[(&str, &str)] = &[
     ("access", "direct"),
     ("access", "direct"),
-    ("access", "odirect"),
+    ("access", "unbuffered"),
     ("gather_size", "full"),
     ("gather_size", "0"),
     ("gather_size", "1K"),

@@ -33,7 +33,7 @@ iods = ["node1:2050", "node2:2050"]
 #stripe_count = 0
 #mirrors = 1
 # What kernel NFS clients get: "files", "flexfiles", "flexfiles-striped" or "none".
-#layout = "files"
+#kernel_layout = "files"
 # Below this length kernel NFS clients read and write through the mgr. Without it: the stripe unit of each file.
 #mds_threshold = "1M"
 
@@ -81,7 +81,7 @@ cluster_file = {cluster_file}
 # Whether clients of this machine may connect by a Unix socket, and whether root and the iod's own user may read objects
 # directly from its files. Clients use the socket of an iod that runs as root or as their own user.
 #unix = true
-#lend = true
+#short_circuit = true
 
 # Congestion control of TCP connections; "system" keeps the system's.
 #congestion = "cubic"

@@ -2,13 +2,23 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// Deprecated options, with their new names.
-const OPTIONS: [(&str, &str); 2] = [("--no-direct", "--mgr-path"), ("--gather-delay-ms", "--mgr-gather-delay-ms")];
+const OPTIONS: [(&str, &str); 5] = [
+    ("--no-direct", "--mgr-path"),
+    ("--gather-delay-ms", "--mgr-gather-delay-ms"),
+    ("--layout", "--kernel-layout"),
+    ("--lend", "--short-circuit"),
+    ("--no-lent", "--no-short-circuit"),
+];
 
 /// Deprecated options of mount(8), with their new names.
-const MOUNT_OPTIONS: [(&str, &str); 1] = [("no_direct", "mgr_path")];
+const MOUNT_OPTIONS: [(&str, &str); 2] = [("no_direct", "mgr_path"), ("no_lent", "no_short_circuit")];
+
+/// Deprecated keys of `iod.toml`, with their new names.
+const IOD_KEYS: [(&str, &str); 1] = [("lend", "short_circuit")];
 
 /// The option of the background process of a mount. It has the command line of the process in the foreground, which has
 /// printed the warnings.
@@ -45,9 +55,30 @@ pub fn mount_option(name: &str) -> &str {
     new
 }
 
-/// Warns of deprecated names in the text of a policy, such as `layout=open`.
+/// Warns of deprecated names and values in the text of a policy, such as `layout=open`.
 pub fn warn_of_policy(text: &str) {
-    layout::policy::former_names(text).for_each(|(old, part)| warn(old, part.name()));
+    layout::policy::former_words(text).for_each(|(old, new)| warn(old, new));
+}
+
+/// Warns of deprecated keys in the `iod.toml` at `path`, which has been parsed.
+pub fn warn_of_keys(path: &Path) {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    for key in text.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key.trim()) {
+        IOD_KEYS.iter().filter(|(old, _)| *old == key).for_each(|(old, new)| warn(old, new));
+    }
+}
+
+/// Parses an export of the command line, and warns of deprecated names in it.
+pub fn export(text: &str) -> Result<mgr::Export, String> {
+    let export: mgr::Export = text.parse()?;
+    for (key, value) in text.split(',').filter_map(|term| term.split_once('=')) {
+        match key {
+            "layout" => warn("layout", "kernel_layout"),
+            "policy" => warn_of_policy(&value.replace('+', ",")),
+            _ => {}
+        }
+    }
+    Ok(export)
 }
 
 #[cfg(test)]
@@ -59,5 +90,6 @@ mod tests {
         let line = ["weir", "cat", "--no-direct", "--json=x", "--", "--no-direct"].map(OsString::from).to_vec();
         assert_eq!(rename(line), ["weir", "cat", "--mgr-path", "--json=x", "--", "--no-direct"]);
         assert_eq!((mount_option("no_direct"), mount_option("hard")), ("mgr_path", "hard"));
+        assert_eq!(mount_option("no_lent"), "no_short_circuit");
     }
 }

@@ -18,7 +18,7 @@ pub struct How {
     #[arg(long = "policy", value_name = "PART=VALUE,...", value_parser = policy)]
     policies: Vec<Settings>,
     /// How to read and write files: page (use the page cache: best for small reads), direct (bypass it: best for large
-    /// requests) or odirect (send each write before it returns) [default: direct]
+    /// requests) or unbuffered (send each write before it returns) [default: direct]
     #[arg(long, value_parser = access)]
     access: Option<Settings>,
     /// Send gathered writes shorter than this on the mgr path, others on the direct path to the iods. 0: all on the direct
@@ -57,7 +57,7 @@ pub struct How {
     /// Disable short-circuit reads: by default, mounts by root read cached data from the object files of iods on this
     /// machine
     #[arg(long)]
-    pub no_lent: bool,
+    pub no_short_circuit: bool,
     /// Disable negative-lookup caching: by default, the mount caches failed lookups in a directory, until the mgr recalls
     /// them because another client creates a name there
     #[arg(long)]
@@ -90,6 +90,7 @@ fn part(part: Part, text: &str) -> Result<Settings, String> {
 }
 
 fn access(text: &str) -> Result<Settings, String> {
+    deprecated::warn_of_policy(&format!("{}={text}", Part::Access.name()));
     part(Part::Access, text)
 }
 
@@ -160,7 +161,7 @@ impl How {
         Options {
             driver: fuse::driver(),
             policy: settings,
-            lent: !self.no_lent,
+            short_circuit: !self.no_short_circuit,
             negative: if self.no_negative { 0 } else { options.negative },
             durable,
             size_valid: Duration::from_secs_f64(self.attr_timeout),

@@ -144,7 +144,7 @@ impl Objects {
 
     /// Reads from the file that the iod lent; returns `None` if there is none or the iod must be asked. Requests a loan
     /// when that is worthwhile.
-    fn read_lent(&self, index: usize, extents: &[ByteRange]) -> Option<Vec<ObjectRun>> {
+    fn read_short_circuit(&self, index: usize, extents: &[ByteRange]) -> Option<Vec<ObjectRun>> {
         let (iod, place) = (self.iods.get(index)?, self.places.get(index)?);
         if !iod.may_lend() {
             return None;
@@ -153,8 +153,8 @@ impl Objects {
             Read::Done(found) => {
                 let bytes = found.iter().map(ObjectRun::data_len).sum();
                 add(&self.tally.read_direct, bytes);
-                add(&self.tally.read_lent, bytes);
-                add(&self.tally.reads_lent, 1);
+                add(&self.tally.read_short_circuit, bytes);
+                add(&self.tally.short_circuit_reads, 1);
                 return Some(found);
             }
             Read::Ask => {}
@@ -236,7 +236,7 @@ fn runs(reply: ReadReply, wanted: u64) -> Option<Vec<ObjectRun>> {
 impl Objects {
     /// Reads extents, together at most one payload; the answer covers them in order.
     async fn read_object(&self, index: usize, extents: &[ByteRange]) -> Attempt<Vec<ObjectRun>> {
-        if let Some(found) = self.read_lent(index, extents) {
+        if let Some(found) = self.read_short_circuit(index, extents) {
             return Ok(found);
         }
         let extents: Vec<Extent> = extents.iter().map(|e| Extent { offset: e.offset, len: e.len as u32 }).collect();

@@ -463,8 +463,8 @@ impl Inode {
     /// Handles a revocation: the mgr has let other clients use the file. The client drops what is not durable yet,
     /// because it may be older than what they have written.
     pub(crate) fn delegation_revoked(&self, stateid: stateid4) {
-        // Two requests may report it at the same moment. The later one would drop what was written after the first had
-        // shared the file.
+        // Two requests may report the revocation at the same time. Without this lock, the second one would drop bytes that
+        // programs wrote after the first one had marked the file as shared.
         let _one = self.revoking.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((_, power)) = self.delegated().held().filter(|(held, _)| held.other == stateid.other) else { return };
         let exclusive = self.state().exclusive;

@@ -249,7 +249,7 @@ impl Inode {
             match layout.read(share.lane, &share.parts).await {
                 Ok(ReadDone { mut runs, lost }) => {
                     for range in lost {
-                        // Boxed, because it is rare.
+                        // Boxed, because the future is rarely needed, and every read would reserve memory for it.
                         runs.extend(Box::pin(self.read_via_mgr(range)).await?);
                     }
                     return Ok(runs);

@@ -73,7 +73,7 @@ impl Inode {
         // Check this only after the bytes are where a recall finds them: either the recall makes them durable, or this
         // call sends them now.
         if let Some(hull) = hull.filter(|hull| !hull.is_empty())
-            && (policy.access == Access::ODirect || self.writes_through())
+            && (policy.access == Access::Unbuffered || self.writes_through())
         {
             self.ask_again();
             // Boxed: most writes gather and need no memory for this future.
@@ -427,7 +427,7 @@ impl Inode {
                 return sending;
             }
             drop(sending);
-            // Boxed, because it is rare.
+            // Boxed, because the future is rarely needed, and every write would reserve memory for it.
             Box::pin(self.commit_lane(Lane::Mgr)).await;
         }
     }

@@ -73,7 +73,7 @@ pub struct OpenOptions<'a> {
     /// The directory whose policy applies: that of the name under which the file was found. Without one, no directory
     /// policy applies.
     pub dir: Option<&'a Node>,
-    /// The policy settings of this open, which override all others: hints, such as [`crate::Access::ODirect`].
+    /// The policy settings of this open, which override all others: hints, such as [`crate::Access::Unbuffered`].
     pub policy: Settings,
     /// Request exclusive use for reading and writing, if no other client has the file open. See [`File::is_alone`].
     pub alone: bool,

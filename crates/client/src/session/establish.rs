@@ -31,7 +31,7 @@ const GOODBYES: usize = 3;
 #[derive(Default)]
 pub(super) struct Link {
     connection: Option<Connection>,
-    /// The session, if the mgr knows it as far as this client knows.
+    /// The epoch of the session; `None` once the client has learned that the mgr no longer knows the session.
     epoch: Option<u64>,
     /// The client id at the mgr, with the number of the next CREATE_SESSION.
     identity: Option<Identity>,

@@ -90,14 +90,14 @@ mod tests {
         let before = dirs.unseen();
         dirs.changed(7, Some(attrs(5, 0)), long, before);
         dirs.changed(7, Some(attrs(4, 0)), long, before);
-        assert_eq!(seen(&dirs), Some(5), "answers that overtook each other");
+        assert_eq!(seen(&dirs), Some(5), "replies arrived out of order");
         drop(dirs.changing(7));
-        assert_eq!(seen(&dirs), None, "the answer to the change had no attributes");
+        assert_eq!(seen(&dirs), None, "the reply to the change had no attributes");
         dirs.changed(7, Some(attrs(6, 0)), long, before);
-        assert_eq!(seen(&dirs), None, "an answer from before the change");
+        assert_eq!(seen(&dirs), None, "an older reply must not replace newer attributes");
         dirs.changed(7, Some(attrs(8, 0)), long, dirs.unseen());
         assert_eq!(seen(&dirs), Some(8));
         dirs.changed(7, Some(attrs(9, 0)), Duration::ZERO, dirs.unseen());
-        assert_eq!(seen(&dirs), None, "the lifetime is over");
+        assert_eq!(seen(&dirs), None, "the attributes have expired");
     }
 }

@@ -145,7 +145,7 @@ impl Coherence {
                     true
                 }
                 Ok(Err(error)) => {
-                    tracing::debug!(node = number, "telling the kernel of another size: {error}");
+                    tracing::debug!(node = number, "cannot correct the size that the kernel has cached: {error}");
                     coherence.cache.is_unknown(number);
                     false
                 }

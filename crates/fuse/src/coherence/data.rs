@@ -140,7 +140,7 @@ impl Coherence {
         }
     }
 
-    /// Returns whether the kernel received this modification time from the mount, so that it is no program's change.
+    /// Returns whether this is the modification time that the mount has sent to the kernel, not one that a program sets.
     pub(crate) fn is_time_of_mount(&self, number: u64, mtime: Option<SetTime>) -> bool {
         let told = self.cache.size_and_time(number).map(|(_, mtime)| SetTime::To(mtime));
         told.is_some() && mtime == told

@@ -29,7 +29,7 @@ enum Caller {
     MovesData(Option<ByteRange>),
     /// `lseek` from the end of the file.
     SeeksTheEnd,
-    /// Another call, or one that cannot be seen.
+    /// Another call, or a call that the mount cannot read.
     #[default]
     Other,
 }

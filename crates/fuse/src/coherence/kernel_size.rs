@@ -230,7 +230,7 @@ impl KernelSizes {
         let fresh = refresh()?;
         self.setting().insert(thread, setting(fresh));
         let len = i64::try_from(fresh.size).map_err(io::Error::other)?;
-        // SAFETY: a string that ends, and a number.
+        // SAFETY: the string ends with a zero byte, and the other argument is an integer.
         if unsafe { libc::truncate64(path.as_ptr(), len) } < 0 {
             return Err(io::Error::last_os_error());
         }

@@ -551,7 +551,7 @@ mod tests {
                     self.state.writing.retain(|writing| writing.id != id);
                     // A read through a mapping sees the written bytes.
                     if let Some(bytes) = self.pages[number].bytes.as_ref().filter(|_| self.is_quiet()) {
-                        assert_eq!(bytes[start % PAGE as usize], value, "what is mapped at {start}");
+                        assert_eq!(bytes[start % PAGE as usize], value, "the mapped bytes at {start}");
                     }
                     Stage::Idle
                 }
@@ -586,7 +586,7 @@ mod tests {
         /// same pages. Each byte keeps the last value written to it, in whatever order the kernel and the mount take
         /// their steps.
         #[test]
-        fn neither_takes_the_other_back(steps in proptest::collection::vec((any::<u8>(), 0..4096usize, any::<u8>()), 1..300)) {
+        fn mapped_writes_and_other_writes_do_not_undo_each_other(steps in proptest::collection::vec((any::<u8>(), 0..4096usize, any::<u8>()), 1..300)) {
             let mut world = World::new();
             for (actor, at, byte) in steps {
                 world.step(actor, at, byte);
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_written_past_is_written_as_a_whole() {
+    fn pages_are_written_whole_except_bytes_that_direct_writes_replaced() {
         let mut state = State { writers: 1, ..State::default() };
         let id = state.fill_begins(ByteRange { offset: PAGE, len: 2 * PAGE });
         state.got(id, &[Segment::Data(Bytes::from_static(&[7; 5000])), Segment::Hole(10)]);
@@ -607,15 +607,19 @@ mod tests {
         assert_eq!(state.write_back_begins(PAGE, &page).1, vec![0..4096]);
         // From here on a write past the page cache is in progress within it.
         let (past, waits) = state.write_begins(ByteRange { offset: PAGE + 1000, len: 100 });
-        assert!(waits, "it is written back at this moment");
+        assert!(waits, "a write-back of the page is in progress");
         state.writing_back.clear();
         assert!(!state.has_to_wait(past));
         page[1050] = 9;
         assert_eq!(state.write_back_begins(PAGE, &page).1, vec![0..1000, 1050..1051, 1100..4096]);
-        let mark = state.written(past).expect("the kernel has that page");
+        let mark = state.written(past).expect("the kernel has the page cached");
         state.forgotten(ByteRange { offset: PAGE + 1000, len: 100 }, mark);
         state.writing.clear();
-        assert_eq!(state.write_back_begins(PAGE, &page).1, vec![0..1000, 1100..4096], "it may be on its way");
+        assert_eq!(
+            state.write_back_begins(PAGE, &page).1,
+            vec![0..1000, 1100..4096],
+            "the write-back may be in progress"
+        );
         // Behind the end of the file, the kernel has zeros.
         let (past, _) = state.write_begins(ByteRange { offset: 2 * PAGE + 900, len: 100 });
         let mut last = vec![0; 4096];
@@ -630,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn twins_of_long_ago_are_dropped() {
+    fn old_twins_are_dropped() {
         let mut state = State { writers: 1, ..State::default() };
         for number in 0..10_000 {
             let id = state.fill_begins(ByteRange { offset: number * PAGE, len: PAGE });

@@ -295,18 +295,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn written_back_pages_are_due_for_all_opens_of_the_file() {
+    fn write_back_pages_are_due_for_every_open_of_the_file() {
         let pages = OpenPages::default();
         let [older, newer, other] = [7, 7, 8].map(|number| pages.opened(number, (number == 8, None)));
         drop(newer.unsynced.begin());
-        let due = older.unsynced.due().expect("the kernel took the other open for these pages");
+        let due = older.unsynced.due().expect("the kernel wrote these pages back through the other open");
         assert_eq!(other.unsynced.due(), None);
         assert!(pages.are_read(8) && !pages.are_read(7));
         older.unsynced.made_durable(due);
         assert_eq!(newer.unsynced.due(), None);
         pages.closed(7, false);
         drop(newer.unsynced.begin());
-        assert!(pages.opened(7, (false, None)).unsynced.due().is_some(), "the file was open all the time");
+        assert!(pages.opened(7, (false, None)).unsynced.due().is_some(), "the file stayed open throughout");
         pages.closed(7, false);
         pages.closed(7, false);
         assert_eq!(pages.opened(7, (false, None)).unsynced.due(), None);

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_changed_is_not_written() {
+    fn unchanged_bytes_are_not_written() {
         let mut twins = PageTwins::default();
         twins.got(PAGE, &[7; 5000]);
         let mut page = vec![7; 4096];
@@ -247,12 +247,12 @@ mod tests {
         let age = twins.forgetting();
         twins.got(2 * PAGE, &[7; 3]);
         twins.forgotten(age, ByteRange::ALL);
-        assert_eq!(twins.bytes(), PAGE, "what it got since stays");
+        assert_eq!(twins.bytes(), PAGE, "pages read after the invalidation keep their twins");
         assert_eq!(runs(&mut twins, PAGE, &[1; 4096]), vec![0..4096]);
     }
 
     #[test]
-    fn what_a_call_writes_goes_as_a_whole() {
+    fn all_bytes_of_a_write_call_are_written_also_unchanged_ones() {
         let mut twins = PageTwins::default();
         twins.got(0, &[7; 8192]);
         let range = |offset, len| ByteRange::new(offset, len);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_have_cut_is_made_no_longer_than_programs_do() {
+    fn write_back_extends_a_truncated_file_no_further_than_programs_wrote() {
         let mut twins = PageTwins::default();
         // Another client truncates the file to zero, and the kernel does not know yet when a program writes ten bytes.
         twins.reaches(1 << 20);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_the_kernel_gets_while_it_forgets_others_have_twins() {
+    fn pages_read_during_an_invalidation_have_twins() {
         let mut twins = PageTwins::default();
         twins.got(0, &[1; 8192]);
         let age = twins.forgetting();
@@ -343,7 +343,7 @@ mod tests {
         /// Every byte is what its last writer wrote, whichever writer changed the same page. Where both wrote a byte
         /// since the kernel forgot its pages, it may be either value.
         #[test]
-        fn bytes_of_others_are_never_written_over(steps in proptest::collection::vec(step(), 1..40)) {
+        fn bytes_of_other_clients_are_never_overwritten(steps in proptest::collection::vec(step(), 1..40)) {
             let len = 3 * PAGE as usize;
             let (mut server, mut model) = (vec![0u8; len], vec![0u8; len]);
             // Whether bytes were written here, and by the other client, since the kernel last had no pages.
@@ -404,7 +404,7 @@ mod tests {
         /// the size of the file. Some writes follow so closely that it does not. Bytes that only one writer wrote keep
         /// that writer's value.
         #[test]
-        fn who_lengthens_a_file_leaves_to_others_what_is_theirs(
+        fn extending_a_file_does_not_overwrite_bytes_of_other_clients(
             steps in proptest::collection::vec((any::<bool>(), any::<bool>(), 0..4 * PAGE as usize, 1..6000usize, any::<u8>()), 1..40),
         ) {
             let (size, most) = (PAGE as usize, 6 * PAGE as usize);

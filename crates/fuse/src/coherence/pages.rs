@@ -115,7 +115,9 @@ impl Coherence {
             thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that asks panicked")))
         };
         let asked = tokio::task::spawn_blocking(expire).await.ok()?;
-        asked.inspect_err(|error| tracing::debug!(node = number, "having the kernel ask for attributes: {error}")).ok()
+        asked
+            .inspect_err(|error| tracing::debug!(node = number, "cannot make the kernel ask for attributes: {error}"))
+            .ok()
     }
 
     /// Returns whether a thread of this process makes the kernel ask for attributes at this moment.

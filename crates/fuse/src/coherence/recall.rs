@@ -97,13 +97,13 @@ impl Coherence {
 
     /// Returns whether a request ends a write(2), because writes are synchronous, and is not a request of the program.
     pub(crate) async fn ends_synchronous_write(&self, thread: u32) -> bool {
-        // Boxed, because it is rare.
+        // Boxed, because the future is rarely needed, and every request would reserve memory for it.
         self.sync.is_on() && Box::pin(caller_syscall::look(thread, |call| call.writes())).await
     }
 
     /// As [`Coherence::ends_synchronous_write`], where the program has not asked for its bytes to be durable by then.
     pub(crate) async fn ends_lazy_write(&self, thread: u32) -> bool {
-        // Boxed, because it is rare.
+        // Boxed, because the future is rarely needed, and every request would reserve memory for it.
         self.sync.is_on() && Box::pin(caller_syscall::look(thread, |call| call.writes_lazily())).await
     }
 
@@ -125,7 +125,7 @@ impl Coherence {
             }
             if asked.elapsed() >= ASK_AGAIN {
                 if let Err(error) = self.try_alone(number).await {
-                    tracing::debug!(node = number, ?error, "asking to have a file alone");
+                    tracing::debug!(node = number, ?error, "cannot get the delegation of a shared file");
                 }
                 asked = Instant::now();
             }

@@ -97,12 +97,12 @@ mod tests {
     use crate::coherence::testing::attrs;
 
     #[test]
-    fn what_was_told_counts_until_something_changes() {
+    fn recent_attributes_are_valid_until_a_change() {
         let recent_attrs = RecentAttrs::default();
         recent_attrs.tell(7, &attrs(1, 1), recent_attrs.mark());
         assert_eq!(recent_attrs.take(8).map(|told| told.0), None);
         assert_eq!(recent_attrs.take(7).map(|told| told.0), Some(attrs(1, 1)));
-        assert_eq!(recent_attrs.take(7).map(|told| told.0), None, "it asks once");
+        assert_eq!(recent_attrs.take(7).map(|told| told.0), None, "the kernel asks for the attributes only once");
         // A completed change, a change in progress, and a change that ends while attributes are requested.
         recent_attrs.tell(7, &attrs(1, 1), recent_attrs.mark());
         drop(recent_attrs.change());
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_forgotten_soon_and_bounded() {
+    fn recent_attributes_expire_soon_and_are_bounded() {
         let recent_attrs = RecentAttrs::default();
         let mark = recent_attrs.mark();
         let old = Mark { at: mark.at.checked_sub(GOOD_FOR).unwrap(), ..mark };

@@ -39,7 +39,7 @@ impl Coherence {
 
     /// Returns how long the kernel may cache the attributes in the entry that it is about to receive, for the request of
     /// `thread`. `changed`: another client, or a write to the page cache, may have changed the file since the attributes
-    /// were requested. `mark`: a moment before a request for nothing but attributes.
+    /// were requested. `mark`: taken before the attributes were requested, if the request changed nothing.
     pub(crate) fn entry_replied(
         &self,
         thread: u32,
@@ -135,7 +135,7 @@ impl Coherence {
         let body = Body::with_capacity(24).u64(number).u64(u64::MAX).u64(0).into_vec();
         if let Err(error) = transport.notify(abi::notify::INVAL_INODE, &body) {
             // The kernel has forgotten the file.
-            tracing::trace!(node = number, "telling the kernel of new attributes: {error}");
+            tracing::trace!(node = number, "cannot send new attributes to the kernel: {error}");
         }
     }
 

@@ -128,7 +128,7 @@ impl Coherence {
         body.push(last);
         let stored = tokio::task::spawn_blocking(move || transport.notify(abi::notify::STORE, &body)).await;
         if let Ok(Err(error)) | Err(error) = stored.map_err(io::Error::other) {
-            tracing::debug!(node = number, "raising the size that the kernel has cached: {error}");
+            tracing::debug!(node = number, "cannot raise the size that the kernel has cached: {error}");
         }
         self.write_back.reaches(number, size);
         self.size_may_change(number);
@@ -142,9 +142,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_learns_of_sizes_that_others_set_meanwhile() {
+    fn a_request_sees_sizes_that_other_requests_set_meanwhile() {
         let resizing = Resizing::default();
-        assert!(!resizing.is_set_elsewhere(5), "no request is setting it");
+        assert!(!resizing.is_set_elsewhere(5), "no request is setting the size");
         let first = resizing.begin(5);
         assert!(!first.has_missed());
         assert!(resizing.is_set_elsewhere(5) && !resizing.is_set_elsewhere(6));

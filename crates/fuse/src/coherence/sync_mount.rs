@@ -57,7 +57,7 @@ impl SyncMount {
                 tracing::warn!(%error, wanted, "cannot switch synchronous writes of this mount; shared files are written 50 ms late");
                 self.on.store(false, SeqCst);
             }
-            Err(error) => tracing::warn!(%error, "switching synchronous writes"),
+            Err(error) => tracing::warn!(%error, "cannot switch synchronous writes of this mount"),
         }
     }
 }

@@ -152,7 +152,7 @@ impl WriteBack {
         }
     }
 
-    /// Ends the sharing of a file, unless another client wants it already.
+    /// Records that the file is no longer shared, unless another client has requested it meanwhile.
     pub(super) fn end_sharing(&self, number: u64, file: &File) {
         let mut table = self.writers.table();
         if let Some(cached) = table.get_mut(&number)
@@ -197,7 +197,7 @@ pub(super) fn raise_dirty_limit(dir: &Path) {
     let Some(device) = mounting::device_at(&mounts, dir) else { return };
     let limit = Path::new("/sys/class/bdi").join(device).join("max_ratio");
     if let Err(error) = std::fs::write(&limit, DIRTY_PERCENT.to_string()) {
-        tracing::debug!(file = %limit.display(), "the kernel keeps as much as it likes: {error}");
+        tracing::debug!(file = %limit.display(), "cannot raise the kernel's limit for dirty pages of the mount: {error}");
     }
 }
 

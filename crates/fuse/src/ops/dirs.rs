@@ -26,7 +26,7 @@ pub(crate) async fn open(fs: &FileSystem, header: &Header) -> Answer {
             }
             Err(error) if error.is_moved() => return Err(Errno::from(error)),
             // READDIR asks again, and reports the error.
-            Err(error) => tracing::debug!("opening a directory: {error}"),
+            Err(error) => tracing::debug!("cannot read a directory ahead: {error}"),
         }
     }
     Ok(opened(Body::with_capacity(16), fs.opens.add_dir(reading), 0).reply())

@@ -36,14 +36,14 @@ pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u
     if major != abi::MAJOR || minor < abi::MINOR_OLDEST {
         let (ours, least) = (abi::MAJOR, abi::MINOR_OLDEST);
         tracing::error!(
-            "the kernel speaks FUSE {major}.{minor}, not {ours}.{least} or later: Linux 5.4 or newer is needed"
+            "the kernel has FUSE {major}.{minor}, but a mount needs {ours}.{least} or later: use Linux 5.4 or later"
         );
         return Err(EPROTO);
     }
     let transport = fs.transport().ok_or(ENODEV)?;
     if fs.coherence.writes_back() && offered & flag::DIRECT_IO_ALLOW_MMAP == 0 {
         tracing::warn!(
-            "nothing is written back: with this kernel, writes past the page cache and through it would undo each other; Linux 6.6 can"
+            "write-back is disabled: before Linux 6.6, writes that bypass the page cache and cached writes would overwrite each other"
         );
         fs.coherence.write_back_unsupported();
     }

@@ -73,7 +73,7 @@ async fn put(
     }
     if flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
         Box::pin(open.file.fsync()).await?;
-    } else if flags.contains(OFlags::DIRECT) && open.file.policy().access != Access::ODirect {
+    } else if flags.contains(OFlags::DIRECT) && open.file.policy().access != Access::Unbuffered {
         // The program set O_DIRECT after the open, with fcntl(2).
         Box::pin(open.file.push()).await?;
     }

@@ -119,7 +119,7 @@ impl Transport for Device {
             Ok(()) => {}
             // The caller was killed, or the file system is unmounted.
             Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV)) => {}
-            Err(error) => tracing::warn!(unique, "replying to the kernel: {error}"),
+            Err(error) => tracing::warn!(unique, "cannot send a reply to the kernel: {error}"),
         }
     }
 

@@ -53,7 +53,7 @@ pub(crate) struct Uring {
 pub(crate) fn unavailable() -> Option<String> {
     match std::fs::read(SWITCH) {
         Ok(value) if value.starts_with(b"Y") => None,
-        Ok(_) => Some(format!("it is switched off: root switches it on for new mounts with \"echo Y > {SWITCH}\"")),
+        Ok(_) => Some(format!("it is disabled: root enables it for new mounts with \"echo Y > {SWITCH}\"")),
         Err(_) => Some("this kernel does not have it: Linux 6.14 or later, built with CONFIG_FUSE_IO_URING".to_owned()),
     }
 }
@@ -132,7 +132,7 @@ fn serve(
 ) -> io::Result<()> {
     if let Err(error) = stay_on(number as usize) {
         // On another processor the ring is slower, but correct.
-        tracing::debug!(number, "a ring away from its processor: {error}");
+        tracing::debug!(number, "cannot bind a ring to its processor: {error}");
     }
     let server = match Server::new(ring, number, queues, over) {
         Ok(server) => server,
@@ -143,7 +143,9 @@ fn serve(
     };
     let _ = made.send(Ok(()));
     match start.recv() {
-        Ok(dispatcher) => server.serve(&dispatcher).inspect_err(|error| tracing::error!(number, "a ring: {error}")),
+        Ok(dispatcher) => {
+            server.serve(&dispatcher).inspect_err(|error| tracing::error!(number, "a ring failed: {error}"))
+        }
         // The kernel did not agree to rings.
         Err(_) => Ok(()),
     }
@@ -195,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_that_may_be_there() {
+    fn the_number_of_possible_processors_is_parsed() {
         assert_eq!(processors("0-1\n"), Some(2));
         assert_eq!(processors("0\n"), Some(1));
         assert_eq!(processors("0-3,8-9,12\n"), Some(7));

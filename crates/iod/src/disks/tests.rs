@@ -17,7 +17,7 @@ fn kind<T>(result: io::Result<T>) -> io::ErrorKind {
 }
 
 #[test]
-fn names() {
+fn names_follow_create_rename_and_remove() {
     disks(|disk| {
         assert!(disk.is_folder("") && disk.list("").unwrap().is_empty());
         assert_eq!(kind(disk.open("a")), io::ErrorKind::NotFound);
@@ -38,7 +38,7 @@ fn names() {
         assert_eq!(read_full(&*disk.open("x/y/b").unwrap(), &mut bytes, 0).unwrap(), 6);
         assert_eq!(&bytes[..6], b"onetwo");
         disk.remove("x/y/b").unwrap();
-        assert_eq!(read_full(&*file, &mut bytes, 3).unwrap(), 3, "what is open stays");
+        assert_eq!(read_full(&*file, &mut bytes, 3).unwrap(), 3, "an open file stays readable after its removal");
         for folder in ["", "x", "x/y"] {
             disk.sync_folder(folder).unwrap();
         }
@@ -47,7 +47,7 @@ fn names() {
 }
 
 #[test]
-fn locks() {
+fn a_file_can_be_locked_once_until_it_is_closed() {
     disks(|disk| {
         let first = disk.create_new("f").unwrap();
         assert!(first.lock().unwrap());
@@ -63,7 +63,7 @@ fn locks() {
 }
 
 #[test]
-fn bytes_and_holes() {
+fn written_bytes_and_holes_read_back() {
     disks(|disk| {
         let file = disk.create_new("f").unwrap();
         write_all(&*file, &[1; 5000], &[2; 5000], 100_000).unwrap();
@@ -87,7 +87,7 @@ fn bytes_and_holes() {
 }
 
 #[test]
-fn storage_is_taken_and_given_back() {
+fn writes_take_space_and_punches_free_it() {
     disks(|disk| {
         let file = disk.create_new("f").unwrap();
         write_all(&*file, &[1; 5000], &[], 0).unwrap();
@@ -114,7 +114,7 @@ fn storage_is_taken_and_given_back() {
 }
 
 #[test]
-fn what_is_reserved_has_room_on_a_full_disk_and_after_a_power_cut() {
+fn reserved_ranges_can_be_written_on_a_full_disk_and_after_a_power_cut() {
     let disk = Memory::new("m", 64 << 10);
     let file = disk.create_new("f").unwrap();
     file.reserve(0, 40 << 10).unwrap();
@@ -134,7 +134,7 @@ fn what_is_reserved_has_room_on_a_full_disk_and_after_a_power_cut() {
 
 /// Unsynced changes may vanish or survive; synced data survive.
 #[test]
-fn a_power_cut_keeps_what_was_synced() {
+fn synced_bytes_survive_a_power_cut() {
     for keep in [0, u64::MAX] {
         let disk = Memory::new("m", 64 << 20);
         disk.make_folder("x").unwrap();
@@ -156,7 +156,7 @@ fn a_power_cut_keeps_what_was_synced() {
 }
 
 #[test]
-fn what_a_failed_sync_lost_stays_lost() {
+fn bytes_lost_by_a_failed_sync_stay_lost() {
     let disk = Memory::new("m", 64 << 20);
     let file = disk.create_new("f").unwrap();
     disk.sync_folder("").unwrap();
@@ -180,7 +180,7 @@ fn what_a_failed_sync_lost_stays_lost() {
 }
 
 #[test]
-fn a_file_system_that_cannot_write_names_gives_up_until_it_is_mounted_anew() {
+fn a_file_system_that_cannot_write_names_fails_until_it_is_mounted_again() {
     let disk = Memory::new("m", 64 << 20);
     disk.create_new("f").unwrap();
     disk.sync_folder("").unwrap();
@@ -194,7 +194,7 @@ fn a_file_system_that_cannot_write_names_gives_up_until_it_is_mounted_anew() {
 }
 
 #[test]
-fn it_dies_after_so_many_changes_and_comes_back() {
+fn a_disk_fails_after_a_set_number_of_changes_until_a_power_cut() {
     let disk = Memory::new("m", 64 << 20);
     let file = disk.create_new("f").unwrap();
     disk.die_after(2);
@@ -211,7 +211,7 @@ fn it_dies_after_so_many_changes_and_comes_back() {
 }
 
 #[test]
-fn it_fills_up_and_removing_gives_room() {
+fn a_full_disk_accepts_writes_after_a_removal() {
     let disk = Memory::new("m", 10 * 4096);
     let file = disk.create_new("f").unwrap();
     assert_eq!(file.write_at(&[1; 50_000], &[], 0).unwrap(), 40_960);
@@ -219,13 +219,13 @@ fn it_fills_up_and_removing_gives_room() {
     file.write_at(b"x", &[], 0).unwrap();
     assert_eq!(disk.capacity().unwrap(), (40_960, 0));
     disk.remove("f").unwrap();
-    assert_eq!(disk.capacity().unwrap().1, 0, "it is open");
+    assert_eq!(disk.capacity().unwrap().1, 0, "an open file keeps its space");
     drop(file);
     assert_eq!(disk.capacity().unwrap().1, 40_960);
 }
 
 #[test]
-fn a_folder_that_was_lost_takes_its_files_with_it() {
+fn files_in_a_lost_folder_are_lost() {
     let disk = Memory::new("m", 1 << 20);
     disk.make_folder("a/b").unwrap();
     drop(disk.create_new("a/b/f").unwrap());

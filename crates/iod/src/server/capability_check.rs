@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_ends_by_the_clock_of_the_mgr() {
+    fn rights_expire_by_the_clock_of_the_mgr() {
         let (judge, key) = judge();
         let here = unix_now();
         for mgr in [here - 100_000, here, here + 100_000] {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_of_earlier_epochs_are_refused_and_those_of_the_mgr_never() {
+    fn rights_of_earlier_epochs_are_refused_except_those_of_the_mgr() {
         let (judge, key) = judge();
         let later = unix_now() + 1000;
         for least in [0, 4, 5, 6, 4] {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_another_iod_is_refused() {
+    fn rights_for_another_iod_are_refused() {
         let (judge, _) = judge();
         let (later, session) = (unix_now() + 1000, 1 << 32);
         let other = Key::new([3; 32]).of_iod(IodId([4; 16]));

@@ -68,7 +68,7 @@ pub enum Broken {
     #[error("{0}")]
     Protocol(&'static str),
     /// The peer has a newer connection.
-    #[error("the peer has connected anew")]
+    #[error("the peer has made a newer connection")]
     Replaced,
     /// The socket failed or the peer stalled.
     #[error("{0}")]

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn no_history_has_an_answer_older_than_its_question() {
+    fn no_answer_is_older_than_its_question_in_any_short_history() {
         let steps = [
             Step::Ask(object_id(1)),
             Step::Ask(object_id(2)),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_are_bounded() {
+    fn the_number_of_questions_is_bounded() {
         let mut questions = Questions::default();
         for object in 0..LENGTHS_MAX as u64 {
             assert!(questions.ask(object_id(object)).is_some());
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_without_a_mgr_and_closing_lets_everybody_go() {
+    fn no_reader_waits_without_a_mgr_and_close_wakes_all_readers() {
         let lengths = FileSizes::default();
         assert_eq!(lengths.ask(object_id(1), LONG), None);
         assert_eq!(lengths.next(&[], NOW), []);

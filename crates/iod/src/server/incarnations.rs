@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_connection_ends_the_older_ones_of_its_owner_alone() {
+    fn a_newer_connection_ends_only_the_older_ones_of_its_owner() {
         let lines = Arc::new(Incarnations::default());
         let hung_up = Arc::new(AtomicUsize::new(0));
         let count = hung_up.clone();
@@ -181,13 +181,13 @@ mod tests {
         assert_eq!(hung_up.load(Ordering::SeqCst), 1);
         assert!(first.change().is_err() && beside.change().is_err());
         assert!(second.change().is_ok() && other.change().is_ok());
-        assert!(join(&lines, 1, 4).is_err(), "a late HELLO of an older one");
+        assert!(join(&lines, 1, 4).is_err(), "a late HELLO of an older incarnation");
         drop((first, beside, second, other));
         assert!(lock(&lines.of_owner).is_empty());
     }
 
     #[test]
-    fn joining_waits_for_the_change_that_is_under_way() {
+    fn a_new_connection_waits_for_running_changes() {
         let lines = Arc::new(Incarnations::default());
         let old = join(&lines, 1, 1).unwrap();
         let change = old.change().unwrap();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_gives_way_to_a_newer_one_that_waits_for_the_same() {
+    fn a_waiting_connection_is_replaced_by_a_newer_one_of_the_same_owner() {
         let lines = Arc::new(Incarnations::default());
         let old = join(&lines, 1, 1).unwrap();
         let change = old.change().unwrap();

@@ -91,7 +91,7 @@ impl Live {
                             tracing::info!(
                                 ?peer,
                                 left_out,
-                                "connection cut off: the peer did not prove itself in time"
+                                "disconnected a peer that did not prove its identity in time"
                             );
                         }
                     }
@@ -99,7 +99,7 @@ impl Live {
                     // A slow connection is counted only once, although it stays here until its thread has ended.
                     if u128::from(span) > most.as_millis() && socket.cut_off() {
                         Counters::add(&shared.daemon.counters.connections_stalled, 1);
-                        tracing::info!(?peer, pressed, "connection cut off: the peer took too long");
+                        tracing::info!(?peer, pressed, "disconnected a peer that stalled inside a request or reply");
                     }
                 }
                 sockets = live.changed.wait_timeout(sockets, tick).unwrap_or_else(PoisonError::into_inner).0;
@@ -153,7 +153,7 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     };
     let socket = match socket {
         Ok(socket) => Arc::new(socket),
-        Err(error) => return tracing::debug!(?peer, %error, "connection ended before it began"),
+        Err(error) => return tracing::debug!(?peer, %error, "connection ended before it was accepted"),
     };
     let number = shared.next.fetch_add(1, Ordering::Relaxed);
     {
@@ -170,7 +170,7 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
         if open >= most || many {
             Counters::add(&counters.connections_refused, 1);
             if let Some(left_out) = net::seldom("too many connections", machine) {
-                tracing::warn!(?peer, open, left_out, "too many connections, one turned away");
+                tracing::warn!(?peer, open, left_out, "too many connections: refused a new one");
             }
             return;
         }
@@ -185,7 +185,7 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
                 tracing::warn!(
                     ?of,
                     left_out,
-                    "too many connections whose peers have proven nothing, the oldest cut off"
+                    "too many connections of peers that have not proven their identity: disconnected the oldest"
                 );
             }
         }
@@ -209,7 +209,7 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     });
     if let Err(error) = spawned {
         counters.connections_open.fetch_sub(1, Ordering::Relaxed);
-        tracing::warn!(?peer, %error, "no thread for a connection");
+        tracing::warn!(?peer, %error, "cannot start a thread for a connection");
     }
 }
 
@@ -253,7 +253,7 @@ fn serve((peer, machine): (Option<SocketAddr>, Machine), shared: &Arc<Shared>, s
                 error @ Broken::Replaced => tracing::info!(?peer, %error, "connection ended"),
                 error => {
                     if let Some(left_out) = net::seldom("no requests", machine) {
-                        let what = "connection closed: the peer sent something else than requests";
+                        let what = "connection closed: the peer sent no valid request";
                         tracing::warn!(?peer, %error, left_out, "{what}");
                     }
                 }
@@ -275,13 +275,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_stranger_of_a_machine_with_too_many_gives_way() {
+    fn the_oldest_unproven_connection_of_a_machine_with_too_many_is_closed() {
         let [one, two, three] = [1, 2, 3].map(|n| Machine::at(std::net::Ipv4Addr::new(10, 0, 0, n).into()));
         let of = |machine: Machine, range: std::ops::Range<u64>| range.map(move |n| (1000 + n, n, machine));
         let most = STRANGERS_PER_MACHINE_MAX as u64;
         assert_eq!(gives_way(of(one, 0..most - 1), one), None);
         assert_eq!(gives_way(of(one, 7..most + 7), one), Some(7));
-        assert_eq!(gives_way(of(one, 0..most), two), None, "another machine comes in as if they were not there");
+        assert_eq!(
+            gives_way(of(one, 0..most), two),
+            None,
+            "the connections of one machine do not displace those of another"
+        );
         // The total maximum is reached: a connection of the machine with most of them is closed.
         let all = STRANGERS_MAX as u64;
         let others = (0..all - 3).map(|n| (n, n, Machine::at(std::net::Ipv4Addr::from(0x0b00_0000 + n as u32).into())));

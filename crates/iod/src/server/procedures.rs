@@ -126,7 +126,7 @@ impl<C: Channel> Connection<C> {
     /// the peer: it stays unproven until PROVE.
     fn hello(&mut self, args: HelloArgs) -> Result<HelloReply, Failure> {
         if self.session.is_some() || self.greeted.is_some() {
-            return Err(Failure { status: Status::Inval, detail: Some("HELLO was said before".into()) });
+            return Err(Failure { status: Status::Inval, detail: Some("HELLO was sent before".into()) });
         }
         let version = args.max_version.min(*REVISIONS.end());
         if version < args.min_version || version < *REVISIONS.start() {
@@ -168,7 +168,7 @@ impl<C: Channel> Connection<C> {
     /// Opens the session that HELLO named, if the peer has the secret of its ticket.
     fn prove(&mut self, args: ProveArgs) -> Result<ProveReply, Failure> {
         let Some(Greeted { volume, ticket, said, checksums, max_payload }) = self.greeted.take() else {
-            return Err(Failure { status: Status::Inval, detail: Some("PROVE follows HELLO, once".into()) });
+            return Err(Failure { status: Status::Inval, detail: Some("PROVE must follow HELLO, once".into()) });
         };
         if !ticket.is_proven(&said, &args) {
             return Err(Status::CapRefused.into());
@@ -177,7 +177,7 @@ impl<C: Channel> Connection<C> {
         self.socket.is_known_now();
         let membership = volume.lines.join(args.origin, self.socket.hanger()).map_err(|Replaced| Failure {
             status: Status::Delay,
-            detail: Some("a newer connection of the same owner has come".into()),
+            detail: Some("the same owner has made a newer connection".into()),
         })?;
         let mut reply = ProveReply {
             local: volume.local.clone(),
@@ -440,7 +440,7 @@ impl<C: Channel> Connection<C> {
         let (capacity, free) = self
             .store()?
             .capacity()
-            .map_err(|e| Failure { status: Status::Io, detail: Some(format!("cannot ask for the free space: {e}")) })?;
+            .map_err(|e| Failure { status: Status::Io, detail: Some(format!("cannot get the free space: {e}")) })?;
         Ok(StatsReply { capacity, free, counters: self.daemon.counters_of(self.volume()?) })
     }
 

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_at_a_time() {
+    fn the_number_of_concurrent_pulls_is_bounded() {
         let pulls = Pulls::default();
         let mut places: Vec<_> = (0..PULLS_MAX).map(|_| pulls.begin().unwrap()).collect();
         assert!(pulls.begin().is_none());

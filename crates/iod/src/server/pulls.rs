@@ -73,7 +73,10 @@ impl<C: Channel> Connection<C> {
         }
         let Some(_place) = volume.pulls.begin() else {
             Counters::add(&store.counters().pulls_refused, 1);
-            return Err(Failure { status: Status::Delay, detail: Some("there are enough pulls under way".into()) });
+            return Err(Failure {
+                status: Status::Delay,
+                detail: Some("too many copies from other iods are in progress".into()),
+            });
         };
         let replaced = || self.session.as_ref().is_some_and(|session| session.membership.is_replaced());
         let work = Work { volume: &volume, args: &args, target, replaced: &replaced };
@@ -83,7 +86,7 @@ impl<C: Channel> Connection<C> {
             Err(Stop::Target(failure)) => return Err(failure),
             Err(Stop::Source(why)) => {
                 Counters::add(&store.counters().pulls_stopped, 1);
-                tracing::info!(object = %args.cap.object, source = %args.source.iod, "a pull has stopped: {why}");
+                tracing::info!(object = %args.cap.object, source = %args.source.iod, "a copy from another iod has stopped: {why}");
                 Some(why)
             }
         };
@@ -196,7 +199,7 @@ impl Work<'_> {
     }
 
     fn go_on(&self) -> Result<(), Stop> {
-        if (self.replaced)() { Err(Stop::Source("whoever asked has connected anew".into())) } else { Ok(()) }
+        if (self.replaced)() { Err(Stop::Source("the requester has made a newer connection".into())) } else { Ok(()) }
     }
 }
 
@@ -224,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_the_extents_in_pieces_of_a_payload() {
+    fn extents_are_divided_into_parts_of_at_most_one_payload() {
         let extent = |from, to, len| PullExtent { from, to, len };
         let mib = PAYLOAD_MAX as u32;
         let extents = [extent(5, 9, 3), extent(0, 0, 0), extent(100, 0, 2 * mib), extent(7, 7, 1)];

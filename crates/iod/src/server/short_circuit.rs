@@ -38,8 +38,9 @@ impl<C: Channel> Connection<C> {
 
     fn find_to_lend(&self, args: &ObjectArgs) -> Result<Option<Lent>, Failure> {
         let (object, generation) = self.object(&args.cap, Rights::READ)?;
-        if !self.volume()?.lend || !self.socket.may_have_files() {
-            let detail = "nothing is lent here, or not to you".to_owned();
+        if !self.volume()?.short_circuit || !self.socket.may_have_files() {
+            let detail =
+                "short-circuit reads are disabled on this iod, or not allowed for this user or connection".to_owned();
             return Err(Failure { status: Status::NotSupp, detail: Some(detail) });
         }
         object.lend(self.store()?, generation)

@@ -19,7 +19,7 @@ pub struct Volume {
     /// The memory for payloads, which all volumes of a daemon share.
     pub(super) pool: Pool,
     pub(super) local: Option<Local>,
-    pub(super) lend: bool,
+    pub(super) short_circuit: bool,
     pub(super) data_server: Vec<String>,
     pub(super) lines: Arc<Incarnations>,
     pub(super) news: WriteReports,
@@ -35,7 +35,7 @@ impl Volume {
             store,
             pool: Pool::default(),
             local: None,
-            lend: true,
+            short_circuit: true,
             data_server: Vec::new(),
             lines: Arc::default(),
             news: WriteReports::default(),

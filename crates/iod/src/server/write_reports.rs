@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_waits_until_the_mgr_knows() {
+    fn a_writer_waits_until_the_mgr_has_the_report() {
         let news = WriteReports::default();
         thread::scope(|scope| {
             let writer = scope.spawn(|| news.tell(object_id(7), written(1, 100), LONG));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_were_never_told_mean_nothing_and_closing_lets_everybody_go() {
+    fn unknown_numbers_are_ignored_and_close_wakes_all_writers() {
         let news = WriteReports::default();
         assert!(!news.tell(object_id(1), written(1, 1), NOW));
         news.next(9, NOW);

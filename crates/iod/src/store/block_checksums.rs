@@ -293,7 +293,7 @@ impl BlockChecksums {
         end: u64,
         counters: &Counters,
     ) -> Result<(), Failure> {
-        let fail = |e: io::Error| failure(&e, "forget checksums of the object");
+        let fail = |e: io::Error| failure(&e, "remove checksums of the object");
         self.prove(table, counters)?;
         if offset / REGION >= table.regions {
             return Ok(());
@@ -472,7 +472,7 @@ impl BlockChecksums {
 
     /// Removes, durably, the checksums beyond `size`, before the object is truncated.
     pub(crate) fn cut(&self, data: &dyn DiskFile, size: u64, counters: &Counters) -> Result<(), Failure> {
-        let fail = |e: io::Error| failure(&e, "forget checksums of the object");
+        let fail = |e: io::Error| failure(&e, "remove checksums of the object");
         let mut table = write(&self.table);
         self.prove(&mut table, counters)?;
         let (last, kept) = (size / BLOCK, size.div_ceil(REGION));
@@ -534,7 +534,7 @@ impl Unverified {
             Unverified::Failed(failure) => failure,
             Unverified::Mismatch(mismatch) => {
                 Counters::add(&counters.sums_mismatched, 1);
-                damaged(mismatch, "they are not what was written")
+                damaged(mismatch, "they do not match their checksum")
             }
         }
     }

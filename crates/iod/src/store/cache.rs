@@ -118,18 +118,18 @@ mod tests {
     }
 
     #[test]
-    fn bounded_and_one_object_for_each_id() {
+    fn the_cache_is_bounded_and_has_one_object_for_each_id() {
         let cache = Cache::new(64);
         let held = get(&cache, 5);
         for id in 0..10_000 {
             get(&cache, id);
         }
         assert_eq!(cache.len(), 64);
-        assert!(Arc::ptr_eq(&held, &get(&cache, 5)), "an object in use was forgotten");
+        assert!(Arc::ptr_eq(&held, &get(&cache, 5)), "an object in use was evicted");
     }
 
     #[test]
-    fn everything_busy_goes_beyond_the_bound_and_comes_back() {
+    fn objects_in_use_may_exceed_the_bound_until_they_are_released() {
         let cache = Cache::new(16);
         let held: Vec<_> = (0..100).map(|id| get(&cache, id)).collect();
         assert_eq!(cache.len(), 100);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_lately_stays() {
+    fn recently_used_objects_stay_cached() {
         let cache = Cache::new(SHARDS * 4);
         let favourite = Arc::downgrade(&get(&cache, 0));
         for id in 1..100 {

@@ -66,7 +66,7 @@ fn encode(claim: &Claim) -> [u8; LEN] {
 
 fn decode(bytes: &[u8]) -> Result<Claim, &'static str> {
     if bytes.len() != LEN {
-        return Err("it has another length");
+        return Err("its length is wrong");
     }
     if bytes[..8] != MAGIC {
         return Err("wrong magic number");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_bytes_and_damage() {
+    fn a_claim_has_its_golden_bytes_and_damage_is_detected() {
         let sample = Claim { store: StoreId([0xaa; 16]), epoch: 7, mark: 0x0102, numbers: 0x1000 };
         let bytes = encode(&sample);
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
@@ -215,17 +215,17 @@ mod tests {
         assert_eq!(opened.claim(None, false).unwrap(), ClaimReply { highest: Some(0x12345), ..Default::default() });
         let refused = ask(&opened, 0, 0x12345, claim(1, 10));
         assert_eq!(refused, ClaimReply { highest: Some(0x12345), ..Default::default() });
-        assert!(!ask(&opened, 9, 0x12346, claim(1, 10)).taken, "it remembers nothing");
+        assert!(!ask(&opened, 9, 0x12346, claim(1, 10)).taken, "the iod remembers no store");
         let taken = ClaimReply { taken: true, remembered: Some(claim(1, 10)), highest: None };
         assert_eq!(ask(&opened, 0, 0x12346, claim(1, 10)), taken);
         drop(opened);
 
         let opened = store(&memory);
         let still = ClaimReply { taken: false, ..taken };
-        assert_eq!(ask(&opened, 0, u64::MAX, claim(1, 11)), still, "it remembers a store");
-        assert_eq!(ask(&opened, 9, u64::MAX, claim(1, 11)), still, "of another copy");
-        assert_eq!(ask(&opened, 10, u64::MAX, claim(2, 11)), still, "of another store");
-        assert_eq!(ask(&opened, 10, 0, claim(1, 10)), taken, "the same once more");
+        assert_eq!(ask(&opened, 0, u64::MAX, claim(1, 11)), still, "the iod remembers a store");
+        assert_eq!(ask(&opened, 9, u64::MAX, claim(1, 11)), still, "the mark of another copy");
+        assert_eq!(ask(&opened, 10, u64::MAX, claim(2, 11)), still, "the mark of another store");
+        assert_eq!(ask(&opened, 10, 0, claim(1, 10)), taken, "the same claim again");
         assert_eq!(ask(&opened, 10, 0, claim(1, 11)).remembered, Some(claim(1, 11)));
         assert_eq!(opened.claim(None, true).unwrap().highest, Some(0x12345));
         let no_mark = Claiming { expected: 11, next: 0, claim: claim(1, 0) };
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_was_cut_off_is_made_or_not() {
+    fn an_interrupted_claim_is_complete_or_absent() {
         for fails in [Operation::Create, Operation::Write, Operation::Sync, Operation::Rename, Operation::SyncFolder] {
             for lose in 0..2 {
                 let memory = Memory::new("m", 1 << 30);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_refused_with_what_to_do() {
+    fn a_damaged_claim_file_is_refused_with_a_remedy() {
         let memory = Memory::new("m", 1 << 30);
         Store::format_on(&memory, Fsid([1; 16])).unwrap();
         ask(&store(&memory), 0, 2, claim(1, 10));
@@ -267,6 +267,6 @@ mod tests {
         drop(file);
         let error = Store::open_on(Arc::new(memory)).map(drop).unwrap_err();
         assert!(matches!(&error, StoreError::DamagedClaim { .. }), "{error}");
-        assert!(error.to_string().contains("remove it"), "{error}");
+        assert!(error.to_string().contains("remove the file"), "{error}");
     }
 }

@@ -64,8 +64,8 @@ pub enum StoreError {
         reason: &'static str,
     },
     /// The `STORE` file is damaged.
-    #[error("{}: the STORE file is damaged ({reason}); remove it if the metadata store is the newest one: the mgr claims \
-             the objects again, if its inode numbers are above all of them", .dir.display())]
+    #[error("{}: the STORE file is damaged ({reason}); if the metadata store is the newest one, remove the file: the mgr \
+             then claims the objects again, unless they have numbers that it has not allocated", .dir.display())]
     DamagedClaim {
         /// The directory.
         dir: PathBuf,
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_bytes_and_damage() {
+    fn the_format_file_has_its_golden_bytes_and_damage_is_detected() {
         let bytes = sample().encode();
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_version_says_so_whatever_else_it_holds() {
+    fn a_newer_format_version_is_reported_whatever_follows_it() {
         let mut bytes = sample().encode();
         bytes[11] = 5;
         let error = Format::decode(&bytes, Path::new("/d")).unwrap_err();

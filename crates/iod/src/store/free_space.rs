@@ -53,7 +53,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn the_reserve_is_left_and_the_disk_is_asked_rarely() {
+    fn the_reserve_is_kept_and_the_disk_is_queried_rarely() {
         let (mut free, mut asked, mut taken) = (400 * MIB, 0, 0);
         let room = FreeSpace::default();
         loop {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_that_reserve_at_the_same_moment_leave_the_reserve() {
+    fn stores_that_allocate_at_the_same_moment_keep_the_reserve() {
         let total = 100 << 30;
         let mut free = 19 << 30;
         // Eleven stores that checked at the beginning are slow.
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_room_is_seen_at_once() {
+    fn freed_space_is_available_at_once() {
         let room = FreeSpace::default();
         assert!(room.take(1, || Ok((1 << 40, 0))).is_err());
         assert!(room.take(1, || Ok((1 << 40, 1 << 39))).is_ok());

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_bytes() {
+    fn a_head_has_its_golden_bytes() {
         let bytes = head().encode();
         let hex: String = bytes[..52].iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn every_damage_is_noticed() {
+    fn every_damage_of_a_head_is_detected() {
         let heads = [head(), with_nonce(), of_stream(head()), of_stream(with_nonce())];
         for (head, end) in heads.into_iter().zip([52, 60, 56, 64]) {
             for bit in 0..end * 8 {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_of_others_and_of_newer_versions_are_told_from_damaged_ones() {
+    fn foreign_and_newer_heads_are_distinguished_from_damaged_ones() {
         let bad = |bytes: &[u8], fsid, object| Head::decode(bytes, fsid, object).unwrap_err();
         let bytes = head().encode();
         let other = bad(&bytes, Fsid([1; 16]), head().object);

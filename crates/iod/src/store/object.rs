@@ -99,7 +99,7 @@ impl Object {
             Ok(None) => Ok(State::Absent),
             Ok(Some(head)) => self.found(store, file, head, len - HEAD_LEN),
             Err(bad) => {
-                tracing::error!(object = %self.id, reason = bad.reason, "object is damaged; it will not be touched");
+                tracing::error!(object = %self.id, reason = bad.reason, "object is damaged; the iod does not change it");
                 Ok(State::Damaged(bad))
             }
         }
@@ -119,8 +119,8 @@ impl Object {
             // Bytes become durable before their checksum does. So a file shorter than its checksums has lost bytes.
             let end = opened.end().map_err(|e| failure(&e, "read the checksums"))?;
             if let Some(end) = end.filter(|end| *end > size) {
-                let reason = format!("the object has {size} bytes, {end} were committed");
-                tracing::error!(object = %self.id, reason, "object is damaged; it will not be touched");
+                let reason = format!("the object has {size} bytes, but {end} bytes were committed");
+                tracing::error!(object = %self.id, reason, "object is damaged; the iod does not change it");
                 return Ok(State::Damaged(BadHead::damaged(reason)));
             }
             sums = Some(opened);
@@ -310,7 +310,7 @@ impl Object {
         if let State::Damaged(BadHead { state: HeadState::Foreign | HeadState::Newer, reason }) = &*state {
             // The object itself does not exist, so there is nothing to remove.
             Counters::add(&store.counters().objects_left, 1);
-            tracing::error!(object = %self.id, reason, "not removed: the file has the head of something else");
+            tracing::error!(object = %self.id, reason, "not removed: the file has the head of another object or file system");
             return Ok(());
         }
         let removed = store.remove_object(self.id).map_err(|e| failure(&e, "remove the object"))?;
@@ -471,6 +471,6 @@ fn is_long_enough(size: u64, least: u64) -> Result<(), Failure> {
     if size >= least {
         return Ok(());
     }
-    let detail = format!("the object has {size} of at least {least} bytes that were on disk");
+    let detail = format!("the object has {size} bytes, but at least {least} bytes were durable");
     Err(Failure { status: Status::Lost, detail: Some(detail) })
 }

@@ -95,7 +95,7 @@ fn too_many_failures_fail_the_store() {
 }
 
 #[test]
-fn objects_are_synced_before_they_are_forgotten() {
+fn objects_are_synced_before_they_leave_the_cache() {
     let disk = Lying::new();
     let store = disk.open(16);
     for id in 1..=200 {
@@ -111,7 +111,7 @@ fn objects_are_synced_before_they_are_forgotten() {
 }
 
 #[test]
-fn a_sync_that_fails_while_forgetting_is_remembered() {
+fn a_failed_sync_of_an_evicted_object_is_remembered() {
     let disk = Lying::new();
     let store = disk.open(16);
     write(&store, 1, 0, b"lost").unwrap();
@@ -124,7 +124,7 @@ fn a_sync_that_fails_while_forgetting_is_remembered() {
 }
 
 #[test]
-fn a_commit_after_nothing_syncs_nothing() {
+fn a_commit_without_earlier_writes_syncs_nothing() {
     let disk = Lying::new();
     let store = disk.open(16);
     write(&store, 1, 0, b"x").unwrap();
@@ -150,7 +150,7 @@ fn a_folder_left_by_an_earlier_run_is_synced_once() {
     let store = disk.open(16);
     assert_eq!(disk.syncs.load(Ordering::SeqCst), 0);
     commit(&store, 1).unwrap();
-    assert_eq!(disk.syncs.load(Ordering::SeqCst), 4, "the object and the way to it may not be durable");
+    assert_eq!(disk.syncs.load(Ordering::SeqCst), 4, "the object and its folders may not be durable");
     commit(&store, 1).unwrap();
     assert_eq!(disk.syncs.load(Ordering::SeqCst), 4);
     // Objects that were only read are not synced, not even to evict them.
@@ -163,7 +163,7 @@ fn a_folder_left_by_an_earlier_run_is_synced_once() {
 }
 
 #[test]
-fn what_an_earlier_run_did_and_did_not_sync_is_durable_when_it_is_asked_for_again() {
+fn repeating_a_change_after_a_failed_sync_and_a_restart_makes_it_durable() {
     let cut = |store: &Store| store.object(object_id(1)).truncate(store, ONE, 100).map_err(|f| f.status);
     let fence =
         |store: &Store| store.object(object_id(2)).fence(store, Generation(9), Generation(9)).map_err(|f| f.status);
@@ -194,7 +194,7 @@ fn what_an_earlier_run_did_and_did_not_sync_is_durable_when_it_is_asked_for_agai
 }
 
 #[test]
-fn a_late_write_does_not_bring_back_an_object_of_a_file_that_is_gone() {
+fn a_late_write_does_not_create_an_object_of_a_removed_file_again() {
     let disk = Lying::new();
     let store = disk.open(16);
     write(&store, 1, 0, b"x").unwrap();
@@ -211,7 +211,7 @@ fn a_late_write_does_not_bring_back_an_object_of_a_file_that_is_gone() {
 }
 
 #[test]
-fn errors_of_the_system_have_their_statuses() {
+fn system_errors_map_to_statuses() {
     for (errno, status) in [
         (Errno::NOSPC, Status::NoSpc),
         (Errno::DQUOT, Status::DQuot),
@@ -232,7 +232,7 @@ fn reserve(store: &Store, id: u64, offset: u64, len: u64) -> Result<(), Status> 
 
 /// The disk is down to its reserve, yet reserved storage can be written, also after a restart.
 #[test]
-fn reserved_room_is_there_when_the_disk_is_full() {
+fn reserved_space_can_be_written_on_a_full_disk() {
     for features in [Features::default(), Features { block_checksums: true }] {
         let memory = Memory::new("m", 64 << 20);
         Store::format_with(&memory, FSID, features).unwrap();
@@ -246,7 +246,7 @@ fn reserved_room_is_there_when_the_disk_is_full() {
         }
         assert!(at > 40 << 20);
         assert_eq!(reserve(&store, 3, 0, 1 << 20), Err(Status::NoSpc));
-        assert_eq!(reserve(&store, 1, 8192, 8 << 20), Ok(()), "it has that already");
+        assert_eq!(reserve(&store, 1, 8192, 8 << 20), Ok(()), "the range is reserved already");
         write(&store, 1, 8192, &chunk).unwrap();
         commit(&store, 1).unwrap();
         drop(store);
@@ -258,7 +258,7 @@ fn reserved_room_is_there_when_the_disk_is_full() {
 }
 
 #[test]
-fn a_disk_that_cannot_reserve_says_so() {
+fn a_disk_without_reservations_returns_not_supported() {
     let memory = Memory::new("m", 64 << 20);
     Store::format_on(&memory, FSID).unwrap();
     let error = Arc::new(Mutex::new(Errno::OPNOTSUPP));

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn bounded_and_the_oldest_go_first() {
+    fn tombstones_are_bounded_and_the_oldest_are_dropped_first() {
         let gone = Tombstones::default();
         for id in 0..IOD_GONE_MAX as u64 + 10 {
             gone.remember(object_id(id));

@@ -501,7 +501,7 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
 pub fn wait_until(mut done: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain");
+        assert!(start.elapsed() < Duration::from_secs(60), "a condition was not reached in time");
         std::thread::yield_now();
     }
 }

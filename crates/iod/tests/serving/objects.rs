@@ -60,7 +60,7 @@ fn requests_on_a_missing_object_find_it_empty_and_do_not_create_it() {
     assert_eq!(client.seek(5, 0, SeekWhat::Data).unwrap(), None);
     client.remove(5).unwrap();
     assert_eq!(client.write(5, 3, b"").unwrap().size, 0);
-    assert_eq!(server.counter("objects.created"), 0, "nothing of this makes an object");
+    assert_eq!(server.counter("objects.created"), 0, "none of these requests creates an object");
     assert!(client.list(0, 10).unwrap().entries.is_empty());
 }
 

@@ -55,7 +55,7 @@ fn clients_that_send_or_receive_byte_by_byte_are_disconnected() {
         server.counter("connections.stalled") == 2
     });
     over.store(true, Ordering::Release);
-    assert!(dripped.join().unwrap(), "it could not go on");
+    assert!(dripped.join().unwrap(), "the client could not continue");
     assert!(sipped.join().unwrap() < 20 << 20);
     wait_until(|| server.counter("connections.open") == 1);
 }
@@ -85,7 +85,7 @@ fn stalled_connections_lose_their_buffers_when_buffers_run_out() {
     let mut good = server.client();
     good.write_list(1, true, &[(0, &data)]).unwrap();
     assert_eq!(good.read(1, 0, 500_000).unwrap(), data);
-    assert!(server.counter("connections.stalled") > 0, "somebody had to make room");
+    assert!(server.counter("connections.stalled") > 0, "no connection was closed");
     drop(half);
 }
 
@@ -106,7 +106,7 @@ fn the_oldest_unauthenticated_connections_are_closed_above_a_limit() {
     let server = Server::new();
     let many = STRANGERS_PER_MACHINE_MAX + 50;
     let mut strangers: Vec<_> = (0..many).map(|_| Client::new(server.tcp())).collect();
-    assert!(strangers[..50].iter_mut().all(Client::is_closed), "the oldest make place");
+    assert!(strangers[..50].iter_mut().all(Client::is_closed), "the oldest connections are closed first");
     server.client().write(1, 0, b"good").unwrap();
     assert_eq!(server.counter("connections.refused"), 51);
 }
@@ -120,7 +120,7 @@ fn unauthenticated_connections_are_closed_after_a_time_limit() {
     let record = mark(busy.message(Procedure::Stats as u32, &Nothing)).to_bytes();
     while busy.stream.write_all(&record).is_ok() && busy.receive().is_ok() {
         asked += 1;
-        assert!(began.elapsed() < Duration::from_secs(60), "never cut off");
+        assert!(began.elapsed() < Duration::from_secs(60), "the connection was never closed");
     }
     assert!(asked > 0 && silent.is_closed());
     good.write(1, 0, b"here I am").unwrap();

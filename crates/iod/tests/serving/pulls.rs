@@ -143,11 +143,11 @@ fn only_the_mgr_may_send_pull() {
     }
     let mut bad = good.clone();
     bad.source.cap = source_cap(&one, 2, Rights::READ, PULL_SESSION);
-    assert!(pull(&mut mgr(&one), &bad).unwrap().stopped.is_some(), "a right of one iod at another one");
+    assert!(pull(&mut mgr(&one), &bad).unwrap().stopped.is_some(), "a capability for another iod");
     let mut same = args(&one, &one, &[(0, 10, 5)]);
     same.source.cap = sign(&one, 1, 1, Rights::READ, PULL_SESSION);
     assert_eq!(refused(&same), Status::Inval);
-    assert_eq!(one.client().size(1).unwrap().size, 0, "nothing of this has written");
+    assert_eq!(one.client().size(1).unwrap().size, 0, "none of the refused pulls has written");
     assert_eq!(pull(&mut mgr(&one), &good).unwrap().done, 6);
     // A session for reading on behalf of the mgr allows nothing else.
     let mut reader = session(&other, PULL_SESSION);

@@ -46,7 +46,7 @@ fn readers_see_only_written_bytes_or_zeros_during_truncate_and_punch() {
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let reply = client.read_list(1, &[(0, LEN), (100, 5_000)]).unwrap();
-                    assert!(reply.data.iter().all(|b| matches!(b, 0 | 0x11 | 0x22)), "a byte that nobody wrote");
+                    assert!(reply.data.iter().all(|b| matches!(b, 0 | 0x11 | 0x22)), "a byte that no client wrote");
                     assert!(
                         reply.head.pieces.iter().all(|p| p.kind != PieceKind::Beyond || reply.head.size < LEN.into())
                     );

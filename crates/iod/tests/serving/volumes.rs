@@ -107,7 +107,7 @@ fn the_same_file_id_of_two_file_systems_is_two_objects() {
 }
 
 #[test]
-fn what_opens_one_volume_does_not_open_the_other() {
+fn capabilities_and_tickets_of_one_volume_are_refused_by_the_other() {
     let server = Server::with(with_other);
     let mut users = users(&server);
     for user in &mut users {

@@ -14,6 +14,7 @@ impl Settings {
             return Err(PolicyError::Place { part, origin });
         }
         let text = std::str::from_utf8(value).unwrap_or("\u{fffd}").trim();
+        let text = part.present_value(text).unwrap_or(text);
         if self.read(part, text) { Ok(part) } else { Err(PolicyError::Value { part, value: shown(value) }) }
     }
 

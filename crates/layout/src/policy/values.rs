@@ -24,18 +24,18 @@ pub enum Access {
     /// No page cache; the client gathers writes and sends them after the write call has returned.
     Direct,
     /// No page cache and no gathering: each write is sent to a server, which answers before the write call returns.
-    ODirect,
+    Unbuffered,
 }
 
 impl Access {
-    const ALL: [Access; 3] = [Access::Page, Access::Direct, Access::ODirect];
+    const ALL: [Access; 3] = [Access::Page, Access::Direct, Access::Unbuffered];
 
     /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Access::Page => "page",
             Access::Direct => "direct",
-            Access::ODirect => "odirect",
+            Access::Unbuffered => "unbuffered",
         }
     }
 

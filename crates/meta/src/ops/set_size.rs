@@ -44,7 +44,8 @@ pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
 /// superuser, it clears the set-user-id and set-group-id bits.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, to: Reach, mtime: Option<Timestamp>, stable: bool) -> Plan<Changed> {
     let Reach { end, holes, whole } = to;
-    // A record changes in place. The end of the file waits for this change, and so do clients that read the attributes.
+    // A store with little free space accepts this batch: it replaces a record and adds none, and the removal of the file
+    // and clients that read its attributes wait for it.
     tx.frees();
     let before = tx.rely_on(id)?;
     match before.kind() {

@@ -47,7 +47,7 @@ pub(super) struct CollectOrphans {
 }
 
 impl Job for CollectOrphans {
-    const NAME: &'static str = "collecting objects";
+    const NAME: &'static str = "collecting objects without files";
 
     fn new(context: &Context) -> Self {
         let (volume, server) = (context.volume.clone(), context.server.clone());
@@ -94,7 +94,7 @@ async fn walk(volume: &Volume, link: &Link) -> Result<(), Status> {
     let damaged = volume.namespace.standing().counters.corrupt;
     if strays.len() > STRAYS_MAX || (damaged > 0 && !strays.is_empty()) {
         let iod = link.hello.iod;
-        tracing::warn!(%iod, damaged, "too many objects without files to be true; run weir fsck: none removed");
+        tracing::warn!(%iod, damaged, "removed no object without a file: there are implausibly many, or the metadata store is damaged; run weir fsck");
         add(&volume.counters.objects_spared, strays.len() as u64);
         return Ok(());
     }
@@ -135,7 +135,7 @@ async fn strays(volume: &Volume, link: &Link) -> Result<Vec<(FileId, ListEntry)>
     }
     if left > 0 {
         let iod = link.hello.iod;
-        tracing::warn!(%iod, left, "objects without files and without a head of their own: none removed; run weir fsck");
+        tracing::warn!(%iod, left, "removed no object whose head is damaged or names another object; run weir fsck");
         add(&volume.counters.objects_spared, left);
     }
     Ok(strays)

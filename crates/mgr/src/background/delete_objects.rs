@@ -29,7 +29,7 @@ pub(super) struct DeleteObjects {
 }
 
 impl Job for DeleteObjects {
-    const NAME: &'static str = "removing objects";
+    const NAME: &'static str = "deleting objects";
 
     fn new(context: &Context) -> Self {
         DeleteObjects { volume: context.volume.clone(), came_up: context.came_up(), left: false }

@@ -36,7 +36,7 @@ pub(super) struct DeleteUnused {
 }
 
 impl Job for DeleteUnused {
-    const NAME: &'static str = "removing unused objects";
+    const NAME: &'static str = "deleting unused objects";
 
     fn new(context: &Context) -> Self {
         DeleteUnused { volume: context.volume.clone(), came_up: context.came_up(), seen: Seen::new(), next: None }

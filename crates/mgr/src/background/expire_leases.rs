@@ -21,7 +21,7 @@ pub(super) struct ExpireLeases {
 }
 
 impl Job for ExpireLeases {
-    const NAME: &'static str = "the watch over leases";
+    const NAME: &'static str = "expiring leases";
 
     fn new(context: &Context) -> Self {
         ExpireLeases { server: context.server.clone(), first: true }
@@ -44,7 +44,7 @@ impl Job for ExpireLeases {
 
     fn failed(&mut self, error: Status) {
         self.server.fs().0.orphans_left.store(true, SeqCst);
-        tracing::error!("cannot free all files that have no name any more: {error}");
+        tracing::error!("cannot free all orphans: {error}");
     }
 }
 

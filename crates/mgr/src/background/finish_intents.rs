@@ -24,7 +24,7 @@ const GATHER: Duration = Duration::from_millis(200);
 pub(super) struct ForgetIntents(Arc<Volume>);
 
 impl Job for ForgetIntents {
-    const NAME: &'static str = "forgetting notes";
+    const NAME: &'static str = "removing finished intents";
 
     fn new(context: &Context) -> Self {
         ForgetIntents(context.volume.clone())
@@ -40,7 +40,7 @@ impl Job for ForgetIntents {
     }
 
     fn failed(&mut self, error: Status) {
-        tracing::error!("cannot forget what is done about files: {error}");
+        tracing::error!("cannot remove finished intents: {error}");
     }
 }
 
@@ -54,7 +54,7 @@ pub(super) struct FinishIntents {
 }
 
 impl Job for FinishIntents {
-    const NAME: &'static str = "settling notes";
+    const NAME: &'static str = "finishing intents";
 
     fn new(context: &Context) -> Self {
         let (volume, server) = (context.volume.clone(), context.server.clone());
@@ -73,10 +73,10 @@ impl Job for FinishIntents {
         self.came_up.mark_unchanged();
         let FinishIntents { volume, server, told, .. } = self;
         for file in volume.notes.cuts() {
-            log(told, file, "cut its objects", volume.finish_cut(file).await);
+            log(told, file, "truncate the objects of the file", volume.finish_cut(file).await);
         }
         for file in volume.notes.fences() {
-            log(told, file, "fence it", volume.finish_fence(file).await);
+            log(told, file, "fence the objects of the file", volume.finish_fence(file).await);
         }
         // Until the grace period is over, earlier writers may return and report.
         if !server.inspect(|state| state.in_grace()) {
@@ -92,7 +92,7 @@ impl Job for FinishIntents {
             };
             let mut measured = stream::iter(volume.notes.untold()).map(measure).buffer_unordered(AT_ONCE);
             while let Some((file, outcome)) = measured.next().await {
-                log(told, file, "learn its size", outcome);
+                log(told, file, "measure the size of the file", outcome);
             }
         }
         Ok(())

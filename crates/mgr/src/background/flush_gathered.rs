@@ -21,7 +21,7 @@ pub(super) struct FlushGathered {
 }
 
 impl Job for FlushGathered {
-    const NAME: &'static str = "writing what is gathered";
+    const NAME: &'static str = "flushing gathered writes";
 
     fn new(context: &Context) -> Self {
         FlushGathered { volume: context.volume.clone(), going: FuturesUnordered::new() }
@@ -34,7 +34,7 @@ impl Job for FlushGathered {
             biased;
             Some(outcome) = going.next() => {
                 if let Err(error) = outcome {
-                    tracing::debug!("what is held is not written yet: {error}");
+                    tracing::debug!("gathered writes did not reach the iods yet: {error}");
                 }
             }
             () = volume.gathered.wait(), if may_more => {}

@@ -43,7 +43,7 @@ impl LeaveMarks {
 }
 
 impl Job for LeaveMarks {
-    const NAME: &'static str = "leaving marks with iods";
+    const NAME: &'static str = "leaving marks on iods";
 
     fn new(context: &Context) -> Self {
         let (volume, told) = (context.volume.clone(), unix_now());
@@ -63,7 +63,7 @@ impl Job for LeaveMarks {
             return Ok(());
         }
         if set {
-            tracing::warn!("the clock of this host was set: the iods are told the time");
+            tracing::warn!("the clock of this host was set: sending its new time to the iods");
         }
         let told = self.beginning();
         self.volume.iods.leave_mark().await?;
@@ -72,6 +72,6 @@ impl Job for LeaveMarks {
     }
 
     fn failed(&mut self, error: Status) {
-        tracing::warn!("no new mark can be left with the iods: {error}");
+        tracing::warn!("cannot leave a new mark on the iods: {error}");
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct ListenToDataServers {
 }
 
 impl Job for ListenToDataServers {
-    const NAME: &'static str = "listening for news";
+    const NAME: &'static str = "receiving write reports";
 
     fn new(context: &Context) -> Self {
         let (volume, came_up) = (context.volume.clone(), context.came_up());

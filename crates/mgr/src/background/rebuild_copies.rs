@@ -43,7 +43,7 @@ pub(super) struct RebuildCopies {
 }
 
 impl Job for RebuildCopies {
-    const NAME: &'static str = "making copies again";
+    const NAME: &'static str = "rebuilding copies";
 
     fn new(context: &Context) -> Self {
         let (volume, came_up) = (context.volume.clone(), context.came_up());
@@ -52,7 +52,7 @@ impl Job for RebuildCopies {
 
     async fn due(&mut self) {
         tokio::select! {
-            // The sender lives in `volume`.
+            // This cannot fail: `volume` keeps the sender.
             _ = self.came_up.changed() => {}
             () = self.volume.damaged.met.notified() => {}
             () = tokio::time::sleep(AGAIN), if !self.left.is_empty() || !self.done => {}
@@ -84,7 +84,7 @@ impl Job for RebuildCopies {
     fn failed(&mut self, error: Status) {
         // `Delay`: more files wait than are remembered.
         if error != Status::Delay {
-            tracing::warn!("cannot look at all files with copies: {error}");
+            tracing::warn!("cannot check the copies of all files: {error}");
         }
     }
 }
@@ -107,7 +107,7 @@ async fn is_rebuilt(volume: &Volume, file: FileId, suspects: &[Suspect]) -> bool
         Err(Status::Delay) => return false,
         Err(e) => {
             volume.tell_lost(file, e);
-            tracing::debug!(file = file.0, "cannot make a copy again: {e}");
+            tracing::debug!(file = file.0, "cannot rebuild a copy of the file: {e}");
         }
     }
     true
@@ -130,7 +130,7 @@ async fn look(volume: &Volume, file: &FileState, iods: &BTreeSet<u16>) -> Looked
         Ok(true) | Err(Status::Delay) => Looked::Waits,
         Ok(false) => Looked::Whole,
         Err(e) => {
-            tracing::debug!(file = file.id.0, "cannot look at its copies: {e}");
+            tracing::debug!(file = file.id.0, "cannot check the copies of the file: {e}");
             Looked::Waits
         }
     }

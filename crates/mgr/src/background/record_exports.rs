@@ -14,7 +14,7 @@ const EVERY: Duration = Duration::from_secs(10);
 pub(super) struct RecordExports(Arc<Volume>);
 
 impl Job for RecordExports {
-    const NAME: &'static str = "keeping exports on record";
+    const NAME: &'static str = "recording exports";
 
     fn new(context: &Context) -> Self {
         RecordExports(context.volume.clone())
@@ -29,6 +29,6 @@ impl Job for RecordExports {
     }
 
     fn failed(&mut self, error: Status) {
-        tracing::debug!("the exports are not on record: {error}");
+        tracing::debug!("cannot record the exports: {error}");
     }
 }

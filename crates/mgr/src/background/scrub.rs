@@ -54,7 +54,7 @@ impl Scrubs {
         let job = match namespace.registry(KEY)? {
             None => Job::default(),
             Some(record) => Job::from_bytes(&record).unwrap_or_else(|e| {
-                tracing::error!("the record of the last scrub is damaged and left aside: {e}");
+                tracing::error!("ignored the record of the last scrub, which is damaged: {e}");
                 Job::default()
             }),
         };
@@ -223,7 +223,7 @@ impl super::Job for Scrub {
     }
 
     fn failed(&mut self, error: Status) {
-        tracing::error!("how far the scrub is cannot be stored: {error}");
+        tracing::error!("cannot store the progress of the scrub: {error}");
     }
 }
 
@@ -245,15 +245,16 @@ async fn work(volume: &Volume, serial: u64) {
                 tokio::time::sleep(RETRY).await;
             }
             Err(e) => {
-                tracing::error!("the scrub cannot go on: {e}");
+                tracing::error!("the scrub failed: {e}");
                 return scrubs.update(serial, |job| {
-                    (job.state, job.problem) = (ScrubState::Failed, format!("an iod refused to go on: {e}"));
+                    (job.state, job.problem) =
+                        (ScrubState::Failed, format!("an iod refused to continue the scrub: {e}"));
                 });
             }
         }
         if saved.elapsed() >= SAVE {
             if let Err(e) = scrubs.save().await {
-                tracing::error!("how far the scrub is cannot be stored: {e}");
+                tracing::error!("cannot store the progress of the scrub: {e}");
             }
             saved = Instant::now();
         }
@@ -311,8 +312,8 @@ async fn step(volume: &Volume, serial: u64, iod: u16, job: &Job, due: &mut Insta
             _ => format!("inode {}", finding.object.file),
         };
         let what = match finding.damage {
-            Damage::Object => "an object as a whole is damaged",
-            Damage::Checksum => "bytes are not what was written",
+            Damage::Object => "a whole object is damaged",
+            Damage::Checksum => "bytes do not match their checksum",
             Damage::Unreadable => "bytes cannot be read",
         };
         let range = ByteRange { offset: finding.offset, len: finding.len };

@@ -9,7 +9,7 @@ use types::Status;
 pub(super) struct SendCallbacks(Arc<NfsServer>);
 
 impl Job for SendCallbacks {
-    const NAME: &'static str = "telling clients";
+    const NAME: &'static str = "sending callbacks";
 
     fn new(context: &Context) -> Self {
         SendCallbacks(context.server.clone())

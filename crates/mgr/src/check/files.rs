@@ -99,9 +99,11 @@ impl Check {
         let Some(layout) = file.layout.as_ref().filter(|layout| layout.is_final()) else {
             return match file.written {
                 0 => Ok(Look::Fine),
-                written => {
-                    found(Kind::LayoutMissing, None, format!("{written} bytes were written, nobody knows where"))
-                }
+                written => found(
+                    Kind::LayoutMissing,
+                    None,
+                    format!("{written} bytes were written, but the file has no layout"),
+                ),
             };
         };
         let objects = match self.volume.kinds.try_open(&self.volume.iods, file.into(), layout) {

@@ -69,7 +69,7 @@ impl Kind {
             Kind::CopyShort => ("copy-short", Error, COPY),
             Kind::CopyDamaged => ("copy-damaged", Error, COPY),
             Kind::ObjectStray => ("object-stray", Error, "remove the object"),
-            Kind::ObjectForeign => ("object-foreign", Error, "none: look what it holds, then remove it by hand"),
+            Kind::ObjectForeign => ("object-foreign", Error, "none: check its content, then remove it by hand"),
             Kind::ObjectNewer => {
                 ("object-newer", Error, "none: run the version of weir that wrote it; if none did, remove it by hand")
             }
@@ -81,16 +81,16 @@ impl Kind {
                 Error,
                 "none: it may be the only copy of a file; docs/backup.md says how to get its bytes",
             ),
-            Kind::ObjectBeyond => {
-                ("object-beyond", Error, "take over the size that the iods know of; of two copies cut the longer one")
-            }
+            Kind::ObjectBeyond => (
+                "object-beyond",
+                Error,
+                "use the size of the objects on the iods; of two copies, truncate the longer one",
+            ),
             Kind::GenerationNewer => ("generation-newer", Error, "raise the generation of the file"),
             Kind::GenerationOlder => ("generation-older", Error, "fence the object again"),
-            Kind::CutRefused => (
-                "cut-refused",
-                Error,
-                "truncate the other objects; what this iod has behind the size counts as written",
-            ),
+            Kind::CutRefused => {
+                ("cut-refused", Error, "truncate the other objects; bytes beyond the size on this iod count as written")
+            }
         }
     }
 

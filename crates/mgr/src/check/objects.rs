@@ -67,7 +67,7 @@ impl Check {
         match entry.head {
             HeadState::Own | HeadState::Damaged => {}
             HeadState::Foreign => {
-                let text = format!("the file of object {} has the head of something else", entry.object);
+                let text = format!("the file of object {} has the head of another object or file system", entry.object);
                 return self.left(Kind::ObjectForeign, iod, entry, text).await;
             }
             HeadState::Newer => {
@@ -222,12 +222,12 @@ impl Check {
         }
         let (has, wants) = (entry.generation, file.generation);
         if has > wants {
-            let text = format!("its object has generation {}, the file {}: nobody can use it", has.0, wants.0);
+            let text = format!("its object has generation {}, the file {}: no client can use it", has.0, wants.0);
             return Ok(Wrong::Is(Kind::GenerationNewer, text));
         }
         let intents = self.volume.namespace.intents_of(file.id)?;
         if has < wants && !intents.iter().any(|intent| matches!(intent, Intent::Fence(_))) {
-            let text = format!("its object has generation {}, the file {}: taken away layouts work", has.0, wants.0);
+            let text = format!("its object has generation {}, the file {}: revoked layouts still work", has.0, wants.0);
             return Ok(Wrong::Is(Kind::GenerationOlder, text));
         }
         let most = objects.object_size(file.size, objects.column(index));

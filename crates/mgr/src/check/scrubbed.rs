@@ -66,7 +66,7 @@ impl Check {
         let kind = if objects.mirrors() > 1 { Kind::CopyDamaged } else { Kind::BytesDamaged };
         let iod = self.volume.iods.registered(objects.iod(suspect.index))?.id;
         let lost = super::files::Lost::of(objects, suspect.index, suspect.range);
-        let text = format!("its iod cannot read them, or they are not what was written: {lost}");
+        let text = format!("its iod cannot read them, or they do not match their checksum: {lost}");
         let finding = kind.found(Some(objects.known().file), Some(iod), text);
         Ok(Finding { range: lost.range(), ..finding })
     }

@@ -14,7 +14,8 @@ impl Check {
             let Err(refused) = self.volume.finish_cut(file).await else { continue };
             // A truncation that waits for an iod continues when the iod is back: the check of objects reports the iod.
             let (Some(Cut::To(size)), true) = (self.volume.notes.cut(file), refused != Status::Delay) else { continue };
-            let text = format!("it was truncated to {size} bytes, but an iod refuses that for its object: {refused}");
+            let text =
+                format!("it was truncated to {size} bytes, but an iod refuses to truncate its object: {refused}");
             let finding = Kind::CutRefused.found(Some(file), None, text);
             match self.repair {
                 true => {

@@ -68,8 +68,9 @@ pub struct Export {
     /// The group of squashed callers.
     #[serde(default = "nobody")]
     pub anon_gid: u32,
-    /// As the mgr's `layout`, for this export.
-    pub layout: Option<KernelLayout>,
+    /// As the mgr's `kernel_layout`, for this export.
+    #[serde(alias = "layout")]
+    pub kernel_layout: Option<KernelLayout>,
     /// As the mgr's `stripe_unit`, for this export.
     pub stripe_unit: Option<String>,
     /// As the mgr's `stripe_count`, for this export.
@@ -105,7 +106,7 @@ impl Default for Export {
             squash: SquashWhom::default(),
             anon_uid: NOBODY,
             anon_gid: NOBODY,
-            layout: None,
+            kernel_layout: None,
             stripe_unit: None,
             stripe_count: None,
             mirrors: None,
@@ -190,7 +191,7 @@ impl Export {
             terms,
             policy: Policy::default().with(&told),
             told,
-            layout: self.layout.unwrap_or(config.layout),
+            kernel_layout: self.kernel_layout.unwrap_or(config.kernel_layout),
             mds_threshold: self.threshold(config)?,
         })
     }
@@ -204,7 +205,7 @@ impl Export {
         };
         let count = self.stripe_count.unwrap_or(config.stripe_count);
         // With a file on all iods, most clients of this kind could only use the mgr path.
-        let one = count == 0 && self.layout.unwrap_or(config.layout) == KernelLayout::Flexfiles;
+        let one = count == 0 && self.kernel_layout.unwrap_or(config.kernel_layout) == KernelLayout::Flexfiles;
         let count = if one { 1 } else { count }.to_string();
         set(Part::StripeUnit, self.stripe_unit.as_ref().unwrap_or(&config.stripe_unit))?;
         set(Part::StripeCount, &count)?;
@@ -241,15 +242,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_say_what_tables_say() {
+    fn an_export_option_equals_the_same_table() {
         let one: Export =
-            "/home,clients=10.0.0.0/8+fd00::7,privileged_ports=false,access=ro,squash=root,anon_uid=7,layout=none"
+            "/home,clients=10.0.0.0/8+fd00::7,privileged_ports=false,access=ro,squash=root,anon_uid=7,kernel_layout=none"
                 .parse()
                 .unwrap();
         let text = "path = \"/home\"\nclients = [\"10.0.0.0/8\", \"fd00::7\"]\nprivileged_ports = false\naccess = \"ro\"\nsquash = \"root\"\n\
-                    anon_uid = 7\nlayout = \"none\"\n";
+                    anon_uid = 7\nkernel_layout = \"none\"\n";
         assert_eq!(one, toml::from_str(text).unwrap());
         assert_eq!("/".parse::<Export>().unwrap(), Export::default());
+        let former: Export = "/home,layout=none".parse().unwrap();
+        assert_eq!(former, "/home,kernel_layout=none".parse().unwrap());
         for (text, why) in [
             ("/a,ro", "key=value"),
             ("/a,acess=ro", "access"),
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_checked() {
+    fn invalid_terms_of_an_export_are_refused() {
         let config = Config::new("/d", "/c", vec!["a:1".into()]);
         let check = |text: &str| text.parse::<Export>().unwrap().check(&config);
         let rule = check("//a/b/,clients=10.0.0.1,squash=all,stripe_unit=64K,mds_threshold=0").unwrap();
@@ -271,8 +274,8 @@ mod tests {
         assert_eq!(rule.clients, ["10.0.0.1/32".parse().unwrap()]);
         assert_eq!((rule.policy.stripe_unit, rule.mds_threshold), (65536, Some(0)));
         let count = |text: &str| check(text).unwrap().policy.stripe_count;
-        assert_eq!((count("/,layout=flexfiles"), count("/,layout=flexfiles,stripe_count=2")), (1, 2));
-        assert_eq!((count("/,layout=flexfiles-striped"), count("/")), (0, 0));
+        assert_eq!((count("/,kernel_layout=flexfiles"), count("/,kernel_layout=flexfiles,stripe_count=2")), (1, 2));
+        assert_eq!((count("/,kernel_layout=flexfiles-striped"), count("/")), (0, 0));
         assert_eq!(rule.terms.squash, Squash::Everybody { uid: 65534, gid: 65534 });
         for text in
             ["a", "", "/a/../b", "/a,clients=example", "/a,stripe_unit=100", "/a,mds_threshold=some", "/a,mirrors=3"]

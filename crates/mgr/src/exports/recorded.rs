@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_change_where_an_export_begins_and_around_it() {
+    fn handles_change_inside_and_around_a_new_export() {
         let (top, a, b) = (names("/"), names("/a"), names("/b"));
         let (top, a, b): (Rooted<'_>, _, _) = ((&top, FileId::ROOT), (&a[..], A), (&b[..], B));
         let of = |recorded: &Recorded| [FileId::ROOT, A, B].map(|root| recorded.good_from(root));
@@ -145,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_these() {
+    fn a_record_has_its_golden_bytes() {
         let recorded = Recorded { epoch: 258, good_from: BTreeMap::from([(A, 3)]) };
         assert_eq!(recorded.to_bytes(), &[0, 0, 1, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 3][..]);
         assert_eq!(Recorded::from_bytes(&recorded.to_bytes()), Ok(recorded));
     }
 
     #[test]
-    fn damaged_records_are_refused_or_read_again_unchanged() {
+    fn a_damaged_record_is_refused_or_encodes_to_the_same_bytes() {
         let bytes = Recorded { epoch: 4, good_from: BTreeMap::from([(A, 3), (B, 0)]) }.to_bytes();
         for seed in 0..5000 {
             if let Ok(read) = Recorded::from_bytes(&mutate::mutate(&bytes, seed).into()) {

@@ -139,7 +139,10 @@ impl Iods {
         match self.claim_again(number, link).await {
             Ok(()) => return,
             Err(Unclaimed::Failed(why)) => {
-                tracing::info!(number, "connecting an iod again, which took no claim: {why}")
+                tracing::info!(
+                    number,
+                    "an iod did not take the claim of this metadata store; reconnecting to it: {why}"
+                )
             }
             Err(Unclaimed::Refused(refusal)) => self.refuse(link.path().to_string(), refusal),
         }

@@ -46,7 +46,7 @@ pub enum Refusal {
     },
     /// The iod remembers no store, and has objects that this store cannot have made.
     #[error(
-        "it has object {highest}, and this metadata store has given out numbers below {next} only: the store is an older copy or \
+        "it has object {highest}, but this metadata store has only allocated object numbers below {next}: the store is an older copy or \
          not the one of this iod; nothing was changed: start the mgr on the store that made these objects, or, if only this copy \
          of it is left, start it once with --recover-old-store"
     )]
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn an_iod_is_used_by_a_store_that_knows_its_mark_alone() {
+    fn only_a_store_that_knows_the_mark_of_an_iod_uses_it() {
         let judged = |answer: &ClaimReply| judge(OWN, 50, answer, |mark| Ok(mark == 7)).unwrap();
         assert_eq!(judged(&answer(OWN, 7)), Ok(()));
         assert_eq!(judged(&answer(OWN, 8)), Err(Refusal::Old { epoch: 4 }));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_iod_without_a_mark_is_used_by_a_store_above_its_objects() {
+    fn a_store_with_numbers_above_all_objects_uses_an_iod_without_a_mark() {
         let judged = |highest| judge(OWN, 50, &ClaimReply { highest, ..ClaimReply::default() }, |_| Ok(false));
         assert_eq!(judged(Some(0)), Ok(Ok(())));
         assert_eq!(judged(Some(49)), Ok(Ok(())));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_says_that_nothing_was_changed_and_what_to_do() {
+    fn every_refusal_says_that_nothing_was_changed_and_what_to_do_next() {
         let refusals = [
             Refusal::Foreign { found: StoreId([2; 16]), own: OWN },
             Refusal::Old { epoch: 4 },
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_a_mark_are_these() {
+    fn a_mark_has_its_golden_bytes() {
         let mark = Mark { epoch: 258, left: 3 };
         assert_eq!(mark.to_bytes(), &[0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 3][..]);
         assert_eq!(Mark::from_bytes(&mark.to_bytes()), Ok(mark));

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_iod_has_the_mark_that_it_took_or_one_of_those_given_since() {
+    fn an_iod_has_its_confirmed_mark_or_one_that_was_sent_later() {
         let mut given = Given { taken: 7, giving: vec![9] };
         (0..2).for_each(|_| given.gives(10));
         assert_eq!(given.giving, [10, 9]);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_these() {
+    fn a_record_has_its_golden_bytes() {
         let given = Given { taken: 258, giving: vec![3] };
         assert_eq!(given.to_bytes(), &[0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3][..]);
         assert_eq!(Given::from_bytes(&given.to_bytes()), Ok(given));

@@ -90,7 +90,7 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
         let mut state = iods.state();
         let twin = state.members.get(&number).and_then(|m| m.link.as_ref()).is_some_and(|l| !l.is_closed());
         if twin {
-            return Err("is reached under another configured address already".into());
+            return Err("this iod is already connected at another configured address".into());
         }
         iods.verifiers.came(number, link.hello.verifier);
         let member =
@@ -124,7 +124,7 @@ async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Statu
 }
 
 async fn tell_fences(iods: &Iods, number: u16, link: &Link) -> Result<(), String> {
-    fence(iods, number, link).await.map_err(|e| format!("cannot be told which layouts were taken away: {e}"))
+    fence(iods, number, link).await.map_err(|e| format!("cannot send it the pending fences: {e}"))
 }
 
 /// Sends an iod, before it is used, all fences that are still noted: capabilities may have been revoked while it was
@@ -160,7 +160,7 @@ async fn fence_one(iods: &Iods, number: u16, link: &Link, file: FileId) -> Resul
         Err(Status::Delay) => Err(Status::Delay),
         // An object that cannot be fenced can be neither written nor read.
         Err(e) => {
-            tracing::error!(file = file.0, iod = %link.hello.iod, "cannot be fenced: {e}");
+            tracing::error!(file = file.0, iod = %link.hello.iod, "cannot fence the objects of the file: {e}");
             Ok(())
         }
     }

@@ -73,7 +73,7 @@ pub(super) enum LinkError {
     )]
     Refused(wire::native::Failure),
     #[error(
-        "it says that it is iod {0} and cannot prove it: it has another cluster file, or something else answers at its address; it was told nothing"
+        "it claims to be iod {0} and cannot prove it: it has another cluster file, or another program answers at its address; the mgr sent it no secret"
     )]
     Unproven(IodId),
     #[error("it does not speak a protocol version of this mgr ({0}): use the same version of weir on all hosts")]
@@ -82,7 +82,7 @@ pub(super) enum LinkError {
     Failed(wire::native::Failure),
     #[error("it belongs to file system {0}, not to this one")]
     Foreign(Fsid),
-    #[error("its answers name different iods")]
+    #[error("its replies name different iods")]
     Inconsistent,
 }
 
@@ -290,13 +290,13 @@ impl Link {
             Ok(reply) if reply.stopped.is_none() && reply.done == arguments.len() => return Ok(Some(reply)),
             Ok(reply) => {
                 let why = reply.stopped.unwrap_or_default();
-                tracing::info!(iod = %self.hello.iod, source = %arguments.source.iod, "could not copy from there: {why}");
+                tracing::info!(iod = %self.hello.iod, source = %arguments.source.iod, "the iod could not copy from the source iod: {why}");
             }
             Err(Asked::Refused(status @ (Status::NoSpc | Status::DQuot | Status::FBig), _)) => return Err(status),
             // The object is busy on the iod, or the caller has lost the right to write.
             Err(Asked::Refused(Status::Delay | Status::Fenced, _)) => return Ok(None),
             Err(Asked::Refused(status, why)) => {
-                tracing::info!(iod = %self.hello.iod, %status, "does not copy from other iods: {why}");
+                tracing::info!(iod = %self.hello.iod, %status, "the iod refused to copy from another iod: {why}");
             }
             Err(Asked::Away) => {}
         }

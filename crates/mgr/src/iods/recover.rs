@@ -88,7 +88,7 @@ impl Iods {
         tracing::warn!(
             first = plan.first,
             epoch = plan.epoch,
-            "took up an older copy of the metadata store; run weir fsck: objects of files that it does not know are kept and listed as object-unknown"
+            "recovered from an older copy of the metadata store; run weir fsck: it lists objects of files that the copy does not know as object-unknown, and keeps them"
         );
         Ok(())
     }
@@ -133,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_knows_all_marks_takes_nothing_over() {
+    fn a_store_that_knows_all_marks_needs_no_recovery() {
         assert_eq!(planned(&[answer(OWN, 7, 500, 99)]).unwrap(), None);
         let fresh = ClaimReply { highest: Some(0), ..ClaimReply::default() };
         assert_eq!(planned(&[fresh]).unwrap(), None);
     }
 
     #[test]
-    fn an_older_copy_goes_past_all_numbers_epochs_and_marks() {
+    fn a_recovered_copy_continues_above_all_numbers_and_epochs_and_learns_all_marks() {
         let taken = planned(&[answer(OWN, 7, 500, 99), answer(OWN, 8, 400, 600)]).unwrap();
         assert_eq!(taken, Some(Plan { first: 601, epoch: 9, marks: vec![(7, 9), (8, 9)] }));
         let unclaimed = ClaimReply { highest: Some(100), ..ClaimReply::default() };
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn iods_of_another_store_are_refused_even_then() {
+    fn recovery_refuses_iods_of_another_store() {
         let error = planned(&[answer(StoreId([2; 16]), 7, 500, 99)]).unwrap_err().to_string();
         assert!(error.contains("h:1") && error.contains("01010101"), "{error}");
     }

@@ -75,7 +75,7 @@ pub(crate) fn record(key: &[u8], value: &Bytes) -> Option<Result<u16, String>> {
     let id = key.strip_prefix(PREFIX)?;
     Some(match Registered::from_bytes(value) {
         Ok(iod) if iod.id.0[..] == *id => Ok(iod.number),
-        Ok(_) => Err("it is of another iod than its key says".to_owned()),
+        Ok(_) => Err("it names another iod than its key".to_owned()),
         Err(e) => Err(e.to_string()),
     })
 }
@@ -93,7 +93,7 @@ mod tests {
     use crate::mutate;
 
     #[test]
-    fn bytes_are_these() {
+    fn a_record_has_its_golden_bytes() {
         let local = Some(Local { boot_id: "b".into(), path: "/s".into() });
         let iod = Registered { number: 258, id: IodId([5; 16]), tcp: vec!["h:1".into()], local };
         let mut want = vec![0, 0, 0, 1, 0, 0, 1, 2];
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(Registered::from_bytes(&want.into()), Ok(iod));
     }
     #[test]
-    fn damaged_records_are_refused_or_read_again_unchanged() {
+    fn a_damaged_record_is_refused_or_encodes_to_the_same_bytes() {
         let local = Some(Local { boot_id: "b".into(), path: "/s".into() });
         let iod = Registered { number: 258, id: IodId([5; 16]), tcp: vec!["h:1".into(), "i:2".into()], local };
         let bytes = iod.to_bytes();

@@ -86,27 +86,27 @@ mod tests {
     const C: Verifier = Verifier([3; 8]);
 
     #[test]
-    fn equal_only_while_nobody_restarted() {
+    fn verifiers_are_equal_only_while_no_iod_restarts() {
         let verifiers = Verifiers::new(7);
         verifiers.combine(&[(1, A), (2, B)]);
         let write = verifiers.combine(&[(1, A)]);
         assert_eq!(verifiers.combine(&[(2, B), (1, A)]), write, "the commit asks both");
-        assert_ne!(verifiers.combine(&[(1, C), (2, B)]), write, "the first restarted");
+        assert_ne!(verifiers.combine(&[(1, C), (2, B)]), write, "the first iod restarted");
         let write = verifiers.combine(&[(2, B)]);
         assert_eq!(verifiers.combine(&[(1, C), (2, B)]), write);
         let late = verifiers.combine(&[(1, A)]);
-        assert_ne!(verifiers.combine(&[(1, C), (2, B)]), late, "an answer from before the restart came late");
+        assert_ne!(verifiers.combine(&[(1, C), (2, B)]), late, "a late reply from before the restart");
         assert_ne!(verifiers.combine(&[(1, C), (1, A)]), verifiers.combine(&[(1, A)]), "restarted within one write");
         let write = verifiers.combine(&[(1, A), (2, B)]);
         verifiers.left(1);
         let without = verifiers.combine(&[(2, B)]);
-        assert_ne!(without, write, "nobody could ask the first");
-        assert_ne!(verifiers.combine(&[(1, A), (2, B)]), without, "an answer from before it went came late");
-        assert_eq!(verifiers.combine(&[(2, B)]), without, "which changes nothing for the second");
+        assert_ne!(without, write, "the first iod was unreachable");
+        assert_ne!(verifiers.combine(&[(1, A), (2, B)]), without, "a late reply from before the iod went down");
+        assert_eq!(verifiers.combine(&[(2, B)]), without, "the late reply does not affect the second iod");
         verifiers.came(1, A);
-        assert_eq!(verifiers.combine(&[(2, B), (1, A)]), write, "the first is back and has lost nothing");
+        assert_eq!(verifiers.combine(&[(2, B), (1, A)]), write, "the first iod is back and has lost nothing");
         verifiers.lost();
-        assert_ne!(verifiers.combine(&[(2, B), (1, A)]), write, "bytes were given up here");
+        assert_ne!(verifiers.combine(&[(2, B), (1, A)]), write, "the mgr dropped bytes of the file");
         assert_ne!(Verifiers::new(8).combine(&[(1, A)]), Verifiers::new(7).combine(&[(1, A)]), "the mgr restarted");
     }
 }

@@ -95,7 +95,7 @@ mod tests {
     use std::net::SocketAddr;
 
     #[test]
-    fn files_that_go_round_the_same_iods_have_one_device() {
+    fn files_striped_over_the_same_iods_have_one_device() {
         let (devices, key) = (Devices::default(), Key::new([7; 32]));
         let server = |number: u16| DataServer {
             run: Verifier([number as u8; 8]),

@@ -110,7 +110,7 @@ mod tests {
     use types::Verifier;
 
     #[test]
-    fn each_run_of_an_iod_has_its_device() {
+    fn each_start_of_an_iod_has_its_own_device() {
         let (devices, key) = (Devices::default(), Key::new([7; 32]));
         let addresses = vec![SocketAddr::from(([10, 0, 0, 1], 2051))];
         let server = DataServer { run: Verifier([1; 8]), addresses };

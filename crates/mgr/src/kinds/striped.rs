@@ -24,14 +24,14 @@ impl StoredKind for Striped {
 
     fn make(&self, iods: &Iods, policy: &Policy) -> Result<Bytes, Status> {
         let numbers = iods.for_new_files();
-        // A file with two copies does not begin with one.
+        // Do not create a file with fewer copies than its policy says: wait for more iods.
         if numbers.len() < (policy.mirrors as usize).max(1) {
             return Err(Status::Delay);
         }
         let count = (policy.stripe_count as usize, policy.mirrors);
         let record = Record::rotated(policy.distribution, policy.stripe_unit, &numbers, count, iods.next_first());
         let record = record.map_err(|e| {
-            tracing::error!("no layout can be made: {e}");
+            tracing::error!("cannot make a layout: {e}");
             Status::ServerFault
         })?;
         Ok(record.to_bytes())

@@ -186,7 +186,7 @@ async fn layouts(bench: &Bench, file: FileId) {
         let layout = volume.kinds.layout_type(kind).unwrap();
         let stored = volume.objects(&info).unwrap().unwrap();
         // The iods of these clusters serve no NFS.
-        let expressed = layout.expresses(&*stored, bench.cluster.config.layout) && !layout.is_for_kernels();
+        let expressed = layout.expresses(&*stored, bench.cluster.config.kernel_layout) && !layout.is_for_kernels();
         match granted {
             Ok(granted) => {
                 assert!(expressed && granted.kind == kind && !granted.body.is_empty());
@@ -217,7 +217,7 @@ async fn crash_points(bench: &mut Bench) {
     assert_eq!(grown.await.unwrap().size, 500);
     let mut want = pattern(100, 1);
     want.resize(500, 0);
-    assert!(bench.content(file).await.unwrap() == want, "bytes behind the truncation came back");
+    assert!(bench.content(file).await.unwrap() == want, "bytes beyond the truncation came back");
     until("the truncation is done", || bench.work("cuts_pending") == 0).await;
     // The objects have bytes of which the namespace does not know.
     let (volume, info) = (bench.volume(), bench.info(file));
@@ -338,7 +338,7 @@ conforms! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_of_a_kind_that_is_not_registered_are_named_and_refused() {
+async fn files_of_an_unregistered_kind_are_refused_and_reported() {
     let mut bench = Bench::new(Subject { kinds: with_whole, iods: 1, width: 0, mirrors: 1 }).await;
     let file = create(&bench.cluster.files(), "f").await;
     write(&bench.cluster.files(), file, 0, &pattern(100, 1), Stability::FileSync).await;

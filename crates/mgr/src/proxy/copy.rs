@@ -135,7 +135,7 @@ mod tests {
     proptest! {
         /// Executed on plain vectors, the jobs copy the range.
         #[test]
-        fn jobs_are_a_copy(
+        fn the_jobs_of_a_copy_move_every_byte_once(
             units in (1u64..40, 1u64..40),
             counts in (1usize..5, 1usize..5),
             (offset, target, len) in (0u64..20_000, 0u64..20_000, 1u64..60_000),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_not_too_large() {
+    fn no_request_of_a_copy_is_too_large() {
         let one = distribution(1 << 30, 1);
         let range = ByteRange { offset: 7, len: 10 * PULL_MAX + 5 };
         let made = jobs((|at| one.place(at), range), (&one, 1));

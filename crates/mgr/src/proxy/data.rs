@@ -54,7 +54,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equals_a_flat_buffer(
+        fn assembled_data_equal_a_flat_buffer(
             offset in 0u64..1000,
             parts in prop::collection::vec((0usize..9000, 1usize..9000), 0..8),
             tail in 0u64..200_000,

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_blocks_are_looked_at() {
+    fn damaged_ranges_are_extended_to_whole_blocks() {
         assert_eq!(pieces(range(5000, 1), 100_000), [range(4096, 4096)]);
         assert_eq!(pieces(range(5000, 1), 6000), [range(4096, 1904)], "the object ends there");
         assert_eq!(pieces(range(5000, 1), 5000), [range(4096, 904)]);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_narrowed_down_to_a_block() {
+    fn damage_is_narrowed_down_to_one_block() {
         assert_eq!(halves(range(0, BLOCK)), None);
         assert_eq!(halves(range(BLOCK, 10)), None);
         assert_eq!(halves(range(BLOCK, 2 * BLOCK)), Some([range(BLOCK, BLOCK), range(2 * BLOCK, BLOCK)]));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_remembered_and_each_once() {
+    fn a_bounded_number_of_suspects_is_remembered_each_once() {
         let mut all = Vec::new();
         let suspect = |at| Suspect { index: 0, range: range(at, 1) };
         (0..2).for_each(|_| remember(&mut all, &[suspect(1), suspect(2)]));

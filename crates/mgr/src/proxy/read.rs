@@ -65,7 +65,7 @@ impl Objects<'_> {
         let arguments = |cap| ReadArgs { cap, extents: extents.clone() };
         let reply: ReadReply = self.ask(link, Procedure::Read, Rights::READ, arguments).await?;
         let stretches = scatter(request, &reply, link.hello.checksums).map_err(|why| {
-            tracing::error!(iod = %link.hello.iod, file = self.known.file.0, "answer to READ: {why}");
+            tracing::error!(iod = %link.hello.iod, file = self.known.file.0, "invalid reply to READ: {why}");
             Status::Delay
         })?;
         Ok((reply.head.size, stretches))
@@ -76,7 +76,7 @@ impl Objects<'_> {
 fn scatter(request: &Request, reply: &ReadReply, checksums: bool) -> Result<Vec<Stretch>, &'static str> {
     let told: u64 = reply.head.pieces.iter().map(|p| u64::from(p.len)).sum();
     if told != request.bytes {
-        return Err("its pieces do not cover what was asked for");
+        return Err("its pieces do not cover the requested range");
     }
     let mut data = reply.data.clone();
     let mut parts = request.parts.iter().copied();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_and_parts_need_not_agree() {
+    fn the_pieces_of_a_reply_may_differ_from_the_requested_parts() {
         let range = |offset, len| ByteRange { offset, len };
         let request =
             Request { index: 0, extents: vec![range(0, 10)], parts: vec![range(100, 4), range(200, 6)], bytes: 10 };

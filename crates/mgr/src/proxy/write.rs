@@ -103,7 +103,7 @@ mod tests {
     use wire::native::crc32c;
 
     #[test]
-    fn checksums_are_of_extents_however_the_parts_lie() {
+    fn checksums_cover_extents_however_the_buffer_is_divided() {
         let ranges = [ByteRange { offset: 0, len: 5 }, ByteRange { offset: 64, len: 3 }];
         let parts = [Bytes::from_static(b"abc"), Bytes::from_static(b"defg"), Bytes::from_static(b"h")];
         let sums = |checksums| extents(&ranges, &parts, checksums).iter().map(|e| e.crc32c).collect::<Vec<_>>();

@@ -83,7 +83,7 @@ impl Volume {
     pub(crate) fn tell_lost(&self, file: FileId, error: Status) {
         if error == Status::Lost && self.damaged.is_new(file) {
             add(&self.counters.files_lost, 1);
-            tracing::error!(file = file.0, "bytes that were on the disk of an iod are lost; run weir fsck");
+            tracing::error!(file = file.0, "an iod has lost durable bytes of the file; run weir fsck");
         }
     }
 
@@ -135,12 +135,12 @@ impl Volume {
         let rebuilt = objects.rebuild().await?;
         for copy in &rebuilt {
             let iod = self.iods.registered(objects.iod(copy.index)).map(|iod| iod.id.to_string()).unwrap_or_default();
-            tracing::warn!(file = file.0, iod, bytes = copy.bytes, "made a copy of an object again");
+            tracing::warn!(file = file.0, iod, bytes = copy.bytes, "rebuilt the copy of an object");
         }
         add(&self.counters.copies_rebuilt, rebuilt.len() as u64);
         let healed = objects.heal(suspects).await?;
         if healed > 0 {
-            tracing::warn!(file = file.0, blocks = healed, "wrote damaged blocks of a copy again from the other copy");
+            tracing::warn!(file = file.0, blocks = healed, "rewrote damaged blocks of a copy from the other copy");
         }
         add(&self.counters.blocks_healed, healed);
         Ok(rebuilt.len() + healed as usize)
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_wait_once_and_are_told_of_once() {
+    fn a_damaged_file_is_queued_once_and_logged_once() {
         let damaged = Damaged::default();
         let suspect = Suspect { index: 1, range: types::ByteRange { offset: 5, len: 6 } };
         (0..2).for_each(|_| [7, 9].into_iter().for_each(|file| damaged.found(FileId(file), &[])));

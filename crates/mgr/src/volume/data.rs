@@ -124,7 +124,7 @@ impl Volume {
         let writing = self.notes.writing(file).await?;
         let written = objects.write(std::slice::from_ref(&run), stable).await?;
         if stable && !written.stable {
-            tracing::error!(file = file.0, "an iod did not make a write durable as it was told to");
+            tracing::error!(file = file.0, "an iod answered a stable write without making it durable");
             return Err(Status::Io);
         }
         if stable {

@@ -110,7 +110,7 @@ impl Volume {
             // The file is gone, so no client can read the bytes.
             Err(Status::Stale) => leaving.end(Ok(())),
             Err(error) => {
-                tracing::warn!(file = file.0, "bytes that were answered for could not be written: {error}");
+                tracing::warn!(file = file.0, "cannot write acknowledged writes to the iods: {error}");
                 self.give_up();
                 leaving.end(Err(error));
             }
@@ -163,7 +163,7 @@ impl Volume {
         let files = self.gathered.files();
         let gone = future::join_all(files.iter().map(|file| self.let_go(*file, Part::All, Why::Stop))).await;
         if let Some(error) = gone.into_iter().find_map(Result::err) {
-            tracing::warn!("not all that small writers have written could be written: {error}");
+            tracing::warn!("cannot write all gathered writes to the iods: {error}");
         }
     }
 }

@@ -114,7 +114,7 @@ impl Volume {
             let writing = self.notes.writing(file).await?;
             let written = new.write(&[Run { offset: 0, data: bytes }], true).await?;
             if !written.stable {
-                tracing::error!(file = file.0, "an iod did not make a write durable as it was told to");
+                tracing::error!(file = file.0, "an iod answered a stable write without making it durable");
                 return Err(Status::Io);
             }
             writing.done();
@@ -136,7 +136,7 @@ impl Volume {
     fn decide(&self, info: &FileInfo) -> Result<Layout, Status> {
         let later = info.layout.as_ref().map(|layout| Later::from_bytes(&layout.body)).transpose();
         let later = later.map_err(|e| {
-            tracing::error!(file = info.attrs.id.0, "how a file is to be laid out cannot be read: {e}");
+            tracing::error!(file = info.attrs.id.0, "cannot decode the placement of an inline file: {e}");
             Status::Corrupt
         })?;
         self.choose(&later.map_or(self.policy, |later| later.policy(self.policy)))

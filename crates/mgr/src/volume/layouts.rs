@@ -15,7 +15,7 @@ use wire::native::Rights;
 
 impl Volume {
     pub(crate) async fn layout_get(&self, ctx: &Ctx, ask: LayoutAsk) -> Result<LayoutOut, Status> {
-        let (layout, setting) = (self.kinds.layout_type(ask.kind)?, self.exports.rule(ctx.place).layout);
+        let (layout, setting) = (self.kinds.layout_type(ask.kind)?, self.exports.rule(ctx.place).kernel_layout);
         // Session 0 is the mgr's own.
         if !layout.is_offered(setting) || ctx.client == 0 {
             return Err(Status::NoLayout);
@@ -94,7 +94,7 @@ impl Volume {
     /// A policy of the server, the directory or the file overrides the common length of the export.
     pub(crate) fn threshold(&self, ctx: &Ctx, file: FileId, dir: Option<FileId>) -> Result<Option<Threshold>, Status> {
         let rule = self.exports.rule(ctx.place);
-        let Some(kind) = self.kinds.offered_to_kernels(rule.layout) else { return Ok(None) };
+        let Some(kind) = self.kinds.offered_to_kernels(rule.kernel_layout) else { return Ok(None) };
         let bytes = match rule.mds_threshold {
             Some(bytes) => bytes,
             None => {
@@ -236,7 +236,7 @@ impl Volume {
     /// them. Bytes that cannot be written now stay held, and readers at the mgr wait for them.
     pub(crate) async fn given_back(&self, file: FileId) {
         if let Err(error) = self.let_go(file, Part::All, Why::Close).await {
-            tracing::debug!(file = file.0, "what is held is not written yet: {error}");
+            tracing::debug!(file = file.0, "gathered writes did not reach the iods yet: {error}");
         }
     }
 

@@ -17,7 +17,9 @@ impl Volume {
         let origin = self.origin(file)?;
         let xattrs = xattrs.iter().map(|(name, value)| (&name[..], &value[..]));
         // Settings without effect on a file were reported when they were set.
-        Ok(Settings::of_xattrs(origin, xattrs, |e| tracing::debug!(file = file.0, "passed over: {e}")))
+        Ok(Settings::of_xattrs(origin, xattrs, |e| {
+            tracing::debug!(file = file.0, "ignored an invalid policy attribute: {e}")
+        }))
     }
 
     /// Returns the origin of this inode's settings: directory or file.
@@ -35,10 +37,15 @@ impl Volume {
                     let old = String::from_utf8_lossy(name);
                     tracing::warn!(file = file.0, %old, new = part.xattr(), "deprecated name of a policy attribute");
                 }
+                if let Some((old, new)) =
+                    std::str::from_utf8(value).ok().and_then(|old| Some((old, part.present_value(old)?)))
+                {
+                    tracing::warn!(file = file.0, old, new, "deprecated value of a policy attribute");
+                }
                 Ok(())
             }
             Err(e) => {
-                tracing::info!(file = file.0, "a policy was refused: {e}");
+                tracing::info!(file = file.0, "refused a policy attribute: {e}");
                 Err(Status::Inval)
             }
         }

@@ -51,7 +51,7 @@ fn status(from: Ipv4Addr, mgr: SocketAddr) -> Status {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn status_shows_strangers_only_that_a_mgr_runs() {
+async fn status_shows_other_users_only_that_a_mgr_runs() {
     let mut cluster = Cluster::stopped(1, "64K").await;
     cluster.config.exports = vec!["/,clients=127.0.0.2".parse().unwrap()];
     cluster.start_mgr().await;

@@ -201,7 +201,11 @@ async fn renames_cannot_move_an_export_or_cross_its_border() {
     // A directory created at the path of an export is that export at once.
     let create = make_dir("late");
     let made = stranger.patiently(vec![putfh(&public), Op::OP_CREATE(create), Op::OP_GETFH]);
-    assert_eq!((made.0, made.1.len()), (NFS4ERR_NOFILEHANDLE, 3), "it is made, and no handle of it given");
+    assert_eq!(
+        (made.0, made.1.len()),
+        (NFS4ERR_NOFILEHANDLE, 3),
+        "the file is created, and its handle is not returned"
+    );
     assert_eq!(stranger.walk("/pub/late"), Err(NFS4ERR_ACCESS));
     assert_eq!(remove(&mut stranger, &public, "late"), NFS4ERR_XDEV);
 }

@@ -85,7 +85,7 @@ fn hold(session: &mut Session, name: String) {
 
 /// Resident memory of this process, in bytes.
 fn resident() -> usize {
-    let text = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
+    let text = std::fs::read_to_string("/proc/self/status").expect("/proc shows the memory");
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("how much is in use");
     line.split_whitespace().next().and_then(|n| n.parse::<usize>().ok()).expect("a number") << 10
 }

@@ -65,7 +65,7 @@ impl Good {
         self.timed("write", |good| good.data.write(OBJECT, 8192, &bytes))?;
         assert!(
             self.timed("read", |good| good.data.reads(OBJECT, 8192, &bytes))?,
-            "round {number} reads something else"
+            "round {number} reads other bytes than it wrote"
         );
         Ok(())
     }

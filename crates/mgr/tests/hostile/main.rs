@@ -112,12 +112,12 @@ fn run(plan: &Plan, quiet_rounds: u64, show: bool) -> (Times, Times, Done) {
             }
         }
         for attacker in attackers {
-            let (kinds, bad) = attacker.join().expect("an attacker sees no answer that should not be");
+            let (kinds, bad) = attacker.join().expect("an attacker receives only valid replies");
             kinds.into_iter().for_each(|(kind, count)| *all.0.entry(kind).or_default() += count);
             all.1 += bad;
         }
         over.store(true, Relaxed);
-        client.join().expect("the good client fared well");
+        client.join().expect("the good client succeeded");
     });
     (quiet, good.times, all)
 }
@@ -216,6 +216,6 @@ fn hostile_frames_harm_nobody() {
     assert_eq!(STUCK.load(Relaxed), 0, "requests were neither answered nor their connections closed");
     assert!(after < before + GROWTH_MAX, "{} MiB became {} MiB", before >> 20, after >> 20);
     assert!(bad > 0 && refused >= bad, "{bad} bad capabilities, {refused} refusals");
-    assert!(beside.values().all(|times| times.len() > 1), "the good client got on: {beside:?}");
+    assert!(beside.values().all(|times| times.len() > 1), "the good client made progress: {beside:?}");
     runtime.block_on(cluster.mgr.into_iter().next().expect("it runs").stop());
 }

@@ -127,7 +127,7 @@ async fn found(cluster: &Cluster, code: &str, file: FileId, repairable: bool) ->
     let finding = check(cluster, false).await;
     assert_eq!(codes(&finding), [code], "{finding:?}");
     assert_eq!(finding[0].inode, Some(file.0));
-    assert_eq!(check(cluster, false).await, finding, "a look has changed something");
+    assert_eq!(check(cluster, false).await, finding, "a check without repair has changed something");
     let repaired = check(cluster, true).await;
     assert_eq!(codes(&repaired), [code], "{repaired:?}");
     let (mended, left) = if repairable { (Mended::Yes, vec![]) } else { (Mended::Failed, vec![code]) };
@@ -187,7 +187,7 @@ async fn a_check_of_a_busy_cluster_finds_nothing() {
     while rounds < 3 || workers.iter().any(|worker| !worker.is_finished()) {
         // A file that a rename replaced stays until its last close, which does not happen here.
         let found = check(&cluster, false).await;
-        assert_eq!(found, [], "beside work");
+        assert_eq!(found, [], "while clients work");
         rounds += 1;
     }
     for worker in &mut workers {

@@ -119,7 +119,7 @@ fn files_below(dir: &std::path::Path) -> u64 {
 pub async fn until(what: &str, mut reached: impl FnMut() -> bool) {
     let begun = SystemTime::now();
     while !reached() {
-        assert!(begun.elapsed().unwrap() < Duration::from_secs(60), "never: {what}");
+        assert!(begun.elapsed().unwrap() < Duration::from_secs(60), "not reached in time: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

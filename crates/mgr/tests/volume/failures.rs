@@ -30,7 +30,7 @@ async fn a_stopped_iod_blocks_only_its_own_data() {
     assert_eq!(cluster.objects(), 2);
     cluster.start_iod(1);
     cluster.wait_up(2).await;
-    assert!(read(&files, both, 0, 200).await.unwrap() == pattern(200, 1), "a refused cut has changed the file");
+    assert!(read(&files, both, 0, 200).await.unwrap() == pattern(200, 1), "a refused truncate has changed the file");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -52,7 +52,7 @@ async fn only_data_on_a_lost_iod_return_eio() {
             }
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(30), given_up).await.expect("the iod is given up");
+    tokio::time::timeout(std::time::Duration::from_secs(30), given_up).await.expect("the mgr reports the iod as down");
     // Half of the stripe units are available. A longer request gets the units before the first unavailable one.
     let there = |from: u64| (from / 64).is_multiple_of(2);
     let first_there = if read(&files, file, 0, 64).await.is_ok() { 0 } else { 64 };
@@ -213,5 +213,5 @@ async fn commit_of_an_empty_new_file_needs_no_iods() {
     assert!(commit(&files, new).await.is_ok());
     assert_eq!(files.lookup(&ctx(2), FileId::ROOT, &"new".into()).await.unwrap().id, new);
     assert!(commit(&files, new).await.is_ok(), "once more");
-    assert_eq!(commit(&files, written).await, Err(Status::Delay), "an iod has its bytes");
+    assert_eq!(commit(&files, written).await, Err(Status::Delay), "an iod still has the bytes of the file");
 }

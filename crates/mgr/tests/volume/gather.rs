@@ -244,7 +244,11 @@ async fn commit_reports_a_failed_gathered_write() {
     let second = files.write(&ctx(2), file, 3, data, Stability::Unstable).await;
     assert!(second.is_err_and(|e| e != Status::Delay));
     assert!(commit(&files, 1, file).await.is_err_and(|e| e != Status::Delay));
-    assert_ne!(commit(&files, 2, file).await.ok(), Some(first), "nobody else's COMMIT looks like one of before");
+    assert_ne!(
+        commit(&files, 2, file).await.ok(),
+        Some(first),
+        "the COMMIT of another client does not return the old verifier"
+    );
     std::fs::remove_file(&objects).unwrap();
     std::fs::rename(&away, &objects).unwrap();
     // A reported failure does not affect later writes.

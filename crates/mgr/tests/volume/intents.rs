@@ -45,7 +45,7 @@ async fn a_truncate_interrupted_by_a_crash_is_completed() {
     assert_eq!(set_size(&files, file, 500).await.size, 500);
     let mut want = pattern(100, 1);
     want.resize(500, 0);
-    assert!(read(&files, file, 0, 500).await.unwrap() == want, "bytes behind the cut came back");
+    assert!(read(&files, file, 0, 500).await.unwrap() == want, "bytes beyond the truncation came back");
     until("the cut is done", || work(&cluster, "cuts_pending") == 0).await;
     // The next start does not repeat the truncate over later writes.
     write(&files, file, 100, &pattern(300, 2), Stability::FileSync).await;
@@ -505,7 +505,7 @@ async fn an_object_recreated_by_a_late_write_is_collected() {
     until("the objects are deleted", || work(&cluster, "doomed") == 0).await;
     assert_eq!(cluster.objects(), 2);
     let late = Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await;
-    assert_eq!(late, Err(Status::Fenced), "the iod knows that it was removed");
+    assert_eq!(late, Err(Status::Fenced), "the iod remembers the removal");
     // After a restart the iod has forgotten the removal. No mgr runs while the late write creates the object.
     drop(files);
     cluster.mgr.take().unwrap().stop().await;

@@ -111,7 +111,7 @@ async fn other_clients_see_growth_without_a_layoutcommit() {
     write_direct(&files, 7, &body, 0, &pattern(300, 1)).await.unwrap();
     let queries = || cluster.mgr().counters().size_queries;
     assert_eq!(files.getattr(&ctx(7), file).await.unwrap().size, 0);
-    assert_eq!(queries(), 0, "the writer itself knows");
+    assert_eq!(queries(), 0, "the writer itself knows the size");
     let before = files.getattr(&ctx(7), file).await.unwrap();
     let seen = files.getattr(&ctx(8), file).await.unwrap();
     assert_eq!((seen.size, queries()), (300, 1));
@@ -124,7 +124,7 @@ async fn other_clients_see_growth_without_a_layoutcommit() {
     assert_eq!(set_size(&files, file, 400).await.size, 400);
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 400);
     assert_eq!(set_size(&files, file, 900).await.size, 900);
-    assert!(read(&files, file, 400, 500).await.unwrap().iter().all(|b| *b == 0), "bytes behind a cut came back");
+    assert!(read(&files, file, 400, 500).await.unwrap().iter().all(|b| *b == 0), "bytes beyond a truncation came back");
 }
 
 /// Another client may truncate the file during a write, and remove some pieces of that write. Then the file does not
@@ -142,7 +142,7 @@ async fn a_report_after_another_clients_truncate_does_not_set_the_size() {
     let told = Update { durable: true, whole: true, ..Update::default() }.to_bytes();
     files.layout_commit(&ctx(7), file, (KIND, told.clone()), Some(127), None).await.unwrap();
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 64);
-    assert!(read(&files, file, 0, 200).await.unwrap() == pattern(64, 1), "bytes are called lost that were cut off");
+    assert!(read(&files, file, 0, 200).await.unwrap() == pattern(64, 1), "truncated bytes are reported as lost");
     // Later writes count as usual.
     write_direct(&files, 7, &body, 0, &pattern(300, 2)).await.unwrap();
     files.layout_commit(&ctx(7), file, (KIND, told), Some(299), None).await.unwrap();

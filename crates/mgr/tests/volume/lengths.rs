@@ -65,7 +65,7 @@ async fn iods_learn_a_size_only_while_no_client_may_have_written_more() {
     let served = cluster.iods[0].as_ref().unwrap().volume().clone();
     served.write_object(ObjectId::stream_0(file), Generation(1), 200, &[1; 50], true).unwrap();
     files.closed(&ctx(1), file, false).await.unwrap();
-    assert_eq!(length(&cluster, 1, file).await, None, "the closing of another tells nothing");
+    assert_eq!(length(&cluster, 1, file).await, None, "the close of another client sends no size");
     give_back(&files, 7, file).await;
     let longer = files.getattr(&ctx(1), file).await.unwrap().size;
     assert!(longer > 300);
@@ -81,14 +81,14 @@ async fn iods_learn_a_size_only_while_no_client_may_have_written_more() {
     cluster.wait_up(2).await;
     let begun = std::time::Instant::now();
     let told = loop {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never told");
+        assert!(begun.elapsed() < Duration::from_secs(60), "the iod never received the size");
         if let Some(told) = length(&cluster, 0, file).await {
             break told;
         }
         tokio::task::yield_now().await;
     };
     let counters = cluster.mgr().counters();
-    assert!(told == 30 && counters.size_queries > 0, "told {told} without having asked the iods");
+    assert!(told == 30 && counters.size_queries > 0, "sent {told} without measuring the iods");
     assert!(counters.lengths_unknown < counters.lengths_asked);
     let files = cluster.files();
     remove(&files, "f").await;

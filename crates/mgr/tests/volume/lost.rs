@@ -69,7 +69,7 @@ async fn reads_of_lost_bytes_fail_instead_of_returning_zeros() {
                     Err(error) => lost += u64::from(error == Status::Lost),
                 }
             }
-            assert!((28..=192).contains(&lost), "{lost} bytes were refused");
+            assert!((28..=192).contains(&lost), "reads of {lost} lost bytes failed");
             let found = check(&cluster, false).await;
             let code = if left.is_none() { "object-missing" } else { "object-short" };
             assert_eq!((codes(&found), found[0].inode), (vec![code], Some(file.0)), "{found:?}");
@@ -147,7 +147,7 @@ async fn bytes_lost_in_both_copies_are_reported() {
             Err(error) => lost += u64::from(error == Status::Lost),
         }
     }
-    assert!(lost >= 128, "{lost} bytes were refused");
+    assert!(lost >= 128, "reads of {lost} lost bytes failed");
     let found = check(&cluster, true).await;
     assert_eq!((codes(&found)[0], found[0].mended), ("copy-missing", Mended::Failed), "{found:?}");
 }

@@ -90,7 +90,7 @@ async fn truncates_need_permission_and_set_times() {
     assert_eq!(files.setattr(&other, file, cut(10), false).await, Err(Status::Access));
     let with_mode = SetAttrs { mode: Some(0o777), ..cut(10) };
     assert_eq!(files.setattr(&other, file, with_mode, true).await, Err(Status::Perm));
-    assert!(read(&files, file, 0, 1000).await.unwrap() == pattern(1000, 1), "a refused request has cut the file");
+    assert!(read(&files, file, 0, 1000).await.unwrap() == pattern(1000, 1), "a refused request has truncated the file");
     let cut_by_opener = files.setattr(&other, file, cut(500), true).await.unwrap();
     assert_eq!(cut_by_opener.size, 500);
     let before = files.getattr(&ctx(1), file).await.unwrap();

@@ -61,11 +61,15 @@ async fn directories_and_files_report_their_own_policy() {
     set(&files, dir, "weir.write_threshold", "32K").await.unwrap();
     set(&files, dir, "weir.stripe_count", "1").await.unwrap();
     set(&files, dir, "author", "me").await.unwrap();
-    set(&files, file, "weir.access", "odirect").await.unwrap();
+    set(&files, file, "weir.access", "unbuffered").await.unwrap();
     assert_eq!(reported(&files, dir).1, "stripe_count=1,write_threshold=32K");
-    assert_eq!(reported(&files, file).1, "access=odirect");
+    assert_eq!(reported(&files, file).1, "access=unbuffered");
     let below = files.create(&ctx(1), dir, &name("below"), CreateKind::Directory, mode(0o755)).await.unwrap();
-    assert_eq!(reported(&files, below.attrs.id).1, "stripe_count=1,write_threshold=32K", "it took its parent's");
+    assert_eq!(
+        reported(&files, below.attrs.id).1,
+        "stripe_count=1,write_threshold=32K",
+        "a new directory has the policy of its parent"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -81,12 +85,16 @@ async fn kernels_receive_thresholds_of_server_directory_and_file() {
     set(&cluster.files(), dir, "weir.write_threshold", "32K").await.unwrap();
     let small = Some(32 << 10);
     assert_eq!(of(&cluster, Some(dir)).await, Some((mega, small, small)));
-    assert_eq!(of(&cluster, None).await, Some((mega, mega, mega)), "nobody knows by which name it is open");
+    assert_eq!(
+        of(&cluster, None).await,
+        Some((mega, mega, mega)),
+        "the mgr does not know by which name the file was opened"
+    );
     cluster.config.policy = Some("write_threshold=16K,read_threshold=8K".into());
     cluster.restart_mgr().await;
     assert_eq!(of(&cluster, None).await, Some((Some(8 << 10), Some(16 << 10), Some(16 << 10))));
     set(&cluster.files(), file, "weir.write_threshold", "0").await.unwrap();
     assert_eq!(of(&cluster, Some(dir)).await, Some((Some(8 << 10), None, None)));
     set(&cluster.files(), file, "weir.write_threshold", "auto").await.unwrap();
-    assert_eq!(of(&cluster, Some(dir)).await, Some((Some(8 << 10), mega, mega)), "they know no such thing");
+    assert_eq!(of(&cluster, Some(dir)).await, Some((Some(8 << 10), mega, mega)), "kernels do not know this attribute");
 }

@@ -68,7 +68,11 @@ async fn status_shows_daemons_and_counters() {
     assert_eq!(group("mgr").get_number("capacity_bytes"), group("iod").get_number("capacity_bytes"));
     assert_eq!(group("counters").get_number("proxy_write_bytes"), 500);
     assert!(group("store").get_number("flushes") > 0);
-    assert_eq!(group("network").get_number("connections_open"), 1 + 2 * 4, "one of ours, four to each iod");
+    assert_eq!(
+        group("network").get_number("connections_open"),
+        1 + 2 * 4,
+        "one connection of the test and four to each iod"
+    );
     let iods: Vec<_> = status.groups.iter().filter(|g| g.name == "iod").collect();
     assert_eq!(iods.len(), 2);
     for (iod, address) in iods.iter().zip(&cluster.config.iods) {
@@ -127,7 +131,7 @@ async fn the_socket_is_offered_only_if_it_shows_the_same_exports() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_mgr_does_not_connect_to_an_iod_socket_of_another_user() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("only root can give a socket away: not tried");
+        eprintln!("NOT TESTED: needs root");
         return;
     }
     let mut cluster = Cluster::stopped(1, "64").await;
@@ -141,7 +145,7 @@ async fn the_mgr_does_not_connect_to_an_iod_socket_of_another_user() {
     let file = create(&files, "f").await;
     write(&files, file, 0, &pattern(500, 1), Stability::FileSync).await;
     let came = another.accept().map(drop).map_err(|error| error.kind());
-    assert_eq!(came, Err(std::io::ErrorKind::WouldBlock), "the mgr connected there");
+    assert_eq!(came, Err(std::io::ErrorKind::WouldBlock), "the mgr connected to the socket of another user");
     // The mgr uses the socket of a trusted user. This socket does not answer, so the mgr falls back to TCP.
     drop(files);
     std::os::unix::fs::chown(&path, Some(0), None).unwrap();

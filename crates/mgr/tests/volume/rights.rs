@@ -63,7 +63,7 @@ impl Held {
                 answers.push(checked.map_err(Failure::from).and_then(used).map(drop).map_err(|failure| failure.status));
             }
         }
-        assert_eq!(answers.len(), 2 * self.native.devices.len(), "an iod takes another number of handles than one");
+        assert_eq!(answers.len(), 2 * self.native.devices.len(), "an iod has another number of handles than one");
         let good = answers.iter().all(|answer| *answer == Ok(()));
         assert!(good || answers.iter().all(|answer| *answer == Err(Status::Fenced)), "{answers:?}");
         good
@@ -85,7 +85,7 @@ async fn cluster() -> Cluster {
         cluster.stop_iod(iod);
         cluster.start_data_server(iod);
     }
-    cluster.config.layout = KernelLayout::Files;
+    cluster.config.kernel_layout = KernelLayout::Files;
     cluster.start_mgr().await;
     cluster
 }
@@ -128,7 +128,7 @@ async fn rights_end_when_the_permission_is_revoked() {
         set(&files, by, file, change).await;
         assert!(!held.are_good(&cluster, 12).await, "{name}");
         let again = Held::get(&files, &owner, file).await;
-        assert!(again.are_good(&cluster, 11).await, "{name}: what is given from then on is good");
+        assert!(again.are_good(&cluster, 11).await, "{name}: rights granted afterwards are valid");
     }
 }
 
@@ -184,7 +184,7 @@ async fn a_restarted_iod_refuses_rights_fenced_while_it_was_down() {
         if outcome == Err(Status::Fenced) {
             break;
         }
-        assert!(outcome.is_err(), "taken, though it was fenced");
+        assert!(outcome.is_err(), "the iod executed a request of a fenced client");
         assert!(began.elapsed().as_secs() < 60, "never fenced: {outcome:?}");
         tokio::task::yield_now().await;
     }
@@ -205,7 +205,7 @@ async fn rights_from_before_a_mgr_restart_can_be_revoked() {
     cluster.restart_mgr().await;
     cluster.restart_mgr().await;
     cluster.wait_up(2).await;
-    assert!(held.are_good(&cluster, 12).await, "a restart alone ends nothing: who reads and writes goes on");
+    assert!(held.are_good(&cluster, 12).await, "a restart alone ends no rights");
     set(&cluster.files(), &user(OWNER, 11), file, mode(0o660)).await;
     let now = 0xffff_u64 << 32 | 12;
     assert!(!is_good_for_now(&cluster, &held, now).await);
@@ -236,7 +236,7 @@ async fn rights_end_when_their_export_changes() {
     let file = shared_file(&cluster.files(), "f").await;
     let held = Held::get(&cluster.files(), &user(OTHER, 12), file).await;
     cluster.restart_mgr().await;
-    assert!(held.are_good(&cluster, 12).await, "the exports are what they were");
+    assert!(held.are_good(&cluster, 12).await, "the exports have not changed");
     cluster.config.exports = vec!["/,access=ro".parse().unwrap()];
     cluster.restart_mgr().await;
     assert!(!is_good_for_now(&cluster, &held, 0xffff_u64 << 32 | 12).await);
@@ -291,7 +291,7 @@ async fn a_peer_that_cannot_prove_to_be_an_iod_learns_no_secret() {
     assert_eq!(cluster.up(), 1);
     let heard = heard.lock().unwrap().clone();
     for (procedure, body) in heard {
-        assert_eq!(procedure, Procedure::Hello as u32, "it was asked for something");
+        assert_eq!(procedure, Procedure::Hello as u32, "the false iod received a request");
         // All fields of the HELLO are public or random.
         let hello = HelloArgs::from_bytes(&body).unwrap();
         assert_eq!((hello.fsid, hello.session), (cluster.file.fsid, MGR_SESSION));

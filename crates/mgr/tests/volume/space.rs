@@ -69,7 +69,7 @@ async fn files_with_holes_use_less_than_their_size() {
         for part in 1..3 {
             write(&files, file, part * MIB, &pattern(MIB as usize, 4), Stability::FileSync).await;
         }
-        assert_eq!(attrs(&files, file).await.used, 4 * MIB, "never more than it is long");
+        assert_eq!(attrs(&files, file).await.used, 4 * MIB, "a file uses no more space than its size");
     }
 }
 

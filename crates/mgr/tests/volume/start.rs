@@ -176,7 +176,7 @@ async fn a_mgr_waits_for_a_store_that_its_predecessor_still_holds() {
         let mut start = std::pin::pin!(cluster.start_mgr());
         // The mgr retries, but does not start while the store is in use.
         let early = tokio::time::timeout(Duration::from_millis(300), &mut start).await;
-        assert!(early.is_err(), "two use the store");
+        assert!(early.is_err(), "two mgrs use the store at the same time");
         drop(held);
         start.await;
     }

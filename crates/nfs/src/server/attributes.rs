@@ -13,7 +13,7 @@ use wire::nfs4::*;
 const OPEN_ARGUMENTS: [Mask; 5] = [
     Mask::of(&[OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_ACCESS_WRITE, OPEN4_SHARE_ACCESS_BOTH]),
     Mask::of(&[OPEN4_SHARE_DENY_NONE, OPEN4_SHARE_DENY_READ, OPEN4_SHARE_DENY_WRITE, OPEN4_SHARE_DENY_BOTH]),
-    // Any delegation, none, cancel.
+    // The wishes for any delegation, for none, and for the end of an earlier wish.
     Mask::of(&[3, 4, 5]),
     Mask::of(&[
         open_claim_type4::CLAIM_NULL as u32,

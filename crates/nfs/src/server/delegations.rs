@@ -156,7 +156,7 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
     pub(super) async fn attributes(&self, file: FileId, mask: Mask) -> Answer<Attrs> {
         let mut attrs = self.attributes_of(file, mask).await?;
         if attrs.holes && mask.has(FATTR4_SPACE_USED) {
-            // Boxed, because the future is rare.
+            // Boxed, because the future is rarely needed.
             Box::pin(self.fs().correct_space(&mut [&mut attrs])).await;
         }
         Ok(attrs)
@@ -169,7 +169,7 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
             return Ok(attrs);
         }
         let Some(writer) = self.state(|state| state.delegated_writer(file, client)) else { return Ok(attrs) };
-        // Boxed, because the future is large and rare.
+        // Boxed, because the future is large and rarely needed.
         Box::pin(self.attributes_of_writer(file, writer, attrs)).await
     }
 

@@ -106,7 +106,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     pub(super) async fn fenced(&self, file: FileId) -> Answer<()> {
         match self.check_fenced(file) {
             Ok(()) => Ok(()),
-            // Boxed, because the future is large and rare.
+            // Boxed, because the future is large and rarely needed.
             Err(_) => Box::pin(self.fenced_soon(file)).await,
         }
     }

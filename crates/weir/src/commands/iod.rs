@@ -1,6 +1,7 @@
 //! `weir iod`: runs a data server.
 
 use crate::daemon;
+use crate::deprecated;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::nfs::Nfs;
 use crate::session::runtime;
@@ -27,7 +28,7 @@ const LISTEN: &str = "0.0.0.0:2050";
   nfs_listen = [\"0.0.0.0:3050\"]             the port of listen plus 1000; [\"none\"]: no NFS
   nfs_advertise = []                         the address:port that kernel clients use, if it differs
   unix = true
-  lend = true
+  short_circuit = true
   congestion = \"cubic\"
   max_connections = 4096
   stall_secs = 30
@@ -71,7 +72,8 @@ struct Settings {
     unix: Option<bool>,
     /// Pass open object files over the Unix socket to clients of root and of the iod's user, for short-circuit reads
     #[arg(long, value_name = "BOOL")]
-    lend: Option<bool>,
+    #[serde(alias = "lend")]
+    short_circuit: Option<bool>,
     /// Congestion control of TCP connections; "system": the kernel's default
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
@@ -86,7 +88,7 @@ struct Settings {
 /// Runs until SIGINT or SIGTERM.
 pub fn run(args: Args) -> Outcome {
     let file = match &args.config {
-        Some(path) => daemon::load(path)?,
+        Some(path) => daemon::load(path).inspect(|_| deprecated::warn_of_keys(path))?,
         None => Settings::default(),
     };
     let settings = args.settings.over(file);
@@ -128,7 +130,7 @@ impl Settings {
             nfs_listen: self.nfs_listen.or(other.nfs_listen),
             nfs_advertise: self.nfs_advertise.or(other.nfs_advertise),
             unix: self.unix.or(other.unix),
-            lend: self.lend.or(other.lend),
+            short_circuit: self.short_circuit.or(other.short_circuit),
             congestion: self.congestion.or(other.congestion),
             max_connections: self.max_connections.or(other.max_connections),
             stall_secs: self.stall_secs.or(other.stall_secs),
@@ -157,7 +159,7 @@ impl Settings {
         let cluster = ClusterFile::load(&file)?;
         let mut config = Config::new(dir, cluster.fsid, cluster.key, listen);
         config.unix = self.unix.unwrap_or(config.unix);
-        config.lend = self.lend.unwrap_or(config.lend);
+        config.short_circuit = self.short_circuit.unwrap_or(config.short_circuit);
         match self.congestion.as_deref() {
             None => {}
             Some("system") => config.congestion = None,
@@ -222,9 +224,15 @@ mod tests {
         let all: Settings = daemon::load(&path).unwrap();
         assert_eq!(all.dir.as_deref(), Some("/srv/iod".as_ref()));
         let set = [all.listen.is_some(), all.nfs_listen.is_some(), all.nfs_advertise.is_some(), all.unix.is_some()];
-        let more =
-            [all.lend.is_some(), all.congestion.is_some(), all.max_connections.is_some(), all.stall_secs.is_some()];
+        let more = [
+            all.short_circuit.is_some(),
+            all.congestion.is_some(),
+            all.max_connections.is_some(),
+            all.stall_secs.is_some(),
+        ];
         assert_eq!([set, more], [[true; 4]; 2], "{text}");
+        std::fs::write(&path, "lend = false\n").unwrap();
+        assert_eq!(daemon::load::<Settings>(&path).unwrap().short_circuit, Some(false), "the former name of the key");
     }
 
     #[test]

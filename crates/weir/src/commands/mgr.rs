@@ -1,6 +1,7 @@
 //! `weir mgr`: runs a metadata server.
 
 use crate::daemon;
+use crate::deprecated;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::session::runtime;
 use crate::stop::Stop;
@@ -24,7 +25,7 @@ use std::path::PathBuf;
   stripe_unit = \"1M\"
   stripe_count = 0
   mirrors = 1
-  layout = \"files\"
+  kernel_layout = \"files\"
   iod_wait_secs = 6
   mgr_gather_delay_ms = 2
   gather_memory = \"64M\"
@@ -40,7 +41,7 @@ use std::path::PathBuf;
   squash = \"root\"                           \"none\" (the default), \"root\", \"all\": which users become anon_uid and anon_gid
   anon_uid = 65534
   anon_gid = 65534
-  layout, stripe_unit, stripe_count, mirrors, mds_threshold, policy: as above, for this export
+  kernel_layout, stripe_unit, stripe_count, mirrors, mds_threshold, policy: as above, for this export
 
 Examples:
   weir mgr --config /etc/weir/mgr.toml
@@ -83,7 +84,7 @@ pub struct Args {
     /// What kernel NFS clients get: "files" (direct path to the iods, pNFS), "flexfiles" (direct path, each file on one
     /// iod), "flexfiles-striped" (on several; Linux 6.18 and later), "none" (all data through the mgr)
     #[arg(long, value_name = "KIND")]
-    layout: Option<KernelLayout>,
+    kernel_layout: Option<KernelLayout>,
     /// How long kernel NFS clients wait for an unreachable iod before its data return EIO
     #[arg(long, value_name = "SECONDS")]
     iod_wait_secs: Option<u32>,
@@ -105,7 +106,7 @@ pub struct Args {
     policy: Option<String>,
     /// A directory that clients may mount, and its terms, for example
     /// "/home,clients=10.1.0.0/16+fd00::7,access=ro,squash=root"; may be repeated [default: /, for all clients]
-    #[arg(long = "export", value_name = "PATH[,KEY=VALUE...]")]
+    #[arg(long = "export", value_name = "PATH[,KEY=VALUE...]", value_parser = deprecated::export)]
     exports: Vec<Export>,
     /// Accept an older copy of the metadata store, for example a restored backup, for this one start. All iods must run.
     /// The mgr skips all object numbers that were used after the copy. Then run "weir fsck", which lists the differences
@@ -176,7 +177,7 @@ fn config(args: Args) -> Result<Config, Failure> {
     config.stripe_unit = args.stripe_unit.unwrap_or(config.stripe_unit);
     config.stripe_count = args.stripe_count.unwrap_or(config.stripe_count);
     config.mirrors = args.mirrors.unwrap_or(config.mirrors);
-    config.layout = args.layout.unwrap_or(config.layout);
+    config.kernel_layout = args.kernel_layout.unwrap_or(config.kernel_layout);
     if !args.exports.is_empty() {
         config.exports = args.exports;
     }

@@ -54,7 +54,7 @@ pub struct Args {
     /// Options of mount(8), separated by commas: ro, writeback, durable=close|fsync, transport=auto|device|uring, parts
     /// of the policy (access=page, write_threshold=SIZE), attr_timeout=S, entry_timeout=S, known_files=N,
     /// absent_timeout=S, allow_other, over, hard (wait for servers for ever), soft, retry_timeout=S, connect_timeout=S,
-    /// log=FILE, no_checksums, mgr_path, no_lent, no_negative, noexec, suid and dev (the default for mount(8) by root;
+    /// log=FILE, no_checksums, mgr_path, no_short_circuit, no_negative, noexec, suid and dev (the default for mount(8) by root;
     /// nosuid and nodev disable them), remount (with ro, rw, nosuid and so on: changes an existing mount). Other options
     /// of mount(8) have no effect
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
@@ -145,7 +145,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "log" => args.log = Some(value.into()),
             "foreground" => args.foreground = true,
             "mgr_path" => args.connect.take_mgr_path(),
-            "no_lent" => args.how.no_lent = true,
+            "no_short_circuit" => args.how.no_short_circuit = true,
             "no_negative" => args.how.no_negative = true,
             "durable" => args.how.durable = Some(Durable::from_str(value, false).map_err(bad)?),
             "transport" => args.how.transport = Transport::from_str(value, false).map_err(bad)?,

@@ -31,7 +31,7 @@ use types::{FileKind, Status};
                     (mounts 64K, else 0); writes to a file that several clients have open take the direct path,
                     except with max
   read_threshold    the same for reads, by the requested length: a size, 0, max (0)
-  access            page: use the page cache; direct: bypass it, the client gathers writes; odirect: send each write
+  access            page: use the page cache; direct: bypass it, the client gathers writes; unbuffered: send each write
                     before it returns (direct)
   sharing           for clients that use a file at the same time. coherent: a call sees the effect of every call that
                     returned before, on all clients; close-to-open: an open sees all data written before another
@@ -48,7 +48,7 @@ Examples:
   weir policy show --mount /mnt/weir/project         the policy of this mount
   weir policy set /project stripe_unit=4M write_threshold=32K
   weir policy unset /project write_threshold
-  weir policy set /project/log access=odirect        for every open of one file
+  weir policy set /project/log access=unbuffered     for every open of one file
   weir policy set --mount /mnt/weir write_threshold=1M     a running mount, from the next read or write
   setfattr -n user.weir.write_threshold -v 32K /mnt/weir/project       the same as policy set, through a mount")]
 pub struct Args {
@@ -217,6 +217,9 @@ fn parts(args: &Set, give: bool) -> Result<Vec<(Part, Option<&str>)>, Failure> {
         let part = Part::named(name.as_bytes()).map_err(Failure::usage)?;
         if Part::formerly_named(name.as_bytes()).is_some() {
             deprecated::warn(name, part.name());
+        }
+        if let Some((old, new)) = value.and_then(|value| Some((value, part.present_value(value)?))) {
+            deprecated::warn(old, new);
         }
         check(part, value, if args.mount { Origin::Mount } else { Origin::Directory })?;
         parts.push((part, value));

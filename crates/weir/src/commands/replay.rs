@@ -291,8 +291,8 @@ impl Summary {
             };
             show::line(&format!("writes   {}", way(counters.written_direct, counters.written_via_mgr)))?;
             show::line(&format!("reads    {}", way(counters.read_direct, counters.read_via_mgr)))?;
-            if counters.reads_lent > 0 {
-                let (requests, bytes) = (counters.reads_lent, show::size(counters.read_lent));
+            if counters.short_circuit_reads > 0 {
+                let (requests, bytes) = (counters.short_circuit_reads, show::size(counters.read_short_circuit));
                 show::line(&format!("local    {requests} short-circuit reads, {bytes} of the direct path"))?;
             }
             for (what, counts) in [("RPCs", &counters.rpcs), ("NFS", &counters.operations)] {

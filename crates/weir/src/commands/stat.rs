@@ -227,7 +227,7 @@ fn table(placement: &Placement) -> String {
     let unit = format_size(placement.distribution.stripe_unit());
     let plural = if count == 1 { "" } else { "s" };
     let mut out = format!(
-        "layout   {}, stripe unit {unit} over {count} iod{plural}, object {}\n",
+        "striping {}, stripe unit {unit} over {count} iod{plural}, object {}\n",
         placement.distribution.id().name(),
         placement.object
     );

@@ -92,7 +92,7 @@ fn replaced(error: Errno) -> Failure {
     }
 }
 
-/// Returns the place of a spot of the target.
+/// Returns the place on this machine that a [`Spot`] of the target names.
 fn place(spot: &Spot) -> Result<&Place, Failure> {
     spot.place.as_ref().ok_or_else(|| Failure::new("the file is not in the target"))
 }

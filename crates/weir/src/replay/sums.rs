@@ -14,10 +14,10 @@ pub struct Sums {
     pub operations: BTreeMap<String, u64>,
     /// Payload bytes read on the direct path.
     pub read_direct: u64,
-    /// Payload bytes read on the direct path from lent files (short-circuit reads).
-    pub read_lent: u64,
+    /// Payload bytes read by short-circuit reads, included in `read_direct`.
+    pub read_short_circuit: u64,
     /// Short-circuit reads, which need no request to an iod.
-    pub reads_lent: u64,
+    pub short_circuit_reads: u64,
     /// Payload bytes read on the mgr path.
     pub read_via_mgr: u64,
     /// Payload bytes written on the direct path.
@@ -34,8 +34,8 @@ impl Sums {
             rpcs: counters.rpcs.into_iter().collect(),
             operations: counters.operations.into_iter().collect(),
             read_direct: counters.read_direct,
-            read_lent: counters.read_lent,
-            reads_lent: counters.reads_lent,
+            read_short_circuit: counters.read_short_circuit,
+            short_circuit_reads: counters.short_circuit_reads,
             read_via_mgr: counters.read_via_mgr,
             written_direct: counters.written_direct,
             written_via_mgr: counters.written_via_mgr,
@@ -54,8 +54,8 @@ impl Sums {
         }
         Sums {
             read_direct: join(self.read_direct, other.read_direct),
-            read_lent: join(self.read_lent, other.read_lent),
-            reads_lent: join(self.reads_lent, other.reads_lent),
+            read_short_circuit: join(self.read_short_circuit, other.read_short_circuit),
+            short_circuit_reads: join(self.short_circuit_reads, other.short_circuit_reads),
             read_via_mgr: join(self.read_via_mgr, other.read_via_mgr),
             written_direct: join(self.written_direct, other.written_direct),
             written_via_mgr: join(self.written_via_mgr, other.written_via_mgr),

@@ -188,7 +188,7 @@ fn a_replaced_iod_gets_its_copies_of_mirrored_files_again() {
     while number("counters", "copies_rebuilt") < Some(files + 1) || number("work", "copies_to_make") != Some(0) {}
     lab.fsck();
     let log = lab.mgr.said();
-    assert!(log.contains("made a copy of an object again"), "{log}");
+    assert!(log.contains("rebuilt the copy of an object"), "{log}");
 
     // With the other iod down, all data come from the new copies, so these must be complete.
     lab.iods[0].kill();
@@ -233,7 +233,8 @@ fn root_on_the_mgr_machine_may_administer_despite_exports() {
         return;
     }
     let home = tempfile::tempdir().unwrap();
-    let exports = ["--export", "/home,clients=10.1.0.0/16,squash=root", "--export", "/public,access=ro,layout=none"];
+    let exports =
+        ["--export", "/home,clients=10.1.0.0/16,squash=root", "--export", "/public,access=ro,kernel_layout=none"];
     let mgr = |exports: &[&str]| Lab::start_with(&home.path().join("fs"), 1, exports);
     std::fs::create_dir(home.path().join("fs")).unwrap();
     let lab = mgr(&[]);
@@ -323,7 +324,7 @@ fn a_mount_over_the_stores_or_another_mount_is_refused() {
         let said = fail(&mut up(&above), 2);
         assert!(said.contains("would hide"), "{said}");
     }
-    assert!(std::fs::read_dir(&dir).unwrap().next().is_none(), "nothing was made");
+    assert!(std::fs::read_dir(&dir).unwrap().next().is_none(), "a refused command has created something");
     let at = home.path().join("mnt");
     std::fs::create_dir(&at).unwrap();
     let cluster = Cluster::start(&dir);

@@ -139,7 +139,7 @@ fn start_copy_without_iods(lab: &mut Lab, home: &Path) {
     lab.iods[0].kill();
     lab.mgr.restart();
     let made = lab.weir(["mkdir", "/early", "--retry-timeout", "1"]).output().unwrap();
-    assert!(!made.status.success(), "a number was given out");
+    assert!(!made.status.success(), "an object number was allocated");
     lab.iods.iter_mut().for_each(|iod| iod.restart());
     assert_eq!(lab.mgr.wait().code(), Some(1));
     assert!(lab.mgr.said().contains("older copy"), "{}", lab.mgr.said());
@@ -181,7 +181,7 @@ fn the_mgr_refuses_an_older_store_without_recover_old_store() {
     lab.mgr.restart_with(&["--recover-old-store"]);
     assert!(lab.run(["cat", "/kept"]) == kept);
     lab.put("/new", &bytes(4, 300_000));
-    assert!(inode(&lab, "/new") > unknown, "no number is given out twice");
+    assert!(inode(&lab, "/new") > unknown, "no object number is allocated twice");
     // Objects that the copy does not know are kept, also after a normal restart of the mgr.
     for restarted in [false, true] {
         if restarted {
@@ -200,7 +200,7 @@ fn the_mgr_refuses_an_older_store_without_recover_old_store() {
     let name = format!("{unknown:016x}");
     let objects: Vec<_> = lab.iods.iter().flat_map(|iod| contents(&home.path().join(iod.name()))).collect();
     let object = objects.iter().find(|(path, _)| path.ends_with(&name)).expect("the object of the lost file");
-    assert!(object.1[4096..] == late, "its bytes can be had");
+    assert!(object.1[4096..] == late, "the bytes of the object can be read");
 
     // After the recovery, the store with the newest state counts as an older copy.
     lab.mgr.stop();
@@ -244,7 +244,7 @@ fn an_offline_dump_restored_elsewhere_needs_no_recovery() {
     for bad in [&flipped[..], &good[..middle], &good[..good.len() - 1], b"", &[&good[..], b"x"].concat()] {
         fs::write(&damaged, bad).unwrap();
         let said = fail(&mut restore(&damaged, &elsewhere, &file), 1);
-        assert!(said.contains("nothing was made") && !elsewhere.exists(), "{said}");
+        assert!(said.contains("nothing was restored") && !elsewhere.exists(), "{said}");
     }
     let other = home.path().join("other.toml");
     ClusterFile::create(&other).unwrap();
@@ -369,7 +369,7 @@ fn fsck_after_a_restore_reports_what_changed_since_the_dump() {
         let all = contents(top).into_iter();
         all.map(|(path, content)| (path.strip_prefix(top).expect("below").to_owned(), content)).collect()
     };
-    assert!(relative(&still) == relative(&back), "the tree is as it was");
+    assert!(relative(&still) == relative(&back), "the tree is unchanged");
     assert!(!restored.values().any(|(path, _)| path.starts_with("/after")));
     settled(&lab);
     assert_fsck_reports_the_changes(&lab, &newest, &restored);

@@ -174,7 +174,11 @@ fn cp_to_a_full_disk_fails_and_leaves_no_partial_file() {
     std::fs::write(&big, crate::tree::bytes(1, 192 << 20)).unwrap();
     let said = fail(&mut cluster.weir(["cp", big.to_str().unwrap(), "weir:/big"]), 1);
     assert!(said.contains("no space left") && said.contains("weir df"), "{said}");
-    assert_eq!(cluster.json(["find", "/", "-type", "f", "--json"]).len(), 1, "no half file and no temporary one");
+    assert_eq!(
+        cluster.json(["find", "/", "-type", "f", "--json"]).len(),
+        1,
+        "neither a partial nor a temporary file remains"
+    );
     assert_eq!(cluster.run(["cat", "/kept"]), b"kept");
     // A copy out of Weir to a full disk.
     let full = home.path().join("full");
@@ -185,7 +189,7 @@ fn cp_to_a_full_disk_fails_and_leaves_no_partial_file() {
     other.run(["cp", "--quiet", big.to_str().unwrap(), "weir:/big"]);
     let said = fail(&mut other.weir(["cp", "weir:/big", full.to_str().unwrap()]), 1);
     assert!(said.contains("no space left"), "{said}");
-    assert_eq!(std::fs::read_dir(&full).unwrap().count(), 0, "no half file and no temporary one");
+    assert_eq!(std::fs::read_dir(&full).unwrap().count(), 0, "neither a partial nor a temporary file remains");
     other.stop();
     cluster.stop();
 }

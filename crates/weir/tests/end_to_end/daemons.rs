@@ -112,7 +112,7 @@ fn a_killed_cluster_restarts_with_stale_sockets_in_place() {
         cluster.kill();
     }
     Cluster::start_again(&url, home.path()).stop();
-    assert_eq!(sockets(), 0, "a cluster that ends takes its sockets away");
+    assert_eq!(sockets(), 0, "a stopped cluster removes its sockets");
 }
 
 /// The system may need time to end a killed daemon. A service manager may start the next one before that.

@@ -1,6 +1,6 @@
 //! Deprecated names: commands accept them with one warning, and stored ones keep their effect.
 
-use super::cluster::{Cluster, succeed};
+use super::cluster::{Cluster, WEIR, succeed};
 use std::process::Command;
 
 /// Runs a command that must succeed. Returns its warnings of deprecated names.
@@ -33,6 +33,25 @@ fn former_options_are_accepted_with_one_warning() {
 }
 
 #[test]
+fn the_former_key_for_the_layouts_of_kernels_is_accepted_with_a_warning() {
+    let home = tempfile::tempdir().unwrap();
+    let missing = home.path().join("cluster.toml");
+    let mgr = |options: &[&str]| {
+        let mut command = Command::new(WEIR);
+        command.args(["mgr", "--dir"]).arg(home.path()).arg("--cluster-file").arg(&missing).args(options);
+        let output = command.output().expect("the binary starts");
+        assert!(!output.status.success(), "there is no cluster file");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for options in [["--layout", "none"], ["--export", "/public,layout=none"]] {
+        let said = mgr(&options);
+        assert!(said.contains("layout is deprecated") && said.contains("kernel_layout"), "{options:?}: {said}");
+    }
+    let said = mgr(&["--kernel-layout", "none", "--export", "/public,kernel_layout=none"]);
+    assert!(!said.contains("deprecated"), "{said}");
+}
+
+#[test]
 fn former_names_of_policy_parts_are_accepted_with_one_warning() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(home.path());
@@ -45,6 +64,9 @@ fn former_names_of_policy_parts_are_accepted_with_one_warning() {
     assert_eq!(policy(&cluster, "/d", "layout_when"), ("first-io".into(), "directory".into()));
     assert_eq!(warnings(&mut cluster.weir(["policy", "unset", "/d", "layout"])).len(), 1);
     assert_eq!(policy(&cluster, "/d", "layout_when").1, "driver");
+    let said = set("access=odirect");
+    assert!(said.len() == 1 && said[0].contains("odirect is deprecated") && said[0].contains("unbuffered"), "{said:?}");
+    assert_eq!(policy(&cluster, "/d", "access"), ("unbuffered".into(), "directory".into()));
     let mut show = cluster.weir(["policy", "show", "/d"]);
     let said = warnings(show.env("WEIR_POLICY", "layout=open,access=page"));
     assert!(said.len() == 1 && said[0].contains("layout_when"), "{said:?}");

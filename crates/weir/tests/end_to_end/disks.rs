@@ -19,7 +19,7 @@ impl Mounted {
         if mounted.is_ok_and(|status| status.success()) {
             return Some(Mounted(at.to_owned()));
         }
-        eprintln!("not checked: cannot mount a small file system here");
+        eprintln!("NOT TESTED: cannot mount a small file system here");
         None
     }
 
@@ -33,7 +33,7 @@ impl Mounted {
         if is_made && mounted().is_ok_and(|status| status.success()) {
             return Some(Mounted(at.to_owned()));
         }
-        eprintln!("not checked: cannot mount an image of ext4 here");
+        eprintln!("NOT TESTED: cannot mount an ext4 image here");
         None
     }
 
@@ -177,7 +177,7 @@ fn an_mgr_with_a_failing_disk_exits_and_loses_no_acknowledged_change() {
     assert!(said.contains("the metadata store has failed") && said.contains("see to its disk"), "{said}");
     lab.mgr.restart();
     let there = lab.json(["ls", "--json", "/"]).len();
-    assert!((made..made + 20).contains(&there), "{made} promised, {there} there");
+    assert!((made..made + 20).contains(&there), "{made} acknowledged, {there} exist");
     lab.run(["mkdir", "/more"]);
     lab.fsck();
 }

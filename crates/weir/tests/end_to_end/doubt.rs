@@ -47,7 +47,7 @@ fn kill_at_each_answer(
         assert_eq!(output.status.code(), Some(code), "{args:?} over answer {at}: {said}");
         check(lab, at);
         if !met {
-            assert!(at > 3, "a command needs a few answers, and here only {at} were met");
+            assert!(at > 3, "a command needs several replies, but only {at} were seen");
             return;
         }
     }

@@ -424,7 +424,7 @@ impl Drill<'_> {
                 runtime.expect("a runtime").block_on(self.client(begin, stands))
             });
             let times = client.join().unwrap_or_else(|e| std::panic::resume_unwind(e));
-            let fate = attacker.join().expect("the attacker goes on").expect("it began");
+            let fate = attacker.join().expect("the attacker continues").expect("it began");
             self.report(&times, &fate);
         });
     }
@@ -494,13 +494,13 @@ fn stalled_connections_do_not_block_clients_on_other_machines() {
     let held_back = [("iod", "connections.stalled")];
     Drill { servers: &servers, attack: Attack::on_iod(&servers), daemon, policy, held_back: &held_back }.run();
     let proxied = ["proxy_read_bytes", "proxy_write_bytes"].map(|name| servers.number("counters", name));
-    assert_eq!(proxied, [0, 0], "the client went past the iod that is attacked");
+    assert_eq!(proxied, [0, 0], "the client did not use the attacked iod");
 
     let (daemon, policy) = ("mgr", "write_threshold=max,read_threshold=max,read_ahead=0");
     let held_back = [("network", "memory_waits")];
     Drill { servers: &servers, attack: Attack::on_mgr(), daemon, policy, held_back: &held_back }.run();
     for name in ["proxy_read_bytes", "proxy_write_bytes"] {
-        assert!(servers.number("counters", name) > 0, "the client went past the mgr that is attacked");
+        assert!(servers.number("counters", name) > 0, "the client did not use the attacked mgr");
     }
 
     // The mgr lets one machine hold at most as much memory as it leaves free for others, so the attacker holds at most

@@ -30,7 +30,7 @@ fn endless_put(cluster: &Cluster) -> (Child, ChildStdin) {
     let mut input = child.stdin.take().expect("piped");
     std::io::Write::write_all(&mut input, &bytes(2, 8 << 20)).expect("it reads");
     while temporaries(cluster) == 0 {
-        assert!(child.try_wait().unwrap().is_none(), "it waits for its input");
+        assert!(child.try_wait().unwrap().is_none(), "put waits for its input");
     }
     (child, input)
 }
@@ -144,7 +144,7 @@ fn interrupted_copies_leave_no_partial_files() {
         let remove = || {
             let found = !cluster.json(["find", "/", "-name", "big", "--json"]).is_empty();
             if found {
-                assert_eq!(cluster.json(["stat", "--json", "/big"])[0]["size"], BIG, "no half file");
+                assert_eq!(cluster.json(["stat", "--json", "/big"])[0]["size"], BIG, "no partial file");
                 cluster.run(["rm", "/big"]);
             }
             found
@@ -155,7 +155,7 @@ fn interrupted_copies_leave_no_partial_files() {
         let remove = || {
             let found = out.join("big").exists();
             if found {
-                assert_eq!(std::fs::metadata(out.join("big")).unwrap().len(), BIG, "no half file");
+                assert_eq!(std::fs::metadata(out.join("big")).unwrap().len(), BIG, "no partial file");
                 std::fs::remove_file(out.join("big")).unwrap();
             }
             found

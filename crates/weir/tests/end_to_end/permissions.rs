@@ -79,7 +79,7 @@ fn only_the_owner_can_access_the_stores_of_daemons() {
     succeed(&mut weir(&[&["mkfs"], &of_mgr[..]].concat()));
     succeed(&mut weir(&[&["mkfs"], &of_iod[..], &["--block-checksums"]].concat()));
     for made in [&mgr, &iod] {
-        assert!(everything(Path::new(made)).len() > 2, "something was made");
+        assert!(everything(Path::new(made)).len() > 2, "mkfs has created the store");
     }
     let mut narrowings = 0;
     for round in 0..2 {
@@ -131,7 +131,7 @@ fn only_the_owner_can_access_the_directory_of_weir_up() {
             assert_eq!(
                 fs::metadata(above).unwrap().mode() & 0o777,
                 0o711,
-                "the way to the socket: {}",
+                "the directories that lead to the socket: {}",
                 above.display()
             );
         }

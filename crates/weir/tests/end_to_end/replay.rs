@@ -26,7 +26,7 @@ fn replay_gives_the_same_result_on_weir_and_a_local_directory() {
     make(&trace, &["digitisation", "--events", "2"]);
     let both = replay(&cluster, "weir:/", &[name, "--clients", "2", "--write-threshold", "32K"]);
     assert_eq!((both["clients"].as_u64(), both["verified_bytes"].as_u64()), (Some(2), both["written_bytes"].as_u64()));
-    assert_eq!(cluster.json(["ls", "-a", "--json", "/"]).len(), 0, "it takes its files away");
+    assert_eq!(cluster.json(["ls", "-a", "--json", "/"]).len(), 0, "replay removes its files");
     assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 2);
     cluster.run(["fsck"]);
     cluster.stop();

@@ -87,7 +87,7 @@ fn a_flipped_bit_fails_reads_and_scrub_reports_file_and_range() {
     for direct in [&[][..], &["--mgr-path"]] {
         let output = cluster.weir(["cat", "/some/where/file"]).args(direct).output().unwrap();
         assert!(!output.status.success());
-        assert!(content().starts_with(&output.stdout), "not one wrong byte ({direct:?})");
+        assert!(content().starts_with(&output.stdout), "a read returned wrong bytes ({direct:?})");
     }
     assert_eq!(cluster.run(["cat", "/sound"]), content());
 

@@ -23,7 +23,7 @@ fn tune_threshold_writes_curves_and_recommends_a_threshold() {
         let said = String::from_utf8(cluster.run(["tune", "threshold"].iter().chain(&few).chain(more))).unwrap();
         assert!(said.contains("Recommended: ") && said.contains("weir mount -o "), "{said}");
     }
-    assert_eq!(cluster.json(["ls", "-a", "--json", "/"]).len(), 0, "it takes its files away");
+    assert_eq!(cluster.json(["ls", "-a", "--json", "/"]).len(), 0, "tune removes its files");
     fail(&mut cluster.weir(["tune", "threshold", "--from", "8K", "--to", "4K"]), 2);
     cluster.stop();
 }

@@ -12,15 +12,15 @@ use super::{HelloArgs, HelloReply, Origin, ProveArgs, ProveReply, put_object, ta
 /// First byte under the MAC of a capability. Tickets have another one, so that neither is accepted as the other.
 const DOMAIN_CAPABILITY: u8 = 1;
 const DOMAIN_TICKET: u8 = 2;
-/// The same for ids that only holders of the secret can compute.
+/// First byte under the MAC of an id that only holders of the secret can compute ([`Key::derived_id`]).
 const DOMAIN_ID: u8 = 3;
-/// The same for filehandles of data servers.
+/// First byte under the MAC of a filehandle of data servers.
 const DOMAIN_DATA_HANDLE: u8 = 4;
-/// The same for filehandles of the mgr.
+/// First byte under the MAC of a filehandle of the mgr.
 const DOMAIN_FILE_HANDLE: u8 = 5;
-/// The same for the secrets of single iods.
+/// First byte under the MAC from which the secret of a single iod is derived.
 const DOMAIN_IOD: u8 = 6;
-/// The same for the proofs of both sides of a connection.
+/// First byte under the MAC of the proofs that both sides of a connection send.
 const DOMAIN_IOD_PROOF: u8 = 7;
 const DOMAIN_CLIENT_PROOF: u8 = 8;
 const DOMAIN_TOLD_PROOF: u8 = 9;

@@ -40,7 +40,7 @@ impl Objects {
 
     /// Returns the file offset of the first data or hole byte of the object at or after `from` of the file.
     async fn seek(&self, index: usize, from: u64, what: SeekWhat) -> Attempt<Option<u64>> {
-        // An object in a file of size `from` is as long as the number of its bytes before `from`.
+        // The first byte at or after `from` has this offset in the object: as many bytes of the object lie before `from`.
         let at = self.seek_object(index, self.distribution.object_size(from, index), what).await?;
         Ok(at.and_then(|at| self.distribution.file_offset(index, at)).map(|at| at.max(from)))
     }

@@ -17,7 +17,7 @@ fn pages_belong_to_the_opened_version_whatever_attributes_the_kernel_receives() 
     assert!(cache.pages_are_of(7, &attrs(3, 5)), "the kernel wrote this version");
     cache.written_past(7);
     cache.pages_became(7, &attrs(4, 5));
-    assert!(cache.is_written_past(7) && !cache.pages_are_of(7, &attrs(4, 5)), "not all of it was the kernel's");
+    assert!(cache.is_written_past(7) && !cache.pages_are_of(7, &attrs(4, 5)), "another client wrote a part of it");
     cache.pages_became(7, &attrs(5, 5));
     assert!(!cache.is_written_past(7) && cache.pages_are_of(7, &attrs(5, 5)));
 }
@@ -26,7 +26,7 @@ fn pages_belong_to_the_opened_version_whatever_attributes_the_kernel_receives() 
 fn the_record_has_the_size_of_the_kernel_or_none() {
     let cache = KernelCache::default();
     cache.entry_told(7, &attrs(1, 5));
-    assert!(cache.has_size(7, 5), "the kernel made its inode of this");
+    assert!(cache.has_size(7, 5), "the kernel created its inode from these attributes");
     cache.grew(7, 3);
     cache.grew(7, 9);
     assert!(cache.has_size(7, 9));

@@ -163,7 +163,7 @@ impl Entry {
         // SAFETY: whole pages of the mapping, whose bytes are not needed any more.
         let done = unsafe { madvise(self.memory.add(PAGE + unused.start).cast(), unused.len(), Advice::LinuxDontNeed) };
         if let Err(error) = done {
-            tracing::debug!("giving memory back: {error}");
+            tracing::debug!("cannot return memory to the system: {error}");
         }
     }
 }
@@ -173,7 +173,7 @@ impl Drop for Entry {
         // SAFETY: its own mapping, to which nothing refers any more: the ring through which the kernel knew it is
         // closed.
         if let Err(error) = unsafe { munmap(self.memory.cast(), PAGE + self.payload) } {
-            tracing::debug!("giving an entry back: {error}");
+            tracing::debug!("cannot return an entry to the kernel: {error}");
         }
     }
 }
@@ -203,25 +203,25 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_answered_once() {
+    fn a_request_gets_exactly_one_reply() {
         let (entry, buffers) = (Entry::new(0, 8192).unwrap(), Buffers::new(8192));
         ask(&entry, opcode::LOOKUP, 6, (IN_HEADER + 5, b"name\0"));
         let (number, request) = entry.request(&buffers);
         assert_eq!((number, request.unwrap().op), (6, Op::Lookup { name: Bytes::from_static(b"name") }));
-        assert!(!entry.answer(5, &Reply::Done, false), "that is another request");
+        assert!(!entry.answer(5, &Reply::Done, false), "the number belongs to another request");
         let segments = vec![Segment::Data(Bytes::from_static(b"abc")), Segment::Hole(5)];
         assert!(entry.answer(6, &Reply::Read(segments), true));
         assert_eq!((payload(&entry), entry.answered()), (b"abc\0\0\0\0\0".to_vec(), 6));
-        assert!(!entry.answer(6, &Reply::Failed(EIO), false), "it is answered");
+        assert!(!entry.answer(6, &Reply::Failed(EIO), false), "the request already has a reply");
         assert_eq!(i32::from_ne_bytes(entry.read(4)), 0);
     }
 
     #[test]
-    fn what_does_not_fit_is_an_error() {
+    fn a_reply_that_does_not_fit_is_an_error() {
         let (entry, buffers) = (Entry::new(0, 8192).unwrap(), Buffers::new(8192));
         ask(&entry, opcode::LOOKUP, 8, (IN_HEADER + 1, b"\0"));
         entry.write(abi::IN_OUT + 16, &8193u32.to_ne_bytes());
-        assert!(entry.request(&buffers).1.is_err(), "more bytes than an entry has");
+        assert!(entry.request(&buffers).1.is_err(), "the request claims more bytes than an entry has");
         for reply in [Reply::Bytes(vec![0; 8193]), Reply::Read(vec![Segment::Hole(8190), Segment::Hole(u64::MAX)])] {
             ask(&entry, opcode::LOOKUP, 8, (IN_HEADER + 1, b"\0"));
             assert!(entry.request(&buffers).1.is_ok());

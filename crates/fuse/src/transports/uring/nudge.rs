@@ -20,7 +20,7 @@ pub(super) fn nudge(queue: u16, place: &Arc<Path>) {
     // If the thread cannot be bound to that processor, requests of the queue may have to wait.
     let ask = move || drop(ask(queue, &place));
     if let Err(error) = self_requests::spawn(format!("fuse-nudge-{queue}"), ask) {
-        tracing::warn!(queue, "requests may have to wait for others: {error}");
+        tracing::warn!(queue, "cannot start a thread; requests of this queue may wait for each other: {error}");
     }
 }
 

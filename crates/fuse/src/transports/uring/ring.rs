@@ -52,10 +52,10 @@ impl Ring {
     /// Answers the request with this number that arrived in an entry. Any thread may call this.
     pub(super) fn answer(&self, index: u32, number: u64, reply: &Reply) {
         let Some(entry) = self.entries.get(index as usize).and_then(OnceLock::get) else {
-            return tracing::error!(index, "an answer for an entry that there is not");
+            return tracing::error!(index, "a reply for an entry that does not exist");
         };
         if !entry.answer(number, reply, index as usize % DEPTH_MAX >= DEPTH) {
-            return tracing::error!(unique = number, "a second answer to a request");
+            return tracing::error!(unique = number, "a second reply to a request");
         }
         self.handed.lock().unwrap_or_else(PoisonError::into_inner).push(index);
         self.wake();
@@ -206,7 +206,7 @@ impl Server {
         for queue in 0..self.queues.len() {
             while self.queues[queue].free < SPARE && self.queues[queue].all < DEPTH_MAX {
                 if let Err(error) = self.add_entry(queue) {
-                    tracing::warn!("requests have to wait for each other: {error}");
+                    tracing::warn!("cannot add an entry to the queue; its requests may wait for each other: {error}");
                     break;
                 }
                 self.queues[queue].behind = true;
@@ -229,7 +229,7 @@ impl Server {
             // The kernel gives the entry up with the file system, or because of the reply; other entries remain.
             self.alive -= 1;
             let error = io::Error::from_raw_os_error(-completion.result());
-            tracing::debug!(index, "the kernel gives an entry up: {error}");
+            tracing::debug!(index, "the kernel has dropped an entry: {error}");
             return Ok(());
         }
         let index = index as usize;

@@ -59,7 +59,7 @@ impl Source {
             return Err(format!("it is iod {}, not {}", reply.iod, at.iod));
         }
         if (reply.max_payload as usize) < PAYLOAD_MAX {
-            return Err("it takes no whole payloads".into());
+            return Err("it supports only smaller payloads".into());
         }
         let _: ProveReply = source.call(Procedure::Prove, &proof, until)?;
         source.checksums = reply.checksums;
@@ -72,7 +72,7 @@ impl Source {
         let reply: ReadReply = self.call(Procedure::Read, &ReadArgs { cap, extents }, until)?;
         let told: u64 = reply.head.pieces.iter().map(|piece| u64::from(piece.len)).sum();
         if told != asked {
-            return Err("its answer does not cover what was asked for".into());
+            return Err("its reply does not cover the requested range".into());
         }
         let mut rest = &reply.data[..];
         for piece in reply.head.pieces.iter().filter(|piece| piece.kind == PieceKind::Data) {
@@ -100,7 +100,7 @@ impl Source {
                 ReplyStat::Accepted { stat: AcceptStat::Success, .. } => {}
                 stat => return Err(format!("it did not execute the call: {stat:?}")),
             },
-            _ => return Err("it sent something else than the answer".into()),
+            _ => return Err("it sent a message that is not the reply".into()),
         }
         let reply = decode_reply(&mut input).map_err(|e| e.to_string())?.map_err(|failure| failure.to_string())?;
         input.finish().map_err(|e| e.to_string())?;

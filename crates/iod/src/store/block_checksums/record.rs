@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_bytes() {
+    fn a_record_has_its_golden_bytes() {
         let bytes = sample().encode(0x1112_1314_1516_1718, 3);
         let hex = |from: usize, to: usize| bytes[from..to].iter().map(|b| format!("{b:02x}")).collect::<String>();
         assert_eq!(hex(0, 26), "5753554d9351c70311121314151617180000000000000003".to_owned() + "1000");
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn every_damage_is_noticed_and_other_lives_are_forgotten() {
+    fn every_damage_is_detected_and_records_of_an_earlier_object_count_as_empty() {
         let bytes = sample().encode(7, 3);
         for bit in 0..RECORD * 8 {
             let mut bad = bytes;

@@ -85,7 +85,7 @@ fn a_change_during_the_sync_keeps_its_block_open() {
 }
 
 #[test]
-fn a_cut_during_the_sync_leaves_nothing_behind_it() {
+fn a_truncate_during_a_sync_leaves_no_checksums_beyond_the_end() {
     for size in [0, 100, 4096, 5000, 19_999] {
         let mut trial = Trial::new();
         trial.write(0, &[1; 300_000]).unwrap();
@@ -105,7 +105,7 @@ fn a_cut_during_the_sync_leaves_nothing_behind_it() {
 }
 
 #[test]
-fn a_cut_forgets_durably_before_the_bytes_go() {
+fn a_truncate_removes_checksums_durably_before_it_removes_bytes() {
     for size in [0, REGION, REGION + 1, 2 * REGION] {
         let mut trial = Trial::new();
         trial.write(0, &vec![1; 3 * REGION as usize]).unwrap();
@@ -120,7 +120,7 @@ fn a_cut_forgets_durably_before_the_bytes_go() {
 }
 
 #[test]
-fn damage_is_never_sealed() {
+fn a_damaged_block_never_gets_a_matching_checksum() {
     // Append to, or overwrite part of, a damaged block.
     for (offset, len) in [(3000, 50), (100, 50)] {
         let mut trial = Trial::new();
@@ -139,7 +139,7 @@ fn damage_is_never_sealed() {
 }
 
 #[test]
-fn a_hole_where_bytes_were_is_damage() {
+fn a_hole_in_place_of_written_bytes_is_damage() {
     let mut trial = Trial::new();
     trial.write(0, &[1; 8192]).unwrap();
     trial.write(3 * REGION, &[1]).unwrap();
@@ -155,7 +155,7 @@ fn a_hole_where_bytes_were_is_damage() {
 }
 
 #[test]
-fn a_damaged_record_is_no_answer_and_no_loss() {
+fn blocks_of_a_damaged_checksum_record_are_refused_and_can_be_written_after_a_truncate() {
     let mut trial = Trial::new();
     trial.write(0, &[1; 10]).unwrap();
     trial.write(REGION, &[1; 10]).unwrap();
@@ -189,23 +189,23 @@ fn a_full_disk_leaves_blocks_to_be_sealed_later() {
 }
 
 #[test]
-fn what_a_crash_left_without_checksum_can_get_one() {
+fn blocks_without_a_checksum_after_a_crash_can_get_one() {
     let mut trial = Trial::new();
     trial.write(0, &[1; 20_000]).unwrap();
     trial.begin();
     let mut trial = trial.power_cut(0);
     assert_eq!(trial.sums.adopt(0, trial.size).unwrap(), 5);
-    assert_eq!(trial.sums.adopt(0, trial.size).unwrap(), 0, "they are on their way");
+    assert_eq!(trial.sums.adopt(0, trial.size).unwrap(), 0, "the checksums are being added already");
     trial.commit();
     assert_eq!(trial.sums.end().unwrap(), Some(20_000));
     trial.write(4096, &[2; 10]).unwrap();
-    assert_eq!(trial.sums.adopt(0, trial.size).unwrap(), 0, "it is being changed");
+    assert_eq!(trial.sums.adopt(0, trial.size).unwrap(), 0, "the block is being changed");
     trial.spoil(0);
     assert_eq!(status(trial.read()), Some(Status::Corrupt));
 }
 
 #[test]
-fn overwriting_what_is_not_committed_costs_no_sync() {
+fn overwriting_uncommitted_bytes_needs_no_sync() {
     let mut trial = Trial::new();
     for _ in 0..5 {
         trial.write(0, &[1; 8192]).unwrap();
@@ -216,5 +216,5 @@ fn overwriting_what_is_not_committed_costs_no_sync() {
         trial.write(0, &[2; 4096]).unwrap();
         trial.write(8192, &[2; 4096]).unwrap();
     }
-    assert_eq!(trial.counters.get("syncs.sums"), 2, "one to seal, one to open");
+    assert_eq!(trial.counters.get("syncs.sums"), 2, "one sync to add the checksum, one to remove it");
 }

@@ -236,7 +236,7 @@ impl Open {
     fn unless_stored(&self, refused: Failure, ranges: impl Iterator<Item = (u64, u64)>) -> Result<(), Failure> {
         for (offset, len) in ranges {
             let stored = self.file.is_stored(HEAD_LEN + offset, len);
-            if !stored.map_err(|e| failure(&e, "look where the object has room"))? {
+            if !stored.map_err(|e| failure(&e, "find the allocated space of the object"))? {
                 return Err(refused);
             }
         }
@@ -273,9 +273,9 @@ impl Open {
         reserved.map_err(|error| match error.raw_os_error() {
             Some(code) if code == Errno::OPNOTSUPP.raw_os_error() => Failure {
                 status: Status::NotSupp,
-                detail: Some("the file system below the store cannot reserve room".into()),
+                detail: Some("the file system of the store cannot reserve space".into()),
             },
-            _ => failure(&error, "reserve room"),
+            _ => failure(&error, "reserve space"),
         })
     }
 
@@ -406,7 +406,7 @@ impl Open {
         if self.check_failed().is_err() {
             store.note_failure(self.id);
             Counters::add(&store.counters().syncs_failed, 1);
-            tracing::error!(object = %self.id, "sync failed; the object takes no more writes");
+            tracing::error!(object = %self.id, "sync failed; the iod accepts no more writes to the object");
         }
     }
 

@@ -33,9 +33,9 @@ impl Object {
         }
         // While this thread holds the shared lock, no other thread can remove or create the object or change its
         // generation. So the name belongs to this object, and the head below is the beginning of its file.
-        let opened = store.open_to_lend(self.id).map_err(|e| failure(&e, "open the object to lend it"))?;
-        let file = opened.ok_or_else(|| no("the store has no files that could be lent"))?;
-        Counters::add(&store.counters().objects_lent, 1);
+        let opened = store.open_to_lend(self.id).map_err(|e| failure(&e, "open the object for short-circuit reads"))?;
+        let file = opened.ok_or_else(|| no("the store keeps no files that a client could read itself"))?;
+        Counters::add(&store.counters().objects_short_circuit, 1);
         Ok(Some(Lent { file, mark: open.head().mark() }))
     }
 }

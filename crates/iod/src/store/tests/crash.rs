@@ -376,25 +376,25 @@ fn short(sums: bool) -> Trial {
 }
 
 #[test]
-fn power_cuts_everywhere() {
+fn a_power_cut_at_any_point_loses_no_durable_change() {
     let points = trial(false).everywhere();
     assert!(points > if full() { 3000 } else { 100 }, "only {points} changes");
 }
 
 #[test]
-fn power_cuts_everywhere_with_checksums() {
+fn a_power_cut_at_any_point_loses_no_durable_change_with_checksums() {
     let points = trial(true).everywhere();
     assert!(points > if full() { 5000 } else { 150 }, "only {points} changes");
 }
 
 #[test]
-fn what_is_done_again_after_a_kill_survives_power_cuts() {
+fn changes_repeated_after_a_kill_survive_power_cuts() {
     let points = short(false).again_everywhere();
     assert!(points > if full() { 3000 } else { 40 }, "only {points} changes");
 }
 
 #[test]
-fn what_is_done_again_after_a_kill_survives_power_cuts_with_checksums() {
+fn changes_repeated_after_a_kill_survive_power_cuts_with_checksums() {
     let points = short(true).again_everywhere();
     assert!(points > if full() { 5000 } else { 60 }, "only {points} changes");
 }

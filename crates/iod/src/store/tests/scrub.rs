@@ -60,7 +60,7 @@ fn fill(store: &Store) {
 }
 
 #[test]
-fn a_sound_store_is_read_whole_in_steps_of_any_size() {
+fn a_scrub_in_steps_of_any_size_reads_a_whole_undamaged_store() {
     for sums in [false, true] {
         let disk = formatted(sums);
         let store = open(&disk);
@@ -79,7 +79,7 @@ fn a_sound_store_is_read_whole_in_steps_of_any_size() {
 }
 
 #[test]
-fn damage_is_found_where_it_is() {
+fn a_scrub_reports_the_place_of_damage() {
     let disk = formatted(true);
     let store = open(&disk);
     fill(&store);
@@ -106,7 +106,7 @@ fn damage_is_found_where_it_is() {
 }
 
 #[test]
-fn bytes_that_the_disk_does_not_give_are_found_without_checksums_too() {
+fn unreadable_bytes_are_found_without_checksums() {
     let disk = formatted(false);
     let store = open(&disk);
     fill(&store);
@@ -120,7 +120,7 @@ fn bytes_that_the_disk_does_not_give_are_found_without_checksums_too() {
 }
 
 #[test]
-fn more_damage_than_an_answer_holds_comes_in_several() {
+fn many_findings_arrive_in_several_replies() {
     let disk = formatted(true);
     let store = open(&disk);
     write(&store, 1, 0, &vec![1; 1 << 20]).unwrap();
@@ -135,7 +135,7 @@ fn more_damage_than_an_answer_holds_comes_in_several() {
 }
 
 #[test]
-fn what_a_crash_left_unsealed_is_sealed_and_counted() {
+fn blocks_without_a_checksum_after_a_crash_get_one_and_are_counted() {
     let disk = formatted(true);
     let store = open(&disk);
     fill(&store);
@@ -154,7 +154,7 @@ fn what_a_crash_left_unsealed_is_sealed_and_counted() {
 }
 
 #[test]
-fn an_object_that_is_gone_is_passed_over() {
+fn a_scrub_skips_a_removed_object() {
     let disk = formatted(true);
     let store = open(&disk);
     fill(&store);

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_these() {
+    fn a_job_has_its_golden_bytes() {
         let mut job = sample();
         job.problem = "é".into();
         let bytes = job.to_bytes();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_iod_that_is_finished_makes_way_and_findings_are_bounded() {
+    fn a_finished_iod_is_followed_by_the_next_and_findings_are_bounded() {
         let mut job = sample();
         assert_eq!((job.left.len(), job.problem.as_str()), (2, ""));
         let many = ScrubReply { findings: vec![finding(5); FINDINGS_MAX], ..ScrubReply::default() };

@@ -80,7 +80,7 @@ fn a_lent_file_shows_current_bytes_and_cannot_be_written() {
     let server = Server::new();
     let mut borrower = Borrower::new(&server);
     let (mut writer, bytes) = (server.client(), pattern(100_000, 1));
-    assert!(borrower.lend(cap(1, Rights::READ)).unwrap().is_none(), "of an object that is not there");
+    assert!(borrower.lend(cap(1, Rights::READ)).unwrap().is_none(), "the object does not exist");
     writer.write(1, 0, &bytes).unwrap();
     let lent = borrower.borrow(1);
     assert_eq!(lent.read(0, 200_000), bytes);
@@ -97,7 +97,7 @@ fn a_lent_file_shows_current_bytes_and_cannot_be_written() {
     // The connection stays usable and lends the file again.
     assert_eq!(borrower.client.read(1, 5, 100).unwrap(), bytes[5..7]);
     assert!(borrower.borrow(1).is_good());
-    assert_eq!(server.counter("objects.lent"), 2);
+    assert_eq!(server.counter("objects.short_circuit"), 2);
 }
 
 #[test]
@@ -107,18 +107,18 @@ fn a_fence_ends_the_loans_of_the_object() {
     mgr.write(1, 0, b"old").unwrap();
     let lent = borrower.borrow(1);
     mgr.fence(1, 1).unwrap();
-    assert!(lent.is_good(), "a fence that fences nobody");
+    assert!(lent.is_good(), "a fence that ends no capability");
     mgr.fence(1, 5).unwrap();
     assert!(!lent.is_good());
     assert_eq!(borrower.lend(cap(1, Rights::READ)).map(drop).unwrap_err().status(), Status::Fenced);
     let newer = borrower.lend(cap_of(1, 5, Rights::READ)).unwrap().unwrap();
     assert!(newer.is_good());
     let ahead = borrower.lend(cap_of(1, 9, Rights::READ)).unwrap().unwrap();
-    assert!(ahead.is_good(), "a capability that no fence has come for yet");
+    assert!(ahead.is_good(), "a capability of a generation that no fence has reached yet");
     server.restart();
-    assert!(newer.is_good(), "the head is what it was");
+    assert!(newer.is_good(), "the head is unchanged");
     server.client().fence(1, 6).unwrap();
-    assert!(!newer.is_good() && !ahead.is_good(), "whoever the iod was that lent it");
+    assert!(!newer.is_good() && !ahead.is_good(), "a fence must end loans of every generation");
 }
 
 #[test]
@@ -162,9 +162,9 @@ fn lend_is_refused_over_tcp_or_if_disabled_or_without_a_valid_capability() {
     };
     assert_eq!(refused(&mut local, sign(now + 1000, other)), Status::CapRefused);
     assert_eq!(refused(&mut local, sign(now, crate::cluster::SESSION)), Status::CapExpired);
-    assert_eq!(server.counter("objects.lent"), 0);
+    assert_eq!(server.counter("objects.short_circuit"), 0);
 
-    let off = Server::with(|config| config.lend = false);
+    let off = Server::with(|config| config.short_circuit = false);
     off.client().write(1, 0, b"bytes").unwrap();
     assert_eq!(refused(&mut off.local_client(false), cap(1, Rights::READ)), Status::NotSupp);
 }
@@ -222,6 +222,6 @@ fn lend_is_refused_to_users_who_cannot_open_the_files_themselves() {
         somebody.join().unwrap()
     });
     assert_eq!(outcome.0.unwrap_err().status(), Status::NotSupp);
-    assert_eq!(outcome.1, b"bytes", "what others get by READ");
+    assert_eq!(outcome.1, b"bytes", "the same bytes as by READ");
     assert!(Borrower::new(&server).borrow(1).is_good());
 }

@@ -24,8 +24,8 @@ fn plain() -> Options {
     Options { policy: Settings::parse(Origin::Mount, "read_ahead=0").unwrap(), ..options() }
 }
 
-fn never_lent() -> Options {
-    Options { lent: false, ..plain() }
+fn no_short_circuit() -> Options {
+    Options { short_circuit: false, ..plain() }
 }
 
 /// Returns bytes that depend on their position and on `seed`.
@@ -61,10 +61,10 @@ async fn soon(mut done: impl AsyncFnMut() -> bool) {
 
 /// Reads this range until a read is a short-circuit read.
 async fn borrow(mount: &Mount, file: &File, offset: u64, len: usize) {
-    let before = mount.counters().reads_lent;
+    let before = mount.counters().short_circuit_reads;
     soon(async || {
         read(file, offset, len).await;
-        mount.counters().reads_lent > before
+        mount.counters().short_circuit_reads > before
     })
     .await;
 }
@@ -155,8 +155,10 @@ async fn short_circuit_reads_see_earlier_writes_of_other_clients() {
     let before = other.counters();
     tokio::join!(writing, reading);
     let after = other.counters();
-    assert!(after.reads_lent > before.reads_lent && after.read_lent > before.read_lent);
-    assert!(after.read_direct - before.read_direct >= after.read_lent - before.read_lent);
+    assert!(
+        after.short_circuit_reads > before.short_circuit_reads && after.read_short_circuit > before.read_short_circuit
+    );
+    assert!(after.read_direct - before.read_direct >= after.read_short_circuit - before.read_short_circuit);
     assert!(read(&reader, 0, len).await[5..len - 4] == vec![60; len - 9]);
 }
 
@@ -173,7 +175,7 @@ async fn short_circuit_reads_of_any_range_return_the_right_bytes() {
         assert!(read(&file, at, len).await == data[at as usize..end], "{len} from {at}");
     }
     let counters = mount.counters();
-    assert!(counters.reads_lent > 300, "{counters:?}");
+    assert!(counters.short_circuit_reads > 300, "{counters:?}");
     assert_eq!(counters.rpc("LEND"), 3, "one request for each object");
     // Holes, and bytes behind them.
     file.write_at(9 << 20, Bytes::from_static(b"far")).await.unwrap();
@@ -217,7 +219,7 @@ async fn bytes_truncated_by_another_client_read_as_zeros_after_extension() {
 async fn a_fence_ends_short_circuit_reads() {
     let cluster = Cluster::start(1).await;
     let quick = |options: Options| Options { retry_timeout: Duration::from_secs(2), ..options };
-    let (one, asks) = (cluster.mount(quick(plain())).await, cluster.mount(quick(never_lent())).await);
+    let (one, asks) = (cluster.mount(quick(plain())).await, cluster.mount(quick(no_short_circuit())).await);
     let file = create(&one, "f", fill(3, 100_000)).await;
     let (lent, asking) = (open(&one, "f").await, open(&asks, "f").await);
     borrow(&one, &lent, 0, BLOCK).await;
@@ -225,11 +227,11 @@ async fn a_fence_ends_short_circuit_reads() {
     assert_eq!(lent_files(&cluster, 0), 1);
     let object = file.node().id;
     as_mgr(&cluster, 0, Procedure::Fence, |cap| encode(&FenceArgs { cap, generation: Generation(1000) }), object);
-    let before = one.counters().reads_lent;
+    let before = one.counters().short_circuit_reads;
     let (mine, theirs) = tokio::join!(lent.read_at(0, BLOCK), asking.read_at(0, BLOCK));
     // The mgr does not know of this fence, so no client gets a capability of the new generation.
     assert_eq!(mine.unwrap_err().as_status(), theirs.unwrap_err().as_status());
-    assert_eq!(one.counters().reads_lent, before);
+    assert_eq!(one.counters().short_circuit_reads, before);
     assert_eq!(lent_files(&cluster, 0), 0);
     assert_eq!(asks.counters().rpc("LEND"), 0);
 }
@@ -242,13 +244,13 @@ async fn an_object_created_again_is_not_read_from_its_old_file() {
     let reader = open(&other, "f").await;
     borrow(&other, &reader, 0, BLOCK).await;
     as_mgr(&cluster, 0, Procedure::Remove, |cap| encode(&ObjectArgs { cap }), file.node().id);
-    let lent = other.counters().reads_lent;
+    let lent = other.counters().short_circuit_reads;
     // An iod, too, answers with zeros for an object that does not exist.
     assert_eq!(read(&reader, 0, BLOCK).await, [0; BLOCK]);
     file.write_at(0, fill(5, 100_000)).await.unwrap();
     file.fsync().await.unwrap();
     assert_eq!(read(&reader, 0, BLOCK).await, fill(5, BLOCK));
-    assert_eq!(other.counters().reads_lent, lent);
+    assert_eq!(other.counters().short_circuit_reads, lent);
     borrow(&other, &reader, 0, BLOCK).await;
     assert!(read(&reader, 0, 100_000).await == fill(5, 100_000));
 }
@@ -263,10 +265,10 @@ async fn short_circuit_reads_end_with_the_iod_and_resume_after_its_restart() {
     cluster.stop_iod(0);
     // The client detects the end of the connection a moment later.
     soon(async || file.read_at(0, BLOCK).await.is_err()).await;
-    let lent = mount.counters().reads_lent;
+    let lent = mount.counters().short_circuit_reads;
     assert_eq!(lent_files(&cluster, 0), 0, "a file of a dead iod is still open");
     file.read_at(0, BLOCK).await.unwrap_err();
-    assert_eq!(mount.counters().reads_lent, lent);
+    assert_eq!(mount.counters().short_circuit_reads, lent);
     cluster.start_iod(0);
     soon(async || file.read_at(0, BLOCK).await.is_ok()).await;
     borrow(&mount, &file, 0, BLOCK).await;
@@ -294,8 +296,8 @@ async fn lent_files_are_closed_with_the_layout_and_with_the_file() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lend_is_requested_at_most_once_where_an_iod_does_not_lend() {
     let summed = Features { block_checksums: true };
-    let features = |features, lend| async move {
-        Cluster::start_with(1, |address| address, features, |config| config.lend = lend).await
+    let features = |features, short_circuit| async move {
+        Cluster::start_with(1, |address| address, features, |config| config.short_circuit = short_circuit).await
     };
     for (cluster, asked) in [(features(summed, true).await, 1), (features(Features::default(), false).await, 1)] {
         let mount = cluster.mount(plain()).await;
@@ -308,7 +310,7 @@ async fn lend_is_requested_at_most_once_where_an_iod_does_not_lend() {
             file.close().await.unwrap();
         }
         let counters = mount.counters();
-        assert_eq!((counters.rpc("LEND"), counters.reads_lent), (asked, 0));
+        assert_eq!((counters.rpc("LEND"), counters.short_circuit_reads), (asked, 0));
     }
     let far = Cluster::start_behind(1, false, |address| address).await;
     let mount = far.mount(plain()).await;
@@ -335,7 +337,7 @@ async fn the_socket_of_another_user_is_not_used() {
     for _ in 0..64 {
         assert!(read(&file, 0, 1 << 20).await == content, "a read over TCP returned wrong bytes");
     }
-    assert_eq!(mount.counters().reads_lent, 0);
+    assert_eq!(mount.counters().short_circuit_reads, 0);
     file.close().await.unwrap();
     // When root owns the socket, the same reads are short-circuit reads.
     std::os::unix::fs::chown(&socket, Some(0), None).unwrap();
