@@ -7,6 +7,7 @@ mod copy;
 mod delegation;
 mod dirty;
 mod known_size;
+mod layout_state;
 mod layouts;
 mod locks;
 mod open_states;
@@ -20,8 +21,8 @@ pub(crate) use delegation::{Delegation, append_return};
 use dirty::{DirtyData, Lane};
 use known_size::KnownSize;
 pub(crate) use known_size::Version;
-use layouts::LayoutState;
-pub(crate) use layouts::layoutget;
+use layouts::Layouts;
+pub(crate) use layouts::{LayoutUse, layoutget};
 pub use locks::HeldLock;
 pub(crate) use locks::Waited;
 pub(crate) use open_states::Open;
@@ -29,7 +30,6 @@ use open_states::OpenStates;
 pub(crate) use seek::StatusOnly;
 
 use crate::compound::Caller;
-use crate::drivers::Layout;
 use crate::effective_policy::Ruling;
 use crate::file::Appending;
 use crate::mount::{Inner, OpenFlags, Times, usual};
@@ -56,8 +56,10 @@ pub(crate) struct Inode {
     delegation: Mutex<Delegation>,
     /// Held while a revoked delegation is cleaned up.
     revoking: Mutex<()>,
-    /// The layout; the lock also orders operations on the layout's stateid.
-    layout: AsyncMutex<LayoutState>,
+    /// The layout, and the requests that use it.
+    layouts: Arc<Layouts>,
+    /// Held during LAYOUTGET, LAYOUTCOMMIT and LAYOUTRETURN: it orders operations on the layout's stateid.
+    layout_turn: AsyncMutex<()>,
     /// Held while an open is established again.
     reopening: AsyncMutex<()>,
     /// Held during an append.
@@ -133,7 +135,8 @@ impl Inode {
             own: Mutex::default(),
             delegation: Mutex::default(),
             revoking: Mutex::default(),
-            layout: AsyncMutex::default(),
+            layouts: Arc::default(),
+            layout_turn: AsyncMutex::default(),
             reopening: AsyncMutex::default(),
             appending: AsyncMutex::default(),
             locking: AsyncMutex::default(),
@@ -341,9 +344,4 @@ impl Drop for Inode {
         self.mount.closed(self.node.id, stamp);
         self.mount.window.release(dropped);
     }
-}
-
-/// Whether `a` and `b` are the same layout, not merely equal ones.
-fn same(a: &Arc<dyn Layout>, b: &Arc<dyn Layout>) -> bool {
-    std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
 }

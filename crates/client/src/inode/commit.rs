@@ -187,7 +187,7 @@ impl Inode {
             Lane::Direct(index) => {
                 let mut stale = None;
                 for _ in 0..LAYOUT_TRIES {
-                    let layout = self.layout(true, stale.as_ref()).await.map_err(NotDone::Failed)?;
+                    let layout = self.layout(true, stale.take()).await.map_err(NotDone::Failed)?;
                     let gone = || Error::status(Status::NoLayout, "committing");
                     let layout = layout.ok_or_else(|| NotDone::NotAttempted(gone()))?;
                     match layout.commit(index).await {
@@ -215,7 +215,7 @@ impl Inode {
                 Lane::Direct(index) => {
                     let (mut stale, mut tries) = (None, LAYOUT_TRIES);
                     loop {
-                        let layout = self.layout(true, stale.as_ref()).await.map_err(NotDone::Failed)?;
+                        let layout = self.layout(true, stale.take()).await.map_err(NotDone::Failed)?;
                         let gone = || Error::status(Status::NoLayout, "writing again");
                         let layout = layout.ok_or_else(|| NotDone::NotAttempted(gone()))?;
                         grant = self.state().dirty.grant();

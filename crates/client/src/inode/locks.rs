@@ -418,7 +418,7 @@ impl Inode {
 
     /// Handles the mgr's report that it has revoked a stateid.
     pub(crate) async fn revoked(&self, stateid: stateid4) {
-        self.lose_layout().await;
+        self.lose_layout();
         self.lock_gone(stateid);
         let error = Error::status(types::Status::Io, "the mgr has closed the file, which another client wanted");
         let mut tries = TRIES;

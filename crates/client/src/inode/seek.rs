@@ -17,8 +17,10 @@ impl Inode {
         if offset >= size {
             return Ok(None);
         }
-        let layout = self.layout(false, None).await?;
+        // The mgr stops gathering writes of others when it grants the layout. No use of a layout waits for the mgr.
+        drop(self.layout(false, None).await?);
         self.expose_to_iods().await;
+        let layout = self.layout(false, None).await?;
         let found = match layout {
             Some(layout) => {
                 let has_holes = self.state().dirty.has_holes();
@@ -61,7 +63,7 @@ impl Inode {
         let Some(range) = range.intersection(ByteRange { offset: 0, len: size }) else { return Ok(()) };
         let mut stale = None;
         for _ in 0..3 {
-            let Some(layout) = self.layout(true, stale.as_ref()).await? else { break };
+            let Some(layout) = self.layout(true, stale.take()).await? else { break };
             let grant = {
                 let mut state = self.state();
                 state.dirty.made_hole();
@@ -160,9 +162,10 @@ impl Inode {
     /// Returns where the bytes are stored.
     pub(crate) async fn placement(self: &Arc<Self>) -> Result<Placement> {
         self.expose(ByteRange::ALL).await;
+        drop(self.layout(false, None).await?);
+        self.expose_to_iods().await;
         let layout = self.layout(false, None).await?;
         let layout = layout.ok_or_else(|| Error::status(Status::NoLayout, "asking where the bytes are"))?;
-        self.expose_to_iods().await;
         layout.placement(self.size()).await.map_err(NotDone::into_error)
     }
 }

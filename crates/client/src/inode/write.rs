@@ -4,7 +4,7 @@
 use super::delegation::revoked_error;
 use super::dirty::{Batch, Piece, Under};
 use super::read::least_size;
-use super::{Inode, Lane, LaneLocks, State};
+use super::{Inode, Lane, LaneLocks, LayoutUse, State};
 use crate::drivers::{Layout, NotDone, Payload, Written};
 use crate::effective_policy::Ruling;
 use crate::extents::Extents;
@@ -241,7 +241,7 @@ impl Inode {
         if !last {
             self.settle_in_a_while(&policy);
         }
-        let long_enough = self.has_layout().await;
+        let long_enough = self.has_layout();
         let shared = self.writes_through();
         let (verdict, straight) = {
             let state = self.state();
@@ -341,7 +341,7 @@ impl Inode {
     }
 
     /// Executes one request of a batch and books the outcome.
-    async fn run(self: &Arc<Self>, errand: Errand, layout: Option<Arc<dyn Layout>>) {
+    async fn run(self: &Arc<Self>, errand: Errand, layout: Option<LayoutUse>) {
         let outcome = match (errand.lane, layout) {
             (Lane::Direct(index), Some(layout)) => self.write_direct(index, &errand, layout).await,
             _ => self.write_via_mgr(&errand).await,
@@ -371,7 +371,7 @@ impl Inode {
         self: &Arc<Self>,
         index: usize,
         errand: &Errand,
-        mut layout: Arc<dyn Layout>,
+        mut layout: LayoutUse,
     ) -> std::result::Result<(), Lost> {
         let bytes = errand.piece.bytes();
         let lost = |error| Lost { error, bytes };
@@ -400,7 +400,7 @@ impl Inode {
                 }
                 Err(NotDone::Stale(_)) => {
                     drop(sending);
-                    match self.layout(true, Some(&layout)).await.map_err(lost)? {
+                    match self.layout(true, Some(layout)).await.map_err(lost)? {
                         Some(fresh) => layout = fresh,
                         None => break,
                     }

@@ -1,7 +1,6 @@
 //! The callback service of the client: handles recalls of layouts and delegations by the mgr (RFC 8881 §20.2, §20.3).
 
 use super::{Epoch, lock};
-use crate::inode::Inode;
 use crate::mount::Inodes;
 use bytes::Bytes;
 use layout::kinds::KindId;
@@ -123,22 +122,16 @@ impl Callbacks {
         if KindId::from_number(args.clora_type).is_none() {
             return NFS4ERR_NOMATCHING_LAYOUT;
         }
-        let wanted: Vec<Arc<Inode>> = match &args.clora_recall {
-            layoutrecall4::LAYOUTRECALL4_FILE(file) => self.inodes.by_handle(&file.lor_fh).into_iter().collect(),
-            layoutrecall4::LAYOUTRECALL4_FSID(_) | layoutrecall4::LAYOUTRECALL4_ALL => self.inodes.all(),
+        let recalled = match &args.clora_recall {
+            layoutrecall4::LAYOUTRECALL4_FILE(file) => {
+                let inode = self.inodes.by_handle(&file.lor_fh);
+                inode.inspect(|inode| inode.recall_layout(args.clora_type, file.lor_stateid)).is_some()
+            }
+            layoutrecall4::LAYOUTRECALL4_FSID(_) | layoutrecall4::LAYOUTRECALL4_ALL => {
+                self.inodes.all().iter().filter(|inode| inode.recall_any_layout()).count() > 0
+            }
         };
-        if wanted.is_empty() {
-            return NFS4ERR_NOMATCHING_LAYOUT;
-        }
-        for inode in wanted {
-            net::task::spawn(async move {
-                if let Err(error) = inode.give_back().await {
-                    // Writers of the file must receive the error.
-                    inode.fail(error);
-                }
-            });
-        }
-        NFS4_OK
+        if recalled { NFS4_OK } else { NFS4ERR_NOMATCHING_LAYOUT }
     }
 }
 

@@ -424,7 +424,7 @@ impl Shared {
         let mut left = Vec::new();
         for inode in self.inodes.all() {
             let report = inode.report_to_reclaim();
-            inode.lose_layout().await;
+            inode.lose_layout();
             let mut delegation = inode.delegation_to_reclaim();
             for open in inode.opens() {
                 if let Some((held, claim)) = delegation.take() {

@@ -24,7 +24,7 @@ impl Shared {
         }
         if recallable {
             for inode in self.inodes.all() {
-                inode.lose_layout().await;
+                inode.lose_layout();
             }
         }
         if let Err(error) = self.find_revoked().await {
