@@ -14,6 +14,7 @@ mod open_states;
 mod opens;
 mod read;
 mod seek;
+mod sharing_state;
 mod write;
 
 pub use delegation::Keeper;
@@ -28,6 +29,7 @@ pub(crate) use locks::Waited;
 pub(crate) use open_states::Open;
 use open_states::OpenStates;
 pub(crate) use seek::StatusOnly;
+use sharing_state::SharingState;
 
 use crate::compound::Caller;
 use crate::effective_policy::Ruling;
@@ -91,34 +93,36 @@ struct LaneLocks {
     committing: AsyncMutex<()>,
 }
 
+/// What the inode's mutex guards.
 #[derive(Default)]
 struct State {
+    /// The opens with their locks, and the errors that they have yet to report.
     opens: OpenStates,
+    /// What is known of the size.
     size: KnownSize,
     /// The written bytes that are not durable, or not reported to the mgr.
     dirty: DirtyData,
-    /// The settings under which the pending bytes are sent: those of the last writer.
+    /// The sharing with other clients.
+    sharing: SharingState,
+    /// How and when gathered bytes are sent.
+    sending: SendState,
+    /// Whether an abandoned request may still reach an iod.
+    abandoned: bool,
+    /// Whether the file was created without waiting for durability, and nothing has made the creation durable since.
+    unsynced: bool,
+}
+
+/// How and when gathered bytes are sent, and the tasks that do this in the background.
+#[derive(Default)]
+struct SendState {
+    /// The settings under which the gathered bytes are sent: those of the last writer.
     ruling: Option<Arc<Ruling>>,
     /// One past the last byte that took the direct path.
     streamed: Option<u64>,
-    /// Counts revoked delegations. Writes that relied on a revoked delegation are dropped.
-    revocations: u64,
-    /// Whether an abandoned request may still reach an iod.
-    stray: bool,
-    /// Whether an open requires `sharing=coherent`.
-    coherent: bool,
-    /// Whether a cache above this client keeps bytes under the delegation ([`crate::OpenOptions::alone`]).
-    exclusive: bool,
-    /// Number of delegations granted.
-    delegations: u64,
-    /// When a delegation was last requested or lost.
-    asked: Option<Instant>,
-    /// Whether the file was created without waiting for durability, and nothing has made the creation durable since.
-    unsynced: bool,
+    /// When gathered bytes are sent by the timer, and when sent bytes are made durable.
+    times: Times,
     /// Whether a task is making everything durable because the window is full.
     relieving: bool,
-    /// When pending bytes are sent by the timer, and when sent bytes are made durable.
-    times: Times,
     /// Whether a task commits written bytes early, so that the window does not fill.
     committing: bool,
 }
@@ -176,7 +180,7 @@ impl Inode {
 
     /// Returns the policy of the last writer.
     fn policy(&self) -> Policy {
-        let ruling = self.state().ruling.clone();
+        let ruling = self.state().sending.ruling.clone();
         ruling.map_or_else(|| usual(&self.mount), |ruling| self.policy_by(&ruling))
     }
 
@@ -259,9 +263,7 @@ impl Inode {
     /// Records the settings of a new open of the file.
     pub(crate) fn opened_under(&self, ruling: &Ruling, exclusive: bool) {
         let coherent = self.policy_by(ruling).sharing == Sharing::Coherent;
-        let mut state = self.state();
-        state.coherent |= coherent;
-        state.exclusive |= exclusive;
+        self.state().sharing.opened(coherent, exclusive);
     }
 
     /// Adds an open with this owner.

@@ -98,17 +98,17 @@ impl Inode {
     pub(crate) fn relieve(self: &Arc<Self>) {
         {
             let mut state = self.state();
-            if state.relieving || state.dirty.is_empty() {
+            if state.sending.relieving || state.dirty.is_empty() {
                 return;
             }
-            state.relieving = true;
+            state.sending.relieving = true;
         }
         let inode = self.clone();
         net::task::spawn_on(&self.mount.runtime, async move {
             inode.make_durable().await;
             // The mgr receives the report later.
             inode.settle_in_a_while(&inode.policy());
-            inode.state().relieving = false;
+            inode.state().sending.relieving = false;
             // Writers that began to wait in the meantime rely on a running task.
             inode.mount.relieve_if_full();
         });
@@ -117,7 +117,7 @@ impl Inode {
     /// Commits received bytes while writes continue, so that they never fill the window. Errors are reported later.
     pub(super) async fn commit_behind(self: Arc<Self>) {
         self.commit_all().await;
-        self.state().committing = false;
+        self.state().sending.committing = false;
     }
 
     /// Sends COMMIT to every server that ever received bytes. For a server without uncommitted bytes it only waits for

@@ -342,7 +342,7 @@ impl Inode {
                     self.mount.learn_report(begun);
                     if update.fence {
                         self.layouts.state().fenced();
-                        self.state().stray = false;
+                        self.state().abandoned = false;
                     }
                     if let Some(end) = end {
                         self.reported(end);

@@ -76,7 +76,7 @@ impl Inode {
                 }
                 Err(NotDone::Failed(error)) => return Err(error),
                 Err(NotDone::NotAttempted(_) | NotDone::Unanswered(_)) => {
-                    self.state().stray = true;
+                    self.state().abandoned = true;
                     break;
                 }
                 Err(NotDone::Stale(_)) => stale = Some(layout),

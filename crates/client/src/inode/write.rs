@@ -62,7 +62,7 @@ impl Inode {
         runs: impl IntoIterator<Item = (u64, Bytes), IntoIter: Send>,
     ) -> Result<()> {
         key.map_or(Ok(()), |key| self.take_error(key))?;
-        let (policy, revocations) = (self.policy_by(ruling), self.state().revocations);
+        let (policy, revocations) = (self.policy_by(ruling), self.state().sharing.revocations());
         let mut hull: Option<ByteRange> = None;
         for (offset, data) in runs {
             let range = ByteRange::new(offset, data.len() as u64).filter(|range| range.end() <= FILE_SIZE_MAX);
@@ -99,14 +99,14 @@ impl Inode {
             }
             let gathered = {
                 let mut state = self.state();
-                if state.revocations != revocations {
+                if state.sharing.revocations() != revocations {
                     self.mount.window.release(len as u64);
                     return Err(revoked_error());
                 }
-                if state.dirty.pending().is_empty() || state.times.leave.is_none() {
+                if state.dirty.pending().is_empty() || state.sending.times.leave.is_none() {
                     self.leave_in_a_while(&mut state, policy);
                 }
-                state.ruling = Some(ruling.clone());
+                state.sending.ruling = Some(ruling.clone());
                 let replaced = state.dirty.write(at, part, Timestamp::from(net::clock::now()));
                 self.mount.window.release(replaced);
                 if leaves_hole(state.size.get(), at) {
@@ -154,7 +154,7 @@ impl Inode {
 
     /// Returns what is due by `now`, and when the next step is due.
     pub(crate) fn is_due_by(&self, now: Instant) -> (Due, Option<Instant>) {
-        self.state().times.take(now)
+        self.state().sending.times.take(now)
     }
 
     /// Does what is due; errors are reported later. If the mgr does not answer, the step is put off: no caller has
@@ -168,7 +168,7 @@ impl Inode {
             let policy = self.policy();
             let mut state = self.state();
             self.leave_in_a_while(&mut state, &policy);
-            state.times.settle_from(Instant::now());
+            state.sending.times.settle_from(Instant::now());
         } else {
             if due.leave {
                 self.hand_over(false).await;
@@ -180,15 +180,15 @@ impl Inode {
                 }
             }
         }
-        let next = self.state().times.done();
+        let next = self.state().sending.times.done();
         next.into_iter().for_each(|at| self.mount.due_at(at));
     }
 
     /// Schedules the sending of gathered bytes, unless something else sends them before.
     fn leave_in_a_while(self: &Arc<Self>, state: &mut State, policy: &Policy) {
         if policy.gather_delay != NEVER {
-            state.times.leave = Instant::now().checked_add(policy.gather_delay);
-            state.times.leave.into_iter().for_each(|at| self.mount.due_at(at));
+            state.sending.times.leave = Instant::now().checked_add(policy.gather_delay);
+            state.sending.times.leave.into_iter().for_each(|at| self.mount.due_at(at));
         }
     }
 
@@ -197,7 +197,7 @@ impl Inode {
         if policy.gather_delay == NEVER {
             return;
         }
-        let at = self.state().times.settle_from(Instant::now());
+        let at = self.state().sending.times.settle_from(Instant::now());
         at.into_iter().for_each(|at| self.mount.due_at(at));
     }
 
@@ -255,7 +255,7 @@ impl Inode {
             let may = long_enough || state.size.get() >= least_size(&policy);
             let verdict = if may { verdict } else { ALWAYS_MGR.into() };
             // Without a layout the number of requests is unknown: assume one to decide whether to ask for it.
-            (verdict, !threshold::divide_by(&ranges, verdict, state.streamed, |_| 1).0.is_empty())
+            (verdict, !threshold::divide_by(&ranges, verdict, state.sending.streamed, |_| 1).0.is_empty())
         };
         let layout = match self.end_strays().await {
             Ok(()) if straight => self.layout(true, None).await,
@@ -321,7 +321,7 @@ impl Inode {
                     // each range would follow the one before, whatever T is by then.
                     if let (Some(last), Some((verdict, _))) = (ways.straight.last(), rule) {
                         let long = threshold::path(last.len, verdict.t) == Path::Direct;
-                        state.streamed = long.then(|| last.end());
+                        state.sending.streamed = long.then(|| last.end());
                     }
                     return (number, extents, ways);
                 }
@@ -485,8 +485,8 @@ impl Inode {
         let free = state.dirty.received(batch, lane, piece, written);
         self.mount.window.release(free);
         let many = self.mount.window.size() as u64 / 2;
-        if !state.committing && state.dirty.is_uncommitted_beyond(many) {
-            state.committing = true;
+        if !state.sending.committing && state.dirty.is_uncommitted_beyond(many) {
+            state.sending.committing = true;
             drop(state);
             net::task::spawn_on(&self.mount.runtime, self.clone().commit_behind());
         }
@@ -500,7 +500,7 @@ impl State {
         let (straight, through) = match rule {
             Some((verdict, layout)) => {
                 let requests = |ranges: &[ByteRange]| layout.shares(ranges).len() as u64;
-                threshold::divide_by(&ranges, verdict, self.streamed, requests)
+                threshold::divide_by(&ranges, verdict, self.sending.streamed, requests)
             }
             None => (Vec::new(), ranges),
         };
