@@ -34,13 +34,14 @@ use sharing_state::SharingState;
 use crate::compound::Caller;
 use crate::effective_policy::Ruling;
 use crate::file::Appending;
+use crate::lock_order::{AsyncMutex, AsyncRwLock, OrderedGuard, OrderedMutex, Rank};
 use crate::mount::{Inner, OpenFlags, Times, usual};
 use crate::{Error, Node, Result};
 use layout::policy::{Policy, Settings, Sharing};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{Mutex as AsyncMutex, Notify, RwLock, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use types::{Attrs, ByteRange, Timestamp};
 use wire::nfs4::stateid4;
@@ -49,15 +50,15 @@ use wire::nfs4::stateid4;
 pub(crate) struct Inode {
     pub(crate) mount: Arc<Inner>,
     pub(crate) node: Node,
-    state: Mutex<State>,
+    state: OrderedMutex<State>,
     /// The file's own policy settings, from its extended attributes.
-    own: Mutex<Settings>,
+    own: OrderedMutex<Settings>,
     /// Number of lost changes already reported to fsync callers.
     losses: AtomicU64,
     /// The delegation that the mgr has granted.
-    delegation: Mutex<Delegation>,
+    delegation: OrderedMutex<Delegation>,
     /// Held while a revoked delegation is cleaned up.
-    revoking: Mutex<()>,
+    revoking: OrderedMutex<()>,
     /// The layout, and the requests that use it.
     layouts: Arc<Layouts>,
     /// Held during LAYOUTGET, LAYOUTCOMMIT and LAYOUTRETURN: it orders operations on the layout's stateid.
@@ -79,18 +80,27 @@ pub(crate) struct Inode {
     cutting: watch::Sender<bool>,
     /// A close holds this for reading, from before its open ends until the mgr has its report. Setting attributes holds
     /// it for writing: a later report would restore the earlier size and time.
-    reporting: RwLock<()>,
+    reporting: AsyncRwLock,
     /// A request holds its lane's lock for reading; sending uncommitted bytes again holds the lock for writing.
-    lanes: Mutex<BTreeMap<Lane, Arc<LaneLocks>>>,
+    lanes: OrderedMutex<BTreeMap<Lane, Arc<LaneLocks>>>,
     /// Counts completed requests.
     settled: watch::Sender<u64>,
 }
 
 /// The locks of one lane.
-#[derive(Default)]
 struct LaneLocks {
-    sending: RwLock<()>,
+    sending: AsyncRwLock,
     committing: AsyncMutex<()>,
+}
+
+impl LaneLocks {
+    fn new(lane: Lane) -> Self {
+        let (commit, write) = match lane {
+            Lane::Direct(_) => (Rank::CommitIod, Rank::WriteIod),
+            Lane::Mgr => (Rank::CommitMgr, Rank::WriteMgr),
+        };
+        LaneLocks { sending: AsyncRwLock::new(write), committing: AsyncMutex::new(commit, ()) }
+    }
 }
 
 /// What the inode's mutex guards.
@@ -131,41 +141,42 @@ impl Inode {
     /// Creates the state of a file that is about to be opened. A size that was requested before `stamp` may be stale.
     pub(crate) fn new(mount: Arc<Inner>, node: Node, stamp: u64) -> Self {
         let losses = AtomicU64::new(mount.session.losses());
+        let state = State { size: KnownSize::new(stamp), ..State::default() };
         Inode {
             mount,
             losses,
             node,
-            state: Mutex::new(State { size: KnownSize::new(stamp), ..State::default() }),
-            own: Mutex::default(),
-            delegation: Mutex::default(),
-            revoking: Mutex::default(),
+            state: OrderedMutex::new(Rank::InodeState, state),
+            own: OrderedMutex::new(Rank::FileSettings, Settings::default()),
+            delegation: OrderedMutex::new(Rank::Delegation, Delegation::None),
+            revoking: OrderedMutex::new(Rank::Revocation, ()),
             layouts: Arc::default(),
-            layout_turn: AsyncMutex::default(),
-            reopening: AsyncMutex::default(),
-            appending: AsyncMutex::default(),
-            locking: AsyncMutex::default(),
+            layout_turn: AsyncMutex::new(Rank::LayoutStateid, ()),
+            reopening: AsyncMutex::new(Rank::Reopen, ()),
+            appending: AsyncMutex::new(Rank::Append, Appending::default()),
+            locking: AsyncMutex::new(Rank::ByteRangeLocks, ()),
             lock_free: Notify::new(),
-            order: AsyncMutex::default(),
-            leaving: AsyncMutex::default(),
+            order: AsyncMutex::new(Rank::SendOrder, ()),
+            leaving: AsyncMutex::new(Rank::SendUnderLayout, ()),
             cutting: watch::Sender::new(false),
-            reporting: RwLock::default(),
-            lanes: Mutex::default(),
+            reporting: AsyncRwLock::new(Rank::Report),
+            lanes: OrderedMutex::new(Rank::Lanes, BTreeMap::new()),
             settled: watch::Sender::new(0),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> OrderedGuard<'_, State> {
+        self.state.lock()
     }
 
     /// Returns the file's own policy settings, from its extended attributes.
     pub(crate) fn own(&self) -> Settings {
-        *self.own.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.own.lock()
     }
 
     /// Changes the file's own policy settings after its extended attributes changed.
     pub(crate) fn set_own(&self, change: impl FnOnce(&mut Settings)) {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.own.lock();
         let before = *own;
         change(&mut own);
         if *own != before {
@@ -190,11 +201,11 @@ impl Inode {
     }
 
     fn lane(&self, lane: Lane) -> Arc<LaneLocks> {
-        self.lanes().entry(lane).or_default().clone()
+        self.lanes().entry(lane).or_insert_with(|| Arc::new(LaneLocks::new(lane))).clone()
     }
 
-    fn lanes(&self) -> MutexGuard<'_, BTreeMap<Lane, Arc<LaneLocks>>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lanes(&self) -> OrderedGuard<'_, BTreeMap<Lane, Arc<LaneLocks>>> {
+        self.lanes.lock()
     }
 
     /// Returns the size, including this client's unsent writes.

@@ -6,6 +6,7 @@ use super::{Inode, Lane};
 use crate::counters::add;
 use crate::drivers::{Attempt, NotDone};
 use crate::{Error, Result};
+use std::pin::pin;
 use std::sync::Arc;
 use types::{ByteRange, Status, Verifier};
 
@@ -137,10 +138,12 @@ impl Inode {
     /// Commits a lane like [`Inode::commit_lane`]; `because` is the failure of the first path, if these bytes moved to
     /// this one.
     async fn commit_because(self: &Arc<Self>, lane: Lane, because: Option<Error>) {
-        let locks = self.lane(lane);
         // Hold this lock to the very end. A caller that finds nothing uncommitted must not conclude that all is durable
         // while bytes move to another path, or before their loss is known.
-        let _committing = locks.committing.lock().await;
+        self.lane(lane).committing.hold(pin!(self.commit_locked(lane, because))).await;
+    }
+
+    async fn commit_locked(self: &Arc<Self>, lane: Lane, because: Option<Error>) {
         match self.commit_rounds(lane).await {
             Ok(()) => {}
             Err(NotDone::NotAttempted(error)) if lane != Lane::Mgr => {
@@ -202,8 +205,10 @@ impl Inode {
 
     /// Sends all bytes that the lane's server may have lost again, in the order in which they were first sent.
     async fn send_again(&self, lane: Lane) -> Attempt<()> {
-        let locks = self.lane(lane);
-        let _all = locks.sending.write().await;
+        self.lane(lane).sending.hold_write(pin!(self.send_all_again(lane))).await
+    }
+
+    async fn send_all_again(&self, lane: Lane) -> Attempt<()> {
         let count = self.state().dirty.pieces(lane);
         add(&self.mount.tally.retries, count as u64);
         tracing::info!(file = %self.node.id, ?lane, count, "the server restarted: sending uncommitted bytes again");

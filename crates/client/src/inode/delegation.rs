@@ -9,12 +9,13 @@
 
 use super::{Inode, State};
 use crate::compound::{Compound, Results};
+use crate::lock_order::OrderedGuard;
 use crate::mount::{Asking, CURRENT, Queued};
 use crate::{Error, Result};
 use futures_util::future::BoxFuture;
 use nfs::client::recovery;
 use nfs::state::delegations::WANT_DATA;
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
 use types::FileId;
@@ -116,8 +117,8 @@ fn given(answer: &open_delegation4) -> Option<(stateid4, Power, bool)> {
 }
 
 impl Inode {
-    fn delegated(&self) -> MutexGuard<'_, Delegation> {
-        self.delegation.lock().unwrap_or_else(PoisonError::into_inner)
+    fn delegated(&self) -> OrderedGuard<'_, Delegation> {
+        self.delegation.lock()
     }
 
     /// Whether this client holds an unrecalled write delegation: no other client has the file open or asks for it.
@@ -462,7 +463,7 @@ impl Inode {
     pub(crate) fn delegation_revoked(&self, stateid: stateid4) {
         // Two requests may report it at the same moment. The later one would drop what was written after the first had
         // shared the file.
-        let _one = self.revoking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.revoking.lock();
         let Some((_, power)) = self.delegated().held().filter(|(held, _)| held.other == stateid.other) else { return };
         let exclusive = self.state().sharing.is_exclusive();
         if !exclusive && (power == Power::Read || self.is_clean()) {

@@ -5,12 +5,14 @@ use super::opens::TRIES;
 use super::{Inode, State};
 use crate::compound::{Caller, Compound, Failed, is_state_lost};
 use crate::drivers::Layout;
+use crate::lock_order::{OrderedGuard, OrderedMutex, Rank};
 use crate::{Error, Result};
 use layout::kinds::KindId;
 use layout::kinds::native::Update;
 use nfs::client::recovery;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{MutexGuard as AsyncMutexGuard, Notify, RwLockReadGuard};
 use tokio::time::Instant;
@@ -28,15 +30,20 @@ const ASKS: u32 = 3;
 type DynLayout = Arc<dyn Layout>;
 
 /// The layout state of a file, and the notice that no request uses a layout.
-#[derive(Default)]
 pub(super) struct Layouts {
-    state: Mutex<LayoutState<DynLayout>>,
+    state: OrderedMutex<LayoutState<DynLayout>>,
     unused: Notify,
 }
 
+impl Default for Layouts {
+    fn default() -> Self {
+        Layouts { state: OrderedMutex::new(Rank::LayoutState, LayoutState::default()), unused: Notify::new() }
+    }
+}
+
 impl Layouts {
-    fn state(&self) -> MutexGuard<'_, LayoutState<DynLayout>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> OrderedGuard<'_, LayoutState<DynLayout>> {
+        self.state.lock()
     }
 
     /// Waits until no request uses a layout.
@@ -128,8 +135,7 @@ impl Inode {
     /// Takes over the result of a LAYOUTGET for the preferred kind behind the OPEN with this number. A refusal is no
     /// error: the bytes then take the mgr path.
     pub(crate) async fn learn_layout(&self, got: std::result::Result<LAYOUTGET4resok, Failed>, number: u64) {
-        let _turn = self.layout_turn().await;
-        self.adopt(0, got, Some(number)).await;
+        self.layout_turn.hold(pin!(self.adopt(0, got, Some(number)))).await;
     }
 
     /// Takes over the result of a LAYOUTGET for the kind at a position of the client's order of preference, like
@@ -197,15 +203,14 @@ impl Inode {
             return Ok(None);
         }
         // Boxed: most requests have the layout.
-        Box::pin(async {
-            let _turn = self.layout_turn().await;
+        let ask = async {
             if let Some(layout) = self.usable_layout(write) {
                 return Ok(Some(layout));
             }
             self.ask_for_layout(write).await?;
             Ok(self.usable_layout(write))
-        })
-        .await
+        };
+        self.layout_turn.hold(Box::pin(ask).as_mut()).await
     }
 
     /// Begins to use the layout that the client holds, if it allows that.
@@ -237,9 +242,11 @@ impl Inode {
         // While the mgr is unreachable no task may have to wait for it: the task takes its turn only once the mgr
         // answers.
         self.mount.session.answers().await?;
-        let _turn = self.layout_turn().await;
-        let is_current = self.layouts.state().is_current(number);
-        if is_current { self.ask_for_layout(write).await } else { Ok(()) }
+        let ask = async {
+            let is_current = self.layouts.state().is_current(number);
+            if is_current { self.ask_for_layout(write).await } else { Ok(()) }
+        };
+        self.layout_turn.hold(pin!(ask)).await
     }
 
     /// Asks the mgr for a layout, of one kind after the other in the order of preference. The caller has the turn.
@@ -482,7 +489,7 @@ impl Inode {
     /// §12.7.4).
     pub(crate) fn report_to_reclaim(&self) -> Option<(u64, LAYOUTCOMMIT4args)> {
         // A task that has the turn is about to report, or to get a layout to report under.
-        let _turn = self.layout_turn.try_lock().ok()?;
+        let _turn = self.layout_turn.try_lock()?;
         let (end, update) = self.state().dirty.report_due()?;
         let layouts = self.layouts.state();
         let args = layoutcommit(layouts.reportable()?, Some(end), update);
@@ -531,30 +538,40 @@ impl Inode {
         }
         self.settle_all().await;
         // Later writes may have been sent as well; from here on nothing is sent until the layout is returned.
-        let _leaving = self.leaving.lock().await;
+        self.leaving.hold(pin!(self.return_recalled())).await
+    }
+
+    async fn return_recalled(self: &Arc<Self>) -> Result<()> {
         self.settle_all().await;
         // The client that wants the layout waits for this return: no other layout is available in the meantime.
         let reported = self.report_within(Duration::ZERO).await;
-        let _turn = self.layout_turn().await;
+        let returned = self.layout_turn.hold(pin!(self.send_return())).await?;
+        match reported {
+            // The layout was granted after the report had been postponed, as above.
+            Err(error) if returned && error.is(Status::NoLayout) => Ok(()),
+            Err(_) if !returned => Ok(()),
+            reported => reported,
+        }
+    }
+
+    /// Sends the LAYOUTRETURN that answers a recall, once no request uses the layout; returns `false` if no recall waits
+    /// for an answer.
+    async fn send_return(&self) -> Result<bool> {
         // The mgr recalls layouts for a client that truncates or extends the file.
         self.state().size.doubt();
         // A close may have returned the layout since. The report is then left to the next sync or close.
         if !self.layouts.state().begin_return() {
-            return Ok(());
+            return Ok(false);
         }
         self.layouts.are_unused().await;
         let recalled = self.layouts.state().take_recalled();
-        let Some((kind, stateid)) = recalled else { return Ok(()) };
+        let Some((kind, stateid)) = recalled else { return Ok(false) };
         let mut compound = Compound::new("returning a layout").cached();
         compound.putfh(&self.node.handle).op(OP_LAYOUTRETURN, &layoutreturn(kind, stateid));
         let returned = self.mount.session.call(compound).await;
         self.layout_is_back();
         returned?.done(&[OP_PUTFH])?;
-        match reported {
-            // The layout was granted after the report had been postponed, as above.
-            Err(error) if error.is(Status::NoLayout) => Ok(()),
-            reported => reported,
-        }
+        Ok(true)
     }
 }
 

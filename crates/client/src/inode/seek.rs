@@ -5,6 +5,7 @@ use super::{Inode, Lane};
 use crate::compound::{Caller, Compound};
 use crate::drivers::NotDone;
 use crate::{Error, Placement, Result};
+use std::pin::pin;
 use std::sync::Arc;
 use types::{Attrs, ByteRange, SetAttrs, Status};
 use wire::nfs4::*;
@@ -108,13 +109,19 @@ impl Inode {
         // Bytes beyond the new end must not come back when they are sent again.
         self.make_durable().await;
         key.map_or(Ok(()), |key| self.take_error(key))?;
-        let _order = self.order.lock().await;
+        self.order.hold(pin!(self.set_attrs_in_order(caller, changes))).await
+    }
+
+    async fn set_attrs_in_order(self: &Arc<Self>, caller: &Caller, changes: &SetAttrs) -> Result<Attrs> {
         self.cutting.send_replace(true);
         let _over = Over(self);
         // Other writers here may have sent bytes since. Neither these bytes nor a report of them may follow the
         // truncate.
         self.settle_all().await;
-        let _reporting = self.reporting.write().await;
+        self.reporting.hold_write(pin!(self.report_and_set_attrs(caller, changes))).await
+    }
+
+    async fn report_and_set_attrs(self: &Arc<Self>, caller: &Caller, changes: &SetAttrs) -> Result<Attrs> {
         let settled = async { self.end_strays().await.and(self.report().await) }.await;
         // Without an open for writing no report is possible; the closes have reported, or failed.
         if self.is_open_for_writing() {

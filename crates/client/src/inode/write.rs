@@ -13,6 +13,7 @@ use crate::{Error, Result};
 use bytes::Bytes;
 use layout::policy::{Access, FULL, NEVER, Policy};
 use layout::threshold::{self, ALWAYS_MGR, ALWAYS_STRAIGHT, Path, Rule, Verdict};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::RwLockReadGuard;
 use tokio::time::Instant;
@@ -232,11 +233,16 @@ impl Inode {
     ///
     /// Errors are recorded and reported later.
     pub(crate) async fn hand_over(self: &Arc<Self>, last: bool) {
-        let _order = self.order.lock().await;
-        if self.state().dirty.pending().is_empty() {
-            return;
-        }
-        let _leaving = self.leaving.lock().await;
+        let send = async {
+            if !self.state().dirty.pending().is_empty() {
+                self.leaving.hold(pin!(self.send_gathered(last))).await;
+            }
+        };
+        self.order.hold(pin!(send)).await;
+    }
+
+    /// Sends all gathered bytes like [`Inode::hand_over`]. The caller holds the locks that order this.
+    async fn send_gathered(self: &Arc<Self>, last: bool) {
         let policy = self.policy();
         if !last {
             self.settle_in_a_while(&policy);
@@ -409,10 +415,7 @@ impl Inode {
         }
         self.state().dirty.disregard_time(errand.batch);
         // The bytes that this iod received before and may lose must follow on the same path, and first.
-        let moved = {
-            let _committing = locks.committing.lock().await;
-            self.move_to_mgr(errand.lane).await
-        };
+        let moved = locks.committing.hold(pin!(self.move_to_mgr(errand.lane))).await;
         moved.map_err(|error| lost(Error::by_no_path(why.clone(), error)))?;
         let written = self.write_via_mgr(errand).await;
         written.map_err(|lost| Lost { error: Error::by_no_path(why, lost.error), ..lost })
@@ -434,8 +437,10 @@ impl Inode {
 
     /// Writes the parts of an errand through the mgr. Its window space is split among them.
     async fn write_via_mgr(self: &Arc<Self>, errand: &Errand) -> std::result::Result<(), Lost> {
-        let locks = self.lane(Lane::Mgr);
-        let _sending = locks.sending.read().await;
+        self.lane(Lane::Mgr).sending.hold_read(pin!(self.write_parts_via_mgr(errand))).await
+    }
+
+    async fn write_parts_via_mgr(self: &Arc<Self>, errand: &Errand) -> std::result::Result<(), Lost> {
         let stable = errand.stable && errand.piece.parts.len() == 1;
         let mut left = errand.piece.bytes();
         for (range, data) in errand.piece.split() {
@@ -454,8 +459,10 @@ impl Inode {
     /// Sends what a lane's server may still lose to the mgr instead. The caller holds the lane's lock against commits.
     pub(super) async fn move_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let (from, to) = (self.lane(lane), self.lane(Lane::Mgr));
-        let _all = from.sending.write().await;
-        let _sending = to.sending.read().await;
+        from.sending.hold_write(pin!(to.sending.hold_read(pin!(self.move_all_to_mgr(lane))))).await
+    }
+
+    async fn move_all_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let mut outcome = self.end_strays().await;
         while outcome.is_ok() && self.state().dirty.is_uncommitted(lane) {
             outcome = self.move_first_to_mgr(lane).await;
