@@ -338,7 +338,7 @@ impl World {
         for call in [Call::ReceiveRecall, Call::Return, Call::ExecuteReturn] {
             self.execute(call);
         }
-        assert!(self.owed.is_none() && !self.state.recall.is_some(), "a recall is left");
+        assert!(self.owed.is_none() && self.state.recall.is_none(), "a recall is left");
         for call in [Call::Recall, Call::ReceiveRecall, Call::Return, Call::ExecuteReturn] {
             self.execute(call);
         }
@@ -346,7 +346,7 @@ impl World {
         while self.execute(Call::Close) {
             self.execute(Call::ExecuteReturn);
         }
-        assert!(self.state.held().is_none() && !self.state.recall.is_some() && !self.state.is_in_use());
+        assert!(self.state.held().is_none() && self.state.recall.is_none() && !self.state.is_in_use());
     }
 }
 
