@@ -7,12 +7,14 @@ mod copy;
 mod delegation;
 mod dirty;
 mod known_size;
+mod layout_state;
 mod layouts;
 mod locks;
 mod open_states;
 mod opens;
 mod read;
 mod seek;
+mod sharing_state;
 mod write;
 
 pub use delegation::Keeper;
@@ -20,25 +22,26 @@ pub(crate) use delegation::{Delegation, append_return};
 use dirty::{DirtyData, Lane};
 use known_size::KnownSize;
 pub(crate) use known_size::Version;
-use layouts::LayoutState;
-pub(crate) use layouts::layoutget;
+use layouts::Layouts;
+pub(crate) use layouts::{LayoutUse, layoutget};
 pub use locks::HeldLock;
 pub(crate) use locks::Waited;
 pub(crate) use open_states::Open;
 use open_states::OpenStates;
 pub(crate) use seek::StatusOnly;
+use sharing_state::SharingState;
 
 use crate::compound::Caller;
-use crate::drivers::Layout;
 use crate::effective_policy::Ruling;
 use crate::file::Appending;
+use crate::lock_order::{AsyncMutex, AsyncRwLock, OrderedGuard, OrderedMutex, Rank};
 use crate::mount::{Inner, OpenFlags, Times, usual};
 use crate::{Error, Node, Result};
 use layout::policy::{Policy, Settings, Sharing};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{Mutex as AsyncMutex, Notify, RwLock, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use types::{Attrs, ByteRange, Timestamp};
 use wire::nfs4::stateid4;
@@ -47,17 +50,19 @@ use wire::nfs4::stateid4;
 pub(crate) struct Inode {
     pub(crate) mount: Arc<Inner>,
     pub(crate) node: Node,
-    state: Mutex<State>,
+    state: OrderedMutex<State>,
     /// The file's own policy settings, from its extended attributes.
-    own: Mutex<Settings>,
+    own: OrderedMutex<Settings>,
     /// Number of lost changes already reported to fsync callers.
     losses: AtomicU64,
     /// The delegation that the mgr has granted.
-    delegation: Mutex<Delegation>,
+    delegation: OrderedMutex<Delegation>,
     /// Held while a revoked delegation is cleaned up.
-    revoking: Mutex<()>,
-    /// The layout; the lock also orders operations on the layout's stateid.
-    layout: AsyncMutex<LayoutState>,
+    revoking: OrderedMutex<()>,
+    /// The layout, and the requests that use it.
+    layouts: Arc<Layouts>,
+    /// Held during LAYOUTGET, LAYOUTCOMMIT and LAYOUTRETURN: it orders operations on the layout's stateid.
+    layout_turn: AsyncMutex<()>,
     /// Held while an open is established again.
     reopening: AsyncMutex<()>,
     /// Held during an append.
@@ -75,48 +80,59 @@ pub(crate) struct Inode {
     cutting: watch::Sender<bool>,
     /// A close holds this for reading, from before its open ends until the mgr has its report. Setting attributes holds
     /// it for writing: a later report would restore the earlier size and time.
-    reporting: RwLock<()>,
+    reporting: AsyncRwLock,
     /// A request holds its lane's lock for reading; sending uncommitted bytes again holds the lock for writing.
-    lanes: Mutex<BTreeMap<Lane, Arc<LaneLocks>>>,
+    lanes: OrderedMutex<BTreeMap<Lane, Arc<LaneLocks>>>,
     /// Counts completed requests.
     settled: watch::Sender<u64>,
 }
 
 /// The locks of one lane.
-#[derive(Default)]
 struct LaneLocks {
-    sending: RwLock<()>,
+    sending: AsyncRwLock,
     committing: AsyncMutex<()>,
 }
 
+impl LaneLocks {
+    fn new(lane: Lane) -> Self {
+        let (commit, write) = match lane {
+            Lane::Direct(_) => (Rank::CommitIod, Rank::WriteIod),
+            Lane::Mgr => (Rank::CommitMgr, Rank::WriteMgr),
+        };
+        LaneLocks { sending: AsyncRwLock::new(write), committing: AsyncMutex::new(commit, ()) }
+    }
+}
+
+/// What the inode's mutex guards.
 #[derive(Default)]
 struct State {
+    /// The opens with their locks, and the errors that they have yet to report.
     opens: OpenStates,
+    /// What is known of the size.
     size: KnownSize,
     /// The written bytes that are not durable, or not reported to the mgr.
     dirty: DirtyData,
-    /// The settings under which the pending bytes are sent: those of the last writer.
+    /// The sharing with other clients.
+    sharing: SharingState,
+    /// How and when gathered bytes are sent.
+    sending: SendState,
+    /// Whether an abandoned request may still reach an iod.
+    abandoned: bool,
+    /// Whether the file was created without waiting for durability, and nothing has made the creation durable since.
+    unsynced: bool,
+}
+
+/// How and when gathered bytes are sent, and the tasks that do this in the background.
+#[derive(Default)]
+struct SendState {
+    /// The settings under which the gathered bytes are sent: those of the last writer.
     ruling: Option<Arc<Ruling>>,
     /// One past the last byte that took the direct path.
     streamed: Option<u64>,
-    /// Counts revoked delegations. Writes that relied on a revoked delegation are dropped.
-    revocations: u64,
-    /// Whether an abandoned request may still reach an iod.
-    stray: bool,
-    /// Whether an open requires `sharing=coherent`.
-    coherent: bool,
-    /// Whether a cache above this client keeps bytes under the delegation ([`crate::OpenOptions::alone`]).
-    exclusive: bool,
-    /// Number of delegations granted.
-    delegations: u64,
-    /// When a delegation was last requested or lost.
-    asked: Option<Instant>,
-    /// Whether the file was created without waiting for durability, and nothing has made the creation durable since.
-    unsynced: bool,
+    /// When gathered bytes are sent by the timer, and when sent bytes are made durable.
+    times: Times,
     /// Whether a task is making everything durable because the window is full.
     relieving: bool,
-    /// When pending bytes are sent by the timer, and when sent bytes are made durable.
-    times: Times,
     /// Whether a task commits written bytes early, so that the window does not fill.
     committing: bool,
 }
@@ -125,40 +141,42 @@ impl Inode {
     /// Creates the state of a file that is about to be opened. A size that was requested before `stamp` may be stale.
     pub(crate) fn new(mount: Arc<Inner>, node: Node, stamp: u64) -> Self {
         let losses = AtomicU64::new(mount.session.losses());
+        let state = State { size: KnownSize::new(stamp), ..State::default() };
         Inode {
             mount,
             losses,
             node,
-            state: Mutex::new(State { size: KnownSize::new(stamp), ..State::default() }),
-            own: Mutex::default(),
-            delegation: Mutex::default(),
-            revoking: Mutex::default(),
-            layout: AsyncMutex::default(),
-            reopening: AsyncMutex::default(),
-            appending: AsyncMutex::default(),
-            locking: AsyncMutex::default(),
+            state: OrderedMutex::new(Rank::InodeState, state),
+            own: OrderedMutex::new(Rank::FileSettings, Settings::default()),
+            delegation: OrderedMutex::new(Rank::Delegation, Delegation::None),
+            revoking: OrderedMutex::new(Rank::Revocation, ()),
+            layouts: Arc::default(),
+            layout_turn: AsyncMutex::new(Rank::LayoutStateid, ()),
+            reopening: AsyncMutex::new(Rank::Reopen, ()),
+            appending: AsyncMutex::new(Rank::Append, Appending::default()),
+            locking: AsyncMutex::new(Rank::ByteRangeLocks, ()),
             lock_free: Notify::new(),
-            order: AsyncMutex::default(),
-            leaving: AsyncMutex::default(),
+            order: AsyncMutex::new(Rank::SendOrder, ()),
+            leaving: AsyncMutex::new(Rank::SendUnderLayout, ()),
             cutting: watch::Sender::new(false),
-            reporting: RwLock::default(),
-            lanes: Mutex::default(),
+            reporting: AsyncRwLock::new(Rank::Report),
+            lanes: OrderedMutex::new(Rank::Lanes, BTreeMap::new()),
             settled: watch::Sender::new(0),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> OrderedGuard<'_, State> {
+        self.state.lock()
     }
 
     /// Returns the file's own policy settings, from its extended attributes.
     pub(crate) fn own(&self) -> Settings {
-        *self.own.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.own.lock()
     }
 
     /// Changes the file's own policy settings after its extended attributes changed.
     pub(crate) fn set_own(&self, change: impl FnOnce(&mut Settings)) {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.own.lock();
         let before = *own;
         change(&mut own);
         if *own != before {
@@ -173,7 +191,7 @@ impl Inode {
 
     /// Returns the policy of the last writer.
     fn policy(&self) -> Policy {
-        let ruling = self.state().ruling.clone();
+        let ruling = self.state().sending.ruling.clone();
         ruling.map_or_else(|| usual(&self.mount), |ruling| self.policy_by(&ruling))
     }
 
@@ -183,11 +201,11 @@ impl Inode {
     }
 
     fn lane(&self, lane: Lane) -> Arc<LaneLocks> {
-        self.lanes().entry(lane).or_default().clone()
+        self.lanes().entry(lane).or_insert_with(|| Arc::new(LaneLocks::new(lane))).clone()
     }
 
-    fn lanes(&self) -> MutexGuard<'_, BTreeMap<Lane, Arc<LaneLocks>>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lanes(&self) -> OrderedGuard<'_, BTreeMap<Lane, Arc<LaneLocks>>> {
+        self.lanes.lock()
     }
 
     /// Returns the size, including this client's unsent writes.
@@ -256,9 +274,7 @@ impl Inode {
     /// Records the settings of a new open of the file.
     pub(crate) fn opened_under(&self, ruling: &Ruling, exclusive: bool) {
         let coherent = self.policy_by(ruling).sharing == Sharing::Coherent;
-        let mut state = self.state();
-        state.coherent |= coherent;
-        state.exclusive |= exclusive;
+        self.state().sharing.opened(coherent, exclusive);
     }
 
     /// Adds an open with this owner.
@@ -341,9 +357,4 @@ impl Drop for Inode {
         self.mount.closed(self.node.id, stamp);
         self.mount.window.release(dropped);
     }
-}
-
-/// Whether `a` and `b` are the same layout, not merely equal ones.
-fn same(a: &Arc<dyn Layout>, b: &Arc<dyn Layout>) -> bool {
-    std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
 }

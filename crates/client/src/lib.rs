@@ -16,6 +16,7 @@ mod extents;
 pub mod file;
 pub mod in_doubt;
 mod inode;
+mod lock_order;
 mod long_waits;
 mod mgr_load;
 pub mod mount;

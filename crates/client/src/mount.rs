@@ -25,6 +25,7 @@ use crate::devices::Devices;
 use crate::drivers::Drivers;
 use crate::effective_policy::EffectivePolicy;
 use crate::inode::{Inode, Keeper};
+use crate::lock_order::{OrderedGuard, OrderedMutex, Rank};
 use crate::session::Session;
 use crate::write_window::WriteWindow;
 use crate::{Counters, Error, Options, Result, Target, effective_policy};
@@ -37,7 +38,7 @@ use policy::Timing;
 pub(crate) use policy::usual;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::{RwLock, Semaphore};
 use types::limits::{PAYLOAD_MAX, READ_AHEAD_BYTES};
@@ -86,7 +87,7 @@ pub(crate) struct Inner {
     owners: AtomicU64,
     /// Grows with every change of a file's size in this mount.
     stamps: AtomicU64,
-    opening: Mutex<Opening>,
+    opening: OrderedMutex<Opening>,
     behind: FlushTimer,
     /// Held for reading by the tasks that close dropped files.
     pub(crate) dropped: Arc<RwLock<()>>,
@@ -135,18 +136,24 @@ impl Drop for Asking<'_> {
 }
 
 /// The open files of a mount, and what it knows of directories.
-#[derive(Default)]
 pub(crate) struct Inodes {
-    table: Mutex<HashMap<FileId, Weak<Inode>>>,
+    table: OrderedMutex<HashMap<FileId, Weak<Inode>>>,
     /// The negative-lookup cache.
     pub(crate) names: negative::Names,
     /// Opens whose CLOSE is deferred.
     pub(crate) leaving: DeferredCloses,
 }
 
+impl Default for Inodes {
+    fn default() -> Self {
+        let table = OrderedMutex::new(Rank::InodeTable, HashMap::new());
+        Inodes { table, names: negative::Names::default(), leaving: DeferredCloses::default() }
+    }
+}
+
 impl Inodes {
-    fn table(&self) -> MutexGuard<'_, HashMap<FileId, Weak<Inode>>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> OrderedGuard<'_, HashMap<FileId, Weak<Inode>>> {
+        self.table.lock()
     }
 
     /// Returns all open files.
@@ -191,7 +198,7 @@ impl Mount {
         let window = WriteWindow::new(options.window_bytes());
         let read_ahead = Arc::new(Semaphore::new(READ_AHEAD_BYTES));
         let (owners, stamps) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (opening, timing) = (Mutex::default(), Mutex::default());
+        let (opening, timing) = (OrderedMutex::new(Rank::Opening, Opening::default()), Mutex::default());
         let effective_policy = EffectivePolicy::new(options.driver, options.policy, options.environment);
         if let Some(told) = &told {
             let words = effective_policy::heard(told, Origin::Directory);
@@ -284,8 +291,8 @@ impl Inner {
         all.into_iter().filter(|inode| inode.is_unsynced()).collect()
     }
 
-    fn opening(&self) -> MutexGuard<'_, Opening> {
-        self.opening.lock().unwrap_or_else(PoisonError::into_inner)
+    fn opening(&self) -> OrderedGuard<'_, Opening> {
+        self.opening.lock()
     }
 
     /// Registers an OPEN that is about to be sent.

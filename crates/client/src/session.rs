@@ -11,6 +11,7 @@ mod revoked;
 use crate::compound::{Compound, Results, Sealed, nfs_error};
 use crate::counters::{Tally, add};
 use crate::devices::DeviceSource;
+use crate::lock_order::{AsyncMutex, Rank};
 use crate::long_waits::LongWaits;
 use crate::mgr_load::MgrLoad;
 use crate::{Error, Options, Result, Target};
@@ -30,7 +31,7 @@ use nfs::client::slots::Ticket;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Mutex as AsyncMutex, Notify};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use types::limits::LAYOUT_BODY_MAX;
 use types::{IodId, Status, Timestamp};
@@ -126,7 +127,7 @@ impl Session {
             tally,
             load: Arc::default(),
             net: net::Counters::default(),
-            link: AsyncMutex::default(),
+            link: AsyncMutex::new(Rank::SessionLink, Link::default()),
             callbacks: Arc::new(Callbacks::new(held.clone(), table.clone())),
             table,
             freed: Notify::new(),

@@ -148,7 +148,7 @@ impl Open {
         let removal = removal.and_then(|from| inode.mount.removes(&from.dir, &from.name));
         let making = rest.rename.as_ref().map(|(dir, name)| inode.mount.makes(dir, name));
         let sent = inode.mount.session.call(compound).await;
-        goodbye.said(inode).await;
+        goodbye.said(inode);
         if let (Some(making), Ok(_)) = (making, &sent) {
             making.answered();
         }

@@ -11,7 +11,7 @@ impl Inode {
     pub(super) fn note_stray(&self, not_done: NotDone) -> NotDone {
         match not_done {
             NotDone::Unanswered(error) => {
-                self.state().stray = true;
+                self.state().abandoned = true;
                 NotDone::NotAttempted(error)
             }
             other => other,
@@ -22,7 +22,7 @@ impl Inode {
     /// would overwrite newer bytes with old ones, or write beyond a truncate. The mgr fences the file's earlier
     /// layouts; the next direct request asks for a new one.
     pub(super) async fn end_strays(&self) -> Result<()> {
-        let due = |state: &State| state.stray.then_some((None, Update { fence: true, ..Update::default() }));
+        let due = |state: &State| state.abandoned.then_some((None, Update { fence: true, ..Update::default() }));
         self.commit_layout("taking back requests that were given up", self.mount.options.retry_timeout, due).await
     }
 }

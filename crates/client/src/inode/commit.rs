@@ -6,6 +6,7 @@ use super::{Inode, Lane};
 use crate::counters::add;
 use crate::drivers::{Attempt, NotDone};
 use crate::{Error, Result};
+use std::pin::pin;
 use std::sync::Arc;
 use types::{ByteRange, Status, Verifier};
 
@@ -98,17 +99,17 @@ impl Inode {
     pub(crate) fn relieve(self: &Arc<Self>) {
         {
             let mut state = self.state();
-            if state.relieving || state.dirty.is_empty() {
+            if state.sending.relieving || state.dirty.is_empty() {
                 return;
             }
-            state.relieving = true;
+            state.sending.relieving = true;
         }
         let inode = self.clone();
         net::task::spawn_on(&self.mount.runtime, async move {
             inode.make_durable().await;
             // The mgr receives the report later.
             inode.settle_in_a_while(&inode.policy());
-            inode.state().relieving = false;
+            inode.state().sending.relieving = false;
             // Writers that began to wait in the meantime rely on a running task.
             inode.mount.relieve_if_full();
         });
@@ -117,7 +118,7 @@ impl Inode {
     /// Commits received bytes while writes continue, so that they never fill the window. Errors are reported later.
     pub(super) async fn commit_behind(self: Arc<Self>) {
         self.commit_all().await;
-        self.state().committing = false;
+        self.state().sending.committing = false;
     }
 
     /// Sends COMMIT to every server that ever received bytes. For a server without uncommitted bytes it only waits for
@@ -137,10 +138,12 @@ impl Inode {
     /// Commits a lane like [`Inode::commit_lane`]; `because` is the failure of the first path, if these bytes moved to
     /// this one.
     async fn commit_because(self: &Arc<Self>, lane: Lane, because: Option<Error>) {
-        let locks = self.lane(lane);
         // Hold this lock to the very end. A caller that finds nothing uncommitted must not conclude that all is durable
         // while bytes move to another path, or before their loss is known.
-        let _committing = locks.committing.lock().await;
+        self.lane(lane).committing.hold(pin!(self.commit_locked(lane, because))).await;
+    }
+
+    async fn commit_locked(self: &Arc<Self>, lane: Lane, because: Option<Error>) {
         match self.commit_rounds(lane).await {
             Ok(()) => {}
             Err(NotDone::NotAttempted(error)) if lane != Lane::Mgr => {
@@ -189,7 +192,7 @@ impl Inode {
             Lane::Direct(index) => {
                 let mut stale = None;
                 for _ in 0..LAYOUT_TRIES {
-                    let layout = self.layout(true, stale.as_ref()).await.map_err(NotDone::Failed)?;
+                    let layout = self.layout(true, stale.take()).await.map_err(NotDone::Failed)?;
                     let gone = || Error::status(Status::NoLayout, "committing");
                     let layout = layout.ok_or_else(|| NotDone::NotAttempted(gone()))?;
                     match layout.commit(index).await {
@@ -204,8 +207,10 @@ impl Inode {
 
     /// Sends all bytes that the lane's server may have lost again, in the order in which they were first sent.
     async fn send_again(&self, lane: Lane) -> Attempt<()> {
-        let locks = self.lane(lane);
-        let _all = locks.sending.write().await;
+        self.lane(lane).sending.hold_write(pin!(self.send_all_again(lane))).await
+    }
+
+    async fn send_all_again(&self, lane: Lane) -> Attempt<()> {
         let count = self.state().dirty.pieces(lane);
         add(&self.mount.tally.retries, count as u64);
         tracing::info!(file = %self.node.id, ?lane, count, "the server restarted: sending uncommitted bytes again");
@@ -217,7 +222,7 @@ impl Inode {
                 Lane::Direct(index) => {
                     let (mut stale, mut tries) = (None, LAYOUT_TRIES);
                     loop {
-                        let layout = self.layout(true, stale.as_ref()).await.map_err(NotDone::Failed)?;
+                        let layout = self.layout(true, stale.take()).await.map_err(NotDone::Failed)?;
                         let gone = || Error::status(Status::NoLayout, "sending uncommitted bytes again");
                         let layout = layout.ok_or_else(|| NotDone::NotAttempted(gone()))?;
                         grant = self.state().dirty.grant();

@@ -9,20 +9,18 @@
 
 use super::{Inode, State};
 use crate::compound::{Compound, Results};
+use crate::lock_order::OrderedGuard;
 use crate::mount::{Asking, CURRENT, Queued};
 use crate::{Error, Result};
 use futures_util::future::BoxFuture;
 use nfs::client::recovery;
 use nfs::state::delegations::WANT_DATA;
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
 use types::FileId;
 use wire::native::Nothing;
 use wire::nfs4::*;
-
-/// How often a client asks for a delegation of a shared file.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long the mgr waits at most until the cache above this client knows that another client has set a size.
 const RESIZED_WITHIN: Duration = Duration::from_secs(5);
@@ -119,8 +117,8 @@ fn given(answer: &open_delegation4) -> Option<(stateid4, Power, bool)> {
 }
 
 impl Inode {
-    fn delegated(&self) -> MutexGuard<'_, Delegation> {
-        self.delegation.lock().unwrap_or_else(PoisonError::into_inner)
+    fn delegated(&self) -> OrderedGuard<'_, Delegation> {
+        self.delegation.lock()
     }
 
     /// Whether this client holds an unrecalled write delegation: no other client has the file open or asks for it.
@@ -136,18 +134,18 @@ impl Inode {
     /// Returns the number of the delegation, see [`crate::File::delegation`].
     pub(crate) fn delegation_number(&self) -> Option<u64> {
         let state = self.state();
-        self.is_delegated().then_some(state.delegations)
+        self.is_delegated().then_some(state.sharing.grants())
     }
 
     /// Whether other clients may write the file, and reads here must see their writes.
     pub(crate) fn is_shared(&self) -> bool {
-        !self.is_delegated() && self.state().coherent
+        !self.is_delegated() && self.state().sharing.is_coherent()
     }
 
     /// Whether a write must reach a server before it returns, because another client may have the file open and must
     /// see the write.
     pub(crate) fn writes_through(&self) -> bool {
-        !self.is_alone() && self.state().coherent
+        !self.is_alone() && self.state().sharing.is_coherent()
     }
 
     /// Asks for a delegation in the background, if the file is shared and the client has not asked recently. The other
@@ -155,11 +153,11 @@ impl Inode {
     pub(crate) fn ask_again(self: &Arc<Self>) {
         {
             let mut state = self.state();
-            let lately = state.asked.is_some_and(|asked| asked.elapsed() < ASK_AGAIN);
-            if lately || !state.coherent || *self.delegated() != Delegation::None {
+            let now = Instant::now();
+            if !state.sharing.may_ask(now) || *self.delegated() != Delegation::None {
                 return;
             }
-            state.asked = Some(Instant::now());
+            state.sharing.asked(now);
         }
         let inode = self.clone();
         net::task::spawn_on(&self.mount.runtime, async move {
@@ -229,7 +227,7 @@ impl Inode {
     /// Takes over the delegation that an OPEN granted. If the mgr has restarted since the OPEN was sent, it most likely
     /// does not know the delegation any more.
     pub(crate) fn learn_delegation(self: &Arc<Self>, answer: &open_delegation4, asking: &Asking<'_>) -> Learnt {
-        self.state().asked = Some(Instant::now());
+        self.state().sharing.asked(Instant::now());
         let mut learnt = Learnt { again: false, stamp: asking.stamp };
         let Some((stateid, power, recall)) = given(answer) else { return learnt };
         {
@@ -248,7 +246,7 @@ impl Inode {
                 // Anything learned or requested before may be stale, because there was no delegation then. What this
                 // OPEN returned is current.
                 state.size.doubt();
-                state.delegations += 1;
+                state.sharing.granted();
                 let changed = state.size.is_newer_than(asking.stamp);
                 state.size.touch(self.mount.next_stamp());
                 if !changed {
@@ -437,7 +435,7 @@ impl Inode {
             *delegated = Delegation::None;
             // From here on the client asks for the size, and bytes that were read ahead are invalid.
             state.size.doubt();
-            state.asked = Some(Instant::now());
+            state.sharing.asked(Instant::now());
         }
     }
 
@@ -445,7 +443,7 @@ impl Inode {
     /// here are written all the same, because they would be lost otherwise. Bytes that a cache above keeps are not
     /// written ([`crate::OpenOptions::alone`]).
     pub(crate) fn delegation_lost(&self, stateid: stateid4) {
-        if self.state().exclusive {
+        if self.state().sharing.is_exclusive() {
             return self.delegation_revoked(stateid);
         }
         self.share(stateid);
@@ -465,9 +463,9 @@ impl Inode {
     pub(crate) fn delegation_revoked(&self, stateid: stateid4) {
         // Two requests may report the revocation at the same time. Without this lock, the second one would drop bytes that
         // programs wrote after the first one had marked the file as shared.
-        let _one = self.revoking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.revoking.lock();
         let Some((_, power)) = self.delegated().held().filter(|(held, _)| held.other == stateid.other) else { return };
-        let exclusive = self.state().exclusive;
+        let exclusive = self.state().sharing.is_exclusive();
         if !exclusive && (power == Power::Read || self.is_clean()) {
             return self.delegation_lost(stateid);
         }
@@ -477,7 +475,7 @@ impl Inode {
         {
             let mut state = self.state();
             state.size.doubt();
-            state.revocations += 1;
+            state.sharing.revoked();
             self.mount.window.release(state.dirty.give_up());
         }
         self.share(stateid);

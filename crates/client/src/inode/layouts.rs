@@ -1,16 +1,20 @@
 //! The layout of an open file: obtained at first use, replaced when it has aged, reported to the mgr and returned.
 
+use super::layout_state::{Grant, Granted, Held, LayoutState, Recall};
 use super::opens::TRIES;
-use super::{Inode, State, same};
+use super::{Inode, State};
 use crate::compound::{Caller, Compound, Failed, is_state_lost};
 use crate::drivers::Layout;
+use crate::lock_order::{OrderedGuard, OrderedMutex, Rank};
 use crate::{Error, Result};
 use layout::kinds::KindId;
 use layout::kinds::native::Update;
 use nfs::client::recovery;
+use std::ops::Deref;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{MutexGuard, RwLockReadGuard};
+use tokio::sync::{MutexGuard as AsyncMutexGuard, Notify, RwLockReadGuard};
 use tokio::time::Instant;
 use types::Status;
 use types::limits::LAYOUT_BODY_MAX;
@@ -20,45 +24,79 @@ use xdr::Xdr;
 /// The longest pause before the client asks for a layout again.
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 
-/// The pause between attempts to replace a layout that ends soon.
-const RENEW_PAUSE: Duration = Duration::from_secs(1);
+/// How often the client asks for a layout again because it lost the one before while the mgr granted the next.
+const ASKS: u32 = 3;
 
-/// The layout that the client holds, if any.
-#[derive(Default)]
-pub(crate) struct LayoutState {
-    held: Option<Held>,
-    /// The kind to ask for: its position in the client's order of preference. The mgr has refused the kinds before it.
-    kind: usize,
-    /// The mgr has refused every kind. The client does not ask again while the file stays open.
-    refused: bool,
-    /// Number of OPENs sent when the last layout was returned. The answer to one of them may grant the returned layout.
-    returned_by: u64,
+type DynLayout = Arc<dyn Layout>;
+
+/// The layout state of a file, and the notice that no request uses a layout.
+pub(super) struct Layouts {
+    state: OrderedMutex<LayoutState<DynLayout>>,
+    unused: Notify,
 }
 
-struct Held {
-    layout: Arc<dyn Layout>,
-    kind: KindId,
-    stateid: stateid4,
-    write: bool,
-    /// Whether the file was open for reading when the layout was granted: a layout allows no more than the opens do.
-    read: bool,
-    /// The iods accept nothing under this layout any more, and the mgr grants no other layout now. The client still
-    /// holds the layout: it reports earlier writes under it and returns it on a recall.
-    spent: bool,
-    /// Whether this client made the mgr invalidate the layout.
-    outdated: bool,
-    /// Whether a task is asking the mgr for the next layout, because this one ends soon.
-    renewing: bool,
+impl Default for Layouts {
+    fn default() -> Self {
+        Layouts { state: OrderedMutex::new(Rank::LayoutState, LayoutState::default()), unused: Notify::new() }
+    }
 }
 
-impl LayoutState {
-    /// Records that the mgr refused a layout of the kind at this position of `kinds`.
-    fn refuse(&mut self, position: usize, kinds: &[KindId]) {
-        if position + 1 < kinds.len() {
-            self.kind = self.kind.max(position + 1);
-        } else {
-            self.refused = true;
+impl Layouts {
+    fn state(&self) -> OrderedGuard<'_, LayoutState<DynLayout>> {
+        self.state.lock()
+    }
+
+    /// Waits until no request uses a layout.
+    async fn are_unused(&self) {
+        loop {
+            // Enabled before the check, so that no notice is missed.
+            let mut unused = std::pin::pin!(self.unused.notified());
+            unused.as_mut().enable();
+            if !self.state().is_in_use() {
+                return;
+            }
+            unused.await;
         }
+    }
+}
+
+/// A layout in use by a request. The client returns no layout while one exists, so a task drops it before it waits for
+/// the mgr.
+pub(crate) struct LayoutUse {
+    layouts: Arc<Layouts>,
+    layout: DynLayout,
+    number: u64,
+}
+
+impl Deref for LayoutUse {
+    type Target = dyn Layout;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.layout
+    }
+}
+
+impl Clone for LayoutUse {
+    fn clone(&self) -> Self {
+        self.layouts.state().continue_use();
+        LayoutUse { layouts: self.layouts.clone(), layout: self.layout.clone(), number: self.number }
+    }
+}
+
+impl Drop for LayoutUse {
+    fn drop(&mut self) {
+        if self.layouts.state().end_use() {
+            self.layouts.unused.notify_waiters();
+        }
+    }
+}
+
+/// A LAYOUTGET in flight; it ends when this is dropped.
+struct Asking<'a>(&'a Layouts);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.state().end_asking();
     }
 }
 
@@ -77,61 +115,45 @@ pub(crate) fn layoutget(kind: KindId, stateid: stateid4, write: bool) -> LAYOUTG
 }
 
 impl Inode {
+    /// Locks out other operations on the layout's stateid: LAYOUTGET, LAYOUTCOMMIT and LAYOUTRETURN.
+    async fn layout_turn(&self) -> AsyncMutexGuard<'_, ()> {
+        self.layout_turn.lock().await
+    }
+
     /// Whether a LAYOUTGET for the preferred kind would be useful.
     pub(crate) async fn wants_layout(&self, read: bool, write: bool) -> bool {
-        let state = self.layout.lock().await;
-        let lacking = |held: &Held| held.spent || write && !held.write || read && !held.read;
-        !state.refused && state.kind == 0 && state.held.as_ref().is_none_or(lacking)
+        // A LAYOUTGET in flight may get the layout.
+        let _turn = self.layout_turn().await;
+        self.layouts.state().wants(read, write)
     }
 
     /// Whether a layout is held.
-    pub(super) async fn has_layout(&self) -> bool {
-        self.layout.lock().await.held.is_some()
+    pub(super) fn has_layout(&self) -> bool {
+        self.layouts.state().held().is_some()
     }
 
-    /// Takes over the result of a LAYOUTGET for the preferred kind behind the OPEN with this number. A refusal is no error: the bytes then
-    /// take the mgr path.
+    /// Takes over the result of a LAYOUTGET for the preferred kind behind the OPEN with this number. A refusal is no
+    /// error: the bytes then take the mgr path.
     pub(crate) async fn learn_layout(&self, got: std::result::Result<LAYOUTGET4resok, Failed>, number: u64) {
-        let mut state = self.layout.lock().await;
-        // A close may have returned the layout since.
-        if number >= state.returned_by {
-            self.adopt(&mut state, 0, got).await;
-        }
+        self.layout_turn.hold(pin!(self.adopt(0, got, Some(number)))).await;
     }
 
     /// Takes over the result of a LAYOUTGET for the kind at a position of the client's order of preference, like
-    /// [`Inode::learn_layout`], and returns the granted layout. If none was granted, the earlier layout is kept.
+    /// [`Inode::learn_layout`]. `open` is the number of the OPEN that asked. Returns what became of the grant, if there
+    /// was one.
     async fn adopt(
         &self,
-        state: &mut LayoutState,
         position: usize,
         got: std::result::Result<LAYOUTGET4resok, Failed>,
-    ) -> Option<Arc<dyn Layout>> {
+        open: Option<u64>,
+    ) -> Option<Granted> {
         let refused = match got {
             Ok(got) => match &got.logr_layout[..] {
                 [one] => match self.mount.drivers.attach(one.lo_content.loc_type, &one.lo_content.loc_body).await {
                     Ok((kind, layout)) => {
-                        let write = one.lo_iomode == LAYOUTIOMODE4_RW;
-                        let read = self.is_open_for_reading();
-                        if write {
-                            // No iod may have bytes of a file whose creation the mgr may lose.
-                            self.made_durably();
-                        }
-                        if !state.held.as_ref().is_some_and(|held| held.goes_on_as(&layout)) {
-                            self.state().dirty.granted_again();
-                        }
-                        let held = Held {
-                            layout: layout.clone(),
-                            kind,
-                            stateid: got.logr_stateid,
-                            write,
-                            read,
-                            spent: false,
-                            outdated: false,
-                            renewing: false,
-                        };
-                        state.held = Some(held);
-                        return Some(layout);
+                        let (write, read) = (one.lo_iomode == LAYOUTIOMODE4_RW, self.is_open_for_reading());
+                        let (generation, stateid) = (layout.generation(), got.logr_stateid);
+                        return Some(self.granted(Grant { layout, generation, kind, stateid, write, read, open }));
                     }
                     Err(error) => error.to_string(),
                 },
@@ -143,85 +165,115 @@ impl Inode {
             Err(failed) => format!("{failed:?}"),
         };
         tracing::debug!(file = %self.node.id, "the mgr granted no layout: using the mgr path: {refused}");
-        state.refuse(position, &self.mount.drivers.kinds());
+        self.layouts.state().refuse(position, self.mount.drivers.kinds().len());
         None
     }
 
+    fn granted(&self, grant: Grant<DynLayout>) -> Granted {
+        if grant.write {
+            // No iod may have bytes of a file whose creation the mgr may lose.
+            self.made_durably();
+        }
+        let mut layouts = self.layouts.state();
+        let granted = layouts.granted(grant);
+        match granted {
+            Granted::Usable { continues: true } | Granted::Outdated => {}
+            // In one step with the grant: no write begins under the new layout and counts for the earlier one.
+            Granted::Usable { .. } | Granted::Recalled | Granted::Doubtful => self.state().dirty.granted_again(),
+        }
+        granted
+    }
+
     /// Returns the layout to use now, or `None` if bytes take the mgr path. `stale` is a layout that the iods refused.
-    pub(crate) async fn layout(&self, write: bool, stale: Option<&Arc<dyn Layout>>) -> Result<Option<Arc<dyn Layout>>> {
+    pub(crate) async fn layout(&self, write: bool, stale: Option<LayoutUse>) -> Result<Option<LayoutUse>> {
         if !self.mount.options.direct {
             return Ok(None);
         }
+        if let Some(stale) = stale {
+            self.layouts.state().refused_by_iods(stale.number);
+            // The task may have to wait for a return below, which waits for the end of this use.
+            drop(stale);
+        }
         // Without a lease the mgr may have given the layout, and locks, to other clients.
         self.mount.session.ensure_lease().await?;
-        let mut state = self.layout.lock().await;
-        if let Some(held) = state.held.as_mut().filter(|held| stale.is_some_and(|stale| same(stale, &held.layout))) {
-            held.spent = true;
-        }
-        if let Some(held) = state.held.as_ref().filter(|held| !held.spent)
-            && (if write { held.write } else { held.read || !self.is_open_for_reading() })
-        {
-            let layout = held.layout.clone();
-            if layout.is_old() {
-                self.renew_soon(&mut state);
-            }
+        if let Some(layout) = self.usable_layout(write) {
             return Ok(Some(layout));
         }
-        if state.refused {
+        if self.layouts.state().is_refused() {
             return Ok(None);
         }
         // Boxed: most requests have the layout.
-        Box::pin(self.ask_for_layout(&mut state, write)).await
+        let ask = async {
+            if let Some(layout) = self.usable_layout(write) {
+                return Ok(Some(layout));
+            }
+            self.ask_for_layout(write).await?;
+            Ok(self.usable_layout(write))
+        };
+        self.layout_turn.hold(Box::pin(ask).as_mut()).await
+    }
+
+    /// Begins to use the layout that the client holds, if it allows that.
+    fn usable_layout(&self, write: bool) -> Option<LayoutUse> {
+        let reading = self.is_open_for_reading();
+        let (layout, number) = self.layouts.state().begin_use(write, reading)?;
+        let used = LayoutUse { layouts: self.layouts.clone(), layout, number };
+        if used.is_old() {
+            self.renew_soon(number);
+        }
+        Some(used)
     }
 
     /// Starts a task that asks the mgr for another layout before the current one ends. Reads and writes continue under
     /// the current layout.
-    fn renew_soon(&self, state: &mut LayoutState) {
-        let Some(held) = state.held.as_mut().filter(|held| !held.renewing) else { return };
+    fn renew_soon(&self, number: u64) {
         // An inode without opens needs no layout.
         let Some(inode) = self.mount.inodes.get(self.node.id) else { return };
-        held.renewing = true;
-        let (old, write) = (held.layout.clone(), held.write);
+        let Some(write) = self.layouts.state().begin_renewal(number, Instant::now()) else { return };
         net::task::spawn_on(&self.mount.runtime, async move {
-            if let Err(error) = inode.renew(&old, write).await {
+            if let Err(error) = inode.renew(number, write).await {
                 tracing::debug!(file = %inode.node.id, "renewing the layout: {error}");
             }
-            // If the renewal failed, the next user starts it again, but not at once.
-            let inode = {
-                let weak = Arc::downgrade(&inode);
-                drop(inode);
-                tokio::time::sleep(RENEW_PAUSE).await;
-                weak.upgrade()
-            };
-            if let Some(inode) = inode
-                && let Some(held) = inode.layout.lock().await.held.as_mut().filter(|held| same(&old, &held.layout))
-            {
-                held.renewing = false;
-            }
+            inode.layouts.state().end_renewal(number, Instant::now());
         });
     }
 
-    async fn renew(&self, old: &Arc<dyn Layout>, write: bool) -> Result<()> {
-        // While the mgr is unreachable no task may have to wait for it: the layout is locked only once the mgr answers.
+    async fn renew(&self, number: u64, write: bool) -> Result<()> {
+        // While the mgr is unreachable no task may have to wait for it: the task takes its turn only once the mgr
+        // answers.
         self.mount.session.answers().await?;
-        let mut state = self.layout.lock().await;
-        if state.held.as_ref().is_some_and(|held| same(old, &held.layout) && !held.spent) {
-            self.ask_for_layout(&mut state, write).await?;
-        }
-        Ok(())
+        let ask = async {
+            let is_current = self.layouts.state().is_current(number);
+            if is_current { self.ask_for_layout(write).await } else { Ok(()) }
+        };
+        self.layout_turn.hold(pin!(ask)).await
     }
 
-    /// Asks the mgr for a layout, of one kind after the other in the order of preference.
-    async fn ask_for_layout(&self, state: &mut LayoutState, write: bool) -> Result<Option<Arc<dyn Layout>>> {
-        for (position, kind) in self.mount.drivers.kinds().into_iter().enumerate().skip(state.kind) {
-            let got = self.ask_for_kind(kind, write).await?;
-            let layout = self.adopt(state, position, got).await;
+    /// Asks the mgr for a layout, of one kind after the other in the order of preference. The caller has the turn.
+    async fn ask_for_layout(&self, write: bool) -> Result<()> {
+        let mut asks = ASKS;
+        let first = self.layouts.state().kind();
+        for (position, kind) in self.mount.drivers.kinds().into_iter().enumerate().skip(first) {
+            loop {
+                if !self.layouts.state().begin_asking() {
+                    return Ok(());
+                }
+                let _asking = Asking(&self.layouts);
+                let got = self.ask_for_kind(kind, write).await?;
+                asks -= 1;
+                match self.adopt(position, got, None).await {
+                    Some(Granted::Doubtful) if asks > 0 => {}
+                    Some(_) => return Ok(()),
+                    None => break,
+                }
+            }
             // Unless the kind is refused, a layout of it may be available a little later.
-            if layout.is_some() || state.kind == position {
-                return Ok(layout);
+            let next = self.layouts.state().kind();
+            if next == position {
+                return Ok(());
             }
         }
-        Ok(None)
+        Ok(())
     }
 
     async fn ask_for_kind(&self, kind: KindId, write: bool) -> Result<std::result::Result<LAYOUTGET4resok, Failed>> {
@@ -270,16 +322,17 @@ impl Inode {
         let deadline = Instant::now() + patience;
         let (mut pauses, mut tries) = (0, TRIES);
         while tries > 0 {
-            let mut state = self.layout.lock().await;
+            let turn = self.layout_turn().await;
             let Some((end, update)) = due(&self.state()) else { return Ok(()) };
-            let Some(held) = state.held.as_mut().filter(|held| held.write) else {
-                drop(state);
+            let args = self.layouts.state().reportable().map(|held| layoutcommit(held, end, update));
+            let Some(args) = args else {
+                drop(turn);
                 if self.layout(true, None).await?.is_some() {
                     tries -= 1;
                     continue;
                 }
                 let pause = recovery::pause(pauses).min(PAUSE_LONGEST);
-                if self.layout.lock().await.refused || Instant::now() + pause > deadline {
+                if self.layouts.state().is_refused() || Instant::now() + pause > deadline {
                     break;
                 }
                 pauses += 1;
@@ -287,7 +340,7 @@ impl Inode {
                 continue;
             };
             let mut compound = Compound::new(what).by(&self.writer()).cached();
-            compound.putfh(&self.node.handle).op(OP_LAYOUTCOMMIT, &held.layoutcommit(end, update));
+            compound.putfh(&self.node.handle).op(OP_LAYOUTCOMMIT, &args);
             let begun = Instant::now();
             let mut results = self.mount.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
@@ -295,8 +348,8 @@ impl Inode {
                 Ok(_) => {
                     self.mount.learn_report(begun);
                     if update.fence {
-                        (held.spent, held.outdated) = (true, true);
-                        self.state().stray = false;
+                        self.layouts.state().fenced();
+                        self.state().abandoned = false;
                     }
                     if let Some(end) = end {
                         self.reported(end);
@@ -305,7 +358,7 @@ impl Inode {
                 }
                 // The mgr restarted or revoked the layout: the bytes are durable, only the report is missing.
                 Err(Failed::Nfs(status)) if status == NFS4ERR_BADLAYOUT || is_state_lost(status) => {
-                    state.held = None;
+                    self.lose_layout();
                 }
                 Err(failed) => return Err(results.error(&failed)),
             }
@@ -320,8 +373,9 @@ impl Inode {
 
     /// Whether a report is due and there is no layout to send it under.
     pub(crate) async fn cannot_report(&self) -> bool {
-        let state = self.layout.lock().await;
-        self.state().dirty.report_due().is_some() && !state.held.as_ref().is_some_and(|held| held.write)
+        let _turn = self.layout_turn().await;
+        let reportable = self.layouts.state().reportable().is_some();
+        !reportable && self.state().dirty.report_due().is_some()
     }
 
     /// Locks out attribute changes ([`Inode::set_attrs`]). A close holds the guard from before it removes its open
@@ -362,55 +416,56 @@ impl Inode {
         report: Option<bool>,
         (last, wait): (bool, bool),
     ) -> Goodbye<'_> {
-        let mut state = self.layout.lock().await;
+        let turn = self.layout_turn().await;
+        let mut layouts = self.layouts.state();
         let (due, last) = {
             let known = self.state();
             (known.dirty.report_due().filter(|_| report.is_some()), last && known.opens.all().is_empty())
         };
-        let held = state.held.as_ref();
-        let commit = due.and_then(|due| held.filter(|held| held.write).map(|held| (due, held)));
+        let commit = due.and_then(|due| layouts.reportable().map(|held| (due, held)));
         if let Some(((end, update), held)) = commit {
             let durable = report == Some(true) && !update.measure;
-            let whole = durable && held.layout.reaches(end);
-            compound.op(OP_LAYOUTCOMMIT, &held.layoutcommit(Some(end), Update { durable, whole, ..update }));
+            let whole = durable && held.layout().reaches(end);
+            compound.op(OP_LAYOUTCOMMIT, &layoutcommit(held, Some(end), Update { durable, whole, ..update }));
         }
         let committed = commit.map(|((end, _), _)| end);
-        let returned = held.filter(|_| last).map(Held::layoutreturn);
-        if returned.is_some() {
-            state.held = None;
-        }
-        let layout = (returned.is_some() && wait).then_some(state);
-        Goodbye { committed, returned, layout }
+        let returned = if last { layouts.take_for_close() } else { None };
+        let returned = returned.map(|(kind, stateid)| layoutreturn(kind, stateid));
+        let turn = (returned.is_some() && wait).then_some(turn);
+        Goodbye { committed, returned, turn }
     }
 
     /// Records the return of a layout: the answer to an OPEN that was sent before may still grant it.
-    fn layout_is_back(&self, state: &mut LayoutState) {
-        state.returned_by = self.mount.opens_asked().0;
+    fn layout_is_back(&self) {
+        let opens = self.mount.opens_asked().0;
+        self.layouts.state().returned(opens);
     }
 
     /// Forgets the known object lengths, because this client is about to truncate the file.
     pub(crate) async fn forget_lengths(&self) {
-        if let Some(held) = &self.layout.lock().await.held {
-            held.layout.truncating();
+        // A LAYOUTGET in flight may bring lengths from before the truncate.
+        let _turn = self.layout_turn().await;
+        if let Some(held) = self.layouts.state().held() {
+            held.layout().truncating();
         }
     }
 
     /// Stops writes under the current layout after a failed truncate, which may still complete and would truncate those
     /// writes. The mgr grants no other layout until the outcome is known.
     pub(super) async fn distrust_layout(&self) {
-        if let Some(held) = &mut self.layout.lock().await.held {
-            held.spent = true;
-        }
+        let _turn = self.layout_turn().await;
+        self.layouts.state().distrust();
     }
 
     /// Removes an open if its close consists of nothing but a CLOSE: no report is due, and no lock and no layout goes
     /// with it. Returns the stateid of the open, and the delegation to return with it if the open was the last one.
     pub(crate) async fn remove_mere_open(&self, key: u64) -> Option<(stateid4, Option<stateid4>)> {
-        let layout = self.layout.lock().await;
+        let _turn = self.layout_turn().await;
+        let has_layout = self.has_layout();
         // In one step: if two opens close at the same time, exactly one is the last.
         let mut state = self.state();
         let has_locks = state.opens.get(key)?.has_locks();
-        let takes_more = state.opens.all().len() == 1 && layout.held.is_some();
+        let takes_more = state.opens.all().len() == 1 && has_layout;
         if !state.dirty.is_clean() || has_locks || takes_more {
             return None;
         }
@@ -424,32 +479,54 @@ impl Inode {
         }
     }
 
-    /// Forgets a returned layout.
+    /// Forgets a layout whose stateid the mgr refused.
     pub(crate) async fn forget_layout(&self) {
-        self.layout.lock().await.held = None;
+        let _turn = self.layout_turn().await;
+        self.lose_layout();
     }
 
     /// Returns the report that is due, in the form for an mgr that restarted since it granted the layout (RFC 8881
     /// §12.7.4).
     pub(crate) fn report_to_reclaim(&self) -> Option<(u64, LAYOUTCOMMIT4args)> {
-        // A task that holds the lock is about to report, or to get a layout to report under.
-        let state = self.layout.try_lock().ok()?;
+        // A task that has the turn is about to report, or to get a layout to report under.
+        let _turn = self.layout_turn.try_lock()?;
         let (end, update) = self.state().dirty.report_due()?;
-        let held = state.held.as_ref().filter(|held| held.write)?;
-        Some((end, LAYOUTCOMMIT4args { loca_reclaim: true, ..held.layoutcommit(Some(end), update) }))
+        let layouts = self.layouts.state();
+        let args = layoutcommit(layouts.reportable()?, Some(end), update);
+        Some((end, LAYOUTCOMMIT4args { loca_reclaim: true, ..args }))
     }
 
-    /// Drops a layout that the mgr has forgotten. A task that uses the layout continues until it notices.
-    pub(crate) async fn lose_layout(&self) {
-        // A task that holds the lock is waiting for the mgr, and learns of the loss from the mgr's answer.
-        if let Ok(mut state) = self.layout.try_lock() {
-            state.held = None;
+    /// Drops a layout that the mgr has revoked or forgotten. A task that uses the layout continues until the iods refuse
+    /// it.
+    pub(crate) fn lose_layout(&self) {
+        let opens = self.mount.opens_asked().0;
+        self.layouts.state().lose(opens);
+    }
+
+    /// Records a recall by the mgr, and answers it in the background.
+    pub(crate) fn recall_layout(self: &Arc<Self>, kind: layouttype4, stateid: stateid4) {
+        self.layouts.state().recalled(Recall { kind, stateid });
+        let inode = self.clone();
+        net::task::spawn(async move {
+            if let Err(error) = inode.give_back().await {
+                // Writers of the file must receive the error.
+                inode.fail(error);
+            }
+        });
+    }
+
+    /// Records a recall of all layouts of this client; returns `false` if it holds none of this file.
+    pub(crate) fn recall_any_layout(self: &Arc<Self>) -> bool {
+        let held = self.layouts.state().held().map(|held| (held.kind().number(), held.stateid()));
+        if let Some((kind, stateid)) = held {
+            self.recall_layout(kind, stateid);
         }
+        held.is_some()
     }
 
     /// Answers a recall (RFC 8881 §20.3): makes everything durable, reports it and returns the layout. The next I/O
     /// asks for a new one.
-    pub(crate) async fn give_back(self: &Arc<Self>) -> Result<()> {
+    async fn give_back(self: &Arc<Self>) -> Result<()> {
         // A truncate by this client holds back all bytes until the mgr has done it, and the mgr may wait for this
         // layout.
         let mut cutting = self.cutting.subscribe();
@@ -461,25 +538,40 @@ impl Inode {
         }
         self.settle_all().await;
         // Later writes may have been sent as well; from here on nothing is sent until the layout is returned.
-        let _leaving = self.leaving.lock().await;
+        self.leaving.hold(pin!(self.return_recalled())).await
+    }
+
+    async fn return_recalled(self: &Arc<Self>) -> Result<()> {
         self.settle_all().await;
         // The client that wants the layout waits for this return: no other layout is available in the meantime.
         let reported = self.report_within(Duration::ZERO).await;
-        let mut state = self.layout.lock().await;
-        // The mgr recalls layouts for a client that truncates or extends the file.
-        self.state().size.doubt();
-        // Without a layout the report is left to the next sync or close.
-        let Some(held) = state.held.take() else { return Ok(()) };
-        let mut compound = Compound::new("returning a layout").cached();
-        compound.putfh(&self.node.handle).op(OP_LAYOUTRETURN, &held.layoutreturn());
-        let returned = self.mount.session.call(compound).await;
-        self.layout_is_back(&mut state);
-        returned?.done(&[OP_PUTFH])?;
+        let returned = self.layout_turn.hold(pin!(self.send_return())).await?;
         match reported {
             // The layout was granted after the report had been postponed, as above.
-            Err(error) if error.is(Status::NoLayout) => Ok(()),
+            Err(error) if returned && error.is(Status::NoLayout) => Ok(()),
+            Err(_) if !returned => Ok(()),
             reported => reported,
         }
+    }
+
+    /// Sends the LAYOUTRETURN that answers a recall, once no request uses the layout; returns `false` if no recall waits
+    /// for an answer.
+    async fn send_return(&self) -> Result<bool> {
+        // The mgr recalls layouts for a client that truncates or extends the file.
+        self.state().size.doubt();
+        // A close may have returned the layout since. The report is then left to the next sync or close.
+        if !self.layouts.state().begin_return() {
+            return Ok(false);
+        }
+        self.layouts.are_unused().await;
+        let recalled = self.layouts.state().take_recalled();
+        let Some((kind, stateid)) = recalled else { return Ok(false) };
+        let mut compound = Compound::new("returning a layout").cached();
+        compound.putfh(&self.node.handle).op(OP_LAYOUTRETURN, &layoutreturn(kind, stateid));
+        let returned = self.mount.session.call(compound).await;
+        self.layout_is_back();
+        returned?.done(&[OP_PUTFH])?;
+        Ok(true)
     }
 }
 
@@ -489,71 +581,43 @@ pub(crate) struct Goodbye<'a> {
     pub(crate) committed: Option<u64>,
     /// To be appended by the caller at the right place.
     pub(crate) returned: Option<LAYOUTRETURN4args>,
-    layout: Option<MutexGuard<'a, LayoutState>>,
+    /// Held until the mgr has answered, so that no task asks for another layout before.
+    turn: Option<AsyncMutexGuard<'a, ()>>,
 }
 
 impl Goodbye<'_> {
     /// Records that the mgr has answered, or will not.
-    pub(crate) async fn said(&mut self, inode: &Inode) {
+    pub(crate) fn said(&mut self, inode: &Inode) {
         if self.returned.is_some() {
-            let state = self.layout.take();
-            let mut state = match state {
-                Some(state) => state,
-                None => inode.layout.lock().await,
-            };
-            inode.layout_is_back(&mut state);
+            inode.layout_is_back();
+            self.turn = None;
         }
     }
 }
 
-impl Held {
-    /// Whether `fresh`, granted while this layout is held, shows that the mgr has known this layout without a break.
-    fn goes_on_as(&self, fresh: &Arc<dyn Layout>) -> bool {
-        fresh.generation().0 == self.layout.generation().0 + u32::from(self.outdated)
-    }
-
-    fn layoutcommit(&self, end: Option<u64>, update: Update) -> LAYOUTCOMMIT4args {
-        let body = if update == Update::default() { bytes::Bytes::new() } else { update.to_bytes() };
-        LAYOUTCOMMIT4args {
-            loca_offset: 0,
-            loca_length: NFS4_UINT64_MAX,
-            loca_reclaim: false,
-            loca_stateid: self.stateid,
-            loca_last_write_offset: end.and_then(|end| end.checked_sub(1)).map_or(newoffset4::FALSE, newoffset4::TRUE),
-            loca_time_modify: newtime4::FALSE,
-            loca_layoutupdate: layoutupdate4 { lou_type: self.kind.number(), lou_body: body },
-        }
-    }
-
-    fn layoutreturn(&self) -> LAYOUTRETURN4args {
-        LAYOUTRETURN4args {
-            lora_reclaim: false,
-            lora_layout_type: self.kind.number(),
-            lora_iomode: LAYOUTIOMODE4_ANY,
-            lora_layoutreturn: layoutreturn4::LAYOUTRETURN4_FILE(layoutreturn_file4 {
-                lrf_offset: 0,
-                lrf_length: NFS4_UINT64_MAX,
-                lrf_stateid: self.stateid,
-                lrf_body: bytes::Bytes::new(),
-            }),
-        }
+fn layoutcommit(held: &Held<DynLayout>, end: Option<u64>, update: Update) -> LAYOUTCOMMIT4args {
+    let body = if update == Update::default() { bytes::Bytes::new() } else { update.to_bytes() };
+    LAYOUTCOMMIT4args {
+        loca_offset: 0,
+        loca_length: NFS4_UINT64_MAX,
+        loca_reclaim: false,
+        loca_stateid: held.stateid(),
+        loca_last_write_offset: end.and_then(|end| end.checked_sub(1)).map_or(newoffset4::FALSE, newoffset4::TRUE),
+        loca_time_modify: newtime4::FALSE,
+        loca_layoutupdate: layoutupdate4 { lou_type: held.kind().number(), lou_body: body },
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refused_kind_is_followed_by_the_next() {
-        let kinds = [KindId::new(1, "first"), KindId::new(2, "second")];
-        let mut state = LayoutState::default();
-        state.refuse(0, &kinds);
-        assert!(state.kind == 1 && !state.refused);
-        // A second refusal of the first kind, which an OPEN asked for at the same time.
-        state.refuse(0, &kinds);
-        assert!(state.kind == 1 && !state.refused);
-        state.refuse(1, &kinds);
-        assert!(state.refused);
+fn layoutreturn(kind: layouttype4, stateid: stateid4) -> LAYOUTRETURN4args {
+    LAYOUTRETURN4args {
+        lora_reclaim: false,
+        lora_layout_type: kind,
+        lora_iomode: LAYOUTIOMODE4_ANY,
+        lora_layoutreturn: layoutreturn4::LAYOUTRETURN4_FILE(layoutreturn_file4 {
+            lrf_offset: 0,
+            lrf_length: NFS4_UINT64_MAX,
+            lrf_stateid: stateid,
+            lrf_body: bytes::Bytes::new(),
+        }),
     }
 }

@@ -12,6 +12,7 @@ use crate::compound::{Compound, Failed, Results, is_state_lost};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use nfs::spans::{LockKind, Span};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::nfs4::*;
@@ -61,7 +62,7 @@ impl Drop for Doubt<'_> {
         }
         let (inode, key, owner, span, kind) = (self.inode.clone(), self.key, self.owner, self.span, self.kind);
         net::task::spawn_on(&self.inode.mount.runtime, async move {
-            if let Err(error) = inode.settle_doubt(key, owner, span, kind).await {
+            if let Err(error) = inode.locking.hold(pin!(inode.settle_doubt(key, owner, span, kind))).await {
                 tracing::warn!(file = %inode.node.id, "releasing a lock whose request was cancelled: {error}");
             }
         });
@@ -111,17 +112,19 @@ impl Inode {
         kind: LockKind,
         wait: bool,
     ) -> Result<bool> {
-        let _one = self.locking.lock().await;
-        let mut tries = TRIES;
-        let mut doubt = Doubt { inode: self, key, owner, span, kind, open: false };
-        loop {
-            self.locks_kept(key, owner)?;
-            match self.ask_lock(key, owner, (span, kind), wait, &mut tries, &mut doubt.open).await? {
-                Answer::Granted => return Ok(true),
-                Answer::Denied => return Ok(false),
-                Answer::Again => {}
+        let ask = async {
+            let mut tries = TRIES;
+            let mut doubt = Doubt { inode: self, key, owner, span, kind, open: false };
+            loop {
+                self.locks_kept(key, owner)?;
+                match self.ask_lock(key, owner, (span, kind), wait, &mut tries, &mut doubt.open).await? {
+                    Answer::Granted => return Ok(true),
+                    Answer::Denied => return Ok(false),
+                    Answer::Again => {}
+                }
             }
-        }
+        };
+        self.locking.hold(pin!(ask)).await
     }
 
     /// Requests a lock until it is granted: again when the mgr says that it is free, and from time to time, as the mgr
@@ -155,7 +158,6 @@ impl Inode {
 
     /// Makes the mgr's locks match those booked here, after a LOCK whose answer nobody waits for.
     async fn settle_doubt(&self, key: u64, owner: u64, span: Span, kind: LockKind) -> Result<()> {
-        let _one = self.locking.lock().await;
         // If the file is closed, its locks are gone.
         let Some(before) = self.state().opens.locks_in(key, owner, span) else { return Ok(()) };
         let (mut tries, mut open) = (TRIES, false);
@@ -244,17 +246,16 @@ impl Inode {
     /// Releases a range after earlier writes are durable, so that the next lock holder sees them.
     pub(crate) async fn unlock(self: &Arc<Self>, key: u64, owner: u64, span: Span) -> Result<()> {
         let written = if self.is_open_for_writing() { self.fsync(key).await } else { Ok(()) };
-        self.send_back(owner, span).await.and(written)
+        self.locking.hold(pin!(self.send_back(owner, span))).await.and(written)
     }
 
     /// Releases a range like [`Self::unlock`], and leaves write errors for the next call that reports them.
     pub(crate) async fn unlock_quietly(self: &Arc<Self>, key: u64, owner: u64, span: Span) -> Result<()> {
         let written = self.flush(key).await;
-        self.send_back(owner, span).await.and(written)
+        self.locking.hold(pin!(self.send_back(owner, span))).await.and(written)
     }
 
     async fn send_back(&self, owner: u64, span: Span) -> Result<()> {
-        let _one = self.locking.lock().await;
         let mut tries = TRIES;
         loop {
             self.state().opens.acknowledge_loss(owner)?;
@@ -420,7 +421,7 @@ impl Inode {
 
     /// Handles the mgr's report that it has revoked a stateid.
     pub(crate) async fn revoked(&self, stateid: stateid4) {
-        self.lose_layout().await;
+        self.lose_layout();
         self.lock_gone(stateid);
         let error = Error::status(types::Status::Io, "the mgr has revoked an open of this file");
         let mut tries = TRIES;

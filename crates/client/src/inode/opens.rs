@@ -104,7 +104,11 @@ impl Inode {
     /// Replaces an open or lock stateid that the mgr refused with `error`, unless that was tried too often.
     pub(super) async fn open_again(&self, stateid: stateid4, tries: &mut u32, error: Error) -> Result<()> {
         *tries = tries.checked_sub(1).ok_or_else(|| error.clone())?;
-        let _one = self.reopening.lock().await;
+        // Boxed, because it is rare.
+        self.reopening.hold(Box::pin(self.replace_stateid(stateid, error)).as_mut()).await
+    }
+
+    async fn replace_stateid(&self, stateid: stateid4, error: Error) -> Result<()> {
         if self.delegation_of_io().is_some_and(|held| held.other == stateid.other) {
             self.delegation_revoked(stateid);
             self.mount.session.free_stateid(stateid).await?;

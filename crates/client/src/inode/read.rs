@@ -1,8 +1,8 @@
 //! Reads of an open file: fetches the pieces of a range in parallel and joins them in file order.
 
-use super::{Inode, Lane};
+use super::{Inode, Lane, LayoutUse};
 use crate::compound::Compound;
-use crate::drivers::{Found, Layout, NotDone, ReadDone, Share};
+use crate::drivers::{Found, NotDone, ReadDone, Share};
 use crate::extents::Extents;
 use crate::file::{ReadResult, Segment};
 use crate::{Error, Result};
@@ -198,7 +198,7 @@ impl Inode {
         let straight = threshold::path(len, policy.read_threshold) == Path::Direct;
         // A file that was written through the mgr, or that is too short, is not worth a layout.
         let least = self.mount.present_threshold(policy.write_threshold).max(least_size(policy));
-        straight && (threshold::path(self.size(), least) == Path::Direct || self.has_layout().await)
+        straight && (threshold::path(self.size(), least) == Path::Direct || self.has_layout())
     }
 
     /// Returns the size known here, or the mgr's answer if other clients may change it or may have changed it.
@@ -238,16 +238,21 @@ impl Inode {
         self.settle(range).await;
     }
 
-    async fn read_direct(self: &Arc<Self>, layout: Arc<dyn Layout>, range: ByteRange) -> Result<Runs> {
-        let reads = layout.shares(&[range]).into_iter().map(|share| self.read_share(layout.clone(), share));
+    async fn read_direct(self: &Arc<Self>, layout: LayoutUse, range: ByteRange) -> Result<Runs> {
+        let shares = layout.shares(&[range]).into_iter();
+        let reads: Vec<_> = shares.map(|share| self.read_share(layout.clone(), share)).collect();
+        // From here on each share uses the layout by itself, and no longer than it needs.
+        drop(layout);
         Ok(try_join_all(reads).await?.into_iter().flatten().collect())
     }
 
-    async fn read_share(self: &Arc<Self>, mut layout: Arc<dyn Layout>, share: Share) -> Result<Runs> {
-        let mut why = None;
+    async fn read_share(self: &Arc<Self>, layout: LayoutUse, share: Share) -> Result<Runs> {
+        let (mut next, mut why) = (Some(layout), None);
         for _ in 0..3 {
+            let Some(layout) = next.take() else { break };
             match layout.read(share.lane, &share.parts).await {
                 Ok(ReadDone { mut runs, lost }) => {
+                    drop(layout);
                     for range in lost {
                         // Boxed, because the future is rarely needed, and every read would reserve memory for it.
                         runs.extend(Box::pin(self.read_via_mgr(range)).await?);
@@ -260,12 +265,10 @@ impl Inode {
                     why = Some(error);
                     break;
                 }
-                Err(NotDone::Stale(_)) => match self.layout(false, Some(&layout)).await? {
-                    Some(fresh) => layout = fresh,
-                    None => break,
-                },
+                Err(NotDone::Stale(_)) => next = self.layout(false, Some(layout)).await?,
             }
         }
+        drop(next);
         let mut runs = Vec::new();
         for part in share.parts {
             let read = self.read_via_mgr(part).await;

@@ -5,6 +5,7 @@ use super::{Inode, Lane};
 use crate::compound::{Caller, Compound};
 use crate::drivers::NotDone;
 use crate::{Error, Placement, Result};
+use std::pin::pin;
 use std::sync::Arc;
 use types::{Attrs, ByteRange, SetAttrs, Status};
 use wire::nfs4::*;
@@ -17,8 +18,10 @@ impl Inode {
         if offset >= size {
             return Ok(None);
         }
-        let layout = self.layout(false, None).await?;
+        // The mgr stops gathering writes of others when it grants the layout. No use of a layout waits for the mgr.
+        drop(self.layout(false, None).await?);
         self.expose_to_iods().await;
+        let layout = self.layout(false, None).await?;
         let found = match layout {
             Some(layout) => {
                 let has_holes = self.state().dirty.has_holes();
@@ -61,7 +64,7 @@ impl Inode {
         let Some(range) = range.intersection(ByteRange { offset: 0, len: size }) else { return Ok(()) };
         let mut stale = None;
         for _ in 0..3 {
-            let Some(layout) = self.layout(true, stale.as_ref()).await? else { break };
+            let Some(layout) = self.layout(true, stale.take()).await? else { break };
             let grant = {
                 let mut state = self.state();
                 state.dirty.made_hole();
@@ -74,7 +77,7 @@ impl Inode {
                 }
                 Err(NotDone::Failed(error)) => return Err(error),
                 Err(NotDone::NotAttempted(_) | NotDone::Unanswered(_)) => {
-                    self.state().stray = true;
+                    self.state().abandoned = true;
                     break;
                 }
                 Err(NotDone::Stale(_)) => stale = Some(layout),
@@ -106,13 +109,19 @@ impl Inode {
         // Bytes beyond the new end must not come back when they are sent again.
         self.make_durable().await;
         key.map_or(Ok(()), |key| self.take_error(key))?;
-        let _order = self.order.lock().await;
+        self.order.hold(pin!(self.set_attrs_in_order(caller, changes))).await
+    }
+
+    async fn set_attrs_in_order(self: &Arc<Self>, caller: &Caller, changes: &SetAttrs) -> Result<Attrs> {
         self.cutting.send_replace(true);
         let _over = Over(self);
         // Other writers here may have sent bytes since. Neither these bytes nor a report of them may follow the
         // truncate.
         self.settle_all().await;
-        let _reporting = self.reporting.write().await;
+        self.reporting.hold_write(pin!(self.report_and_set_attrs(caller, changes))).await
+    }
+
+    async fn report_and_set_attrs(self: &Arc<Self>, caller: &Caller, changes: &SetAttrs) -> Result<Attrs> {
         let settled = async { self.end_strays().await.and(self.report().await) }.await;
         // Without an open for writing no report is possible; the closes have reported, or failed.
         if self.is_open_for_writing() {
@@ -160,9 +169,10 @@ impl Inode {
     /// Returns where the bytes are stored.
     pub(crate) async fn placement(self: &Arc<Self>) -> Result<Placement> {
         self.expose(ByteRange::ALL).await;
+        drop(self.layout(false, None).await?);
+        self.expose_to_iods().await;
         let layout = self.layout(false, None).await?;
         let layout = layout.ok_or_else(|| Error::status(Status::NoLayout, "asking where the data are stored"))?;
-        self.expose_to_iods().await;
         layout.placement(self.size()).await.map_err(NotDone::into_error)
     }
 }

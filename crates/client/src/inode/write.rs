@@ -4,7 +4,7 @@
 use super::delegation::revoked_error;
 use super::dirty::{Batch, Piece, Under};
 use super::read::least_size;
-use super::{Inode, Lane, LaneLocks, State};
+use super::{Inode, Lane, LaneLocks, LayoutUse, State};
 use crate::drivers::{Layout, NotDone, Payload, Written};
 use crate::effective_policy::Ruling;
 use crate::extents::Extents;
@@ -13,6 +13,7 @@ use crate::{Error, Result};
 use bytes::Bytes;
 use layout::policy::{Access, FULL, NEVER, Policy};
 use layout::threshold::{self, ALWAYS_MGR, ALWAYS_STRAIGHT, Path, Rule, Verdict};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::RwLockReadGuard;
 use tokio::time::Instant;
@@ -62,7 +63,7 @@ impl Inode {
         runs: impl IntoIterator<Item = (u64, Bytes), IntoIter: Send>,
     ) -> Result<()> {
         key.map_or(Ok(()), |key| self.take_error(key))?;
-        let (policy, revocations) = (self.policy_by(ruling), self.state().revocations);
+        let (policy, revocations) = (self.policy_by(ruling), self.state().sharing.revocations());
         let mut hull: Option<ByteRange> = None;
         for (offset, data) in runs {
             let range = ByteRange::new(offset, data.len() as u64).filter(|range| range.end() <= FILE_SIZE_MAX);
@@ -99,14 +100,14 @@ impl Inode {
             }
             let gathered = {
                 let mut state = self.state();
-                if state.revocations != revocations {
+                if state.sharing.revocations() != revocations {
                     self.mount.window.release(len as u64);
                     return Err(revoked_error());
                 }
-                if state.dirty.pending().is_empty() || state.times.leave.is_none() {
+                if state.dirty.pending().is_empty() || state.sending.times.leave.is_none() {
                     self.leave_in_a_while(&mut state, policy);
                 }
-                state.ruling = Some(ruling.clone());
+                state.sending.ruling = Some(ruling.clone());
                 let replaced = state.dirty.write(at, part, Timestamp::from(net::clock::now()));
                 self.mount.window.release(replaced);
                 if leaves_hole(state.size.get(), at) {
@@ -154,7 +155,7 @@ impl Inode {
 
     /// Returns what is due by `now`, and when the next step is due.
     pub(crate) fn is_due_by(&self, now: Instant) -> (Due, Option<Instant>) {
-        self.state().times.take(now)
+        self.state().sending.times.take(now)
     }
 
     /// Does what is due; errors are reported later. If the mgr does not answer, the step is put off: no caller has
@@ -168,7 +169,7 @@ impl Inode {
             let policy = self.policy();
             let mut state = self.state();
             self.leave_in_a_while(&mut state, &policy);
-            state.times.settle_from(Instant::now());
+            state.sending.times.settle_from(Instant::now());
         } else {
             if due.leave {
                 self.hand_over(false).await;
@@ -180,15 +181,15 @@ impl Inode {
                 }
             }
         }
-        let next = self.state().times.done();
+        let next = self.state().sending.times.done();
         next.into_iter().for_each(|at| self.mount.due_at(at));
     }
 
     /// Schedules the sending of gathered bytes, unless something else sends them before.
     fn leave_in_a_while(self: &Arc<Self>, state: &mut State, policy: &Policy) {
         if policy.gather_delay != NEVER {
-            state.times.leave = Instant::now().checked_add(policy.gather_delay);
-            state.times.leave.into_iter().for_each(|at| self.mount.due_at(at));
+            state.sending.times.leave = Instant::now().checked_add(policy.gather_delay);
+            state.sending.times.leave.into_iter().for_each(|at| self.mount.due_at(at));
         }
     }
 
@@ -197,7 +198,7 @@ impl Inode {
         if policy.gather_delay == NEVER {
             return;
         }
-        let at = self.state().times.settle_from(Instant::now());
+        let at = self.state().sending.times.settle_from(Instant::now());
         at.into_iter().for_each(|at| self.mount.due_at(at));
     }
 
@@ -232,16 +233,21 @@ impl Inode {
     ///
     /// Errors are recorded and reported later.
     pub(crate) async fn hand_over(self: &Arc<Self>, last: bool) {
-        let _order = self.order.lock().await;
-        if self.state().dirty.pending().is_empty() {
-            return;
-        }
-        let _leaving = self.leaving.lock().await;
+        let send = async {
+            if !self.state().dirty.pending().is_empty() {
+                self.leaving.hold(pin!(self.send_gathered(last))).await;
+            }
+        };
+        self.order.hold(pin!(send)).await;
+    }
+
+    /// Sends all gathered bytes like [`Inode::hand_over`]. The caller holds the locks that order this.
+    async fn send_gathered(self: &Arc<Self>, last: bool) {
         let policy = self.policy();
         if !last {
             self.settle_in_a_while(&policy);
         }
-        let long_enough = self.has_layout().await;
+        let long_enough = self.has_layout();
         let shared = self.writes_through();
         let (verdict, straight) = {
             let state = self.state();
@@ -255,7 +261,7 @@ impl Inode {
             let may = long_enough || state.size.get() >= least_size(&policy);
             let verdict = if may { verdict } else { ALWAYS_MGR.into() };
             // Without a layout the number of requests is unknown: assume one to decide whether to ask for it.
-            (verdict, !threshold::divide_by(&ranges, verdict, state.streamed, |_| 1).0.is_empty())
+            (verdict, !threshold::divide_by(&ranges, verdict, state.sending.streamed, |_| 1).0.is_empty())
         };
         let layout = match self.end_strays().await {
             Ok(()) if straight => self.layout(true, None).await,
@@ -321,7 +327,7 @@ impl Inode {
                     // each range would follow the one before, whatever T is by then.
                     if let (Some(last), Some((verdict, _))) = (ways.straight.last(), rule) {
                         let long = threshold::path(last.len, verdict.t) == Path::Direct;
-                        state.streamed = long.then(|| last.end());
+                        state.sending.streamed = long.then(|| last.end());
                     }
                     return (number, extents, ways);
                 }
@@ -341,7 +347,7 @@ impl Inode {
     }
 
     /// Executes one request of a batch and books the outcome.
-    async fn run(self: &Arc<Self>, errand: Errand, layout: Option<Arc<dyn Layout>>) {
+    async fn run(self: &Arc<Self>, errand: Errand, layout: Option<LayoutUse>) {
         let outcome = match (errand.lane, layout) {
             (Lane::Direct(index), Some(layout)) => self.write_direct(index, &errand, layout).await,
             _ => self.write_via_mgr(&errand).await,
@@ -371,7 +377,7 @@ impl Inode {
         self: &Arc<Self>,
         index: usize,
         errand: &Errand,
-        mut layout: Arc<dyn Layout>,
+        mut layout: LayoutUse,
     ) -> std::result::Result<(), Lost> {
         let bytes = errand.piece.bytes();
         let lost = |error| Lost { error, bytes };
@@ -400,7 +406,7 @@ impl Inode {
                 }
                 Err(NotDone::Stale(_)) => {
                     drop(sending);
-                    match self.layout(true, Some(&layout)).await.map_err(lost)? {
+                    match self.layout(true, Some(layout)).await.map_err(lost)? {
                         Some(fresh) => layout = fresh,
                         None => break,
                     }
@@ -409,10 +415,7 @@ impl Inode {
         }
         self.state().dirty.disregard_time(errand.batch);
         // The bytes that this iod received before and may lose must follow on the same path, and first.
-        let moved = {
-            let _committing = locks.committing.lock().await;
-            self.move_to_mgr(errand.lane).await
-        };
+        let moved = locks.committing.hold(pin!(self.move_to_mgr(errand.lane))).await;
         moved.map_err(|error| lost(Error::by_no_path(why.clone(), error)))?;
         let written = self.write_via_mgr(errand).await;
         written.map_err(|lost| Lost { error: Error::by_no_path(why, lost.error), ..lost })
@@ -434,8 +437,10 @@ impl Inode {
 
     /// Writes the parts of an errand through the mgr. Its window space is split among them.
     async fn write_via_mgr(self: &Arc<Self>, errand: &Errand) -> std::result::Result<(), Lost> {
-        let locks = self.lane(Lane::Mgr);
-        let _sending = locks.sending.read().await;
+        self.lane(Lane::Mgr).sending.hold_read(pin!(self.write_parts_via_mgr(errand))).await
+    }
+
+    async fn write_parts_via_mgr(self: &Arc<Self>, errand: &Errand) -> std::result::Result<(), Lost> {
         let stable = errand.stable && errand.piece.parts.len() == 1;
         let mut left = errand.piece.bytes();
         for (range, data) in errand.piece.split() {
@@ -454,8 +459,10 @@ impl Inode {
     /// Sends what a lane's server may still lose to the mgr instead. The caller holds the lane's lock against commits.
     pub(super) async fn move_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let (from, to) = (self.lane(lane), self.lane(Lane::Mgr));
-        let _all = from.sending.write().await;
-        let _sending = to.sending.read().await;
+        from.sending.hold_write(pin!(to.sending.hold_read(pin!(self.move_all_to_mgr(lane))))).await
+    }
+
+    async fn move_all_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let mut outcome = self.end_strays().await;
         while outcome.is_ok() && self.state().dirty.is_uncommitted(lane) {
             outcome = self.move_first_to_mgr(lane).await;
@@ -485,8 +492,8 @@ impl Inode {
         let free = state.dirty.received(batch, lane, piece, written);
         self.mount.window.release(free);
         let many = self.mount.window.size() as u64 / 2;
-        if !state.committing && state.dirty.is_uncommitted_beyond(many) {
-            state.committing = true;
+        if !state.sending.committing && state.dirty.is_uncommitted_beyond(many) {
+            state.sending.committing = true;
             drop(state);
             net::task::spawn_on(&self.mount.runtime, self.clone().commit_behind());
         }
@@ -500,7 +507,7 @@ impl State {
         let (straight, through) = match rule {
             Some((verdict, layout)) => {
                 let requests = |ranges: &[ByteRange]| layout.shares(ranges).len() as u64;
-                threshold::divide_by(&ranges, verdict, self.streamed, requests)
+                threshold::divide_by(&ranges, verdict, self.sending.streamed, requests)
             }
             None => (Vec::new(), ranges),
         };

@@ -5,11 +5,12 @@ use super::Inner;
 use crate::Result;
 use crate::compound::{Caller, Compound, Failed};
 use crate::inode::{Delegation, append_return};
+use crate::lock_order::{AsyncMutex, OrderedGuard, OrderedMutex, Rank};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Mutex as AsyncMutex, Notify};
+use tokio::sync::Notify;
 use types::limits::COMPOUND_OPS_MAX;
 use wire::native::Nothing;
 use wire::nfs4::*;
@@ -44,9 +45,8 @@ pub(crate) enum Queued {
 }
 
 /// Opens whose CLOSE is deferred.
-#[derive(Default)]
 pub(crate) struct DeferredCloses {
-    queue: Mutex<Queue>,
+    queue: OrderedMutex<Queue>,
     /// Held while some opens are being closed.
     closing: AsyncMutex<()>,
     /// Notified when the mgr recalls a queued delegation.
@@ -68,9 +68,19 @@ struct Queue {
     expected: bool,
 }
 
+impl Default for DeferredCloses {
+    fn default() -> Self {
+        DeferredCloses {
+            queue: OrderedMutex::new(Rank::DeferredCloses, Queue::default()),
+            closing: AsyncMutex::new(Rank::CloseDeferred, ()),
+            hurry: Notify::new(),
+        }
+    }
+}
+
 impl DeferredCloses {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> OrderedGuard<'_, Queue> {
+        self.queue.lock()
     }
 
     /// Takes up to [`TOGETHER`] opens of one caller, the oldest first.

@@ -6,7 +6,8 @@
 //! the timer visits all open files when the first is due.
 
 use super::Inner;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use crate::lock_order::{OrderedGuard, OrderedMutex, Rank};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -67,11 +68,10 @@ impl Times {
 }
 
 /// The time of the next visit of all files.
-#[derive(Default)]
 pub(super) struct FlushTimer {
     /// The time of the next visit, or `None` if no task waits for it. During a visit, the earliest time recorded since
     /// its beginning.
-    next: Mutex<Option<Next>>,
+    next: OrderedMutex<Option<Next>>,
     /// Notified when the time becomes earlier.
     earlier: Arc<Notify>,
 }
@@ -79,9 +79,15 @@ pub(super) struct FlushTimer {
 /// A due time, or none known yet.
 type Next = Option<Instant>;
 
+impl Default for FlushTimer {
+    fn default() -> Self {
+        FlushTimer { next: OrderedMutex::new(Rank::FlushTimer, None), earlier: Arc::default() }
+    }
+}
+
 impl FlushTimer {
-    fn next(&self) -> MutexGuard<'_, Option<Next>> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    fn next(&self) -> OrderedGuard<'_, Option<Next>> {
+        self.next.lock()
     }
 }
 

@@ -5,11 +5,9 @@ mod reclaim;
 
 use super::Inodes;
 use crate::Result;
-use crate::inode::Inode;
 use crate::session::{HeldState, HeldStateid, NewSession, OpenId};
 use async_trait::async_trait;
 use layout::kinds::KindId;
-use std::sync::Arc;
 use wire::nfs4::*;
 
 #[async_trait]
@@ -18,22 +16,16 @@ impl HeldState for Inodes {
         if KindId::from_number(args.clora_type).is_none() {
             return NFS4ERR_NOMATCHING_LAYOUT;
         }
-        let wanted: Vec<Arc<Inode>> = match &args.clora_recall {
-            layoutrecall4::LAYOUTRECALL4_FILE(file) => self.by_handle(&file.lor_fh).into_iter().collect(),
-            layoutrecall4::LAYOUTRECALL4_FSID(_) | layoutrecall4::LAYOUTRECALL4_ALL => self.all(),
+        let recalled = match &args.clora_recall {
+            layoutrecall4::LAYOUTRECALL4_FILE(file) => {
+                let inode = self.by_handle(&file.lor_fh);
+                inode.inspect(|inode| inode.recall_layout(args.clora_type, file.lor_stateid)).is_some()
+            }
+            layoutrecall4::LAYOUTRECALL4_FSID(_) | layoutrecall4::LAYOUTRECALL4_ALL => {
+                self.all().iter().filter(|inode| inode.recall_any_layout()).count() > 0
+            }
         };
-        if wanted.is_empty() {
-            return NFS4ERR_NOMATCHING_LAYOUT;
-        }
-        for inode in wanted {
-            net::task::spawn(async move {
-                if let Err(error) = inode.give_back().await {
-                    // Writers of the file must receive the error.
-                    inode.fail(error);
-                }
-            });
-        }
-        NFS4_OK
+        if recalled { NFS4_OK } else { NFS4ERR_NOMATCHING_LAYOUT }
     }
 
     /// A delegation that this client does not know may be in an answer that is still on its way: the mgr then recalls it
@@ -69,9 +61,9 @@ impl HeldState for Inodes {
         }
     }
 
-    async fn lose_layouts(&self) {
+    fn lose_layouts(&self) {
         for inode in self.all() {
-            inode.lose_layout().await;
+            inode.lose_layout();
         }
     }
 

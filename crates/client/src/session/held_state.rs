@@ -29,7 +29,7 @@ pub(crate) trait HeldState: Send + Sync {
     async fn resized(&self, handle: &[u8]);
 
     /// Drops all layouts: the mgr has revoked some of them.
-    async fn lose_layouts(&self);
+    fn lose_layouts(&self);
 
     /// Returns the stateids of all opens, locks and delegations of files.
     fn stateids(&self) -> Vec<HeldStateid>;

@@ -22,7 +22,7 @@ impl Shared {
             return;
         }
         if recallable {
-            self.held.lose_layouts().await;
+            self.held.lose_layouts();
         }
         if let Err(error) = self.find_revoked().await {
             tracing::warn!("looking for revoked state: {error}");

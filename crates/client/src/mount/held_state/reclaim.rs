@@ -24,7 +24,7 @@ impl Inode {
     pub(super) async fn reclaim(self: &Arc<Self>, session: &NewSession<'_>) -> Result<Vec<OpenId>> {
         let mut refused = Vec::new();
         let report = self.report_to_reclaim();
-        self.lose_layout().await;
+        self.lose_layout();
         let mut delegation = self.delegation_to_reclaim();
         for open in self.opens() {
             if let Some((held, claim)) = delegation.take() {

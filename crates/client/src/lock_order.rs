@@ -1,0 +1,384 @@
+//! The order of the client's locks, and its check in debug builds.
+//!
+//! A task that holds a lock takes only locks that come later in [`Rank`]. First come the locks that a task holds while
+//! it waits for servers, then the mutexes. No lock is taken while another one of the same rank is held.
+//!
+//! A debug build keeps the ranks that each thread holds, and panics if a lock is taken out of order, whether or not
+//! another task holds the lock at that moment:
+//!
+//! - A mutex counts as held from `lock` until its guard is dropped. The guard cannot leave its thread.
+//! - A lock across waits counts as held during `hold`, which runs a future under the lock. Each poll of the future begins
+//!   with the rank and ends without it. So the future may move between threads, and futures that one task polls in turn
+//!   do not see each other's locks.
+//! - A guard of a lock across waits (`lock`, `read`, `write`) is checked when it is taken. The check does not see what is
+//!   taken while such a guard exists: use `hold` where the guard would live to the end of a function.
+//!
+//! The check does not see locks that are not in this list, such as the session's table of slots. They are leaves: no lock
+//! of the list is taken under them.
+
+use std::future::Future;
+use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync;
+
+/// The locks of a mount, of its open files and of its session, in the order in which a task takes them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Rank {
+    /// Held during an append, which locks the end of the file and writes.
+    Append,
+    /// Held during LOCK and LOCKU.
+    ByteRangeLocks,
+    /// Held while gathered bytes are sent, and during SETATTR.
+    SendOrder,
+    /// Held while bytes are sent under a layout, and while the layout is returned.
+    SendUnderLayout,
+    /// Held during COMMIT to an iod. The bytes of an iod may move to the mgr and are committed there.
+    CommitIod,
+    /// Held during COMMIT to the mgr.
+    CommitMgr,
+    /// Held for reading during a WRITE to an iod, and for writing while its bytes are sent again or move to the mgr.
+    WriteIod,
+    /// Held for reading during a WRITE to the mgr, and for writing while its bytes are sent again.
+    WriteMgr,
+    /// Held for reading by a close, and for writing by SETATTR, until the mgr has the report of earlier writes.
+    Report,
+    /// Held during LAYOUTGET, LAYOUTCOMMIT and LAYOUTRETURN.
+    LayoutStateid,
+    /// Held while an open is established again.
+    Reopen,
+    /// Held while deferred closes are sent.
+    CloseDeferred,
+    /// Held while a session is established. Reclaims of opens and locks run under it.
+    SessionLink,
+    /// Held while a revoked delegation is cleaned up.
+    Revocation,
+    /// The open files of a mount.
+    InodeTable,
+    /// The layout state of one open file.
+    LayoutState,
+    /// The state of one open file.
+    InodeState,
+    /// The delegation of one open file.
+    Delegation,
+    /// The opens whose CLOSE is deferred.
+    DeferredCloses,
+    /// The time of the next flush.
+    FlushTimer,
+    /// The OPENs that the mgr has not answered.
+    Opening,
+    /// The policy settings of one open file.
+    FileSettings,
+    /// The lanes of one open file.
+    Lanes,
+}
+
+/// A mutex with a place in the order.
+pub(crate) struct OrderedMutex<T> {
+    place: Place,
+    mutex: Mutex<T>,
+}
+
+/// The guard of an [`OrderedMutex`].
+pub(crate) struct OrderedGuard<'a, T> {
+    guard: MutexGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T> OrderedMutex<T> {
+    /// Creates a mutex.
+    pub(crate) fn new(rank: Rank, value: T) -> Self {
+        OrderedMutex { place: Place::new(rank), mutex: Mutex::new(value) }
+    }
+
+    /// Locks the mutex. A panic of an earlier holder is ignored.
+    pub(crate) fn lock(&self) -> OrderedGuard<'_, T> {
+        let held = self.place.take();
+        OrderedGuard { guard: self.mutex.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
+    }
+}
+
+impl<T> Deref for OrderedGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for OrderedGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+/// A mutex with a place in the order that a task holds while it waits for servers.
+pub(crate) struct AsyncMutex<T> {
+    place: Place,
+    mutex: sync::Mutex<T>,
+}
+
+impl<T> AsyncMutex<T> {
+    /// Creates a mutex.
+    pub(crate) fn new(rank: Rank, value: T) -> Self {
+        AsyncMutex { place: Place::new(rank), mutex: sync::Mutex::new(value) }
+    }
+
+    /// Locks the mutex until the guard is dropped.
+    pub(crate) async fn lock(&self) -> sync::MutexGuard<'_, T> {
+        self.place.check();
+        self.mutex.lock().await
+    }
+
+    /// Locks the mutex if no task holds it. It does not wait, so any order is allowed.
+    pub(crate) fn try_lock(&self) -> Option<sync::MutexGuard<'_, T>> {
+        self.mutex.try_lock().ok()
+    }
+
+    /// Runs a future while the mutex is locked. The future is pinned by the caller: a copy here would make every future
+    /// that holds a lock larger.
+    pub(crate) async fn hold<R>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
+        let _guard = self.lock().await;
+        self.place.during(work).await
+    }
+}
+
+/// A read-write lock with a place in the order that a task holds while it waits for servers.
+pub(crate) struct AsyncRwLock {
+    place: Place,
+    lock: sync::RwLock<()>,
+}
+
+impl AsyncRwLock {
+    /// Creates a lock.
+    pub(crate) fn new(rank: Rank) -> Self {
+        AsyncRwLock { place: Place::new(rank), lock: sync::RwLock::default() }
+    }
+
+    /// Locks out writers until the guard is dropped.
+    pub(crate) async fn read(&self) -> sync::RwLockReadGuard<'_, ()> {
+        self.place.check();
+        self.lock.read().await
+    }
+
+    /// Runs a future while writers are locked out.
+    pub(crate) async fn hold_read<R>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
+        let _guard = self.read().await;
+        self.place.during(work).await
+    }
+
+    /// Runs a future while all others are locked out.
+    pub(crate) async fn hold_write<R>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
+        self.place.check();
+        let _guard = self.lock.write().await;
+        self.place.during(work).await
+    }
+}
+
+#[cfg(debug_assertions)]
+use checked::{Held, Place};
+#[cfg(not(debug_assertions))]
+use unchecked::{Held, Place};
+
+#[cfg(debug_assertions)]
+mod checked {
+    use super::Rank;
+    use std::cell::RefCell;
+    use std::future::{Future, poll_fn};
+    use std::pin::Pin;
+
+    thread_local! {
+        /// The ranks that this thread holds.
+        static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// The place of a lock in the order.
+    pub(super) struct Place(Rank);
+
+    /// A rank that this thread holds.
+    pub(super) struct Held(Rank);
+
+    impl Place {
+        pub(super) fn new(rank: Rank) -> Place {
+            Place(rank)
+        }
+
+        /// Panics if this thread holds a lock of this rank or a later one.
+        pub(super) fn check(&self) {
+            let Place(rank) = self;
+            let later = HELD.with_borrow(|held| held.iter().find(|held| *held >= rank).copied());
+            if let Some(later) = later {
+                panic!("lock order: {rank:?} is taken while {later:?} is held");
+            }
+        }
+
+        pub(super) fn take(&self) -> Held {
+            self.check();
+            Held::new(self.0)
+        }
+
+        /// Runs a future that holds the rank.
+        pub(super) async fn during<R>(&self, mut work: Pin<&mut impl Future<Output = R>>) -> R {
+            poll_fn(|task| {
+                let _held = Held::new(self.0);
+                work.as_mut().poll(task)
+            })
+            .await
+        }
+    }
+
+    impl Held {
+        fn new(rank: Rank) -> Held {
+            HELD.with_borrow_mut(|held| held.push(rank));
+            Held(rank)
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            HELD.with_borrow_mut(|held| {
+                if let Some(at) = held.iter().rposition(|rank| *rank == self.0) {
+                    held.remove(at);
+                }
+            });
+        }
+    }
+}
+
+#[cfg(not(debug_assertions))]
+mod unchecked {
+    use super::Rank;
+    use std::future::Future;
+    use std::pin::Pin;
+
+    /// The place of a lock in the order, which nothing checks.
+    pub(super) struct Place;
+
+    pub(super) struct Held;
+
+    impl Place {
+        pub(super) fn new(_rank: Rank) -> Place {
+            Place
+        }
+
+        pub(super) fn check(&self) {}
+
+        pub(super) fn take(&self) -> Held {
+            Held
+        }
+
+        pub(super) fn during<'a, F: Future>(&self, work: Pin<&'a mut F>) -> Pin<&'a mut F> {
+            work
+        }
+    }
+
+    // A release build pays nothing for the order.
+    const _: () = {
+        use super::{AsyncMutex, OrderedGuard, OrderedMutex};
+        use std::mem::size_of;
+        assert!(size_of::<OrderedMutex<u64>>() == size_of::<std::sync::Mutex<u64>>());
+        assert!(size_of::<OrderedGuard<'static, u64>>() == size_of::<std::sync::MutexGuard<'static, u64>>());
+        assert!(size_of::<AsyncMutex<u64>>() == size_of::<tokio::sync::Mutex<u64>>());
+    };
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::pin::pin;
+
+    fn message(outcome: std::thread::Result<()>) -> Option<String> {
+        outcome.err().map(|panic| panic.downcast_ref::<String>().unwrap().clone())
+    }
+
+    #[test]
+    fn mutexes_are_taken_in_one_order() {
+        let ranks = [Rank::InodeTable, Rank::LayoutState, Rank::InodeState, Rank::Lanes];
+        for first in ranks {
+            for second in ranks {
+                let (a, b) = (OrderedMutex::new(first, 1), OrderedMutex::new(second, 2));
+                let found = message(catch_unwind(AssertUnwindSafe(|| {
+                    let held = a.lock();
+                    assert_eq!(*held + *b.lock(), 3);
+                })));
+                let expected = format!("lock order: {second:?} is taken while {first:?} is held");
+                assert_eq!(found, (first >= second).then_some(expected));
+                assert_eq!(*b.lock(), 2, "the panic leaves nothing held");
+            }
+        }
+    }
+
+    #[test]
+    fn guards_may_end_in_any_order_and_threads_are_apart() {
+        let [a, b, c] = [Rank::InodeState, Rank::Delegation, Rank::Opening].map(|rank| OrderedMutex::new(rank, ()));
+        let (first, second) = (a.lock(), b.lock());
+        drop(first);
+        let third = c.lock();
+        drop((second, third));
+        let _later = c.lock();
+        std::thread::scope(|threads| {
+            threads.spawn(|| drop(a.lock()));
+        });
+    }
+
+    #[tokio::test]
+    async fn a_future_holds_its_lock_across_waits() {
+        let (order, state) = (AsyncMutex::new(Rank::SendOrder, ()), OrderedMutex::new(Rank::InodeState, ()));
+        let (locks, commit) = (AsyncMutex::new(Rank::ByteRangeLocks, ()), AsyncRwLock::new(Rank::WriteIod));
+        let later = async {
+            tokio::task::yield_now().await;
+            drop(state.lock());
+            commit.hold_read(pin!(async { drop(state.lock()) })).await;
+        };
+        order.hold(pin!(later)).await;
+        let earlier = async {
+            tokio::task::yield_now().await;
+            drop(locks.lock().await);
+        };
+        let earlier = async { order.hold(pin!(earlier)).await };
+        let found = futures_util::FutureExt::catch_unwind(AssertUnwindSafe(earlier)).await;
+        let expected = "lock order: ByteRangeLocks is taken while SendOrder is held";
+        assert_eq!(message(found).as_deref(), Some(expected));
+        drop(locks.lock().await);
+    }
+
+    #[tokio::test]
+    async fn no_task_waits_under_a_mutex() {
+        let (order, state) = (AsyncMutex::new(Rank::SendOrder, ()), OrderedMutex::new(Rank::InodeState, ()));
+        let found = catch_unwind(AssertUnwindSafe(|| {
+            let _held = state.lock();
+            drop(futures_util::FutureExt::now_or_never(order.lock()));
+        }));
+        let expected = "lock order: SendOrder is taken while InodeState is held";
+        assert_eq!(message(found).as_deref(), Some(expected));
+    }
+
+    #[tokio::test]
+    async fn futures_of_one_task_are_apart() {
+        let lanes = [(); 2].map(|()| AsyncMutex::new(Rank::CommitIod, ()));
+        let both = lanes.iter().map(|lane| async { lane.hold(pin!(tokio::task::yield_now())).await });
+        futures_util::future::join_all(both).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_held_lock_follows_its_task_to_other_threads() {
+        let tasks = (0..8).map(|_| {
+            tokio::spawn(async {
+                let (order, state) = (AsyncMutex::new(Rank::SendOrder, ()), OrderedMutex::new(Rank::InodeState, ()));
+                for _ in 0..100 {
+                    let work = async {
+                        for _ in 0..3 {
+                            tokio::task::yield_now().await;
+                            drop(state.lock());
+                        }
+                    };
+                    order.hold(pin!(work)).await;
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+    }
+}
