@@ -6,6 +6,7 @@
 mod claiming;
 mod claims;
 mod epochs;
+mod fencing;
 mod given;
 mod keeper;
 mod link;

@@ -5,6 +5,7 @@
 
 mod copy;
 mod data;
+mod fencing;
 mod heal;
 mod move_objects;
 mod punch;

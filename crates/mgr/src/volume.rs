@@ -2,10 +2,12 @@
 
 mod damaged;
 mod data;
+mod fencing;
 pub(crate) mod gathering;
 mod inline;
 mod layouts;
 mod lost;
+mod orphans;
 mod policy;
 mod queue;
 mod sizes;

@@ -2,32 +2,23 @@
 //! failure.
 
 use super::claiming::Unclaimed;
-use super::link::Link;
+use super::fencing::tell_fences;
+use super::link::{Link, SILENT, within};
 use super::{Iods, Member, Registered, Standing, register};
-use futures_util::{StreamExt, stream};
 use layout::kinds::native::{BOOT_ID_MAX, Local, SOCKET_PATH_MAX};
-use meta::schema::Intent;
 use net::Address;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use types::{FileId, Status};
-use wire::native::{FenceArgs, Nothing, Procedure, Rights, StatsReply};
+use types::Status;
+use wire::native::{Nothing, Procedure, StatsReply};
 
 /// Pause after the first failure; each further failure doubles it.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
-/// Number of notes that one read of the namespace returns at most.
-const FENCES: usize = 1024;
-/// Number of fences in flight at a time.
-const AT_ONCE: usize = 16;
 /// Interval of the requests for capacity and counters.
 const STATS_EVERY: Duration = Duration::from_secs(2);
-
-/// How long an iod may be silent before it counts as down. Its own work on one request takes less, unless its disk
-/// hangs.
-const SILENT: Duration = Duration::from_secs(20);
 
 /// As [`SILENT`], for an iod that has just answered HELLO and has no other requests of this mgr: it may have died
 /// since.
@@ -114,54 +105,6 @@ fn unclaimed(iods: &Iods, address: &Address, why: Unclaimed) -> String {
         Unclaimed::Refused(refusal) => {
             iods.refuse(address.to_string(), refusal);
             refusal.to_string()
-        }
-    }
-}
-
-/// Returns the answer of an iod; `Delay` when the iod is silent for longer than `limit`.
-async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
-    tokio::time::timeout(limit, answer).await.unwrap_or(Err(Status::Delay))
-}
-
-async fn tell_fences(iods: &Iods, number: u16, link: &Link) -> Result<(), String> {
-    fence(iods, number, link).await.map_err(|e| format!("cannot send it the pending fences: {e}"))
-}
-
-/// Sends an iod, before it is used, all fences that are still noted: capabilities may have been revoked while it was
-/// down.
-async fn fence(iods: &Iods, number: u16, link: &Link) -> Result<(), Status> {
-    let mut after = None;
-    loop {
-        let page = iods.namespace.intents(after, FENCES)?;
-        let Some(last) = page.last() else { return Ok(()) };
-        after = Some(*last);
-        let fences = page.iter().filter(|noted| matches!(noted.intent, Intent::Fence(_))).map(|noted| noted.file);
-        let fences: Vec<FileId> = fences.collect();
-        // Each fence takes a flush, and other requests wait for the iod: so several run at a time.
-        let mut told = stream::iter(fences).map(|file| fence_one(iods, number, link, file)).buffer_unordered(AT_ONCE);
-        while let Some(outcome) = told.next().await {
-            outcome?;
-        }
-    }
-}
-
-async fn fence_one(iods: &Iods, number: u16, link: &Link, file: FileId) -> Result<(), Status> {
-    let info = match iods.namespace.info(file) {
-        Err(Status::Stale) => return Ok(()),
-        info => info?,
-    };
-    let Some(object) = info.layout.and_then(|layout| iods.kinds.object_on(&layout, file, number)) else {
-        return Ok(());
-    };
-    let cap = link.capability(object, info.generation, Rights::ADMIN);
-    let arguments = FenceArgs { cap, generation: info.generation };
-    match within(SILENT, link.call::<Nothing>(Procedure::Fence, &arguments)).await {
-        Ok(Nothing) => Ok(()),
-        Err(Status::Delay) => Err(Status::Delay),
-        // An object that cannot be fenced can be neither written nor read.
-        Err(e) => {
-            tracing::error!(file = file.0, iod = %link.hello.iod, "cannot fence the objects of the file: {e}");
-            Ok(())
         }
     }
 }

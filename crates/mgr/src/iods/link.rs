@@ -18,6 +18,10 @@ use wire::native::{
 use wire::rpc::Auth;
 use xdr::{Writer, Xdr};
 
+/// How long an iod may be silent before it counts as down. Its own work on one request takes less, unless its disk
+/// hangs.
+pub(super) const SILENT: Duration = Duration::from_secs(20);
+
 /// Number of connections to one iod, which works on one request of each connection at a time.
 const CONNECTIONS: usize = 4;
 /// Time limit for connecting and HELLO.
@@ -417,4 +421,9 @@ fn local_path(proven: &ProveReply) -> Option<String> {
     let local = proven.local.as_ref()?;
     let host: Fsid = local.host.trim().parse().ok()?;
     (net::address::boot_id() == Some(host.0)).then(|| local.path.clone())
+}
+
+/// Returns the answer of an iod; `Delay` when the iod is silent for longer than `limit`.
+pub(super) async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    tokio::time::timeout(limit, answer).await.unwrap_or(Err(Status::Delay))
 }

@@ -1,8 +1,8 @@
-//! Deletion and fencing of a file's objects.
+//! Deletion of a file's objects.
 
 use super::Objects;
-use types::{Generation, Status};
-use wire::native::{FenceArgs, GENERATION_GONE, Nothing, ObjectArgs, Procedure, Rights};
+use types::Status;
+use wire::native::{GENERATION_GONE, Nothing, ObjectArgs, Procedure, Rights};
 
 impl Objects<'_> {
     /// Deletes every object of a deleted file; a missing object counts as deleted. Fails with `Delay` while an iod is
@@ -14,16 +14,5 @@ impl Objects<'_> {
             link.call::<Nothing>(Procedure::Remove, &arguments).await
         };
         self.each(remove).await.map(drop)
-    }
-
-    /// Makes the iods refuse capabilities older than `generation`, durably. Fails with `Delay` while an iod is down,
-    /// after all others refuse them.
-    pub(crate) async fn fence(&self, generation: Generation) -> Result<(), Status> {
-        let fence = |index| async move {
-            let link = self.link(index)?;
-            let arguments = FenceArgs { cap: self.capability(&link, Rights::ADMIN), generation };
-            link.call::<Nothing>(Procedure::Fence, &arguments).await
-        };
-        self.each(fence).await.map(drop)
     }
 }

@@ -8,14 +8,11 @@ use super::Volume;
 use super::gathering::Why;
 use crate::clock::now;
 use crate::counters::add;
-use crate::fs::own_ctx;
 use crate::intents::Cut;
 use crate::locks::FileGuard;
 use layout::gather::Part;
-use meta::Ending;
-use meta::schema::{Intent, Noted};
+use meta::schema::Intent;
 use nfs::fs::Ctx;
-use std::sync::atomic::Ordering::SeqCst;
 use types::{Attrs, Cred, FileId, SetAttrs, Status, Timestamp, limits};
 
 impl Volume {
@@ -96,28 +93,6 @@ impl Volume {
             return Err(Status::Delay);
         }
         self.measure(file).await
-    }
-
-    /// Fences a file whose writers can no longer be asked.
-    ///
-    /// The generation rises under the exclusive lock of the file, so that no write through the mgr and no layout for
-    /// writing has the previous generation. A mgr that dies in between finds both notes, and fences again.
-    async fn shut_out(&self, file: FileId) -> Result<(), Status> {
-        {
-            let _alone = self.locks.alone(file).await;
-            self.shut_out_alone(file).await?;
-        }
-        self.finish_fence(file).await
-    }
-
-    async fn shut_out_alone(&self, file: FileId) -> Result<(), Status> {
-        // Without objects no client ever got a layout to write.
-        if self.objects(&self.namespace.info(file)?)?.is_some() {
-            let generation = self.namespace.fence(now(), file).await?;
-            self.notes.fence_noted(file, generation);
-        }
-        self.notes.covered(file);
-        Ok(())
     }
 
     /// As [`Self::measure`], but a size that cannot be learnt or stored now is left for a later attempt.
@@ -264,70 +239,5 @@ impl Volume {
         objects.truncate(size).await?;
         self.notes.cut_done(file, size).await?;
         Ok(changed.after)
-    }
-
-    /// Invalidates every capability granted so far; a client that still holds a layout has to request a new one.
-    pub(crate) async fn fence(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
-        add(&self.counters.layouts_revoked, 1);
-        let failure = self.notes.last_failure(file);
-        let generation = self.namespace.fence(ctx.now, file).await?;
-        self.notes.fence_noted(file, generation);
-        self.notes.covered_since(file, failure);
-        self.finish_fence(file).await
-    }
-
-    /// As [`Self::fence`], for a client that keeps its layout and has abandoned requests that it sent under it. This
-    /// does not wait for an iod that is down: that iod is fenced before it is used again.
-    pub(crate) async fn outdate(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
-        let generation = self.namespace.fence(ctx.now, file).await?;
-        self.notes.fence_noted(file, generation);
-        match self.finish_fence(file).await {
-            Err(Status::Delay) => Ok(()),
-            other => other,
-        }
-    }
-
-    /// Announces the current generation to all iods of a file, which then refuse older capabilities. An iod that is
-    /// down learns of it when it returns, before it is used for anything.
-    pub(crate) async fn finish_fence(&self, file: FileId) -> Result<(), Status> {
-        let info = match self.namespace.info(file) {
-            Err(Status::Stale) => {
-                self.notes.gone(file);
-                return Ok(());
-            }
-            info => info?,
-        };
-        if let Some(objects) = self.objects(&info)? {
-            objects.fence(info.generation).await?;
-        }
-        self.notes.fence_done(file, info.generation);
-        Ok(())
-    }
-
-    /// Announces the current generation to all iods of a file again.
-    pub(crate) async fn fence_again(&self, file: FileId) -> Result<(), Status> {
-        let generation = self.namespace.info(file)?.generation;
-        self.namespace.note(now(), Noted { file, intent: Intent::Fence(generation) }).await?;
-        self.notes.fence_noted(file, generation);
-        self.finish_fence(file).await
-    }
-
-    /// Deletes an orphan that no client has open, on the mgr's own behalf.
-    pub(crate) async fn reap(&self, file: FileId) -> Result<(), Status> {
-        let reaped = self.namespace.reap(own_ctx().now, file).await;
-        if reaped.is_err() {
-            self.orphans_left.store(true, SeqCst);
-        }
-        self.ended(file, if reaped?.is_some() { Ending::Doomed } else { Ending::Whole });
-        Ok(())
-    }
-
-    /// Drops the state of a deleted file, and wakes the deletion of its objects if it had any.
-    pub(crate) fn ended(&self, file: FileId, ending: Ending) {
-        if ending == Ending::Doomed {
-            self.doomed.notify_one();
-        }
-        self.notes.gone(file);
-        self.gathered.gone(file);
     }
 }
