@@ -230,10 +230,11 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// down, after all others have deleted theirs.
     async fn remove(&self) -> Result<(), Status>;
 
-    /// Returns the record of the same kind and shape for other iods: their numbers, in the order of the objects.
-    fn record_on(&self, iods: &[u16]) -> Bytes;
+    /// Returns the record of the same kind and shape for objects of the next stream on these iods: their numbers, in
+    /// the order of the objects. `NoSpc` if the file has no next stream.
+    fn next_record(&self, iods: &[u16]) -> Result<Bytes, Status>;
 
-    /// Copies every object to the objects that a record of [`Stored::record_on`] names, durably. Holes stay holes. The
+    /// Copies every object to the objects that a record of [`Stored::next_record`] names, durably. Holes stay holes. The
     /// new objects have this generation and do not exist yet. No client may write the file meanwhile.
     ///
     /// # Errors
@@ -241,8 +242,9 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// iod that refuses a part, such as `NoSpc`. Any part of the new objects may exist then.
     async fn move_to(&self, record: &Bytes, generation: Generation) -> Result<(), Status>;
 
-    /// Deletes these objects of a file that does not use them; a missing object counts as deleted. An object whose
-    /// generation has risen since stays. Fails with `Delay` while an iod is down, after all others have deleted theirs.
+    /// Deletes these objects of an unfinished move; a missing object counts as deleted. The next move may use the same
+    /// stream. So the iods keep no tombstones, and an object whose generation has risen since stays. Fails with `Delay`
+    /// while an iod is down, after all others have deleted theirs.
     async fn remove_unused(&self) -> Result<(), Status>;
 
     /// Makes the iods refuse capabilities older than `generation`, durably. Fails with `Delay` while an iod is down,
@@ -272,6 +274,19 @@ pub(crate) trait Stored: Send + Sync + Debug {
 
     /// Returns whether any of these bytes are damaged.
     async fn is_damaged_in(&self, suspect: Suspect) -> Result<bool, Status>;
+
+    /// Returns whether any of these objects exists, even if its head cannot be read. `Delay` while an iod is down.
+    async fn any_exists(&self) -> Result<bool, Status> {
+        for index in 0..self.count() {
+            match self.ask_size(index).await {
+                Ok(reply) if reply.size == 0 && reply.allocated == 0 => {}
+                Ok(_) | Err(Asked::Refused(Status::Corrupt | Status::Fenced, _)) => return Ok(true),
+                Err(Asked::Refused(status, _)) => return Err(status),
+                Err(Asked::Away) => return Err(Status::Delay),
+            }
+        }
+        Ok(false)
+    }
 
     /// Returns the number of objects.
     fn count(&self) -> usize {

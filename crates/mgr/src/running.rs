@@ -299,14 +299,16 @@ impl Running {
 
     /// Moves the bytes of a file to objects on these iods (their numbers, in the order of the file's objects, those of
     /// the first copy first), and waits until the file has these objects. The file must have objects, as many as there
-    /// are iods, none of them on one of these iods (`Inval`).
+    /// are iods, and no iod may be named twice (`Inval`). The new objects are of the next stream, so they may be on the
+    /// same iods.
     ///
     /// Reads go on. Writes and truncations wait from when all clients have returned their layouts until all bytes are
     /// copied: programs see a slow write, of as many seconds as the copy takes.
     ///
     /// After an error the file has its old objects, except if the store failed; then it has its old or its new ones.
     /// `Delay`: an iod is down, a client did not return its layout in time, or objects of an earlier move are not
-    /// removed yet. The objects that the file does not use are removed in the background, one lease period later.
+    /// removed yet. `Exist`: an object of the next stream exists, because the store was recovered from an older copy.
+    /// The objects that the file does not use are removed in the background, one lease period later.
     ///
     /// The future must not be dropped before it ends, unless the mgr stops then. The next start of the mgr finishes or
     /// undoes the move.

@@ -28,6 +28,8 @@ mod lengths;
 mod lost;
 #[path = "volume/model.rs"]
 mod model;
+#[path = "volume/moves_in_place.rs"]
+mod moves_in_place;
 #[path = "volume/names.rs"]
 mod names;
 #[path = "volume/policy.rs"]

@@ -127,8 +127,8 @@ impl<'a> Faults<'a> {
             Action::Begin(_) => {}
             Action::Move(one) => {
                 let file = self.world.files[one.file as usize].id;
-                trace::say(format!("MOVE file {} {:?}", file.0, one.choices));
-                cluster.borrow().mgr.swap_layout(file, one.choices);
+                trace::say(format!("MOVE file {} {:?}", file.0, one.iods));
+                cluster.borrow().mgr.swap_layout(file, one.iods);
             }
             Action::StartMgr => cluster.borrow_mut().start_mgr(),
             Action::StartIod(iod) => self.start_iod(iod),

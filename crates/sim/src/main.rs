@@ -55,6 +55,8 @@ enum Mistake {
     LockTable,
     /// The mgr swaps the objects of a file before the new ones are durable
     EarlySwap,
+    /// The new objects of a move have the stream of the old ones
+    SameStream,
 }
 
 impl From<Mistake> for Planted {
@@ -64,6 +66,7 @@ impl From<Mistake> for Planted {
             Mistake::CommitVerifier => Planted::CommitVerifier,
             Mistake::LockTable => Planted::LockTable,
             Mistake::EarlySwap => Planted::EarlySwap,
+            Mistake::SameStream => Planted::SameStream,
         }
     }
 }

@@ -158,7 +158,7 @@ pub struct Plan {
     pub lock_percent: u64,
     /// The faults with their times in milliseconds.
     pub faults: Vec<(u64, Fault)>,
-    /// The moves of files to other iods, with their times in milliseconds.
+    /// The moves of files to new objects, with their times in milliseconds.
     pub moves: Vec<(u64, Move)>,
     /// Time at which the last fault has ended, in milliseconds.
     pub quiet_ms: u64,
@@ -182,22 +182,27 @@ impl Plan {
             (client.policy, client.policy_percent) = (Settings::default(), 0);
             client.processes = vec![30, 30];
         }
-        if on == Planted::EarlySwap {
-            plan.focus_on_moves(&mut rng);
-            return plan;
+        match on {
+            Planted::EarlySwap => plan.focus_on_moves(&mut rng),
+            Planted::SameStream => plan.focus_on_streams(&mut rng),
+            Planted::ReplyCache | Planted::CommitVerifier | Planted::LockTable => plan.focus_on_crashes(on, &mut rng),
         }
+        plan
+    }
+
+    /// Adds the faults that reveal this bug.
+    fn focus_on_crashes(&mut self, on: Planted, rng: &mut Rng) {
         for round in 0..6 {
             let at = round * 60 + rng.between(0, 50);
-            let iod = rng.below(plan.iods as u64) as usize;
+            let iod = rng.below(self.iods as u64) as usize;
             let (pieces, down_ms) = (rng.between(1, 12), rng.between(10, 60));
             let fault = match on {
                 Planted::ReplyCache => Fault::Flaky { host: MGR, pieces, times: 8 },
                 Planted::CommitVerifier => Fault::IodAfter { iod, pieces, power: true, down_ms },
-                Planted::LockTable | Planted::EarlySwap => continue,
+                _ => continue,
             };
-            plan.faults.push((at, fault));
+            self.faults.push((at, fault));
         }
-        plan
     }
 
     /// Returns the plan of a seed.

@@ -41,3 +41,8 @@ fn a_lock_table_that_forgets_is_found() {
 fn a_swap_before_the_new_objects_are_durable_is_found() {
     is_found("early-swap");
 }
+
+#[test]
+fn a_move_that_keeps_the_stream_is_found() {
+    is_found("same-stream");
+}

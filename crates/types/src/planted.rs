@@ -15,6 +15,8 @@ pub enum Planted {
     LockTable,
     /// The mgr swaps the layout of a file before its new objects are durable.
     EarlySwap,
+    /// The new objects of a move are of the stream that the file has already.
+    SameStream,
 }
 
 thread_local! {

@@ -1,15 +1,16 @@
-//! Collection of orphaned objects: a background task that deletes objects whose files are gone.
+//! Collection of orphaned objects: a background task that deletes objects that no file uses.
 //!
-//! A write that was in flight while its file was removed can create an object again, which no list of the namespace
-//! names. It cannot be mistaken for another file's object: inode numbers are never reused. So the mgr lists all objects
-//! of each iod from time to time, slowly, and removes the objects without files.
+//! A write that was in flight while its file was removed or moved can create an object again, which no list of the
+//! namespace names. It cannot be mistaken for another file's object: inode numbers are never reused. So the mgr lists all
+//! objects of each iod from time to time, slowly, and removes those that no file uses.
 //!
 //! Such writes are rare. Many objects without files are a sign of another problem, such as damage that hides records of
 //! the namespace. Then they may be the last copy of a user's data, and are left for `weir fsck` to show.
 //!
 //! The mgr claims every stream of a file id below its counter, because file ids are never reused: all objects of a gone
-//! file go, whatever their stream. It claims no file whose head cannot be read, is that of something else, or has a
-//! newer version. An object of a file that exists stays, even if its stream is not that of the layout record.
+//! file go, whatever their stream. Of a file that exists, it claims the objects of streams below that of the layout
+//! record: a late write has created them again after a move. Objects of later streams stay. The mgr claims no object
+//! whose head cannot be read, is that of something else, or has a newer version.
 
 use super::{Context, Job};
 use crate::counters::add;
@@ -103,7 +104,7 @@ async fn walk(volume: &Volume, link: &Link) -> Result<(), Status> {
         if is_stray(volume, next, &entry)? {
             objects::remove(link, &entry).await?;
             add(&volume.counters.objects_collected, 1);
-            tracing::info!(object = %entry.object, iod = %link.hello.iod, "removed an object whose file is gone");
+            tracing::info!(object = %entry.object, iod = %link.hello.iod, "removed an object that no file uses");
         }
     }
     Ok(())
@@ -141,10 +142,23 @@ async fn strays(volume: &Volume, link: &Link) -> Result<Vec<(FileId, ListEntry)>
     Ok(strays)
 }
 
-/// Returns whether an object belongs to no file and may be deleted. `next` is from before the object was listed.
+/// Returns whether no file uses an object, and it may be deleted. `next` is from before the object was listed.
 fn is_stray(volume: &Volume, next: FileId, entry: &ListEntry) -> Result<bool, Status> {
     let file = entry.object.file;
-    Ok(entry.head == HeadState::Own && file >= volume.kept_below && is_of_no_file(volume, next, file)?)
+    let is_ours = entry.head == HeadState::Own && file >= volume.kept_below;
+    Ok(is_ours && (is_of_no_file(volume, next, file)? || is_replaced(volume, entry.object)?))
+}
+
+/// Returns whether an object is of an earlier stream than those that its file uses, and on no deletion list. Streams
+/// only rise, so no layout will name the object again.
+fn is_replaced(volume: &Volume, object: ObjectId) -> Result<bool, Status> {
+    let info = match volume.namespace.info(object.file) {
+        Err(Status::Stale | Status::Corrupt) => return Ok(false),
+        info => info?,
+    };
+    // A record that cannot be used is reported elsewhere.
+    let Ok(Some(used)) = volume.objects(&info) else { return Ok(false) };
+    Ok(object.stream < used.object().stream && volume.namespace.unused_of(object.file)?.is_none())
 }
 
 /// Returns whether the objects of `file` belong to no file and are in no deletion list. `next` is from before they were

@@ -7,7 +7,7 @@
 use super::{Context, Job};
 use crate::clock::now;
 use crate::counters::add;
-use crate::kinds::Known;
+use crate::kinds::{Known, Stored};
 use crate::moves::Stage;
 use crate::volume::Volume;
 use meta::Unused;
@@ -111,6 +111,8 @@ async fn remove(volume: &Volume, unused: &Unused) -> Result<bool, Status> {
     let known = Known::nothing(unused.file, unused.generation);
     let objects = volume.kinds.open(&volume.iods, known, &unused.layout);
     let removed = match objects {
+        // No later layout of the file names these objects: a late write must not create one again.
+        Ok(objects) if is_retired(volume, &*objects)? => objects.remove().await,
         Ok(objects) => objects.remove_unused().await,
         Err(e) => Err(e),
     };
@@ -121,4 +123,16 @@ async fn remove(volume: &Volume, unused: &Unused) -> Result<bool, Status> {
     add(&volume.counters.unused_swept, 1);
     volume.namespace.forget_unused(now(), unused).await?;
     Ok(true)
+}
+
+/// Returns whether no layout of the file will ever name these unused objects: the file is gone, or its objects are of a
+/// later stream. Then clients may have rights to the objects. Only the mgr ever had rights to the others, the new
+/// objects of an unfinished move.
+fn is_retired(volume: &Volume, unused: &dyn Stored) -> Result<bool, Status> {
+    let info = match volume.namespace.info(unused.known().file) {
+        Err(Status::Stale) => return Ok(true),
+        info => info?,
+    };
+    let used = volume.objects(&info)?;
+    Ok(used.is_some_and(|used| unused.object().stream < used.object().stream))
 }

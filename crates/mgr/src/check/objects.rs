@@ -209,10 +209,10 @@ impl Check {
                 None => Wrong::Is(Kind::ObjectForeign, "its file lies on no iod".to_owned()),
             });
         };
+        if entry.object != objects.object() && self.is_unused(iod, entry.object)? {
+            return Ok(Wrong::No);
+        }
         let Some(index) = objects.index_on(iod.number) else {
-            if self.is_unused(iod, entry.object)? {
-                return Ok(Wrong::No);
-            }
             return Ok(Wrong::Is(Kind::ObjectForeign, "its file does not lie on this iod".to_owned()));
         };
         if entry.object != objects.object() {

@@ -9,6 +9,8 @@ use layout::gather::{Gather, Run};
 use layout::{Place, Policy};
 use meta::schema::Reach;
 use nfs::fs::Content;
+#[cfg(feature = "planted")]
+use types::planted::{self, Planted};
 use types::{ByteRange, FileId, Generation, ObjectId, Status, Verifier};
 use wire::native::{PullSource, SizeReply};
 use xdr::{Segments, Xdr};
@@ -177,8 +179,11 @@ impl Stored for Objects<'_> {
         Objects::remove(self).await
     }
 
-    fn record_on(&self, iods: &[u16]) -> Bytes {
-        Record { iods: iods.to_vec(), ..self.record.clone() }.to_bytes()
+    fn next_record(&self, iods: &[u16]) -> Result<Bytes, Status> {
+        let stream = self.record.stream.checked_add(1).ok_or(Status::NoSpc)?;
+        #[cfg(feature = "planted")]
+        let stream = if planted::is_planted(Planted::SameStream) { self.record.stream } else { stream };
+        Ok(Record { stream, iods: iods.to_vec(), ..self.record.clone() }.to_bytes())
     }
 
     async fn move_to(&self, record: &Bytes, generation: Generation) -> Result<(), Status> {

@@ -90,8 +90,8 @@ impl Objects<'_> {
         Ok(len)
     }
 
-    /// Deletes these objects of a file that does not use them; a missing object counts as deleted. The capability has
-    /// the generation of these objects, so that an object stays whose generation has risen since.
+    /// Deletes these objects of an unfinished move; a missing object counts as deleted. The next move may make objects
+    /// of the same stream. So the iods keep no tombstones, and an object whose generation has risen since stays.
     ///
     /// # Errors
     /// `Delay` while an iod is down, after all others have deleted theirs.

@@ -77,7 +77,7 @@ impl<'a> Native<'a> {
     }
 
     /// Makes an object of a few bytes.
-    async fn make(&self, object: ObjectId) {
+    pub async fn make(&self, object: ObjectId) {
         let Capability { fsid, generation, rights, expires, session, .. } = self.cap(object.file, 1);
         let cap = self.key.sign_capability(fsid, object, generation, rights, expires, session);
         self.call::<TruncateReply>(Procedure::Truncate, &TruncateArgs { cap, size: 5 }).await.unwrap();

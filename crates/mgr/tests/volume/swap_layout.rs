@@ -10,48 +10,69 @@ use meta::Layout;
 use mgr::Files;
 use nfs::fs::{Content, FileSystem, Iomode, LayoutGone, Stability};
 use std::future::poll_fn;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
-use types::{ByteRange, FileId, IodId, SetAttrs, Status};
+use types::{ByteRange, FileId, IodId, ObjectId, SetAttrs, Status};
 use xdr::Xdr;
 
-/// Every pair of iods of a cluster of four that a file may move to.
-const PAIRS: [[u16; 2]; 6] = [[0, 1], [2, 3], [1, 2], [3, 0], [0, 2], [3, 1]];
-
-/// A cluster of four iods whose files have objects on two of them, with leases of one second.
+/// A cluster of four iods whose files have objects on two of them, with leases of one second. The number of an iod is
+/// its position.
 async fn four() -> Cluster {
     let mut cluster = Cluster::stopped(4, "64").await;
     (cluster.config.stripe_count, cluster.config.lease_secs) = (2, 1);
+    for iod in 0..4 {
+        cluster.stop_iod(iod);
+    }
     cluster.start_mgr().await;
-    cluster.wait_up(4).await;
+    for iod in 0..4 {
+        cluster.start_iod(iod);
+        cluster.wait_up(iod + 1).await;
+    }
     cluster
+}
+
+/// Returns the numbers of the iods of a file. All iods are up.
+pub async fn numbers(cluster: &Cluster, file: FileId) -> Vec<u16> {
+    iods(&cluster.files(), file).await.iter().map(|id| at(cluster, *id) as u16).collect()
+}
+
+/// Returns the numbers of two iods that have no objects of a file. All iods are up.
+async fn elsewhere(cluster: &Cluster, file: FileId) -> Vec<u16> {
+    let used = numbers(cluster, file).await;
+    (0..4).filter(|iod| !used.contains(iod)).collect()
 }
 
 /// Moves a file to two iods that have none of its objects.
 async fn swap(cluster: &Cluster, file: FileId) -> Result<(), Status> {
-    for pair in PAIRS {
-        match cluster.mgr().swap_layout(file, pair.to_vec()).await {
-            Err(Status::Inval) => {}
-            other => return other,
-        }
-    }
-    Err(Status::Inval)
+    let to = elsewhere(cluster, file).await;
+    cluster.mgr().swap_layout(file, to).await
 }
 
-fn unused(cluster: &Cluster) -> u64 {
+pub fn unused(cluster: &Cluster) -> u64 {
     cluster.mgr().status().group("work").unwrap().get_number("unused")
 }
 
 /// Returns the iods of a file. Its layout is returned at once.
 async fn iods(files: &Files, file: FileId) -> Vec<IodId> {
-    let body = layout(files, 9, file, Iomode::Read).await;
-    gone(files, 9, file, Iomode::Read, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await;
-    body.devices
+    used(files, file).await.1
 }
 
-async fn gone(files: &Files, client: u64, file: FileId, iomode: Iomode, why: LayoutGone) {
+pub async fn gone(files: &Files, client: u64, file: FileId, iomode: Iomode, why: LayoutGone) {
     files.layout_gone(&ctx(client), client, file, iomode, ByteRange::ALL, why).await.unwrap();
+}
+
+/// Returns the object that each iod of a file has, and the iods. The layout is returned at once.
+async fn used(files: &Files, file: FileId) -> (ObjectId, Vec<IodId>) {
+    let body = layout(files, 9, file, Iomode::Read).await;
+    gone(files, 9, file, Iomode::Read, LayoutGone::Returned { kind: KIND, body: Bytes::new() }).await;
+    (body.object, body.devices)
+}
+
+/// The path of the file of an object of a later stream than 0.
+pub fn later(cluster: &Cluster, iod: usize, id: ObjectId) -> PathBuf {
+    object(cluster, iod, id.file).with_file_name(format!("{:016x}-{:08x}", id.file.0, id.stream))
 }
 
 /// Returns the position of an iod in the cluster.
@@ -61,7 +82,7 @@ fn at(cluster: &Cluster, id: IodId) -> usize {
 }
 
 /// Waits until only the `count` objects of files are left, and asserts that a check finds nothing.
-async fn clean(cluster: &Cluster, count: u64) {
+pub async fn clean(cluster: &Cluster, count: u64) {
     until("unused objects are removed", || unused(cluster) == 0 && cluster.objects() == count).await;
     wait_settled(cluster).await;
     assert_eq!(check(cluster, false).await, []);
@@ -85,11 +106,16 @@ async fn bytes_holes_and_lengths_move() {
         parts.into_iter().flat_map(|part| part.unwrap()).collect::<Vec<u8>>()
     };
     let hole = async || files.seek(&ctx(1), file, 0, Content::Hole).await.unwrap().offset;
-    let (before, first_hole) = (iods(&files, file).await, hole().await);
-    for round in 0..2 {
-        swap(&cluster, file).await.unwrap();
-        let after = iods(&files, file).await;
-        assert!(after.iter().all(|iod| round == 1 || !before.contains(iod)), "{after:?}");
+    let first_hole = hole().await;
+    for round in 0..3 {
+        let before = numbers(&cluster, file).await;
+        let to = match round {
+            0 => elsewhere(&cluster, file).await,
+            1 => before,
+            _ => vec![before[1], before[0]],
+        };
+        cluster.mgr().swap_layout(file, to.clone()).await.unwrap();
+        assert_eq!(numbers(&cluster, file).await, to);
         assert!(all().await == want, "round {round}");
         assert_eq!((hole().await, hole().await < 3 << 20), (first_hole, true), "a hole was filled");
         assert_eq!(files.commit(&ctx(1), file, ByteRange::ALL).await, Ok(early.verifier));
@@ -100,7 +126,7 @@ async fn bytes_holes_and_lengths_move() {
         assert!(all().await == want, "round {round}");
     }
     let counters = cluster.mgr().counters();
-    assert_eq!((counters.layouts_swapped, counters.unused_swept), (2, 2));
+    assert_eq!((counters.layouts_swapped, counters.unused_swept), (3, 3));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -111,10 +137,11 @@ async fn both_copies_move() {
     cluster.wait_up(4).await;
     let (files, file) = (cluster.files(), create(&cluster.files(), "f").await);
     write(&files, file, 0, &pattern(5000, 1), Stability::FileSync).await;
-    swap(&cluster, file).await.unwrap();
+    cluster.mgr().swap_layout(file, vec![0, 1]).await.unwrap();
     clean(&cluster, 2).await;
     drop(files);
-    let holders: Vec<usize> = (0..4).filter(|iod| object(&cluster, *iod, file).exists()).collect();
+    let holders: Vec<usize> = (0..4).filter(|iod| later(&cluster, *iod, ObjectId::new(file, 1)).exists()).collect();
+    assert_eq!(holders.len(), 2);
     for iod in holders {
         cluster.stop_iod(iod);
         until("the iod is down", || cluster.up() == 3).await;
@@ -139,7 +166,7 @@ async fn what_cannot_be_moved_is_refused() {
     for iods in [&[][..], &[0], &[0, 0], &[1, 1], &[0, 1, 2], &[0, 77], &[77, 78]] {
         assert_eq!(moved(file, iods).await, inval, "{iods:?}");
     }
-    assert_eq!(swap(&cluster, inline).await, inval);
+    assert_eq!(moved(inline, &[0, 1]).await, inval);
     assert_eq!(moved(FileId::ROOT, &[0, 1]).await, Err(Status::IsDir));
     assert_eq!(moved(FileId(12345), &[0, 1]).await, Err(Status::Stale));
     assert_eq!((unused(&cluster), cluster.objects()), (0, 2));
@@ -169,6 +196,7 @@ async fn a_move_waits_for_layouts_and_ends_their_rights() {
     assert_eq!(late.map_err(|failure| failure.status), Err(Status::Fenced));
     let next = layout(&files, 7, file, Iomode::ReadWrite).await;
     assert!(next.devices.iter().all(|iod| !mine.devices.contains(iod)) && next.generation > mine.generation);
+    assert_eq!((mine.object, next.object), (ObjectId::stream_0(file), ObjectId::new(file, 1)));
     write_direct(&files, 7, &next, 200, &pattern(100, 4)).await.unwrap();
     let want = [pattern(100, 2), pattern(100, 3), pattern(100, 4), pattern(1000, 1)[300..].to_vec()].concat();
     assert!(read(&files, file, 0, 1000).await.unwrap() == want);
@@ -183,11 +211,11 @@ async fn an_iod_that_is_down_stops_a_move_and_loses_nothing() {
     write(&cluster.files(), file, 0, &pattern(1000, 1), Stability::FileSync).await;
     let old = iods(&cluster.files(), file).await;
     let down = at(&cluster, old[0]);
-    let free = (0..4).find(|iod| !old.iter().any(|id| at(&cluster, *id) == *iod)).unwrap();
-    for iod in [down, free] {
+    let to = elsewhere(&cluster, file).await;
+    for iod in [down, to[0].into()] {
         cluster.stop_iod(iod);
         until("the iod is down", || cluster.up() == 3).await;
-        assert_eq!(swap(&cluster, file).await, Err(Status::Delay));
+        assert_eq!(cluster.mgr().swap_layout(file, to.clone()).await, Err(Status::Delay));
         assert_eq!(unused(&cluster), 0, "nothing was begun");
         cluster.start_iod(iod);
         cluster.wait_up(4).await;
@@ -221,11 +249,11 @@ async fn a_file_that_is_removed_after_a_move_leaves_no_object() {
     clean(&cluster, 0).await;
 }
 
-/// Returns the layout of a file on the other two iods.
-fn other(from: &Layout) -> Layout {
+/// Returns the layout of a file in the next stream, on the same iods or on the other two.
+fn next(from: &Layout, in_place: bool) -> Layout {
     let record = Record::from_bytes(&from.body).unwrap();
-    let iods = (0..4).filter(|iod| !record.iods.contains(iod)).collect();
-    Layout { kind: KIND, body: Record { iods, ..record }.to_bytes() }
+    let iods = (0..4).filter(|iod| record.iods.contains(iod) == in_place).collect();
+    Layout { kind: KIND, body: Record { iods, stream: record.stream + 1, ..record }.to_bytes() }
 }
 
 /// The mgr crashes between the steps that its store records.
@@ -238,25 +266,28 @@ async fn a_crash_between_two_steps_leaves_one_set_of_objects() {
     // After the note: a part of a new object exists.
     offline(&mut cluster, async |namespace, _| {
         let from = namespace.info(file).unwrap().layout.unwrap();
-        let to = other(&from);
+        let to = next(&from, true);
         let begun = namespace.begin_swap(Default::default(), file, &from, &to).await.unwrap();
         assert!(begun.is_some());
     })
     .await;
     cluster.wait_up(4).await;
-    let free = (0..4).find(|iod| !old.iter().any(|id| at(&cluster, *id) == *iod)).unwrap();
-    Native::connect(&cluster, free).await.write(file, 1, 0, &pattern(50, 9)).await.unwrap();
+    Native::connect(&cluster, at(&cluster, old[0])).await.make(ObjectId::new(file, 1)).await;
     assert_eq!((check(&cluster, false).await, cluster.objects()), (Vec::new(), 3));
     assert_eq!(swap(&cluster, file).await, Err(Status::Delay), "the note is not worked off");
     clean(&cluster, 2).await;
     assert_eq!(iods(&cluster.files(), file).await, old);
+    assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == pattern(1000, 1));
+    // The next move uses the stream of the unfinished one.
+    cluster.mgr().swap_layout(file, numbers(&cluster, file).await).await.unwrap();
+    clean(&cluster, 2).await;
     assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == pattern(1000, 1));
     // After the swap: no iod knows of it yet. The file is empty, so there is nothing to copy.
     let empty = create(&cluster.files(), "empty").await;
     let old = iods(&cluster.files(), empty).await;
     offline(&mut cluster, async |namespace, _| {
         let from = namespace.info(empty).unwrap().layout.unwrap();
-        let begun = namespace.begin_swap(Default::default(), empty, &from, &other(&from)).await.unwrap().unwrap();
+        let begun = namespace.begin_swap(Default::default(), empty, &from, &next(&from, false)).await.unwrap().unwrap();
         namespace.swap_layout(Default::default(), empty, (&from, begun), begun).await.unwrap().unwrap();
     })
     .await;
@@ -293,19 +324,20 @@ async fn a_stop_at_any_point_leaves_the_old_or_the_new_objects() {
     while ended == 0 {
         let want = pattern(1000, point as u8);
         write(&cluster.files(), file, 0, &want, Stability::FileSync).await;
-        let before = iods(&cluster.files(), file).await;
-        let outcome = cut_after(swap(&cluster, file), point).await;
+        let before = used(&cluster.files(), file).await;
+        let to = if point % 2 == 0 { numbers(&cluster, file).await } else { elsewhere(&cluster, file).await };
+        let outcome = cut_after(cluster.mgr().swap_layout(file, to), point).await;
         assert!(matches!(outcome, None | Some(Ok(()))), "point {point}: {outcome:?}");
         ended += usize::from(outcome.is_some());
         cluster.restart_mgr().await;
         cluster.wait_up(4).await;
         assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == want, "point {point}");
-        let after = iods(&cluster.files(), file).await;
+        let after = used(&cluster.files(), file).await;
         match after == before {
             true => old_left += 1,
             false => new_left += 1,
         }
-        assert!(after == before || after.iter().all(|iod| !before.contains(iod)), "point {point}");
+        assert!(after == before || after.0.stream == before.0.stream + 1, "point {point}: {before:?}, {after:?}");
         assert_eq!(check(&cluster, false).await, [], "point {point}");
         clean(&cluster, 2).await;
         assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == want, "point {point}");
@@ -323,7 +355,8 @@ async fn writes_and_truncations_wait_while_bytes_move() {
     // Stops the move where it has closed the file; the guard of the move opens the file again.
     let mut refused = 0;
     for point in 0.. {
-        let mut moving = Box::pin(swap(&cluster, file));
+        let to = numbers(&cluster, file).await;
+        let mut moving = Box::pin(cluster.mgr().swap_layout(file, to));
         let ended = cut_after(moving.as_mut(), point).await.is_some();
         if !ended {
             let (caller, data) = (ctx(1), Bytes::from_static(b"x"));

@@ -85,14 +85,14 @@ impl MgrHost {
         self.with(|up| up.namespace.clone())
     }
 
-    /// Begins to move the objects of a file to the first of these sets of iods that has none of them. The mgr tries
-    /// again while an iod or a client keeps it from that. Does nothing while the mgr does not serve.
-    pub fn swap_layout(&self, file: FileId, choices: Vec<Vec<u16>>) {
+    /// Begins to move the bytes of a file to new objects on these iods. The mgr tries again while an iod or a client
+    /// keeps it from that. Does nothing while the mgr does not serve.
+    pub fn swap_layout(&self, file: FileId, iods: Vec<u16>) {
         let Some((group, slot)) = &self.process else { return };
         let slot = slot.clone();
         group.spawn(async move {
             for _ in 0..TRIES {
-                let outcome = try_all(&slot, file, &choices).await;
+                let outcome = attempt(&slot, file, &iods).await;
                 trace::say(format!("moving file {}: {outcome:?}", file.0));
                 if outcome != Err(Status::Delay) {
                     break;
@@ -151,22 +151,13 @@ impl MgrHost {
     }
 }
 
-/// Moves a file to the first of these sets of iods that has none of its objects.
-async fn try_all(slot: &Slot, file: FileId, choices: &[Vec<u16>]) -> Result<(), Status> {
-    for iods in choices {
-        let swap = {
-            let up = slot.lock().unwrap_or_else(PoisonError::into_inner);
-            up.as_ref().map(|up| up.running.swap_layout(file, iods.clone()))
-        };
-        match swap {
-            Some(swap) => match swap.await {
-                Err(Status::Inval) => {}
-                other => return other,
-            },
-            None => return Err(Status::Delay),
-        }
-    }
-    Err(Status::Inval)
+/// Moves a file to new objects on these iods; `Delay` while the mgr does not serve.
+async fn attempt(slot: &Slot, file: FileId, iods: &[u16]) -> Result<(), Status> {
+    let swap = {
+        let up = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        up.as_ref().map(|up| up.running.swap_layout(file, iods.to_vec())).ok_or(Status::Delay)?
+    };
+    swap.await
 }
 
 /// The parts of a mgr process.

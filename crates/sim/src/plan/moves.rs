@@ -1,28 +1,29 @@
-//! The part of a plan that moves the objects of files to other iods.
+//! The part of a plan that moves the bytes of files to new objects, on the same or other iods.
 
 use super::{Fault, Plan};
 use crate::random::Rng;
 
-/// A move of the objects of a file to other iods.
+/// A move of the bytes of a file to new objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Move {
     /// The file, by its position in the data directory.
     pub file: u64,
-    /// The sets of iods to try, in order, until one has no object of the file.
-    pub choices: Vec<Vec<u16>>,
+    /// The iods of the new objects.
+    pub iods: Vec<u16>,
 }
 
 /// How often a move is tried again that an iod or a client keeps from succeeding.
 pub const TRIES: u32 = 6;
 
 impl Plan {
-    /// Adds moves to some of the plans with several iods. The files of such a plan use half of the iods.
+    /// Adds moves to some of the plans. The files of such a plan use some or all of the iods, so a move keeps some of
+    /// the iods, all of them in another order, or none.
     pub(super) fn draw_moves(&mut self) {
         let mut rng = Rng::new(self.seed, "moves");
-        if self.iods < 2 || !rng.percent(50) {
+        if !rng.percent(50) {
             return;
         }
-        self.stripe_count = self.iods as u32 / 2;
+        self.stripe_count = rng.between(1, self.iods as u64) as u32;
         let span = 200 + self.busy_ms();
         for _ in 0..rng.between(1, 5) {
             let at = rng.between(20, span);
@@ -44,12 +45,21 @@ impl Plan {
         self.quiet_ms = 2500;
     }
 
+    /// Adds moves of which some keep an iod of the file.
+    pub(super) fn focus_on_streams(&mut self, rng: &mut Rng) {
+        (self.iods, self.stripe_count, self.inline_max) = (1 + self.iods % 2, 1, 0);
+        for round in 0..5 {
+            let at = 100 + round * 200 + rng.between(0, 50);
+            self.add_move(at, rng);
+        }
+        self.quiet_ms = 2500;
+    }
+
     /// Adds a move of a random file at this time, in milliseconds.
     pub(super) fn add_move(&mut self, at: u64, rng: &mut Rng) {
         let count = self.stripe_count as usize;
         let first = rng.below(self.iods as u64) as usize;
-        let set = |from: usize| (0..count).map(|n| ((first + from + n) % self.iods) as u16).collect();
-        let choices = (0..self.iods).map(set).collect();
-        self.moves.push((at, Move { file: rng.below(self.files), choices }));
+        let iods = (0..count).map(|n| ((first + n) % self.iods) as u16).collect();
+        self.moves.push((at, Move { file: rng.below(self.files), iods }));
     }
 }

@@ -22,17 +22,22 @@ pub(super) const WHOLE: u32 = 0x8000_7768;
 #[derive(Debug)]
 pub(super) struct Whole;
 
-/// The record: the number of the iod.
-struct Record(u16);
+/// The record: the number of the iod, and the stream of the object.
+struct Record {
+    iod: u16,
+    stream: u32,
+}
 
 impl Xdr for Record {
     fn encode(&self, out: &mut Writer) {
-        out.u32(self.0.into());
+        out.u32(self.iod.into());
+        out.u32(self.stream);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
         let value = input.u32()?;
-        u16::try_from(value).map(Record).map_err(|_| Malformed::BadValue { what: "number of an iod", value })
+        let iod = u16::try_from(value).map_err(|_| Malformed::BadValue { what: "number of an iod", value })?;
+        Ok(Record { iod, stream: input.u32()? })
     }
 }
 
@@ -45,17 +50,17 @@ impl StoredKind for Whole {
         let numbers = iods.for_new_files();
         let first = iods.next_first() as usize;
         let number = numbers.get(first % numbers.len().max(1)).ok_or(Status::Delay)?;
-        Ok(Record(*number).to_bytes())
+        Ok(Record { iod: *number, stream: 0 }.to_bytes())
     }
 
     fn open<'a>(&self, iods: &'a Iods, known: Known, record: &Bytes) -> Result<Opened<'a>, Unusable> {
-        let Record(number) = Record::from_bytes(record).map_err(|e| Unusable::Damaged(e.to_string()))?;
-        Ok(Box::new(Object { iods, known, on: [number] }))
+        let Record { iod, stream } = Record::from_bytes(record).map_err(|e| Unusable::Damaged(e.to_string()))?;
+        Ok(Box::new(Object { iods, known, on: [iod], stream }))
     }
 
     fn objects_of(&self, record: &Bytes, file: FileId) -> Option<(Vec<u16>, ObjectId)> {
-        let Record(number) = Record::from_bytes(record).ok()?;
-        Some((vec![number], ObjectId::stream_0(file)))
+        let Record { iod, stream } = Record::from_bytes(record).ok()?;
+        Some((vec![iod], ObjectId::new(file, stream)))
     }
 }
 
@@ -65,6 +70,7 @@ struct Object<'a> {
     iods: &'a Iods,
     known: Known,
     on: [u16; 1],
+    stream: u32,
 }
 
 impl Object<'_> {
@@ -128,7 +134,7 @@ impl Stored for Object<'_> {
     }
 
     fn object(&self) -> ObjectId {
-        ObjectId::stream_0(self.known.file)
+        ObjectId::new(self.known.file, self.stream)
     }
 
     fn iods(&self) -> &[u16] {
@@ -312,13 +318,14 @@ impl Stored for Object<'_> {
         link.call::<Nothing>(Procedure::Remove, &ObjectArgs { cap }).await.map(drop)
     }
 
-    fn record_on(&self, iods: &[u16]) -> Bytes {
-        Record(iods.first().copied().unwrap_or(self.on[0])).to_bytes()
+    fn next_record(&self, iods: &[u16]) -> Result<Bytes, Status> {
+        let stream = self.stream.checked_add(1).ok_or(Status::NoSpc)?;
+        Ok(Record { iod: iods.first().copied().unwrap_or(self.on[0]), stream }.to_bytes())
     }
 
     async fn move_to(&self, record: &Bytes, generation: Generation) -> Result<(), Status> {
-        let Record(number) = Record::from_bytes(record).map_err(|_| Status::Corrupt)?;
-        let to = Object { iods: self.iods, known: Known::nothing(self.known.file, generation), on: [number] };
+        let Record { iod, stream } = Record::from_bytes(record).map_err(|_| Status::Corrupt)?;
+        let to = Object { iods: self.iods, known: Known::nothing(self.known.file, generation), on: [iod], stream };
         let size = self.size().await?.size;
         if size < self.least(0) {
             return Err(Status::Lost);
