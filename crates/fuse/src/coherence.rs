@@ -5,6 +5,7 @@
 //! the client reports recalls of its delegations, and `Coherence` makes the kernel drop or correct what is stale.
 
 mod changed_dirs;
+mod close_to_open;
 mod correction;
 mod data;
 mod getattr;
@@ -12,7 +13,6 @@ mod kernel_cache;
 mod kernel_size;
 mod mmap;
 mod open_pages;
-mod opening;
 mod page_twins;
 mod pages;
 mod recall;
@@ -25,8 +25,8 @@ mod testing;
 mod write_back;
 mod writers;
 
+pub(crate) use close_to_open::{Admission, Found};
 pub(crate) use open_pages::PageUse;
-pub(crate) use opening::{Admission, Found};
 pub(crate) use recent_attrs::Mark;
 
 use crate::nodes::Nodes;

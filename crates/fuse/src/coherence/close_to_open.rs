@@ -1,4 +1,8 @@
-//! Opens: decides whether an open uses the page cache, and makes the kernel drop what it has cached from before.
+//! Close-to-open: an open sees the data that other clients wrote before they closed the file.
+//!
+//! The client learns size and attributes with each OPEN. This file makes the kernel drop the pages and attributes that
+//! it has cached of older versions, and decides whether the open uses the page cache. The flush before a close is
+//! `client::File::close`.
 
 use crate::abi::fopen;
 use crate::coherence::Coherence;
