@@ -306,14 +306,14 @@ fn stores_of_builds_without_streams_open_as_they_are() {
         let nonce: &[u8] = if sums { b"anonce!!" } else { b"" };
         let mut object = sealed([&head[..], &hex("00000000000000070000000060000000"), nonce].concat());
         object.resize(4096, 0);
-        object.extend(b"the object of an older build");
+        object.extend(b"of an older build");
         fs::create_dir_all(dir.join("objects/00/00")).unwrap();
         fs::write(dir.join("objects/00/00/0000000000000007"), &object).unwrap();
         let format = fs::read(dir.join("FORMAT")).unwrap();
         server.running = Some(Iod::start(config(&dir)).unwrap());
         let mut client = server.client();
         assert_eq!(client.size(7).unwrap().size, 17);
-        assert_eq!(client.read(7, 0, 99).unwrap(), b"the object of an older build");
+        assert_eq!(client.read(7, 0, 99).unwrap(), b"of an older build");
         client.write_list(7, true, &[(0, b"ON")]).unwrap();
         client.write_list(8, true, &[(0, b"new")]).unwrap();
         assert_eq!(fs::read(dir.join("FORMAT")).unwrap(), format, "stream 0 alone: an older build may open it again");
