@@ -68,7 +68,7 @@ struct Dir<C> {
     epoch: u64,
     /// Names that may exist, and when each was last about to be created.
     may_be: HashMap<Name, u64>,
-    /// Callers that may look up names there.
+    /// Callers that may look up names in the directory.
     callers: Vec<C>,
     /// When the entry was last used.
     used: u64,

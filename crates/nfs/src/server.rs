@@ -62,7 +62,7 @@ pub struct Server<F, C> {
     lingering: Mutex<replaced_files::ReplacedFiles>,
     /// Files that are being freed: no client has them open or can open them. Locked after `state`.
     reaping: Mutex<Reaped>,
-    /// Number of opens by name that are not recorded yet.
+    /// Number of OPENs by name in progress whose open is not in `state` yet.
     opening: AtomicUsize,
     /// Tasks that wait for the return of layouts or delegations of a file.
     waiters: Mutex<HashMap<FileId, Vec<Waker>>>,

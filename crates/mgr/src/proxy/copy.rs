@@ -83,8 +83,8 @@ impl Objects<'_> {
     }
 }
 
-/// Returns which object gets which bytes of which other object, in requests of limited size.
-/// `from` returns the place of a byte of the source.
+/// Divides a copy into jobs, one for each pair of a target object and a source object and of limited size. `from` maps
+/// a byte of the source file to an object and an offset.
 fn jobs((from, range): (impl Fn(u64) -> Place, ByteRange), (to, target): (&Distribution, u64)) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
     // The current job between two objects, and its bytes.

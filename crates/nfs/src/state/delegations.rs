@@ -701,7 +701,7 @@ impl State {
         let late: BTreeSet<_> = self.delegations.overdue(now).map(|(_, d)| d.client).collect();
         for client in late {
             if self.is_lapsed(client) {
-                // The client has no record any more.
+                // The durable record of a lapsed client is already deleted, so the client cannot reclaim.
                 self.revoke_overdue(client, now);
             } else if let Some(record) = self.clients.get_mut(client).filter(|c| c.lapse == Lapse::None) {
                 record.recorded = false;

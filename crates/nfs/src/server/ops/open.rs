@@ -121,7 +121,7 @@ async fn clear_way<F: FileSystem, C: Callbacks>(
     reclaim: bool,
 ) -> Answer<()> {
     if !reclaim {
-        // Unfrozen at once after their return: this open may get a delegation itself.
+        // Dropping the result allows new delegations of the file again: this open may get one.
         drop(cx.server.make_way(&cx.ctx, file, what, Some(cx.client())).await?);
     }
     cx.server.fenced(file).await
