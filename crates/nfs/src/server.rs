@@ -416,10 +416,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 }
 
-/// Files that are being freed, and how often each.
+/// Files that are being freed, with the number of [`Reaping`] guards of each.
 type Reaped = HashMap<FileId, u32>;
 
-/// Marks a file as being freed, until dropped.
+/// Marks a file as being freed, until this guard is dropped.
 struct Reaping<'a>(&'a Mutex<Reaped>, FileId);
 
 impl<'a> Reaping<'a> {
@@ -440,7 +440,7 @@ impl Drop for Reaping<'_> {
     }
 }
 
-/// Counts an open by name in progress, until dropped.
+/// Counts an OPEN by name as in progress, until this guard is dropped.
 struct Opening<'a>(&'a AtomicUsize);
 
 impl<'a> Opening<'a> {

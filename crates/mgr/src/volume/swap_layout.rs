@@ -62,7 +62,7 @@ async fn take_layouts(server: &NfsServer, file: FileId) -> Result<(), Status> {
     let deadline = Instant::now() + limit;
     loop {
         server.recall(file, None, now()).await;
-        // In this order: a grant is on record before it counts as no longer on its way.
+        // Ask in this order: a grant is recorded as held before it stops counting as in progress.
         if !moves.is_granting(file) && !grants.is_held(file) {
             return Ok(());
         }

@@ -237,7 +237,7 @@ impl Drop for Charge {
     }
 }
 
-/// Counts a waiting call, until dropped.
+/// Counts a waiting call, until this guard is dropped.
 struct Waiting<'a>(&'a Memory);
 
 impl<'a> Waiting<'a> {
