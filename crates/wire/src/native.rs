@@ -62,7 +62,7 @@ pub const TEXT_MAX: usize = 256;
 pub const PIECES_MAX: usize = 4 * limits::EXTENTS_MAX;
 /// Maximum number of entries in one LIST reply.
 pub const LIST_MAX: usize = 1024;
-/// Maximum number of findings in one SCRUB reply. An iod that has found so many replies early.
+/// Maximum number of findings in one SCRUB reply. An iod with so many findings replies early.
 pub const SCRUB_FINDINGS_MAX: usize = 256;
 /// Maximum number of objects in one NEWS reply.
 pub const NEWS_MAX: usize = 1024;

@@ -61,7 +61,7 @@ impl Connections {
         }
     }
 
-    /// Returns the reason why another connection of this machine is refused, if it is.
+    /// Returns the reason to refuse another connection of this machine, or `None` to accept the connection.
     fn full(&self, machine: Machine, limits: &Limits) -> Option<&'static str> {
         if self.by_id.len() >= limits.connections_max {
             return Some("too many connections");

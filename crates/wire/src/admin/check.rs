@@ -43,7 +43,7 @@ pub struct CheckReply {
     pub phase: String,
     /// Records, files or objects checked in this phase.
     pub done: u64,
-    /// Approximate number of all of them; 0 if unknown.
+    /// Approximate number of records, files or objects in this phase; 0 if unknown.
     pub total: u64,
     /// Whether this is the last page.
     pub end: bool,
