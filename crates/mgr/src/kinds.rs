@@ -234,8 +234,8 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// the order of the objects. `NoSpc` if the file has no next stream.
     fn next_record(&self, iods: &[u16]) -> Result<Bytes, Status>;
 
-    /// Copies every object to the objects that a record of [`Stored::next_record`] names, durably. Holes stay holes. The
-    /// new objects have this generation and do not exist yet. No client may write the file meanwhile.
+    /// Copies every object to the objects that a record of [`Stored::next_record`] names, durably. Holes stay holes.
+    /// The new objects have this generation and do not exist yet. No client may write the file meanwhile.
     ///
     /// # Errors
     /// `Delay` while an iod of the old or the new objects is down; `Lost` if an object has lost bytes that were on
@@ -425,8 +425,8 @@ impl Grant<'_> {
         self.file.iods().iter().map(|number| Ok(self.iods.registered(*number)?.id)).collect()
     }
 
-    /// Returns the data servers of the file. `NoLayout` while one of its iods is down or serves no NFS: clients then use
-    /// the mgr path.
+    /// Returns the data servers of the file. `NoLayout` while one of its iods is down or serves no NFS: clients then
+    /// use the mgr path.
     fn data_servers(&self) -> Result<Vec<DataServer>, Status> {
         self.iods.data_servers(self.file.iods()).ok_or(Status::NoLayout)
     }

@@ -1,8 +1,8 @@
 //! Collection of orphaned objects: a background task that deletes objects that no file uses.
 //!
 //! A write that was in flight while its file was removed or moved can create an object again, which no list of the
-//! namespace names. It cannot be mistaken for another file's object: inode numbers are never reused. So the mgr lists all
-//! objects of each iod from time to time, slowly, and removes those that no file uses.
+//! namespace names. It cannot be mistaken for another file's object: inode numbers are never reused. So the mgr lists
+//! all objects of each iod from time to time, slowly, and removes those that no file uses.
 //!
 //! Such writes are rare. Many objects without files are a sign of another problem, such as damage that hides records of
 //! the namespace. Then they may be the last copy of a user's data, and are left for `weir fsck` to show.
