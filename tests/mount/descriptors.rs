@@ -19,7 +19,7 @@ const NAMES: [&str; 5] = ["a", "b", "c", "d/e", "d/f"];
 /// The largest number of descriptors that are open at the same time.
 const OPEN_MAX: usize = 8;
 
-/// One of the two sides: a directory, and the descriptors that are open there.
+/// One of the two file systems in the comparison: a directory, and the descriptors that are open in it.
 struct Side {
     dir: PathBuf,
     open: Vec<OwnedFd>,

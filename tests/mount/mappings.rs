@@ -33,7 +33,7 @@ impl Drop for Mapped {
     }
 }
 
-/// Returns the index of the word of a page that a thread changes, and the value that it stores there.
+/// Returns the index of the word of a page that a thread changes, and the value that the thread stores in this word.
 fn word(page: usize, thread: usize) -> (usize, u64) {
     (page * PAGE / 8 + thread * 31 + 5, (page * THREADS + thread) as u64 + 0x0101_0101_0101_0101)
 }

@@ -427,7 +427,7 @@ fn a_killed_process_does_not_wait_for_servers() {
     crate::cluster::signal(&waits, rustix::process::Signal::KILL);
     assert!(!waits.wait().unwrap().success());
     crate::cluster::signal(&cluster.child, rustix::process::Signal::CONT);
-    // The mount ends while the servers run. Without them it would wait as long as `--retry-timeout` allows.
+    // Unmount while the servers run. Without servers the mount would retry for as long as `--retry-timeout` allows.
     let process = PathBuf::from(format!("/proc/{}", place.daemon().as_raw_nonzero()));
     place.unmount();
     while process.exists() {

@@ -135,18 +135,18 @@ enum Kind<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// Makes the side of a local directory, on the file system of the stores.
+    /// Returns the side that measures a local directory, on the same file system as the stores.
     pub fn local(room: &Path) -> Outcome<Side<'a>> {
         Ok(Side { name: "local".to_owned(), dir: room.join("local"), kind: Kind::Local })
     }
 
-    /// Makes the side of a bare socket, with a file on the file system of the stores.
+    /// Returns the side that measures a bare socket. The server's file is on the same file system as the stores.
     pub fn socket(room: &Path) -> Outcome<Side<'a>> {
         let server = Server::start(&room.join("socket-file"))?;
         Ok(Side { name: "bare socket".to_owned(), dir: room.join("socket"), kind: Kind::Socket(server) })
     }
 
-    /// Makes the side of a bare socket for changes that are durable before the answer.
+    /// Returns the side that measures a bare socket whose server makes each change durable before the server answers.
     pub fn durable(room: &Path) -> Outcome<Side<'a>> {
         let server = Server::start(&room.join("durable-file"))?;
         Ok(Side { name: "durable request".to_owned(), dir: room.join("durable"), kind: Kind::Durable(server) })
@@ -190,7 +190,8 @@ impl<'a> Side<'a> {
         Ok(Side { name, dir: at.join("work"), kind: Kind::Up { weir, at } })
     }
 
-    /// Returns a side of the comparison that measures a file system which the user has mounted, in a new directory there.
+    /// Returns a side of the comparison that measures a file system which the user has mounted, in a new directory
+    /// there.
     pub fn other(other: &Other) -> Side<'a> {
         let dir = other.dir.join(format!("bench-mount-{}", std::process::id()));
         Side { name: other.name.clone(), dir, kind: Kind::Other(other.clone()) }

@@ -158,7 +158,7 @@ fn alike(these: &Requests, those: &Requests) -> bool {
     apart * 100 <= those.values().sum()
 }
 
-/// Returns the rows of mounts that sent other requests than bare FUSE in at least one round.
+/// Returns, for each row, the mounts to which the kernel sent other requests than to bare FUSE in at least one round.
 fn others(rows: &[OfRow]) -> Vec<String> {
     let of_row = |of_row: &OfRow| {
         let Some(fuse) = of_row.of(What::Fuse) else { return Vec::new() };

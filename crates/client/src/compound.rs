@@ -223,7 +223,7 @@ impl Results {
         body.ok_or_else(|| self.error(&Failed::Malformed))
     }
 
-    /// Takes a body like [`Results::raw`], with failures as errors.
+    /// Takes the body of the next result like [`Results::raw`], and turns a failure into an error of this COMPOUND.
     pub(crate) fn take<T: Xdr>(&mut self, number: nfs_opnum4) -> Result<T> {
         self.raw(number).map_err(|failed| self.error(&failed))
     }

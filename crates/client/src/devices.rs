@@ -31,7 +31,7 @@ const LEFT_ALONE: Duration = Duration::from_secs(5);
 /// Pauses between attempts, doubling from the first to the last.
 const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(1);
 
-/// The mgr, as far as devices need it.
+/// The requests to the mgr that the table of devices needs.
 #[async_trait]
 pub(crate) trait DeviceSource: Send + Sync {
     /// Returns the address of a device of this kind (`da_addr_body`).

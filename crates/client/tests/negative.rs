@@ -114,8 +114,8 @@ async fn own_new_names_are_found_and_own_removed_names_are_not() {
         assert!(!is_there(&mount, &dir, b"new").await, "{what}: removed");
     }
     let counters = mount.counters();
-    // Only lookups of existing names cost requests: `old` once for each way and once for the link, `new` once for each
-    // way.
+    // Only lookups of existing names cost requests: for each entry of `WAYS` one of `old` and one of `new`, and one
+    // more of `old` for the link.
     assert!(counters.operation("LOOKUP") - asked <= 3 * WAYS.len() as u64, "{counters:?}");
     assert!(counters.absent >= 2 * WAYS.len() as u64);
     assert_eq!(counters.operation("GET_DIR_DELEGATION"), 1);

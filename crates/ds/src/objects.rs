@@ -49,8 +49,8 @@ impl Objects {
         if handle.rights.contains(needed) { Ok((volume, handle)) } else { Err(Status::CapRefused) }
     }
 
-    /// Maps a range to the local object; `NotHere` if another iod has a part of the range. Such a client does not know
-    /// the striping, and would take the next bytes of the object for the next bytes of the file.
+    /// Maps a range to the local object; `NotHere` if another iod has a part of the range. A client that sends such a
+    /// range does not know the striping, and would take the next bytes of the object for the next bytes of the file.
     fn target(&self, ctx: &Ctx, needed: Rights, offset: u64, len: u64) -> Result<Target> {
         let (volume, handle) = self.handle(ctx, needed)?;
         let distribution = distribution(&handle)?;

@@ -81,10 +81,11 @@ pub(crate) struct Caching {
 }
 
 impl Coherence {
-    /// Creates the state of a mount, and registers it for the recalls of the client's delegations.
+    /// Creates the coherence state of a mount. From then on the client reports recalls of its delegations to this
+    /// state.
     ///
     /// # Errors
-    /// Another file system on this client already caches the files of the client.
+    /// The client mount already has a cache above it, for example another FUSE file system.
     pub(crate) fn new(
         mount: Mount,
         nodes: Arc<Nodes>,

@@ -156,8 +156,8 @@ impl FileSystem {
         Err(ESTALE)
     }
 
-    /// Returns whether an operation is executed whatever its path leads to, because the kernel would not walk the path
-    /// again.
+    /// Returns whether the mount executes an operation without an expectation. ESTALE would not help here: the kernel
+    /// would not walk the path again.
     fn is_unexpecting(&self, op: &Op, call: &Call, thread: u32) -> bool {
         let by_descriptor = match op {
             Op::Setattr(_)
@@ -165,8 +165,8 @@ impl FileSystem {
             | Op::Getxattr { .. }
             | Op::Listxattr { .. }
             | Op::Removexattr { .. } => !call.is_by_path(),
-            // If the system call is unknown, the program itself might get the ESTALE of this lookup. Let the lookup pass:
-            // the mount checks the request that follows it.
+            // If the system call is unknown, the program itself might get the ESTALE of this lookup. Let the lookup
+            // pass: the mount checks the request that follows it.
             Op::Lookup { .. } => call.is_unknown() || call.never_walks_again(),
             _ => call.never_walks_again(),
         };

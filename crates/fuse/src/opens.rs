@@ -93,7 +93,7 @@ impl OpenFile {
         (own.is_some() || pages.is_some()).then_some(Due(own, pages))
     }
 
-    /// Records that what was due is durable.
+    /// Records that the writes that [`OpenFile::due`] returned are durable.
     pub(crate) fn made_durable(&self, Due(own, pages): Due) {
         own.inspect(|due| self.unsynced.made_durable(*due));
         pages.inspect(|due| self.pages.made_durable(*due));

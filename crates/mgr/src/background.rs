@@ -50,8 +50,8 @@ struct Context {
 }
 
 impl Context {
-    /// Returns a receiver of the news that an iod came up. The first news is there at once, so that the first pass does
-    /// not wait.
+    /// Returns a receiver that is notified whenever an iod comes up. One notification is pending from the beginning, so
+    /// that the first pass does not wait.
     fn came_up(&self) -> watch::Receiver<u64> {
         let mut came_up = self.volume.iods.came_up.subscribe();
         came_up.mark_changed();
@@ -64,7 +64,7 @@ trait Job: Sized + Send + 'static {
     /// What the job does, for the message about a panic.
     const NAME: &'static str;
 
-    /// Returns a job whose first pass is to come.
+    /// Returns a job that has not made a pass yet.
     fn new(context: &Context) -> Self;
 
     /// Completes when the next pass is due.
@@ -76,7 +76,7 @@ trait Job: Sized + Send + 'static {
     /// The pass could not be completed: [`Job::failed`] decides what follows.
     fn pass(&mut self) -> impl Future<Output = Result<(), Status>> + Send;
 
-    /// Logs why a pass could not be completed, and changes when the next one is due if that depends on it.
+    /// Logs why a pass could not be completed, and may change the time of the next pass.
     fn failed(&mut self, error: Status) {
         tracing::error!("{} failed: {error}", Self::NAME);
     }

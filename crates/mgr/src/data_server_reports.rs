@@ -26,7 +26,7 @@ async fn follow(volume: Arc<Volume>, number: u16, link: Arc<Link>) {
     loop {
         let cap = link.capability(STORE_OBJECT, Generation(0), Rights::ADMIN);
         let Ok(news) = link.news(&NewsArgs { cap, known }).await else { return };
-        // All at once, so that they share a flush of the metadata.
+        // Record all reports at once, so that they share a flush of the metadata.
         let heard = join_all(news.written.iter().map(|object| volume.written_at(*object, number))).await;
         add(&volume.counters.news, heard.len() as u64);
         if let Some(error) = heard.into_iter().find_map(Result::err) {
@@ -58,7 +58,7 @@ impl Volume {
     /// if no client has a layout to write the file, all earlier writers have reported, and no truncation is in
     /// progress. The function does not wait, because other requests may wait for the iod that asks.
     ///
-    /// The length is read last: writes after the other checks happen while the question is open.
+    /// The length is read last: a write after the other checks is concurrent with the question.
     fn known_length(&self, object: ObjectId, iod: u16) -> Option<FileLength> {
         let file = object.file;
         if self.grants.written(file) || self.notes.is_untold(file) || self.notes.cut(file).is_some() {

@@ -28,7 +28,7 @@ const _: () = assert!(meta::dump::BLOCK_MAX + 64 < DUMP_PAGE_MAX);
 #[derive(Debug, Default)]
 pub(crate) struct Dumps(Mutex<Option<Run>>);
 
-/// A running dump; it ends when this is dropped, because the receiver of its parts is gone.
+/// A running dump. Dropping this value drops the receiver of the parts, which ends the dump.
 #[derive(Debug)]
 struct Run {
     number: u64,
@@ -48,7 +48,7 @@ impl Dumps {
     pub(crate) async fn call(&self, volume: &Arc<Volume>, args: DumpArgs) -> DumpReply {
         let mut running = self.0.lock().await;
         if args.run == 0 {
-            // A dump whose requester is gone must not block others: a new dump replaces it.
+            // A dump whose requester is gone must not block other dumps: a new dump replaces it.
             *running = None;
             let run = match begin(volume).await {
                 Ok(run) => running.insert(run),

@@ -35,7 +35,7 @@ struct Inner {
     /// The files ordered by due time.
     due: BTreeSet<(Duration, FileId)>,
     bytes: usize,
-    /// Files that currently hold no writes, with the number of their bars.
+    /// Files whose writes must not be held, with the number of [`Bar`] guards of each.
     barred: BTreeMap<FileId, u32>,
     failed: BTreeMap<FileId, Failed>,
 }
@@ -78,7 +78,7 @@ pub(crate) struct Taken {
     pub(crate) full: bool,
 }
 
-/// What all held writes use.
+/// The totals of all held writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Standing {
     pub(crate) files: usize,
@@ -215,7 +215,7 @@ impl GatheredWrites {
         why
     }
 
-    /// Returns what is held now.
+    /// Returns the totals of the writes that are held now.
     pub(crate) fn standing(&self) -> Standing {
         let inner = self.inner();
         Standing { files: inner.files.len(), bytes: inner.bytes }
@@ -255,7 +255,7 @@ impl Inner {
     }
 }
 
-/// Prevents a file from being gathered.
+/// Prevents writes of a file from being held ([`GatheredWrites::bar`]).
 #[derive(Debug)]
 pub(crate) struct Bar<'a> {
     gathered: &'a GatheredWrites,
@@ -281,7 +281,7 @@ pub(crate) struct Leaving<'a> {
     file: FileId,
     pub(crate) runs: Vec<Run>,
     outcome: Option<Result<(), Status>>,
-    /// Dropped last; then the next bytes may leave.
+    /// Dropped last, because then the next bytes of the file may be sent.
     _turn: OwnedMutexGuard<()>,
 }
 

@@ -349,7 +349,7 @@ impl Intents {
         }
     }
 
-    /// Loads the note of a file that the namespace has noted by itself.
+    /// Loads the note that a repair of the namespace may have made for a file.
     pub(crate) fn look_again(&self, file: FileId) -> Result<(), Status> {
         if self.namespace.intents_of(file)?.contains(&Intent::Written) {
             self.inner().written.insert(file, Written::Before);

@@ -39,7 +39,7 @@ use wire::native::StatsReply;
 /// Free bytes below which an iod gets no new files while other iods have more.
 const LOW_SPACE: u64 = 64 << 20;
 
-/// How long a start waits for its iods. A slow iod must not keep clients from the others.
+/// How long a start waits for its iods. A slow iod must not keep clients from the other iods.
 const START: Duration = Duration::from_secs(5);
 
 /// All iods, known and configured.
@@ -191,7 +191,7 @@ impl Iods {
         }
         let tried = async {
             for slot in &self.slots {
-                // The sender lives as long as `self`.
+                // This cannot fail: `self` keeps the sender.
                 let _ = slot.standing.subscribe().wait_for(|standing| *standing != Standing::New).await;
             }
         };
@@ -285,7 +285,7 @@ impl Iods {
     }
 
     /// Returns the numbers of the iods that new files may use: those that are up, without those that are almost full
-    /// while others are not.
+    /// while other iods have space.
     pub(crate) fn for_new_files(&self) -> Vec<u16> {
         let state = self.state();
         let up = state.members.values().filter(|m| m.link.as_ref().is_some_and(|l| !l.is_closed()));

@@ -34,7 +34,7 @@ use types::{ByteRange, FileId, Generation, IodId, ObjectId, Status, Verifier};
 use wire::native::{DataHandle, Holder, PullSource, Rights, SizeReply, Striping};
 use xdr::{Malformed, Segments, Xdr};
 
-/// Largest number of files whose unusable record is remembered as logged.
+/// Largest number of files for which the mgr remembers that it has logged an unusable record.
 const TOLD_MAX: usize = 4096;
 
 /// What the namespace knows of the bytes of a file.
@@ -219,7 +219,7 @@ pub(crate) trait Stored: Send + Sync + Debug {
     fn copied_at_once(&self, source: &dyn Stored, len: u64) -> u64;
 
     /// Asks the iods to copy a range of another file to `target`, in all copies, as unstable writes. Returns `None`
-    /// when one of them cannot for now. Then, and after a failure, any part may be written already.
+    /// when an iod cannot copy at present. Then, and after a failure, any part may be written already.
     async fn copy(&self, source: &dyn Stored, range: ByteRange, target: u64) -> Result<Option<Written>, Status>;
 
     /// Returns what another iod needs to copy the bytes of a column below `end`; `None` while no reachable object of
@@ -227,28 +227,28 @@ pub(crate) trait Stored: Send + Sync + Debug {
     async fn to_pull(&self, column: usize, end: u64) -> Option<PullSource>;
 
     /// Deletes every object of a deleted file; a missing object counts as deleted. Fails with `Delay` while an iod is
-    /// down, after all others have deleted theirs.
+    /// down, after all other iods have deleted their objects.
     async fn remove(&self) -> Result<(), Status>;
 
     /// Returns the record of the same kind and shape for objects of the next stream on these iods: their numbers, in
     /// the order of the objects. `NoSpc` if the file has no next stream.
     fn next_record(&self, iods: &[u16]) -> Result<Bytes, Status>;
 
-    /// Copies every object to the objects that a record of [`Stored::next_record`] names, durably. Holes stay holes. The
-    /// new objects have this generation and do not exist yet. No client may write the file meanwhile.
+    /// Copies every object to the objects that a record of [`Stored::next_record`] names, durably. Holes stay holes.
+    /// The new objects have this generation and do not exist yet. No client may write the file meanwhile.
     ///
     /// # Errors
-    /// `Delay` while an iod of either is down; `Lost` if an object has lost bytes that were on disk; the status of an
-    /// iod that refuses a part, such as `NoSpc`. Any part of the new objects may exist then.
+    /// `Delay` while an iod of the old or the new objects is down; `Lost` if an object has lost bytes that were on
+    /// disk; the status of an iod that refuses a part, such as `NoSpc`. Any part of the new objects may exist then.
     async fn move_to(&self, record: &Bytes, generation: Generation) -> Result<(), Status>;
 
     /// Deletes these objects of an unfinished move; a missing object counts as deleted. The next move may use the same
     /// stream. So the iods keep no tombstones, and an object whose generation has risen since stays. Fails with `Delay`
-    /// while an iod is down, after all others have deleted theirs.
+    /// while an iod is down, after all other iods have deleted their objects.
     async fn remove_unused(&self) -> Result<(), Status>;
 
     /// Makes the iods refuse capabilities older than `generation`, durably. Fails with `Delay` while an iod is down,
-    /// after all others refuse them.
+    /// after all other iods refuse them.
     async fn fence(&self, generation: Generation) -> Result<(), Status>;
 
     /// Returns whether a copy has lost bytes that another copy has; for a file that no client writes.
@@ -425,8 +425,8 @@ impl Grant<'_> {
         self.file.iods().iter().map(|number| Ok(self.iods.registered(*number)?.id)).collect()
     }
 
-    /// Returns the data servers of the file. `NoLayout` while one of its iods is down or serves no NFS: clients then use
-    /// the mgr path.
+    /// Returns the data servers of the file. `NoLayout` while one of its iods is down or serves no NFS: clients then
+    /// use the mgr path.
     fn data_servers(&self) -> Result<Vec<DataServer>, Status> {
         self.iods.data_servers(self.file.iods()).ok_or(Status::NoLayout)
     }
@@ -454,7 +454,7 @@ impl Grant<'_> {
 /// The stored kinds and layout types that a mgr knows.
 #[derive(Debug)]
 pub(crate) struct Kinds {
-    /// New files are of the first one.
+    /// New files are of the first kind.
     stored: Vec<Box<dyn StoredKind>>,
     layout_types: Vec<Box<dyn LayoutType>>,
     /// Files whose unusable record is already logged.
@@ -526,7 +526,7 @@ impl Kinds {
     }
 
     /// Returns the numbers of the layout types that an export with this setting offers. Each client takes the type that
-    /// it knows. Kernel clients do not know the native type, and would take any of the others.
+    /// it knows. Kernel clients do not know the native type, and would take any of the other types.
     pub(crate) fn offered(&self, setting: KernelLayout) -> Vec<u32> {
         let offered = self.layout_types.iter().filter(|layout| layout.is_offered(setting));
         offered.map(|layout| layout.number()).collect()

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::{Attrs, FileId, FileKind, SetAttrs, Status};
 
-/// Number of files whose rights are recorded one by one. Beyond that, all files count as used by many users.
+/// Largest number of files in the table of rights. When the table is full, files that are not in it count as used by
+/// many users.
 const FILES_MAX: usize = 1 << 19;
 
 /// Which users have rights to a file.
@@ -37,7 +38,7 @@ struct Out {
 pub(crate) struct Rights {
     /// Files from this number on were created since the start: no earlier right to them exists.
     first: FileId,
-    /// All rights that were granted before the start have expired by then.
+    /// Unix seconds: all rights that were granted before the start have expired by this time.
     earlier_until: AtomicU64,
     given: Mutex<Given>,
 }
@@ -45,7 +46,8 @@ pub(crate) struct Rights {
 #[derive(Debug, Default)]
 struct Given {
     files: HashMap<FileId, Out>,
-    /// Until then, files that are not in the table may have been forgotten.
+    /// Unix seconds: until this time, files that are not in the table may have valid rights, because the full table was
+    /// cleared.
     forgotten_until: u64,
     /// The length of the table at which expired rights are removed.
     look_at: usize,

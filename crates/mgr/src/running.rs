@@ -67,7 +67,7 @@ impl Mgr {
     /// answer; unreachable iods are retried for ever.
     pub async fn start(config: Config) -> Result<Running, Error> {
         let checked = config.check()?;
-        // Before any change: if a port is taken, nothing was started.
+        // Bind before anything else starts: if a port is taken, there is nothing to undo.
         let listeners = bind(&checked.listen).await?;
         Self::start_at(config, listeners).await
     }
@@ -250,7 +250,7 @@ impl Running {
         self.network.addresses().get(self.listening)
     }
 
-    /// Returns a door for clients in this process.
+    /// Returns the entry for clients in this process.
     pub fn door(&self) -> Option<Door> {
         self.network.door()
     }

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How long a caller waits after other callers got no answer. So a directory of files on a silent iod can still be
 /// listed.
 const PATIENCE_LOST: Duration = Duration::from_millis(20);
-/// When a file is asked for again after a failure.
+/// How long after a failure the iods are asked for the same file again.
 const REST: Duration = Duration::from_secs(5);
 /// Age at which a question counts as lost.
 const FORGOTTEN: Duration = Duration::from_secs(120);

@@ -66,14 +66,14 @@ pub enum Squash {
     /// Keeps the identity of every caller.
     #[default]
     Nobody,
-    /// Replaces the superuser, and group 0, by these.
+    /// Replaces the superuser and group 0 by this user and group.
     Root {
         /// User number.
         uid: u32,
         /// Group number.
         gid: u32,
     },
-    /// Replaces every caller by these.
+    /// Replaces every caller by this user and group.
     Everybody {
         /// User number.
         uid: u32,

@@ -431,7 +431,7 @@ pub trait FileSystem: Send + Sync + 'static {
         opened: bool,
     ) -> impl Future<Output = Result<Attrs>> + Send;
 
-    /// Returns those of the [`access`] bits `asked` that the caller has on a file.
+    /// Returns the subset of the [`access`] bits `asked` that the caller has on a file.
     fn access(&self, ctx: &Ctx, file: FileId, asked: u32) -> impl Future<Output = Result<u32>> + Send;
 
     /// Looks up a name in a directory. `NotDir` or `Symlink` if `dir` is not a directory.

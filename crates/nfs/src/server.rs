@@ -62,7 +62,7 @@ pub struct Server<F, C> {
     lingering: Mutex<replaced_files::ReplacedFiles>,
     /// Files that are being freed: no client has them open or can open them. Locked after `state`.
     reaping: Mutex<Reaped>,
-    /// Number of opens by name that are not recorded yet.
+    /// Number of OPENs by name in progress whose open is not in `state` yet.
     opening: AtomicUsize,
     /// Tasks that wait for the return of layouts or delegations of a file.
     waiters: Mutex<HashMap<FileId, Vec<Waker>>>,
@@ -416,10 +416,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 }
 
-/// Files that are being freed, and how often each.
+/// Files that are being freed, with the number of [`Reaping`] guards of each.
 type Reaped = HashMap<FileId, u32>;
 
-/// Marks a file as being freed, until dropped.
+/// Marks a file as being freed, until this guard is dropped.
 struct Reaping<'a>(&'a Mutex<Reaped>, FileId);
 
 impl<'a> Reaping<'a> {
@@ -440,7 +440,7 @@ impl Drop for Reaping<'_> {
     }
 }
 
-/// Counts an open by name in progress, until dropped.
+/// Counts an OPEN by name as in progress, until this guard is dropped.
 struct Opening<'a>(&'a AtomicUsize);
 
 impl<'a> Opening<'a> {

@@ -132,7 +132,7 @@ pub enum Effect {
     Forget(Bytes),
     /// The lease of this client has run out: delete the record of its owner, then call [`State::lapsed`].
     Lapse {
-        /// Which client.
+        /// The client.
         client: ClientId,
         /// Its owner.
         owner: Bytes,
@@ -143,7 +143,7 @@ pub enum Effect {
     /// This client has not returned a delegation in time: delete the record of its owner, then call
     /// [`State::distrusted`].
     Distrust {
-        /// Which client.
+        /// The client.
         client: ClientId,
         /// Its owner.
         owner: Bytes,

@@ -15,9 +15,9 @@ use crate::model::Moment;
 use std::collections::{BTreeMap, HashSet};
 use types::Renaming;
 
-/// Most nodes of a search before it is given up without a verdict.
+/// Maximum number of nodes of a search before it is given up without a verdict.
 const NODES_MAX: usize = 200_000;
-/// Most operations of one directory that the checker accepts.
+/// Maximum number of operations of one directory that the checker accepts.
 pub const OPERATIONS_MAX: usize = 128;
 
 /// A request.
@@ -424,8 +424,8 @@ mod tests {
         let second = Operation { unsynced: true, ..two };
         let neither = op(Ask::List, (8, Some(9)), Said::Names(BTreeMap::new()));
         assert!(explained(&[soon(None), second, neither], &[6]));
-        // A lost file is an error if there was no power loss, or only later, if the file was synced, before or after the
-        // power loss, or if its creation waited for durability.
+        // A lost file is an error if there was no power loss, or only later, if the file was synced, before or after
+        // the power loss, or if its creation waited for durability.
         assert!(!explained(&[&[soon(None)], &gone[..]].concat(), &[]));
         assert!(!explained(&[&[soon(None)], &gone[..]].concat(), &[20]));
         assert!(!explained(&[&[soon(Some(5))], &gone[..]].concat(), &[6]));

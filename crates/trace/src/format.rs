@@ -60,7 +60,7 @@ struct Reader {
     client: usize,
     /// The open files of each client.
     open: HashSet<(usize, u32)>,
-    /// The users of each file, and whether an operation removes the file.
+    /// For each file, which clients use the file, and whether an operation removes the file.
     users: HashMap<u32, User>,
 }
 

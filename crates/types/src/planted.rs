@@ -9,7 +9,7 @@ use std::cell::Cell;
 pub enum Planted {
     /// The reply cache of a session does not find the replies that it has stored.
     ReplyCache,
-    /// The client accepts COMMIT whatever the write verifier is.
+    /// The client accepts a COMMIT without comparing its write verifier.
     CommitVerifier,
     /// The table of byte-range locks forgets the locks that it has granted.
     LockTable,

@@ -77,7 +77,7 @@ pub async fn until_stopped(stop: &Stop, mgr: &mgr::Running) {
     }
 }
 
-/// Logs that a daemon has stopped in order.
+/// Logs that a daemon has stopped cleanly.
 pub fn stopped(daemon: &'static str) {
     tracing::info!(target: LIFE, daemon, "stopped");
 }

@@ -4,7 +4,7 @@
 //! the old instance at once (RFC 8881 §18.35.4, case 5): its locks, opens and delegations. Without this, other clients
 //! wait for that state until the lease expires. Two live clients with one client owner would take the state from each
 //! other again and again. So only the process that holds the lock on the file of a client owner uses it. The kernel
-//! releases this lock when the process ends, in whatever way.
+//! releases this lock when the process ends, even if it is killed.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -32,7 +32,7 @@ pub struct Identity {
 
 impl Drop for Identity {
     fn drop(&mut self) {
-        // A mount that ends in order leaves no state at the mgr. A process that has opened this file and waits for its
+        // A mount that ends cleanly leaves no state at the mgr. A process that has opened this file and waits for its
         // lock may still take the client owner; no other process can open the file any more.
         let _ = std::fs::remove_file(&self.path);
     }
@@ -87,7 +87,7 @@ impl Identity {
 
     /// As [`Identity::unused`], with the file in `folder`.
     fn unused_in(folder: &Path, url: &str, dir: &Path, patience: Duration) -> bool {
-        // A mount that ends in order removes the file before it releases the lock.
+        // A mount that ends cleanly removes the file before it releases the lock.
         let Ok(file) = file_of(folder, url, dir).and_then(|(path, _)| File::open(path)) else { return true };
         let (done, unused) = std::sync::mpsc::channel();
         std::thread::spawn(move || done.send(file.lock_shared()));
@@ -104,7 +104,7 @@ impl Identity {
 fn locked(options: &OpenOptions, path: &Path, patience: Duration) -> io::Result<Option<File>> {
     let start = Instant::now();
     loop {
-        // Open it each time, because a mount that ends in order removes the file.
+        // Open it each time, because a mount that ends cleanly removes the file.
         let file = options.open(path)?;
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),

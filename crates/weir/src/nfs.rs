@@ -10,7 +10,7 @@ const OFFSET: u16 = 1000;
 
 /// Where an iod serves NFS.
 pub enum Nfs {
-    /// At these addresses and no others.
+    /// At exactly these addresses.
     At(Vec<SocketAddr>),
     /// At the ports [`OFFSET`] above these, or at free ports if those are taken.
     Near(Vec<SocketAddr>),

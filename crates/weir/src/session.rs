@@ -128,7 +128,7 @@ impl Mounts {
         Ok(Mounts { options: connect.options()?, made: Vec::new() })
     }
 
-    /// Returns the mount of the file system of `target`, and connects it if it is new.
+    /// Returns the mount of the file system of `target`. Connects to the mgr at the first call for this file system.
     pub async fn get(&mut self, target: &Target) -> Result<Mount, Failure> {
         let address = target.address();
         if let Some((_, mount)) = self.made.iter().find(|(made, _)| *made == address) {

@@ -100,7 +100,7 @@ pub fn bound(names: &[String]) -> Option<&'static str> {
     names.iter().find_map(|name| BOUNDS.iter().find(|(key, _)| key == name)).map(|(_, bound)| *bound)
 }
 
-/// Returns the rows whose names were never looked up, given all names that were.
+/// Returns the rows of the table whose names are not in `asked`, the names that the generator looked up.
 pub fn unused(asked: &std::collections::HashSet<String>) -> Vec<&'static str> {
     BOUNDS.iter().map(|(key, _)| *key).filter(|key| !asked.contains(*key)).collect()
 }

@@ -1,4 +1,4 @@
-//! Import circles: the largest set of files of a crate that import each other, directly or by way of others.
+//! Import cycles: the largest set of files of a crate that import each other, directly or through other files.
 //!
 //! A module and the modules below it are one unit to each other: types in `a.rs`, their operations in `a/*.rs`.
 
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 type Module = Vec<String>;
 type Imports = BTreeMap<Module, BTreeSet<Module>>;
 
-/// The most files in a circle.
+/// Maximum number of files in an import cycle.
 const MOST: usize = 3;
 
 /// The crate and the module of a file below `crates/*/src/`; `None` for other files and for tests.
@@ -21,7 +21,8 @@ fn module(path: &str) -> Option<(String, Module)> {
     (!is_test).then(|| (krate.to_owned(), if is_root { Module::new() } else { names }))
 }
 
-/// The paths that begin with `crate`, `super` or `self` in `text`. Those of a group, `crate::{a, b::c}`, are told apart.
+/// The paths that begin with `crate`, `super` or `self` in `text`. The paths of a group, `crate::{a, b::c}`, are
+/// returned one by one.
 fn paths(text: &str) -> Vec<String> {
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let mut found = Vec::new();
@@ -70,7 +71,7 @@ fn imports(files: &[(Module, String)]) -> Imports {
     files.iter().map(of_one).collect()
 }
 
-/// Everything that a module imports, directly or by way of others.
+/// Returns everything that a module imports, directly or through other modules.
 fn reached(from: &Module, imports: &Imports) -> BTreeSet<Module> {
     let (mut found, mut open) = (BTreeSet::new(), vec![from.clone()]);
     while let Some(module) = open.pop() {
@@ -83,7 +84,7 @@ fn reached(from: &Module, imports: &Imports) -> BTreeSet<Module> {
     found
 }
 
-/// The circles of a crate.
+/// Returns the import cycles of a crate.
 fn circles(imports: &Imports) -> BTreeSet<BTreeSet<Module>> {
     let reached: BTreeMap<&Module, BTreeSet<Module>> =
         imports.keys().map(|module| (module, reached(module, imports))).collect();

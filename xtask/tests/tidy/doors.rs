@@ -1,11 +1,12 @@
-//! Doors: what reaches the world outside is named behind its door only.
+//! I/O boundaries: pure crates name no source of I/O, time or randomness, and some libraries are named in one folder
+//! only.
 
 use crate::tree::{code, report, rust_files};
 
 /// Crates that own no socket, disk, clock or random number.
 const CORES: [&str; 8] = ["types", "xdr", "wire", "layout", "meta", "nfs", "trace", "chart"];
 
-/// What a pure core may not name: it takes such things as arguments.
+/// Names that a pure crate may not use: it receives files, times and random numbers as arguments.
 const WORLD: [&str; 8] = [
     "std::fs",
     "std::net",
@@ -17,7 +18,7 @@ const WORLD: [&str; 8] = [
     "getrandom",
 ];
 
-/// Outside libraries that enter through one door.
+/// External libraries, each with the only folder whose files may name the library.
 const DOORS: [(&str, &str); 2] = [("redb", "crates/meta/src/engines/"), ("plotters", "crates/chart/src/")];
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::tree::{Source, files_with, report, rust_files};
 
-/// Most lines of a file.
+/// Maximum number of lines of a file.
 const FILE_MAX: usize = 800;
 /// Maximum number of lines of a function.
 const FUNCTION_MAX: usize = 70;

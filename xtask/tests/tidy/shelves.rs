@@ -1,11 +1,13 @@
-//! Shelves: plural folders whose files are registered by their parent and never name one another.
+//! Shelves: folders with a plural name, such as `ops`. The parent module registers their files, which never name one
+//! another.
 
 use crate::tree::{Source, code, report, rust_files};
 use std::collections::{BTreeMap, BTreeSet};
 
 const SHELVES: [&str; 8] = ["ops", "kinds", "drivers", "engines", "attrs", "commands", "disks", "transports"];
 
-/// A file on a shelf: the folder of the shelf, its name, and the item of the shelf that the file belongs to.
+/// Returns the place of a file on a shelf: the folder of the shelf, the shelf's name, and the item that the file
+/// belongs to.
 fn place(path: &str) -> Option<(&str, &str, &str)> {
     let parts: Vec<&str> = path.split('/').collect();
     let at = parts[..parts.len() - 1].iter().position(|part| SHELVES.contains(part))?;

@@ -1,5 +1,5 @@
-//! The size of an open file as this client knows it: whether other clients may have changed it since, which answers of the
-//! mgr are older than a change here, and the version of the content.
+//! The size of an open file as this client knows it: whether other clients may have changed it since, which answers of
+//! the mgr are older than a change here, and the version of the content.
 
 #[cfg(test)]
 mod tests;
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Most reports that are remembered for answers that are older than they are.
+/// Maximum number of size reports that the client remembers, to ignore sizes in answers that are older than a report.
 const REPORTS: usize = 16;
 
 /// The version of a file's content as this client knows it. It changes when this client writes, truncates or locks the
@@ -114,8 +114,8 @@ impl KnownSize {
         self.size
     }
 
-    /// Takes over the mgr's size of a shared file, requested when the stamp was `stamp`; returns the known size. The mgr
-    /// knows of every write that has returned, except for bytes that this client wrote directly to iods and had not
+    /// Takes over the mgr's size of a shared file, requested when the stamp was `stamp`; returns the known size. The
+    /// mgr knows of every write that has returned, except for bytes that this client wrote directly to iods and had not
     /// reported by then; `own_end` is one past the last of those that are not reported yet.
     pub(super) fn learn_shared(&mut self, size: u64, stamp: u64, own_end: u64) -> u64 {
         let reported = self.reported.iter().find(|(_, at)| *at > stamp).map_or(0, |(end, _)| *end);
@@ -141,8 +141,8 @@ impl KnownSize {
         begins
     }
 
-    /// Ends the request that [`KnownSize::begin_asking`] began. `answer` is the mgr's size, if it answered. Later writes
-    /// of this client take precedence over the answer.
+    /// Ends the request that [`KnownSize::begin_asking`] began. `answer` is the mgr's size, if it answered. Later
+    /// writes of this client take precedence over the answer.
     pub(super) fn end_asking(&mut self, answer: Option<u64>, stamp: u64, own_end: u64, now: Instant) {
         (self.asking, self.learned) = (false, Some(now));
         if let Some(size) = answer.filter(|_| !self.is_newer_than(stamp)) {

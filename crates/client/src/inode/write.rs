@@ -26,8 +26,8 @@ pub(super) const LAYOUT_TRIES: u32 = 3;
 /// The largest request that is sent in the calling thread.
 const BEGIN_MAX: u64 = 64 << 10;
 
-/// Most requests of a batch that are in flight at a time. Each uses some KiB meanwhile, and scattered bytes may make a
-/// hundred thousand requests.
+/// Maximum number of requests of a batch that are in flight at a time. Each uses some KiB meanwhile, and scattered
+/// bytes may make a hundred thousand requests.
 const RUNNERS: usize = 256;
 
 /// The path of each gathered range.
@@ -421,8 +421,8 @@ impl Inode {
         written.map_err(|lost| Lost { error: Error::by_no_path(why, lost.error), ..lost })
     }
 
-    /// Locks out moves of the lane's bytes to the mgr, when the iods have all older bytes that `piece` replaces. Since the
-    /// batch began, such bytes may have moved to the mgr, which could send them to the iods after these.
+    /// Locks out moves of the lane's bytes to the mgr, when the iods have all older bytes that `piece` replaces. Since
+    /// the batch began, such bytes may have moved to the mgr, which could send them to the iods after these.
     async fn sending_after_mgr<'a>(self: &Arc<Self>, locks: &'a LaneLocks, piece: &Piece) -> RwLockReadGuard<'a, ()> {
         loop {
             let sending = locks.sending.read().await;

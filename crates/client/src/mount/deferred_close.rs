@@ -15,7 +15,7 @@ use types::limits::COMPOUND_OPS_MAX;
 use wire::native::Nothing;
 use wire::nfs4::*;
 
-/// Most files that one COMPOUND closes: SEQUENCE, then PUTFH, DELEGRETURN and CLOSE for each.
+/// Maximum number of files that one COMPOUND closes: SEQUENCE, then PUTFH, DELEGRETURN and CLOSE for each.
 const TOGETHER: usize = (COMPOUND_OPS_MAX as usize - 1) / 3;
 /// How long the CLOSE of a file may be deferred. A file that is removed in this time stays an orphan until the CLOSE.
 /// Another client that wants the file does not wait: the recall of its delegation closes all of them at once.

@@ -11,7 +11,7 @@ use wire::nfs4::*;
 
 /// Most LOOKUPs in one COMPOUND.
 const LOOKUPS_MAX: usize = 32;
-/// Most symlinks followed on one path, as in Linux.
+/// Maximum number of symlinks followed on one path, as in Linux.
 const SYMLINKS_MAX: u32 = 40;
 
 /// How often a path is walked again because a file on it was removed between two steps.

@@ -48,13 +48,14 @@ impl ChangedDirs {
         Changing(self, number)
     }
 
-    /// Returns a number to be taken before a change whose answer contains the attributes of the directory.
+    /// Returns the number of changes that completed without attributes. The mount takes this number before it sends a
+    /// change whose answer contains the attributes of the directory, and passes the number to [`ChangedDirs::changed`].
     pub(super) fn unseen(&self) -> u64 {
         self.changes().unseen
     }
 
-    /// Records the answer to a change of a directory, with attributes that are valid for `valid`, or without. `unseen`
-    /// is from before the change.
+    /// Records the answer to a change of a directory, with attributes that are valid for `valid`, or without
+    /// attributes. `unseen` is the value of [`ChangedDirs::unseen`] before the change.
     pub(super) fn changed(&self, number: u64, attrs: Option<Attrs>, valid: Duration, unseen: u64) {
         let mut changes = self.changes();
         if changes.dirs.len() >= MOST {

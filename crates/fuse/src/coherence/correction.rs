@@ -133,7 +133,7 @@ impl Coherence {
                 Ok(Ok(changed)) => {
                     let believed = changed.unwrap_or(attrs);
                     match shared {
-                        // The kernel need not have the time of a shared file cached.
+                        // The correction of a shared file may leave another time in the kernel's cache.
                         true => coherence.cache.is_unknown(number),
                         false => coherence.cache.has_now(number, &believed),
                     }

@@ -41,7 +41,7 @@ pub(super) struct Changed {
 
 /// The bytes that the kernel has or had of a page.
 struct Twin {
-    /// Up to the end of the file.
+    /// The bytes of the page; in the last page of the file, up to the end of the file.
     bytes: Box<[u8]>,
     /// The age at which the kernel read the page.
     since: u64,

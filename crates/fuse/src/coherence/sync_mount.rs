@@ -32,13 +32,14 @@ impl SyncMount {
         }
     }
 
-    /// Returns whether each write is written back before it returns.
+    /// Returns whether the mount is synchronous: the kernel writes back each write(2) before the call returns.
     pub(super) fn is_on(&self) -> bool {
         self.on.load(SeqCst)
     }
 
-    /// Sets the switch to the value of `wanted` at the moment when no other caller changes it. A request for which a
-    /// change may wait must not await this: the change makes the kernel write all dirty pages of the mount.
+    /// Waits until no other caller changes the switch, and then sets the switch to the value that `wanted` returns. A
+    /// change makes the kernel write all dirty pages of the mount. So the handler of a request for which these writes
+    /// may wait must not await this function.
     pub(super) async fn settle(&self, wanted: impl Fn() -> bool) {
         let _turn = self.switching.lock().await;
         let wanted = wanted();

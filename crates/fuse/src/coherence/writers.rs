@@ -11,9 +11,9 @@ pub(super) struct Writers(Mutex<HashMap<u64, Cached>>);
 /// A file that is written to the page cache.
 #[derive(Default)]
 pub(super) struct Cached {
-    /// How many opens write it to the page cache.
+    /// Number of opens that write the file to the page cache.
     opens: usize,
-    /// Whether other clients have it open, too.
+    /// Whether other clients also have the file open.
     pub(super) shared: bool,
     /// Whether the mount refuses the kernel's dirty pages of the file.
     pub(super) given_up: bool,
@@ -21,7 +21,7 @@ pub(super) struct Cached {
     pub(super) twins: PageTwins,
 }
 
-/// An open that writes a file to the page cache, until this is dropped.
+/// Counts an open that writes a file to the page cache, until this value is dropped.
 pub(crate) struct Writing {
     writers: Arc<Writers>,
     number: u64,

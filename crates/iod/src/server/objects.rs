@@ -14,7 +14,7 @@ use crate::store::ReadPlan;
 /// Time limit for a write report to reach the mgr.
 const TELL_WAIT: Duration = Duration::from_secs(10);
 
-/// Time limit for the mgr to report a file length; the reader can also ask the mgr itself.
+/// Time limit for the mgr to report a file length. After this time the reader is sent to the mgr instead.
 const LENGTH_WAIT: Duration = Duration::from_secs(2);
 
 /// The content of a range of an object.

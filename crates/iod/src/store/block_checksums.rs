@@ -23,7 +23,8 @@ use crate::lock::{read, write};
 pub(crate) use record::BLOCK;
 use record::{BLOCKS, RECORD, REGION, Record};
 
-/// Number of changed regions of one object after which the iod syncs it on its own account; bounds their memory.
+/// Number of changed regions of one object after which the iod syncs the object without a request; bounds the memory
+/// for these regions.
 pub(crate) const CHANGED_MAX: usize = 4096;
 
 /// The checksums of one open object. Reads share the lock and writes hold it exclusively, so that bytes and checksums

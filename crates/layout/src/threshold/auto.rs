@@ -276,7 +276,7 @@ impl Auto {
             times.iter().enumerate().filter_map(|(class, times)| Some(of((class, (*times)?)))).sum()
         };
         let now = (0..=CLASSES).find(|classes| boundary(*classes) >= self.t).unwrap_or(CLASSES);
-        // Among equals, the nearest to the present one.
+        // Of several thresholds with the same total time, take the nearest to the current threshold.
         let Some(best) = (0..=CLASSES).min_by_key(|classes| (time(*classes), classes.abs_diff(now))) else {
             return;
         };

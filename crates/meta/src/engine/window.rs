@@ -15,7 +15,7 @@ pub(crate) enum Verdict {
     Corrupt(Key),
 }
 
-/// Changes collected over a view that does not contain them yet.
+/// The changes of the batches that are committed together, over a view without these changes.
 pub(crate) struct Window<'a> {
     base: &'a dyn View,
     merge: MergeFn,

@@ -8,7 +8,7 @@ use xdr::{Malformed, Reader, Writer};
 pub struct Anchor {
     /// Identity of the store, which is in the head of the log and in every record.
     pub store: [u8; 16],
-    /// How often the store was opened: records of another run never continue this run's history.
+    /// Number of times that the store was opened. A record of another run never continues the history of this run.
     pub run: u64,
     /// Number of the last record whose changes the store has. The number increases forever.
     pub index: u64,

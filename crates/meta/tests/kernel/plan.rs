@@ -1,4 +1,4 @@
-//! Random users, random changes of permissions, random operations.
+//! Generates random operations of random users, with random changes of permissions in between.
 
 use super::{Dice, Seen, Tree};
 use types::Renaming;

@@ -1,8 +1,8 @@
 //! Collection of orphaned objects: a background task that deletes objects that no file uses.
 //!
 //! A write that was in flight while its file was removed or moved can create an object again, which no list of the
-//! namespace names. It cannot be mistaken for another file's object: inode numbers are never reused. So the mgr lists all
-//! objects of each iod from time to time, slowly, and removes those that no file uses.
+//! namespace names. It cannot be mistaken for another file's object: inode numbers are never reused. So the mgr lists
+//! all objects of each iod from time to time, slowly, and removes those that no file uses.
 //!
 //! Such writes are rare. Many objects without files are a sign of another problem, such as damage that hides records of
 //! the namespace. Then they may be the last copy of a user's data, and are left for `weir fsck` to show.
@@ -57,7 +57,7 @@ impl Job for CollectOrphans {
 
     async fn due(&mut self) {
         tokio::select! {
-            // The sender lives in `volume`.
+            // This cannot fail: `volume` keeps the sender.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(LOOK) => {}
         }
@@ -100,7 +100,7 @@ async fn walk(volume: &Volume, link: &Link) -> Result<(), Status> {
         return Ok(());
     }
     for (next, entry) in strays {
-        // The object was listed some time ago.
+        // Check again: the file may have changed since the object was listed.
         if is_stray(volume, next, &entry)? {
             objects::remove(link, &entry).await?;
             add(&volume.counters.objects_collected, 1);
@@ -142,7 +142,8 @@ async fn strays(volume: &Volume, link: &Link) -> Result<Vec<(FileId, ListEntry)>
     Ok(strays)
 }
 
-/// Returns whether no file uses an object, and it may be deleted. `next` is from before the object was listed.
+/// Returns whether no file uses an object, so that the mgr may delete the object. `next` is the first inode number that
+/// was free before the object was listed.
 fn is_stray(volume: &Volume, next: FileId, entry: &ListEntry) -> Result<bool, Status> {
     let file = entry.object.file;
     let is_ours = entry.head == HeadState::Own && file >= volume.kept_below;
@@ -156,7 +157,7 @@ fn is_replaced(volume: &Volume, object: ObjectId) -> Result<bool, Status> {
         Err(Status::Stale | Status::Corrupt) => return Ok(false),
         info => info?,
     };
-    // A record that cannot be used is reported elsewhere.
+    // `Volume::objects` has logged a record that cannot be used.
     let Ok(Some(used)) = volume.objects(&info) else { return Ok(false) };
     Ok(object.stream < used.object().stream && volume.namespace.unused_of(object.file)?.is_none())
 }

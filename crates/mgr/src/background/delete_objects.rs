@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub(super) struct DeleteObjects {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,
-    /// Whether the last pass left files.
+    /// Whether some files of the list still had objects after the last pass.
     left: bool,
 }
 
@@ -39,7 +39,7 @@ impl Job for DeleteObjects {
         tokio::select! {
             biased;
             () = self.volume.doomed.notified() => {}
-            // The sender lives in `volume`.
+            // This cannot fail: `volume` keeps the sender.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(AGAIN), if self.left => {}
         }

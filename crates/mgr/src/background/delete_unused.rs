@@ -1,4 +1,4 @@
-//! Deletion of unused objects: a background task that removes what swaps of layouts leave, from every iod.
+//! Deletion of unused objects: a background task that removes the objects that layout swaps leave on the iods.
 //!
 //! Unused objects stay for one lease period after the task has first seen their record. A client that lost its layout
 //! may not know that yet. While the object exists, it refuses the client's requests, because it is fenced. A missing
@@ -31,7 +31,7 @@ pub(super) struct DeleteUnused {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,
     seen: Seen,
-    /// When to try what the last pass left.
+    /// When to try again to remove the objects that the last pass could not remove.
     next: Option<Instant>,
 }
 
@@ -53,7 +53,7 @@ impl Job for DeleteUnused {
         tokio::select! {
             biased;
             () = self.volume.moves.ended.notified() => {}
-            // The sender lives in `volume`.
+            // This cannot fail: `volume` keeps the sender.
             _ = self.came_up.changed() => {}
             () = due => {}
         }
@@ -125,9 +125,9 @@ async fn remove(volume: &Volume, unused: &Unused) -> Result<bool, Status> {
     Ok(true)
 }
 
-/// Returns whether no layout of the file will ever name these unused objects: the file is gone, or its objects are of a
-/// later stream. Then clients may have rights to the objects. Only the mgr ever had rights to the others, the new
-/// objects of an unfinished move.
+/// Returns whether no layout of the file will ever name these unused objects: the file is deleted, or its objects are
+/// of a later stream. Clients may still have rights to such objects. All other unused objects are the new objects of an
+/// unfinished move, to which only the mgr ever had rights.
 fn is_retired(volume: &Volume, unused: &dyn Stored) -> Result<bool, Status> {
     let info = match volume.namespace.info(unused.known().file) {
         Err(Status::Stale) => return Ok(true),

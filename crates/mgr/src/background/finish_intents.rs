@@ -13,7 +13,7 @@ use types::{FileId, Status};
 
 /// Interval of the passes over the notes, if no iod comes up.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Number of files whose failure is remembered as logged.
+/// Largest number of files for which the mgr remembers that it has logged a failure.
 const TOLD_MAX: usize = 4096;
 /// Number of files measured at a time: each may have to be fenced, which takes a flush on each of its iods.
 const AT_ONCE: usize = 16;
@@ -44,7 +44,7 @@ impl Job for ForgetIntents {
     }
 }
 
-/// The work on notes.
+/// The completion of noted work.
 pub(super) struct FinishIntents {
     volume: Arc<Volume>,
     server: Arc<NfsServer>,
@@ -63,7 +63,7 @@ impl Job for FinishIntents {
 
     async fn due(&mut self) {
         tokio::select! {
-            // The sender lives in `volume`.
+            // This cannot fail: `volume` keeps the sender.
             _ = self.came_up.changed() => {}
             () = tokio::time::sleep(AGAIN) => {}
         }

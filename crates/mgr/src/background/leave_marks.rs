@@ -19,7 +19,7 @@ const CLOCK_OFF: u64 = 10;
 /// detected.
 const EVERY: u32 = 60;
 
-/// The marks.
+/// The job that leaves marks with the iods.
 pub(super) struct LeaveMarks {
     volume: Arc<Volume>,
     begun: Instant,
@@ -27,7 +27,7 @@ pub(super) struct LeaveMarks {
     looks: u32,
     /// Number of batches that the store had at the last mark.
     batches: Option<u64>,
-    /// The start of the job by the clock that the iods know.
+    /// The start of the job, by the clock of this host at the last mark.
     told: u64,
 }
 

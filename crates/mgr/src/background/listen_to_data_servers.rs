@@ -27,7 +27,7 @@ impl Job for ListenToDataServers {
     }
 
     async fn due(&mut self) {
-        // The sender lives in `volume`.
+        // This cannot fail: `volume` keeps the sender.
         let _ = self.came_up.changed().await;
     }
 

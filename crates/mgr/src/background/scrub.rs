@@ -152,7 +152,7 @@ pub(crate) async fn answer(volume: &Volume, args: ScrubArgs) -> Result<ScrubRepl
     })
 }
 
-/// Translates the first of `found`, as many as an answer holds, to files and ranges of them.
+/// Translates the first findings of `found` to files and ranges of these files, as many as an answer holds.
 async fn locate(volume: &Volume, found: &[Found]) -> Result<Vec<ScrubFinding>, Status> {
     let found = &found[..found.len().min(SCRUB_FINDINGS_MAX)];
     let files: Vec<FileId> = found.iter().map(|f| f.finding.object.file).collect();

@@ -5,7 +5,7 @@ use crate::fs::NfsServer;
 use std::sync::Arc;
 use types::Status;
 
-/// The messages to clients.
+/// The job that sends callbacks to clients.
 pub(super) struct SendCallbacks(Arc<NfsServer>);
 
 impl Job for SendCallbacks {

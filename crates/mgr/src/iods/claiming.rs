@@ -11,10 +11,11 @@ use std::time::Duration;
 use types::{Generation, Status};
 use wire::native::{Claim, ClaimArgs, ClaimReply, Claiming, Procedure, Rights, STORE_OBJECT};
 
-/// How long the first iods that answer wait for the others, so that a store claims no iod while another iod refuses the
-/// store.
+/// How long the mgr delays the claims of the first iods that answer until the other iods answer, so that a store claims
+/// no iod while another iod refuses the store.
 const OTHERS: Duration = Duration::from_secs(2);
-/// Time limit for the question what an iod remembers: the iod may have died since HELLO, and others wait for it.
+/// Time limit for the question what an iod remembers: the iod may have died since HELLO, and other iods wait for the
+/// answer.
 const SILENT: Duration = Duration::from_secs(5);
 /// Time limit for an iod to find its highest object.
 const LISTED: Duration = Duration::from_secs(60);
@@ -73,7 +74,7 @@ impl Iods {
         let all = self.slots.len();
         let others = self.asked.subscribe();
         let wait = async { drop(others.clone().wait_for(|asked| *asked >= all).await) };
-        // A silent iod must not keep the mgr from the others.
+        // A silent iod must not keep the mgr from the other iods.
         let _ = tokio::time::timeout(OTHERS, wait).await;
         self.check_not_refused()
     }
@@ -123,12 +124,12 @@ impl Iods {
         self.claims.is_short_of_numbers().await == Ok(true)
     }
 
-    /// Leaves a new mark with all iods that are up; the others get it when they connect. From then on every earlier
-    /// copy of the store is detected as an older one.
+    /// Leaves a new mark with all iods that are up; the other iods get the mark when they connect. From then on every
+    /// earlier copy of the store is detected as an older one.
     pub(crate) async fn leave_mark(&self) -> Result<(), Status> {
         let newest = self.claims.renew().await?;
         let up = self.up();
-        // All at once: a silent iod must not delay the others.
+        // All iods at once: a silent iod must not delay the other iods.
         join_all(up.iter().map(|(number, link)| self.leave_with(*number, link))).await;
         let all_have = self.state().members.values().all(|member| member.claimed == Some(newest.mark));
         if all_have { self.claims.forget_oldest().await } else { Ok(()) }

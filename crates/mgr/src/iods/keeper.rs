@@ -69,13 +69,13 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     let known = iods.state().numbers.get(&link.hello.iod).copied();
     if let Some(number) = known {
         tell_fences(iods, number, &link).await?;
-        // The fences may have taken a while.
+        // Check again: sending the fences may have taken a while.
         iods.check_not_refused().map_err(|why| unclaimed(iods, address, why))?;
     }
     let claim = iods.claim_now(&link).await.map_err(|why| unclaimed(iods, address, why))?;
     let registered = register(iods, address, &link).await.map_err(|e| format!("cannot be registered: {e}"))?;
     let number = registered.number;
-    // The fences that were noted since.
+    // Send the fences that were noted in the meantime.
     tell_fences(iods, number, &link).await?;
     {
         let mut state = iods.state();
@@ -88,7 +88,7 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
             Member { registered, link: Some(link.clone()), since: Instant::now(), stats, claimed: Some(claim.mark) };
         state.members.insert(number, member);
     }
-    // A mark that was left in the meantime has gone to the members only, and this iod was not one yet.
+    // A mark that was left in the meantime was sent to the members only, and this iod was not a member yet.
     if let Err(why) = iods.claim_again(number, &link).await {
         leave(iods, number, &link);
         return Err(unclaimed(iods, address, why));

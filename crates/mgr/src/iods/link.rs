@@ -207,7 +207,7 @@ impl Link {
         result.map_err(|e| self.status(Procedure::Lengths, e))
     }
 
-    /// Waits until one of the connections has ended, closes the others and returns the reason.
+    /// Waits until one of the connections has ended, closes the other connections, and returns the reason.
     pub(super) async fn closed(&self) -> Error {
         let ends = self.all().map(|c| Box::pin(c.closed()));
         let (why, ..) = futures_util::future::select_all(ends).await;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::Verifier;
 
-/// The last known verifiers of the iods, and a number that distinguishes this start of the mgr from all others.
+/// The last known verifiers of the iods, and a number that distinguishes this start of the mgr from all other starts.
 ///
 /// A client compares the verifier of a COMMIT with those of the WRITEs before it. Each verifier combines the answers of
 /// the iods in this exchange with the known verifiers of the other iods. So two verifiers are equal only if no iod with

@@ -33,7 +33,7 @@ impl Objects<'_> {
     }
 
     /// Asks the iods to copy a range of another file to `target`, in all copies, as unstable writes. Returns `None`
-    /// when one of them cannot for now. Then, and after a failure, any part may be written already.
+    /// when an iod cannot copy at present. Then, and after a failure, any part may be written already.
     pub(crate) async fn copy(
         &self,
         source: &dyn Stored,
@@ -46,7 +46,7 @@ impl Objects<'_> {
             let pulled = self.pull(source, job, index).await?;
             Ok(pulled.map(|reply| (self.iod(index), reply.verifier)))
         });
-        // All of them end before this returns: none may still be writing when the caller goes on.
+        // All requests end before this function returns: none may still be writing when the caller continues.
         let seen = future::join_all(pulls).await.into_iter().collect::<Result<Option<Vec<_>>, Status>>()?;
         Ok(seen.map(|seen| Written { stable: false, verifier: self.iods.verifiers.combine(&seen) }))
     }
@@ -69,7 +69,7 @@ impl Objects<'_> {
         None
     }
 
-    /// Asks the iod behind `link` to copy extents of an object. Returns `None` when it cannot for now.
+    /// Asks the iod behind `link` to copy extents of an object. Returns `None` when the iod cannot copy at present.
     pub(super) async fn pull_from(
         &self,
         source: PullSource,
@@ -83,8 +83,8 @@ impl Objects<'_> {
     }
 }
 
-/// Returns which object gets which bytes of which other object, in requests of limited size.
-/// `from` returns the place of a byte of the source.
+/// Divides a copy into jobs, one for each pair of a target object and a source object and of limited size. `from` maps
+/// a byte of the source file to an object and an offset.
 fn jobs((from, range): (impl Fn(u64) -> Place, ByteRange), (to, target): (&Distribution, u64)) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
     // The current job between two objects, and its bytes.

@@ -6,7 +6,7 @@ use wire::native::{FenceArgs, Nothing, Procedure, Rights};
 
 impl Objects<'_> {
     /// Makes the iods refuse capabilities older than `generation`, durably. Fails with `Delay` while an iod is down,
-    /// after all others refuse them.
+    /// after all other iods refuse them.
     pub(crate) async fn fence(&self, generation: Generation) -> Result<(), Status> {
         let fence = |index| async move {
             let link = self.link(index)?;

@@ -23,11 +23,11 @@ impl Objects<'_> {
     /// may write the file meanwhile.
     ///
     /// # Errors
-    /// `Delay` while an iod of either is down; `Lost` if an object has lost bytes that were on disk; the status of an
-    /// iod that refuses a part, such as `NoSpc`. Any part of the objects of `to` may exist then.
+    /// `Delay` while an iod of the old or the new objects is down; `Lost` if an object has lost bytes that were on
+    /// disk; the status of an iod that refuses a part, such as `NoSpc`. Any part of the objects of `to` may exist then.
     pub(crate) async fn move_to(&self, to: &Objects<'_>) -> Result<(), Status> {
         let each = (0..self.distribution.count()).map(|column| self.move_column(to, column));
-        // All of them end before this returns: none may still be writing when the caller goes on.
+        // All copies end before this function returns: none may still be writing when the caller continues.
         let moved: Vec<Result<(), Status>> = stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
         moved.into_iter().collect()
     }
@@ -94,7 +94,7 @@ impl Objects<'_> {
     /// of the same stream. So the iods keep no tombstones, and an object whose generation has risen since stays.
     ///
     /// # Errors
-    /// `Delay` while an iod is down, after all others have deleted theirs.
+    /// `Delay` while an iod is down, after all other iods have deleted their objects.
     pub(crate) async fn remove_unused(&self) -> Result<(), Status> {
         let remove = |index| async move {
             let link = self.link(index)?;

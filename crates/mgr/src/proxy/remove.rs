@@ -6,7 +6,7 @@ use wire::native::{GENERATION_GONE, Nothing, ObjectArgs, Procedure, Rights};
 
 impl Objects<'_> {
     /// Deletes every object of a deleted file; a missing object counts as deleted. Fails with `Delay` while an iod is
-    /// down, after all others have deleted theirs.
+    /// down, after all other iods have deleted their objects.
     pub(crate) async fn remove(&self) -> Result<(), Status> {
         let remove = |index| async move {
             let link = self.link(index)?;

@@ -9,7 +9,7 @@ impl Objects<'_> {
     /// Reserves space for a range in every object of all copies, durably; the objects grow to the end of their part.
     ///
     /// Does nothing when an iod is down (`Delay`). When one has no space (`NoSpc`) or does not support reservations
-    /// (`NotSupp`), other iods may have reserved theirs.
+    /// (`NotSupp`), other iods may have reserved their parts.
     pub(crate) async fn reserve(&self, range: ByteRange) -> Result<(), Status> {
         self.all_up()?;
         let reserve = |index| async move {

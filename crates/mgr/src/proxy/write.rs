@@ -26,7 +26,7 @@ impl Objects<'_> {
         let each: Vec<(&Request, usize)> =
             requests.iter().flat_map(|request| self.copies(request.index).map(move |index| (request, index))).collect();
         let replies = each.iter().map(|(request, index)| self.write_one(request, *index, runs, stable));
-        // All of them end before this returns: none may still be writing when the caller goes on.
+        // All requests end before this function returns: none may still be writing when the caller continues.
         let replies = future::join_all(replies).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         let seen: Vec<_> =
             each.iter().zip(&replies).map(|((_, index), reply)| (self.iod(*index), reply.verifier)).collect();
@@ -56,7 +56,7 @@ impl Objects<'_> {
         let commit = |index| async move {
             let number = self.iod(index);
             let link = match self.link(index) {
-                // The verifier informs clients that wrote there before the iod went down; no client has written there
+                // The verifier informs clients that wrote to this iod before it went down; no client has written to it
                 // since.
                 Err(Status::Delay) if self.iods.is_lost(number) => return Ok(None),
                 link => link?,

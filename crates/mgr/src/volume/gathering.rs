@@ -67,8 +67,8 @@ impl Volume {
         add(&self.counters.gathered_bytes, data.len() as u64);
         add(&self.counters.gathered_joined, u64::from(taken.joined));
         if taken.full {
-            // The writer that fills a window waits for the flush, so that there is never more than the iods can take. A
-            // failure concerns all writers of the window, so COMMIT reports it.
+            // The writer that fills a window waits for the flush, so that the mgr never holds more bytes than the iods
+            // can take. A failure concerns all writers of the window, so COMMIT reports it.
             let _ = self.let_go_held(file, Part::Full, Why::Full).await;
         }
         Ok(Some(WriteOut { count: data.len() as u32, stable: Stability::Unstable, verifier }))

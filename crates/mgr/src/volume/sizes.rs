@@ -133,7 +133,7 @@ impl Volume {
             None => return Ok(()),
             Some(Cut::To(size)) => size,
             Some(Cut::Perhaps) => {
-                // After this the view contains every change handed over before.
+                // After this call the view contains every change that was submitted before.
                 self.namespace.settle().await?;
                 let noted = self.namespace.intents_of(file)?;
                 let size = noted.iter().find_map(|intent| match intent {

@@ -1,9 +1,9 @@
 //! The swap of a file's objects: the mgr moves the bytes of a file to other objects while clients use it. The new
 //! objects are of the next stream, so they may be on the same iods.
 //!
-//! The mgr recalls all layouts of the file and grants no other one. Then it locks the file: reads through the mgr go on,
-//! writes and truncations wait. It notes the new objects durably, fences the old ones, copies them, and swaps the layout
-//! record. So a write waits for as long as the copy takes, and not while a client is slow to return its layout.
+//! The mgr recalls all layouts of the file and grants no other one. Then it locks the file: reads through the mgr go
+//! on, writes and truncations wait. It notes the new objects durably, fences the old ones, copies them, and swaps the
+//! layout record. So a write waits for as long as the copy takes, and not while a client is slow to return its layout.
 //!
 //! A mgr that stops at any point leaves one record of unused objects: the new ones before the swap, the old ones after
 //! it. `background/delete_unused.rs` removes them. A client that kept its layout was fenced when the layout was
@@ -62,7 +62,7 @@ async fn take_layouts(server: &NfsServer, file: FileId) -> Result<(), Status> {
     let deadline = Instant::now() + limit;
     loop {
         server.recall(file, None, now()).await;
-        // In this order: a grant is on record before it counts as no longer on its way.
+        // Ask in this order: a grant is recorded as held before it stops counting as in progress.
         if !moves.is_granting(file) && !grants.is_held(file) {
             return Ok(());
         }

@@ -82,8 +82,8 @@ fn attack(plan: &Plan, who: u64, sent: &AtomicU64) -> Done {
     (kinds, iod.bad)
 }
 
-/// Runs the attackers beside a well-behaved client. Returns its answer times before and during the attack, and the
-/// frames sent.
+/// Runs the attackers beside a well-behaved client. Returns the client's answer times before the attack and during the
+/// attack, and the frames that the attackers sent.
 fn run(plan: &Plan, quiet_rounds: u64, show: bool) -> (Times, Times, Done) {
     let mut good = Good::new(&plan.front, &plan.iod).expect("a good client is served");
     for n in 0..quiet_rounds {

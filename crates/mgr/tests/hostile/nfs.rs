@@ -281,7 +281,7 @@ impl Attacker {
         };
         self.seen.note(&reply);
         let begun = matches!(reply.resarray.first(), Some(nfs_resop4::OP_SEQUENCE(SEQUENCE4res::NFS4_OK(_))));
-        // Abandon a session whose SEQUENCE failed, and one in 200 others, with all their state.
+        // Abandon a session whose SEQUENCE failed, and one in 200 other sessions, with all their state.
         if begun && !self.dice.once_in(200) {
             self.session = Some(session);
         }

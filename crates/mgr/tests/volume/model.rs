@@ -76,7 +76,7 @@ async fn run(files: &Files, file: FileId, flat: &mut Vec<u8>, step: &Step) {
     assert_eq!(files.getattr(&ctx(1), file).await.unwrap().size, flat.len() as u64);
 }
 
-/// The disks decide what is a hole, but every byte in a hole must be zero.
+/// Checks the answers of SEEK. A disk may report unwritten bytes as data, but every byte in a hole must be zero.
 async fn seek(files: &Files, file: FileId, flat: &[u8], at: u64) {
     let data = files.seek(&ctx(1), file, at, Content::Data).await;
     let hole = files.seek(&ctx(1), file, at, Content::Hole).await;

@@ -1,4 +1,4 @@
-//! Space used by files: below the size for files with holes, and known without a query for others.
+//! Space used by files: below the size for files with holes, and known without a query for files without holes.
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, until, write};
 use bytes::Bytes;

@@ -183,7 +183,7 @@ async fn a_move_waits_for_layouts_and_ends_their_rights() {
     let mut moving = pin!(swap(&cluster, file));
     let waits = tokio::time::timeout(Duration::from_millis(300), moving.as_mut()).await;
     assert!(waits.is_err(), "two clients have a layout");
-    // Until the layouts are back, nothing waits but those who want one.
+    // Until the clients have returned their layouts, only requests for a layout wait.
     let ask = files.layout_get(&ctx(9), crate::layouts::ask(file, Iomode::Read)).await;
     assert_eq!(ask.map(drop), Err(Status::Delay));
     write_direct(&files, 7, &mine, 0, &pattern(100, 2)).await.unwrap();
@@ -278,7 +278,7 @@ async fn a_crash_between_two_steps_leaves_one_set_of_objects() {
     clean(&cluster, 2).await;
     assert_eq!(iods(&cluster.files(), file).await, old);
     assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == pattern(1000, 1));
-    // The next move uses the stream of the unfinished one.
+    // The next move uses the stream of the unfinished move.
     cluster.mgr().swap_layout(file, numbers(&cluster, file).await).await.unwrap();
     clean(&cluster, 2).await;
     assert!(read(&cluster.files(), file, 0, 2000).await.unwrap() == pattern(1000, 1));

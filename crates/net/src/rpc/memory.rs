@@ -154,7 +154,8 @@ impl Account {
         self.memory.counters.waited();
         let memory = self.memory.clone();
         let _waiting = Waiting::new(&memory);
-        // Set outside the loop, so that frequent releases by other calls do not postpone the look.
+        // Set outside the loop, so that frequent releases by other calls do not postpone the search for stalled
+        // connections.
         let mut look = Instant::now() + LOOK;
         loop {
             let mut freed = std::pin::pin!(memory.freed.notified());
@@ -177,7 +178,7 @@ impl Account {
         let held = self.held.load(SeqCst);
         let small = bytes <= SMALL;
         let free = memory.total.saturating_sub(memory.used.load(SeqCst));
-        // No machine may hold more than it leaves to the others.
+        // No machine may hold more memory than it leaves free for other machines.
         if !small && self.of_machine.load(SeqCst) + bytes > free {
             return None;
         }
@@ -211,8 +212,8 @@ impl Account {
             self.memory.used.fetch_add(to - from, SeqCst);
             return self.memory.counters.hold(to - from);
         }
-        // In this order: else memory that another thread reserves at once would be counted in addition to the released
-        // bytes.
+        // Release the counter first: otherwise memory that another thread reserves at once would be counted in addition
+        // to the released bytes.
         self.memory.counters.release(from - to);
         self.memory.used.fetch_sub(from - to, SeqCst);
         self.held.fetch_sub(from - to, SeqCst);
@@ -237,7 +238,7 @@ impl Drop for Charge {
     }
 }
 
-/// Counts a waiting call, until dropped.
+/// Counts a waiting call, until this guard is dropped.
 struct Waiting<'a>(&'a Memory);
 
 impl<'a> Waiting<'a> {

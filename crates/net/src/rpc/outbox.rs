@@ -57,7 +57,7 @@ struct Queue {
 #[derive(Debug)]
 struct Part {
     bytes: Bytes,
-    /// The hold of a message, on its last part.
+    /// Keeps the slot of the call until this part is sent; only the last part of a message has it.
     _hold: Option<Hold>,
 }
 

@@ -171,7 +171,7 @@ async fn in_time(
     }
 }
 
-/// Marks that a large record is being received, until dropped.
+/// Marks that a large record is being received, until this guard is dropped.
 struct Begin<'a> {
     begun: &'a Begun,
     at: Instant,

@@ -61,7 +61,7 @@ impl Connections {
         }
     }
 
-    /// Returns the reason why another connection of this machine is refused, if it is.
+    /// Returns the reason to refuse another connection of this machine, or `None` to accept the connection.
     fn full(&self, machine: Machine, limits: &Limits) -> Option<&'static str> {
         if self.by_id.len() >= limits.connections_max {
             return Some("too many connections");
@@ -124,7 +124,8 @@ impl Drop for Server {
 }
 
 impl Shared {
-    /// Returns the reason why another connection of this peer is refused, if it is; logs and counts the refusal.
+    /// Returns the reason to refuse another connection of this peer, or `None` to accept the connection. Logs and
+    /// counts refusals.
     pub(super) fn refuses(&self, peer: &Address, user: Option<u32>) -> Option<&'static str> {
         if *self.stop.borrow() {
             return Some("the server stops");

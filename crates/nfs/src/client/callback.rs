@@ -48,7 +48,7 @@ pub struct DeviceChange {
 /// The kind of change of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceChangeKind {
-    /// The device has another address; `immediate` forbids further I/O to the old one.
+    /// The device has another address; `immediate` forbids further I/O to the old address.
     Changed {
         /// `ndc_immediate`.
         immediate: bool,

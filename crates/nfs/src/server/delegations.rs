@@ -24,7 +24,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 const OF_WRITER: Mask =
     Mask::of(&[FATTR4_CHANGE, FATTR4_SIZE, FATTR4_SPACE_USED, FATTR4_TIME_METADATA, FATTR4_TIME_MODIFY]);
 
-/// Stops grants of delegations of a file until dropped.
+/// Prevents grants of delegations of a file, until this guard is dropped.
 pub(super) struct Frozen<'a, F: FileSystem, C: Callbacks>(&'a Server<F, C>, FileId);
 
 impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {
@@ -34,8 +34,8 @@ impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// Makes sure that no delegation of a client other than `except` conflicts with a use, for as long as the result
-    /// lives.
+    /// Makes sure that no delegation of a client other than `except` conflicts with a use, until the returned guard is
+    /// dropped.
     ///
     /// # Errors
     /// DELAY: a conflicting delegation is being recalled; the server revokes it after a lease period.

@@ -18,7 +18,7 @@ use wire::nfs4::*;
 /// The pause before the server repeats a recall to a client that answered "later" or could not be reached.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Blocks new layouts of a file until dropped.
+/// Blocks new layouts of a file, until this guard is dropped.
 #[must_use]
 pub struct Frozen<'a, F: FileSystem, C: Callbacks>(&'a Server<F, C>, FileId);
 
@@ -35,8 +35,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         Frozen(self, file)
     }
 
-    /// Recalls every layout of a file but those of `except`. Returns when none is left: each was returned, or was
-    /// revoked after one lease period by [`Server::tick`], which then has fenced its holder.
+    /// Recalls every layout of a file but those of `except`. Returns when no such layout is left: each was returned, or
+    /// was revoked after one lease period by [`Server::tick`], which has fenced its holder.
     pub async fn recall(&self, file: FileId, except: Option<ClientId>, now: Timestamp) {
         let filter = Filter::ALL;
         let ((), effects) = self.change(|state| state.revoke_lapsed_layouts(file, filter, except, now));
@@ -101,8 +101,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// locks the file then sees all of those writes that will ever take effect.
     ///
     /// # Errors
-    /// DELAY: a data server does not answer at the moment. The server gives it up in the end, and fences it before its
-    /// next use.
+    /// DELAY: a data server does not answer at the moment. In the end the file system gives this data server up, and
+    /// fences it before its next use.
     pub(super) async fn fenced(&self, file: FileId) -> Answer<()> {
         match self.check_fenced(file) {
             Ok(()) => Ok(()),

@@ -179,8 +179,8 @@ pub(super) fn known(number: u32, minor: u32) -> Option<nfs_opnum4> {
     (minor > 1 || number <= OP_RECLAIM_COMPLETE as u32).then_some(op)
 }
 
-/// Whether an operation may be sent without a session, and then only by itself (RFC 8881 §2.10.2.1, §18.34 to §18.37,
-/// §18.50).
+/// Whether an operation may be sent without a session, and then only as the only operation of its COMPOUND (RFC 8881
+/// §2.10.2.1, §18.34 to §18.37, §18.50).
 pub(super) fn stands_alone(op: nfs_opnum4) -> bool {
     matches!(
         op,

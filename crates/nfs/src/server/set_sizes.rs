@@ -1,4 +1,4 @@
-//! Notifications of Weir's clients that another client has set the size of a file that they have open.
+//! Notifications to Weir's clients: another client has set the size of a file that they have open.
 
 use super::callbacks::Callbacks;
 use super::compound::Compound;
@@ -13,9 +13,9 @@ use std::pin::pin;
 use types::FileId;
 
 impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
-    /// Tells the other clients of Weir's that have a file open that its size was set, and waits for their answers, at
-    /// most for [`PATIENCE`]. The kernel above such a client may have a size cached that it takes from no answer of the
-    /// client. The client corrects it before the caller of this operation goes on.
+    /// Notifies the other Weir clients that have a file open that its size was set, and waits for their answers, at
+    /// most for [`PATIENCE`]. The kernel of such a client may have cached the old size, and takes no new size from the
+    /// answers of the client. The client corrects the kernel's size before it answers.
     pub(super) async fn announce_size(&self, file: FileId) {
         let clients = self.state(|state| state.own_clients_beside(self.client(), file));
         if clients.is_empty() {

@@ -19,7 +19,7 @@ type Other = [u8; 12];
 
 /// For how long after a recall only clients that ask for a delegation of the file get one.
 const COOLING: Duration = Duration::from_secs(60);
-/// Largest number of files for which this is remembered.
+/// Largest number of files for which the server remembers a recall.
 const COOLING_MAX: usize = 4096;
 
 /// The time within which a client without a backchannel connection must return a delegation of data. Its process was
@@ -316,14 +316,15 @@ impl Delegations {
         }
     }
 
-    /// Returns the clients that must return a delegation of data; they have little time while they are disconnected.
+    /// Returns the clients that must return a delegation of data; they have only [`UNREACHED`] while they are
+    /// disconnected.
     fn to_return_data(&self) -> BTreeSet<ClientId> {
         let pending = self.pending.iter().filter_map(|other| self.by_other.get(other));
         pending.filter(|held| held.data && held.deadline.is_some()).map(|held| held.client).collect()
     }
 
     /// Adjusts deadlines when a client connects or disconnects: a connected client has a lease period from now on, a
-    /// disconnected one little time.
+    /// disconnected client only [`UNREACHED`].
     fn is_connected(&mut self, client: ClientId, connected: bool, now: Timestamp, lease: Duration) {
         for other in &self.pending {
             let held = self.by_other.get_mut(other).filter(|held| held.client == client && held.data);
@@ -412,7 +413,7 @@ impl State {
 
     /// Answers a client that asks for a delegation of data and already holds a delegation of the file. It receives the
     /// same delegation if that is enough. A read delegation ends so that a write delegation replaces it: the new
-    /// stateid tells recalls of the two apart.
+    /// stateid distinguishes recalls of the two delegations.
     fn delegate_again(
         &mut self,
         client: ClientId,
@@ -473,7 +474,7 @@ impl State {
         if full || !self.is_callable(client) || self.check_grace(client, false).is_err() {
             return Err(NotGiven::Resource);
         }
-        // If several clients create names in a directory, each would have to wait for all the others.
+        // If several clients create names in a directory, each would have to wait for all other clients.
         let recalled = held.on(dir).any(|(_, other)| other.deadline.is_some());
         if recalled || held.frozen.contains_key(&dir) || held.cooling.get(&dir).is_some_and(|until| *until > now) {
             return Err(NotGiven::Contention);
@@ -701,7 +702,7 @@ impl State {
         let late: BTreeSet<_> = self.delegations.overdue(now).map(|(_, d)| d.client).collect();
         for client in late {
             if self.is_lapsed(client) {
-                // The client has no record any more.
+                // The durable record of a lapsed client is already deleted, so the client cannot reclaim.
                 self.revoke_overdue(client, now);
             } else if let Some(record) = self.clients.get_mut(client).filter(|c| c.lapse == Lapse::None) {
                 record.recorded = false;

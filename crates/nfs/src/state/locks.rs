@@ -103,8 +103,7 @@ impl FileLocks {
     }
 
     /// Returns a waiter for a conflicting lock that came before `me` and could get its lock now: it has priority. A
-    /// waiter that could not get its lock blocks no other waiter, so that waiters never wait for each other in a
-    /// circle.
+    /// waiter that could not get its lock blocks no other waiter, so that waiters never deadlock.
     fn ahead(&self, me: &Owner, span: Span, kind: LockKind, now: Timestamp) -> Option<Denied> {
         let before = self.waiting.before(me, now);
         let mut conflicting = before.filter(|w| w.span.overlaps(span) && w.kind.conflicts(kind));

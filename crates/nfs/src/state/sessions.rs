@@ -173,7 +173,7 @@ pub struct Backchannel {
 /// How a callback ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallbackEnd {
-    /// CB_SEQUENCE succeeded, whatever the status of the following operation.
+    /// CB_SEQUENCE succeeded, regardless of the status of the following operation.
     Answered,
     /// The callback was not sent, or CB_SEQUENCE failed with an error other than SEQ_MISORDERED: the slot is unchanged.
     Refused,

@@ -40,8 +40,8 @@ pub enum Form {
     Ordinary(Kind),
 }
 
-/// Encodes `other`: boot epoch (4 bytes), kind (1), index (7). The epoch tells a stateid from before a restart from a
-/// forged one.
+/// Encodes `other`: boot epoch (4 bytes), kind (1), index (7). By the epoch the server distinguishes a stateid from
+/// before a restart from a forged one.
 pub(crate) fn other(boot_epoch: u32, kind: Kind, index: u64) -> [u8; 12] {
     let mut out = [0; 12];
     out[..4].copy_from_slice(&boot_epoch.to_be_bytes());

@@ -85,8 +85,8 @@ impl MgrHost {
         self.with(|up| up.namespace.clone())
     }
 
-    /// Begins to move the bytes of a file to new objects on these iods. The mgr tries again while an iod or a client
-    /// keeps it from that. Does nothing while the mgr does not serve.
+    /// Begins to move the bytes of a file to new objects on these iods. Retries while an iod or a client prevents the
+    /// move. Does nothing while the mgr does not serve.
     pub fn swap_layout(&self, file: FileId, iods: Vec<u16>) {
         let Some((group, slot)) = &self.process else { return };
         let slot = slot.clone();

@@ -12,7 +12,7 @@ pub struct Move {
     pub iods: Vec<u16>,
 }
 
-/// How often a move is tried again that an iod or a client keeps from succeeding.
+/// Maximum number of attempts at a move that an iod or a client prevents.
 pub const TRIES: u32 = 6;
 
 impl Plan {

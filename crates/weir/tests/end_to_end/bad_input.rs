@@ -1,4 +1,4 @@
-//! Errors by bad input: each message says what is wrong and what to do, and no data are lost.
+//! Errors for bad input: each message says what is wrong and what to do, and no data are lost.
 
 use crate::cluster::{Cluster, WEIR, fail, start};
 use crate::disks::Mounted;

@@ -503,8 +503,8 @@ fn stalled_connections_do_not_block_clients_on_other_machines() {
         assert!(servers.number("counters", name) > 0, "the client did not use the attacked mgr");
     }
 
-    // The mgr lets one machine hold at most as much memory as it leaves free for others, so the attacker holds at most
-    // half.
+    // The mgr lets one machine hold at most as much memory as it leaves free for other machines, so the attacker holds
+    // at most half.
     let counted = servers.number("network", "memory_most_bytes");
     assert!(counted <= NET_BYTES_MAX as u64 / 2 + BESIDE_PAYLOADS, "the mgr counted {counted} bytes");
     let shares = [IOD_BUFFERS_MAX * PAYLOAD_MAX / 2, NET_BYTES_MAX / 2];

@@ -5,7 +5,7 @@ use crate::tree::bytes;
 use std::path::Path;
 use std::process::{Child, Command};
 
-/// A page names these places, and an identity that only its own cluster has.
+/// Paths in the commands of the page, which the test replaces. It also replaces the identity of the iod.
 const STORE: &str = "/srv/new/iod";
 const CLUSTER_FILE: &str = "/etc/weir/cluster.toml";
 const CONFIG: &str = "/etc/weir/iod.toml";
@@ -25,7 +25,7 @@ struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

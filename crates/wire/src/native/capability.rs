@@ -9,7 +9,8 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::{HelloArgs, HelloReply, Origin, ProveArgs, ProveReply, put_object, take_object};
 
-/// First byte under the MAC of a capability. Tickets have another one, so that neither is accepted as the other.
+/// First byte under the MAC of a capability. Tickets have another first byte, so that an iod accepts neither a ticket
+/// as a capability nor a capability as a ticket.
 const DOMAIN_CAPABILITY: u8 = 1;
 const DOMAIN_TICKET: u8 = 2;
 /// First byte under the MAC of an id that only holders of the secret can compute ([`Key::derived_id`]).

@@ -1,5 +1,5 @@
 //! Filehandles of data servers: signed by the mgr, they state what a client of the files layout may do, and an iod
-//! checks them alone.
+//! checks them without the mgr.
 
 use std::fmt;
 
@@ -126,7 +126,7 @@ impl DataHandle {
         put_object(out, self.object);
         out.u32(self.generation.0);
         out.u32(self.stripe_unit);
-        // Fields that do not fit make a handle that names less than it should: it is refused or allows nothing.
+        // Values that do not fit are truncated. An iod refuses such a handle, or the handle allows nothing.
         let low = |value: u32| value & ((1 << INDEX_BITS) - 1);
         out.u32(self.rights.0 << (2 * INDEX_BITS) | low(self.stripe_count) << INDEX_BITS | low(self.stripe_index));
         out.u64(self.grant);

@@ -7,12 +7,12 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::{Proof, REVISIONS, TEXT_MAX, Ticket, cut, take_text, text};
 
-/// Most addresses of a data server.
+/// Maximum number of addresses of a data server.
 pub const ADDRESSES_MAX: usize = 16;
 
 /// The owner of a connection, and its incarnation. When an iod learns the origin of a connection, it closes all
-/// connections of the same owner with smaller incarnations. It replies to PROVE when no request that arrived over them
-/// is in progress or can still start.
+/// connections of the same owner with smaller incarnations. The iod replies to PROVE when no request of the closed
+/// connections is in progress or can still start.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Origin {
     /// The owner: random bytes that only the owner knows, the same in all connections that replace one another.
@@ -153,13 +153,13 @@ pub struct HelloReply {
     pub fsid: Fsid,
     /// Its write verifier.
     pub verifier: Verifier,
-    /// The revision both will use.
+    /// The revision that both sides use from now on.
     pub version: u32,
     /// Whether payloads carry checksums on this connection.
     pub checksums: bool,
     /// Largest payload in bytes on this connection.
     pub max_payload: u32,
-    /// Most extents in one request.
+    /// Maximum number of extents in one request.
     pub max_extents: u32,
     /// Random bytes that the client's proof covers.
     pub nonce: [u8; 32],

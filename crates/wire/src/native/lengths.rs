@@ -61,7 +61,7 @@ impl Xdr for Length {
     }
 }
 
-/// Result of LENGTHS. The iod also replies, without questions, when it had none for a while.
+/// Result of LENGTHS. The iod also replies, without questions, when it had no question for a while.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LengthsReply {
     /// The questions to answer with the next LENGTHS.

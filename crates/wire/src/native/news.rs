@@ -1,5 +1,5 @@
-//! NEWS: reports to the mgr the objects that clients of the files layout have written and made durable, as no client
-//! reports them.
+//! NEWS: reports to the mgr the objects that clients of the files layout have written and made durable, because no
+//! client reports them.
 
 use types::ObjectId;
 use xdr::{Malformed, Reader, Writer, Xdr};

@@ -25,7 +25,7 @@ pub(super) struct Entry {
     /// A page for the headers, then the payload.
     memory: *mut u8,
     payload: usize,
-    /// The addresses of both for the kernel (`struct iovec`).
+    /// The addresses of the headers and of the payload, as the kernel expects them (`struct iovec`).
     places: [Place; 2],
     /// The number of the request to answer; 0 while the kernel owns the entry.
     held: AtomicU64,

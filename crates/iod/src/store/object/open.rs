@@ -410,7 +410,7 @@ impl Open {
         }
     }
 
-    /// Returns whether there are so many changes that the iod should sync on its own account.
+    /// Returns whether so many regions have unsynced changes that the iod should sync the object without a request.
     pub(super) fn wants_sync(&self) -> bool {
         self.sums.as_ref().is_some_and(|sums| sums.changed() >= CHANGED_MAX)
     }

@@ -1,5 +1,5 @@
 //! The memtable of the embedded store: changes that are in the log and not yet in the table, over a snapshot of the
-//! table.
+//! table. A *window* is a group of batches that the writer commits together.
 
 use super::table::{Reading, Snapshot};
 use crate::engine::{Key, Survey, Unreadable, Value, View, Walk};
@@ -31,15 +31,15 @@ struct Layer {
     bytes: AtomicU64,
 }
 
-/// The values of a record with the windows that set them: the last value, and earlier values while a view may read
-/// them, oldest first.
+/// The values of a record, each with the number of the window that set the value: the last value, and the earlier
+/// values that a view may still read, oldest first.
 struct Record {
     last: (u64, Option<Value>),
     before: Vec<(u64, Option<Value>)>,
 }
 
 impl Record {
-    /// Returns the value after this window; `None` if the record had not changed by then.
+    /// Returns the value after this window; `None` if no window up to this one changed the record.
     fn at(&self, window: u64) -> Option<&Option<Value>> {
         let all = std::iter::once(&self.last).chain(self.before.iter().rev());
         all.into_iter().find(|(since, _)| *since <= window).map(|(_, value)| value)

@@ -1,5 +1,5 @@
 //! The writer of the embedded store, which logs queued batches window by window with one flush each, and moves many
-//! windows together into the table.
+//! windows together into the table. A *window* is a group of batches that are committed together.
 
 use super::guard::guarded;
 use super::open::{begin, change, commit, open, snapshot, write};

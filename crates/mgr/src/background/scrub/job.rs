@@ -8,7 +8,7 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 const VERSION: u32 = 1;
 /// Version of records with objects of other streams than 0: each object has its stream behind the number.
 const STREAM_VERSION: u32 = 2;
-/// Largest number of iods: there are as many numbers.
+/// Largest number of iods: the number of an iod has 16 bits.
 const IODS_MAX: usize = 1 << 16;
 /// Largest number of findings kept; of further ones only the count is kept.
 pub(super) const FINDINGS_MAX: usize = 1000;
@@ -49,7 +49,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Adds the answer of the first iod.
+    /// Adds the answer of the first iod in `left`.
     pub(super) fn take(&mut self, reply: &ScrubReply) {
         self.objects += reply.objects;
         self.bytes += reply.bytes;

@@ -145,7 +145,7 @@ async fn check_read(bench: &mut Bench, from: &Modelled, range: ByteRange) {
     assert_eq!(out.eof, range.end() >= from.flat.len() as u64);
 }
 
-/// The disks decide what is a hole, but every byte in a hole must be zero.
+/// Checks the answers of SEEK. A disk may report unwritten bytes as data, but every byte in a hole must be zero.
 async fn check_seek(bench: &mut Bench, from: &Modelled, offset: u64) {
     let (file, size) = (from.file, from.flat.len() as u64);
     let data = bench.persist(async |files| files.seek(&ctx(1), file, offset, Content::Data).await).await;

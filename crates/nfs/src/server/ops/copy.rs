@@ -157,7 +157,7 @@ impl Copy {
             cx.fs().deallocate(&cx.ctx, self.to, range).await?;
         }
         if range.end() > size {
-            // Not by setting the size: another copy may have extended the file further meanwhile.
+            // Extend the file instead of setting its size: another copy may have extended it further meanwhile.
             cx.fs().extend(&cx.ctx, self.to, range.end()).await?;
         }
         Ok(())

@@ -121,7 +121,7 @@ async fn clear_way<F: FileSystem, C: Callbacks>(
     reclaim: bool,
 ) -> Answer<()> {
     if !reclaim {
-        // Unfrozen at once after their return: this open may get a delegation itself.
+        // Dropping the result allows new delegations of the file again: this open may get one.
         drop(cx.server.make_way(&cx.ctx, file, what, Some(cx.client())).await?);
     }
     cx.server.fenced(file).await
@@ -134,7 +134,7 @@ fn go_on_with<F: FileSystem, C: Callbacks>(
     stateid: stateid4,
     dir: Option<FileId>,
 ) {
-    // A client that opens the file by its handle knows it by that handle.
+    // A client that opens a file by its filehandle knows the file by this filehandle.
     let place = if dir.is_some() { cx.fs().reached_now(cx.ctx.place) } else { cx.ctx.place };
     cx.server.note_reached(cx.client().0, file, place);
     cx.opened_in = dir.map(|dir| (file, dir)).or(cx.opened_in);
@@ -268,8 +268,8 @@ async fn check_permission<F: FileSystem, C: Callbacks>(
     if (reads && !may_read) || (writes && !may_write) { Err(NFS4ERR_ACCESS.into()) } else { Ok(()) }
 }
 
-/// Does what is possible only once the open is recorded, since a removal then leaves the file alone. Checks that no
-/// removal came before, and truncates the file if requested.
+/// Completes an OPEN after its open is recorded: from then on no removal frees the file. Checks that no removal came
+/// before, and truncates the file if requested.
 async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &Found, by_name: bool) -> Answer<Attrs> {
     let file = found.attrs.id;
     if cx.server.is_reaping(file) {
@@ -284,7 +284,7 @@ async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &F
     }
     let attrs = cx.fs().getattr(&cx.ctx, file).await?;
     if !by_name && attrs.nlink == 0 {
-        // Opened again after a restart, without which it would have been an orphan all along.
+        // A client reclaimed an open of a file without a name: keep the file as an orphan until the last CLOSE.
         cx.server.keep_orphan(file);
     }
     Ok(attrs)
