@@ -3,15 +3,17 @@
 use crate::cluster;
 use crate::image::Image;
 use crate::mountstats::{self, MountStats};
+use crate::saved;
 use data_encoding::BASE64;
 use rustix::process::Signal;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 
 /// The address of the host's loopback interface inside a guest.
@@ -20,9 +22,9 @@ pub const HOST: &str = "10.0.2.2";
 const PATIENCE: Duration = Duration::from_secs(300);
 /// The longest time that a boot may take. It takes 5 to 25 seconds, depending on the load of the machine.
 const BOOT_PATIENCE: Duration = Duration::from_secs(100);
-/// How often a guest that does not boot is started. Until a guest is ready it has made no request to a server. So only
-/// the emulation can hang, as has been observed.
-const BOOTS: u32 = 4;
+/// How often a guest that hangs at its start is started again. Until a guest is ready it has made no request to a server.
+/// So only the emulation can hang, as has been observed.
+pub const STARTS: u32 = 4;
 /// QEMU 7.2 without hardware virtualization corrupts the flags at CMPXCHG16B, by which newer kernels allocate memory.
 const CPU: &str = "max,-cx16";
 /// The number of guests that run at the same time.
@@ -32,6 +34,16 @@ const GUESTS: usize = 2;
 pub fn full() -> bool {
     std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
+
+/// What a guest does when it continues from the saved state, and gets its name, the time, and a process id: two guests
+/// must not choose the same verifiers. The NFS client identifies its incarnation by the time when its module is loaded.
+const WAKE: &str = "
+for module in nfsv4 nfs_layout_nfsv41_files nfs_layout_flexfiles; do
+    modprobe \"$module\" || echo \"no module $module\" >/dev/console
+done
+uname -r";
+/// The process ids that the next guest has left behind.
+static PIDS: AtomicU32 = AtomicU32::new(1000);
 
 static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
@@ -77,12 +89,12 @@ impl Drop for Places {
 }
 
 impl Guest {
-    /// Boots one guest.
+    /// Starts one guest.
     pub fn boot() -> Guest {
         Guest::in_place("guest", Places::take(1))
     }
 
-    /// Boots two guests at the same time.
+    /// Starts two guests at the same time.
     pub fn boot_two() -> (Guest, Guest) {
         // Both places are taken together: two tests that each have one and wait for another would wait for ever.
         let both = Places::take(2);
@@ -97,23 +109,23 @@ impl Guest {
 
     fn in_place(name: &str, place: Places) -> Guest {
         let image = Image::get();
-        for boot in 1..=BOOTS {
-            let mut guest = Guest::start(name, &image);
-            match guest.line() {
-                Ok(line) => {
-                    guest.kernel = line.strip_prefix("ready ").expect("a guest that is ready").to_owned();
+        let state = saved::state(&image);
+        for start in 1..=STARTS {
+            let mut guest = Guest::start(&image, &["-incoming", &format!("exec:cat '{}'", state.display())]);
+            match guest.wake(name) {
+                Ok(()) => {
                     guest.port.get_ref().set_read_timeout(Some(PATIENCE)).expect("a time limit");
                     guest.place = Some(place);
                     return guest;
                 }
-                Err(e) => eprintln!("boot {boot} of {BOOTS} of a guest came to nothing: {e}\n{}", guest.console()),
+                Err(e) => eprintln!("start {start} of {STARTS} of a guest came to nothing: {e}\n{}", guest.console()),
             }
         }
-        panic!("the guest does not boot");
+        panic!("the guest does not start");
     }
 
-    /// Starts QEMU with this image. The guest has not reported yet that it is ready.
-    fn start(name: &str, image: &Image) -> Guest {
+    /// Starts QEMU with this image and these further arguments. The guest may not be ready yet.
+    pub fn start(image: &Image, arguments: &[&str]) -> Guest {
         let dir = tempfile::tempdir().expect("a folder");
         let socket = dir.path().join("port");
         let chardev = format!("socket,id=port,path={},server=on,wait=off", socket.display());
@@ -128,22 +140,35 @@ impl Guest {
             .arg(&image.kernel)
             .arg("-initrd")
             .arg(&image.root)
-            .args(["-append", &format!("{words} guest={name}")])
+            .args(["-append", words])
             .args(["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net"])
             .args(["-chardev", &chardev, "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=port"])
+            .args(arguments)
             .stdin(Stdio::null())
             .spawn()
             .expect("qemu-system-x86_64 starts (package qemu-system-x86)");
-        let until = Instant::now() + BOOT_PATIENCE;
-        let port = loop {
-            match UnixStream::connect(&socket) {
-                Ok(port) => break port,
-                Err(e) if Instant::now() > until => panic!("QEMU does not open its port: {e}"),
-                Err(_) => std::thread::sleep(Duration::from_millis(10)),
-            }
-        };
+        let port = connect(&socket);
         port.set_read_timeout(Some(BOOT_PATIENCE)).expect("a time limit");
         Guest { dir, machine, port: BufReader::new(port), place: None, kernel: String::new() }
+    }
+
+    /// Waits until a guest that boots is ready.
+    pub fn booted(&mut self) -> io::Result<()> {
+        match self.line()?.as_str() {
+            "ready" => Ok(()),
+            other => Err(io::Error::other(other.to_owned())),
+        }
+    }
+
+    /// Sets up a guest that continues from the saved state.
+    fn wake(&mut self, name: &str) -> io::Result<()> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(io::Error::other)?.as_secs();
+        let pid = PIDS.fetch_add(1000, Relaxed) % 30_000;
+        let done = self.exchange(&format!(
+            "hostname {name}; date -u -s @{now} >/dev/null; echo {pid} >/proc/sys/kernel/ns_last_pid{WAKE}"
+        ))?;
+        self.kernel = done.output.lines().last().unwrap_or_default().to_owned();
+        if done.status == 0 && !self.kernel.is_empty() { Ok(()) } else { Err(io::Error::other(done.output)) }
     }
 
     /// Returns the end of the output of the guest's kernel.
@@ -212,6 +237,18 @@ impl Guest {
     pub fn mountstats(&mut self) -> MountStats {
         let text = self.ok("cat /proc/self/mountstats");
         mountstats::parse(&text, "/mnt").unwrap_or_else(|| panic!("no NFS file system at /mnt:\n{text}"))
+    }
+}
+
+/// Connects to a Unix socket that QEMU opens.
+pub fn connect(socket: &Path) -> UnixStream {
+    let until = Instant::now() + BOOT_PATIENCE;
+    loop {
+        match UnixStream::connect(socket) {
+            Ok(stream) => return stream,
+            Err(e) if Instant::now() > until => panic!("QEMU does not open {}: {e}", socket.display()),
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
     }
 }
 

@@ -21,6 +21,7 @@ mod proxy;
 mod relay;
 mod relayed;
 mod requests;
+mod saved;
 mod servers;
 mod sharing;
 mod silence;
