@@ -37,7 +37,7 @@ pub(crate) trait DeviceSource: Send + Sync {
     /// Returns the address of a device of this kind (`da_addr_body`).
     async fn address(&self, kind: KindId, device: [u8; 16]) -> Result<Bytes>;
 
-    /// Returns the lease time, as far as it is known.
+    /// Returns the lease time, if known.
     fn lease(&self) -> Duration;
 }
 

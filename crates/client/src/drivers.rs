@@ -54,7 +54,7 @@ impl NotDone {
 /// The outcome of a driver's request.
 pub(crate) type Attempt<T> = std::result::Result<T, NotDone>;
 
-/// The bytes of one share, or of one request to the mgr.
+/// The payload of one request to the mgr, or of one share: the part of a request that goes to one iod.
 #[derive(Clone, Debug)]
 pub(crate) struct Payload {
     pub(crate) data: Segments,

@@ -82,7 +82,7 @@ impl EffectivePolicy {
         self.changed();
     }
 
-    /// Returns the server's settings, as far as they are known.
+    /// Returns the server's settings, if known.
     pub(crate) fn server(&self) -> Settings {
         *lock(&self.server)
     }

@@ -235,7 +235,7 @@ mod tests {
         for status in Status::ALL {
             assert!(Error::status(status, "x").errno() > 0);
         }
-        // Below 71 the numbers of NFS and Linux are the same, except for three.
+        // The numbers of these NFS statuses are the errnos of Linux.
         for status in
             [Status::Perm, Status::NoEnt, Status::Io, Status::Access, Status::Exist, Status::NoSpc, Status::Rofs]
         {

@@ -16,12 +16,12 @@ use wire::nfs4::stateid4;
 const MISSES_WITHIN: Duration = Duration::from_secs(2);
 /// How long a directory is not tried again after its names were refused or too many.
 const ALONE_FOR: Duration = Duration::from_secs(30);
-/// Most directories in the cache.
+/// Maximum number of directories in the cache.
 const DIRS: usize = 1024;
-/// Most names of one directory, and of all directories together.
+/// Maximum number of names of one directory, and of all directories together.
 const NAMES_OF_DIR: usize = 1 << 16;
 const NAMES: usize = 1 << 18;
-/// Most callers per directory that are known to have lookup permission.
+/// Maximum number of callers per directory that are known to have lookup permission.
 const CALLERS: usize = 16;
 /// Number of unanswered requests that may still create a name, at which the cache is switched off.
 const DOUBTS: usize = 4096;

@@ -1,8 +1,9 @@
 //! Page-cache coherence: keeps what the kernel has cached of files (sizes, times, pages, mappings, attributes) in
 //! agreement with what other clients do.
 //!
-//! [`Coherence`] is the only way in. Requests of the kernel report what happens (an open, a read, a write, a GETATTR),
-//! the client reports recalls of its delegations, and `Coherence` makes the kernel drop or correct what is stale.
+//! [`Coherence`] is the interface of this module. The handlers of kernel requests report each open, read, write and
+//! GETATTR to it. The client reports recalls of its delegations. `Coherence` makes the kernel drop or correct stale
+//! data.
 
 mod changed_dirs;
 mod correction;

@@ -47,7 +47,7 @@ pub(crate) struct Reading {
     pub(crate) pages: Option<ReadDir>,
     /// Entries that were read and not yet returned to the kernel.
     pub(crate) ahead: VecDeque<Entry>,
-    /// The offset after which the first entry of `ahead` follows.
+    /// The directory offset after which the first entry of `ahead` follows.
     pub(crate) at: u64,
     /// A moment before the mount requested the entries of `ahead`.
     pub(crate) asked: Option<Mark>,

@@ -278,7 +278,7 @@ fn without_prefix(name: &[u8]) -> &[u8] {
     short.strip_prefix(PREFIX.as_bytes()).unwrap_or(short)
 }
 
-/// Returns the former names of parts and the former values in the text of a policy, each with its present text.
+/// Returns the deprecated names and values in the text of a policy, each with its replacement.
 pub fn former_words(text: &str) -> impl Iterator<Item = (&str, &'static str)> {
     text.split(',').filter_map(|element| element.split_once('=')).flat_map(|(name, value)| {
         let (name, value) = (name.trim(), value.trim());

@@ -160,8 +160,8 @@ fn layer(layers: &mut Layers, origin: Origin) -> Option<&mut Settings> {
     }
 }
 
-/// Every subset of the origins sets one part, and the other origins set another part. For each part the last origin
-/// that sets it and may set it wins. All other parts keep their defaults.
+/// Every subset of the origins sets one part, and the other origins set another part. An origin that may not set a part
+/// is ignored. Of the remaining origins that set the part, the last one wins. All other parts keep their defaults.
 #[test]
 fn the_last_origin_that_sets_a_part_wins_in_all_combinations() {
     let places: Vec<Origin> = Origin::ALL.into_iter().skip(1).collect();

@@ -88,8 +88,8 @@ pub(crate) struct Counted {
     pub(crate) fences: usize,
 }
 
-/// A write in progress. A write that fails or is dropped may have reached some objects: then the file is to be
-/// measured.
+/// A write in progress. A write that fails or is dropped may have changed some objects. The mgr then learns the size of
+/// the file from the iods again.
 #[derive(Debug)]
 pub(crate) struct Writing<'a> {
     notes: &'a Intents,

@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use types::planted::Planted;
 
-/// Most failed seeds whose failures are printed in full. Of further failed seeds only the numbers are printed.
+/// Maximum number of failed seeds whose failures are printed in full. Of further failed seeds only the numbers are
+/// printed.
 const TOLD_MAX: usize = 20;
 
 /// Run simulated clusters, each from one seed

@@ -15,9 +15,9 @@ use crate::model::Moment;
 use std::collections::{BTreeMap, HashSet};
 use types::Renaming;
 
-/// Most nodes of a search before it is given up without a verdict.
+/// Maximum number of nodes that a search visits before it ends without a verdict.
 const NODES_MAX: usize = 200_000;
-/// Most operations of one directory that the checker accepts.
+/// Maximum number of operations of one directory that the checker accepts.
 pub const OPERATIONS_MAX: usize = 128;
 
 /// A request.
@@ -179,9 +179,10 @@ pub enum Search {
 /// An event that happens once or, if it was not answered, perhaps never.
 struct Part {
     operation: Operation,
-    /// For a creation that a mgr may have executed before it died without an answer: the answered creation.
+    /// Set for the first of two executions of one creation: the mgr may have executed the creation, but died before the
+    /// answer. The value is the index of the execution with the answer.
     again: Option<usize>,
-    /// For the loss of a created file: the creation.
+    /// Set for the loss of a created file: the index of the creation.
     lost: Option<usize>,
 }
 

@@ -35,7 +35,7 @@ pub struct Weather {
     pub late_percent: u64,
     /// Largest additional delay of a late piece, in milliseconds.
     pub late_ms: u64,
-    /// Most bytes in flight in one direction of a connection.
+    /// Maximum number of bytes in flight in one direction of a connection.
     pub window: usize,
 }
 

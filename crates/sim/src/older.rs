@@ -51,7 +51,8 @@ impl Older {
         }
     }
 
-    /// Returns the older copy of an iod's disk, if the mgr uses the iod and has changed its mark since the copy.
+    /// Returns the older copy of an iod's disk, if the mgr uses the iod and the iod has got another mark since the
+    /// copy.
     pub fn of_iod(&self, cluster: &Cluster, iod: usize) -> Option<Memory> {
         let (older, now) = (self.iods.get(iod)?, &cluster.iods[iod]);
         if now.is_older() || now.is_dying() || !is_used(cluster, iod) {

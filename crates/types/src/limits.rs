@@ -6,7 +6,7 @@ use std::time::Duration;
 pub const NAME_MAX: usize = 255;
 /// Longest symlink target and path in bytes (`PATH_MAX` without its NUL).
 pub const PATH_MAX: usize = 4095;
-/// Most hard links to one file.
+/// Maximum number of hard links to one file.
 pub const LINK_MAX: u32 = 1 << 30;
 /// Largest file in bytes; leaves space for the object head below `i64::MAX`.
 pub const FILE_SIZE_MAX: u64 = (1 << 62) - 1;
@@ -19,18 +19,18 @@ pub const XATTR_VALUE_MAX: usize = 60 << 10;
 pub const STRIPE_UNIT_MIN: u64 = 64;
 /// Largest stripe unit in bytes.
 pub const STRIPE_UNIT_MAX: u64 = 1 << 30;
-/// Most iods over which one file is striped.
+/// Maximum number of iods over which one file is striped.
 pub const STRIPE_COUNT_MAX: usize = 256;
 
 /// Largest READ or WRITE payload in bytes, for NFS and the native protocol.
 pub const PAYLOAD_MAX: usize = 1 << 20;
-/// Most extents in one native READ or WRITE.
+/// Maximum number of extents in one native READ or WRITE.
 pub const EXTENTS_MAX: usize = 1024;
 /// Space for RPC and operation headers around a payload, in bytes.
 pub const HEADER_MAX: usize = 64 << 10;
 /// Largest RPC record accepted, in bytes. A connection that sends a larger one is closed.
 pub const RECORD_MAX: usize = PAYLOAD_MAX + HEADER_MAX;
-/// Most fragments of one RPC record.
+/// Maximum number of fragments of one RPC record.
 pub const FRAGMENTS_MAX: usize = 64;
 /// Largest credential or verifier body (RFC 5531 §8.2).
 pub const AUTH_BODY_MAX: usize = 400;
@@ -38,7 +38,7 @@ pub const AUTH_BODY_MAX: usize = 400;
 pub const FILEHANDLE_MAX: usize = 128;
 /// Longest owner or client owner string (`NFS4_OPAQUE_LIMIT`).
 pub const OPAQUE_MAX: usize = 1024;
-/// Most words of an attribute or operation bitmap.
+/// Maximum number of words of an attribute or operation bitmap.
 pub const BITMAP_WORDS_MAX: usize = 8;
 /// Largest layout or device address body, in bytes.
 pub const LAYOUT_BODY_MAX: usize = 16 << 10;
@@ -50,44 +50,45 @@ pub const PATH_DECODE_MAX: usize = 8192;
 pub const XATTR_VALUE_DECODE_MAX: usize = 128 << 10;
 /// Largest encoding of the attributes of one file, in bytes.
 pub const ATTR_BODY_MAX: usize = 32 << 10;
-/// Most entries of one page of a directory or of a list of xattrs.
+/// Maximum number of entries of one page of a directory or of a list of xattrs.
 pub const DIRECTORY_PAGE_MAX: usize = 64 << 10;
-/// Most stateids in one TEST_STATEID.
+/// Maximum number of stateids in one TEST_STATEID.
 pub const STATEIDS_MAX: usize = 4096;
-/// Most items of any other list in a message.
+/// Maximum number of items of any other list in a message.
 pub const LIST_MAX: usize = 1024;
 
-/// Most operations in one COMPOUND.
+/// Maximum number of operations in one COMPOUND.
 pub const COMPOUND_OPS_MAX: u32 = 64;
-/// Most slots of one session.
+/// Maximum number of slots of one session.
 pub const SLOTS_MAX: u32 = 64;
 /// Largest reply that the reply cache keeps, in bytes.
 pub const REPLY_CACHED_MAX: u32 = 8 << 10;
-/// Most sessions of one client.
+/// Maximum number of sessions of one client.
 pub const SESSIONS_PER_CLIENT_MAX: usize = 16;
-/// Most client records.
+/// Maximum number of client records.
 pub const CLIENTS_MAX: usize = 16 << 10;
-/// Most client records without a session; a new one replaces the oldest.
+/// Maximum number of client records without a session; a new one replaces the oldest.
 pub const UNCONFIRMED_MAX: usize = 4 << 10;
-/// Most open owners with state of one client.
+/// Maximum number of open owners with open state of one client.
 pub const OPENS_PER_CLIENT_MAX: usize = 64 << 10;
-/// Most open states of all clients.
+/// Maximum number of open states of all clients.
 pub const OPENS_MAX: usize = 512 << 10;
-/// Most byte-range locks of one client: locked ranges, lock owners of opens, and waiting lock requests together.
+/// Maximum number of byte-range locks of one client: locked ranges, lock owners of opens, and waiting lock requests
+/// together.
 pub const LOCKS_PER_CLIENT_MAX: usize = 16 << 10;
-/// Most byte-range locks of all clients, counted the same way.
+/// Maximum number of byte-range locks of all clients, counted the same way.
 pub const LOCKS_MAX: usize = 256 << 10;
-/// Most waiting lock requests of one file that are granted in order.
+/// Maximum number of waiting lock requests of one file that are granted in order.
 pub const LOCK_WAITERS_PER_FILE_MAX: usize = 64;
-/// Most delegations of one client.
+/// Maximum number of delegations of one client.
 pub const DELEGATIONS_PER_CLIENT_MAX: usize = 16 << 10;
-/// Most delegations of all clients.
+/// Maximum number of delegations of all clients.
 pub const DELEGATIONS_MAX: usize = 128 << 10;
-/// Most clients that keep their state after their lease has expired.
+/// Maximum number of clients that keep their state after their lease has expired.
 pub const LAPSED_CLIENTS_MAX: usize = 1024;
-/// Most layouts of one client.
+/// Maximum number of layouts of one client.
 pub const LAYOUTS_PER_CLIENT_MAX: usize = 64 << 10;
-/// Most layouts of all clients.
+/// Maximum number of layouts of all clients.
 pub const LAYOUTS_MAX: usize = 512 << 10;
 /// Bytes of the reply caches of all sessions together.
 pub const REPLY_CACHE_BYTES: u64 = 512 << 20;
@@ -95,17 +96,18 @@ pub const REPLY_CACHE_BYTES: u64 = 512 << 20;
 /// space.
 pub const REPLY_CACHE_SHARE: u64 = 1024;
 
-/// Most connections that one daemon accepts.
+/// Maximum number of connections that one daemon accepts.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// Most connections that one daemon accepts from one address. All connections over Unix sockets count as one address.
+/// Maximum number of connections that one daemon accepts from one address. All connections over Unix sockets count as
+/// one address.
 pub const CONNECTIONS_PER_PEER_MAX: usize = 2048;
-/// Most connections of an iod whose peers have not completed PROVE.
+/// Maximum number of connections of an iod whose peers have not completed PROVE.
 pub const STRANGERS_MAX: usize = 1024;
 /// The same limit for one machine.
 pub const STRANGERS_PER_MACHINE_MAX: usize = 128;
 /// Time in which the peer of an iod's connection must complete PROVE.
 pub const STRANGER_TIME: Duration = Duration::from_secs(10);
-/// Most requests of one connection in progress; further requests wait in the socket.
+/// Maximum number of requests of one connection in progress; further requests wait in the socket.
 pub const IN_FLIGHT_PER_CONNECTION: usize = 128;
 /// Bytes charged for the execution of one request, besides the request and its reply.
 pub const CALL_BYTES: usize = 16 << 10;
@@ -132,15 +134,16 @@ pub const MGR_MEMORY_MAX: usize = 4 << 30;
 pub const GATHER_BYTES: usize = 64 << 20;
 /// Largest value that the configuration may set.
 pub const GATHER_BYTES_MAX: usize = 256 << 20;
-/// Most files for which an mgr remembers a failed write of gathered bytes that it has not yet reported to the writers.
+/// Maximum number of files for which an mgr remembers a failed write of gathered bytes that it has not yet reported to
+/// the writers.
 pub const GATHER_FAILED_MAX: usize = 1024;
-/// Most files with possible holes for which an mgr caches the space used.
+/// Maximum number of files with possible holes for which an mgr caches the space used.
 pub const SPACE_KNOWN_MAX: usize = 16384;
-/// Most object files that an iod keeps open.
+/// Maximum number of object files that an iod keeps open.
 pub const OPEN_OBJECTS_MAX: usize = 4096;
-/// Most removed files that an iod remembers, so that late writes do not create their objects again.
+/// Maximum number of removed files that an iod remembers, so that late writes do not create their objects again.
 pub const IOD_GONE_MAX: usize = 64 << 10;
-/// Most payload buffers of an iod in use at a time; further requests wait for a buffer.
+/// Maximum number of payload buffers of an iod in use at a time; further requests wait for a buffer.
 pub const IOD_BUFFERS_MAX: usize = 256;
 /// Payload bytes that a client keeps in flight or uncommitted before writers must wait.
 pub const CLIENT_WINDOW_BYTES: usize = 64 << 20;
@@ -149,9 +152,9 @@ pub const READ_AHEAD_BYTES: usize = 64 << 20;
 /// Native requests of one client in flight to one iod.
 pub const IN_FLIGHT_PER_IOD: usize = 8;
 
-/// Most writes in one metadata batch.
+/// Maximum number of writes in one metadata batch.
 pub const BATCH_WRITES_MAX: usize = 1000;
-/// Most expectations of one metadata batch. It limits the depth to which directories may be moved.
+/// Maximum number of expectations of one metadata batch. It limits the depth to which directories may be moved.
 pub const BATCH_EXPECTS_MAX: usize = 4096;
 /// Largest metadata batch, bytes of keys and values.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
@@ -159,7 +162,7 @@ pub const BATCH_BYTES_MAX: usize = 1 << 20;
 pub const KEY_MAX: usize = 500;
 /// Largest metadata value in bytes.
 pub const VALUE_MAX: usize = 64 << 10;
-/// Most metadata batches that share one flush.
+/// Maximum number of metadata batches that share one flush.
 pub const META_WINDOW_BATCHES: usize = 1000;
 /// Bytes of batches above which no further batch joins a flush.
 pub const META_WINDOW_BYTES: usize = 8 << 20;
@@ -201,15 +204,15 @@ pub const fn meta_reserve(total: u64) -> u64 {
     let share = total / 32;
     if share < META_RESERVE_BYTES { share } else { META_RESERVE_BYTES }
 }
-/// Most bytes that an iod writes between two checks of the free disk space.
+/// Maximum number of bytes that an iod writes between two checks of the free disk space.
 pub const IOD_ROOM_BYTES: u64 = 16 << 20;
 /// Largest layout record of a file, in bytes.
 pub const LAYOUT_RECORD_MAX: usize = 4 << 10;
-/// Most extended attributes of one file.
+/// Maximum number of extended attributes of one file.
 pub const XATTRS_MAX: usize = 256;
-/// Most bytes of names and values of all extended attributes of one file.
+/// Maximum number of bytes of names and values of all extended attributes of one file.
 pub const XATTRS_BYTES_MAX: usize = 256 << 10;
-/// Most entries that one read of a directory returns.
+/// Maximum number of entries that one read of a directory returns.
 pub const READDIR_MAX: usize = 4096;
 /// Longest key of a registry record in bytes.
 pub const REGISTRY_KEY_MAX: usize = 64;

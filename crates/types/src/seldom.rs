@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// Seconds after which the same message about the same machine is logged again.
 const AGAIN: u64 = 10;
-/// Most pairs of machine and reason that are tracked separately; all further ones count together.
+/// Maximum number of pairs of machine and reason that are tracked separately; all further ones count together.
 const APART: usize = 1024;
 
 /// Recent messages, by reason and machine.

@@ -46,9 +46,9 @@ pub const NEAR_TO_ADMINISTER: u32 = 6;
 /// objects.
 pub const PLACEMENT: u32 = 7;
 
-/// Most groups in one answer.
+/// Maximum number of groups in one answer.
 pub const GROUPS_MAX: usize = 1024;
-/// Most values in one group.
+/// Maximum number of values in one group.
 pub const VALUES_MAX: usize = 1024;
 /// Longest name or text in bytes.
 pub const TEXT_MAX: usize = 1024;

@@ -57,19 +57,20 @@ pub const MGR_SESSION: u64 = 0;
 pub const DETAIL_MAX: usize = 256;
 /// Longest text in a HELLO reply (host, socket path, software), in bytes.
 pub const TEXT_MAX: usize = 256;
-/// Most pieces in one READ reply. If there are more, the iod sends holes as zeros, joined to adjacent data.
+/// Maximum number of pieces in one READ reply. If there are more, the iod sends holes as zeros, joined to adjacent
+/// data.
 pub const PIECES_MAX: usize = 4 * limits::EXTENTS_MAX;
-/// Most entries in one LIST reply.
+/// Maximum number of entries in one LIST reply.
 pub const LIST_MAX: usize = 1024;
-/// Most findings in one SCRUB reply. An iod that finds more replies early.
+/// Maximum number of findings in one SCRUB reply. An iod that finds more replies early.
 pub const SCRUB_FINDINGS_MAX: usize = 256;
-/// Most objects in one NEWS reply.
+/// Maximum number of objects in one NEWS reply.
 pub const NEWS_MAX: usize = 1024;
-/// Most questions in one LENGTHS reply, and most answers in the next call.
+/// Maximum number of questions in one LENGTHS reply, and maximum number of answers in the next call.
 pub const LENGTHS_MAX: usize = 1024;
 /// Longest prefix of a file that proves a short-circuit descriptor valid ([`Loan::mark`]), in bytes.
 pub const LOAN_MARK_MAX: usize = 512;
-/// Most counters in one STATS reply.
+/// Maximum number of counters in one STATS reply.
 pub const COUNTERS_MAX: usize = 512;
 
 const _: () = assert!(PIECES_MAX * 12 + 4096 < limits::HEADER_MAX);

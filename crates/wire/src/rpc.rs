@@ -11,7 +11,7 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 pub const RPC_VERSION: u32 = 2;
 /// Longest machine name in AUTH_SYS (RFC 5531 appendix A).
 pub const MACHINE_MAX: usize = 255;
-/// Most supplementary groups in AUTH_SYS (RFC 5531 appendix A).
+/// Maximum number of supplementary groups in AUTH_SYS (RFC 5531 appendix A).
 pub const GROUPS_MAX: usize = 16;
 
 const AUTH_NONE: u32 = 0;

@@ -1,6 +1,7 @@
-//! Import circles: the largest set of files of a crate that import each other, directly or by way of others.
+//! Import cycles: checks the size of the largest set of modules of a crate that import each other, directly or
+//! indirectly.
 //!
-//! A module and the modules below it are one unit to each other: types in `a.rs`, their operations in `a/*.rs`.
+//! Imports between a module and the modules below it do not count: `a.rs` has types, and `a/*.rs` their operations.
 
 use crate::tree::{Source, code, rust_files};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 type Module = Vec<String>;
 type Imports = BTreeMap<Module, BTreeSet<Module>>;
 
-/// The most files in a circle.
+/// Maximum number of modules in a cycle.
 const MOST: usize = 3;
 
-/// The crate and the module of a file below `crates/*/src/`; `None` for other files and for tests.
+/// Returns the crate and the module of a file below `crates/*/src/`; `None` for other files and for tests.
 fn module(path: &str) -> Option<(String, Module)> {
     let (krate, file) = path.strip_prefix("crates/")?.split_once("/src/")?;
     let names: Module = file.strip_suffix(".rs")?.split('/').map(str::to_owned).collect();
@@ -21,7 +22,8 @@ fn module(path: &str) -> Option<(String, Module)> {
     (!is_test).then(|| (krate.to_owned(), if is_root { Module::new() } else { names }))
 }
 
-/// The paths that begin with `crate`, `super` or `self` in `text`. Those of a group, `crate::{a, b::c}`, are told apart.
+/// Returns the paths that begin with `crate`, `super` or `self` in `text`. A group, `crate::{a, b::c}`, gives one path
+/// for each member.
 fn paths(text: &str) -> Vec<String> {
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let mut found = Vec::new();
@@ -40,7 +42,7 @@ fn paths(text: &str) -> Vec<String> {
     found
 }
 
-/// The module to which a path in `from` leads: as far as there are modules.
+/// Returns the module to which a path in `from` leads: the longest part of the path that names a module.
 fn target(path: &str, from: &Module, modules: &BTreeSet<Module>) -> Module {
     let mut at = if path.starts_with("crate") { Module::new() } else { from.clone() };
     for name in path.split("::") {
@@ -59,7 +61,7 @@ fn target(path: &str, from: &Module, modules: &BTreeSet<Module>) -> Module {
     at
 }
 
-/// What each module of a crate imports, except modules above and below it.
+/// Returns the modules that each module of a crate imports, except modules above and below the importing module.
 fn imports(files: &[(Module, String)]) -> Imports {
     let modules: BTreeSet<Module> = files.iter().map(|(module, _)| module.clone()).collect();
     let of_one = |(module, text): &(Module, String)| {
@@ -70,7 +72,7 @@ fn imports(files: &[(Module, String)]) -> Imports {
     files.iter().map(of_one).collect()
 }
 
-/// Everything that a module imports, directly or by way of others.
+/// Returns all modules that a module imports, directly or indirectly.
 fn reached(from: &Module, imports: &Imports) -> BTreeSet<Module> {
     let (mut found, mut open) = (BTreeSet::new(), vec![from.clone()]);
     while let Some(module) = open.pop() {
@@ -83,7 +85,7 @@ fn reached(from: &Module, imports: &Imports) -> BTreeSet<Module> {
     found
 }
 
-/// The circles of a crate.
+/// Returns the import cycles of a crate.
 fn circles(imports: &Imports) -> BTreeSet<BTreeSet<Module>> {
     let reached: BTreeMap<&Module, BTreeSet<Module>> =
         imports.keys().map(|module| (module, reached(module, imports))).collect();

@@ -1,11 +1,12 @@
-//! Doors: what reaches the world outside is named behind its door only.
+//! Side effects and external libraries: only certain crates may use the operating system, and only one module may use
+//! each listed library.
 
 use crate::tree::{code, report, rust_files};
 
-/// Crates that own no socket, disk, clock or random number.
+/// Crates without sockets, disks, clocks and random numbers.
 const CORES: [&str; 8] = ["types", "xdr", "wire", "layout", "meta", "nfs", "trace", "chart"];
 
-/// What a pure core may not name: it takes such things as arguments.
+/// Names that these crates may not use. They receive files, clocks and random numbers as arguments.
 const WORLD: [&str; 8] = [
     "std::fs",
     "std::net",
@@ -17,7 +18,7 @@ const WORLD: [&str; 8] = [
     "getrandom",
 ];
 
-/// Outside libraries that enter through one door.
+/// External libraries, each with the only folder that may use it.
 const DOORS: [(&str, &str); 2] = [("redb", "crates/meta/src/engines/"), ("plotters", "crates/chart/src/")];
 
 #[test]

@@ -1,11 +1,11 @@
-//! Shelves: plural folders whose files are registered by their parent and never name one another.
+//! Folders of independent modules ("shelves"): the parent registers the modules, and they never import each other.
 
 use crate::tree::{Source, code, report, rust_files};
 use std::collections::{BTreeMap, BTreeSet};
 
 const SHELVES: [&str; 8] = ["ops", "kinds", "drivers", "engines", "attrs", "commands", "disks", "transports"];
 
-/// A file on a shelf: the folder of the shelf, its name, and the item of the shelf that the file belongs to.
+/// Returns the path and the name of the shelf that a file belongs to, and the name of the file's module on the shelf.
 fn place(path: &str) -> Option<(&str, &str, &str)> {
     let parts: Vec<&str> = path.split('/').collect();
     let at = parts[..parts.len() - 1].iter().position(|part| SHELVES.contains(part))?;
@@ -13,7 +13,8 @@ fn place(path: &str) -> Option<(&str, &str, &str)> {
     Some((&path[..folder + 1 + parts[at].len()], parts[at], parts[at + 1].trim_end_matches(".rs")))
 }
 
-/// The modules that `text` names on its own shelf: after `super::` or the name of the shelf, alone or in braces.
+/// Returns the modules of the same shelf that `text` names: after `super::` or the name of the shelf, alone or in
+/// braces.
 fn named(text: &str, shelf: &str, deep: bool) -> BTreeSet<String> {
     let text = code(text);
     let beside = if deep { "super::super::" } else { "super::" };

@@ -91,7 +91,7 @@ fn nonsense(what: impl std::fmt::Display) -> Problem {
 }
 
 impl Iod {
-    /// Whether the iod may lend files, as far as it is known.
+    /// Whether the iod may lend files, if known.
     pub(crate) fn may_lend(&self) -> bool {
         self.lends.load(Relaxed)
     }

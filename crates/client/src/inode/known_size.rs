@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Most reports that are remembered for answers that are older than they are.
+/// Maximum number of remembered reports. The client needs them to judge answers that are older than a report.
 const REPORTS: usize = 16;
 
 /// The version of a file's content as this client knows it. It changes when this client writes, truncates or locks the

@@ -26,8 +26,8 @@ pub(super) const LAYOUT_TRIES: u32 = 3;
 /// The largest request that is sent in the calling thread.
 const BEGIN_MAX: u64 = 64 << 10;
 
-/// Most requests of a batch that are in flight at a time. Each uses some KiB meanwhile, and scattered bytes may make a
-/// hundred thousand requests.
+/// Maximum number of requests of a batch that are in flight at a time. Each uses some KiB meanwhile, and scattered
+/// bytes may make a hundred thousand requests.
 const RUNNERS: usize = 256;
 
 /// The path of each gathered range.

@@ -13,7 +13,7 @@ use types::{Attrs, FileId, SetAttrs};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Most bytes of names requested in one LISTXATTRS.
+/// Maximum number of bytes of names requested in one LISTXATTRS.
 const XATTR_NAMES_BYTES: u32 = 64 << 10;
 
 /// Whether an extended attribute may or must exist before it is set.

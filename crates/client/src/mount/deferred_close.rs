@@ -15,7 +15,7 @@ use types::limits::COMPOUND_OPS_MAX;
 use wire::native::Nothing;
 use wire::nfs4::*;
 
-/// Most files that one COMPOUND closes: SEQUENCE, then PUTFH, DELEGRETURN and CLOSE for each.
+/// Maximum number of files that one COMPOUND closes: SEQUENCE, then PUTFH, DELEGRETURN and CLOSE for each.
 const TOGETHER: usize = (COMPOUND_OPS_MAX as usize - 1) / 3;
 /// How long the CLOSE of a file may be deferred. A file that is removed in this time stays an orphan until the CLOSE.
 /// Another client that wants the file does not wait: the recall of its delegation closes all of them at once.
@@ -224,10 +224,11 @@ impl Inner {
                     left.delegation = None;
                     self.leaving().is_gone(held.other, self.opens_asked());
                     if let Err(Failed::Nfs(status)) = returned {
-                        // The mgr has forgotten or revoked it, and did not execute the remaining operations.
+                        // The mgr has forgotten or revoked the delegation, and did not execute the remaining
+                        // operations.
                         some.push_front(left);
                         if status == NFS4ERR_DELEG_REVOKED {
-                            // As below: the mgr reports it again until it is freed.
+                            // The mgr reports the revoked delegation until FREE_STATEID acknowledges the revocation.
                             drop(self.session.free_stateid(held).await);
                         }
                         break;
@@ -237,9 +238,10 @@ impl Inner {
             }
             match found.and_then(|_| results.raw::<stateid4>(OP_CLOSE)) {
                 Ok(_) => continue,
-                // After other operations the session does not retry it.
+                // After other operations the session does not retry the request.
                 Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE)) if done > 0 => some.push_front(left),
-                // Revoked; FREE_STATEID acknowledges it. If that fails, the mgr reports it again.
+                // The mgr has revoked the open. FREE_STATEID acknowledges the revocation. If FREE_STATEID fails, the
+                // mgr reports the revocation again.
                 Err(Failed::Nfs(NFS4ERR_EXPIRED)) => drop(self.session.free_stateid(left.stateid).await),
                 Err(failed) => tracing::debug!(?failed, "the mgr had forgotten an open before CLOSE"),
             }

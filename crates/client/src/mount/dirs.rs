@@ -115,7 +115,8 @@ impl ReadDir {
         check_answer(&entry.name, what)?;
         let values = attrs::decode(&entry.attrs).map_err(|e| Error::protocol(format!("{what}: {e}")))?;
         match values.rdattr_error {
-            // NFS4ERR_ACCESS: an export begins there that is closed to this client, which could not use the name.
+            // NFS4ERR_ACCESS: the name leads to an export that this client may not access, so the client omits the
+            // name.
             Some(NFS4ERR_NOENT | NFS4ERR_STALE | NFS4ERR_ACCESS) => return Ok(None),
             Some(NFS4_OK) | None => {}
             Some(status) => return Err(nfs_error(status, what)),

@@ -201,7 +201,7 @@ impl Mount {
         self.finish_open(results, asking, asked).await.map(|(file, _)| Some(file))
     }
 
-    /// Returns the policy of a file that is about to be opened, as far as it is known before the mgr's answer.
+    /// Returns the policy of a file that is about to be opened, if known before the mgr's answer.
     fn guess(&self, dir: Option<&Node>, open: Settings, own: Settings) -> Policy {
         let effective_policy = &self.inner.effective_policy;
         let words = effective_policy.guess(dir.map(|dir| dir.id), open);

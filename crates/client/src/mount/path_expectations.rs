@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use types::FileId;
 
-/// Most operations that check the paths of one file. RENAME checks two files, and a COMPOUND has at most
+/// Maximum number of operations that check the paths of one file. RENAME checks two files, and a COMPOUND has at most
 /// [`types::limits::COMPOUND_OPS_MAX`] operations.
 const CHECKS_MAX: usize = 25;
 /// Operations of one check besides its LOOKUPs: PUTFH and VERIFY.

@@ -91,8 +91,9 @@ impl KernelCache {
         self.told(number, attrs) || unsure
     }
 
-    /// Records that the kernel receives these attributes for a thread of the mount that looks at its size afterwards
-    /// ([`KernelCache::shown`]). Until then a new size may or may not be cached.
+    /// Records that the kernel receives these attributes as the answer to a thread of the mount itself. That thread
+    /// then reads the size that the kernel has cached and records it ([`KernelCache::shown`]). Until then the cached
+    /// size is unknown if the answer has another size.
     pub(super) fn may_take_own(&self, number: u64, attrs: &Attrs) {
         if let Some(cached) = self.record().files.get_mut(&number)
             && cached.size.is_some_and(|(size, _)| size != attrs.size)

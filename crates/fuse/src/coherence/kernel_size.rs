@@ -140,7 +140,7 @@ impl KernelSizes {
     /// thread of its own.
     ///
     /// # Errors
-    /// Those of [`KernelSizes::expire`].
+    /// The errors of [`KernelSizes::expire`].
     pub(super) fn show_size(&self, number: u64) -> io::Result<u64> {
         let (file, _) = self.look(number)?;
         for _ in 0..EXPIRES {

@@ -9,7 +9,7 @@ use crate::request::Header;
 use types::ByteRange;
 
 const EINVAL: Errno = Errno(22);
-/// Most bytes of one request: programs ask again for the rest, and can be interrupted in between.
+/// Maximum number of bytes of one request: programs ask again for the rest, and can be interrupted in between.
 const MOST: u64 = 256 << 20;
 
 /// Executes COPY_FILE_RANGE. `from` and `to` are handles and offsets.

@@ -138,11 +138,11 @@ struct Deadline {
 /// A CB_RECALL that the server sends, and repeats until the client answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DelegationRecall {
-    /// The client that receives it.
+    /// The client that receives the recall.
     pub client: ClientId,
-    /// The file.
+    /// The delegated file.
     pub file: FileId,
-    /// The delegation.
+    /// The stateid of the delegation.
     pub stateid: stateid4,
 }
 

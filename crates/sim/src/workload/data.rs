@@ -6,7 +6,7 @@ use crate::trace;
 use nfs::spans::LockKind;
 use types::ByteRange;
 
-/// Most files that a process keeps open.
+/// Maximum number of files that a process keeps open.
 const OPEN_MAX: usize = 4;
 /// Approximate upper limit of the offsets of writes.
 const LONGEST: u64 = 48 << 10;

@@ -4,9 +4,9 @@ use super::{TEXT_MAX, put_text, take_text};
 use bytes::Bytes;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Most findings of one page.
+/// Maximum number of findings of one page.
 pub const FINDINGS_MAX: usize = 64;
-/// Most paths in one finding.
+/// Maximum number of paths in one finding.
 pub const PATHS_MAX: usize = 8;
 /// Longest path in bytes; a longer one is truncated.
 pub const PATH_MAX: usize = 1024;

@@ -4,7 +4,7 @@ use super::{put_text, take_text};
 use bytes::Bytes;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Most bytes of one page.
+/// Maximum number of bytes of one page.
 pub const DUMP_PAGE_MAX: usize = 512 << 10;
 
 /// Arguments of DUMP.

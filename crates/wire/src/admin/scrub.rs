@@ -5,13 +5,13 @@ use crate::native::Damage;
 use bytes::Bytes;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Most findings in one reply.
+/// Maximum number of findings in one reply.
 pub const SCRUB_FINDINGS_MAX: usize = 64;
-/// Most paths in one finding.
+/// Maximum number of paths in one finding.
 pub const SCRUB_PATHS_MAX: usize = 8;
 /// Longest path in bytes; a longer one is truncated.
 pub const SCRUB_PATH_MAX: usize = 1024;
-/// Most file ranges in one finding.
+/// Maximum number of file ranges in one finding.
 pub const SCRUB_RANGES_MAX: usize = 64;
 
 const _: () = assert!(

@@ -7,7 +7,7 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::{Proof, REVISIONS, TEXT_MAX, Ticket, cut, take_text, text};
 
-/// Most addresses of a data server.
+/// Maximum number of addresses of a data server.
 pub const ADDRESSES_MAX: usize = 16;
 
 /// The owner of a connection, and its incarnation. When an iod learns the origin of a connection, it closes all
@@ -159,7 +159,7 @@ pub struct HelloReply {
     pub checksums: bool,
     /// Largest payload in bytes on this connection.
     pub max_payload: u32,
-    /// Most extents in one request.
+    /// Maximum number of extents in one request.
     pub max_extents: u32,
     /// Random bytes that the client's proof covers.
     pub nonce: [u8; 32],

@@ -10,7 +10,7 @@ use super::{Capability, TEXT_MAX, Ticket, cut, take_text, text};
 /// The session of iods that read from other iods on behalf of the mgr. No client has it.
 pub const PULL_SESSION: u64 = u64::MAX;
 
-/// Most bytes of one PULL, so that no PULL takes long.
+/// Maximum number of bytes of one PULL, so that no PULL takes long.
 pub const PULL_MAX: u64 = 4 << 20;
 
 /// A range of bytes to copy.

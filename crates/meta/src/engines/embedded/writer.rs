@@ -43,8 +43,8 @@ impl Stepper {
         Stepper(writer)
     }
 
-    /// Takes up to a window of queued batches and answers them, or does what is due. `now` is the time since any fixed
-    /// moment.
+    /// Takes up to a window of queued batches and answers them. Without batches, makes the next checkpoint if it is
+    /// due. `now` is the time since any fixed moment.
     pub fn step(&mut self, now: Duration) -> Step {
         match self.0.shared.queue.take() {
             Some(jobs) => self.0.step(jobs, now),
@@ -126,7 +126,7 @@ impl Writer {
         self.log.is_nearly_full()
     }
 
-    /// Answers these batches, or does what is due.
+    /// Commits and answers these batches. Without batches, makes the next checkpoint if it is due.
     pub(super) fn step(&mut self, jobs: Vec<Job>, now: Duration) -> Step {
         if !jobs.is_empty() {
             let step = self.window(jobs, now);
