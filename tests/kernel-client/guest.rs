@@ -84,7 +84,7 @@ impl Guest {
 
     /// Boots two guests at the same time.
     pub fn boot_two() -> (Guest, Guest) {
-        // Both places are taken together: two tests that each have one and wait for another would wait for ever.
+        // Both places are taken together: two tests that each have one and wait for another would wait forever.
         let both = Places::take(2);
         std::mem::forget(both);
         let [first, second] = ["first", "second"];

@@ -64,9 +64,9 @@ impl Weir {
 
 /// Processor time in seconds.
 pub struct Cpu {
-    /// Of this process and of all processes of the side.
+    /// The processor time of this process and of all processes of the side.
     pub all: f64,
-    /// Of this process alone.
+    /// The processor time of this process alone.
     pub own: f64,
 }
 

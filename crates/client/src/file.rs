@@ -377,7 +377,7 @@ impl File {
     }
 
     /// Makes everything durable and closes the file at the mgr. If this fails, written bytes may not be durable; the
-    /// file is closed all the same.
+    /// file is nevertheless closed.
     pub async fn close(mut self) -> Result<()> {
         match self.open.take() {
             Some(open) => open.close().await,

@@ -116,11 +116,11 @@ pub(crate) enum GivenUp {
 /// The kinds of requests about a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InDirectory {
-    /// Its entries.
+    /// The entries of the directory.
     Entries,
-    /// A name in it.
+    /// A name in the directory.
     Name,
-    /// Its attributes, if it is a directory.
+    /// The attributes of an inode that may be a directory.
     Itself,
 }
 

@@ -49,7 +49,7 @@ fn former_names_of_parts_are_accepted() {
     assert_eq!(both("layout=open,layout_when=4M"), Some(LayoutWhen::Size(4 << 20)));
     assert_eq!(both("layout_when=4M,layout=open"), Some(LayoutWhen::Open));
     assert_eq!(Part::LayoutWhen.former_xattrs().collect::<Vec<_>>(), ["weir.layout"]);
-    // Of two extended attributes, the one with the present name counts, in any order.
+    // If both a deprecated and the present attribute name are set, the present name wins, in any order.
     let xattrs: [(&[u8], &[u8]); 2] = [(b"weir.layout_when", b"first-io"), (b"weir.layout", b"open")];
     for xattrs in [xattrs, [xattrs[1], xattrs[0]]] {
         let settings = Settings::of_xattrs(Origin::Directory, xattrs, |error| panic!("{error}"));

@@ -200,7 +200,8 @@ impl<E: Engine> Namespace<E> {
         self.shared.since.load(Ordering::Relaxed)
     }
 
-    /// Completes when the store has failed for good, and never otherwise. The daemon must then exit and be restarted.
+    /// Completes when the store has failed permanently, and never otherwise. The daemon must then exit and be
+    /// restarted.
     pub async fn failed(&self) -> Broken {
         self.shared.engine.failed().await
     }

@@ -246,7 +246,7 @@ impl Intents {
             let written = inner.written.get_mut(&file);
             let told = written.map(|written| match written {
                 Written::Told => *written = Written::Now,
-                // These files are measured all the same: other clients wrote them too.
+                // The mgr measures these files anyway, because other clients wrote them too.
                 Written::Before | Written::Fenced | Written::Now => {}
             });
             told.is_some()
@@ -269,7 +269,7 @@ impl Intents {
     }
 
     /// Records that a client has reported all that it wrote; `held` says whether another client has a layout to write
-    /// the file. If some writers can no longer be asked, the file is measured all the same.
+    /// the file. If the mgr can no longer ask some of the writers, it measures the file anyway.
     pub(crate) fn told(&self, file: FileId, held: impl FnOnce() -> bool) {
         let mut inner = self.inner();
         let left = matches!(inner.written.get(&file), Some(Written::Before | Written::Fenced));

@@ -330,9 +330,9 @@ pub(crate) trait Stored: Send + Sync + Debug {
 /// How long the rights of layouts and devices last, in seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lifetimes {
-    /// Of a capability, or of a ticket for an iod.
+    /// The lifetime of a capability, and of a ticket for an iod.
     pub(crate) capability: u32,
-    /// Of the filehandles of data servers.
+    /// The lifetime of the filehandles of data servers.
     pub(crate) data_handle: u32,
 }
 

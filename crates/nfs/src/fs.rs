@@ -120,7 +120,7 @@ pub enum CreateKind {
 /// A newly created object that is not a regular file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Created {
-    /// Its attributes, with all requested attributes applied.
+    /// The attributes of the new file, with all requested attributes applied.
     pub attrs: Attrs,
     /// The change of the directory.
     pub change: Change,
@@ -141,7 +141,7 @@ pub enum OpenHow {
 /// A regular file that OPEN created or found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened {
-    /// Its attributes; an existing file keeps its attributes unchanged.
+    /// The attributes of the file; an existing file keeps its attributes unchanged.
     pub attrs: Attrs,
     /// Whether this call created the file. A repeated exclusive create with the same verifier counts as created.
     pub created: bool,
@@ -178,7 +178,7 @@ pub struct Renamed {
 /// A file whose name a rename replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replaced {
-    /// Its id.
+    /// The id of the file.
     pub id: FileId,
     /// Whether it was the file's last name (see [`Removed::orphaned`]).
     pub orphaned: bool,
@@ -293,7 +293,7 @@ pub struct LayoutOut {
     pub range: ByteRange,
     /// The use: as requested, or `ReadWrite` instead of `Read`.
     pub iomode: Iomode,
-    /// Its type (`layouttype4`).
+    /// The layout type (`layouttype4`).
     pub kind: u32,
     /// The body (`lo_content.loc_body`), opaque here.
     pub body: Bytes,

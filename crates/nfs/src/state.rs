@@ -132,9 +132,9 @@ pub enum Effect {
     Forget(Bytes),
     /// The lease of this client has run out: delete the record of its owner, then call [`State::lapsed`].
     Lapse {
-        /// Which client.
+        /// The client.
         client: ClientId,
-        /// Its owner.
+        /// The owner string of the client.
         owner: Bytes,
     },
     /// The grace period is over: delete the records of these owners, which did not come back or did not finish their
@@ -143,9 +143,9 @@ pub enum Effect {
     /// This client has not returned a delegation in time: delete the record of its owner, then call
     /// [`State::distrusted`].
     Distrust {
-        /// Which client.
+        /// The client.
         client: ClientId,
-        /// Its owner.
+        /// The owner string of the client.
         owner: Bytes,
     },
     /// A delegation of the file is gone: requests that wait for this check again.

@@ -229,7 +229,7 @@ impl Process {
         }
     }
 
-    /// Changes the policy of the mount now and then, whatever the process is doing.
+    /// Changes the policy of the mount occasionally, whatever the process is doing.
     fn change_policy(&mut self, index: usize) {
         if self.policies.percent(self.world.plan.clients[index].policy_percent) {
             let (name, value) = *self.policies.pick(POLICIES);

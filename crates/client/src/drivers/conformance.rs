@@ -27,9 +27,9 @@ const LEFT_ALONE: Duration = Duration::from_secs(10);
 pub(crate) enum Trouble {
     /// No request reaches it.
     Unreachable,
-    /// It executes requests and does not answer.
+    /// The server executes requests and does not answer.
     Silent,
-    /// It answers with an error, and executes at most a part of a request.
+    /// The server answers with an error, and executes at most a part of a request.
     Failing,
 }
 

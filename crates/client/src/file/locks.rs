@@ -49,7 +49,7 @@ impl File {
     ///
     /// # Errors
     /// Reports lost locks once; then the owner may lock again. If the writes could not be made durable, the range is
-    /// unlocked all the same.
+    /// nevertheless unlocked.
     pub async fn unlock(&self, owner: u64, range: ByteRange) -> Result<()> {
         self.inode().unlock(self.key(), owner, span(range)?).await
     }

@@ -440,7 +440,7 @@ impl Inode {
     }
 
     /// Handles the loss of all state at the mgr when no other client is known to have wanted the file. Bytes buffered
-    /// here are written all the same, because they would be lost otherwise. Bytes that a cache above keeps are not
+    /// here are nevertheless written, because they would be lost otherwise. Bytes that a cache above keeps are not
     /// written ([`crate::OpenOptions::alone`]).
     pub(crate) fn delegation_lost(&self, stateid: stateid4) {
         if self.state().sharing.is_exclusive() {

@@ -19,12 +19,12 @@ const XATTR_NAMES_BYTES: u32 = 64 << 10;
 /// Whether an extended attribute may or must exist before it is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum XattrMode {
-    /// It may exist.
+    /// The attribute may exist.
     #[default]
     Either,
-    /// It must not exist, otherwise `Exist`.
+    /// The attribute must not exist; the request fails with `Exist` otherwise.
     Create,
-    /// It must exist, otherwise `NoXattr`.
+    /// The attribute must exist; the request fails with `NoXattr` otherwise.
     Replace,
 }
 

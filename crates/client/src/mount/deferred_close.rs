@@ -36,11 +36,11 @@ pub(crate) struct Left {
 /// The state of a delegation that a close returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Queued {
-    /// No close returns it.
+    /// No close returns the delegation.
     Nowhere,
-    /// It was queued, and is not returned any more.
+    /// The delegation was queued, and the client no longer returns it.
     Kept,
-    /// It is being returned, or will be although the file is open again.
+    /// The client is returning the delegation, or will return it although the file is open again.
     Sent,
 }
 
@@ -152,7 +152,7 @@ impl Inner {
         {
             let mut queue = self.leaving().queue();
             if let Some(held) = left.delegation {
-                // It is queued from now on, and an open may take it back.
+                // From now on the delegation is queued, and an open may take it back.
                 queue.sent.remove(&held.other);
             }
             let recalled = left.delegation.is_some_and(|held| queue.recalled.contains(&held.other));

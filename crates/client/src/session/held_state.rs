@@ -62,7 +62,7 @@ pub(crate) struct HeldStateid {
 #[derive(Clone, Copy)]
 pub(crate) struct OpenId {
     pub(crate) file: FileId,
-    /// Its open owner.
+    /// The open owner.
     pub(crate) owner: u64,
 }
 

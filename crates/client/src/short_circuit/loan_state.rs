@@ -8,7 +8,7 @@ const LATER: u32 = 32;
 /// The loan state of one object; `L` is a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum LoanState<L> {
-    /// There is no loan; one is requested after so many more reads.
+    /// There is no loan; the client requests one after this number of further reads.
     Without(u32),
     /// A loan is being requested.
     Asking,

@@ -82,7 +82,7 @@ impl Check {
             }
             match self.volume.namespace.file_state(file.id)? {
                 None => return Ok(Look::Fine),
-                // Its objects are deleted when its last open ends.
+                // The file has no name: the mgr deletes its objects when its last open ends.
                 Some(_) if self.volume.namespace.info(file.id).is_ok_and(|info| info.attrs.nlink == 0) => {
                     return Ok(Look::Fine);
                 }

@@ -134,7 +134,7 @@ async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registe
         (known, Registered { number, id, tcp, local })
     };
     if known.as_ref() != Some(&registered) {
-        // The number stays allocated if this fails: the record may have been stored all the same.
+        // The number stays allocated if this fails: the record may have been stored nevertheless.
         register::put(&iods.namespace, &registered).await?;
     }
     Ok(registered)

@@ -125,9 +125,9 @@ pub enum Failed {
     Op {
         /// The operation.
         op: nfs_opnum4,
-        /// Its index after SEQUENCE, from 0.
+        /// The index of the operation after SEQUENCE, from 0.
         index: u32,
-        /// Its status.
+        /// The status of the operation.
         status: nfsstat4,
     },
     /// The reply does not match the request.
@@ -188,7 +188,7 @@ impl Results {
     /// Does the same as [`Results::done`] for one of several operations.
     ///
     /// # Errors
-    /// Those of [`Results::done`].
+    /// The errors of [`Results::done`].
     pub fn done_any(&mut self, ops: &[nfs_opnum4]) -> Result<(), Failed> {
         self.enter_any(ops)
     }

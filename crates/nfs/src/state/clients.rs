@@ -51,7 +51,7 @@ pub struct Client {
     pub implementation: Option<nfs_impl_id4>,
     /// Last renewal of the lease.
     pub renewed: Timestamp,
-    /// Its sessions, oldest first.
+    /// The sessions of the client, oldest first.
     pub sessions: Vec<sessionid4>,
     /// Whether the client has sent a global RECLAIM_COMPLETE.
     pub reclaim_complete: bool,

@@ -37,7 +37,7 @@ pub enum Power {
     Read,
     /// No other client has the file open (OPEN_DELEGATE_WRITE).
     Write,
-    /// Of a directory: no other client creates, moves or removes names in it, or changes its attributes
+    /// For a directory: no other client creates, moves or removes names in it, or changes its attributes
     /// (GET_DIR_DELEGATION, §10.9). The holder's own changes do not cause a recall. It does not count as an open.
     Names,
 }
@@ -546,7 +546,7 @@ impl State {
     /// DELEGRETURN (§18.6): the client has sent to the server everything that it did under the delegation.
     ///
     /// # Errors
-    /// Those of [`State::find_delegation`].
+    /// The errors of [`State::find_delegation`].
     pub fn return_delegation(&mut self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<Power> {
         let power = self.find_delegation(client, file, stateid)?;
         self.drop_delegation(&stateid.other);

@@ -285,8 +285,8 @@ impl State {
     /// Records a granted layout and returns its stateid (`logr_stateid`).
     ///
     /// # Errors
-    /// Those of [`State::check_layoutget`], which runs again, because the state may have changed while the layout was
-    /// made.
+    /// The errors of [`State::check_layoutget`], which runs again, because the state may have changed while the layout
+    /// was made.
     pub fn grant_layout(
         &mut self,
         client: ClientId,
@@ -386,7 +386,7 @@ impl State {
     /// §18.42.3).
     ///
     /// # Errors
-    /// Those of a reclaim in [`State::check_grace`]; RECLAIM_BAD (not a layout stateid from an earlier start).
+    /// The errors of a reclaim in [`State::check_grace`]; RECLAIM_BAD (not a layout stateid from an earlier start).
     pub fn check_layout_reclaim(&self, client: ClientId, stateid: &stateid4) -> Result<()> {
         self.check_grace(client, true)?;
         let earlier = stateids::boot_epoch(stateid) < self.config.boot_epoch;

@@ -33,9 +33,9 @@ pub(crate) enum Lapse {
 /// A client that [`State::expire`] removed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Expired {
-    /// Its id; requests on its sessions get BADSESSION from now on.
+    /// The id of the client; requests on its sessions get BADSESSION from now on.
     pub client: ClientId,
-    /// Its owner string, for the log.
+    /// The owner string of the client, for the log.
     pub owner: Bytes,
     /// Whether it had been confirmed; unconfirmed records expire silently.
     pub confirmed: bool,

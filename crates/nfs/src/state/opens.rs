@@ -302,7 +302,7 @@ impl State {
     /// OPEN_DOWNGRADE (§18.18): `access` and `deny` must be the union of the bits of some of the OPENs.
     ///
     /// # Errors
-    /// Those of [`State::find_open`], INVAL.
+    /// The errors of [`State::find_open`], INVAL.
     pub fn open_downgrade(
         &mut self,
         client: ClientId,
@@ -336,7 +336,7 @@ impl State {
     /// return-on-close layouts. A delegation keeps the file open.
     ///
     /// # Errors
-    /// Those of [`State::find_open`].
+    /// The errors of [`State::find_open`].
     pub fn close(&mut self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<ClosedState> {
         let other = self.find_open(client, file, stateid)?.other;
         let (open, last) = self.opens.remove(&other).ok_or(NFS4ERR_SERVERFAULT)?;
@@ -434,7 +434,7 @@ impl State {
     /// leases of all their clients have expired.
     ///
     /// # Errors
-    /// Those of [`State::check_io`].
+    /// The errors of [`State::check_io`].
     pub fn check_io_past_lapsed(
         &mut self,
         client: ClientId,

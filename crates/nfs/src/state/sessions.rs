@@ -34,9 +34,9 @@ const BACK_SLOTS_MAX: u32 = 16;
 /// One session.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// Its id: boot epoch, a counter and random bytes.
+    /// The session id: boot epoch, a counter and random bytes.
     pub id: sessionid4,
-    /// Its client.
+    /// The client of the session.
     pub client: ClientId,
     /// The negotiated attributes of the fore channel.
     pub fore: channel_attrs4,

@@ -92,7 +92,7 @@ fn bytes(step: usize, len: usize) -> Vec<u8> {
 /// The allowed states of an object after a power cut.
 #[derive(Clone, Default)]
 struct Model {
-    /// Its content at the last commit and after each later change; the last one is the current content.
+    /// The content of the object at the last commit and after each later change; the last one is the current content.
     versions: Vec<Rc<Vec<u8>>>,
     /// Blocks changed since the last commit.
     touched: BTreeSet<u64>,

@@ -23,9 +23,9 @@ const _: () = assert!(ROOMY > 8 * limits::META_RESERVE_BYTES);
 pub enum Step {
     /// Nothing: no batch waits, and nothing is due.
     Idle,
-    /// It applied or refused so many batches, and answered them.
+    /// The writer applied or refused this number of batches, and answered them.
     Window(usize),
-    /// It flushed the store, which frees space in the log.
+    /// The writer flushed the store, which frees space in the log.
     Checkpoint,
     /// The store was dropped: all its batches are answered, and it is flushed.
     Closed,
