@@ -499,7 +499,7 @@ fn fcntl_locks_belong_to_the_process_not_to_the_descriptor() {
     let lock = |file: &File| rustix::fs::fcntl_lock(file, NonBlockingLockExclusive).is_ok();
     let (mut first, second, others) = (open(&one), open(&one), open(&two));
     assert!(lock(&first) && !lock(&others));
-    // Unlocking through another descriptor also makes visible what was written under the lock.
+    // Unlocking through another descriptor also makes visible the bytes that were written under the lock.
     first.write_all(b"written under it").unwrap();
     rustix::fs::fcntl_lock(&second, NonBlockingUnlock).unwrap();
     assert!(lock(&others));

@@ -255,8 +255,8 @@ impl Inode {
         self.state().size.is_doubtful()
     }
 
-    /// Combines the server's attributes with what this client wrote, because the server does not know of all these
-    /// writes and their times yet.
+    /// Combines the server's attributes with the bytes that this client wrote, because the server does not know of all
+    /// these writes and their times yet.
     pub(crate) fn shown(&self, attrs: Attrs) -> Attrs {
         let shared = self.is_shared();
         let state = self.state();

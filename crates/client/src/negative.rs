@@ -83,7 +83,7 @@ pub(crate) struct Negative<C> {
     doubts: usize,
     /// Number of names that may exist, of all directories.
     names: usize,
-    /// Counts events.
+    /// A logical clock: the number of events so far.
     clock: u64,
 }
 

@@ -138,7 +138,7 @@ impl Dispatcher {
                 }
                 if dispatcher.underway().tasks.is_empty() {
                     dispatcher.looking.store(false, SeqCst);
-                    // A request may have arrived before that.
+                    // A request may have arrived between the check and the store.
                     if dispatcher.underway().tasks.is_empty() || dispatcher.looking.swap(true, SeqCst) {
                         return;
                     }

@@ -31,7 +31,7 @@ pub(crate) struct OpenFile {
     pub(crate) for_locks: OnceCell<File>,
 }
 
-/// What was due to be made durable at some moment: writes through an open file itself, and writes of pages.
+/// The writes that had to be made durable at some moment: writes through an open file itself, and writes of pages.
 #[derive(Clone, Copy)]
 pub(crate) struct Due(Option<u64>, Option<u64>);
 
@@ -87,13 +87,13 @@ impl OpenFile {
         self.lock_owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what a close or sync of this open has to make durable, or nothing if everything is durable.
+    /// Returns the writes that a close or sync of this open must make durable, or `None` if everything is durable.
     pub(crate) fn due(&self) -> Option<Due> {
         let (own, pages) = (self.unsynced.due(), self.pages.due());
         (own.is_some() || pages.is_some()).then_some(Due(own, pages))
     }
 
-    /// Records that what was due is durable.
+    /// Records that these writes are durable.
     pub(crate) fn made_durable(&self, Due(own, pages): Due) {
         own.inspect(|due| self.unsynced.made_durable(*due));
         pages.inspect(|due| self.pages.made_durable(*due));

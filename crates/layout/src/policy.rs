@@ -3,7 +3,7 @@
 //! A policy has [parts](Part) with names, such as `stripe_unit`. Each part can be set in several places ([`Origin`]),
 //! by the same text in each: as an extended attribute of a directory, as a mount option, in the environment, or for one
 //! open file. The attribute is `user.weir.stripe_unit`; NFS carries names without the `user.` prefix (RFC 8276 §5). The
-//! last place in the order of [`Origin`] overrides the others ([`merge`]).
+//! last place in the order of [`Origin`] overrides all other places ([`merge`]).
 //!
 //! A new directory gets a copy of its parent's policy attributes, so that no lookup walks up the tree. A later change
 //! of a directory's policy changes no directory below it. A file takes its placement ([`Part::is_placement`]) from its

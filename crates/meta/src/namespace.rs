@@ -635,7 +635,7 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::reap::plan(tx, id)).await
     }
 
-    /// Checks one view of the store for damage and passes what it finds to `sink`; see [`crate::check_into`].
+    /// Checks one view of the store for damage and passes the findings to `sink`; see [`crate::check_into`].
     pub fn check_into(&self, memory: CheckMemory, sink: &mut dyn FnMut(Event) -> Walk) -> Result<(), Status> {
         Ok(crate::check_into(&*self.shared.engine.view()?, memory, sink)?)
     }

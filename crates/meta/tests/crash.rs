@@ -172,8 +172,8 @@ fn kept(seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// Opens the store after a power cut, where `seed` decides what the disk kept. Returns the fingerprint of the state
-/// found.
+/// Opens the store after a power cut, where `seed` determines the changes that the disk kept. Returns the fingerprint
+/// of the state found.
 fn reopen(cut: &Disk, room: u64, seed: u64) -> Result<u64, meta::StoreError> {
     // A second power cut may happen while the store opens.
     let again = cut.after_power_cut(|len| len);

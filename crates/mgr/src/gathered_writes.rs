@@ -25,7 +25,7 @@ pub(crate) struct GatheredWrites {
     most: usize,
     begun: Instant,
     inner: Mutex<Inner>,
-    /// Notified when a file becomes due before all others.
+    /// Notified when a file becomes due before all other files.
     woken: Notify,
 }
 
@@ -215,7 +215,7 @@ impl GatheredWrites {
         why
     }
 
-    /// Returns what is held now.
+    /// Returns the numbers of files and bytes that are held now.
     pub(crate) fn standing(&self) -> Standing {
         let inner = self.inner();
         Standing { files: inner.files.len(), bytes: inner.bytes }

@@ -39,7 +39,7 @@ struct Inner {
     /// Writes in progress: while a file has one, reports about its size are not complete.
     writers: HashMap<FileId, u32>,
     /// The last failure of each file: a write that failed, or a client that lost or returned its layout without a
-    /// report of what it wrote. Failures are numbered across all files, so that no number is used twice.
+    /// report of its writes. Failures are numbered across all files, so that no number is used twice.
     failures: HashMap<FileId, u64>,
     /// Number of the last failure of any file.
     last_failure: u64,
@@ -66,7 +66,7 @@ enum Written {
     /// As `Before`, but every iod refuses the writes in flight, or will refuse them once the noted fence has reached
     /// all iods.
     Fenced,
-    /// Clients that have all reported what they wrote, and no others: the mgr forgets the note next.
+    /// Clients that have all reported the bytes that they wrote, and no others: the mgr forgets the note next.
     Told,
 }
 
@@ -301,7 +301,7 @@ impl Intents {
     }
 
     /// Records that a client has lost its layout to write the file (`revoked`), or has returned it, without a report of
-    /// what it wrote: the mgr measures the file. Writes of a client with a revoked layout may stay in flight until the
+    /// its writes: the mgr measures the file. Writes of a client with a revoked layout may stay in flight until the
     /// client is fenced.
     ///
     /// Called while the client still counts as a writer. Before the iods have answered, other clients may close the

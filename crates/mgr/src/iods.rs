@@ -39,7 +39,7 @@ use wire::native::StatsReply;
 /// Free bytes below which an iod gets no new files while other iods have more.
 const LOW_SPACE: u64 = 64 << 20;
 
-/// How long a start waits for its iods. A slow iod must not keep clients from the others.
+/// How long a start waits for its iods. A slow iod must not keep clients from the other iods.
 const START: Duration = Duration::from_secs(5);
 
 /// All iods, known and configured.
@@ -118,7 +118,7 @@ pub(crate) enum Standing {
     New,
     /// Connected, with its number.
     Up(u16),
-    /// Not reachable, or refused; retried for ever.
+    /// Not reachable, or refused; retried forever.
     Down(String),
 }
 

@@ -348,8 +348,8 @@ pub(crate) trait LayoutType: Send + Sync + Debug {
     /// Returns the `layouttype4`.
     fn number(&self) -> u32;
 
-    /// Returns whether kernel clients use the type, rather than Weir's own. A kernel does not report what a data server
-    /// has made durable at once, and uses the mgr path when it gets no layout.
+    /// Returns whether kernel clients use the type, rather than Weir's own. A kernel does not report bytes that a data
+    /// server has made durable at once, and uses the mgr path when it gets no layout.
     fn is_for_kernels(&self) -> bool;
 
     /// Returns whether an export with this setting offers the type.
@@ -526,7 +526,7 @@ impl Kinds {
     }
 
     /// Returns the numbers of the layout types that an export with this setting offers. Each client takes the type that
-    /// it knows. Kernel clients do not know the native type, and would take any of the others.
+    /// it knows. Kernel clients do not know the native type, and would use any of the other types.
     pub(crate) fn offered(&self, setting: KernelLayout) -> Vec<u32> {
         let offered = self.layout_types.iter().filter(|layout| layout.is_offered(setting));
         offered.map(|layout| layout.number()).collect()

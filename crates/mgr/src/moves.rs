@@ -86,7 +86,7 @@ impl Moves {
 }
 
 impl Moving<'_> {
-    /// Keeps everything from changing the file, except changes that have begun.
+    /// Blocks all further changes of the file; changes that have begun may complete.
     pub(crate) fn close(&self) {
         self.moves.inner().files.insert(self.file, Stage::Closed);
     }

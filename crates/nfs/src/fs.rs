@@ -1,4 +1,4 @@
-//! The trait [`FileSystem`]: what the NFS server requires of the store of names and bytes.
+//! The trait [`FileSystem`]: the interface of the NFS server to the store of names and bytes.
 
 use crate::exports::{Place, Terms, View};
 use bytes::Bytes;
@@ -26,7 +26,7 @@ pub struct Ctx {
     pub client: u64,
     /// Minor version of the request: 1 or 2.
     pub minor: u32,
-    /// The current filehandle as the client sent it. A data server reads from it what the client may do; empty on other
+    /// The current filehandle as the client sent it. A data server reads the client's rights from it; empty on other
     /// servers.
     pub handle: Bytes,
     /// Whether the server may reply before a change of names, attributes or inline data is on stable storage. The
@@ -584,8 +584,9 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Returns the address of a device, the body of `device_addr4` for this layout type; `NoEnt` if unknown.
     fn device_info(&self, ctx: &Ctx, device: [u8; 16], kind: u32) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Applies what a client wrote through its layout: the layout type with its own body, the offset of the last byte
-    /// written, and the time if given. Never shrinks the file. Returns the new size if it changed.
+    /// Applies a client's report (LAYOUTCOMMIT) of its writes through its layout: the layout type with its own body,
+    /// the offset of the last byte written, and the time if given. Never shrinks the file. Returns the new size if it
+    /// changed.
     fn layout_commit(
         &self,
         ctx: &Ctx,

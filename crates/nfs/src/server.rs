@@ -71,7 +71,7 @@ pub struct Server<F, C> {
     /// Callbacks to clients that no request waits for.
     notices: Mutex<notices::Notices>,
     /// Layouts that are removed from the tables, but that the file system does not yet know to be gone. They count as
-    /// held until it has fenced their holders and learned what they wrote. Locked after `state`.
+    /// held until it has fenced their holders and learned the bytes that they wrote. Locked after `state`.
     leaving: Mutex<HashMap<FileId, Leaving>>,
     /// The export through which each client reached its files. Locked after `state`.
     reached: Mutex<export_of_opens::ExportOfOpens>,
@@ -155,8 +155,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.state).connection_lost(connection);
     }
 
-    /// Advances time: ends leases, the grace period and overdue recalls, and frees what is unused after that. Call it
-    /// about once per second.
+    /// Advances time: ends leases, the grace period and overdue recalls, and then frees unused entries. Call it about
+    /// once per second.
     pub async fn tick(&self, now: Timestamp) {
         let (expired, effects) = self.change(|state| state.expire(now));
         for client in expired.iter().filter(|c| c.confirmed) {

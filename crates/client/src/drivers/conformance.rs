@@ -39,7 +39,7 @@ pub(crate) trait Fixture {
     async fn grant(&self, durable: u64) -> Arc<dyn Layout>;
     /// Makes the server of a lane fail from now on, or lets it work again.
     fn fail(&self, lane: usize, trouble: Option<Trouble>);
-    /// Restarts the server of a lane. It loses what is not durable.
+    /// Restarts the server of a lane. It loses bytes that are not durable.
     fn restart(&self, lane: usize);
     /// Removes all data of a lane, durable or not.
     fn lose(&self, lane: usize);
@@ -448,7 +448,7 @@ pub(crate) async fn failures_have_their_class<F: Fixture>(make: impl Fn() -> F) 
             client.fixture.fail(failing, None);
             tokio::time::sleep(LEFT_ALONE).await;
             client.fixture.restart(failing);
-            // What of this was executed is unknown, so everything is written again.
+            // It is unknown which of these requests the server executed, so the client writes everything again.
             client.write_all().await;
             client.check(range(0, SIZE)).await;
         }

@@ -17,11 +17,11 @@ fn span(range: ByteRange) -> Result<Span> {
 /// of those bytes: one step splits, joins or changes locks from one kind to the other. A length of `u64::MAX` reaches
 /// to the end of the file, however long it becomes. Closing a file releases the locks that were requested through it.
 ///
-/// The next lock holder reads what the previous holder wrote before it unlocked. Locks are lost if the mgr did not hear
-/// from this client for longer than a lease and another client requested a conflicting lock. Then every operation
-/// through this file fails with [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) until the owner unlocks. The client
-/// drops bytes written here under a lost exclusive lock that are not durable, because they must not overwrite what
-/// other clients write. Other files are not affected.
+/// The next lock holder reads the bytes that the previous holder wrote before it unlocked. Locks are lost if the mgr
+/// did not hear from this client for longer than a lease and another client requested a conflicting lock. Then every
+/// operation through this file fails with [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) until the owner unlocks.
+/// The client drops bytes written here under a lost exclusive lock that are not durable, because they must not
+/// overwrite the bytes that other clients write. Other files are not affected.
 impl File {
     /// Locks a range, and waits while other owners hold conflicting locks. Shared locks need a file open for reading,
     /// exclusive locks need a file open for writing. To stop waiting, drop the future.

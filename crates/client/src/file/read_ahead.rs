@@ -13,8 +13,8 @@ use tokio::sync::{OwnedSemaphorePermit, RwLock, oneshot};
 use tokio::time::Instant;
 use types::ByteRange;
 
-/// How long unused read-ahead bytes are kept: as long as a mount caches attributes. They do not include what other
-/// clients write in the meantime.
+/// How long unused read-ahead bytes are kept: as long as a mount caches attributes. They do not include the bytes that
+/// other clients write in the meantime.
 const LIFE: Duration = Duration::from_secs(1);
 
 /// The read-ahead state of one open file.

@@ -53,7 +53,7 @@ pub trait Keeper: Send + Sync {
 /// What a delegation allows its holder to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Power {
-    /// Cache what is read: no other client writes the file.
+    /// Cache read data: no other client writes the file.
     Read,
     /// Also buffer writes: no other client has the file open.
     Write,
@@ -91,7 +91,7 @@ impl Delegation {
         }
     }
 
-    /// Whether this is the delegation with that stateid, and it is still held.
+    /// Returns whether this is the delegation with this stateid, and the client still holds it.
     fn is(self, stateid: stateid4) -> bool {
         self.held().is_some_and(|(held, _)| held.other == stateid.other)
     }
@@ -458,8 +458,8 @@ impl Inode {
         });
     }
 
-    /// Handles a revocation: the mgr has let other clients use the file. The client drops what is not durable yet,
-    /// because it may be older than what they have written.
+    /// Handles a revocation: the mgr has let other clients use the file. The client drops bytes that are not durable
+    /// yet, because they may be older than the bytes that they have written.
     pub(crate) fn delegation_revoked(&self, stateid: stateid4) {
         // Two requests may report the revocation at the same time. Without this lock, the second one would drop bytes that
         // programs wrote after the first one had marked the file as shared.

@@ -107,8 +107,8 @@ pub(super) struct DirtyData {
     acknowledged: u64,
     /// Set if a LAYOUTCOMMIT is due: one past the last byte that became durable since the last LAYOUTCOMMIT.
     unreported: Option<u64>,
-    /// Counts the layouts granted after others were lost. The mgr may have truncated, without a recall, what was
-    /// written before the last of them.
+    /// Counts the layouts granted after others were lost. The mgr may have truncated, without a recall, the bytes that
+    /// were written before the last of them.
     grant: u64,
     /// Whether some unreported bytes became durable under a layout that is lost. Then only the iods know the length of
     /// the file.
@@ -409,7 +409,7 @@ impl DirtyData {
         received.into_iter().map(keep).sum()
     }
 
-    /// Drops what a lane's server may lose.
+    /// Drops the bytes that a lane's server may lose.
     #[must_use]
     pub(super) fn drop_lane(&mut self, lane: Lane) -> u64 {
         let lost = self.uncommitted.remove(&lane).unwrap_or_default();
@@ -518,7 +518,7 @@ impl DirtyData {
         self.uncommitted.is_empty() && self.is_clean_but(Lane::Mgr)
     }
 
-    /// Whether nothing is left except what the server of this lane may still lose.
+    /// Whether nothing is left except the bytes that the server of this lane may still lose.
     pub(super) fn is_clean_but(&self, but: Lane) -> bool {
         let uncommitted = self.uncommitted.keys().any(|lane| *lane != but);
         self.pending.is_empty() && self.in_flight.is_empty() && !uncommitted && self.unreported.is_none()

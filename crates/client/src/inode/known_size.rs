@@ -12,8 +12,8 @@ use tokio::time::Instant;
 const REPORTS: usize = 16;
 
 /// The version of a file's content as this client knows it. It changes when this client writes, truncates or locks the
-/// file, or learns of a truncate by another client. A lock counts because its holder must see what other clients wrote
-/// before.
+/// file, or learns of a truncate by another client. A lock counts because its holder must see the bytes that other
+/// clients wrote before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Version {
     stamp: u64,

@@ -36,10 +36,10 @@ pub(super) struct Grant<L> {
     pub(super) open: Option<u64>,
 }
 
-/// What became of a grant.
+/// The outcome of a layout grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Granted {
-    /// I/O uses the layout from now on. `continues` says that the mgr has known the previous layout without a break.
+    /// I/O uses the layout from now on.
     Usable {
         /// Whether the mgr has known the previous layout until this grant.
         continues: bool,

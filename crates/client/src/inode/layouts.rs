@@ -139,7 +139,7 @@ impl Inode {
     }
 
     /// Takes over the result of a LAYOUTGET for the kind at a position of the client's order of preference, like
-    /// [`Inode::learn_layout`]. `open` is the number of the OPEN that asked. Returns what became of the grant, if there
+    /// [`Inode::learn_layout`]. `open` is the number of the OPEN that asked. Returns the outcome of the grant, if there
     /// was one.
     async fn adopt(
         &self,

@@ -2,8 +2,8 @@
 //!
 //! The client records here what the mgr has granted; the mgr alone decides. A lock is lost if the mgr granted it to
 //! another client while it could not hear this one, or refused its reclaim. Then the open that requested it returns
-//! errors to its users. The client drops its writes that are not durable, because they must not overwrite what other
-//! clients write.
+//! errors to its users. The client drops its writes that are not durable, because they must not overwrite the bytes
+//! that other clients write.
 
 use super::Inode;
 use super::open_states::{Wanted, any_age};

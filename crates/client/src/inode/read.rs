@@ -73,9 +73,9 @@ impl Inode {
         Ok(ReadResult { segments: join(overlay(runs, &own), range)?, eof: end >= self.size() })
     }
 
-    /// Reads like [`Inode::read_shared`]. The result may lack bytes that were written here and that servers may still
-    /// lose. Then another client has replaced them or a server has lost them: a COMMIT finds out, and lost bytes are
-    /// sent again.
+    /// Reads like [`Inode::read_shared`]. The result may lack bytes that this client wrote and that are not committed.
+    /// In that case another client has replaced the bytes, or a server has lost them. A COMMIT shows which, and the
+    /// client sends lost bytes again.
     async fn read_beside_others(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
         let found = self.read_shared(policy, offset, len).await?;
         let (own, end) = {
@@ -105,7 +105,7 @@ impl Inode {
             return Ok(ReadResult { segments: Vec::new(), eof: offset >= FILE_SIZE_MAX });
         }
         self.expose(range).await;
-        // The mgr may still gather what this client wrote through it.
+        // The mgr may still gather the bytes that this client wrote through it.
         let gathered = self.state().dirty.is_gathered(range);
         let straight = !gathered && self.reads_straight(policy, len).await;
         let layout = if straight { self.layout(false, None).await? } else { None };
@@ -214,7 +214,8 @@ impl Inode {
         if !misses {
             return Ok(attrs);
         }
-        // Another client has truncated the file, or a server has lost what was written here: a COMMIT finds out.
+        // Another client has truncated the file, or a server has lost the bytes that were written here: a COMMIT finds
+        // out.
         Box::pin(self.settle_all()).await;
         self.ask_attrs().await
     }

@@ -18,7 +18,8 @@ impl Inode {
         if offset >= size {
             return Ok(None);
         }
-        // The mgr stops gathering writes of others when it grants the layout. No use of a layout waits for the mgr.
+        // The mgr stops gathering writes of other clients when it grants the layout. No use of a layout waits for the
+        // mgr.
         drop(self.layout(false, None).await?);
         self.expose_to_iods().await;
         let layout = self.layout(false, None).await?;

@@ -44,7 +44,7 @@ pub(crate) trait HeldState: Send + Sync {
     fn directory_delegation_revoked(&self, stateid: &stateid4);
 
     /// Reclaims opens, delegations and locks from an mgr that knows nothing of this client (RFC 8881 §8.4.2.1), and
-    /// reports what was written under layouts. Returns the opens that the mgr did not grant.
+    /// reports the bytes that were written under layouts. Returns the opens that the mgr did not grant.
     async fn reclaim(&self, session: &NewSession<'_>) -> Result<Vec<OpenId>>;
 
     /// Opens files again that the mgr did not grant to the reclaim.

@@ -1,4 +1,5 @@
-//! The record of what the kernel has cached of each file that it knows: size, times, and the version of its pages.
+//! The record of the data that the kernel has cached of each file that it knows: size, times, and the version of its
+//! pages.
 //!
 //! The kernel drops an answer with attributes if it has changed its own attributes of the file since it asked. So after
 //! most answers with a new size, the cached size is unknown. The record says so, and never names a wrong size.

@@ -6,7 +6,7 @@ use net::clock::unix_now;
 use types::{Fsid, IodId, Status};
 use wire::native::{Capability, DataHandle, HelloArgs, IodKey, Key, MGR_SESSION, Rights, STORE_OBJECT, Ticket};
 
-/// The state of the check: the secret of the iod, and what the mgr sent when it claimed the iod.
+/// The state of the check: the secret of the iod, and the data of the mgr's CLAIM.
 pub(super) struct CapabilityCheck {
     key: IodKey,
     fsid: Fsid,

@@ -276,7 +276,7 @@ impl Fault {
         }
     }
 
-    /// Returns what a repair does about the fault.
+    /// Returns a description of the repair of the fault.
     pub fn remedy(&self) -> &'static str {
         match self {
             Fault::Record { key } => match (key.first(), key.last()) {

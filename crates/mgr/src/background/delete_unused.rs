@@ -1,4 +1,5 @@
-//! Deletion of unused objects: a background task that removes what swaps of layouts leave, from every iod.
+//! Deletion of unused objects: a background task that removes the objects that layout swaps left unused, from every
+//! iod.
 //!
 //! Unused objects stay for one lease period after the task has first seen their record. A client that lost its layout
 //! may not know that yet. While the object exists, it refuses the client's requests, because it is fenced. A missing
@@ -31,7 +32,7 @@ pub(super) struct DeleteUnused {
     volume: Arc<Volume>,
     came_up: watch::Receiver<u64>,
     seen: Seen,
-    /// When to try what the last pass left.
+    /// When to retry the objects that the last pass could not remove.
     next: Option<Instant>,
 }
 

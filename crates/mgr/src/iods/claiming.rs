@@ -14,11 +14,12 @@ use wire::native::{Claim, ClaimArgs, ClaimReply, Claiming, Procedure, Rights, ST
 /// How long the first iods that answer wait for the others, so that a store claims no iod while another iod refuses the
 /// store.
 const OTHERS: Duration = Duration::from_secs(2);
-/// Time limit for the question what an iod remembers: the iod may have died since HELLO, and others wait for it.
+/// Time limit for the query of the claim that an iod remembers: the iod may have died since HELLO, and others wait for
+/// it.
 const SILENT: Duration = Duration::from_secs(5);
 /// Time limit for an iod to find its highest object.
 const LISTED: Duration = Duration::from_secs(60);
-/// How often a claim is tried while another mgr changes what the iod remembers.
+/// How often a claim is tried while another mgr changes the claim that the iod remembers.
 const TRIES: usize = 4;
 
 /// The message about an iod that is not used because it has lost a mark that it took.
@@ -73,7 +74,7 @@ impl Iods {
         let all = self.slots.len();
         let others = self.asked.subscribe();
         let wait = async { drop(others.clone().wait_for(|asked| *asked >= all).await) };
-        // A silent iod must not keep the mgr from the others.
+        // A silent iod must not keep the mgr from the other iods.
         let _ = tokio::time::timeout(OTHERS, wait).await;
         self.check_not_refused()
     }

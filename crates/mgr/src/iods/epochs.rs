@@ -17,8 +17,8 @@ pub(super) fn recorded(namespace: &Namespace<Embedded>) -> Result<u32, Status> {
 
 impl Iods {
     /// Makes iods refuse the rights that earlier starts of the mgr granted to clients: iods that are up before this
-    /// returns, the others before they serve any client. Clients of those starts get new rights on request, if their
-    /// permissions still allow it.
+    /// returns, the other iods before they serve any client. Clients of those starts get new rights on request, if
+    /// their permissions still allow it.
     pub(crate) async fn end_earlier_rights(&self) -> Result<(), Status> {
         if self.least_epoch.load(SeqCst) == self.epoch {
             return Ok(());

@@ -12,7 +12,7 @@ const FENCES: usize = 1024;
 /// Number of fences in flight at a time.
 const AT_ONCE: usize = 16;
 
-/// Sends an iod all noted fences; returns what the status of the iod says if that fails.
+/// Sends an iod all noted fences; returns the text for the status of the iod if a fence fails.
 pub(super) async fn tell_fences(iods: &Iods, number: u16, link: &Link) -> Result<(), String> {
     fence(iods, number, link).await.map_err(|e| format!("cannot send it the pending fences: {e}"))
 }

@@ -24,7 +24,7 @@ const STATS_EVERY: Duration = Duration::from_secs(2);
 /// since.
 const SILENT_AT_FIRST: Duration = Duration::from_secs(5);
 
-/// Keeps the iod at `slot` connected, for ever.
+/// Keeps the iod at `slot` connected, forever.
 pub(super) async fn keep(iods: Arc<Iods>, slot: usize) {
     let mut pause = PAUSE_MIN;
     loop {

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::{FileId, Status};
 
-/// Largest number of files remembered: `weir fsck` finds the others, and so does the next read of them.
+/// Largest number of files remembered: `weir fsck` or the next read finds the other damaged copies.
 const MOST: usize = 4096;
 
 /// Files to be repaired, with the damaged ranges found inside of their objects.

@@ -686,7 +686,7 @@ impl State {
     }
 
     /// Requests deletion of the records of clients that have not returned a recalled delegation in time. After a
-    /// restart they must not reclaim what other clients have held meanwhile (§8.4.3). [`State::distrusted`] then
+    /// restart they must not reclaim state that other clients have held meanwhile (§8.4.3). [`State::distrusted`] then
     /// revokes the delegation.
     pub(crate) fn expire_delegations(&mut self, now: Timestamp) {
         self.delegations.cooling.retain(|_, until| *until > now);

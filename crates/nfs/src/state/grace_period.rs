@@ -66,7 +66,7 @@ impl State {
     /// Whether the server is in its grace period. The period ends when all known clients have sent RECLAIM_COMPLETE, or
     /// one lease period after the start, or two while reclaims arrive. In the last two cases the server first deletes
     /// the records of the other clients from disk ([`Effect::GraceOver`]). After another restart they must not reclaim
-    /// what other clients have held meanwhile (§8.4.3, the second edge condition).
+    /// state that other clients have held meanwhile (§8.4.3, the second edge condition).
     ///
     /// [`Effect::GraceOver`]: crate::state::Effect::GraceOver
     pub fn in_grace(&self) -> bool {

@@ -651,7 +651,7 @@ impl State {
     /// ago.
     ///
     /// FREE_STATEID is the proper end of a revoked state (§18.38), but Linux never frees layout stateids. Without this
-    /// limit every reply would report the loss for ever, and Linux would drop all its layouts each time.
+    /// limit every reply would report the loss forever, and Linux would drop all its layouts each time.
     pub(crate) fn expire_recalls(&mut self, now: Timestamp) {
         let mut late = Vec::new();
         let mut old = Vec::new();

@@ -2,15 +2,15 @@
 //!
 //! A client whose lease has expired is *lapsed*. It keeps its state until another client wants it or the courtesy time
 //! has passed. If it comes back before that, it continues with its state. Before the server gives any of that state
-//! away it deletes the client's record on disk, so that after a restart the client cannot reclaim what another client
-//! has held meanwhile.
+//! away it deletes the client's record on disk, so that after a restart the client cannot reclaim state that another
+//! client has held meanwhile.
 //!
 //! If an open, a lock or a write delegation of a lapsed client conflicts with another client, the lapsed client loses
 //! all its state and its client id. Removing the one lock would be enough for the protocol. But when Linux learns that
 //! some state is gone, it first forgets all lock stateids, then opens files again, and marks locks as lost last.
 //! Meanwhile it writes, under the open stateid, data that belonged under the lock. Without a client id it sends nothing
-//! until it has found out what it has lost. A holder of a write delegation may have locks under it that only the client
-//! knows of.
+//! until it has found all state that it lost. A holder of a write delegation may have locks under it that only the
+//! client knows of.
 
 use crate::fs::ClientRecord;
 use crate::state::{ClientId, Effect, Gone, State};

@@ -271,7 +271,8 @@ proptest! {
                 }
                 !got
             });
-            // Two owners that hold what the other wants deadlock by their own fault: one of them releases its locks.
+            // Two owners that each wait for a range that the other has locked deadlock by their own fault: one of them
+            // releases its locks.
             if left.len() == before && rounds.is_multiple_of(4) {
                 let who = left[rounds / 4 % left.len()].0;
                 give_back(&mut world, who);

@@ -86,7 +86,7 @@ impl MgrHost {
     }
 
     /// Begins to move the bytes of a file to new objects on these iods. The mgr tries again while an iod or a client
-    /// keeps it from that. Does nothing while the mgr does not serve.
+    /// prevents the move. Does nothing while the mgr does not serve.
     pub fn swap_layout(&self, file: FileId, iods: Vec<u16>) {
         let Some((group, slot)) = &self.process else { return };
         let slot = slot.clone();

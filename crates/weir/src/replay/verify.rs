@@ -49,8 +49,8 @@ pub(super) fn all(door: &Door, models: &Models, filled: &HashMap<u32, u64>) -> R
     Ok(bytes)
 }
 
-/// Compares bytes at `offset` with what these clients wrote there, each in its own order. Where several clients wrote,
-/// the last write of any of them is valid.
+/// Compares bytes at `offset` with the bytes that these clients wrote there, each in its own order. Where several
+/// clients wrote, the last write of any of them is valid.
 fn compare(file: u32, models: &[&Written], offset: u64, found: &[u8]) -> Result<(), Failure> {
     let len = found.len() as u64;
     let runs: Vec<_> = models.iter().map(|model| model.runs(offset, len)).collect();

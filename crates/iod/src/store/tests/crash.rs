@@ -314,7 +314,7 @@ impl Trial {
         points as usize
     }
 
-    /// Cuts the power of a disk and checks the remains; the lower bits of `seed` choose what survives.
+    /// Cuts the power of a disk and checks the remains; the lower bits of `seed` choose the changes that survive.
     fn cut(&self, disk: &Memory, models: &BTreeMap<u64, Model>, seed: u64) {
         let mut random = Random(seed | 1 << 60);
         disk.power_cut(&mut |bound| match seed & 0xff {

@@ -111,12 +111,12 @@ impl Writer {
         &self.shared
     }
 
-    /// Returns when something will be due even if no batch arrives.
+    /// Returns when the next checkpoint is due even if no batch arrives.
     pub(super) fn due(&self) -> Option<Duration> {
         self.plan.due()
     }
 
-    /// Returns whether something is due.
+    /// Returns whether a checkpoint is due.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         self.plan.is_due(now)
     }

@@ -268,7 +268,7 @@ async fn check_permission<F: FileSystem, C: Callbacks>(
     if (reads && !may_read) || (writes && !may_write) { Err(NFS4ERR_ACCESS.into()) } else { Ok(()) }
 }
 
-/// Does what is possible only once the open is recorded, since a removal then leaves the file alone. Checks that no
+/// The part of OPEN that must follow the record of the open: from then on a removal keeps the file. Checks that no
 /// removal came before, and truncates the file if requested.
 async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &Found, by_name: bool) -> Answer<Attrs> {
     let file = found.attrs.id;

@@ -90,8 +90,8 @@ impl Segments {
         self.0.push(Segment { range: between(start, end), ..new });
     }
 
-    /// Removes and returns what `filter` selects. Bytes held both with and without return-on-close are returned only
-    /// once.
+    /// Removes and returns the segments that `filter` selects. Bytes held both with and without return-on-close are
+    /// returned only once.
     pub(super) fn take(&mut self, filter: Filter) -> Vec<(Iomode, ByteRange)> {
         let mut taken = Segments::default();
         let mut kept = Vec::with_capacity(self.0.len());
