@@ -1,4 +1,4 @@
-//! Delegations of stock kernels: what they save, and how other clients get access in spite of them.
+//! Delegations of stock kernels: the requests that they save, and how other clients get access in spite of them.
 
 use crate::guest::Guest;
 use crate::servers;

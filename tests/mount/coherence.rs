@@ -323,7 +323,7 @@ fn mapped(file: &File, len: usize, work: impl FnOnce(&mut [u8])) {
     unsafe { munmap(at, len) }.unwrap();
 }
 
-/// Three descriptors on each of two mounts, used in turns, and a model of what the file holds.
+/// Three descriptors on each of two mounts, used in turns, and a model of the file's content.
 struct Turns<'a> {
     pair: &'a Pair,
     files: Vec<(usize, File)>,

@@ -1,4 +1,4 @@
-//! What two mounts of one file system see of each other's changes.
+//! The changes that two mounts of one file system see of each other.
 
 use crate::cluster::Cluster;
 use crate::place::{Place, can_mount, full};
@@ -79,7 +79,7 @@ impl Drop for TellsOfFailure<'_> {
     }
 }
 
-/// `tail -f` on another machine reads in this way what a program prints.
+/// `tail -f` on another machine reads the output of a program in this way.
 #[test]
 fn another_mount_sees_data_that_is_neither_synced_nor_closed() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };

@@ -102,8 +102,8 @@ fn each_user_has_separate_permissions_on_one_mount() {
     place.unmount();
 }
 
-/// mount(8) passes what the files of a mount must not do to its helper. `weir mount` by itself forbids setuid bits and
-/// devices.
+/// mount(8) passes the restrictions for files of a mount (such as `noexec`) to its helper. `weir mount` by itself
+/// forbids setuid bits and devices.
 #[test]
 fn mount_options_control_setuid_devices_and_exec() {
     if !can_mount() {

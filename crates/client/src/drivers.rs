@@ -28,7 +28,7 @@ use xdr::{Segments, Xdr};
 /// Why a driver did not execute a request.
 #[derive(Debug)]
 pub(crate) enum NotDone {
-    /// Nothing was tried, or only what can be repeated without another effect: take the mgr path.
+    /// Nothing was tried, or only a request that can be repeated without another effect: take the mgr path.
     NotAttempted(Error),
     /// As [`NotDone::NotAttempted`], for a change that was sent and never answered. It may still be executed, unless
     /// the mgr makes the iod refuse it.
@@ -134,7 +134,7 @@ impl Found {
     }
 }
 
-/// The outcome of a read: together, runs and lost ranges cover what was asked for.
+/// The outcome of a read: together, runs and lost ranges cover the requested ranges.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ReadDone {
     /// Runs with their places in the file.

@@ -205,7 +205,7 @@ pub enum PolicyError {
     Place {
         /// The part.
         part: Part,
-        /// The place.
+        /// The place where the part was set.
         origin: Origin,
     },
     /// An element of a list is not of the form `name=value`.

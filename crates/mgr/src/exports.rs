@@ -194,8 +194,8 @@ impl Exports {
         }
     }
 
-    /// Refuses, to every client, to move or remove the directory of an export or a directory above one, and to move
-    /// something to such a name (`into`).
+    /// Checks that an operation of a client does not move or remove the directory of an export or a directory above an
+    /// export, or move another file to such a name (`into`).
     ///
     /// # Errors
     /// `XDev`, as on a mount point.

@@ -61,7 +61,7 @@ struct Shared {
     verify: bool,
     warm: usize,
     stop: Stop,
-    /// Set when a client has failed, so that the others stop.
+    /// Set when a client has failed, so that the other clients stop.
     failed: AtomicBool,
     bar: ProgressBar,
     /// The content of writes without verification.

@@ -1,4 +1,5 @@
-//! The conformance suite of layout drivers: what the client relies on, checked for any driver over servers in memory.
+//! The conformance suite of layout drivers: the properties that the client relies on, checked for any driver over
+//! servers in memory.
 //!
 //! Each check makes its own servers with a function of the driver under test. The file that the checks write has
 //! [`SIZE`] bytes at most.
@@ -502,7 +503,7 @@ pub(crate) async fn lost_bytes_are_reported<F: Fixture>(make: impl Fn() -> F) {
     }
 }
 
-/// A layout knows what is durable from the answers of the servers, and not of more.
+/// A layout learns the durable lengths from the answers of the servers, and assumes no more bytes to be durable.
 pub(crate) async fn durable_lengths_are_learned<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     assert!(!client.layout.reaches(1), "the file is empty");

@@ -13,9 +13,10 @@ fn span(range: ByteRange) -> Result<Span> {
 }
 
 /// Locks are advisory: a lock only excludes conflicting locks. A lock belongs to an owner, a number that the caller
-/// chooses, such as a process. Equal numbers in one mount are the same owner. A new lock replaces what its owner held
-/// of those bytes: one step splits, joins or changes locks from one kind to the other. A length of `u64::MAX` reaches
-/// to the end of the file, however long it becomes. Closing a file releases the locks that were requested through it.
+/// chooses, such as a process. Equal numbers in one mount are the same owner. A new lock replaces all locks of its
+/// owner on those bytes: one step splits, joins or changes locks from one kind to the other. A length of `u64::MAX`
+/// reaches to the end of the file, however long it becomes. Closing a file releases the locks that were requested
+/// through it.
 ///
 /// The next lock holder reads the bytes that the previous holder wrote before it unlocked. Locks are lost if the mgr
 /// did not hear from this client for longer than a lease and another client requested a conflicting lock. Then every
@@ -44,8 +45,8 @@ impl File {
         self.inode().test_lock(owner, span(range)?, kind).await
     }
 
-    /// Makes the writes through this file durable, then releases what `owner` holds of a range. Releasing a range that
-    /// is not held is no error.
+    /// Makes the writes through this file durable, then releases the locks of `owner` on a range. Releasing a range
+    /// that is not held is no error.
     ///
     /// # Errors
     /// Reports lost locks once; then the owner may lock again. If the writes could not be made durable, the range is

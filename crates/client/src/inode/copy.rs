@@ -24,7 +24,8 @@ impl Inode {
         source: &Arc<Inode>,
         range: ByteRange,
     ) -> Result<u64> {
-        // The mgr copies only what it and the iods know, and no earlier write of this client may arrive after the copy.
+        // The mgr copies only bytes that it or the iods have, and no earlier write of this client may arrive after the
+        // copy.
         source.fsync(keys.1).await?;
         self.fsync(keys.0).await?;
         let mut range = inside(range, source.size_now().await?);

@@ -107,8 +107,8 @@ pub(super) struct DirtyData {
     acknowledged: u64,
     /// Set if a LAYOUTCOMMIT is due: one past the last byte that became durable since the last LAYOUTCOMMIT.
     unreported: Option<u64>,
-    /// Counts the layouts granted after others were lost. The mgr may have truncated, without a recall, the bytes that
-    /// were written before the last of them.
+    /// Counts the layouts granted after earlier layouts were lost. The mgr may have truncated, without a recall, the
+    /// bytes that were written before the last of them.
     grant: u64,
     /// Whether some unreported bytes became durable under a layout that is lost. Then only the iods know the length of
     /// the file.
@@ -319,8 +319,8 @@ impl DirtyData {
         self.uncommitted.iter().filter(off_path).map(|(lane, _)| *lane).collect()
     }
 
-    /// Returns what a COMMIT covers that is sent now, for [`DirtyData::committed`]; `None` if there is nothing to
-    /// commit. A COMMIT covers only bytes that the server received before.
+    /// Returns the number up to which a COMMIT that is sent now covers writes, for [`DirtyData::committed`]; `None` if
+    /// there is nothing to commit. A COMMIT covers only bytes that the server received before.
     pub(super) fn covered_by_commit(&self, lane: Lane) -> Option<u64> {
         self.is_uncommitted(lane).then_some(self.acknowledged)
     }
@@ -336,9 +336,9 @@ impl DirtyData {
         if types::planted::is_planted(types::planted::Planted::CommitVerifier) {
             all.iter_mut().for_each(|sent| sent.verifier = verifier);
         }
-        // Other clients may have truncated what was sent before the layout was lost, so it counts as lost. Shared files
-        // are exempt: every call there sees the writes of other clients that returned before, so their later changes
-        // stay.
+        // Other clients may have truncated bytes that were sent before the layout was lost, so these bytes count as
+        // lost. Shared files are exempt: every call there sees the writes of other clients that returned before, so
+        // their later changes stay.
         let grant = self.grant;
         let granted = |sent: &Sent| lane == Lane::Mgr || sent.under.grant == grant;
         let lives = |sent: &Sent| sent.verifier == verifier && (sent.under.shared || granted(sent));
@@ -534,7 +534,7 @@ impl DirtyData {
         self.written
     }
 
-    /// Drops everything that is not durable, and gives up the batches in flight: an answer to them keeps no bytes, and
+    /// Drops everything that is not durable, and abandons the batches in flight: an answer to them keeps no bytes, and
     /// none of their requests is repeated.
     #[must_use]
     pub(super) fn give_up(&mut self) -> u64 {

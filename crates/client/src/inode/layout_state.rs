@@ -87,7 +87,7 @@ enum Renewal {
 #[derive(Clone, Debug)]
 pub(super) struct Held<L> {
     grant: Grant<L>,
-    /// Distinguishes this layout from all others that the file had while it was open.
+    /// Distinguishes this layout from all other layouts that the file had while it was open.
     number: u64,
     standing: Standing,
     /// Whether this client made the mgr fence the layout.

@@ -1,5 +1,5 @@
-//! The sharing of a file between clients, as this client knows it: what its opens require, how many delegations it got and
-//! lost, and when it may ask for the next one.
+//! The sharing of a file between clients, as this client knows it: the requirements of its opens, how many delegations
+//! it got and lost, and when it may ask for the next one.
 
 #[cfg(test)]
 mod tests;

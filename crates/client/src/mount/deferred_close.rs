@@ -147,7 +147,7 @@ impl Inner {
         &self.inodes.leaving
     }
 
-    /// Closes an open soon, together with others.
+    /// Closes an open soon, together with other opens.
     pub(crate) fn leave(self: &Arc<Self>, left: Left) {
         {
             let mut queue = self.leaving().queue();

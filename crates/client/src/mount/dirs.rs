@@ -67,8 +67,8 @@ impl Mount {
 
 impl ReadDir {
     /// Returns the next entries, in the order of their cookies, or `None` at the end. `.` and `..` are never among
-    /// them. Entries that are added or removed in the meantime may or may not be seen; all others are seen exactly
-    /// once.
+    /// them. Entries that are added or removed in the meantime may or may not be seen; all other entries are seen
+    /// exactly once.
     pub async fn next_page(&mut self) -> Result<Option<Vec<Entry>>> {
         while !self.done {
             let what = "reading a directory";

@@ -1,6 +1,6 @@
 //! Held state, as the session sees it: the opens, locks, delegations and layouts that the mgr has granted to this client.
 //!
-//! The session reports to their holder what happens to them: recalls, revocations, and a restart of the mgr. The
+//! The session reports each event to the holder of the state: recalls, revocations, and a restart of the mgr. The
 //! session knows stateids and the order of a recovery. The holder, [`crate::Mount`], knows the files.
 
 use super::{Shared, Slot};

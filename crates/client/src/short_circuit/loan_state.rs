@@ -18,7 +18,7 @@ pub(crate) enum LoanState<L> {
     Never,
 }
 
-/// What a read must do.
+/// The action of a read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Turn<L> {
     /// Read from this loan.
@@ -47,7 +47,7 @@ impl<L> Default for LoanState<L> {
 }
 
 impl<L: Clone + PartialEq> LoanState<L> {
-    /// Returns what the next read must do.
+    /// Returns the action of the next read.
     pub(crate) fn read(&mut self) -> Turn<L> {
         match self {
             LoanState::Lent(loan) => Turn::Lent(loan.clone()),

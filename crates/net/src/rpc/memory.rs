@@ -177,7 +177,7 @@ impl Account {
         let held = self.held.load(SeqCst);
         let small = bytes <= SMALL;
         let free = memory.total.saturating_sub(memory.used.load(SeqCst));
-        // No machine may hold more than it leaves to the others.
+        // No machine may hold more than it leaves to the other machines.
         if !small && self.of_machine.load(SeqCst) + bytes > free {
             return None;
         }

@@ -51,7 +51,7 @@ impl Client {
         let zeros = aligned(PIECE as usize, |_| {});
         for (file, end) in &self.shared.filled {
             let opened = self.door.open(&name(copy, *file))?;
-            // Write whole pieces, because O_DIRECT accepts no others.
+            // Write whole pieces, because O_DIRECT accepts no other lengths.
             for at in (0..end.div_ceil(PIECE)).map(|piece| piece * PIECE) {
                 self.shared.stop.check()?;
                 self.door.write(&opened, at, zeros.clone())?;

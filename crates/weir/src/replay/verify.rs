@@ -11,7 +11,8 @@ use trace::{Op, content};
 /// Bytes per read.
 const PIECE: u64 = 1 << 20;
 
-/// Compares what a client reads of a file that no other client uses. `filled` is the initial length of the file.
+/// Compares the bytes that a client reads of a file that no other client uses. `filled` is the initial length of the
+/// file.
 pub(super) fn read(op: &Op, model: Option<&Written>, filled: u64, found: &[u8]) -> Result<(), Failure> {
     // The initial fill is written in whole pieces.
     let end = model.map_or(0, Written::end).max(filled.next_multiple_of(PIECE));

@@ -64,7 +64,7 @@ fn mkdir_mv_ln_rm_and_ls_handle_names_as_documented() {
         let said = fail(&mut cluster.weir(&args), code);
         assert!(said.contains(part), "{args:?}: {said}");
     }
-    // After a failure with one name, the command still handles the others.
+    // After a failure with one name, the command still handles the other names.
     fail(&mut cluster.weir(["rm", "/none", "/moved/file"]), 1);
     assert_eq!(names(&cluster, "/moved"), ["c"]);
     cluster.run(["rm", "-f", "/none"]);

@@ -1,5 +1,5 @@
-//! Filehandles of data servers: signed by the mgr, they state what a client of the files layout may do, and an iod
-//! checks them alone.
+//! Filehandles of data servers: signed by the mgr, they state the rights of a client of the files layout, and an iod
+//! checks them without the mgr.
 
 use std::fmt;
 

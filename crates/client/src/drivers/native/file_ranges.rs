@@ -1,5 +1,5 @@
-//! The mapping between ranges of a file and its objects: which requests move a range, and what the answers mean for the
-//! file.
+//! The mapping between ranges of a file and its objects: the requests that move a range, and the meaning of their
+//! answers for the file.
 
 use super::Objects;
 use super::object_run::ObjectRun;

@@ -229,7 +229,7 @@ impl World {
         let (Committed::All(freed) | Committed::Lost(freed)) = outcome;
         self.reserved -= freed;
         if lane == DIRECT {
-            // The end that left the table is what the mgr must learn.
+            // The mgr must learn the end that left the table.
             let left = self.ends_of(lane);
             let gone = before.iter().filter(|end| !left.contains(end)).map(|(_, end)| *end).max();
             self.unreported = self.unreported.max(gone.unwrap_or(0));

@@ -19,8 +19,9 @@ enum Reopened {
 }
 
 impl Inode {
-    /// Reclaims what this client holds of the file, and reports the bytes that were written under its layout. The
-    /// client asks for a new layout when it next needs one. Returns the opens that the mgr did not grant.
+    /// Reclaims the opens, locks and delegation that this client holds of the file, and reports the bytes that were
+    /// written under its layout. The client asks for a new layout when it next needs one. Returns the opens that the
+    /// mgr did not grant.
     pub(super) async fn reclaim(self: &Arc<Self>, session: &NewSession<'_>) -> Result<Vec<OpenId>> {
         let mut refused = Vec::new();
         let report = self.report_to_reclaim();
