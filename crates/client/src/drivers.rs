@@ -158,7 +158,7 @@ pub(crate) struct Share {
 pub(crate) trait Layout: Send + Sync {
     /// Returns the generation, which grows with every fence of the earlier layouts of the file.
     fn generation(&self) -> Generation;
-    /// Whether it is time to get another layout: this one is still valid, but not for long.
+    /// Returns whether it is time to get another layout: this one is still valid, but not for long.
     fn is_old(&self) -> bool;
     /// Returns the number of lanes: servers that take requests at the same time.
     fn lanes(&self) -> usize;
@@ -167,7 +167,8 @@ pub(crate) trait Layout: Send + Sync {
     /// The shares cover the ranges exactly. They are in the order of their first byte, so that a sender that starts at
     /// the front keeps every server busy.
     fn shares(&self, ranges: &[ByteRange]) -> Vec<Share>;
-    /// Whether the servers durably have all bytes of a file of `size` bytes, according to the mgr and the servers.
+    /// Returns whether the servers durably have all bytes of a file of `size` bytes, according to the mgr and the
+    /// servers.
     fn reaches(&self, size: u64) -> bool;
     /// Prepares for a truncate by this client, which the mgr executes on the servers: reported lengths are no longer
     /// true.

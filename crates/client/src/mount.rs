@@ -173,7 +173,8 @@ impl Inodes {
 }
 
 impl Mount {
-    /// Whether both are the same mount: then [`File::copy_range`](crate::File::copy_range) works between files of both.
+    /// Returns whether both are the same mount: then [`File::copy_range`](crate::File::copy_range) works between files
+    /// of both.
     pub fn is_same(&self, other: &Mount) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }

@@ -237,7 +237,7 @@ impl Task {
     fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         let reply = {
             let mut work = self.work();
-            // Answered or abandoned.
+            // The request is already answered or abandoned.
             let Some(future) = work.as_mut() else { return Poll::Ready(()) };
             let Poll::Ready(reply) = future.poll_unpin(context) else { return Poll::Pending };
             *work = None;

@@ -37,7 +37,8 @@ type Fs = Namespace<Arc<Embedded>>;
 async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usize>) -> Option<usize> {
     let cred = Cred::root();
     let [what, from, to, a, b, size] = choice;
-    // An operation that does not wait for the disk is not promised. It only becomes durable with the changes before it.
+    // An operation that does not wait for the disk may be lost. If it becomes durable, all changes before it are
+    // durable, too.
     let soon = size % 3 == 0;
     let fs = if soon { &fs.soon() } else { fs };
     let (from, to) = (dirs[from % dirs.len()], dirs[to % dirs.len()]);

@@ -80,7 +80,7 @@ impl Operation {
         Operation { client, ask, began, ended: None, said: Said::Unknown, unsynced: false, kept: None }
     }
 
-    /// Whether the answer implies that all operations answered before this one began are durable.
+    /// Returns whether the answer implies that all operations answered before this one began are durable.
     fn is_durable(&self) -> bool {
         matches!(self.ask, Ask::Mkdir { .. } | Ask::Remove { .. }) && matches!(self.said, Said::Ok(_))
     }

@@ -27,7 +27,7 @@ fn mark(disk: &Memory) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Whether the mgr reports the iod as up; then the iod has recorded the newest mark.
+/// Returns whether the mgr reports the iod as up; then the iod has recorded the newest mark.
 fn is_used(cluster: &Cluster, iod: usize) -> bool {
     let address = Value::Text(format!("{}:{IOD_PORT}", name(IOD + iod as u64)));
     let up = Value::Text("up".into());
@@ -82,7 +82,7 @@ impl Older {
         right.is_some()
     }
 
-    /// Whether the mgr uses an older copy of its disk.
+    /// Returns whether the mgr uses an older copy of its disk.
     pub fn is_mgr_older(&self) -> bool {
         self.right.is_some()
     }

@@ -150,7 +150,7 @@ impl Procedure {
         Self::ALL.get(number as usize).copied()
     }
 
-    /// Whether the procedure changes state that later requests see, so that the iod must not execute it late.
+    /// Returns whether the procedure changes state that later requests see, so that the iod must not execute it late.
     pub fn changes(self) -> bool {
         matches!(
             self,

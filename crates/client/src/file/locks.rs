@@ -30,7 +30,7 @@ impl File {
         self.inode().wait_for_lock(self.key(), owner, span(range)?, kind).await.map(drop)
     }
 
-    /// Whether the file is open in the mode that locks of this kind need.
+    /// Returns whether the file is open in the mode that locks of this kind need.
     pub fn may_lock(&self, kind: LockKind) -> bool {
         self.inode().may_lock(self.key(), kind)
     }

@@ -51,7 +51,7 @@ impl Inode {
         self.state().unsynced = true;
     }
 
-    /// Whether the creation of the file may not be durable yet.
+    /// Returns whether the creation of the file may not be durable yet.
     pub(crate) fn is_unsynced(&self) -> bool {
         self.state().unsynced
     }

@@ -121,12 +121,13 @@ impl Inode {
         self.delegation.lock()
     }
 
-    /// Whether this client holds an unrecalled write delegation: no other client has the file open or asks for it.
+    /// Returns whether this client holds an unrecalled write delegation: no other client has the file open or asks for
+    /// it.
     pub(crate) fn is_alone(&self) -> bool {
         matches!(*self.delegated(), Delegation::Held(_, Power::Write))
     }
 
-    /// Whether this client holds an unrecalled delegation: no other client writes the file or asks to.
+    /// Returns whether this client holds an unrecalled delegation: no other client writes the file or asks to.
     pub(crate) fn is_delegated(&self) -> bool {
         matches!(*self.delegated(), Delegation::Held(..))
     }
@@ -137,13 +138,13 @@ impl Inode {
         self.is_delegated().then_some(state.sharing.grants())
     }
 
-    /// Whether other clients may write the file, and reads here must see their writes.
+    /// Returns whether other clients may write the file, and reads here must see their writes.
     pub(crate) fn is_shared(&self) -> bool {
         !self.is_delegated() && self.state().sharing.is_coherent()
     }
 
-    /// Whether a write must reach a server before it returns, because another client may have the file open and must
-    /// see the write.
+    /// Returns whether a write must reach a server before it returns, because another client may have the file open and
+    /// must see the write.
     pub(crate) fn writes_through(&self) -> bool {
         !self.is_alone() && self.state().sharing.is_coherent()
     }

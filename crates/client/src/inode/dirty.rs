@@ -229,13 +229,13 @@ impl DirtyData {
         self.next_batch
     }
 
-    /// Whether a batch before number `before` is in flight and touches `range`.
+    /// Returns whether a batch before number `before` is in flight and touches `range`.
     pub(super) fn is_in_flight(&self, range: ByteRange, before: u64) -> bool {
         self.in_flight.range(..before).any(|(_, batch)| batch.touches(range))
     }
 
-    /// Whether the only request of a batch to a server may make its bytes durable at once: the server gets nothing else
-    /// that a COMMIT would have to follow.
+    /// Returns whether the only request of a batch to a server may make its bytes durable at once: the server gets
+    /// nothing else that a COMMIT would have to follow.
     pub(super) fn may_be_stable(&self, batch: u64, lane: Lane) -> bool {
         self.in_flight.keys().all(|other| *other == batch) && !self.is_uncommitted(lane)
     }
@@ -269,7 +269,7 @@ impl DirtyData {
         if batch.left > 0 { None } else { self.in_flight.remove(&number) }
     }
 
-    /// Whether the bytes of a batch must not be written any more.
+    /// Returns whether the bytes of a batch must not be written any more.
     pub(super) fn is_given_up(&self, batch: u64) -> bool {
         batch < self.given_up
     }
@@ -291,13 +291,13 @@ impl DirtyData {
         0
     }
 
-    /// Whether the server of this lane may lose bytes.
+    /// Returns whether the server of this lane may lose bytes.
     pub(super) fn is_uncommitted(&self, lane: Lane) -> bool {
         self.uncommitted.get(&lane).is_some_and(|all| !all.is_empty())
     }
 
-    /// Whether servers may lose more than `many` bytes. Committed bytes are subtracted only when the upper bound
-    /// exceeds `many`, because there may be a hundred thousand pieces.
+    /// Returns whether servers may lose more than `many` bytes. Committed bytes are subtracted only when the upper
+    /// bound exceeds `many`, because there may be a hundred thousand pieces.
     pub(super) fn is_uncommitted_beyond(&mut self, many: u64) -> bool {
         if self.uncommitted_at_most > many {
             self.uncommitted_at_most = self.uncommitted_bytes();
@@ -416,12 +416,12 @@ impl DirtyData {
         lost.iter().map(|sent| sent.piece.bytes()).sum()
     }
 
-    /// Whether the mgr received bytes of `range` that it may not have sent to the iods yet.
+    /// Returns whether the mgr received bytes of `range` that it may not have sent to the iods yet.
     pub(super) fn is_gathered(&self, range: ByteRange) -> bool {
         self.are_gathered(&[range])
     }
 
-    /// Whether the mgr received bytes of these sorted ranges that it may not have sent to the iods yet.
+    /// Returns whether the mgr received bytes of these sorted ranges that it may not have sent to the iods yet.
     pub(super) fn are_gathered(&self, ranges: &[ByteRange]) -> bool {
         let sent = self.uncommitted.get(&Lane::Mgr).into_iter().flatten();
         sent.flat_map(|sent| &sent.piece.parts).any(|part| part.overlaps_any(ranges))
@@ -466,7 +466,7 @@ impl DirtyData {
         self.holes = true;
     }
 
-    /// Whether the file may have holes that were made here.
+    /// Returns whether the file may have holes that were made here.
     pub(super) fn has_holes(&self) -> bool {
         self.holes
     }
@@ -513,18 +513,18 @@ impl DirtyData {
         in_flight.chain(uncommitted).chain(self.unreported).max().unwrap_or(0).max(pending)
     }
 
-    /// Whether everything written here is reported to the mgr and durable.
+    /// Returns whether everything written here is reported to the mgr and durable.
     pub(super) fn is_clean(&self) -> bool {
         self.uncommitted.is_empty() && self.is_clean_but(Lane::Mgr)
     }
 
-    /// Whether nothing is left except the bytes that the server of this lane may still lose.
+    /// Returns whether nothing is left except the bytes that the server of this lane may still lose.
     pub(super) fn is_clean_but(&self, but: Lane) -> bool {
         let uncommitted = self.uncommitted.keys().any(|lane| *lane != but);
         self.pending.is_empty() && self.in_flight.is_empty() && !uncommitted && self.unreported.is_none()
     }
 
-    /// Whether no bytes are here that are not durable.
+    /// Returns whether all bytes in this table are durable.
     pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty() && self.in_flight.is_empty() && self.uncommitted.is_empty()
     }
@@ -549,7 +549,8 @@ impl DirtyData {
         self.unsure = true;
     }
 
-    /// Whether everything written here is durable or was never sent, provided that nothing is left to be committed.
+    /// Returns whether everything written here is durable or was never sent, provided that nothing is left to be
+    /// committed.
     pub(super) fn is_sure(&self) -> bool {
         !self.unsure
     }

@@ -308,7 +308,7 @@ impl Inode {
         stateids.ok_or_else(|| Error::usage("the file is no longer open"))
     }
 
-    /// Whether a file is open in the mode that locks of this kind need.
+    /// Returns whether a file is open in the mode that locks of this kind need.
     pub(crate) fn may_lock(&self, key: u64, kind: LockKind) -> bool {
         self.state().opens.may_lock(key, kind)
     }
@@ -360,7 +360,7 @@ impl Inode {
         self.mount.session.free_stateid(lock).await
     }
 
-    /// Whether a stateid belongs to locks held here.
+    /// Returns whether a stateid belongs to locks held here.
     pub(super) fn knows_lock(&self, stateid: stateid4) -> bool {
         self.state().opens.knows_lock(stateid)
     }

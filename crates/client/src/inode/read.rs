@@ -193,7 +193,7 @@ impl Inode {
         state.size.end_asking(attrs.ok().map(|attrs| attrs.size), stamp, own_end, Instant::now());
     }
 
-    /// Whether a read of `len` bytes takes the direct path.
+    /// Returns whether a read of `len` bytes takes the direct path.
     async fn reads_straight(&self, policy: &Policy, len: u64) -> bool {
         let straight = threshold::path(len, policy.read_threshold) == Path::Direct;
         // A file that was written through the mgr, or that is too short, is not worth a layout.
@@ -325,7 +325,7 @@ impl Inode {
     }
 }
 
-/// Whether a read from `offset` on found all these bytes.
+/// Returns whether a read from `offset` on found all these bytes.
 fn is_met(own: &Extents, offset: u64, found: &ReadResult) -> bool {
     let bytes = found.to_vec();
     let range = ByteRange { offset, len: u64::MAX - offset };

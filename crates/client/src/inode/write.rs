@@ -202,7 +202,7 @@ impl Inode {
         at.into_iter().for_each(|at| self.mount.due_at(at));
     }
 
-    /// Whether enough bytes have gathered to be sent.
+    /// Returns whether enough bytes have gathered to be sent.
     async fn is_enough(&self, gathered: u64, policy: &Policy) -> bool {
         match policy.gather_size {
             // Bytes for less than one request are not enough, and the layout need not be asked for.

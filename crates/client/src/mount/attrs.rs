@@ -42,8 +42,8 @@ impl Mount {
         results.attrs()
     }
 
-    /// Whether a file is open here while other clients may write it. Then its attributes must be requested each time,
-    /// and nothing of it may be cached. See `sharing` of the policy.
+    /// Returns whether a file is open here while other clients may write it. Then its attributes must be requested each
+    /// time, and nothing of it may be cached. See `sharing` of the policy.
     pub fn is_shared(&self, file: FileId) -> bool {
         self.inner.open_inode(file).is_some_and(|inode| inode.is_shared())
     }

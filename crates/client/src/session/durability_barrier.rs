@@ -79,7 +79,7 @@ fn question() -> Compound {
 }
 
 impl Shared {
-    /// Whether answers of the mgr need not wait for its disk.
+    /// Returns whether answers of the mgr need not wait for its disk.
     pub(super) fn is_soon(&self) -> bool {
         self.options.durable == Durable::Fsync
     }
@@ -110,7 +110,7 @@ impl Shared {
 }
 
 impl Session {
-    /// Whether answers of the mgr need not wait for its disk.
+    /// Returns whether answers of the mgr need not wait for its disk.
     pub(crate) fn is_soon(&self) -> bool {
         self.shared.is_soon()
     }

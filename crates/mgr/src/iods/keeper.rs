@@ -69,7 +69,7 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     let known = iods.state().numbers.get(&link.hello.iod).copied();
     if let Some(number) = known {
         tell_fences(iods, number, &link).await?;
-        // The fences may have taken a while.
+        // Check again, because sending the fences may have taken long.
         iods.check_not_refused().map_err(|why| unclaimed(iods, address, why))?;
     }
     let claim = iods.claim_now(&link).await.map_err(|why| unclaimed(iods, address, why))?;

@@ -64,7 +64,7 @@ impl Compound {
         self.numbers.len()
     }
 
-    /// Whether there are no operations yet.
+    /// Returns whether there are no operations yet.
     pub fn is_empty(&self) -> bool {
         self.numbers.is_empty()
     }
@@ -85,7 +85,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Whether the server must keep the reply (`sa_cachethis`).
+    /// Returns whether the server must keep the reply (`sa_cachethis`).
     pub fn is_once(&self) -> bool {
         self.once
     }
@@ -95,7 +95,7 @@ impl Request {
         &self.numbers
     }
 
-    /// Whether the request may change something that [`SOON`] applies to.
+    /// Returns whether the request may change something that [`SOON`] applies to.
     pub fn changes(&self) -> bool {
         const CHANGES: [nfs_opnum4; 8] =
             [OP_CREATE, OP_REMOVE, OP_RENAME, OP_LINK, OP_SETATTR, OP_SETXATTR, OP_REMOVEXATTR, OP_WRITE];

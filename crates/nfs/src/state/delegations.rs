@@ -205,7 +205,7 @@ impl Delegations {
         self.of_client(client) - self.revoked.get(&client).copied().unwrap_or(0)
     }
 
-    /// Whether a client has a delegation of the file that keeps it open.
+    /// Returns whether a client has a delegation of the file that keeps it open.
     pub(crate) fn is_held(&self, file: FileId) -> bool {
         self.on(file).any(|(_, held)| held.power != Power::Names)
     }
@@ -216,7 +216,7 @@ impl Delegations {
         Some((*other, self.by_other.get(other)?))
     }
 
-    /// Whether a client's delegation of a file lets it read.
+    /// Returns whether a client's delegation of a file lets it read.
     pub(crate) fn reads(&self, client: ClientId, file: FileId) -> bool {
         self.of(client, file).is_some_and(|(_, held)| held.reads)
     }
@@ -297,7 +297,7 @@ impl Delegations {
         Some(delegation)
     }
 
-    /// Whether the client must not reclaim after a restart: the server has revoked, or is about to revoke, a
+    /// Returns whether the client must not reclaim after a restart: the server has revoked, or is about to revoke, a
     /// delegation, and the client does not know yet.
     pub(crate) fn is_distrusted(&self, client: ClientId) -> bool {
         self.any_revoked(client) || self.doubted.contains(&client)
@@ -445,8 +445,8 @@ impl State {
         stateid4 { seqid: 1, other }
     }
 
-    /// Whether other clients use the file in a way that this kind of delegation excludes, by opens or by delegations. A
-    /// client may have opened the file under its delegation without the server's knowledge.
+    /// Returns whether other clients use the file in a way that this kind of delegation excludes, by opens or by
+    /// delegations. A client may have opened the file under its delegation without the server's knowledge.
     fn is_used_by_others(&self, client: ClientId, file: FileId, power: Power) -> bool {
         let open = match power {
             Power::Names => false,
@@ -554,12 +554,12 @@ impl State {
         Ok(power)
     }
 
-    /// Whether a client has a delegation that covers more than data.
+    /// Returns whether a client has a delegation that covers more than data.
     pub fn any_whole_delegation(&self) -> bool {
         self.delegations.whole > 0
     }
 
-    /// Whether clients other than `except` have delegations that conflict with a use.
+    /// Returns whether clients other than `except` have delegations that conflict with a use.
     pub fn is_delegated(&self, file: FileId, what: Use, except: Option<ClientId>) -> bool {
         !self.delegations.in_the_way(file, what, except).is_empty()
     }
@@ -611,7 +611,7 @@ impl State {
         }
     }
 
-    /// Whether the server still waits for the return of a recalled delegation.
+    /// Returns whether the server still waits for the return of a recalled delegation.
     pub fn is_recalled(&self, recall: &DelegationRecall) -> bool {
         self.delegations.pending.contains(&recall.stateid.other)
     }

@@ -505,7 +505,7 @@ impl State {
         self.layouts.by_key.keys().map(|(_, file, kind)| (*file, *kind)).collect()
     }
 
-    /// Whether a recall is still in progress.
+    /// Returns whether a recall is still in progress.
     pub fn is_recalling(&self, id: RecallId) -> bool {
         self.layouts.recalls.contains_key(&id)
     }
@@ -525,7 +525,7 @@ impl State {
         }
     }
 
-    /// Whether a client other than `except` still holds a layout that overlaps `filter`.
+    /// Returns whether a client other than `except` still holds a layout that overlaps `filter`.
     pub fn conflicting_layouts(&self, file: FileId, filter: Filter, except: Option<ClientId>) -> bool {
         self.layouts.states_on(file).any(|(_, s)| Some(s.client) != except && s.segments.any(filter))
     }
@@ -606,7 +606,7 @@ impl State {
         }
     }
 
-    /// Whether a client has a layout of the file.
+    /// Returns whether a client has a layout of the file.
     pub(crate) fn has_layouts(&self, file: FileId) -> bool {
         self.layouts.by_file.contains_key(&file)
     }

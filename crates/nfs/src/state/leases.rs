@@ -120,7 +120,7 @@ impl State {
         }
     }
 
-    /// Whether the state of this client yields to other clients.
+    /// Returns whether the state of this client yields to other clients.
     pub(crate) fn is_lapsed(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|c| c.lapse == Lapse::Yields)
     }
@@ -153,14 +153,14 @@ impl State {
         }
     }
 
-    /// Whether the lease of this client has expired. A request in execution keeps the lease valid.
+    /// Returns whether the lease of this client has expired. A request in execution keeps the lease valid.
     pub(crate) fn lease_expired(&self, id: ClientId, now: Timestamp) -> bool {
         self.clients
             .get(id)
             .is_some_and(|c| now.since(c.renewed) > self.config.lease && !self.sessions.busy(&c.sessions))
     }
 
-    /// Whether a client has renewed its lease within this time.
+    /// Returns whether a client has renewed its lease within this time.
     pub(crate) fn is_heard_of(&self, id: ClientId, within: Duration, now: Timestamp) -> bool {
         self.clients.get(id).is_some_and(|c| now.since(c.renewed) < within)
     }

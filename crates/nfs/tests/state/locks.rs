@@ -70,7 +70,7 @@ impl World {
         self.check();
     }
 
-    /// Whether another owner than `who` holds a conflicting lock on one of these bytes.
+    /// Returns whether another owner than `who` holds a conflicting lock on one of these bytes.
     fn in_the_way(&self, file: usize, who: usize, kind: LockKind, from: usize, to: usize) -> bool {
         let others = (0..3).filter(|other| *other != who);
         others.flat_map(|other| &self.bytes[file][other][from..to]).flatten().any(|held| held.conflicts(kind))

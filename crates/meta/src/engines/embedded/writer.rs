@@ -21,7 +21,7 @@ const _: () = assert!(ROOMY > 8 * limits::META_RESERVE_BYTES);
 /// What a step of a store's writer did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Nothing: no batch waits, and nothing is due.
+    /// The writer did nothing: no batch waits, and no checkpoint is due.
     Idle,
     /// The writer applied or refused this number of batches, and answered them.
     Window(usize),

@@ -31,13 +31,13 @@ impl Filter {
         self.iomode.is_none_or(|i| i == segment.iomode) && self.range.overlaps(segment.range)
     }
 
-    /// Whether a layout could match both filters.
+    /// Returns whether a layout could match both filters.
     pub fn overlaps(self, other: Filter) -> bool {
         let same_use = self.iomode.is_none() || other.iomode.is_none() || self.iomode == other.iomode;
         same_use && self.range.overlaps(other.range)
     }
 
-    /// Whether this filter selects everything that `other` selects.
+    /// Returns whether this filter selects everything that `other` selects.
     pub fn covers(self, other: Filter) -> bool {
         (self.iomode.is_none() || self.iomode == other.iomode)
             && self.range.offset <= other.range.offset
@@ -67,7 +67,7 @@ impl Segments {
         self.0.iter()
     }
 
-    /// Whether the set holds a byte that `filter` selects.
+    /// Returns whether the set holds a byte that `filter` selects.
     pub(super) fn any(&self, filter: Filter) -> bool {
         self.0.iter().any(|s| filter.matches(s))
     }
