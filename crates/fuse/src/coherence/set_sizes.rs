@@ -1,5 +1,5 @@
-//! Sizes that other clients set, and ends that they extend, on a mount that writes back. Its kernel keeps the size of a
-//! regular file by itself, and answers `lseek(SEEK_END)` with it.
+//! File sizes that other clients set or extend, on a write-back mount. The kernel of such a mount keeps the size of a
+//! regular file by itself, and answers `lseek(SEEK_END)` with this size.
 
 use crate::Errno;
 use crate::abi;
