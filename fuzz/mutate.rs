@@ -1,8 +1,8 @@
-//! Damage to a good message, decided by a seed: what ordinary tests use in place of a fuzzer.
+//! Mutations of a valid message, determined by a seed. Ordinary tests use them in place of a fuzzer.
 //!
-//! A test takes this file and a target in with `#[path]` and calls the target's `run` on many mutations.
+//! A test includes this file and a fuzz target with `#[path]`, and calls the target's `run` on many mutations.
 
-/// `frame` with one to four mutations.
+/// Returns `frame` with one to four mutations.
 pub fn mutate(frame: &[u8], seed: u64) -> Vec<u8> {
     let mut state = seed;
     // splitmix64: the same damage for the same seed on every machine.

@@ -1,4 +1,4 @@
-//! What a server may send to a client: callbacks, and replies to requests of a session.
+//! Messages from a server to a client: callbacks, and replies to requests of a session.
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use types::Timestamp;
 use wire::nfs4::{CB_COMPOUND4res, CREATE_SESSION4resok, NFS4_OK};
 use xdr::Xdr;
 
-/// The session id that a callback or reply has to carry to be looked at.
+/// The session id that the client accepts in callbacks and replies.
 pub const SESSION: [u8; 16] = [5; 16];
 
 /// Feeds `data` to both.

@@ -17,7 +17,7 @@ pub fn run(data: &[u8]) {
         let (mask, _) = Mask::from_bitmap(&attrs.attrmask);
         assert_eq!(decode(&encode(mask, &values)), Ok(values));
     }
-    // What a client tells in a callback: all that was asked for, and perhaps more.
+    // The attributes that a client returns in a callback: all requested attributes, and perhaps more.
     let asked = Mask::of(&[FATTR4_CHANGE, FATTR4_SIZE]);
     if let (Ok(all), Ok(first)) = (decode(&attrs), decode_first(&attrs, asked)) {
         assert_eq!((first.change, first.size), (all.change, all.size));

@@ -20,7 +20,7 @@ pub fn run(data: &[u8]) {
     assert!(brought <= data.len());
 }
 
-/// The same where the parts of a request come apart, as through an entry of a ring.
+/// The same for a request whose parts arrive separately, as through an entry of an io_uring queue.
 fn run_parts(data: &[u8]) {
     let Some((header, rest)) = data.split_at_checked(IN_HEADER) else { return };
     let (fixed, payload) = rest.split_at(rest.len().min(FIXED));

@@ -1,4 +1,5 @@
-//! Layout records, layout and device bodies, and policy xattrs: what decodes is written and read again unchanged.
+//! Layout records, layout and device bodies, and policy xattrs: each decoded value is encoded and decoded again without
+//! a change.
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;

@@ -1,10 +1,10 @@
-//! A dump of a metadata store, as a damaged file may give it back: its records are in order and within their limits.
+//! Dumps of a metadata store, also damaged ones: the decoder returns only records in key order and within their limits.
 #![cfg_attr(fuzzing, no_main)]
 
 use meta::dump::{Decoder, Encoder};
 use types::limits;
 
-/// Reads `data` as a dump; what is whole is written and read again unchanged.
+/// Decodes `data` as a dump. If all of it is valid, encodes its records again and checks that the new dump is valid.
 pub fn run(data: &[u8]) {
     let Ok(mut dump) = Decoder::new(data) else { return };
     let (mut encoder, mut again) = Encoder::new(dump.head());

@@ -1,4 +1,5 @@
-//! A batch log behind an anchor, as a damaged disk may give them back: what is read is a history, and goes on as one.
+//! A batch log and its anchor, as a damaged disk may return them: the records that replay accepts form one history,
+//! which the log can continue.
 #![cfg_attr(fuzzing, no_main)]
 
 use meta::LogDisk;
@@ -44,7 +45,7 @@ pub fn run(data: &[u8]) {
     let Ok(anchor) = Anchor::from_bytes(anchor) else { return };
     assert_eq!(Anchor::from_bytes(&anchor.to_bytes()), Ok(anchor));
     Head::read(ring);
-    // A head that fits, so that what is behind it is looked at.
+    // Make the head valid, so that replay also decodes the bytes after it.
     let disk = Bytes(Arc::default());
     Log::format(Box::new(disk.clone()), anchor.store).expect("memory does not fail");
     {

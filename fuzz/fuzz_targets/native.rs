@@ -1,4 +1,4 @@
-//! Messages of the native data program: what decodes is written and read again unchanged.
+//! Messages of the native data program: each decoded message is encoded and decoded again without a change.
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! COMPOUND and CB_COMPOUND, calls and replies: what decodes is written and read again unchanged.
+//! COMPOUND and CB_COMPOUND, calls and replies: each decoded message is encoded and decoded again without a change.
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! Heads of ONC RPC messages: what decodes is written and read again unchanged.
+//! Heads of ONC RPC messages: each decoded message is encoded and decoded again without a change.
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! Delegations of stock kernels: what they save, and how other clients get access in spite of them.
+//! Delegations of stock kernels: the requests that they save, and how other clients get access in spite of them.
 
 use crate::guest::Guest;
 use crate::servers;
@@ -22,7 +22,7 @@ fn a_guest_keeps_delegations_until_another_guest_needs_the_file() {
     assert_eq!((after.count("OPEN"), after.count("CLOSE")), (before.count("OPEN"), before.count("CLOSE")));
 
     // The other guest reads the file, too. When the other guest writes it, the mgr recalls the delegation, and the
-    // first guest sees what was written.
+    // first guest sees the bytes that were written.
     assert_eq!(other.ok("cat /mnt/f"), "first");
     other.ok("echo second > /mnt/f");
     assert_eq!(one.mountstats().count("DELEGRETURN"), 1);

@@ -30,7 +30,7 @@ const CPU: &str = "max,-cx16";
 /// The number of guests that run at the same time.
 const GUESTS: usize = 2;
 
-/// Returns whether tests do everything that they can, and not only what takes seconds.
+/// Returns whether tests run at full scale, and not only the parts that take seconds.
 pub fn full() -> bool {
     std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
@@ -96,7 +96,7 @@ impl Guest {
 
     /// Starts two guests at the same time.
     pub fn boot_two() -> (Guest, Guest) {
-        // Both places are taken together: two tests that each have one and wait for another would wait for ever.
+        // Both places are taken together: two tests that each have one and wait for another would wait forever.
         let both = Places::take(2);
         std::mem::forget(both);
         let [first, second] = ["first", "second"];
@@ -233,7 +233,7 @@ impl Guest {
         self.ok(&format!("mount.nfs4 -o {options},noresvport,port={port} {HOST}:/ /mnt"));
     }
 
-    /// Returns what the guest's kernel has counted for the file system at `/mnt`.
+    /// Returns the counters of the guest's kernel for the file system at `/mnt`.
     pub fn mountstats(&mut self) -> MountStats {
         let text = self.ok("cat /proc/self/mountstats");
         mountstats::parse(&text, "/mnt").unwrap_or_else(|| panic!("no NFS file system at /mnt:\n{text}"))

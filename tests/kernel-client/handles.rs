@@ -74,7 +74,7 @@ fn save(guest: &mut Guest, handles: &[Handle]) {
     guest.ok(&format!("cat > /tmp/handles <<'END'\n{lines}END"));
 }
 
-/// Opens the saved handles in the file system at `mount`. Returns what the guest sees of each.
+/// Opens the saved handles in the file system at `mount`. Returns the result that the guest sees for each.
 fn open(guest: &mut Guest, mount: &str) -> Vec<String> {
     guest.ok(&format!("perl /tmp/handles.pl open {mount} </tmp/handles")).lines().map(str::to_owned).collect()
 }
@@ -179,8 +179,8 @@ fn handles_and_reconnects_give_no_access_to_a_closed_export() {
 }
 
 /// Returns handles of a secret file that the guest never received. One has the filehandle of a seen file with the
-/// number of the secret file. The others have filehandles that the mgr makes for clients that see the closed export or
-/// the whole file system.
+/// number of the secret file. The other handles are filehandles that the mgr makes for clients that see the closed
+/// export or the whole file system.
 fn forged(home: &Path, seen: &Handle, secret: &Handle, export: &Handle) -> Vec<Handle> {
     let file = secret.file();
     let mut renumbered = seen.weir().to_vec();

@@ -13,8 +13,8 @@ use std::time::Duration;
 /// The default kernel: the newest one of the system's own release. `WEIR_TEST_KERNEL` sets another one: names of
 /// packages or paths of their files, separated by commas.
 const KERNEL: &str = "linux-image-cloud-amd64";
-/// The beginnings of the names of packages with a kernel. Such a package holds everything, or it depends on others with
-/// the kernel, its modules, and lists of the modules.
+/// The beginnings of the names of packages with a kernel. Such a package holds everything, or it depends on other
+/// packages with the kernel, its modules, and lists of the modules.
 const KERNEL_PARTS: [&str; 4] = ["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"];
 /// The packages whose files are in the root, besides libraries.
 const PROGRAMS: [&str; 7] = ["attr", "busybox-static", "kmod", "nfs-common", "perl-base", "util-linux", "xfsprogs"];

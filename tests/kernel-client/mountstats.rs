@@ -1,4 +1,4 @@
-//! `/proc/self/mountstats`: what the kernel's NFS client has sent and received for a mount.
+//! `/proc/self/mountstats`: the requests and bytes that the kernel's NFS client has sent and received for a mount.
 
 use std::collections::BTreeMap;
 

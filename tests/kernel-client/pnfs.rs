@@ -40,7 +40,7 @@ fn data_take_the_direct_path_and_sizes_are_known() {
             let here = other.ok(&format!("stat -c %s /mnt/{name}; md5sum < /mnt/{name}"));
             assert_eq!(here, format!("{bytes}\n{there}"));
         }
-        // An overwrite does not change the size. The other guest sees it all the same.
+        // An overwrite does not change the size. The other guest sees the change nevertheless.
         one.ok("echo world > /tmp/w; dd if=/tmp/w of=/mnt/f conv=notrunc 2>/dev/null");
         assert_eq!(other.ok("cat /mnt/f"), "world");
         // The times that a program sets stay.

@@ -1,4 +1,4 @@
-//! How many requests a kernel sends for what programs do, to Weir and to nfs-ganesha (`cargo xtask bench kernel`).
+//! How many requests a kernel sends for the calls of programs, to Weir and to nfs-ganesha (`cargo xtask bench kernel`).
 
 use crate::guest::{Guest, HOST};
 use crate::servers;

@@ -57,7 +57,7 @@ pub fn number(lab: &Lab, group: &str, name: &str) -> u64 {
     look(lab, group, name).unwrap_or_else(|| panic!("no {name} in {group}"))
 }
 
-/// Returns a counter of the mgr's status. The status omits counters of what never happened; they are 0.
+/// Returns a counter of the mgr's status. The status omits counters of events that never happened; their value is 0.
 pub fn counted(lab: &Lab, group: &str, name: &str) -> u64 {
     look(lab, group, name).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! Two guests that use the same files: one truncates, removes, renames or lists what the other one uses.
+//! Two guests that use the same files: one guest truncates, removes, renames or lists files that the other guest uses.
 
 use crate::guest::{Guest, full};
 use crate::servers;
@@ -82,7 +82,7 @@ fn a_guest_can_change_files_that_another_guest_has_open() {
     other.ok("mv /mnt/a /mnt/b");
     assert_eq!(let_go(&mut one), "more");
     assert_eq!(other.ok("cat /mnt/b"), "more");
-    // A file is renamed over an open one. The open file stays what it was.
+    // A file is renamed over an open one. The open file keeps its content.
     other.ok("echo new > /mnt/c");
     hold(&mut one, "/mnt/b", ":", "cat <&3");
     other.ok("mv /mnt/c /mnt/b");

@@ -323,7 +323,7 @@ fn mapped(file: &File, len: usize, work: impl FnOnce(&mut [u8])) {
     unsafe { munmap(at, len) }.unwrap();
 }
 
-/// Three descriptors on each of two mounts, used in turns, and a model of what the file holds.
+/// Three descriptors on each of two mounts, used in turns, and a model of the file's content.
 struct Turns<'a> {
     pair: &'a Pair,
     files: Vec<(usize, File)>,
@@ -514,7 +514,8 @@ fn call(file: &File, (history, rank): (&History, usize), dice: &mut Dice) {
     }
 }
 
-/// A new mapping shows what the other mount has written. The other mount reads what the mapping has synced.
+/// A new mapping shows bytes that the other mount wrote. After `msync`, the other mount reads the bytes that were
+/// stored through the mapping.
 #[test]
 fn msync_and_new_mappings_exchange_bytes_between_mounts() {
     const LEN: usize = 8_192;

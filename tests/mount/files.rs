@@ -364,7 +364,7 @@ fn opening_a_name_that_is_recreated_finds_a_file_or_none() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                // The flag is also set when this thread panics; otherwise the other threads would run for ever.
+                // The flag is also set when this thread panics; otherwise the other threads would run forever.
                 let _done = Sets(&done);
                 for round in 0..400 {
                     if let Err(error) = OpenOptions::new().write(true).open(&lock) {

@@ -1,4 +1,4 @@
-//! All tests once more with requests over io_uring, and tests of what is particular to io_uring.
+//! All tests once more with requests over io_uring, and tests that are particular to io_uring.
 
 use crate::cluster::{Cluster, WEIR, fail, succeed};
 use crate::place::{Place, TRANSPORT, can_mount, full, rerun_passes};

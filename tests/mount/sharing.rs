@@ -1,4 +1,4 @@
-//! What two mounts of one file system see of each other's changes.
+//! The changes that two mounts of one file system see of each other.
 
 use crate::cluster::Cluster;
 use crate::place::{Place, can_mount, full};
@@ -79,7 +79,7 @@ impl Drop for TellsOfFailure<'_> {
     }
 }
 
-/// `tail -f` on another machine reads in this way what a program prints.
+/// `tail -f` on another machine reads the output of a program in this way.
 #[test]
 fn another_mount_sees_data_that_is_neither_synced_nor_closed() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -499,7 +499,7 @@ fn fcntl_locks_belong_to_the_process_not_to_the_descriptor() {
     let lock = |file: &File| rustix::fs::fcntl_lock(file, NonBlockingLockExclusive).is_ok();
     let (mut first, second, others) = (open(&one), open(&one), open(&two));
     assert!(lock(&first) && !lock(&others));
-    // Unlocking through another descriptor also makes visible what was written under the lock.
+    // Unlocking through another descriptor also makes visible the bytes that were written under the lock.
     first.write_all(b"written under it").unwrap();
     rustix::fs::fcntl_lock(&second, NonBlockingUnlock).unwrap();
     assert!(lock(&others));

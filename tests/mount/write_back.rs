@@ -1,4 +1,4 @@
-//! Mounts with write-back caching (`-o writeback`): what they and other mounts see of each other's changes.
+//! Mounts with write-back caching (`-o writeback`): the changes that they and other mounts see of each other.
 
 use crate::cluster::Cluster;
 use crate::place::{OPTIONS, Place, TRANSPORT, can_mount, full, rerun_passes};
@@ -49,7 +49,7 @@ fn create(path: std::path::PathBuf) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap()
 }
 
-/// Waits until a condition holds that other mounts see after a while. Prints what it waits for.
+/// Waits until a condition holds that other mounts see after a while. Prints the condition that it waits for.
 fn soon(what: &str, holds: impl Fn() -> bool) {
     eprintln!("waiting: {what}");
     while !holds() {

@@ -1,4 +1,5 @@
-//! The shape of the house, checked: arrows between crates, heads and lengths of files, shelves, fuzz targets, links.
+//! Checks of the project's structure: dependencies between crates, import cycles, module documentation and lengths of
+//! files, fuzz targets, and links and paths in Markdown files.
 
 #[path = "tidy/arrows.rs"]
 mod arrows;

@@ -64,9 +64,9 @@ impl Weir {
 
 /// Processor time in seconds.
 pub struct Cpu {
-    /// Of this process and of all processes of the side.
+    /// The processor time of this process and of all processes of the side.
     pub all: f64,
-    /// Of this process alone.
+    /// The processor time of this process alone.
     pub own: f64,
 }
 
@@ -256,7 +256,7 @@ impl<'a> Side<'a> {
         Err(format!("{}: its processes do not come to rest", self.name).into())
     }
 
-    /// Runs a row. Returns what it did, the processor time, and the number of disk syncs of the servers. Work that the
+    /// Runs a row. Returns the result, the processor time, and the number of disk syncs of the servers. Work that the
     /// servers defer counts, because the measurement ends when they are idle. Returns `None` if this side has no
     /// counterpart of the row.
     pub fn measure(&self, row: &Row, scale: usize) -> Outcome<Option<(Done, Cpu, u64)>> {

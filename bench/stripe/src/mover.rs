@@ -26,7 +26,7 @@ pub struct Errand {
     pub url: String,
     /// The local file; `None`: constant bytes are written, and read bytes are discarded.
     pub local: Option<PathBuf>,
-    /// Its length in bytes.
+    /// The length of the file in bytes.
     pub len: u64,
     /// Whether payloads carry checksums.
     pub checksums: bool,

@@ -1,6 +1,6 @@
 //! Slow disks: file systems on loop devices over files with simulated latency ([`spindle`]).
 //!
-//! No program would wait for what the kernel writes back later. So the file systems write everything at once (`-o
+//! No program would wait for bytes that the kernel writes back later. So the file systems write everything at once (`-o
 //! sync`, no journal), like O_DSYNC on disks without a cache. A write that extends a file costs two disk writes: the
 //! bytes and the inode. All files are in memory.
 

@@ -20,7 +20,8 @@ const DISK: u64 = 400 << 20;
 const STRIPE_UNIT: &str = "64K";
 const CPU: &str = "/sys/fs/cgroup/cpu";
 
-/// All parts of the cluster. They are dropped in the order of the fields: what was started first is dropped last.
+/// All parts of the cluster. They are dropped in the order of the fields: the process that was started first is dropped
+/// last.
 pub struct Rig {
     weir: PathBuf,
     gathering: Cluster,

@@ -35,7 +35,7 @@ impl Checks {
     /// The operations of a check.
     const OPERATIONS: [nfs_opnum4; 3] = [OP_PUTFH, OP_LOOKUP, OP_VERIFY];
 
-    /// Whether the operation at this position checks a path.
+    /// Returns whether the operation at this position checks a path.
     fn has(self, place: usize) -> bool {
         place < u64::BITS as usize && self.0 >> place & 1 == 1
     }
@@ -151,7 +151,8 @@ impl Compound {
 }
 
 impl Sealed {
-    /// Whether no operation before the failed one at `index` changed anything, so that all may be sent again as new.
+    /// Returns whether no operation before the failed one at `index` changed anything, so that all may be sent again as
+    /// new.
     pub(crate) fn harmless_before(&self, index: usize) -> bool {
         const HARMLESS: [nfs_opnum4; 9] =
             [OP_PUTFH, OP_PUTROOTFH, OP_SAVEFH, OP_RESTOREFH, OP_LOOKUP, OP_GETATTR, OP_GETFH, OP_ACCESS, OP_VERIFY];
@@ -285,7 +286,7 @@ impl Results {
     }
 }
 
-/// Whether the mgr has forgotten or revoked the state of a stateid, or has a newer one.
+/// Returns whether the mgr has forgotten or revoked the state of a stateid, or has a newer one.
 pub(crate) fn is_state_lost(status: nfsstat4) -> bool {
     matches!(
         status,

@@ -37,7 +37,7 @@ pub(crate) trait DeviceSource: Send + Sync {
     /// Returns the address of a device of this kind (`da_addr_body`).
     async fn address(&self, kind: KindId, device: [u8; 16]) -> Result<Bytes>;
 
-    /// Returns the lease time, as far as it is known.
+    /// Returns the lease time, if known.
     fn lease(&self) -> Duration;
 }
 
@@ -394,8 +394,8 @@ async fn exchange<T: Xdr>(
     Ok(result)
 }
 
-/// Whether bytes can be damaged on their way to an address. A Unix socket passes memory of this machine. Without
-/// checksums an iod can also send the page cache's bytes as they are.
+/// Returns whether bytes can be damaged on their way to an address. A Unix socket passes memory of this machine.
+/// Without checksums an iod can also send the page cache's bytes as they are.
 fn on_the_way(address: &Address) -> bool {
     !matches!(address, Address::Unix(_))
 }

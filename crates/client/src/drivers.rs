@@ -28,7 +28,7 @@ use xdr::{Segments, Xdr};
 /// Why a driver did not execute a request.
 #[derive(Debug)]
 pub(crate) enum NotDone {
-    /// Nothing was tried, or only what can be repeated without another effect: take the mgr path.
+    /// Nothing was tried, or only a request that can be repeated without another effect: take the mgr path.
     NotAttempted(Error),
     /// As [`NotDone::NotAttempted`], for a change that was sent and never answered. It may still be executed, unless
     /// the mgr makes the iod refuse it.
@@ -54,7 +54,7 @@ impl NotDone {
 /// The outcome of a driver's request.
 pub(crate) type Attempt<T> = std::result::Result<T, NotDone>;
 
-/// The bytes of one share, or of one request to the mgr.
+/// The payload of one request to the mgr, or of one share: the part of a request that goes to one iod.
 #[derive(Clone, Debug)]
 pub(crate) struct Payload {
     pub(crate) data: Segments,
@@ -134,7 +134,7 @@ impl Found {
     }
 }
 
-/// The outcome of a read: together, runs and lost ranges cover what was asked for.
+/// The outcome of a read: together, runs and lost ranges cover the requested ranges.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ReadDone {
     /// Runs with their places in the file.
@@ -158,7 +158,7 @@ pub(crate) struct Share {
 pub(crate) trait Layout: Send + Sync {
     /// Returns the generation, which grows with every fence of the earlier layouts of the file.
     fn generation(&self) -> Generation;
-    /// Whether it is time to get another layout: this one is still valid, but not for long.
+    /// Returns whether it is time to get another layout: this one is still valid, but not for long.
     fn is_old(&self) -> bool;
     /// Returns the number of lanes: servers that take requests at the same time.
     fn lanes(&self) -> usize;
@@ -167,7 +167,8 @@ pub(crate) trait Layout: Send + Sync {
     /// The shares cover the ranges exactly. They are in the order of their first byte, so that a sender that starts at
     /// the front keeps every server busy.
     fn shares(&self, ranges: &[ByteRange]) -> Vec<Share>;
-    /// Whether the servers durably have all bytes of a file of `size` bytes, according to the mgr and the servers.
+    /// Returns whether the servers durably have all bytes of a file of `size` bytes, according to the mgr and the
+    /// servers.
     fn reaches(&self, size: u64) -> bool;
     /// Prepares for a truncate by this client, which the mgr executes on the servers: reported lengths are no longer
     /// true.

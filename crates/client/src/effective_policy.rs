@@ -82,7 +82,7 @@ impl EffectivePolicy {
         self.changed();
     }
 
-    /// Returns the server's settings, as far as they are known.
+    /// Returns the server's settings, if known.
     pub(crate) fn server(&self) -> Settings {
         *lock(&self.server)
     }
@@ -144,7 +144,7 @@ impl Ruling {
     }
 }
 
-/// Whether a layout is requested at open, and not at the first direct I/O.
+/// Returns whether a layout is requested at open, and not at the first direct I/O.
 pub(crate) fn layout_at_open(policy: &Policy) -> bool {
     match policy.layout_when {
         LayoutWhen::Open => true,

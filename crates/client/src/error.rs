@@ -72,7 +72,7 @@ impl Error {
         Error { state_lost: true, ..self }
     }
 
-    /// Whether the mgr refused a stateid that it has forgotten, so it executed nothing.
+    /// Returns whether the mgr refused a stateid that it has forgotten, so it executed nothing.
     pub(crate) fn is_state_lost(&self) -> bool {
         self.state_lost
     }
@@ -82,9 +82,9 @@ impl Error {
         Error { in_doubt: true, ..self }
     }
 
-    /// Whether the outcome of a request is unknown. The mgr may have restarted and forgotten whether it executed a
-    /// request that must not simply be repeated. Or another client undid it before its result could be read. The caller
-    /// can look at the names, or try again and accept that it is done already.
+    /// Returns whether the outcome of a request is unknown. The mgr may have restarted and forgotten whether it
+    /// executed a request that must not simply be repeated. Or another client undid it before its result could be read.
+    /// The caller can look at the names, or try again and accept that it is done already.
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
     }
@@ -94,8 +94,8 @@ impl Error {
         Error { moved: true, ..self }
     }
 
-    /// Whether the mgr refused the request because an expected path ([`Mount::expecting`](crate::Mount::expecting))
-    /// leads elsewhere, so it executed nothing.
+    /// Returns whether the mgr refused the request because an expected path
+    /// ([`Mount::expecting`](crate::Mount::expecting)) leads elsewhere, so it executed nothing.
     pub fn is_moved(&self) -> bool {
         self.moved
     }
@@ -105,7 +105,7 @@ impl Error {
         Error { of_iod: true, ..self }
     }
 
-    /// Whether the unreachable server is an iod, which the message names, and not the mgr.
+    /// Returns whether the unreachable server is an iod, which the message names, and not the mgr.
     pub fn is_of_iod(&self) -> bool {
         self.of_iod
     }
@@ -123,7 +123,7 @@ impl Error {
         }
     }
 
-    /// Whether a server answered exactly `status`.
+    /// Returns whether a server answered exactly `status`.
     pub fn is(&self, status: Status) -> bool {
         self.as_status() == Some(status)
     }
@@ -235,7 +235,7 @@ mod tests {
         for status in Status::ALL {
             assert!(Error::status(status, "x").errno() > 0);
         }
-        // Below 71 the numbers of NFS and Linux are the same, except for three.
+        // The numbers of these NFS statuses are the errnos of Linux.
         for status in
             [Status::Perm, Status::NoEnt, Status::Io, Status::Access, Status::Exist, Status::NoSpc, Status::Rofs]
         {

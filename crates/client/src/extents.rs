@@ -23,7 +23,7 @@ impl Extents {
         self.map.last_key_value().map_or(0, |(start, data)| start + data.len() as u64)
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
@@ -60,7 +60,7 @@ impl Extents {
         replaced
     }
 
-    /// Whether any byte of `range` is present.
+    /// Returns whether any byte of `range` is present.
     pub(crate) fn overlaps(&self, range: ByteRange) -> bool {
         let last = self.map.range(..range.end()).next_back();
         last.is_some_and(|(start, data)| !range.is_empty() && start + data.len() as u64 > range.offset)

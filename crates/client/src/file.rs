@@ -77,7 +77,7 @@ impl Segment {
         }
     }
 
-    /// Whether the segment is empty.
+    /// Returns whether the segment is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -98,7 +98,7 @@ impl ReadResult {
         self.segments.iter().map(Segment::len).sum()
     }
 
-    /// Whether the result is empty.
+    /// Returns whether the result is empty.
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
@@ -221,14 +221,14 @@ impl File {
         self.inode().grow(self.key(), &self.open().origin.ruling, end).await
     }
 
-    /// Whether this client has exclusive use of the file, which an open on this client has requested. While this is true,
-    /// no other client has the file open or waits for it. Other clients see writes of this client only after
-    /// [`crate::Keeper::hand_on`].
+    /// Returns whether this client has exclusive use of the file, which an open on this client has requested. While
+    /// this is true, no other client has the file open or waits for it. Other clients see writes of this client only
+    /// after [`crate::Keeper::hand_on`].
     pub fn is_alone(&self) -> bool {
         self.inode().is_alone()
     }
 
-    /// Whether the file was opened for reading, or for reading and writing.
+    /// Returns whether the file was opened for reading, or for reading and writing.
     pub fn is_readable(&self) -> bool {
         self.open().origin.flags.read
     }
@@ -240,14 +240,14 @@ impl File {
         self.inode().delegation_number()
     }
 
-    /// Whether bytes and attributes may be cached until [`crate::Keeper::hand_on`]. That is so if no other client
-    /// writes the file, or if no open here requested more than close-to-open.
+    /// Returns whether bytes and attributes may be cached until [`crate::Keeper::hand_on`]. That is so if no other
+    /// client writes the file, or if no open here requested more than close-to-open.
     pub fn may_be_cached(&self) -> bool {
         !self.inode().is_shared()
     }
 
-    /// Whether the file was created without waiting for the disk ([`crate::CreateOptions::unsynced`]), and nothing has
-    /// made the creation durable since.
+    /// Returns whether the file was created without waiting for the disk ([`crate::CreateOptions::unsynced`]), and
+    /// nothing has made the creation durable since.
     pub fn is_unsynced(&self) -> bool {
         self.inode().is_unsynced()
     }
@@ -377,7 +377,7 @@ impl File {
     }
 
     /// Makes everything durable and closes the file at the mgr. If this fails, written bytes may not be durable; the
-    /// file is closed all the same.
+    /// file is nevertheless closed.
     pub async fn close(mut self) -> Result<()> {
         match self.open.take() {
             Some(open) => open.close().await,

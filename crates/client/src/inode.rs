@@ -250,13 +250,13 @@ impl Inode {
         if shared { None } else { state.size.version() }
     }
 
-    /// Whether other clients may have changed the size since the client learned it.
+    /// Returns whether other clients may have changed the size since the client learned it.
     pub(crate) fn is_doubtful(&self) -> bool {
         self.state().size.is_doubtful()
     }
 
-    /// Combines the server's attributes with what this client wrote, because the server does not know of all these
-    /// writes and their times yet.
+    /// Combines the server's attributes with the bytes that this client wrote, because the server does not know of all
+    /// these writes and their times yet.
     pub(crate) fn shown(&self, attrs: Attrs) -> Attrs {
         let shared = self.is_shared();
         let state = self.state();
@@ -299,17 +299,17 @@ impl Inode {
         self.state().opens.reopened(key, stateid);
     }
 
-    /// Whether everything written here is reported to the mgr and durable.
+    /// Returns whether everything written here is reported to the mgr and durable.
     pub(crate) fn is_clean(&self) -> bool {
         self.state().dirty.is_clean()
     }
 
-    /// Whether an open here allows reading.
+    /// Returns whether an open here allows reading.
     pub(crate) fn is_open_for_reading(&self) -> bool {
         self.state().opens.may_read()
     }
 
-    /// Whether an open here allows writing.
+    /// Returns whether an open here allows writing.
     pub(crate) fn is_open_for_writing(&self) -> bool {
         self.state().opens.may_write()
     }
@@ -332,7 +332,8 @@ impl Inode {
         state.opens.fail(&error);
     }
 
-    /// Whether everything written here is durable or was never sent, provided that nothing is left to be committed.
+    /// Returns whether everything written here is durable or was never sent, provided that nothing is left to be
+    /// committed.
     pub(crate) fn is_sure(&self) -> bool {
         self.state().dirty.is_sure()
     }

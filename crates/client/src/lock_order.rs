@@ -10,8 +10,8 @@
 //! - A lock across waits counts as held during `hold`, which runs a future under the lock. Each poll of the future begins
 //!   with the rank and ends without it. So the future may move between threads, and futures that one task polls in turn
 //!   do not see each other's locks.
-//! - A guard of a lock across waits (`lock`, `read`, `write`) is checked when it is taken. The check does not see what is
-//!   taken while such a guard exists: use `hold` where the guard would live to the end of a function.
+//! - A guard of a lock across waits (`lock`, `read`, `write`) is checked when it is taken. The check does not see locks
+//!   that are taken while such a guard exists: use `hold` where the guard would live to the end of a function.
 //!
 //! The check does not see locks that are not in this list, such as the session's table of slots. They are leaves: no lock
 //! of the list is taken under them.
@@ -167,7 +167,7 @@ impl AsyncRwLock {
         self.place.during(work).await
     }
 
-    /// Runs a future while all others are locked out.
+    /// Runs a future while no other task can take the lock.
     pub(crate) async fn hold_write<R>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
         self.place.check();
         let _guard = self.lock.write().await;

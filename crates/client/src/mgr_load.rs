@@ -29,7 +29,7 @@ impl MgrLoad {
         }
     }
 
-    /// Whether the delay is wanted.
+    /// Returns whether the delay is wanted.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Relaxed)
     }

@@ -135,7 +135,7 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// The open files of a mount, and what it knows of directories.
+/// The open files of a mount, and its cached knowledge of directories.
 pub(crate) struct Inodes {
     table: OrderedMutex<HashMap<FileId, Weak<Inode>>>,
     /// The negative-lookup cache.
@@ -173,7 +173,8 @@ impl Inodes {
 }
 
 impl Mount {
-    /// Whether both are the same mount: then [`File::copy_range`](crate::File::copy_range) works between files of both.
+    /// Returns whether both are the same mount: then [`File::copy_range`](crate::File::copy_range) works between files
+    /// of both.
     pub fn is_same(&self, other: &Mount) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -232,8 +233,8 @@ impl Mount {
     }
 
     /// Returns the same mount, with requests in another user's name. All users of a file that it opens read and write
-    /// in that name; the server alone decides what is allowed. Of more than 16 groups only the first 16 are sent (RFC
-    /// 5531 §8.2).
+    /// in that name; the server alone checks permissions. Of more than 16 groups only the first 16 are sent (RFC 5531
+    /// §8.2).
     pub fn acting_as(&self, cred: &Cred) -> Mount {
         let auth = crate::session::auth_of(&self.inner.options, cred);
         Mount { inner: self.inner.clone(), caller: Some(Arc::new(auth)), walks: None }

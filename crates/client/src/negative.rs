@@ -83,7 +83,7 @@ pub(crate) struct Negative<C> {
     doubts: usize,
     /// Number of names that may exist, of all directories.
     names: usize,
-    /// Counts events.
+    /// A logical clock: the number of events so far.
     clock: u64,
 }
 
@@ -105,7 +105,7 @@ impl<C: Clone + PartialEq> Dir<C> {
         matches!(self.stage, Stage::Asking(n) | Stage::Reading(n, _) if n == number)
     }
 
-    /// Whether created names must be recorded.
+    /// Returns whether created names must be recorded.
     fn notes(&self) -> bool {
         matches!(self.stage, Stage::Asking(_) | Stage::Reading(..) | Stage::Known(_))
     }
@@ -132,7 +132,7 @@ impl<C: Clone + PartialEq> Negative<C> {
         known.gone()
     }
 
-    /// Whether the cache shows a caller, in the session of this epoch, that a name does not exist.
+    /// Returns whether the cache shows a caller, in the session of this epoch, that a name does not exist.
     pub(crate) fn is_absent(&mut self, dir: FileId, name: &[u8], caller: &C, epoch: u64) -> bool {
         let clock = self.tick();
         let Some(known) = self.dirs.get_mut(&dir) else { return false };

@@ -26,8 +26,8 @@ pub struct Options {
     pub negative: u32,
     /// Which operations wait until changes are durable.
     pub durable: Durable,
-    /// How long the size of an open file is cached: a later read up to the end sees what other clients have written in
-    /// the meantime.
+    /// How long the size of an open file is cached: a later read up to the end sees the bytes that other clients have
+    /// written in the meantime.
     pub size_valid: Duration,
     /// The policy where no place sets a part.
     pub driver: Policy,

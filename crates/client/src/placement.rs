@@ -8,7 +8,7 @@ use types::{ByteRange, IodId, ObjectId};
 pub struct PlacedObject {
     /// The iod.
     pub iod: IodId,
-    /// Its addresses, `host:port`.
+    /// The addresses of the iod, `host:port`.
     pub addresses: Vec<String>,
     /// Length of the object in bytes.
     pub size: u64,

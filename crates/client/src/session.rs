@@ -216,7 +216,7 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the lease time, as far as it is known.
+    /// Returns the lease time, if known.
     pub(crate) fn lease(&self) -> Duration {
         self.shared.lease()
     }

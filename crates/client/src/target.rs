@@ -29,7 +29,7 @@ pub struct BadTarget {
 }
 
 impl Target {
-    /// Whether the text claims to be a target, valid or not: it begins with `weir:`.
+    /// Returns whether the text claims to be a target, valid or not: it begins with `weir:`.
     pub fn is_target(text: &str) -> bool {
         text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("weir:"))
     }
@@ -80,7 +80,7 @@ impl Target {
         joined
     }
 
-    /// Whether both are on the same file system.
+    /// Returns whether both are on the same file system.
     pub fn same_server(&self, other: &Target) -> bool {
         (&self.host, self.port) == (&other.host, other.port)
     }

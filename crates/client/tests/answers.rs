@@ -187,8 +187,8 @@ async fn each_delegation_is_returned_once() {
         let theirs = other.open(&mine.node(), OpenFlags::READ).await.unwrap();
         assert!(!mine.is_alone());
         theirs.close().await.unwrap();
-        // The other open could go on when the mgr had the delegation. Its answer may still be on the way here, and the
-        // client asks for no other one before that.
+        // The other client's open continued as soon as the mgr had the returned delegation. The answer to DELEGRETURN
+        // may still be in flight, and this client asks for no new delegation before the answer arrives.
         while !mine.ask_alone().await.unwrap() {
             tokio::task::yield_now().await;
         }

@@ -192,8 +192,8 @@ fn any_sequence_of_copies_matches_the_flat_models() {
     outcome.unwrap();
 }
 
-/// Parts of one file are copied concurrently. A copied hole at the front must not truncate what the copy of another
-/// part has extended.
+/// Parts of one file are copied concurrently. A copied hole at the front must not truncate the file that the copy of
+/// another part has extended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_copies_of_holes_do_not_shorten_the_target() {
     const PART: u64 = 1 << 20;

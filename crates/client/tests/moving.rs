@@ -174,7 +174,7 @@ async fn a_file_moves_under_its_readers_and_writers() {
         if round == 0 {
             assert!(cluster.mgr.as_ref().unwrap().counters().layouts_revoked > 0, "the third client kept its layout");
             line.drop_answers();
-            // It reads and writes on, without an error.
+            // The client continues to read and write, without an error.
             versions.check(&quiet).await;
             for block in (2..BLOCKS).step_by(WRITERS) {
                 versions.write(&quiet, block).await;

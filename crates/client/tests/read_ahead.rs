@@ -1,4 +1,4 @@
-//! Read-ahead: counters show what it saves, and no read returns bytes that are older than the semantics allow.
+//! Read-ahead: counters show the saved requests, and no read returns bytes that are older than the semantics allow.
 
 #[path = "support/cluster.rs"]
 mod cluster;

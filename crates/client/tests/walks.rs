@@ -145,7 +145,7 @@ async fn a_path_too_long_for_a_compound_is_not_checked() {
         dir = mount.mkdir(&dir, name.as_bytes(), 0o755).await.unwrap().0;
         names.push(&name[..]);
         let expecting = mount.expecting(vec![walk(&mount.root(), &names, &dir)]);
-        // The largest COMPOUND has two paths and one more lookup.
+        // RENAME sends the largest COMPOUND: it checks two paths and contains one more LOOKUP.
         expecting.mkdir(&dir, b"x", 0o755).await.unwrap();
         expecting.rename(&dir, b"x", &dir, b"y").await.unwrap();
         expecting.lookup(&dir, b"y").await.unwrap();

@@ -1,4 +1,4 @@
-//! READ, WRITE and COMMIT of NFS data server requests, from file offsets to the local object.
+//! READ, WRITE and COMMIT of the NFS data server: maps the file offsets of the requests to offsets in local objects.
 
 use bytes::Bytes;
 use iod::{Daemon, ObjectBytes, Volume};

@@ -97,7 +97,7 @@ impl Call {
         &self.text
     }
 
-    /// Returns whether the call names a file by a path to change or read attributes of that file, as far as known.
+    /// Returns whether the call names a file by a path to change or read attributes of that file, if known.
     pub(crate) fn is_by_path(&self) -> bool {
         let Some(number) = self.number else { return false };
         let names = match number {
@@ -123,7 +123,7 @@ impl Call {
         }
     }
 
-    /// Returns whether the call writes to a file, as far as known.
+    /// Returns whether the call writes to a file, if known.
     pub(crate) fn writes(&self) -> bool {
         const WRITES: [c_long; 7] = [
             libc::SYS_write,
@@ -167,7 +167,7 @@ impl Call {
         shown.lines().find_map(|line| line.strip_prefix(what)?.trim().parse().ok())
     }
 
-    /// Returns whether the call reads from a file, as far as known.
+    /// Returns whether the call reads from a file, if known.
     pub(crate) fn reads(&self) -> bool {
         const READS: [c_long; 7] = [
             libc::SYS_read,

@@ -1,8 +1,9 @@
-//! Page-cache coherence: keeps what the kernel has cached of files (sizes, times, pages, mappings, attributes) in
-//! agreement with what other clients do.
+//! Page-cache coherence: keeps the kernel's cache of files (sizes, times, pages, mappings, attributes) in agreement
+//! with the changes of other clients.
 //!
-//! [`Coherence`] is the only way in. Requests of the kernel report what happens (an open, a read, a write, a GETATTR),
-//! the client reports recalls of its delegations, and `Coherence` makes the kernel drop or correct what is stale.
+//! [`Coherence`] is the interface of this module. The handlers of kernel requests report each open, read, write and
+//! GETATTR to it. The client reports recalls of its delegations. `Coherence` makes the kernel drop or correct stale
+//! data.
 
 mod changed_dirs;
 mod close_to_open;
@@ -49,7 +50,8 @@ use sync_mount::SyncMount;
 use types::FileId;
 use write_back::WriteBack;
 
-/// What the kernel of one mount has cached, and what keeps it in agreement with other clients.
+/// The record of the cached data of one mount's kernel, and the state that keeps this cache in agreement with other
+/// clients.
 pub(crate) struct Coherence {
     /// The mount with its own credentials.
     mount: Mount,
@@ -64,14 +66,15 @@ pub(crate) struct Coherence {
     resizing: Resizing,
     write_back: WriteBack,
     kernel_sizes: KernelSizes,
-    /// The turns in which the mount corrects what the kernel has cached.
+    /// The turns in which the mount corrects the kernel's cached data.
     turns: Turns,
     sync: SyncMount,
     own: Weak<Coherence>,
     transport: OnceLock<Weak<dyn Transport>>,
 }
 
-/// How long the kernel may cache what a reply carries, and whether the kernel writes files to its page cache.
+/// How long the kernel may cache the attributes and names in a reply, and whether the kernel writes files to its page
+/// cache.
 #[derive(Clone, Copy)]
 pub(crate) struct Caching {
     /// How long the kernel may cache the attributes of a file that is not shared.
@@ -153,7 +156,7 @@ impl Coherence {
     }
 
     /// Returns whether other clients may write a file that is open here. The kernel then asks for its attributes each
-    /// time, and what the kernel has cached of the file cannot be trusted.
+    /// time, and the kernel's cached data of the file cannot be trusted.
     pub(crate) fn is_shared(&self, number: u64) -> bool {
         self.write_back.is_shared(number) || self.mount.is_shared(FileId(number))
     }

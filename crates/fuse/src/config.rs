@@ -39,7 +39,7 @@ impl Default for Powers {
 pub struct Config {
     /// How long the kernel caches attributes before it asks again.
     pub attrs_valid: Duration,
-    /// How long the kernel caches what a name stands for.
+    /// How long the kernel caches the file that a name leads to.
     pub entry_valid: Duration,
     /// How long the kernel caches that a name does not exist.
     pub absent_valid: Duration,
@@ -62,7 +62,7 @@ pub struct Config {
     /// What `df` and `/proc/mounts` show as the device.
     pub source: String,
     /// A command that calls [`crate::stand_guard`] with its last two arguments. It runs beside the mount, so that no
-    /// program that uses the mount waits for ever if this process is killed. Empty: no guard.
+    /// program that uses the mount waits forever if this process is killed. Empty: no guard.
     pub guard: Vec<OsString>,
 }
 

@@ -1,8 +1,8 @@
 //! Control attributes: virtual extended attributes through which programs read and change the policy of a mount in use.
 //!
 //! `user.weir.effective` of any file or directory is the policy that applies to the caller if it opens the file now. It
-//! has a line for each part, with the value and its source. `user.weir.mount.` plus the name of a part is what the
-//! options of the mount say. Root and the user who mounted the file system can set and remove it like any other
+//! has a line for each part, with the value and its source. `user.weir.mount.` plus the name of a part has the setting
+//! from the options of the mount. Root and the user who mounted the file system can set and remove it like any other
 //! attribute, on any file of the mount. `user.weir.known` is the number of files that the kernel knows.
 
 use crate::Errno;

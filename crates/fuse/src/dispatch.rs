@@ -138,7 +138,7 @@ impl Dispatcher {
                 }
                 if dispatcher.underway().tasks.is_empty() {
                     dispatcher.looking.store(false, SeqCst);
-                    // A request may have arrived before that.
+                    // A request may have arrived between the check and the store.
                     if dispatcher.underway().tasks.is_empty() || dispatcher.looking.swap(true, SeqCst) {
                         return;
                     }
@@ -237,7 +237,7 @@ impl Task {
     fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         let reply = {
             let mut work = self.work();
-            // Answered or abandoned.
+            // The request is already answered or abandoned.
             let Some(future) = work.as_mut() else { return Poll::Ready(()) };
             let Poll::Ready(reply) = future.poll_unpin(context) else { return Poll::Pending };
             *work = None;

@@ -1,12 +1,12 @@
 //! Path expectations: requests that require a path to lead to a file, and the answer to the kernel when the path leads
 //! elsewhere.
 //!
-//! The kernel caches what names stand for ([`Config::entry_valid`](crate::Config::entry_valid)) and sends node ids.
-//! With a request that a program makes by a name, the mount sends the path by which the kernel found the node
-//! ([`client::Mount::expecting`]). If another client changed what a name on the path stands for, the mgr does not
-//! execute the operation, and the mount answers ESTALE. The kernel then walks the path again, with a lookup of each
-//! name. A program that used a descriptor has no path that the kernel could walk again. The mount executes its request
-//! on the file that the program has open.
+//! The kernel caches the files that names lead to ([`Config::entry_valid`](crate::Config::entry_valid)) and sends node
+//! ids. With a request that a program makes by a name, the mount sends the path by which the kernel found the node
+//! ([`client::Mount::expecting`]). If another client moved or replaced a file on the path, the mgr does not execute the
+//! operation, and the mount answers ESTALE. The kernel then walks the path again, with a lookup of each name. A program
+//! that used a descriptor has no path that the kernel could walk again. The mount executes its request on the file that
+//! the program has open.
 
 use crate::Errno;
 use crate::abi::opcode;

@@ -3,7 +3,7 @@
 //! The kernel aborts the connection by itself once no process has the device open. But a thread that makes the kernel
 //! forget pages (FUSE_NOTIFY_INVAL_INODE) waits in the kernel until these pages are written back. Meanwhile it cannot
 //! be killed and has the device open. No process writes the pages back any more, so the thread and every program that
-//! uses the mount would wait for ever.
+//! uses the mount would wait forever.
 
 use crate::mounting;
 use rustix::fd::{AsFd, OwnedFd};
@@ -130,7 +130,7 @@ impl Post {
             let _ = child.kill();
         }
         drop(state);
-        // Its process id stays its own until the wait below.
+        // The child is not reaped before the wait below, so no other process can get its process id.
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         while rustix::process::waitid(WaitId::Pid(id), how).err() == Some(Errno::INTR) {}
         let child = self.state().process.take();

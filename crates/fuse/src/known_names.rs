@@ -28,7 +28,7 @@ impl Place {
     }
 }
 
-/// How long the kernel may use a name without asking what it stands for, in seconds.
+/// How long the kernel may use a cached name without another lookup, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trusted(u32);
 

@@ -86,7 +86,7 @@ impl Mounted {
         served.unwrap_or_else(|_| Err(io::Error::other("the threads that serve it died")))
     }
 
-    /// As [`Mounted::unmounted`], but also returns when no file of it is open.
+    /// As [`Mounted::unmounted`], but also returns when no file of the mount is open.
     pub async fn unmounted_or_unused(&mut self) -> io::Result<()> {
         let fs = self.fs.clone();
         let unused = async {

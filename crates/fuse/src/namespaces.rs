@@ -12,9 +12,9 @@ use std::path::Path;
 /// A process in another mount namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// Its process id.
+    /// The process id.
     pub process: u32,
-    /// Its name.
+    /// The name of the process.
     pub name: String,
 }
 

@@ -2,14 +2,14 @@
 //!
 //! Between the lookup of a name and the open of its file, another program may remove the file. The mount answers
 //! ESTALE, and the kernel looks up the whole path again, once. A local file system would have opened one file or the
-//! other, or found none. So a thread that comes for the second time holds the name exclusively from its lookup until it
-//! has opened the file. A thread that removes the name, or puts another file in its place, waits for that. Removals on
+//! other, or found none. So a thread that repeats its open holds the name exclusively from its lookup until it has
+//! opened the file. A thread that removes the name, or puts another file in its place, waits until then. Removals on
 //! other mounts do not wait.
 //!
 //! The kernel caches names for a while, in which other programs may remove them or put other files in their place. A
 //! removed file exists as long as a program has it open. It must not be opened by a name that it once had. It may be
-//! opened by a descriptor (`/proc/self/fd`, or by its file handle): then the thread comes again without having looked
-//! anything up.
+//! opened by a descriptor (`/proc/self/fd`, or by its file handle): then the thread sends the second OPEN without a
+//! LOOKUP before.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -31,7 +31,7 @@ pub(crate) struct OpenFile {
     pub(crate) for_locks: OnceCell<File>,
 }
 
-/// What was due to be made durable at some moment: writes through an open file itself, and writes of pages.
+/// The writes that had to be made durable at some moment: writes through an open file itself, and writes of pages.
 #[derive(Clone, Copy)]
 pub(crate) struct Due(Option<u64>, Option<u64>);
 
@@ -47,7 +47,7 @@ pub(crate) struct Reading {
     pub(crate) pages: Option<ReadDir>,
     /// Entries that were read and not yet returned to the kernel.
     pub(crate) ahead: VecDeque<Entry>,
-    /// The offset after which the first entry of `ahead` follows.
+    /// The directory offset after which the first entry of `ahead` follows.
     pub(crate) at: u64,
     /// A moment before the mount requested the entries of `ahead`.
     pub(crate) asked: Option<Mark>,
@@ -87,7 +87,7 @@ impl OpenFile {
         self.lock_owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what a close or sync of this open has to make durable, or nothing if everything is durable.
+    /// Returns the writes that a close or sync of this open must make durable, or `None` if everything is durable.
     pub(crate) fn due(&self) -> Option<Due> {
         let (own, pages) = (self.unsynced.due(), self.pages.due());
         (own.is_some() || pages.is_some()).then_some(Due(own, pages))

@@ -47,7 +47,7 @@ pub(crate) async fn carry_out(fs: &FileSystem, request: Request) -> Answer {
             write::write(fs, header, fh, (offset, data), (write_flags, flags)).await
         }
         Op::Flush { fh, lock_owner } => flush::flush(fs, header, fh, lock_owner).await,
-        // Boxed, so that the futures above need not reserve memory for the largest of the others.
+        // Boxed, so that the futures above need not reserve memory for the largest of these futures.
         Op::Release { fh } => Box::pin(release::release(fs, fh)).await,
         _ => Box::pin(seldom(fs, request)).await,
     }
@@ -116,11 +116,11 @@ pub(crate) enum GivenUp {
 /// The kinds of requests about a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InDirectory {
-    /// Its entries.
+    /// The entries of the directory.
     Entries,
-    /// A name in it.
+    /// A name in the directory.
     Name,
-    /// Its attributes, if it is a directory.
+    /// The attributes of an inode that may be a directory.
     Itself,
 }
 

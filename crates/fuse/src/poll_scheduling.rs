@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 const BEGUN: u8 = 0;
 /// The reader polls it, and a wake-up has arrived since that poll began.
 const WOKEN: u8 = 1;
-/// It waits, and no thread polls it.
+/// The request waits, and no thread polls it.
 const WAITS: u8 = 2;
 /// A task has it, and has wakers of its own.
 const HANDED: u8 = 3;

@@ -1,8 +1,8 @@
 //! Rewalks: threads whose path the kernel walks again because the mount answered ESTALE.
 //!
 //! The kernel walks a path again once in a system call, and then looks up every name on the path. So the mount executes
-//! a second request of the same call without expectations. Either the kernel has just looked up what the names stand
-//! for, or the path begins at an open directory, whose own name the kernel does not look up.
+//! a second request of the same call without expectations. Either the kernel has just looked up the names, or the path
+//! begins at an open directory, whose own name the kernel does not look up.
 //!
 //! A thread may make the same call with the same arguments again, on another file: `rm -r` opens directories by the
 //! same descriptor, with names at the same address. So the mount detects the end of a call: by the call's operation, or

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 /// it must not log, wake a task, or be the last owner of a value that closes a descriptor when it is dropped.
 ///
 /// # Errors
-/// Those of starting a thread.
+/// The errors of starting a thread.
 pub(crate) fn spawn<T: Send + 'static>(
     name: String,
     ask: impl FnOnce() -> T + Send + 'static,

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Tracks whether all writes through an open file are durable. Processes that inherited a descriptor write, sync and
-/// close it at the same time. While one of them still makes a write durable, the write is also due for the others.
+/// close it at the same time. While one of these calls still makes a write durable, the other calls must make the write
+/// durable, too.
 pub(crate) struct Unsynced {
     /// Number of writes so far.
     made: AtomicU64,
@@ -26,13 +27,13 @@ impl Unsynced {
         Write(self)
     }
 
-    /// Returns what is due to be made durable, or nothing if everything is durable.
+    /// Returns the number of writes so far, or `None` if all of them are durable.
     pub(crate) fn due(&self) -> Option<u64> {
         let made = self.made.load(SeqCst);
         (made > self.durable.load(SeqCst)).then_some(made)
     }
 
-    /// Records that what was due is durable.
+    /// Records that the first `due` writes are durable.
     pub(crate) fn made_durable(&self, due: u64) {
         self.durable.fetch_max(due, SeqCst);
     }

@@ -100,7 +100,7 @@ counters! {
     connections_refused = "connections.refused",
     /// Connections closed because the peer took too long inside a request or reply.
     connections_stalled = "connections.stalled",
-    /// Connections closed because of what the peer sent, or because the peer stalled.
+    /// Connections closed because the peer sent invalid data or stalled.
     connections_broken = "connections.broken",
 }
 

@@ -90,7 +90,7 @@ impl Store {
     /// Formats a store as [`Store::format`] does, on any disk.
     ///
     /// # Errors
-    /// As those of [`Store::format`].
+    /// The errors of [`Store::format`].
     pub fn format_on(disk: &dyn Disk, fsid: Fsid) -> Result<IodId, StoreError> {
         Self::format_with(disk, fsid, Features::default())
     }
@@ -98,7 +98,7 @@ impl Store {
     /// Formats a store as [`Store::format`] does, on any disk, with features that stay for the life of the store.
     ///
     /// # Errors
-    /// As those of [`Store::format`].
+    /// The errors of [`Store::format`].
     pub fn format_with(disk: &dyn Disk, fsid: Fsid, features: Features) -> Result<IodId, StoreError> {
         let iod = IodId(*uuid::Uuid::new_v4().as_bytes());
         Self::format_as(disk, fsid, features, iod)?;
@@ -109,7 +109,7 @@ impl Store {
     /// the store as that iod with all data lost.
     ///
     /// # Errors
-    /// As those of [`Store::format`].
+    /// The errors of [`Store::format`].
     pub fn format_as(disk: &dyn Disk, fsid: Fsid, features: Features, iod: IodId) -> Result<(), StoreError> {
         let Features { block_checksums: sums } = features;
         format::format(disk, &Format { fsid, iod, created: unix_now(), sums, streams: false })
@@ -130,7 +130,7 @@ impl Store {
     /// Opens a store as [`Store::open`] does, on any disk.
     ///
     /// # Errors
-    /// As those of [`Store::open`].
+    /// The errors of [`Store::open`].
     pub fn open_on(disk: Arc<dyn Disk>) -> Result<Store, StoreError> {
         let objects = OPEN_OBJECTS_MAX.min(disk.open_files());
         Self::open_with(disk, objects)

@@ -3,7 +3,7 @@
 //! A policy has [parts](Part) with names, such as `stripe_unit`. Each part can be set in several places ([`Origin`]),
 //! by the same text in each: as an extended attribute of a directory, as a mount option, in the environment, or for one
 //! open file. The attribute is `user.weir.stripe_unit`; NFS carries names without the `user.` prefix (RFC 8276 §5). The
-//! last place in the order of [`Origin`] overrides the others ([`merge`]).
+//! last place in the order of [`Origin`] overrides all other places ([`merge`]).
 //!
 //! A new directory gets a copy of its parent's policy attributes, so that no lookup walks up the tree. A later change
 //! of a directory's policy changes no directory below it. A file takes its placement ([`Part::is_placement`]) from its
@@ -205,7 +205,7 @@ pub enum PolicyError {
     Place {
         /// The part.
         part: Part,
-        /// The place.
+        /// The place where the part was set.
         origin: Origin,
     },
     /// An element of a list is not of the form `name=value`.
@@ -278,7 +278,7 @@ fn without_prefix(name: &[u8]) -> &[u8] {
     short.strip_prefix(PREFIX.as_bytes()).unwrap_or(short)
 }
 
-/// Returns the former names of parts and the former values in the text of a policy, each with its present text.
+/// Returns the deprecated names and values in the text of a policy, each with its replacement.
 pub fn former_words(text: &str) -> impl Iterator<Item = (&str, &'static str)> {
     text.split(',').filter_map(|element| element.split_once('=')).flat_map(|(name, value)| {
         let (name, value) = (name.trim(), value.trim());

@@ -16,8 +16,8 @@ const RECORD: u64 = 1024;
 
 /// The streams of an open file, as far as their requests can be distinguished.
 ///
-/// The type is pure: its input is each request, its output is what to read ahead. A limit bounds the read-ahead of one
-/// stream.
+/// The type is pure: its input is each request, its output is the ranges to read ahead. A limit bounds the read-ahead
+/// of one stream.
 #[derive(Clone, Debug, Default)]
 pub struct Streams {
     streams: Vec<Stream>,

@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(divide(&parts, 4 * K, None, |_| 2).0, parts, "thirty-two in each");
         assert_eq!(divide(&parts, 256 * K, None, |_| panic!("not even one list would be long enough")).1, parts);
         assert_eq!(divide(&parts, ALWAYS_MGR, None, |_| panic!("never straight")).1, parts);
-        // Ranges that are long enough alone do not count for the others.
+        // Ranges that are long enough by themselves do not count for the other ranges.
         let mixed = [range(0, 10), range(20, 1000), range(2000, 10)];
         assert_eq!(divide(&mixed, 100, None, |short| short.len() as u64).1, [mixed[0], mixed[2]]);
         assert_eq!(divide(&mixed[..1], 11, None, |_| 1).1, mixed[..1]);

@@ -49,7 +49,7 @@ fn former_names_of_parts_are_accepted() {
     assert_eq!(both("layout=open,layout_when=4M"), Some(LayoutWhen::Size(4 << 20)));
     assert_eq!(both("layout_when=4M,layout=open"), Some(LayoutWhen::Open));
     assert_eq!(Part::LayoutWhen.former_xattrs().collect::<Vec<_>>(), ["weir.layout"]);
-    // Of two extended attributes, the one with the present name counts, in any order.
+    // If both a deprecated and the present attribute name are set, the present name wins, in any order.
     let xattrs: [(&[u8], &[u8]); 2] = [(b"weir.layout_when", b"first-io"), (b"weir.layout", b"open")];
     for xattrs in [xattrs, [xattrs[1], xattrs[0]]] {
         let settings = Settings::of_xattrs(Origin::Directory, xattrs, |error| panic!("{error}"));
@@ -160,8 +160,8 @@ fn layer(layers: &mut Layers, origin: Origin) -> Option<&mut Settings> {
     }
 }
 
-/// Every subset of the origins sets one part, and the other origins set another part. For each part the last origin
-/// that sets it and may set it wins. All other parts keep their defaults.
+/// Every subset of the origins sets one part, and the other origins set another part. An origin that may not set a part
+/// is ignored. Of the remaining origins that set the part, the last one wins. All other parts keep their defaults.
 #[test]
 fn the_last_origin_that_sets_a_part_wins_in_all_combinations() {
     let places: Vec<Origin> = Origin::ALL.into_iter().skip(1).collect();

@@ -25,7 +25,7 @@ pub type Value = Bytes;
 /// conflicts.
 pub type MergeFn = fn(old: Option<&[u8]>, delta: &[u8]) -> Option<Value>;
 
-/// Says that the store has failed for good: this process can neither read nor write it any more.
+/// Says that the store has failed permanently: this process can neither read nor write it any more.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the metadata store has failed: {0}")]
 pub struct Broken(Arc<str>);
@@ -260,7 +260,7 @@ pub struct Standing {
     pub bytes: u64,
     /// Counters since the store was opened.
     pub counters: Counters,
-    /// Why the store has failed for good, if it has: the daemon must be restarted.
+    /// Why the store has failed permanently, if it has: the daemon must be restarted.
     pub broken: Option<Broken>,
 }
 
@@ -287,7 +287,7 @@ pub trait Engine: Send + Sync {
     /// Returns the state of the store.
     fn standing(&self) -> Standing;
 
-    /// Completes when the store has failed for good, and never otherwise.
+    /// Completes when the store has failed permanently, and never otherwise.
     fn failed(&self) -> Pin<Box<dyn Future<Output = Broken> + Send + '_>> {
         Box::pin(std::future::pending())
     }

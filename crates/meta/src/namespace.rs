@@ -200,7 +200,8 @@ impl<E: Engine> Namespace<E> {
         self.shared.since.load(Ordering::Relaxed)
     }
 
-    /// Completes when the store has failed for good, and never otherwise. The daemon must then exit and be restarted.
+    /// Completes when the store has failed permanently, and never otherwise. The daemon must then exit and be
+    /// restarted.
     pub async fn failed(&self) -> Broken {
         self.shared.engine.failed().await
     }
@@ -634,7 +635,7 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::reap::plan(tx, id)).await
     }
 
-    /// Checks one view of the store for damage and passes what it finds to `sink`; see [`crate::check_into`].
+    /// Checks one view of the store for damage and passes the findings to `sink`; see [`crate::check_into`].
     pub fn check_into(&self, memory: CheckMemory, sink: &mut dyn FnMut(Event) -> Walk) -> Result<(), Status> {
         Ok(crate::check_into(&*self.shared.engine.view()?, memory, sink)?)
     }

@@ -20,7 +20,7 @@ pub struct ChangeInfo {
 pub struct Layout {
     /// Number of the layout kind.
     pub kind: u32,
-    /// Its record, at most [`types::limits::LAYOUT_RECORD_MAX`] bytes.
+    /// The record of the layout, at most [`types::limits::LAYOUT_RECORD_MAX`] bytes.
     pub body: Bytes,
 }
 
@@ -107,7 +107,7 @@ pub struct FileInfo {
 /// A new directory, symlink or special file, or a file with a new name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Made {
-    /// Its attributes.
+    /// The attributes of the file or directory.
     pub attrs: Attrs,
     /// The directory that received the name.
     pub dir: ChangeInfo,
@@ -127,7 +127,7 @@ pub struct Created {
 /// A file that lost a name to a removal or a rename.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Replaced {
-    /// Its attributes; `nlink` no longer counts the lost name.
+    /// The attributes of the file; `nlink` no longer counts the lost name.
     pub attrs: Attrs,
     /// Whether the file is now an orphan: a regular file without a name, kept until it is reaped.
     pub orphan: bool,
@@ -136,9 +136,9 @@ pub struct Replaced {
 /// How a regular file ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// Completely: it has no objects.
+    /// Completely: the file has no objects.
     Whole,
-    /// Its objects are doomed.
+    /// The file is deleted, and its objects are queued for deletion.
     Doomed,
 }
 
@@ -196,7 +196,7 @@ pub enum SetXattr {
 /// A deleted file whose objects may still exist on the iods.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Doomed {
-    /// Its inode number, which is its object number.
+    /// The inode number of the file, which is also its object number.
     pub id: FileId,
     /// Fencing generation of its objects.
     pub generation: Generation,
@@ -219,15 +219,15 @@ pub struct Unused {
 /// The state of a regular file that a check compares with its objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileState {
-    /// Its inode number.
+    /// The inode number.
     pub id: FileId,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub size: u64,
     /// End of the bytes that are known to be on an iod's disk; 0 if none are known.
     pub written: u64,
     /// See [`FileInfo::whole`].
     pub whole: u64,
-    /// Its change attribute.
+    /// The change attribute.
     pub change: u64,
     /// Fencing generation of its objects.
     pub generation: Generation,

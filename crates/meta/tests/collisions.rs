@@ -43,7 +43,8 @@ impl World {
         bucket(&CookieKey(KEY), b"a").start + index
     }
 
-    /// Puts a name into a slot of the hash bucket of `a`, or deletes it.
+    /// Stores an entry with this name in a slot of the hash bucket of the name `a`; `None` deletes the entry of the
+    /// slot.
     fn plant(&self, index: u64, name: Option<String>) {
         let entry = |name: String| Dentry { child: self.other, kind: FileKind::Regular, name: name.into() }.to_value();
         let write = name.map_or(Write::Delete, |name| Write::Put(entry(name)));

@@ -37,7 +37,8 @@ type Fs = Namespace<Arc<Embedded>>;
 async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usize>) -> Option<usize> {
     let cred = Cred::root();
     let [what, from, to, a, b, size] = choice;
-    // An operation that does not wait for the disk is not promised. It only becomes durable with the changes before it.
+    // An operation that does not wait for the disk may be lost. If it becomes durable, all changes before it are
+    // durable, too.
     let soon = size % 3 == 0;
     let fs = if soon { &fs.soon() } else { fs };
     let (from, to) = (dirs[from % dirs.len()], dirs[to % dirs.len()]);
@@ -172,8 +173,8 @@ fn kept(seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// Opens the store after a power cut, where `seed` decides what the disk kept. Returns the fingerprint of the state
-/// found.
+/// Opens the store after a power cut, where `seed` determines the changes that the disk kept. Returns the fingerprint
+/// of the state found.
 fn reopen(cut: &Disk, room: u64, seed: u64) -> Result<u64, meta::StoreError> {
     // A second power cut may happen while the store opens.
     let again = cut.after_power_cut(|len| len);

@@ -1,4 +1,4 @@
-//! Damaged records: requests that read them fail, all others succeed.
+//! Damaged records: requests that read damaged records fail, all other requests succeed.
 
 #[path = "common/block.rs"]
 mod block;

@@ -73,7 +73,7 @@ trait Job: Sized + Send + 'static {
     /// Makes one pass over the work of the job.
     ///
     /// # Errors
-    /// The pass could not be completed: [`Job::failed`] decides what follows.
+    /// The pass could not be completed: [`Job::failed`] then handles the error.
     fn pass(&mut self) -> impl Future<Output = Result<(), Status>> + Send;
 
     /// Logs why a pass could not be completed, and may change the time of the next pass.
@@ -97,7 +97,7 @@ fn begin<J: Job>(jobs: &mut JoinSet<()>, network: &net::Counters, context: &Cont
     task::spawn_in(jobs, async move { net::supervise(J::NAME, network, || run(J::new(&context))).await });
 }
 
-/// Repeats the passes of a job for ever.
+/// Repeats the passes of a job forever.
 async fn run(mut job: impl Job) {
     loop {
         job.due().await;

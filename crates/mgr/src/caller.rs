@@ -24,7 +24,7 @@ pub(crate) fn identity(peer: &Connection, auth: &Auth) -> Option<(Principal, Cre
 /// The properties of a peer that exports check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Seen {
-    /// Its address, the same for equivalent IPv4 and IPv6 addresses; 127.0.0.1 for a Unix socket.
+    /// The address of the caller, the same for equivalent IPv4 and IPv6 addresses; 127.0.0.1 for a Unix socket.
     pub(crate) ip: Option<IpAddr>,
     /// Whether the superuser of the peer's host vouches for the request, or the peer is on this host.
     pub(crate) privileged: bool,

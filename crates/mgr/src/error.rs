@@ -80,7 +80,7 @@ pub enum Error {
     OtherStore {
         /// The store.
         store: PathBuf,
-        /// Its identity.
+        /// The identity of the store.
         found: types::StoreId,
         /// The cluster file.
         file: PathBuf,

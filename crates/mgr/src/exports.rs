@@ -194,8 +194,8 @@ impl Exports {
         }
     }
 
-    /// Refuses, to every client, to move or remove the directory of an export or a directory above one, and to move
-    /// something to such a name (`into`).
+    /// Checks that an operation of a client does not move or remove the directory of an export or a directory above an
+    /// export, or move another file to such a name (`into`).
     ///
     /// # Errors
     /// `XDev`, as on a mount point.
@@ -324,7 +324,8 @@ impl Exports {
         self.within(place, file, epoch)
     }
 
-    /// Returns the place of a file that was reached in an export in this epoch, if the file is still in that export.
+    /// Checks that a file is still in the export of `place`, in which a client reached the file in this epoch. Returns
+    /// the place with this epoch.
     fn within(&self, place: Place, file: FileId, epoch: u32) -> Result<Place, Status> {
         let place = Place { epoch, ..place };
         if self.only_root {

@@ -25,7 +25,7 @@ pub(crate) struct GatheredWrites {
     most: usize,
     begun: Instant,
     inner: Mutex<Inner>,
-    /// Notified when a file becomes due before all others.
+    /// Notified when a file becomes due before all other files.
     woken: Notify,
 }
 

@@ -74,7 +74,7 @@ impl Grants {
         self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| grant.cut)
     }
 
-    /// Records that a client has reported what it wrote.
+    /// Records that a client has reported its writes.
     pub(crate) fn committed(&self, file: FileId, client: u64) {
         if let Some(grant) = self.map().get_mut(&file).and_then(|clients| clients.get_mut(&client)) {
             grant.committed = true;

@@ -39,7 +39,7 @@ struct Inner {
     /// Writes in progress: while a file has one, reports about its size are not complete.
     writers: HashMap<FileId, u32>,
     /// The last failure of each file: a write that failed, or a client that lost or returned its layout without a
-    /// report of what it wrote. Failures are numbered across all files, so that no number is used twice.
+    /// report of its writes. Failures are numbered across all files, so that no number is used twice.
     failures: HashMap<FileId, u64>,
     /// Number of the last failure of any file.
     last_failure: u64,
@@ -66,7 +66,7 @@ enum Written {
     /// As `Before`, but every iod refuses the writes in flight, or will refuse them once the noted fence has reached
     /// all iods.
     Fenced,
-    /// Clients that have all reported what they wrote, and no others: the mgr forgets the note next.
+    /// Clients that have all reported the bytes that they wrote, and no others: the mgr forgets the note next.
     Told,
 }
 
@@ -88,8 +88,8 @@ pub(crate) struct Counted {
     pub(crate) fences: usize,
 }
 
-/// A write in progress. A write that fails or is dropped may have reached some objects: then the file is to be
-/// measured.
+/// A write in progress. A write that fails or is dropped may have changed some objects. The mgr then learns the size of
+/// the file from the iods again.
 #[derive(Debug)]
 pub(crate) struct Writing<'a> {
     notes: &'a Intents,
@@ -246,7 +246,7 @@ impl Intents {
             let written = inner.written.get_mut(&file);
             let told = written.map(|written| match written {
                 Written::Told => *written = Written::Now,
-                // These files are measured all the same: other clients wrote them too.
+                // The mgr measures these files anyway, because other clients wrote them too.
                 Written::Before | Written::Fenced | Written::Now => {}
             });
             told.is_some()
@@ -269,7 +269,7 @@ impl Intents {
     }
 
     /// Records that a client has reported all that it wrote; `held` says whether another client has a layout to write
-    /// the file. If some writers can no longer be asked, the file is measured all the same.
+    /// the file. If the mgr can no longer ask some of the writers, it measures the file anyway.
     pub(crate) fn told(&self, file: FileId, held: impl FnOnce() -> bool) {
         let mut inner = self.inner();
         let left = matches!(inner.written.get(&file), Some(Written::Before | Written::Fenced));
@@ -301,7 +301,7 @@ impl Intents {
     }
 
     /// Records that a client has lost its layout to write the file (`revoked`), or has returned it, without a report of
-    /// what it wrote: the mgr measures the file. Writes of a client with a revoked layout may stay in flight until the
+    /// its writes: the mgr measures the file. Writes of a client with a revoked layout may stay in flight until the
     /// client is fenced.
     ///
     /// Called while the client still counts as a writer. Before the iods have answered, other clients may close the

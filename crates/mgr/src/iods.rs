@@ -118,7 +118,7 @@ pub(crate) enum Standing {
     New,
     /// Connected, with its number.
     Up(u16),
-    /// Not reachable, or refused; retried for ever.
+    /// Not reachable, or refused; retried forever.
     Down(String),
 }
 

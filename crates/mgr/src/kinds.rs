@@ -330,9 +330,9 @@ pub(crate) trait Stored: Send + Sync + Debug {
 /// How long the rights of layouts and devices last, in seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lifetimes {
-    /// Of a capability, or of a ticket for an iod.
+    /// The lifetime of a capability, and of a ticket for an iod.
     pub(crate) capability: u32,
-    /// Of the filehandles of data servers.
+    /// The lifetime of the filehandles of data servers.
     pub(crate) data_handle: u32,
 }
 
@@ -348,8 +348,8 @@ pub(crate) trait LayoutType: Send + Sync + Debug {
     /// Returns the `layouttype4`.
     fn number(&self) -> u32;
 
-    /// Returns whether kernel clients use the type, rather than Weir's own. A kernel does not report what a data server
-    /// has made durable at once, and uses the mgr path when it gets no layout.
+    /// Returns whether kernel clients use the type, rather than Weir's own. A kernel does not report bytes that a data
+    /// server has made durable at once, and uses the mgr path when it gets no layout.
     fn is_for_kernels(&self) -> bool;
 
     /// Returns whether an export with this setting offers the type.

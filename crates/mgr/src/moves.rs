@@ -47,7 +47,7 @@ impl Moves {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks a file; `Delay` while it is marked already.
+    /// Marks a file as being moved. Fails with `Delay` if the file is marked already.
     pub(crate) fn begin(&self, file: FileId, stage: Stage) -> Result<Moving<'_>, Status> {
         let mut inner = self.inner();
         if inner.files.contains_key(&file) {
@@ -86,7 +86,7 @@ impl Moves {
 }
 
 impl Moving<'_> {
-    /// Keeps everything from changing the file, except changes that have begun.
+    /// Blocks all further changes of the file; changes that have begun may complete.
     pub(crate) fn close(&self) {
         self.moves.inner().files.insert(self.file, Stage::Closed);
     }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use wire::nfs4::compound::ArgsHeader;
 use xdr::{Reader, Xdr};
 
-/// Least time between two messages of a kind: automounters retry for ever, and an attacker could fill the disk.
+/// Least time between two messages of a kind: automounters retry forever, and an attacker could fill the disk.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// A request that is refused.

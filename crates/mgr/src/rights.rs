@@ -53,7 +53,7 @@ struct Given {
     look_at: usize,
 }
 
-/// What the mgr has to end when a user loses the permission to use a file.
+/// The rights that the mgr has to end when a user loses the permission to use a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct ToEnd {
     /// All rights of earlier starts, because the mgr does not know which exist.
@@ -96,7 +96,8 @@ impl Rights {
         self.earlier_until.store(0, Relaxed);
     }
 
-    /// Returns what the mgr has to end when a file changes from `before` to `after`, at `now` (Unix seconds).
+    /// Returns the rights that the mgr has to end when a file changes from `before` to `after`, at `now` (Unix
+    /// seconds).
     fn to_end(&self, before: &Attrs, after: &Attrs, now: u64) -> ToEnd {
         let earlier = before.id < self.first && self.earlier_until.load(Relaxed) > now;
         let given = self.given();

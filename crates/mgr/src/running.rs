@@ -64,7 +64,7 @@ async fn bind(addresses: &[Address]) -> Result<Vec<Listener>, Error> {
 
 impl Mgr {
     /// Starts a mgr in tasks of the current tokio runtime. When this completes, every iod was tried once or is slow to
-    /// answer; unreachable iods are retried for ever.
+    /// answer; unreachable iods are retried forever.
     pub async fn start(config: Config) -> Result<Running, Error> {
         let checked = config.check()?;
         // Bind before anything else starts: if a port is taken, there is nothing to undo.

@@ -37,7 +37,7 @@ pub enum Error {
     /// The message exceeds the maximum record size; nothing was sent.
     #[error("a message of {len} bytes exceeds the limit of {max} bytes")]
     TooBig {
-        /// Its length in bytes.
+        /// The length of the message in bytes.
         len: usize,
         /// The limit in bytes.
         max: usize,

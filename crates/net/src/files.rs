@@ -19,7 +19,7 @@ pub const WAY: u32 = 0o711;
 /// Creates a directory that contains a socket, directly or in a subdirectory.
 ///
 /// # Errors
-/// Those of `mkdir(2)`, also if the directory exists.
+/// The errors of `mkdir(2)`, also if the directory exists.
 pub fn make_way(dir: &Path) -> io::Result<()> {
     DirBuilder::new().mode(WAY).create(dir)
 }

@@ -17,8 +17,8 @@ pub fn is_trusted(user: u32) -> bool {
 /// Checks, before connecting, that the path itself is a socket of a trusted user.
 ///
 /// # Errors
-/// `PermissionDenied` when the socket belongs to another user, `InvalidInput` when it is no socket, and those of
-/// `lstat(2)`.
+/// `PermissionDenied` when the socket belongs to another user, `InvalidInput` when the path is no socket, and the
+/// errors of `lstat(2)`.
 pub fn check_path(path: &Path) -> io::Result<()> {
     let found = std::fs::symlink_metadata(path)?;
     if !found.file_type().is_socket() {
@@ -30,7 +30,7 @@ pub fn check_path(path: &Path) -> io::Result<()> {
 /// Checks, after connecting, that a trusted user listens: the path may have been replaced meanwhile.
 ///
 /// # Errors
-/// `PermissionDenied` when another user listens, and those of `getsockopt(2)`.
+/// `PermissionDenied` when another user listens, and the errors of `getsockopt(2)`.
 pub fn check_peer(socket: impl AsFd) -> io::Result<()> {
     check_user(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
 }

@@ -37,7 +37,7 @@ impl Mask {
         Mask(bits)
     }
 
-    /// Whether the set contains this attribute.
+    /// Returns whether the set contains this attribute.
     pub const fn has(self, number: u32) -> bool {
         number < 128 && self.0 >> number & 1 == 1
     }
@@ -57,7 +57,7 @@ impl Mask {
         Mask(self.0 & !other.0)
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -1,5 +1,5 @@
-//! The trait [`DataServer`]: what the NFS server of an iod requires of the store that clients with a files layout use
-//! (RFC 8881 §13).
+//! The trait [`DataServer`]: the interface of the NFS server of an iod to the store that clients with a files layout
+//! use (RFC 8881 §13).
 //!
 //! A data server knows no names and no opens. The filehandle, which the metadata server made, says what a client may
 //! do. For a server with only the role of a data server, [`crate::server`] offers just sessions, READ, WRITE and

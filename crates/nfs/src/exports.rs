@@ -19,7 +19,7 @@ impl View {
     /// The view of callers that see no export.
     pub const NONE: View = View(0);
 
-    /// Whether the view contains number `n`.
+    /// Returns whether the view contains number `n`.
     pub fn has(self, n: u16) -> bool {
         n < 64 && self.0 >> n & 1 == 1
     }
@@ -47,7 +47,7 @@ impl Place {
     /// The path that leads to exports, outside of all exports.
     pub const OUTSIDE: Place = Place { root: FileId(0), terms: u16::MAX, epoch: 0 };
 
-    /// Whether the place is outside of all exports.
+    /// Returns whether the place is outside of all exports.
     pub fn is_outside(self) -> bool {
         self.root == Place::OUTSIDE.root
     }

@@ -1,4 +1,4 @@
-//! The trait [`FileSystem`]: what the NFS server requires of the store of names and bytes.
+//! The trait [`FileSystem`]: the interface of the NFS server to the store of names and bytes.
 
 use crate::exports::{Place, Terms, View};
 use bytes::Bytes;
@@ -26,7 +26,7 @@ pub struct Ctx {
     pub client: u64,
     /// Minor version of the request: 1 or 2.
     pub minor: u32,
-    /// The current filehandle as the client sent it. A data server reads from it what the client may do; empty on other
+    /// The current filehandle as the client sent it. A data server reads the client's rights from it; empty on other
     /// servers.
     pub handle: Bytes,
     /// Whether the server may reply before a change of names, attributes or inline data is on stable storage. The
@@ -120,7 +120,7 @@ pub enum CreateKind {
 /// A newly created object that is not a regular file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Created {
-    /// Its attributes, with all requested attributes applied.
+    /// The attributes of the new file, with all requested attributes applied.
     pub attrs: Attrs,
     /// The change of the directory.
     pub change: Change,
@@ -141,7 +141,7 @@ pub enum OpenHow {
 /// A regular file that OPEN created or found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened {
-    /// Its attributes; an existing file keeps its attributes unchanged.
+    /// The attributes of the file; an existing file keeps its attributes unchanged.
     pub attrs: Attrs,
     /// Whether this call created the file. A repeated exclusive create with the same verifier counts as created.
     pub created: bool,
@@ -178,7 +178,7 @@ pub struct Renamed {
 /// A file whose name a rename replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replaced {
-    /// Its id.
+    /// The id of the file.
     pub id: FileId,
     /// Whether it was the file's last name (see [`Removed::orphaned`]).
     pub orphaned: bool,
@@ -293,7 +293,7 @@ pub struct LayoutOut {
     pub range: ByteRange,
     /// The use: as requested, or `ReadWrite` instead of `Read`.
     pub iomode: Iomode,
-    /// Its type (`layouttype4`).
+    /// The layout type (`layouttype4`).
     pub kind: u32,
     /// The body (`lo_content.loc_body`), opaque here.
     pub body: Bytes,
@@ -584,8 +584,9 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Returns the address of a device, the body of `device_addr4` for this layout type; `NoEnt` if unknown.
     fn device_info(&self, ctx: &Ctx, device: [u8; 16], kind: u32) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Applies what a client wrote through its layout: the layout type with its own body, the offset of the last byte
-    /// written, and the time if given. Never shrinks the file. Returns the new size if it changed.
+    /// Applies a client's report (LAYOUTCOMMIT) of its writes through its layout: the layout type with its own body,
+    /// the offset of the last byte written, and the time if given. Never shrinks the file. Returns the new size if it
+    /// changed.
     fn layout_commit(
         &self,
         ctx: &Ctx,

@@ -1,4 +1,4 @@
-//! Delegations of the names in a directory: what Weir's client and server agree on beyond RFC 8881.
+//! Delegations of the names in a directory: the private protocol of Weir's client and server beyond RFC 8881.
 
 /// A bit in the notification mask of GET_DIR_DELEGATION (`gdda_notification_types`) that RFC 8881 §20.4 does not use.
 /// It says that the client knows that its own changes of the directory neither end the delegation nor cause

@@ -71,7 +71,7 @@ pub struct Server<F, C> {
     /// Callbacks to clients that no request waits for.
     notices: Mutex<notices::Notices>,
     /// Layouts that are removed from the tables, but that the file system does not yet know to be gone. They count as
-    /// held until it has fenced their holders and learned what they wrote. Locked after `state`.
+    /// held until it has fenced their holders and learned the bytes that they wrote. Locked after `state`.
     leaving: Mutex<HashMap<FileId, Leaving>>,
     /// The export through which each client reached its files. Locked after `state`.
     reached: Mutex<export_of_opens::ExportOfOpens>,
@@ -130,7 +130,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         &self.fs
     }
 
-    /// Whether this server has only the role of a data server (RFC 8881 §13.1).
+    /// Returns whether this server has only the role of a data server (RFC 8881 §13.1).
     fn is_data_only(&self) -> bool {
         self.config.state.roles & EXCHGID4_FLAG_MASK_PNFS == EXCHGID4_FLAG_USE_PNFS_DS
     }
@@ -155,8 +155,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.state).connection_lost(connection);
     }
 
-    /// Advances time: ends leases, the grace period and overdue recalls, and frees what is unused after that. Call it
-    /// about once per second.
+    /// Advances time: ends leases, the grace period and overdue recalls, and then frees unused entries. Call it about
+    /// once per second.
     pub async fn tick(&self, now: Timestamp) {
         let (expired, effects) = self.change(|state| state.expire(now));
         for client in expired.iter().filter(|c| c.confirmed) {
@@ -236,7 +236,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         gone
     }
 
-    /// Reports a layout that is gone to the file system, and then wakes the tasks that wait for this.
+    /// Reports the end of a layout to the file system, and then wakes the tasks that wait for this end.
     async fn layout_gone(
         &self,
         ctx: &Ctx,
@@ -258,8 +258,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         told
     }
 
-    /// Whether clients that lost layouts of a file are being fenced from the data servers: their writes may still
-    /// arrive.
+    /// Returns whether clients that lost layouts of a file are being fenced from the data servers: their writes may
+    /// still arrive.
     fn is_fencing(&self, file: FileId) -> bool {
         lock(&self.leaving).get(&file).is_some_and(|leaving| leaving.fencing > 0)
     }
@@ -366,7 +366,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Whether a rename replaced a file's last name, no client has it open, and this client may no longer open it.
+    /// Returns whether a rename replaced a file's last name, no client has it open, and this client may no longer open
+    /// it.
     fn is_replaced_for(&self, client: ClientId, file: FileId) -> bool {
         if !lock(&self.lingering).keeps(file) {
             return false;
@@ -380,8 +381,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.orphans).insert(file);
     }
 
-    /// Whether a file is being freed. The OPEN operation must check this after it has recorded the open, and must not
-    /// trust earlier answers of the file system about the file.
+    /// Returns whether a file is being freed. The OPEN operation must check this after it has recorded the open, and
+    /// must not trust earlier answers of the file system about the file.
     fn is_reaping(&self, file: FileId) -> bool {
         lock(&self.reaping).contains_key(&file)
     }
@@ -467,8 +468,8 @@ impl<'a, F: FileSystem, C: Callbacks> Ending<'a, F, C> {
         Ending { server, files: Mutex::default() }
     }
 
-    /// Whether a file that loses its last name may be freed at once: it has no open, delegation or layout, no client
-    /// can reclaim one, and no OPEN that has found or created it is in progress.
+    /// Returns whether a file that loses its last name may be freed at once: it has no open, delegation or layout, no
+    /// client can reclaim one, and no OPEN that has found or created it is in progress.
     fn may_end(&self, file: FileId) -> bool {
         // OPENs are recorded under this lock, and count as in progress until then.
         let state = lock(&self.server.state);

@@ -14,7 +14,7 @@ pub enum LockKind {
 }
 
 impl LockKind {
-    /// Whether locks of these kinds conflict if two owners hold them on one byte.
+    /// Returns whether locks of these kinds conflict if two owners hold them on one byte.
     pub fn conflicts(self, other: LockKind) -> bool {
         self == LockKind::Write || other == LockKind::Write
     }
@@ -49,12 +49,12 @@ impl Span {
         if self.last == u64::MAX { u64::MAX } else { self.last - self.first + 1 }
     }
 
-    /// Whether the two spans share a byte.
+    /// Returns whether the two spans share a byte.
     pub fn overlaps(self, other: Span) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 
-    /// Whether this span contains every byte of `other`.
+    /// Returns whether this span contains every byte of `other`.
     pub fn covers(self, other: Span) -> bool {
         self.first <= other.first && other.last <= self.last
     }
@@ -93,7 +93,7 @@ impl<T: Copy + PartialEq> Spans<T> {
         self.0.len()
     }
 
-    /// Whether the owner holds no lock.
+    /// Returns whether the owner holds no lock.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -162,7 +162,7 @@ impl<T: Copy + PartialEq> Spans<T> {
     }
 }
 
-/// Whether `b` directly follows `a` with the same kind and tag.
+/// Returns whether `b` directly follows `a` with the same kind and tag.
 fn joins<T: PartialEq>(a: &Held<T>, b: &Held<T>) -> bool {
     a.kind == b.kind && a.tag == b.tag && a.span.last.checked_add(1) == Some(b.span.first)
 }

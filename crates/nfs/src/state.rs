@@ -113,7 +113,7 @@ pub enum Gone {
 }
 
 impl Gone {
-    /// Whether the client that held a layout for this use must be fenced from the data servers.
+    /// Returns whether the client that held a layout for this use must be fenced from the data servers.
     pub fn is_to_be_fenced(self, iomode: Iomode) -> bool {
         match self {
             Gone::Forgotten => false,
@@ -134,7 +134,7 @@ pub enum Effect {
     Lapse {
         /// The client.
         client: ClientId,
-        /// Its owner.
+        /// The owner string of the client.
         owner: Bytes,
     },
     /// The grace period is over: delete the records of these owners, which did not come back or did not finish their
@@ -145,7 +145,7 @@ pub enum Effect {
     Distrust {
         /// The client.
         client: ClientId,
-        /// Its owner.
+        /// The owner string of the client.
         owner: Bytes,
     },
     /// A delegation of the file is gone: requests that wait for this check again.
@@ -179,7 +179,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// Whether it concerns a client record, without which a request must not succeed.
+    /// Returns whether it concerns a client record, without which a request must not succeed.
     pub fn is_of_record(&self) -> bool {
         use Effect::{Distrust, Forget, GraceOver, Lapse, Persist};
         matches!(self, Persist(_) | Forget(_) | Lapse { .. } | Distrust { .. } | GraceOver(_))
@@ -273,8 +273,8 @@ impl State {
         }
     }
 
-    /// Whether a client is refused one more object, of which all clients together hold `all` of at most `max`, because
-    /// its machine has its share.
+    /// Returns whether a client is refused one more object, of which all clients together hold `all` of at most `max`,
+    /// because its machine has its share.
     pub(crate) fn is_share_full(
         &self,
         client: ClientId,

@@ -96,7 +96,7 @@ impl Change {
         }
     }
 
-    /// Whether the change is durable when it has returned.
+    /// Returns whether the change is durable when it has returned.
     fn is_at_once(&self) -> bool {
         !matches!(self.what, What::Write { .. })
     }

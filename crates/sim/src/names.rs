@@ -80,7 +80,7 @@ impl Operation {
         Operation { client, ask, began, ended: None, said: Said::Unknown, unsynced: false, kept: None }
     }
 
-    /// Whether the answer implies that all operations answered before this one began are durable.
+    /// Returns whether the answer implies that all operations answered before this one began are durable.
     fn is_durable(&self) -> bool {
         matches!(self.ask, Ask::Mkdir { .. } | Ask::Remove { .. }) && matches!(self.said, Said::Ok(_))
     }
@@ -179,9 +179,10 @@ pub enum Search {
 /// An event that happens once or, if it was not answered, perhaps never.
 struct Part {
     operation: Operation,
-    /// For a creation that a mgr may have executed before it died without an answer: the answered creation.
+    /// Set for the first of two executions of one creation: the mgr may have executed the creation, but died before the
+    /// answer. The value is the index of the execution with the answer.
     again: Option<usize>,
-    /// For the loss of a created file: the creation.
+    /// Set for the loss of a created file: the index of the creation.
     lost: Option<usize>,
 }
 

@@ -183,7 +183,7 @@ impl Net {
         told
     }
 
-    /// Whether two hosts are partitioned.
+    /// Returns whether two hosts are partitioned.
     fn is_cut(&self, a: Host, b: Host) -> bool {
         self.state().cuts.contains(&pair(a, b))
     }

@@ -27,7 +27,7 @@ fn mark(disk: &Memory) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Whether the mgr reports the iod as up; then the iod has recorded the newest mark.
+/// Returns whether the mgr reports the iod as up; then the iod has recorded the newest mark.
 fn is_used(cluster: &Cluster, iod: usize) -> bool {
     let address = Value::Text(format!("{}:{IOD_PORT}", name(IOD + iod as u64)));
     let up = Value::Text("up".into());
@@ -51,7 +51,8 @@ impl Older {
         }
     }
 
-    /// Returns the older copy of an iod's disk, if the mgr uses the iod and has changed its mark since the copy.
+    /// Returns the older copy of an iod's disk, if the mgr uses the iod and the iod has got another mark since the
+    /// copy.
     pub fn of_iod(&self, cluster: &Cluster, iod: usize) -> Option<Memory> {
         let (older, now) = (self.iods.get(iod)?, &cluster.iods[iod]);
         if now.is_older() || now.is_dying() || !is_used(cluster, iod) {
@@ -81,7 +82,7 @@ impl Older {
         right.is_some()
     }
 
-    /// Whether the mgr uses an older copy of its disk.
+    /// Returns whether the mgr uses an older copy of its disk.
     pub fn is_mgr_older(&self) -> bool {
         self.right.is_some()
     }

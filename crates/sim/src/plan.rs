@@ -320,7 +320,7 @@ impl Plan {
         if soon && !self.faults.iter().any(|(_, fault)| dark(fault)) { Durable::Fsync } else { Durable::Close }
     }
 
-    /// Whether every client reaches the mgr in time, so that no client can lose its lease.
+    /// Returns whether every client reaches the mgr in time, so that no client can lose its lease.
     pub fn keeps_leases(&self) -> bool {
         let harmless = |fault: &Fault| match fault {
             Fault::Iod { .. } | Fault::IodAfter { .. } | Fault::IodDisk { .. } | Fault::IodErrors { .. } => true,

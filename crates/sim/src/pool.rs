@@ -1,7 +1,7 @@
 //! A pool of forked processes that run seeds, several at a time.
 //!
-//! Each process is forked while the parent is in the same state, because some libraries count process-wide what they
-//! derive random numbers from. A run that takes too long or dies does not affect other runs.
+//! Each process is forked while the parent is in the same state, because some libraries derive random numbers from
+//! process-wide counters. A run that takes too long or dies does not affect other runs.
 
 use crate::run::{self, Focus, Verdict};
 use rustix::event::{PollFd, PollFlags, poll};

@@ -206,7 +206,7 @@ impl MetaDisk {
         self.state().dies_after = Some(changes);
     }
 
-    /// Whether the disk has died or will die.
+    /// Returns whether the disk has died or will die.
     pub fn is_dying(&self) -> bool {
         self.state().dies_after.is_some()
     }

@@ -30,7 +30,7 @@ pub fn elapsed() -> Duration {
     TRACE.with_borrow(|trace| trace.as_ref().map_or(Duration::ZERO, |trace| trace.start.elapsed()))
 }
 
-/// Whether events are printed.
+/// Returns whether events are printed.
 pub fn prints() -> bool {
     TRACE.with_borrow(|trace| trace.as_ref().is_some_and(|trace| trace.print))
 }

@@ -130,8 +130,8 @@ impl World {
         crate::trace::say(format!("{} {what}: {error}", crate::hosts::name(who)));
         let fine = match self.plan.level {
             Level::Rough => error.kind() != ErrorKind::Protocol,
-            // A live mgr knows what it has done; if an operation in doubt fails, another client has undone it. A file
-            // created without waiting for durability may be lost in a power loss.
+            // A live mgr knows the changes that it has executed; if an operation in doubt fails, another client has
+            // undone it. A file created without waiting for durability may be lost in a power loss.
             Level::Mild if error.is(Status::Stale) && !self.book().power_cuts.is_empty() => true,
             Level::Mild => error.is_in_doubt() && (error.is(Status::Stale) || !self.book().mgr_deaths.is_empty()),
             Level::Calm => false,

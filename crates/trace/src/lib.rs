@@ -55,7 +55,7 @@ impl Action {
         }
     }
 
-    /// Whether the operation has a range.
+    /// Returns whether the operation has a range.
     pub fn has_range(self) -> bool {
         matches!(self, Action::Read | Action::Write)
     }
@@ -114,7 +114,7 @@ impl Trace {
         self.clients.iter().map(Vec::len).sum()
     }
 
-    /// Whether there are no operations.
+    /// Returns whether there are no operations.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

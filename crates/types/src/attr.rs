@@ -78,7 +78,7 @@ pub struct Attrs {
 /// Block size: the smallest hole of local file systems, and its alignment.
 const BLOCK: u64 = 4096;
 
-/// Whether a file that ended at `end` has an unwritten whole block when the next write begins at `from`.
+/// Returns whether a file that ended at `end` has an unwritten whole block when the next write begins at `from`.
 pub fn leaves_hole(end: u64, from: u64) -> bool {
     let whole = |block: u64| block.checked_add(BLOCK).is_some_and(|next| next <= from);
     end.checked_next_multiple_of(BLOCK).is_some_and(whole)
@@ -111,7 +111,7 @@ pub struct SetAttrs {
 }
 
 impl SetAttrs {
-    /// Whether no attribute changes.
+    /// Returns whether no attribute changes.
     pub fn is_empty(&self) -> bool {
         *self == SetAttrs::default()
     }

@@ -17,12 +17,12 @@ impl Cred {
         Cred::default()
     }
 
-    /// Whether this is the superuser.
+    /// Returns whether this is the superuser.
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }
 
-    /// Whether `gid` is the primary or a supplementary group.
+    /// Returns whether `gid` is the primary or a supplementary group.
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }

@@ -32,8 +32,8 @@ impl Machine {
     }
 }
 
-/// Whether a machine with `own` of the `all` places in use must not take another, out of `max`. No machine may hold
-/// more places than remain free.
+/// Returns whether a machine with `own` of the `all` places in use must not take another, out of `max`. No machine may
+/// hold more places than remain free.
 pub fn is_share_full(own: usize, all: usize, max: usize) -> bool {
     own >= max.saturating_sub(all)
 }

@@ -28,7 +28,7 @@ pub fn plant(mistake: Option<Planted>) {
     ON.set(mistake);
 }
 
-/// Whether this bug is switched on in this thread.
+/// Returns whether this bug is switched on in this thread.
 pub fn is_planted(mistake: Planted) -> bool {
     ON.get() == Some(mistake)
 }

@@ -23,18 +23,18 @@ impl ByteRange {
         self.offset.saturating_add(self.len)
     }
 
-    /// Whether the range is empty.
+    /// Returns whether the range is empty.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// Whether both ranges have a byte in common.
+    /// Returns whether both ranges have a byte in common.
     pub fn overlaps(self, other: ByteRange) -> bool {
         self.offset < other.end() && other.offset < self.end()
     }
 
-    /// Whether this range overlaps one of `sorted`, which are in order and do not overlap. Uses binary search, because
-    /// a writer may have tens of thousands of ranges.
+    /// Returns whether this range overlaps one of `sorted`, which are in order and do not overlap. Uses binary search,
+    /// because a writer may have tens of thousands of ranges.
     pub fn overlaps_any(self, sorted: &[ByteRange]) -> bool {
         let at = sorted.partition_point(|range| range.end() <= self.offset);
         sorted.get(at).is_some_and(|range| range.overlaps(self))

@@ -108,7 +108,7 @@ async fn nearer(connection: &Connection, timeout: Duration) -> Option<Connection
     }
     let address = Address::parse(&local.path, None).ok().filter(|address| matches!(address, Address::Unix(_)))?;
     let (service, limits, counters) = (Arc::new(NoService), Limits::default(), net::Counters::default());
-    // On this machine the path may name the socket of another process, which could relay what the mgr says.
+    // On this machine the path may name the socket of another process, which could relay the mgr's messages.
     let nearer = Connection::connect_sent(&address, service, limits, counters, timeout).await;
     let nearer =
         nearer.inspect_err(|e| tracing::debug!(error = %e, "cannot use the mgr's Unix socket: using TCP")).ok()?;

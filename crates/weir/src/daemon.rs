@@ -1,4 +1,4 @@
-//! Code that the daemon commands share: configuration files, the ready message, and the end.
+//! Code that the daemon commands share: configuration files, the ready message, and the shutdown.
 
 use crate::failure::{Exit, Failure};
 use crate::logging::LIFE;

@@ -72,8 +72,8 @@ struct Shared {
     filled: HashMap<u32, u64>,
 }
 
-/// For each file of each copy of the trace, by copy and file: one model for each client that wrote the file, with what
-/// that client wrote.
+/// For each file of each copy of the trace, by copy and file: one model for each client that wrote the file, with the
+/// bytes that this client wrote.
 type Models = HashMap<(usize, u32), Vec<Written>>;
 
 /// Runs a job and blocks until it ends. `bar` counts the operations.

@@ -72,7 +72,7 @@ impl Connect {
         if self.hard { options::FOR_EVER } else { Duration::from_secs(self.retry_timeout) }
     }
 
-    /// Makes requests wait for an unreachable server for ever.
+    /// Makes requests wait for an unreachable server forever.
     pub fn wait_for_ever(&mut self) {
         self.hard = true;
     }

@@ -47,7 +47,7 @@ pub const VERSION: u32 = 1;
 /// Oldest and newest revision of the messages inside [`VERSION`] that this build speaks. HELLO agrees on one of them.
 pub const REVISIONS: std::ops::RangeInclusive<u32> = 3..=3;
 
-/// The generation in the capability of a REMOVE that deletes a file for good. No file ever has this generation.
+/// The generation in the capability of a REMOVE that deletes a file permanently. No file ever has this generation.
 pub const GENERATION_GONE: Generation = Generation(u32::MAX);
 
 /// The session of the mgr. The mgr assigns all other session numbers to clients.
@@ -150,7 +150,7 @@ impl Procedure {
         Self::ALL.get(number as usize).copied()
     }
 
-    /// Whether the procedure changes state that later requests see, so that the iod must not execute it late.
+    /// Returns whether the procedure changes state that later requests see, so that the iod must not execute it late.
     pub fn changes(self) -> bool {
         matches!(
             self,

@@ -31,7 +31,7 @@ pub enum Auth {
     Other {
         /// The flavor's number.
         flavor: u32,
-        /// Its body, at most 400 bytes.
+        /// The body of the credential or verifier, at most 400 bytes.
         body: Bytes,
     },
 }

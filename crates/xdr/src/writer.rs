@@ -30,7 +30,7 @@ impl Segments {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -104,7 +104,7 @@ impl Writer {
         self.done_len + self.head.len()
     }
 
-    /// Whether no byte has been written.
+    /// Returns whether no byte has been written.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

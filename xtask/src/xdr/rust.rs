@@ -37,7 +37,7 @@ pub struct Types<'a> {
     asked: RefCell<HashSet<String>>,
 }
 
-/// Whether the enum is emitted as plain numbers.
+/// Returns whether the enum is emitted as plain numbers.
 pub fn is_open(name: &str) -> bool {
     OPEN_ENUMS.contains(&name)
 }

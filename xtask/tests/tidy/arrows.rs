@@ -4,15 +4,16 @@ use crate::tree::{report, root};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// Crates that may name tokio.
+/// Crates that may depend on tokio.
 const ASYNC: [&str; 7] = ["client", "ds", "fuse", "mgr", "net", "sim", "weir"];
 
-/// The names between backticks.
+/// Returns the names between backticks.
 fn quoted(text: &str) -> BTreeSet<String> {
     text.split('`').skip(1).step_by(2).map(str::to_string).collect()
 }
 
-/// Crate and what it may depend on, from a Markdown table with the columns crate, what it is, may depend on.
+/// Returns the crates and their allowed dependencies, from a Markdown table with the columns crate, what it is, may
+/// depend on.
 fn arrows(markdown: &str) -> BTreeMap<String, BTreeSet<String>> {
     let rows = markdown.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
     let mut table = rows.skip_while(|cells| cells[..] != ["", "crate", "what it is", "may depend on", ""]).skip(2);
@@ -20,7 +21,7 @@ fn arrows(markdown: &str) -> BTreeMap<String, BTreeSet<String>> {
     rows.map(|cells| (cells[1].trim_matches('`').to_string(), quoted(cells[3]))).collect()
 }
 
-/// The manifest of every member of `crates/`, and of xtask.
+/// Returns the manifests of the crates in `crates/` and of xtask, by name.
 fn manifests() -> BTreeMap<String, toml::Table> {
     let read = |path: std::path::PathBuf| {
         let text = fs::read_to_string(path.join("Cargo.toml")).ok()?;
@@ -69,7 +70,7 @@ fn tokio_stays_in_few_crates() {
     report(crates.into_iter().filter(|c| !ASYNC.contains(&&c[..])).map(|c| format!("{c} names tokio")).collect());
 }
 
-/// The generated types are committed, so that building needs neither the RFC texts nor anything else from outside.
+/// No crate has a build script: the generated types are committed, so that a build does not need the RFC texts.
 #[test]
 fn no_crate_runs_code_to_be_built() {
     let with_script = manifests().into_keys().filter(|name| root().join("crates").join(name).join("build.rs").exists());

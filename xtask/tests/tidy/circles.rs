@@ -1,6 +1,6 @@
 //! Import cycles: the largest set of files of a crate that import each other, directly or through other files.
 //!
-//! A module and the modules below it are one unit to each other: types in `a.rs`, their operations in `a/*.rs`.
+//! Imports between a module and the modules below it do not count: `a.rs` has types, and `a/*.rs` their operations.
 
 use crate::tree::{Source, code, rust_files};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ type Imports = BTreeMap<Module, BTreeSet<Module>>;
 /// Maximum number of files in an import cycle.
 const MOST: usize = 3;
 
-/// The crate and the module of a file below `crates/*/src/`; `None` for other files and for tests.
+/// Returns the crate and the module of a file below `crates/*/src/`; `None` for other files and for tests.
 fn module(path: &str) -> Option<(String, Module)> {
     let (krate, file) = path.strip_prefix("crates/")?.split_once("/src/")?;
     let names: Module = file.strip_suffix(".rs")?.split('/').map(str::to_owned).collect();
@@ -41,7 +41,7 @@ fn paths(text: &str) -> Vec<String> {
     found
 }
 
-/// The module to which a path in `from` leads: as far as there are modules.
+/// Returns the module to which a path in `from` leads: the longest part of the path that names a module.
 fn target(path: &str, from: &Module, modules: &BTreeSet<Module>) -> Module {
     let mut at = if path.starts_with("crate") { Module::new() } else { from.clone() };
     for name in path.split("::") {
@@ -60,7 +60,7 @@ fn target(path: &str, from: &Module, modules: &BTreeSet<Module>) -> Module {
     at
 }
 
-/// What each module of a crate imports, except modules above and below it.
+/// Returns the modules that each module of a crate imports, except modules above and below the importing module.
 fn imports(files: &[(Module, String)]) -> Imports {
     let modules: BTreeSet<Module> = files.iter().map(|(module, _)| module.clone()).collect();
     let of_one = |(module, text): &(Module, String)| {

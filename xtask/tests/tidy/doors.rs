@@ -3,7 +3,7 @@
 
 use crate::tree::{code, report, rust_files};
 
-/// Crates that own no socket, disk, clock or random number.
+/// Crates without sockets, disks, clocks and random numbers.
 const CORES: [&str; 8] = ["types", "xdr", "wire", "layout", "meta", "nfs", "trace", "chart"];
 
 /// Names that a pure crate may not use: it receives files, times and random numbers as arguments.

@@ -1,4 +1,4 @@
-//! Heads, lengths and paths of files.
+//! Module documentation, lengths of files and functions, and paths that exist on one machine only.
 
 use crate::tree::{Source, files_with, report, rust_files};
 
@@ -6,7 +6,7 @@ use crate::tree::{Source, files_with, report, rust_files};
 const FILE_MAX: usize = 800;
 /// Maximum number of lines of a function.
 const FUNCTION_MAX: usize = 70;
-/// Beginnings of paths that exist on one machine only.
+/// Prefixes of paths that exist on one machine only.
 const MACHINE_PATHS: [&str; 3] = ["/work/", "/home/", "/root/"];
 
 #[test]
@@ -35,7 +35,7 @@ fn functions_are_short() {
     report(problems);
 }
 
-/// Line, name and length of every function with a body.
+/// Returns line, name and length of every function with a body.
 ///
 /// The files are formatted: a function ends at the first brace that is indented as far as the function is.
 fn functions(text: &str) -> Vec<(usize, String, usize)> {
@@ -72,7 +72,7 @@ fn folders_have_no_mod_file() {
 fn no_path_of_one_machine() {
     let mut problems = Vec::new();
     for source in files_with(&["rs", "md", "toml", "sh", "py", "hex", "x", "yml"]) {
-        // This file names them to find them.
+        // This file contains the prefixes that it searches for.
         if source.path.ends_with("tests/tidy/files.rs") {
             continue;
         }
@@ -86,7 +86,7 @@ fn no_path_of_one_machine() {
     report(problems);
 }
 
-/// Whether a path that follows `before` is the rest of a longer one.
+/// Returns whether a path that follows `before` is the rest of a longer path.
 fn ends_in_word(before: &str) -> bool {
     before.ends_with(|c: char| c.is_alphanumeric() || "._-~$}".contains(c))
 }

@@ -1,10 +1,11 @@
-//! Every fuzz target is built by cargo-fuzz and also run by an ordinary test, and every decoder is in one.
+//! Checks that cargo-fuzz builds every fuzz target, that an ordinary test also runs it, and that every decoder has a
+//! fuzz target.
 
 use crate::tree::{Source, report, root, rust_files};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// Decoders that no target can name, and why they need none.
+/// Decoders that need no fuzz target, each with the reason.
 const ELSEWHERE: [(&str, &str); 3] = [
     ("Registered", "of the mgr alone, read from its own store; its tests damage it"),
     ("Void", "reads nothing"),
@@ -32,7 +33,8 @@ fn targets_are_registered_and_tested() {
     report(problems);
 }
 
-/// The name behind `head` and the text up to the end of the block, for every block of the file that begins so.
+/// Returns the name after `head` and the text up to the end of the block, for every block of the file that begins with
+/// `head`.
 fn blocks<'a>(text: &'a str, head: &str) -> Vec<(&'a str, &'a str)> {
     let starts = text.match_indices(head).filter(|(at, _)| *at == 0 || text[..*at].ends_with('\n'));
     let block = |at: usize| {
@@ -47,7 +49,8 @@ fn words(text: &str) -> BTreeSet<&str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).collect()
 }
 
-/// Decoders, and everything that may call one: the names that each block of code mentions, by the block's name.
+/// Returns the decoders, and the code that may call them: the names that each block of code mentions, by the block's
+/// name.
 fn mentions(sources: &[Source]) -> (BTreeMap<&str, &str>, BTreeMap<&str, BTreeSet<&str>>) {
     let mut decoders = BTreeMap::new();
     let mut mentioned: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();

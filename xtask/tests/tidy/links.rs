@@ -4,7 +4,7 @@ use crate::tree::{Source, files_with, report, root};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
-/// The targets of the links `[text](target)` in `text`, outside of code.
+/// Returns the targets of the links `[text](target)` in `text`, outside of code.
 fn links(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut in_code = false;
@@ -15,7 +15,7 @@ fn links(text: &str) -> Vec<String> {
         if in_code {
             continue;
         }
-        // Every second part is between backquotes.
+        // Every second part is between backquotes, so it is code.
         let plain: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
         for part in plain.split("](").skip(1) {
             if let Some((target, _)) = part.split_once(')') {
@@ -26,7 +26,7 @@ fn links(text: &str) -> Vec<String> {
     found
 }
 
-/// The anchors of the headings in `text`, as GitHub forms them.
+/// Returns the anchors of the headings in `text`, as GitHub makes them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     let anchor = |heading: &str| {
@@ -37,7 +37,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     headings.map(anchor).collect()
 }
 
-/// The path to which `target` leads from the file at `from`, below the root of the project.
+/// Returns the path to which `target` leads from the file at `from`, relative to the root of the project.
 fn resolve(from: &str, target: &str) -> PathBuf {
     let mut path = Path::new(from).parent().map(Path::to_path_buf).unwrap_or_default();
     for part in Path::new(target).components() {

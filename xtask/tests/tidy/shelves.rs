@@ -15,7 +15,8 @@ fn place(path: &str) -> Option<(&str, &str, &str)> {
     Some((&path[..folder + 1 + parts[at].len()], parts[at], parts[at + 1].trim_end_matches(".rs")))
 }
 
-/// The modules that `text` names on its own shelf: after `super::` or the name of the shelf, alone or in braces.
+/// Returns the modules of the same shelf that `text` names: after `super::` or the name of the shelf, alone or in
+/// braces.
 fn named(text: &str, shelf: &str, deep: bool) -> BTreeSet<String> {
     let text = code(text);
     let beside = if deep { "super::super::" } else { "super::" };

@@ -1,29 +1,29 @@
-//! The files of the project, and what they say without comments and strings.
+//! The source files of the project, and their code without comments and strings.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A source file.
 pub struct Source {
-    /// Its path below the root of the project.
+    /// The path of the file, relative to the root of the project.
     pub path: String,
-    /// Its text.
+    /// The text of the file.
     pub text: String,
 }
 
 impl Source {
-    /// Whether `cargo xtask xdr` wrote it.
+    /// Returns whether `cargo xtask xdr` generated the file.
     pub fn is_generated(&self) -> bool {
         self.path.contains("/nfs4/generated/")
     }
 }
 
-/// The root of the project.
+/// Returns the root of the project.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent folder").to_path_buf()
 }
 
-/// Every Rust file of the project, in order of their paths.
+/// Returns every Rust file of the project, in order of path.
 pub fn rust_files() -> Vec<Source> {
     let mut found = files_with(&["rs"]);
     found.retain(|source| !source.path.starts_with("target/"));
@@ -31,7 +31,7 @@ pub fn rust_files() -> Vec<Source> {
     found
 }
 
-/// Every file with one of the extensions, in order of their paths.
+/// Returns every file with one of the extensions, in order of path.
 pub fn files_with(extensions: &[&str]) -> Vec<Source> {
     let mut found = Vec::new();
     walk(&root(), extensions, &mut found);
@@ -61,9 +61,9 @@ pub fn report(problems: Vec<String>) {
     assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
 }
 
-/// `text` without line comments and without what is between double quotes; lines stay where they are.
+/// Returns `text` without line comments and string literals. Line numbers stay the same.
 ///
-/// Good enough to look for names: strings over several lines and raw strings are not understood.
+/// This is enough to search for names, although it handles neither strings over several lines nor raw strings.
 pub fn code(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.lines() {

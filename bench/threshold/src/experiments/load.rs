@@ -1,5 +1,5 @@
-//! E5: the request size at which both paths are equally fast, with an idle and with a busy mgr, the threshold of `auto`,
-//! and what it gains.
+//! E5: the request size at which both paths are equally fast, with an idle and with a busy mgr, the threshold of
+//! `auto`, and the gain from `auto`.
 
 use super::sweep::median;
 use crate::report::{Bound, Table, ratios};

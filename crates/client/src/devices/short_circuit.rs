@@ -60,7 +60,7 @@ enum Problem {
 }
 
 impl Problem {
-    /// Whether another request would have the same result.
+    /// Returns whether another request would have the same result.
     fn stays(&self) -> bool {
         match self {
             Problem::Answer(failure) => failure.status == Status::NotSupp,
@@ -91,7 +91,7 @@ fn nonsense(what: impl std::fmt::Display) -> Problem {
 }
 
 impl Iod {
-    /// Whether the iod may lend files, as far as it is known.
+    /// Returns whether the iod may lend files, if known.
     pub(crate) fn may_lend(&self) -> bool {
         self.lends.load(Relaxed)
     }

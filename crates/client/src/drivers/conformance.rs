@@ -1,4 +1,5 @@
-//! The conformance suite of layout drivers: what the client relies on, checked for any driver over servers in memory.
+//! The conformance suite of layout drivers: the properties that the client relies on, checked for any driver over
+//! servers in memory.
 //!
 //! Each check makes its own servers with a function of the driver under test. The file that the checks write has
 //! [`SIZE`] bytes at most.
@@ -27,9 +28,9 @@ const LEFT_ALONE: Duration = Duration::from_secs(10);
 pub(crate) enum Trouble {
     /// No request reaches it.
     Unreachable,
-    /// It executes requests and does not answer.
+    /// The server executes requests and does not answer.
     Silent,
-    /// It answers with an error, and executes at most a part of a request.
+    /// The server answers with an error, and executes at most a part of a request.
     Failing,
 }
 
@@ -39,7 +40,7 @@ pub(crate) trait Fixture {
     async fn grant(&self, durable: u64) -> Arc<dyn Layout>;
     /// Makes the server of a lane fail from now on, or lets it work again.
     fn fail(&self, lane: usize, trouble: Option<Trouble>);
-    /// Restarts the server of a lane. It loses what is not durable.
+    /// Restarts the server of a lane. It loses bytes that are not durable.
     fn restart(&self, lane: usize);
     /// Removes all data of a lane, durable or not.
     fn lose(&self, lane: usize);
@@ -448,7 +449,7 @@ pub(crate) async fn failures_have_their_class<F: Fixture>(make: impl Fn() -> F) 
             client.fixture.fail(failing, None);
             tokio::time::sleep(LEFT_ALONE).await;
             client.fixture.restart(failing);
-            // What of this was executed is unknown, so everything is written again.
+            // It is unknown which of these requests the server executed, so the client writes everything again.
             client.write_all().await;
             client.check(range(0, SIZE)).await;
         }
@@ -502,7 +503,7 @@ pub(crate) async fn lost_bytes_are_reported<F: Fixture>(make: impl Fn() -> F) {
     }
 }
 
-/// A layout knows what is durable from the answers of the servers, and not of more.
+/// A layout learns the durable lengths from the answers of the servers, and assumes no more bytes to be durable.
 pub(crate) async fn durable_lengths_are_learned<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     assert!(!client.layout.reaches(1), "the file is empty");

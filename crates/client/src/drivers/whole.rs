@@ -155,7 +155,7 @@ impl Driver for WholeDriver {
 struct WholeLayout {
     server: Arc<Mutex<Server>>,
     generation: u32,
-    /// The durable size, as far as it is known; `None` after a truncate.
+    /// The durable size, if known; `None` after a truncate.
     durable: Mutex<Option<u64>>,
 }
 

@@ -13,15 +13,16 @@ fn span(range: ByteRange) -> Result<Span> {
 }
 
 /// Locks are advisory: a lock only excludes conflicting locks. A lock belongs to an owner, a number that the caller
-/// chooses, such as a process. Equal numbers in one mount are the same owner. A new lock replaces what its owner held
-/// of those bytes: one step splits, joins or changes locks from one kind to the other. A length of `u64::MAX` reaches
-/// to the end of the file, however long it becomes. Closing a file releases the locks that were requested through it.
+/// chooses, such as a process. Equal numbers in one mount are the same owner. A new lock replaces all locks of its
+/// owner on those bytes: one step splits, joins or changes locks from one kind to the other. A length of `u64::MAX`
+/// reaches to the end of the file, however long it becomes. Closing a file releases the locks that were requested
+/// through it.
 ///
-/// The next lock holder reads what the previous holder wrote before it unlocked. Locks are lost if the mgr did not hear
-/// from this client for longer than a lease and another client requested a conflicting lock. Then every operation
-/// through this file fails with [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) until the owner unlocks. The client
-/// drops bytes written here under a lost exclusive lock that are not durable, because they must not overwrite what
-/// other clients write. Other files are not affected.
+/// The next lock holder reads the bytes that the previous holder wrote before it unlocked. Locks are lost if the mgr
+/// did not hear from this client for longer than a lease and another client requested a conflicting lock. Then every
+/// operation through this file fails with [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) until the owner unlocks.
+/// The client drops bytes written here under a lost exclusive lock that are not durable, because they must not
+/// overwrite the bytes that other clients write. Other files are not affected.
 impl File {
     /// Locks a range, and waits while other owners hold conflicting locks. Shared locks need a file open for reading,
     /// exclusive locks need a file open for writing. To stop waiting, drop the future.
@@ -29,7 +30,7 @@ impl File {
         self.inode().wait_for_lock(self.key(), owner, span(range)?, kind).await.map(drop)
     }
 
-    /// Whether the file is open in the mode that locks of this kind need.
+    /// Returns whether the file is open in the mode that locks of this kind need.
     pub fn may_lock(&self, kind: LockKind) -> bool {
         self.inode().may_lock(self.key(), kind)
     }
@@ -44,12 +45,12 @@ impl File {
         self.inode().test_lock(owner, span(range)?, kind).await
     }
 
-    /// Makes the writes through this file durable, then releases what `owner` holds of a range. Releasing a range that
-    /// is not held is no error.
+    /// Makes the writes through this file durable, then releases the locks of `owner` on a range. Releasing a range
+    /// that is not held is no error.
     ///
     /// # Errors
     /// Reports lost locks once; then the owner may lock again. If the writes could not be made durable, the range is
-    /// unlocked all the same.
+    /// nevertheless unlocked.
     pub async fn unlock(&self, owner: u64, range: ByteRange) -> Result<()> {
         self.inode().unlock(self.key(), owner, span(range)?).await
     }

@@ -1,4 +1,4 @@
-//! Read-ahead for an open file: fetches what a sequential or strided reader will probably ask for next.
+//! Read-ahead for an open file: fetches the ranges that a sequential or strided reader will probably ask for next.
 
 use crate::file::{ReadResult, Segment};
 use crate::inode::{Inode, Version};
@@ -13,8 +13,8 @@ use tokio::sync::{OwnedSemaphorePermit, RwLock, oneshot};
 use tokio::time::Instant;
 use types::ByteRange;
 
-/// How long unused read-ahead bytes are kept: as long as a mount caches attributes. They do not include what other
-/// clients write in the meantime.
+/// How long unused read-ahead bytes are kept: as long as a mount caches attributes. They do not include the bytes that
+/// other clients write in the meantime.
 const LIFE: Duration = Duration::from_secs(1);
 
 /// The read-ahead state of one open file.
@@ -49,7 +49,7 @@ struct Piece {
 
 impl ReadAhead {
     /// Reads a range like [`Inode::read`], as much of it as possible from read-ahead pieces. Also starts the read-ahead
-    /// of what the reader will probably ask for next.
+    /// of the ranges that the reader will probably ask for next.
     pub(super) async fn read(&self, inode: &Arc<Inode>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
         // Large requests keep the servers busy by themselves, and the kernel's page cache reads ahead by itself.
         let worth = policy.access == Access::Direct && len > 0 && len as u64 * 2 <= policy.read_ahead;
@@ -136,7 +136,7 @@ impl ReadAhead {
 
     /// Drops all pieces, and prevents any further read-ahead.
     pub(super) async fn end(&self) {
-        // While this lock is held no task begins to read ahead. Every later one sees `over`.
+        // While this lock is held no task begins to read ahead. Every later task sees `over`.
         let _alone = self.reading.write().await;
         let mut state = lock(&self.state);
         state.over = true;

@@ -51,7 +51,7 @@ impl Inode {
         self.state().unsynced = true;
     }
 
-    /// Whether the creation of the file may not be durable yet.
+    /// Returns whether the creation of the file may not be durable yet.
     pub(crate) fn is_unsynced(&self) -> bool {
         self.state().unsynced
     }
@@ -122,7 +122,8 @@ impl Inode {
     }
 
     /// Sends COMMIT to every server that ever received bytes. For a server without uncommitted bytes it only waits for
-    /// a COMMIT that is in progress. The mgr comes last, because it receives what the iods cannot take.
+    /// a COMMIT that is in progress. The mgr comes last, because the client sends bytes that the iods cannot take to
+    /// the mgr.
     async fn commit_all(self: &Arc<Self>) {
         let direct: Vec<Lane> = self.lanes().keys().copied().filter(|lane| *lane != Lane::Mgr).collect();
         futures_util::future::join_all(direct.into_iter().map(|lane| self.commit_lane(lane))).await;

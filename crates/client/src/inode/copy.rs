@@ -24,7 +24,8 @@ impl Inode {
         source: &Arc<Inode>,
         range: ByteRange,
     ) -> Result<u64> {
-        // The mgr copies only what it and the iods know, and no earlier write of this client may arrive after the copy.
+        // The mgr copies only bytes that it or the iods have, and no earlier write of this client may arrive after the
+        // copy.
         source.fsync(keys.1).await?;
         self.fsync(keys.0).await?;
         let mut range = inside(range, source.size_now().await?);
@@ -80,10 +81,10 @@ impl Inode {
             match to.copy(target, &from, range).await {
                 Err(error) if error.is_state_lost() => {
                     tries = tries.checked_sub(1).ok_or(error)?;
-                    // It is not known which stateid is lost. A small request under each finds out, and opens the file
-                    // again.
+                    // The client does not know which of the two stateids is lost. So it sends a small request under
+                    // each stateid, which opens the file again if its stateid is lost.
                     source.mgr_read(range.offset, 1).await?;
-                    // It belongs to no batch, so it cannot be dropped.
+                    // This write belongs to no batch, so it cannot be dropped.
                     self.mgr_write(u64::MAX, target, Bytes::new(), false).await?;
                 }
                 outcome => return outcome,

@@ -53,7 +53,7 @@ pub trait Keeper: Send + Sync {
 /// What a delegation allows its holder to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Power {
-    /// Cache what is read: no other client writes the file.
+    /// Cache read data: no other client writes the file.
     Read,
     /// Also buffer writes: no other client has the file open.
     Write,
@@ -91,7 +91,7 @@ impl Delegation {
         }
     }
 
-    /// Whether this is the delegation with that stateid, and it is still held.
+    /// Returns whether this is the delegation with this stateid, and the client still holds it.
     fn is(self, stateid: stateid4) -> bool {
         self.held().is_some_and(|(held, _)| held.other == stateid.other)
     }
@@ -121,12 +121,13 @@ impl Inode {
         self.delegation.lock()
     }
 
-    /// Whether this client holds an unrecalled write delegation: no other client has the file open or asks for it.
+    /// Returns whether this client holds an unrecalled write delegation: no other client has the file open or asks for
+    /// it.
     pub(crate) fn is_alone(&self) -> bool {
         matches!(*self.delegated(), Delegation::Held(_, Power::Write))
     }
 
-    /// Whether this client holds an unrecalled delegation: no other client writes the file or asks to.
+    /// Returns whether this client holds an unrecalled delegation: no other client writes the file or asks to.
     pub(crate) fn is_delegated(&self) -> bool {
         matches!(*self.delegated(), Delegation::Held(..))
     }
@@ -137,13 +138,13 @@ impl Inode {
         self.is_delegated().then_some(state.sharing.grants())
     }
 
-    /// Whether other clients may write the file, and reads here must see their writes.
+    /// Returns whether other clients may write the file, and reads here must see their writes.
     pub(crate) fn is_shared(&self) -> bool {
         !self.is_delegated() && self.state().sharing.is_coherent()
     }
 
-    /// Whether a write must reach a server before it returns, because another client may have the file open and must
-    /// see the write.
+    /// Returns whether a write must reach a server before it returns, because another client may have the file open and
+    /// must see the write.
     pub(crate) fn writes_through(&self) -> bool {
         !self.is_alone() && self.state().sharing.is_coherent()
     }
@@ -440,7 +441,7 @@ impl Inode {
     }
 
     /// Handles the loss of all state at the mgr when no other client is known to have wanted the file. Bytes buffered
-    /// here are written all the same, because they would be lost otherwise. Bytes that a cache above keeps are not
+    /// here are nevertheless written, because they would be lost otherwise. Bytes that a cache above keeps are not
     /// written ([`crate::OpenOptions::alone`]).
     pub(crate) fn delegation_lost(&self, stateid: stateid4) {
         if self.state().sharing.is_exclusive() {
@@ -458,8 +459,8 @@ impl Inode {
         });
     }
 
-    /// Handles a revocation: the mgr has let other clients use the file. The client drops what is not durable yet,
-    /// because it may be older than what they have written.
+    /// Handles a revocation: the mgr has let other clients use the file. The client drops bytes that are not durable
+    /// yet, because they may be older than the bytes that they have written.
     pub(crate) fn delegation_revoked(&self, stateid: stateid4) {
         // Two requests may report the revocation at the same time. Without this lock, the second one would drop bytes that
         // programs wrote after the first one had marked the file as shared.

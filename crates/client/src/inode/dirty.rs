@@ -107,8 +107,8 @@ pub(super) struct DirtyData {
     acknowledged: u64,
     /// Set if a LAYOUTCOMMIT is due: one past the last byte that became durable since the last LAYOUTCOMMIT.
     unreported: Option<u64>,
-    /// Counts the layouts granted after others were lost. The mgr may have truncated, without a recall, what was
-    /// written before the last of them.
+    /// Counts the layouts granted after earlier layouts were lost. The mgr may have truncated, without a recall, the
+    /// bytes that were written before the last of them.
     grant: u64,
     /// Whether some unreported bytes became durable under a layout that is lost. Then only the iods know the length of
     /// the file.
@@ -229,13 +229,13 @@ impl DirtyData {
         self.next_batch
     }
 
-    /// Whether a batch before number `before` is in flight and touches `range`.
+    /// Returns whether a batch before number `before` is in flight and touches `range`.
     pub(super) fn is_in_flight(&self, range: ByteRange, before: u64) -> bool {
         self.in_flight.range(..before).any(|(_, batch)| batch.touches(range))
     }
 
-    /// Whether the only request of a batch to a server may make its bytes durable at once: the server gets nothing else
-    /// that a COMMIT would have to follow.
+    /// Returns whether the only request of a batch to a server may make its bytes durable at once: the server gets
+    /// nothing else that a COMMIT would have to follow.
     pub(super) fn may_be_stable(&self, batch: u64, lane: Lane) -> bool {
         self.in_flight.keys().all(|other| *other == batch) && !self.is_uncommitted(lane)
     }
@@ -269,7 +269,7 @@ impl DirtyData {
         if batch.left > 0 { None } else { self.in_flight.remove(&number) }
     }
 
-    /// Whether the bytes of a batch must not be written any more.
+    /// Returns whether the bytes of a batch must not be written any more.
     pub(super) fn is_given_up(&self, batch: u64) -> bool {
         batch < self.given_up
     }
@@ -291,13 +291,13 @@ impl DirtyData {
         0
     }
 
-    /// Whether the server of this lane may lose bytes.
+    /// Returns whether the server of this lane may lose bytes.
     pub(super) fn is_uncommitted(&self, lane: Lane) -> bool {
         self.uncommitted.get(&lane).is_some_and(|all| !all.is_empty())
     }
 
-    /// Whether servers may lose more than `many` bytes. Committed bytes are subtracted only when the upper bound
-    /// exceeds `many`, because there may be a hundred thousand pieces.
+    /// Returns whether servers may lose more than `many` bytes. Committed bytes are subtracted only when the upper
+    /// bound exceeds `many`, because there may be a hundred thousand pieces.
     pub(super) fn is_uncommitted_beyond(&mut self, many: u64) -> bool {
         if self.uncommitted_at_most > many {
             self.uncommitted_at_most = self.uncommitted_bytes();
@@ -319,8 +319,8 @@ impl DirtyData {
         self.uncommitted.iter().filter(off_path).map(|(lane, _)| *lane).collect()
     }
 
-    /// Returns what a COMMIT covers that is sent now, for [`DirtyData::committed`]; `None` if there is nothing to
-    /// commit. A COMMIT covers only bytes that the server received before.
+    /// Returns the number up to which a COMMIT that is sent now covers writes, for [`DirtyData::committed`]; `None` if
+    /// there is nothing to commit. A COMMIT covers only bytes that the server received before.
     pub(super) fn covered_by_commit(&self, lane: Lane) -> Option<u64> {
         self.is_uncommitted(lane).then_some(self.acknowledged)
     }
@@ -336,9 +336,9 @@ impl DirtyData {
         if types::planted::is_planted(types::planted::Planted::CommitVerifier) {
             all.iter_mut().for_each(|sent| sent.verifier = verifier);
         }
-        // Other clients may have truncated what was sent before the layout was lost, so it counts as lost. Shared files
-        // are exempt: every call there sees the writes of other clients that returned before, so their later changes
-        // stay.
+        // Other clients may have truncated bytes that were sent before the layout was lost, so these bytes count as
+        // lost. Shared files are exempt: every call there sees the writes of other clients that returned before, so
+        // their later changes stay.
         let grant = self.grant;
         let granted = |sent: &Sent| lane == Lane::Mgr || sent.under.grant == grant;
         let lives = |sent: &Sent| sent.verifier == verifier && (sent.under.shared || granted(sent));
@@ -409,19 +409,19 @@ impl DirtyData {
         received.into_iter().map(keep).sum()
     }
 
-    /// Drops what a lane's server may lose.
+    /// Drops the bytes that a lane's server may lose.
     #[must_use]
     pub(super) fn drop_lane(&mut self, lane: Lane) -> u64 {
         let lost = self.uncommitted.remove(&lane).unwrap_or_default();
         lost.iter().map(|sent| sent.piece.bytes()).sum()
     }
 
-    /// Whether the mgr received bytes of `range` that it may not have sent to the iods yet.
+    /// Returns whether the mgr received bytes of `range` that it may not have sent to the iods yet.
     pub(super) fn is_gathered(&self, range: ByteRange) -> bool {
         self.are_gathered(&[range])
     }
 
-    /// Whether the mgr received bytes of these sorted ranges that it may not have sent to the iods yet.
+    /// Returns whether the mgr received bytes of these sorted ranges that it may not have sent to the iods yet.
     pub(super) fn are_gathered(&self, ranges: &[ByteRange]) -> bool {
         let sent = self.uncommitted.get(&Lane::Mgr).into_iter().flatten();
         sent.flat_map(|sent| &sent.piece.parts).any(|part| part.overlaps_any(ranges))
@@ -466,7 +466,7 @@ impl DirtyData {
         self.holes = true;
     }
 
-    /// Whether the file may have holes that were made here.
+    /// Returns whether the file may have holes that were made here.
     pub(super) fn has_holes(&self) -> bool {
         self.holes
     }
@@ -513,18 +513,18 @@ impl DirtyData {
         in_flight.chain(uncommitted).chain(self.unreported).max().unwrap_or(0).max(pending)
     }
 
-    /// Whether everything written here is reported to the mgr and durable.
+    /// Returns whether everything written here is reported to the mgr and durable.
     pub(super) fn is_clean(&self) -> bool {
         self.uncommitted.is_empty() && self.is_clean_but(Lane::Mgr)
     }
 
-    /// Whether nothing is left except what the server of this lane may still lose.
+    /// Returns whether nothing is left except the bytes that the server of this lane may still lose.
     pub(super) fn is_clean_but(&self, but: Lane) -> bool {
         let uncommitted = self.uncommitted.keys().any(|lane| *lane != but);
         self.pending.is_empty() && self.in_flight.is_empty() && !uncommitted && self.unreported.is_none()
     }
 
-    /// Whether no bytes are here that are not durable.
+    /// Returns whether all bytes in this table are durable.
     pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty() && self.in_flight.is_empty() && self.uncommitted.is_empty()
     }
@@ -534,7 +534,7 @@ impl DirtyData {
         self.written
     }
 
-    /// Drops everything that is not durable, and gives up the batches in flight: an answer to them keeps no bytes, and
+    /// Drops everything that is not durable, and abandons the batches in flight: an answer to them keeps no bytes, and
     /// none of their requests is repeated.
     #[must_use]
     pub(super) fn give_up(&mut self) -> u64 {
@@ -549,7 +549,8 @@ impl DirtyData {
         self.unsure = true;
     }
 
-    /// Whether everything written here is durable or was never sent, provided that nothing is left to be committed.
+    /// Returns whether everything written here is durable or was never sent, provided that nothing is left to be
+    /// committed.
     pub(super) fn is_sure(&self) -> bool {
         !self.unsure
     }

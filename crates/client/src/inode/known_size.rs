@@ -12,8 +12,8 @@ use tokio::time::Instant;
 const REPORTS: usize = 16;
 
 /// The version of a file's content as this client knows it. It changes when this client writes, truncates or locks the
-/// file, or learns of a truncate by another client. A lock counts because its holder must see what other clients wrote
-/// before.
+/// file, or learns of a truncate by another client. A lock counts because its holder must see the bytes that other
+/// clients wrote before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Version {
     stamp: u64,
@@ -59,12 +59,12 @@ impl KnownSize {
         self.stamp
     }
 
-    /// Whether the size may have changed in this mount since a request at this stamp.
+    /// Returns whether the size may have changed in this mount since a request at this stamp.
     pub(super) fn is_newer_than(&self, stamp: u64) -> bool {
         self.stamp > stamp
     }
 
-    /// Whether other clients may have changed the size since the client learned it.
+    /// Returns whether other clients may have changed the size since the client learned it.
     pub(super) fn is_doubtful(&self) -> bool {
         self.doubtful
     }
@@ -161,7 +161,7 @@ impl KnownSize {
         self.shorter = true;
     }
 
-    /// Whether the mgr reported a smaller size since the last call.
+    /// Returns whether the mgr reported a smaller size since the last call.
     pub(super) fn take_shorter(&mut self) -> bool {
         std::mem::take(&mut self.shorter)
     }

@@ -36,10 +36,10 @@ pub(super) struct Grant<L> {
     pub(super) open: Option<u64>,
 }
 
-/// What became of a grant.
+/// The outcome of a layout grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Granted {
-    /// I/O uses the layout from now on. `continues` says that the mgr has known the previous layout without a break.
+    /// I/O uses the layout from now on.
     Usable {
         /// Whether the mgr has known the previous layout until this grant.
         continues: bool,
@@ -87,7 +87,7 @@ enum Renewal {
 #[derive(Clone, Debug)]
 pub(super) struct Held<L> {
     grant: Grant<L>,
-    /// Distinguishes this layout from all others that the file had while it was open.
+    /// Distinguishes this layout from all other layouts that the file had while it was open.
     number: u64,
     standing: Standing,
     /// Whether this client made the mgr fence the layout.
@@ -127,7 +127,7 @@ pub(super) struct LayoutState<L> {
     refused: bool,
 }
 
-/// Whether `seqid` comes after `other`; sequence numbers wrap around.
+/// Returns whether `seqid` comes after `other`; sequence numbers wrap around.
 fn is_after(seqid: u32, other: u32) -> bool {
     seqid.wrapping_sub(other) as i32 > 0
 }
@@ -169,7 +169,7 @@ impl<L> Held<L> {
         self.grant.stateid
     }
 
-    /// Whether a grant with this generation shows that the mgr has known this layout without a break.
+    /// Returns whether a grant with this generation shows that the mgr has known this layout without a break.
     fn goes_on_as(&self, generation: Generation) -> bool {
         generation.0 == self.grant.generation.0 + u32::from(self.fenced)
     }
@@ -177,7 +177,7 @@ impl<L> Held<L> {
 
 /// Requests for a layout, and grants.
 impl<L> LayoutState<L> {
-    /// Whether a LAYOUTGET for the preferred kind would be useful.
+    /// Returns whether a LAYOUTGET for the preferred kind would be useful.
     pub(super) fn wants(&self, read: bool, write: bool) -> bool {
         let fits = |held: &Held<L>| {
             held.standing == Standing::Usable && (!write || held.grant.write) && (!read || held.grant.read)
@@ -185,7 +185,7 @@ impl<L> LayoutState<L> {
         !self.refused && self.kind == 0 && !self.held.as_ref().is_some_and(fits)
     }
 
-    /// Whether the mgr has refused every kind of layout.
+    /// Returns whether the mgr has refused every kind of layout.
     pub(super) fn is_refused(&self) -> bool {
         self.refused
     }
@@ -258,7 +258,7 @@ impl<L> LayoutState<L> {
         Some(held.grant.write)
     }
 
-    /// Whether the layout with this number is held and usable, so that a renewal is still useful.
+    /// Returns whether the layout with this number is held and usable, so that a renewal is still useful.
     pub(super) fn is_current(&self, number: u64) -> bool {
         self.held.as_ref().is_some_and(|held| held.number == number && held.standing == Standing::Usable)
     }
@@ -295,7 +295,7 @@ impl<L> LayoutState<L> {
         self.uses == 0
     }
 
-    /// Whether a request uses a layout.
+    /// Returns whether a request uses a layout.
     pub(super) fn is_in_use(&self) -> bool {
         self.uses > 0
     }

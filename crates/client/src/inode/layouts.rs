@@ -120,14 +120,14 @@ impl Inode {
         self.layout_turn.lock().await
     }
 
-    /// Whether a LAYOUTGET for the preferred kind would be useful.
+    /// Returns whether a LAYOUTGET for the preferred kind would be useful.
     pub(crate) async fn wants_layout(&self, read: bool, write: bool) -> bool {
         // A LAYOUTGET in flight may get the layout.
         let _turn = self.layout_turn().await;
         self.layouts.state().wants(read, write)
     }
 
-    /// Whether a layout is held.
+    /// Returns whether a layout is held.
     pub(super) fn has_layout(&self) -> bool {
         self.layouts.state().held().is_some()
     }
@@ -139,7 +139,7 @@ impl Inode {
     }
 
     /// Takes over the result of a LAYOUTGET for the kind at a position of the client's order of preference, like
-    /// [`Inode::learn_layout`]. `open` is the number of the OPEN that asked. Returns what became of the grant, if there
+    /// [`Inode::learn_layout`]. `open` is the number of the OPEN that asked. Returns the outcome of the grant, if there
     /// was one.
     async fn adopt(
         &self,
@@ -371,7 +371,7 @@ impl Inode {
         self.opened(true).ok().and_then(|opened| opened.caller)
     }
 
-    /// Whether a report is due and there is no layout to send it under.
+    /// Returns whether a report is due and there is no layout to send it under.
     pub(crate) async fn cannot_report(&self) -> bool {
         let _turn = self.layout_turn().await;
         let reportable = self.layouts.state().reportable().is_some();

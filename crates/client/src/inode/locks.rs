@@ -2,8 +2,8 @@
 //!
 //! The client records here what the mgr has granted; the mgr alone decides. A lock is lost if the mgr granted it to
 //! another client while it could not hear this one, or refused its reclaim. Then the open that requested it returns
-//! errors to its users. The client drops its writes that are not durable, because they must not overwrite what other
-//! clients write.
+//! errors to its users. The client drops its writes that are not durable, because they must not overwrite the bytes
+//! that other clients write.
 
 use super::Inode;
 use super::open_states::{Wanted, any_age};
@@ -308,7 +308,7 @@ impl Inode {
         stateids.ok_or_else(|| Error::usage("the file is no longer open"))
     }
 
-    /// Whether a file is open in the mode that locks of this kind need.
+    /// Returns whether a file is open in the mode that locks of this kind need.
     pub(crate) fn may_lock(&self, key: u64, kind: LockKind) -> bool {
         self.state().opens.may_lock(key, kind)
     }
@@ -360,7 +360,7 @@ impl Inode {
         self.mount.session.free_stateid(lock).await
     }
 
-    /// Whether a stateid belongs to locks held here.
+    /// Returns whether a stateid belongs to locks held here.
     pub(super) fn knows_lock(&self, stateid: stateid4) -> bool {
         self.state().opens.knows_lock(stateid)
     }

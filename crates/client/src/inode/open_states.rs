@@ -62,12 +62,12 @@ impl Open {
         Open { key, stateid, caller, read, write, error: None, locks: BTreeMap::new() }
     }
 
-    /// Whether the open allows reading and writing.
+    /// Returns whether the open allows reading and writing.
     pub(super) fn is_for_both(&self) -> bool {
         self.read && self.write
     }
 
-    /// Whether the mgr has lock state under the open.
+    /// Returns whether the mgr has lock state under the open.
     pub(super) fn has_locks(&self) -> bool {
         self.locks.values().any(|locks| locks.stateid.is_some())
     }
@@ -113,12 +113,12 @@ impl OpenStates {
         &self.opens
     }
 
-    /// Whether an open allows reading.
+    /// Returns whether an open allows reading.
     pub(super) fn may_read(&self) -> bool {
         self.opens.iter().any(|open| open.read)
     }
 
-    /// Whether an open allows writing.
+    /// Returns whether an open allows writing.
     pub(super) fn may_write(&self) -> bool {
         self.opens.iter().any(|open| open.write)
     }
@@ -194,7 +194,7 @@ impl OpenStates {
         locks.find(|locks| !locks.spans.is_empty()).and_then(|locks| locks.stateid)
     }
 
-    /// Whether an open has the mode that locks of this kind need.
+    /// Returns whether an open has the mode that locks of this kind need.
     pub(super) fn may_lock(&self, key: u64, kind: LockKind) -> bool {
         self.get(key).is_some_and(|open| if kind == LockKind::Write { open.write } else { open.read })
     }
@@ -246,7 +246,7 @@ impl OpenStates {
         }
     }
 
-    /// Whether a stateid belongs to locks.
+    /// Returns whether a stateid belongs to locks.
     pub(super) fn knows_lock(&self, lock: stateid4) -> bool {
         self.opens.iter().flat_map(|open| open.locks.values()).any(|locks| locks.is(lock))
     }

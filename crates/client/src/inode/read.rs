@@ -73,9 +73,9 @@ impl Inode {
         Ok(ReadResult { segments: join(overlay(runs, &own), range)?, eof: end >= self.size() })
     }
 
-    /// Reads like [`Inode::read_shared`]. The result may lack bytes that were written here and that servers may still
-    /// lose. Then another client has replaced them or a server has lost them: a COMMIT finds out, and lost bytes are
-    /// sent again.
+    /// Reads like [`Inode::read_shared`]. The result may lack bytes that this client wrote and that are not committed.
+    /// In that case another client has replaced the bytes, or a server has lost them. A COMMIT shows which, and the
+    /// client sends lost bytes again.
     async fn read_beside_others(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
         let found = self.read_shared(policy, offset, len).await?;
         let (own, end) = {
@@ -105,7 +105,7 @@ impl Inode {
             return Ok(ReadResult { segments: Vec::new(), eof: offset >= FILE_SIZE_MAX });
         }
         self.expose(range).await;
-        // The mgr may still gather what this client wrote through it.
+        // The mgr may still gather the bytes that this client wrote through it.
         let gathered = self.state().dirty.is_gathered(range);
         let straight = !gathered && self.reads_straight(policy, len).await;
         let layout = if straight { self.layout(false, None).await? } else { None };
@@ -193,7 +193,7 @@ impl Inode {
         state.size.end_asking(attrs.ok().map(|attrs| attrs.size), stamp, own_end, Instant::now());
     }
 
-    /// Whether a read of `len` bytes takes the direct path.
+    /// Returns whether a read of `len` bytes takes the direct path.
     async fn reads_straight(&self, policy: &Policy, len: u64) -> bool {
         let straight = threshold::path(len, policy.read_threshold) == Path::Direct;
         // A file that was written through the mgr, or that is too short, is not worth a layout.
@@ -214,7 +214,8 @@ impl Inode {
         if !misses {
             return Ok(attrs);
         }
-        // Another client has truncated the file, or a server has lost what was written here: a COMMIT finds out.
+        // Another client has truncated the file, or a server has lost the bytes that were written here: a COMMIT finds
+        // out.
         Box::pin(self.settle_all()).await;
         self.ask_attrs().await
     }
@@ -324,7 +325,7 @@ impl Inode {
     }
 }
 
-/// Whether a read from `offset` on found all these bytes.
+/// Returns whether a read from `offset` on found all these bytes.
 fn is_met(own: &Extents, offset: u64, found: &ReadResult) -> bool {
     let bytes = found.to_vec();
     let range = ByteRange { offset, len: u64::MAX - offset };

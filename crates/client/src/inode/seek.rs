@@ -18,7 +18,8 @@ impl Inode {
         if offset >= size {
             return Ok(None);
         }
-        // The mgr stops gathering writes of others when it grants the layout. No use of a layout waits for the mgr.
+        // The mgr stops gathering writes of other clients when it grants the layout. No use of a layout waits for the
+        // mgr.
         drop(self.layout(false, None).await?);
         self.expose_to_iods().await;
         let layout = self.layout(false, None).await?;
@@ -41,8 +42,8 @@ impl Inode {
         Ok(found.and_then(|run| run.intersection(ByteRange { offset, len: size - offset })))
     }
 
-    /// Ensures that the iods have what this client sent to the mgr and the mgr may still gather. The mgr does not wait
-    /// for a client that holds a layout itself.
+    /// Ensures that the iods have the bytes that this client sent to the mgr, which the mgr may still gather. The mgr
+    /// does not wait for a client that holds a layout itself.
     async fn expose_to_iods(self: &Arc<Self>) {
         if self.state().dirty.is_uncommitted(Lane::Mgr) {
             self.commit_lane(Lane::Mgr).await;

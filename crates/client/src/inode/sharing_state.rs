@@ -1,5 +1,5 @@
-//! The sharing of a file between clients, as this client knows it: what its opens require, how many delegations it got and
-//! lost, and when it may ask for the next one.
+//! The sharing of a file between clients, as this client knows it: the requirements of its opens, how many delegations
+//! it got and lost, and when it may ask for the next one.
 
 #[cfg(test)]
 mod tests;
@@ -32,17 +32,17 @@ impl SharingState {
         self.exclusive |= exclusive;
     }
 
-    /// Whether an open requires `sharing=coherent`.
+    /// Returns whether an open requires `sharing=coherent`.
     pub(super) fn is_coherent(&self) -> bool {
         self.coherent
     }
 
-    /// Whether a cache above this client keeps bytes under the delegation.
+    /// Returns whether a cache above this client keeps bytes under the delegation.
     pub(super) fn is_exclusive(&self) -> bool {
         self.exclusive
     }
 
-    /// Whether a request for a delegation is useful: the file is shared, and the client has not asked recently.
+    /// Returns whether a request for a delegation is useful: the file is shared, and the client has not asked recently.
     pub(super) fn may_ask(&self, now: Instant) -> bool {
         let lately = self.asked.is_some_and(|asked| now.saturating_duration_since(asked) < ASK_AGAIN);
         self.coherent && !lately

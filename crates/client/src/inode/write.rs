@@ -71,8 +71,8 @@ impl Inode {
             self.take_run(ruling, &policy, revocations, (offset, data)).await?;
             hull = Some(hull.map_or(range, |hull| hull.around(range)));
         }
-        // Check this only after the bytes are where a recall finds them: either the recall makes them durable, or this
-        // call sends them now.
+        // Check this only after the inode has the bytes, where a recall finds them. Then either the recall makes them
+        // durable, or this call sends them now.
         if let Some(hull) = hull.filter(|hull| !hull.is_empty())
             && (policy.access == Access::Unbuffered || self.writes_through())
         {
@@ -153,13 +153,13 @@ impl Inode {
         key.map_or(Ok(()), |key| self.take_error(key))
     }
 
-    /// Returns what is due by `now`, and when the next step is due.
+    /// Returns the steps that are due by `now`, and when the next step is due.
     pub(crate) fn is_due_by(&self, now: Instant) -> (Due, Option<Instant>) {
         self.state().sending.times.take(now)
     }
 
-    /// Does what is due; errors are reported later. If the mgr does not answer, the step is put off: no caller has
-    /// asked for it, and the client keeps the bytes until then.
+    /// Executes the steps that are due; errors are reported later. If the mgr does not answer, the step is put off: no
+    /// caller has asked for it, and the client keeps the bytes until then.
     pub(crate) async fn do_due(self: Arc<Self>, due: Due) {
         let answers = self.mount.session.answers().await;
         if let Err(error) = &answers {
@@ -202,10 +202,10 @@ impl Inode {
         at.into_iter().for_each(|at| self.mount.due_at(at));
     }
 
-    /// Whether enough bytes have gathered to be sent.
+    /// Returns whether enough bytes have gathered to be sent.
     async fn is_enough(&self, gathered: u64, policy: &Policy) -> bool {
         match policy.gather_size {
-            // Less than one request needs no layout.
+            // Bytes for less than one request are not enough, and the layout need not be asked for.
             FULL => gathered >= PAYLOAD_MAX as u64 && gathered >= Box::pin(self.full(policy)).await,
             size => gathered >= size.min(self.mount.window.size() as u64 / 4),
         }
@@ -456,7 +456,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Sends what a lane's server may still lose to the mgr instead. The caller holds the lane's lock against commits.
+    /// Sends the bytes that a lane's server may still lose to the mgr instead. The caller holds the lane's lock against
+    /// commits.
     pub(super) async fn move_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let (from, to) = (self.lane(lane), self.lane(Lane::Mgr));
         from.sending.hold_write(pin!(to.sending.hold_read(pin!(self.move_all_to_mgr(lane))))).await

@@ -19,12 +19,12 @@ const XATTR_NAMES_BYTES: u32 = 64 << 10;
 /// Whether an extended attribute may or must exist before it is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum XattrMode {
-    /// It may exist.
+    /// The attribute may exist.
     #[default]
     Either,
-    /// It must not exist, otherwise `Exist`.
+    /// The attribute must not exist; the request fails with `Exist` otherwise.
     Create,
-    /// It must exist, otherwise `NoXattr`.
+    /// The attribute must exist; the request fails with `NoXattr` otherwise.
     Replace,
 }
 
@@ -42,8 +42,8 @@ impl Mount {
         results.attrs()
     }
 
-    /// Whether a file is open here while other clients may write it. Then its attributes must be requested each time,
-    /// and nothing of it may be cached. See `sharing` of the policy.
+    /// Returns whether a file is open here while other clients may write it. Then its attributes must be requested each
+    /// time, and nothing of it may be cached. See `sharing` of the policy.
     pub fn is_shared(&self, file: FileId) -> bool {
         self.inner.open_inode(file).is_some_and(|inode| inode.is_shared())
     }

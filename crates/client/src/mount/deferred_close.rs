@@ -36,11 +36,11 @@ pub(crate) struct Left {
 /// The state of a delegation that a close returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Queued {
-    /// No close returns it.
+    /// No close returns the delegation.
     Nowhere,
-    /// It was queued, and is not returned any more.
+    /// The delegation was queued, and the client no longer returns it.
     Kept,
-    /// It is being returned, or will be although the file is open again.
+    /// The client is returning the delegation, or will return it although the file is open again.
     Sent,
 }
 
@@ -147,12 +147,12 @@ impl Inner {
         &self.inodes.leaving
     }
 
-    /// Closes an open soon, together with others.
+    /// Closes an open soon, together with other opens.
     pub(crate) fn leave(self: &Arc<Self>, left: Left) {
         {
             let mut queue = self.leaving().queue();
             if let Some(held) = left.delegation {
-                // It is queued from now on, and an open may take it back.
+                // From now on the delegation is queued, and an open may take it back.
                 queue.sent.remove(&held.other);
             }
             let recalled = left.delegation.is_some_and(|held| queue.recalled.contains(&held.other));
@@ -224,10 +224,11 @@ impl Inner {
                     left.delegation = None;
                     self.leaving().is_gone(held.other, self.opens_asked());
                     if let Err(Failed::Nfs(status)) = returned {
-                        // The mgr has forgotten or revoked it, and did not execute the remaining operations.
+                        // The mgr has forgotten or revoked the delegation, and did not execute the remaining
+                        // operations.
                         some.push_front(left);
                         if status == NFS4ERR_DELEG_REVOKED {
-                            // As below: the mgr reports it again until it is freed.
+                            // The mgr reports the revoked delegation until FREE_STATEID acknowledges the revocation.
                             drop(self.session.free_stateid(held).await);
                         }
                         break;
@@ -237,9 +238,10 @@ impl Inner {
             }
             match found.and_then(|_| results.raw::<stateid4>(OP_CLOSE)) {
                 Ok(_) => continue,
-                // After other operations the session does not retry it.
+                // After other operations the session does not retry the request.
                 Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE)) if done > 0 => some.push_front(left),
-                // Revoked; FREE_STATEID acknowledges it. If that fails, the mgr reports it again.
+                // The mgr has revoked the open. FREE_STATEID acknowledges the revocation. If FREE_STATEID fails, the
+                // mgr reports the revocation again.
                 Err(Failed::Nfs(NFS4ERR_EXPIRED)) => drop(self.session.free_stateid(left.stateid).await),
                 Err(failed) => tracing::debug!(?failed, "the mgr had forgotten an open before CLOSE"),
             }

@@ -67,8 +67,8 @@ impl Mount {
 
 impl ReadDir {
     /// Returns the next entries, in the order of their cookies, or `None` at the end. `.` and `..` are never among
-    /// them. Entries that are added or removed in the meantime may or may not be seen; all others are seen exactly
-    /// once.
+    /// them. Entries that are added or removed in the meantime may or may not be seen; all other entries are seen
+    /// exactly once.
     pub async fn next_page(&mut self) -> Result<Option<Vec<Entry>>> {
         while !self.done {
             let what = "reading a directory";
@@ -115,7 +115,8 @@ impl ReadDir {
         check_answer(&entry.name, what)?;
         let values = attrs::decode(&entry.attrs).map_err(|e| Error::protocol(format!("{what}: {e}")))?;
         match values.rdattr_error {
-            // NFS4ERR_ACCESS: an export begins there that is closed to this client, which could not use the name.
+            // NFS4ERR_ACCESS: the name leads to an export that this client may not access, so the client omits the
+            // name.
             Some(NFS4ERR_NOENT | NFS4ERR_STALE | NFS4ERR_ACCESS) => return Ok(None),
             Some(NFS4_OK) | None => {}
             Some(status) => return Err(nfs_error(status, what)),

@@ -117,7 +117,7 @@ impl Inner {
             let (due, next) = inode.is_due_by(now);
             first = first.into_iter().chain(next).min();
             if due != Due::default() {
-                // Each in its own task: one may wait for a server that the others do not need.
+                // Each in its own task: one file may wait for a server that the other files do not need.
                 net::task::spawn_on(&self.runtime, inode.do_due(due));
             }
         }

@@ -1,5 +1,5 @@
-//! The state that the mgr has granted to a mount: what the mount does when the mgr recalls or revokes some of it, or has
-//! restarted.
+//! The state that the mgr has granted to a mount: the reaction of the mount when the mgr recalls or revokes some of
+//! this state, or has restarted.
 
 mod reclaim;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use types::{Attrs, FileId, FileKind, Renaming, SetAttrs, SetTime, Status, Timestamp};
 use wire::nfs4::*;
 
-/// Most LOOKUPs in one COMPOUND.
+/// Maximum number of LOOKUPs in one COMPOUND.
 const LOOKUPS_MAX: usize = 32;
 /// Maximum number of symlinks followed on one path, as in Linux.
 const SYMLINKS_MAX: u32 = 40;

@@ -78,7 +78,7 @@ impl Names {
         true
     }
 
-    /// Whether no unanswered OPEN may still bring a delegation.
+    /// Returns whether no unanswered OPEN may still bring a delegation.
     pub(crate) fn are_opens_answered(&self) -> bool {
         let counts = self.mount.get().and_then(Weak::upgrade).map(|mount| mount.opens_asked());
         counts.is_some_and(|(asked, answered)| asked == answered)

@@ -73,7 +73,8 @@ pub struct OpenOptions<'a> {
     /// The directory whose policy applies: that of the name under which the file was found. Without one, no directory
     /// policy applies.
     pub dir: Option<&'a Node>,
-    /// The policy settings of this open, which override all others: hints, such as [`crate::Access::Unbuffered`].
+    /// The policy settings of this open, which override all other settings: hints, such as
+    /// [`crate::Access::Unbuffered`].
     pub policy: Settings,
     /// Request exclusive use for reading and writing, if no other client has the file open. See [`File::is_alone`].
     pub alone: bool,
@@ -93,7 +94,7 @@ pub struct CreateOptions {
     pub open: OpenFlags,
     /// User and group of a new file, if not the caller's.
     pub owner: Option<(u32, u32)>,
-    /// The policy settings of this open, which override all others.
+    /// The policy settings of this open, which override all other settings.
     pub policy: Settings,
     /// Request exclusive use for reading and writing, if no other client has the file open. See [`File::is_alone`].
     pub alone: bool,
@@ -201,7 +202,7 @@ impl Mount {
         self.finish_open(results, asking, asked).await.map(|(file, _)| Some(file))
     }
 
-    /// Returns the policy of a file that is about to be opened, as far as it is known before the mgr's answer.
+    /// Returns the policy of a file that is about to be opened, if known before the mgr's answer.
     fn guess(&self, dir: Option<&Node>, open: Settings, own: Settings) -> Policy {
         let effective_policy = &self.inner.effective_policy;
         let words = effective_policy.guess(dir.map(|dir| dir.id), open);

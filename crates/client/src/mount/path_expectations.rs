@@ -52,7 +52,7 @@ impl Mount {
         if left == CHECKS_MAX { compound.putfh(&node.handle) } else { compound }
     }
 
-    /// Whether paths to this file are expected.
+    /// Returns whether paths to this file are expected.
     pub fn expects(&self, node: &Node) -> bool {
         self.walks.as_deref().unwrap_or_default().iter().any(|walk| walk.to == node.id)
     }

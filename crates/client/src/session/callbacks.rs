@@ -41,7 +41,7 @@ impl Callbacks {
         let statuses = self.decide(&pending).await;
         self.with_channel(|channel| match channel.has_received(&pending) {
             true => Ok(channel.answer(pending, &statuses)),
-            // Its session is gone.
+            // The session of the callback no longer exists.
             false => Err(Refusal::SystemErr),
         })?
     }

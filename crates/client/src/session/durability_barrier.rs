@@ -51,7 +51,7 @@ impl Known {
     fn told(&mut self, boot: u64) {
         let other = self.boot.replace(boot).is_some_and(|before| before != boot);
         if other && (self.changed || self.settling) {
-            // Only what changes from here on needs a barrier: the earlier changes count as lost.
+            // Only changes from here on need a barrier: the earlier changes count as lost.
             (self.changed, self.settling) = (false, false);
             self.losses += 1;
         }
@@ -79,7 +79,7 @@ fn question() -> Compound {
 }
 
 impl Shared {
-    /// Whether answers of the mgr need not wait for its disk.
+    /// Returns whether answers of the mgr need not wait for its disk.
     pub(super) fn is_soon(&self) -> bool {
         self.options.durable == Durable::Fsync
     }
@@ -110,7 +110,7 @@ impl Shared {
 }
 
 impl Session {
-    /// Whether answers of the mgr need not wait for its disk.
+    /// Returns whether answers of the mgr need not wait for its disk.
     pub(crate) fn is_soon(&self) -> bool {
         self.shared.is_soon()
     }

@@ -129,7 +129,7 @@ impl Shared {
         }
     }
 
-    /// Returns the lease time, as far as it is known.
+    /// Returns the lease time, if known.
     pub(super) fn lease(&self) -> Duration {
         lock(&self.table).lease.unwrap_or(LEASE_UNKNOWN)
     }

@@ -1,6 +1,6 @@
 //! Held state, as the session sees it: the opens, locks, delegations and layouts that the mgr has granted to this client.
 //!
-//! The session reports to their holder what happens to them: recalls, revocations, and a restart of the mgr. The
+//! The session reports each event to the holder of the state: recalls, revocations, and a restart of the mgr. The
 //! session knows stateids and the order of a recovery. The holder, [`crate::Mount`], knows the files.
 
 use super::{Shared, Slot};
@@ -44,7 +44,7 @@ pub(crate) trait HeldState: Send + Sync {
     fn directory_delegation_revoked(&self, stateid: &stateid4);
 
     /// Reclaims opens, delegations and locks from an mgr that knows nothing of this client (RFC 8881 §8.4.2.1), and
-    /// reports what was written under layouts. Returns the opens that the mgr did not grant.
+    /// reports the bytes that were written under layouts. Returns the opens that the mgr did not grant.
     async fn reclaim(&self, session: &NewSession<'_>) -> Result<Vec<OpenId>>;
 
     /// Opens files again that the mgr did not grant to the reclaim.
@@ -62,7 +62,7 @@ pub(crate) struct HeldStateid {
 #[derive(Clone, Copy)]
 pub(crate) struct OpenId {
     pub(crate) file: FileId,
-    /// Its open owner.
+    /// The open owner.
     pub(crate) owner: u64,
 }
 

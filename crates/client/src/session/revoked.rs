@@ -1,4 +1,5 @@
-//! Revoked state: finds out what the mgr has revoked, reports it to the holder, and acknowledges it (RFC 8881 §8.5).
+//! Revoked state: finds the state that the mgr has revoked, reports it to the holder, and acknowledges the revocation
+//! (RFC 8881 §8.5).
 
 use super::Shared;
 use crate::Result;
@@ -14,8 +15,8 @@ const AT_ONCE: usize = 256;
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Shared {
-    /// Finds out what the mgr has revoked, updates the affected files and acknowledges the loss. Only one search runs
-    /// at a time, with a pause after it. The mgr reports revoked state in each reply until then, and dropping all
+    /// Finds the state that the mgr has revoked, updates the affected files and acknowledges the loss. Only one search
+    /// runs at a time, with a pause after it. The mgr reports revoked state in each reply until then, and dropping all
     /// layouts each time would stop progress. `recallable` says that layouts are among the revoked state.
     pub(super) async fn test_stateids(self: &Arc<Self>, recallable: bool) {
         if self.testing.swap(true, AcqRel) {

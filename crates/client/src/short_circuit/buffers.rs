@@ -30,7 +30,7 @@ impl Buffer {
         &mut self.data[..self.len]
     }
 
-    /// Returns the bytes as shared bytes.
+    /// Converts the buffer into [`Bytes`] without a copy.
     pub(super) fn freeze(mut self) -> Bytes {
         // Memory that does not return to the pool needs no owner.
         if self.len == self.data.len() && self.len <= SHORT {

@@ -134,7 +134,7 @@ impl Loan {
     }
 }
 
-/// Whether any page of the file, as far as it was read, is all zeros.
+/// Returns whether any page of the file, as far as it was read, is all zeros.
 fn has_zeros(extents: &[ByteRange], got: &[u64], begin: u64, bytes: &[u8]) -> bool {
     let mut rest = bytes;
     extents.iter().zip(got).any(|(extent, got)| {

@@ -8,7 +8,7 @@ const LATER: u32 = 32;
 /// The loan state of one object; `L` is a loan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum LoanState<L> {
-    /// There is no loan; one is requested after so many more reads.
+    /// There is no loan; the client requests one after this number of further reads.
     Without(u32),
     /// A loan is being requested.
     Asking,
@@ -18,7 +18,7 @@ pub(crate) enum LoanState<L> {
     Never,
 }
 
-/// What a read must do.
+/// The action of a read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Turn<L> {
     /// Read from this loan.
@@ -47,7 +47,7 @@ impl<L> Default for LoanState<L> {
 }
 
 impl<L: Clone + PartialEq> LoanState<L> {
-    /// Returns what the next read must do.
+    /// Returns the action of the next read.
     pub(crate) fn read(&mut self) -> Turn<L> {
         match self {
             LoanState::Lent(loan) => Turn::Lent(loan.clone()),

@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(loan.strong_count(), 1);
         drop(place);
         assert_eq!(loan.strong_count(), 0, "the descriptor of the loan is still open");
-        // The object is gone for which the loan was requested.
+        // The object for which the loan was requested no longer exists.
         let gone = Arc::downgrade(&Arc::new(Place::default()));
         loans.told(&gone, Told::Lent(self::loan()));
         assert_eq!(loans.loans.lock().unwrap().len(), 1);

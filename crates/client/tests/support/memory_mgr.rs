@@ -175,7 +175,7 @@ impl MemoryMgr {
         self.service.server.tick(now().after(Duration::from_secs(100))).await;
     }
 
-    /// Opens a file as another client that denies all access by others (OPEN4_SHARE_DENY_BOTH).
+    /// Opens a file as another client that denies all access by other clients (OPEN4_SHARE_DENY_BOTH).
     #[allow(dead_code)]
     pub async fn open_alone(&self, handle: &Bytes) {
         let fore = channel_attrs4 {

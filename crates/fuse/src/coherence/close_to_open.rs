@@ -20,7 +20,7 @@ pub(crate) struct Admission {
     writing: Option<Writing>,
 }
 
-/// What is known of the kernel's cache when it opens a file.
+/// The state of the kernel's cache when the kernel opens a file, as known to the mount.
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
     /// Whether the kernel's pages do not belong to the opened version.
@@ -30,8 +30,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Returns what is known of a file that the open has created. The kernel may know a file that another client
-    /// created meanwhile, with another size.
+    /// Returns the known state of the kernel's cache for a file that the open has created. The kernel may know a file
+    /// that another client created meanwhile, with another size.
     pub(crate) fn created(is_new: bool) -> Found {
         Found { changed: true, sure: is_new }
     }
@@ -50,8 +50,8 @@ impl Coherence {
         self.write_back.wants(flags) && self.mount.policy().policy.access == Access::Page
     }
 
-    /// Records that the mgr has opened a file for a request of `thread`, with these attributes, and makes the kernel drop
-    /// or correct what it has cached of older versions.
+    /// Records that the mgr has opened a file for a request of `thread`, with these attributes, and makes the kernel
+    /// drop or correct cached data of older versions.
     pub(crate) async fn opened(&self, thread: u32, number: u64, file: &File, truncated: bool) -> Found {
         let attrs = file.attrs();
         self.attributes_fetched(number, &attrs);

@@ -1,5 +1,5 @@
-//! Corrections of what the kernel has cached of a file, by which the kernel gets the size and the times that the mgr
-//! reports.
+//! Corrections of the kernel's cached attributes of a file, by which the kernel gets the size and the times that the
+//! mgr reports.
 
 use crate::Errno;
 use crate::coherence::Coherence;

@@ -10,8 +10,8 @@ use client::Segment;
 use types::{Attrs, ByteRange, SetAttrs, SetTime};
 
 impl Coherence {
-    /// Records that a READ begins, past the page cache or into the kernel's pages. The returned value receives what the
-    /// kernel gets.
+    /// Records that a READ begins, past the page cache or into the kernel's pages. The caller passes the bytes for the
+    /// kernel to the returned value.
     pub(crate) fn read_begins<'a>(
         &self,
         number: u64,

@@ -1,4 +1,5 @@
-//! The record of what the kernel has cached of each file that it knows: size, times, and the version of its pages.
+//! The record of the data that the kernel has cached of each file that it knows: size, times, and the version of its
+//! pages.
 //!
 //! The kernel drops an answer with attributes if it has changed its own attributes of the file since it asked. So after
 //! most answers with a new size, the cached size is unknown. The record says so, and never names a wrong size.
@@ -91,8 +92,9 @@ impl KernelCache {
         self.told(number, attrs) || unsure
     }
 
-    /// Records that the kernel receives these attributes for a thread of the mount that looks at its size afterwards
-    /// ([`KernelCache::shown`]). Until then a new size may or may not be cached.
+    /// Records that the kernel receives these attributes as the answer to a thread of the mount itself. That thread
+    /// then reads the size that the kernel has cached and records it ([`KernelCache::shown`]). Until then the cached
+    /// size is unknown if the answer has another size.
     pub(super) fn may_take_own(&self, number: u64, attrs: &Attrs) {
         if let Some(cached) = self.record().files.get_mut(&number)
             && cached.size.is_some_and(|(size, _)| size != attrs.size)

@@ -2,7 +2,7 @@
 //!
 //! With a write-back cache, the kernel takes size and times of a regular file only from calls that set them. So when
 //! another client has changed a file, this process sets them as any program would. The mount answers the resulting
-//! SETATTR from what it knows.
+//! SETATTR from its own records.
 
 use crate::mounting;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -140,7 +140,7 @@ impl KernelSizes {
     /// thread of its own.
     ///
     /// # Errors
-    /// Those of [`KernelSizes::expire`].
+    /// The errors of [`KernelSizes::expire`].
     pub(super) fn show_size(&self, number: u64) -> io::Result<u64> {
         let (file, _) = self.look(number)?;
         for _ in 0..EXPIRES {
@@ -193,9 +193,9 @@ impl KernelSizes {
     /// very file system, and needs a thread of its own ([`crate::self_requests`]).
     ///
     /// `refresh` returns the present attributes of the file, as `attrs` may be old by now. A *shared* file is written
-    /// to the page cache meanwhile. For it the size counts, and the time only if `times`. The time is set first, and
-    /// then `refresh` writes back the earlier writes. The handler of the request that sets the size checks whether a
-    /// program wrote since.
+    /// to the page cache meanwhile. For a shared file, this call always compares the size, and compares the time only
+    /// if `times`. It sets the time first, and then `refresh` writes back the earlier writes. The handler of the
+    /// request that sets the size checks whether a program wrote since.
     ///
     /// # Errors
     /// `NotFound`: the kernel has forgotten the file. After every error, the kernel's cached attributes are unknown.

@@ -502,7 +502,8 @@ mod tests {
             }
         }
 
-        /// Returns whether the locked page is forgotten now: the kernel first writes back what was stored to it.
+        /// Returns whether the locked page is forgotten now: the kernel first writes back the bytes that programs
+        /// stored in it.
         fn forgets(&mut self, number: usize) -> bool {
             let page = &mut self.pages[number];
             // The kernel does not wait for a write-back from copies of the pages.

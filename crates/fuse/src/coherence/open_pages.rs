@@ -170,12 +170,12 @@ impl PageUse {
         self.pages.unsynced.begin()
     }
 
-    /// Returns what a close or sync of this open has to make durable of the pages, if anything.
+    /// Returns the writes of pages that a close or sync of this open must make durable, if there are any.
     pub(crate) fn due(&self) -> Option<u64> {
         if self.writes { self.pages.unsynced.due() } else { None }
     }
 
-    /// Records that what was due of the pages is durable.
+    /// Records that these writes of pages are durable.
     pub(crate) fn made_durable(&self, due: u64) {
         self.pages.unsynced.made_durable(due);
     }

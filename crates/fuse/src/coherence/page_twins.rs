@@ -1,5 +1,5 @@
-//! Page twins: copies of pages from before programs changed them, which show what a program wrote ("twin" as in Munin's
-//! twin and diff).
+//! Page twins: copies of pages from before programs changed them, which show the bytes that a program wrote ("twin" as
+//! in Munin's twin and diff).
 //!
 //! The kernel writes back whole pages. Other clients may since have changed bytes of them that no program here has
 //! written, and the write-back must not overwrite these bytes. So the mount writes only the bytes that differ from the
@@ -130,7 +130,7 @@ impl PageTwins {
     /// file that the kernel never read counts as changed as a whole, because programs have written it as a whole. Zeros
     /// behind the end count as unchanged. The kernel may have put them between the end and the written bytes, and other
     /// clients may have written there. The result reports growth of the file separately. Not even the last byte is a
-    /// program's for sure: it may belong to a page in front of what another program wrote.
+    /// program's for sure: it may belong to a page before the bytes that another program wrote.
     pub(super) fn changed(&mut self, offset: u64, data: &[u8]) -> Changed {
         let end = offset + data.len() as u64;
         let longer = self.believed.is_none_or(|believed| end > believed);
@@ -340,8 +340,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every byte is what its last writer wrote, whichever writer changed the same page. Where both wrote a byte
-        /// since the kernel forgot its pages, it may be either value.
+        /// Every byte has the value from its last writer, whichever writer changed the same page. Where both wrote a
+        /// byte since the kernel forgot its pages, it may be either value.
         #[test]
         fn bytes_of_other_clients_are_never_overwritten(steps in proptest::collection::vec(step(), 1..40)) {
             let len = 3 * PAGE as usize;

@@ -49,8 +49,8 @@ impl Keeper for Recalled {
         })
     }
 
-    /// Makes the kernel drop answers with attributes that it waits for. They may be older than the delegation, but
-    /// would carry a lifetime.
+    /// Makes the kernel discard the attributes in answers to its pending requests. These attributes may be older than
+    /// the delegation, but would carry a lifetime.
     fn gained(&self, file: FileId) {
         if let Some(coherence) = self.0.upgrade() {
             coherence.recent_attrs.changed();

@@ -1,4 +1,5 @@
-//! Replies that carry attributes to the kernel: for how long the kernel may cache them, and what it has cached then.
+//! Replies that carry attributes to the kernel: for how long the kernel may cache them, and the record of these cached
+//! attributes.
 
 use crate::abi;
 use crate::coherence::Coherence;

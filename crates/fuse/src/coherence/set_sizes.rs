@@ -1,5 +1,5 @@
-//! Sizes that other clients set, and ends that they extend, on a mount that writes back. Its kernel keeps the size of a
-//! regular file by itself, and answers `lseek(SEEK_END)` with it.
+//! File sizes that other clients set or extend, on a write-back mount. The kernel of such a mount keeps the size of a
+//! regular file by itself, and answers `lseek(SEEK_END)` with this size.
 
 use crate::Errno;
 use crate::abi;
@@ -112,9 +112,9 @@ impl Coherence {
         }
     }
 
-    /// Raises the size that the kernel has cached, for `lseek(SEEK_END)`. The kernel has the inode locked while it asks
-    /// for the attributes, so the mount cannot set the size, but a byte that it stores in the page cache extends the
-    /// file.
+    /// Raises the size that the kernel has cached, for `lseek(SEEK_END)`. The kernel holds the inode lock while it
+    /// waits for the attributes, so the mount cannot set the size with a SETATTR. Instead the mount stores the last
+    /// byte of the file in the page cache (`FUSE_NOTIFY_STORE`), which extends the cached size.
     pub(super) async fn raise_size(&self, open: &OpenFile, size: u64) {
         let number = open.file.node().id.0;
         let believed = self.ask_of_self(number, KernelSizes::size).await;

@@ -125,7 +125,7 @@ impl WriteBack {
         (runs.into_iter().map(|run| (offset + run.start as u64, data.slice(run))).collect(), end)
     }
 
-    /// Records the bytes of a file that a thread is about to write or has written, as far as known.
+    /// Records the bytes of a file that a thread is about to write or has written, if known.
     pub(super) fn thread_writes(&self, number: u64, thread: u32, range: Option<ByteRange>) {
         if let Some(cached) = self.writers.table().get_mut(&number).filter(|cached| cached.shared) {
             cached.twins.thread_writes(thread, range);

@@ -30,8 +30,8 @@ pub(crate) async fn rename(
     let replaces = how == Renaming::Replace && fs.opens.are_there_dirs();
     let replaced = if replaces { mount.lookup(to.0, newname).await.ok() } else { None };
     let renamed = match how {
-        // Both names exist before and after. If the result is in doubt, what they stand for shows whether the exchange
-        // happened.
+        // Both names exist before and after. If the result is in doubt, the files that the names lead to show whether
+        // the exchange happened.
         Renaming::Exchange => {
             let moved = mount.lookup(from.0, name).await?.0.id;
             client::in_doubt::rename(&mount, moved, from, to, how).await

@@ -1,8 +1,9 @@
 //! A simulated disk in memory that can lose unsynced data, fail, fill up and die, for tests and simulated clusters.
 //!
-//! A power cut loses what a file system may lose. Each 512-byte sector of a file that changed since the last sync
-//! becomes old, new, or some version in between. The same holds for the length of the file. Of the names made and
-//! removed in a folder since its last sync, any subset survives. The caller makes all these choices, in a fixed order.
+//! A power cut loses the same changes that a real file system may lose. Each 512-byte sector of a file that changed
+//! since the last sync becomes old, new, or some version in between. The same holds for the length of the file. Of the
+//! names made and removed in a folder since its last sync, any subset survives. The caller makes all these choices, in
+//! a fixed order.
 //!
 //! After a failed sync the disk behaves as Linux does. The pages of the file that should have been written are lost
 //! unless they are written again, although the page cache still shows them. Names are in the log of the file system. If
@@ -55,7 +56,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns whether the operation changes the disk, or what survives a power cut.
+    /// Returns whether the operation changes the disk, or the data that survive a power cut.
     pub fn is_change(self) -> bool {
         !matches!(self, Operation::Read | Operation::Open | Operation::List)
     }

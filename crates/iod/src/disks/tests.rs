@@ -1,4 +1,4 @@
-//! Tests of the contract of every disk, and of what the simulated disk loses.
+//! Tests of the contract of every disk, and of the losses of the simulated disk.
 
 use std::io;
 

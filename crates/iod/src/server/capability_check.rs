@@ -6,7 +6,7 @@ use net::clock::unix_now;
 use types::{Fsid, IodId, Status};
 use wire::native::{Capability, DataHandle, HelloArgs, IodKey, Key, MGR_SESSION, Rights, STORE_OBJECT, Ticket};
 
-/// The state of the check: the secret of the iod, and what the mgr sent when it claimed the iod.
+/// The state of the check: the secret of the iod, and the data of the mgr's CLAIM.
 pub(super) struct CapabilityCheck {
     key: IodKey,
     fsid: Fsid,
@@ -57,7 +57,7 @@ impl CapabilityCheck {
     /// Checks a capability for one object and for `needed`, presented in this session.
     ///
     /// # Errors
-    /// As those of [`Capability::verify`]; `Fenced` for a capability of an earlier epoch.
+    /// The errors of [`Capability::verify`]; `Fenced` for a capability of an earlier epoch.
     pub(super) fn object(&self, cap: &Capability, session: u64, needed: Rights) -> Result<(), Status> {
         self.capability(cap, session, needed)?;
         if cap.object == STORE_OBJECT { Err(Status::CapRefused) } else { Ok(()) }
@@ -66,7 +66,7 @@ impl CapabilityCheck {
     /// Checks a capability for the whole store.
     ///
     /// # Errors
-    /// As those of [`Capability::verify`].
+    /// The errors of [`Capability::verify`].
     pub(super) fn store(&self, cap: &Capability, session: u64) -> Result<(), Status> {
         self.capability(cap, session, Rights::ADMIN)?;
         if cap.object == STORE_OBJECT { Ok(()) } else { Err(Status::CapRefused) }

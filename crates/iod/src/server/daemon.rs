@@ -1,4 +1,4 @@
-//! The daemon: what all volumes of an iod share, and how a request finds its volume.
+//! The daemon: the state that all volumes of an iod share, and the choice of the volume for a request.
 
 use std::sync::{Arc, OnceLock};
 

@@ -228,8 +228,8 @@ fn gives_way(strangers: impl Iterator<Item = (u64, u64, Machine)>, newcomer: Mac
         (*many, *oldest) = (*many + 1, (*oldest).min((*since, *number)));
     }
     let own = of.get(&newcomer).filter(|(many, _)| *many >= STRANGERS_PER_MACHINE_MAX);
-    // Of machines with equally many, choose the one with the oldest connection: else each newcomer would close the one
-    // before it.
+    // If several machines have the same number of connections, choose the machine with the oldest connection. Otherwise
+    // each new connection would close the previous new connection.
     let most = || of.values().max_by_key(|(many, oldest)| (*many, Reverse(*oldest)));
     let most = || most().filter(|_| strangers.len() >= STRANGERS_MAX);
     own.or_else(most).map(|(_, (_, number))| *number)

@@ -43,7 +43,7 @@ impl Volume {
     /// Reads `len` bytes, at most one payload, at `offset` of an object; blocks for the disk.
     ///
     /// # Errors
-    /// As those of READ: `Fenced`, `Corrupt`, `Io`, `TooBig`.
+    /// The errors of READ: `Fenced`, `Corrupt`, `Io`, `TooBig`.
     pub fn read_object(
         &self,
         object: ObjectId,
@@ -84,7 +84,7 @@ impl Volume {
     /// disk.
     ///
     /// # Errors
-    /// As those of WRITE: `Fenced`, `NoSpc`, `FBig`, `Corrupt`, `Io`.
+    /// The errors of WRITE: `Fenced`, `NoSpc`, `FBig`, `Corrupt`, `Io`.
     pub fn write_object(
         &self,
         object: ObjectId,
@@ -115,7 +115,7 @@ impl Volume {
     /// Returns the size of an object; blocks for the disk.
     ///
     /// # Errors
-    /// As those of SIZE: `Fenced`, `Corrupt`, `Io`.
+    /// The errors of SIZE: `Fenced`, `Corrupt`, `Io`.
     pub fn object_size(&self, object: ObjectId, generation: Generation) -> Result<u64, Failure> {
         self.store.check_confirmed()?;
         Ok(self.store.object(object).size(&self.store, generation)?.0)
@@ -130,7 +130,7 @@ impl Volume {
     /// Makes all written data of an object durable; blocks for the disk.
     ///
     /// # Errors
-    /// As those of COMMIT: `Fenced`, `Corrupt`, `Io`.
+    /// The errors of COMMIT: `Fenced`, `Corrupt`, `Io`.
     pub fn commit_object(&self, object: ObjectId, generation: Generation) -> Result<(), Failure> {
         self.store.check_confirmed()?;
         self.store.object(object).commit(&self.store, generation).map(drop)

@@ -299,8 +299,8 @@ impl<C: Channel> Connection<C> {
                 Ok(()) => {}
                 Err(SendFile::Socket(error)) => return Err(error.into()),
                 Err(SendFile::File(error)) => {
-                    // The reply has begun, so it cannot report the error. Close the connection; the next read goes
-                    // through memory.
+                    // The reply has begun, so it cannot report the error. Close the connection. The next read copies
+                    // the bytes into memory, and can report an error.
                     open.read_by_copy.store(true, Ordering::Relaxed);
                     return Err(error.into());
                 }

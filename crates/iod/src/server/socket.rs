@@ -104,7 +104,7 @@ impl Socket {
 
     /// Makes the socket of a Unix connection.
     pub(super) fn unix(fd: OwnedFd, stall: Duration) -> io::Result<Self> {
-        // The kernel limits these sizes to what the system allows.
+        // The kernel limits these sizes to the maximum of the system.
         sockopt::set_socket_send_buffer_size(&fd, UNIX_BUFFER)?;
         sockopt::set_socket_recv_buffer_size(&fd, UNIX_BUFFER)?;
         Self::new(fd, stall, true)

@@ -104,7 +104,7 @@ impl WriteReports {
         lock(&self.state).remembered.get_mut(&object).is_some_and(|(_, changed)| std::mem::take(changed))
     }
 
-    /// Ends all waits.
+    /// Ends all waits for reports and for confirmations.
     pub(super) fn close(&self) {
         lock(&self.state).closing = true;
         self.changed.notify_all();

@@ -52,7 +52,7 @@ pub enum StoreError {
     NewerVersion {
         /// The directory.
         dir: PathBuf,
-        /// Its version.
+        /// The version of the store.
         found: u32,
     },
     /// The `FORMAT` file is damaged.

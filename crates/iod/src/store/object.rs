@@ -35,9 +35,9 @@ enum State {
     Unopened,
     /// The object does not exist.
     Absent,
-    /// Its file is open.
+    /// The object exists, and its file is open.
     Open(Arc<Open>),
-    /// There is a file that must not be used, for this reason.
+    /// The file of the object must not be used, for this reason.
     Damaged(BadHead),
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum Presence {
     Absent,
     /// The open file.
     Open(Arc<Open>),
-    /// There is a file that must not be used.
+    /// The file of the object exists and must not be used.
     Damaged,
 }
 

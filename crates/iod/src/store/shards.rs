@@ -61,7 +61,8 @@ impl Leaf {
         let result = self.sync_chain(disk, counters);
         match result {
             Ok(()) => self.durable.store(covered, Ordering::Release),
-            // After a failed sync the kernel drops what it could not write, so a later success proves nothing.
+            // After a failed sync the kernel drops the pages that it could not write, so a later success proves
+            // nothing.
             Err(_) => {
                 self.failed.store(true, Ordering::Release);
                 Counters::add(&counters.syncs_failed, 1);

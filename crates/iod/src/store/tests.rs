@@ -18,7 +18,7 @@ fn object_id(file: u64) -> ObjectId {
     ObjectId::stream_0(FileId(file))
 }
 
-/// A disk that counts its syncs, and fails those of objects on request.
+/// A disk that counts its syncs, and on request fails the syncs of object files.
 #[derive(Clone)]
 struct Lying {
     memory: Memory,

@@ -365,7 +365,7 @@ impl Client {
         self.commit(object).unwrap().verifier
     }
 
-    /// Whether the iod has closed the connection. Bytes that arrive instead are discarded.
+    /// Returns whether the iod has closed the connection. Bytes that arrive instead are discarded.
     pub fn is_closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0; 64]), Ok(0) | Err(_))
     }

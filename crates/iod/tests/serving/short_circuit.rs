@@ -67,7 +67,7 @@ impl Borrowed {
         bytes
     }
 
-    /// Whether the loan is valid: the head of the file is unchanged, and the file has not been removed.
+    /// Returns whether the loan is valid: the head of the file is unchanged, and the file has not been removed.
     fn is_good(&self) -> bool {
         let mut mark = vec![0; self.loan.mark.len()];
         self.file.read_exact_at(&mut mark, 0).unwrap();

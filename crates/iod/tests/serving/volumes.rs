@@ -1,4 +1,4 @@
-//! One daemon with volumes of two file systems: neither sees or opens what belongs to the other.
+//! One daemon with volumes of two file systems: neither file system sees or opens the objects of the other.
 
 use iod::{Config, Features, Iod, Local, StartError, Store, StoreConfig};
 use types::{FileId, Fsid, Generation, IodId, ObjectId, Status};

@@ -148,7 +148,7 @@ impl Auto {
         if self.overloaded { 0 } else { self.t }
     }
 
-    /// Returns T for a request of `len` bytes; now and then also the other path as a probe. `waiting` is how long the
+    /// Returns T for a request of `len` bytes; occasionally also the other path as a probe. `waiting` is how long the
     /// oldest request to the mgr has waited for its answer; zero if no request waits.
     pub fn ask(&mut self, len: u64, waiting: Duration) -> Verdict {
         // The part of `waiting` beyond the longest service time of the mgr is a lower bound of the queue delay.

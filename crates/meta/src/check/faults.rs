@@ -81,7 +81,7 @@ pub enum Fault {
     Nameless {
         /// The inode.
         id: FileId,
-        /// Its core, which has the link count.
+        /// The core of the inode, which has the link count.
         core: Value,
     },
     /// The link count of a file is wrong.
@@ -92,7 +92,7 @@ pub enum Fault {
         told: u32,
         /// The number of names found.
         found: u32,
-        /// Its core, which has the link count.
+        /// The core of the inode, which has the link count.
         core: Value,
     },
     /// The recorded number of names of a directory is wrong.
@@ -175,7 +175,7 @@ pub enum Fault {
 pub struct At {
     /// The directory.
     pub dir: FileId,
-    /// Its cookie.
+    /// The cookie of the name.
     pub cookie: u64,
     /// The name.
     pub name: Bytes,
@@ -276,7 +276,7 @@ impl Fault {
         }
     }
 
-    /// Returns what a repair does about the fault.
+    /// Returns a description of the repair of the fault.
     pub fn remedy(&self) -> &'static str {
         match self {
             Fault::Record { key } => match (key.first(), key.last()) {

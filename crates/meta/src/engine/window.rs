@@ -7,7 +7,7 @@ use std::ops::Bound;
 
 /// The decision about one batch.
 pub(crate) enum Verdict {
-    /// Its writes are in the window.
+    /// The batch is accepted: its writes are in the window.
     Applied(Vec<Merged>),
     /// Not applied: this expectation did not hold, or this write did not merge.
     Conflict(usize),

@@ -1,5 +1,5 @@
-//! The anchor of a batch log, which the store keeps: the last record whose changes the store has, and what the next
-//! record must look like.
+//! The anchor of a batch log, which the store keeps: the last record whose changes the store has, and the values that
+//! the next record must have.
 
 use xdr::{Malformed, Reader, Writer};
 

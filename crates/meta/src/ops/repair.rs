@@ -1,8 +1,8 @@
 //! Repairs of faults that a check found, each as its own batch, so that an interrupted repair leaves each fault either
 //! repaired or untouched.
 //!
-//! The fault was found in a view that is old by now. So every repair reads the records again, and its batch relies on
-//! what it read.
+//! The fault was found in a view that is old by now. So every repair reads the records again, and its batch fails if
+//! they have changed since.
 
 mod counts;
 mod names;

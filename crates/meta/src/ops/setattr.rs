@@ -97,7 +97,8 @@ fn trim(tx: &mut Tx<'_>, id: FileId, before: &Core, size: u64) -> Result<(), Sta
         return Ok(());
     }
     if layout.is_moving() {
-        // Objects may already have some of the bytes, and nothing would truncate them. The bytes must arrive first.
+        // The inline bytes are being moved to objects, and no truncation of these objects is planned. The truncation
+        // must wait until all bytes are in the objects.
         return Err(Status::Delay);
     }
     let key = schema::bytes_key(id);

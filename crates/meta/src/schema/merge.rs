@@ -22,10 +22,10 @@ pub enum Delta {
 pub struct TailDelta {
     /// Change of the size.
     pub size: SizeDelta,
-    /// What the change says of holes, besides what a size that is set implies.
+    /// The effect of the change on holes, besides the holes that a new size implies.
     pub holes: Holes,
-    /// What the change says of the lengths of objects. Clients do not see this, so alone it leaves the change attribute
-    /// as it is.
+    /// The effect of the change on the recorded lengths of objects. Clients do not see these lengths, so a change of
+    /// them alone leaves the change attribute as it is.
     pub whole: Option<Whole>,
     /// Subdirectories gained, or lost if negative.
     pub subdirs: i32,
@@ -53,10 +53,10 @@ pub enum SizeDelta {
     Entries(i32),
 }
 
-/// What a change says of holes in a regular file.
+/// The effect of a change on the record of holes in a regular file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Holes {
-    /// Nothing.
+    /// No effect.
     #[default]
     Keep,
     /// The written bytes begin here: a file that ended before this offset now has a hole.
@@ -75,14 +75,14 @@ pub struct Whole {
     pub end: u64,
 }
 
-/// How far a file was written, and what that says of holes. A bare number says nothing of holes.
+/// How far a file was written, and the known holes. A bare number gives no information about holes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reach {
     /// End of the written bytes.
     pub end: u64,
-    /// What is known of holes.
+    /// The known holes.
     pub holes: Holes,
-    /// What is known of the lengths of objects, once the written bytes are on disk.
+    /// The known lengths of objects, once the written bytes are on disk.
     pub whole: Option<Whole>,
 }
 

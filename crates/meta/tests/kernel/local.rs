@@ -203,7 +203,7 @@ fn stamps(times: Times) -> Timestamps {
     Timestamps { last_access, last_modification }
 }
 
-/// Whether a sysctl of this machine, which neither POSIX nor Weir requires, may refuse the operation.
+/// Returns whether a sysctl of this machine, which neither POSIX nor Weir requires, may refuse the operation.
 /// `fs.protected_hardlinks` refuses links to files that the user cannot write. `fs.protected_regular` refuses O_CREAT
 /// on existing files of other users in sticky directories.
 pub fn policy_refuses(actor: &Actor, op: &Op, tree: &Tree) -> bool {

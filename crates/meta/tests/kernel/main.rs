@@ -57,7 +57,7 @@ pub enum Errno {
     Other(i32),
 }
 
-/// Whether two errors are equal, or differ in one of the ways that SEMANTICS.md states.
+/// Returns whether two errors are equal, or differ in one of the ways that SEMANTICS.md states.
 fn same_failure(op: &Op, kernel: Errno, ours: Errno) -> bool {
     let refusals = [Errno::Access, Errno::Perm];
     kernel == ours

@@ -84,7 +84,7 @@ impl Path {
     }
 }
 
-/// Whether the file is regular and empty. Through such files a few paths lead that contain a non-directory.
+/// Returns whether the file is regular and empty. Through such files a few paths lead that contain a non-directory.
 fn is_empty_file(seen: &Seen) -> bool {
     seen.kind == 'f' && seen.size == 0
 }

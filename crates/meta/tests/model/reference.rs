@@ -103,7 +103,7 @@ impl Reference {
         if node.kind == FileKind::Directory { Ok(node) } else { Err(Status::NotDir) }
     }
 
-    /// Whether `who` has the permission `what`: 'r', 'w' or 'x'.
+    /// Returns whether `who` has the permission `what`: 'r', 'w' or 'x'.
     pub fn may(&self, who: &Cred, h: Handle, what: char) -> bool {
         let node = &self.nodes[h];
         let digit = |shift: u32| node.mode >> shift & 7;

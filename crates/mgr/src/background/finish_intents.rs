@@ -49,7 +49,7 @@ pub(super) struct FinishIntents {
     volume: Arc<Volume>,
     server: Arc<NfsServer>,
     came_up: watch::Receiver<u64>,
-    /// Files whose failure is logged.
+    /// Files whose failure has already been logged.
     told: HashSet<FileId>,
 }
 

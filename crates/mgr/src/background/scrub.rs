@@ -26,9 +26,9 @@ use wire::native::{self, Damage, LIST_MAX, Procedure, Rights, STORE_OBJECT};
 use xdr::Xdr;
 
 const KEY: &[u8] = b"scrub";
-/// Number of bytes per request without a rate limit, and the largest number with one.
+/// Number of bytes per request if no rate limit is set, and the maximum number if one is set.
 const STEP: u32 = 4 << 20;
-/// Smallest number of bytes per request.
+/// Minimum number of bytes per request.
 const STEP_MIN: u64 = 64 << 10;
 /// How often the progress is recorded; work since the last record is repeated after a crash.
 const SAVE: Duration = Duration::from_secs(2);

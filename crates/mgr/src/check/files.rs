@@ -1,8 +1,8 @@
 //! The check of every regular file: its layout, and that each copy of its objects has the length that is known to be on
 //! disk.
 //!
-//! A file may have holes, and a hole needs no object. So the check requires what clients reported to the mgr: the
-//! length of all objects when the file was written and synced ([`FileState::whole`]), and the last byte
+//! A file may have holes, and a hole needs no object. So the check requires only the bytes that clients reported to the
+//! mgr: the length of all objects when the file was written and synced ([`FileState::whole`]), and the last byte
 //! ([`FileState::written`]).
 
 use super::finding::Kind;
@@ -82,7 +82,7 @@ impl Check {
             }
             match self.volume.namespace.file_state(file.id)? {
                 None => return Ok(Look::Fine),
-                // Its objects are deleted when its last open ends.
+                // The file has no name: the mgr deletes its objects when its last open ends.
                 Some(_) if self.volume.namespace.info(file.id).is_ok_and(|info| info.attrs.nlink == 0) => {
                     return Ok(Look::Fine);
                 }

@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     CutRefused,
 }
 
-/// The remedy for a copy.
+/// The remedy for a damaged copy of a file.
 const COPY: &str = "copy it from the other copy, if that has the bytes";
 
 impl Kind {

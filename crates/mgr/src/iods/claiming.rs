@@ -19,7 +19,7 @@ const OTHERS: Duration = Duration::from_secs(2);
 const SILENT: Duration = Duration::from_secs(5);
 /// Time limit for an iod to find its highest object.
 const LISTED: Duration = Duration::from_secs(60);
-/// How often a claim is tried while another mgr changes what the iod remembers.
+/// How often a claim is tried while another mgr changes the claim that the iod remembers.
 const TRIES: usize = 4;
 
 /// The message about an iod that is not used because it has lost a mark that it took.

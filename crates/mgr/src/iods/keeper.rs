@@ -24,7 +24,7 @@ const STATS_EVERY: Duration = Duration::from_secs(2);
 /// since.
 const SILENT_AT_FIRST: Duration = Duration::from_secs(5);
 
-/// Keeps the iod at `slot` connected, for ever.
+/// Keeps the iod at `slot` connected, forever.
 pub(super) async fn keep(iods: Arc<Iods>, slot: usize) {
     let mut pause = PAUSE_MIN;
     loop {
@@ -134,7 +134,7 @@ async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registe
         (known, Registered { number, id, tcp, local })
     };
     if known.as_ref() != Some(&registered) {
-        // The number stays allocated if this fails: the record may have been stored all the same.
+        // The number stays allocated if this fails: the record may have been stored nevertheless.
         register::put(&iods.namespace, &registered).await?;
     }
     Ok(registered)

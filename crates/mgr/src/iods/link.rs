@@ -169,7 +169,7 @@ impl Link {
         self.key.sign_capability(self.fsid, object, generation, rights, unix_now() + RIGHT_SECS, session)
     }
 
-    /// Returns what another iod needs to copy an object from this iod.
+    /// Returns the rights and addresses that another iod needs to copy an object from this iod.
     pub(crate) async fn to_pull(&self, object: ObjectId, generation: Generation) -> PullSource {
         PullSource {
             cap: self.sign(object, generation, Rights::READ, PULL_SESSION),

@@ -93,7 +93,7 @@ impl Iods {
         Ok(())
     }
 
-    /// Asks one iod what it remembers.
+    /// Asks one iod for the claim that it remembers.
     async fn look_at(&self, address: &Address) -> Result<(IodId, ClaimReply), String> {
         let (cluster, incarnation) = (self.cluster(), self.next_incarnation());
         let link = Link::connect(address, cluster.fsid, &cluster.key, incarnation, &self.counters).await;

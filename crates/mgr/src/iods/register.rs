@@ -12,13 +12,13 @@ const VERSION: u32 = 1;
 /// The record of an iod that has a number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Registered {
-    /// Its number, never given to another iod.
+    /// The number of the iod, never given to another iod.
     pub(crate) number: u16,
-    /// Its identity.
+    /// The identity of the iod.
     pub(crate) id: IodId,
     /// The addresses where it was last reached, `host:port`.
     pub(crate) tcp: Vec<String>,
-    /// Its Unix socket for processes on its host, as it last reported.
+    /// The Unix socket of the iod for processes on its host, as the iod last reported.
     pub(crate) local: Option<Local>,
 }
 

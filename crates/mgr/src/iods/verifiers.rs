@@ -57,7 +57,7 @@ impl Verifiers {
         Verifier(hash.finish().to_be_bytes())
     }
 
-    /// Records that the mgr gives up accepted bytes: no later COMMIT may look as if these bytes were written.
+    /// Records that the mgr drops accepted bytes: no later COMMIT may look as if these bytes were written.
     pub(crate) fn lost(&self) {
         self.losses.fetch_add(1, SeqCst);
     }

@@ -18,7 +18,7 @@ use wire::native::{
 pub(crate) struct Rebuilt {
     /// Index of the object in the file.
     pub(crate) index: usize,
-    /// Its number of bytes.
+    /// The number of bytes that were rebuilt.
     pub(crate) bytes: u64,
 }
 

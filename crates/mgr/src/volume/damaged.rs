@@ -105,7 +105,7 @@ impl Volume {
     /// Truncates the bytes behind the size that only one copy of a file has; returns whether there were any.
     ///
     /// # Errors
-    /// As those of [`Self::rebuild`].
+    /// The errors of [`Self::rebuild`].
     pub(crate) async fn cut_copies(&self, file: FileId) -> Result<bool, Status> {
         let _alone = self.locks.alone(file).await;
         self.check_unwritten(file)?;

@@ -147,7 +147,7 @@ impl Volume {
     pub(crate) async fn commit(&self, ctx: &Ctx, file: FileId) -> Result<Verifier, Status> {
         self.regular(file)?;
         let gone = self.let_go(file, Part::All, Why::Commit).await;
-        // Reported once: a failure of this flush or of an earlier one.
+        // Each client receives the failure of this flush, or of an earlier one, exactly once.
         let failed = if gone == Err(Status::Delay) { None } else { self.gathered.tell(file, ctx.client) };
         gone.and(failed.map_or(Ok(()), Err))?;
         // The shared lock excludes truncations and swaps of the objects.

@@ -1,8 +1,8 @@
 //! Errors for kernel clients when an iod counts as lost: EIO instead of an endless wait.
 //!
-//! Weir's own clients get `Delay`, and decide themselves how often they retry. A kernel client would retry for ever,
-//! and the program that reads would hang. So it gets `Io` once the iod has been down long enough to count as lost, and
-//! only for the bytes on that iod.
+//! Weir's own clients get `Delay`, and decide themselves how often they retry. A kernel client would retry forever, and
+//! the program that reads would hang. So it gets `Io` once the iod has been down long enough to count as lost, and only
+//! for the bytes on that iod.
 
 use super::Volume;
 use nfs::fs::Ctx;

@@ -159,8 +159,8 @@ impl Volume {
         self.notes.cut_done(file, size).await
     }
 
-    /// Gives up a truncation that an iod refuses permanently, after one more attempt, which truncates the other
-    /// objects; returns whether there was one.
+    /// Abandons a truncation that an iod refuses permanently, after one more attempt, which truncates the other
+    /// objects. Returns whether the file had such a truncation.
     ///
     /// From then on the bytes of the object behind the size count as written. Only an administrator decides this: until
     /// then nothing makes the file grow.

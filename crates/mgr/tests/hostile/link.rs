@@ -24,7 +24,7 @@ pub const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 /// Number of requests that were neither answered nor ended by a close of their connection in that time.
 pub static STUCK: AtomicU64 = AtomicU64::new(0);
 
-/// Whether an error is a timeout of this side.
+/// Returns whether an error is a timeout of this side.
 pub fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }

@@ -149,7 +149,7 @@ async fn objects_of_removed_files_are_deleted_on_all_iods() {
     for i in 5..10 {
         let name = Bytes::from(format!("f{i}"));
         let id = files.lookup(&ctx(1), FileId::ROOT, &name).await.unwrap().id;
-        // No client has the file open, so the file ends with its last name.
+        // No client has the file open, so the removal of the last name deletes the inode.
         let removed = files.remove(&ctx(1), FileId::ROOT, &name, &|file| file == id).await.unwrap();
         assert!(!removed.orphaned && removed.id == id);
         assert_eq!(files.getattr(&ctx(1), id).await, Err(Status::Stale));

@@ -270,7 +270,7 @@ async fn the_size_is_not_final_while_an_iod_is_down() {
     Native::connect(&cluster, second).await.write(file, 0, 0, &pattern(50, 1)).await.unwrap();
     cluster.stop_iod(second);
     until("the loss is noticed", || cluster.up() == 1).await;
-    // The mgr reports the size that it knows, and learns the rest when the iod is back.
+    // While the iod is down, the mgr reports the last size that it learned. It asks the iod for the present size later.
     assert_eq!(size(&files, 8, file).await, 0);
     files.closed(&ctx(7), file, true).await.unwrap();
     assert_eq!(revoke(&files, 7, file).await, Err(Status::Delay));

@@ -226,7 +226,7 @@ async fn a_client_can_fence_its_own_old_layout() {
     let new = layout(&files, 7, file, Iomode::ReadWrite).await;
     assert_eq!(new.generation.0, old.generation.0 + 1);
     write_direct(&files, 7, &new, 100, &pattern(20, 2)).await.unwrap();
-    // The new layout is not revoked, so the mgr still learns what the writer wrote.
+    // The new layout is not revoked, so the mgr still learns the size that the writer reached.
     assert_eq!(cluster.mgr().counters().layouts_revoked, 0);
     assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 120);
     // A client that lost its layout does not know of later truncates, so it asks the mgr to measure the file.

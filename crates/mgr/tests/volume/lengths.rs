@@ -55,7 +55,7 @@ async fn iods_learn_a_size_only_while_no_client_may_have_written_more() {
     wait_for_request(&cluster, 1, file).await;
     write(&files, file, 0, &pattern(100, 1), Stability::FileSync).await;
     files.closed(&ctx(1), file, true).await.unwrap();
-    // Of 100 bytes in units of 64, one object has 64 and the other has 36.
+    // The file has 100 bytes and a stripe unit of 64: one object has 64 bytes and the other has 36.
     let both = [length_answer(&cluster, 0, file).await.unwrap(), length_answer(&cluster, 1, file).await.unwrap()];
     assert_eq!(both.map(|told| told.file), [100, 100]);
     assert_eq!((both[0].least + both[1].least, both[0].least.max(both[1].least)), (100, 64));

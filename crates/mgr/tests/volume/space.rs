@@ -167,6 +167,6 @@ async fn space_queries_are_rare_and_do_not_wait_for_lost_iods() {
     let unknown = create(&files, "unknown").await;
     set_size(&files, unknown, 1 << 30).await;
     let found = attrs(&files, unknown).await;
-    // The new file lies only on the iod that is left.
+    // The new file has an object only on the remaining iod.
     assert!(found.holes && found.used == 512, "{found:?}");
 }

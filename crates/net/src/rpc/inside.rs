@@ -1,8 +1,8 @@
 //! In-process connections: each end passes its messages directly to the other end, without a socket.
 //!
 //! A call from the connecting end starts on the caller's thread. If it has nothing to wait for, it is answered without
-//! a switch to another thread. A call from the serving end (a callback) starts in its own task, because the calling
-//! thread may be what the callback has to wait for.
+//! a switch to another thread. A call from the serving end (a callback) starts in its own task, because the callback
+//! may have to wait for the calling thread.
 
 use super::connection::{Attended, CallContext, Connection, Link, Service, attend, carry_out};
 use super::memory::Memory;

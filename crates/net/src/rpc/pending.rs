@@ -1,8 +1,8 @@
 //! The table of calls that wait for replies, with one timer for all of them.
 //!
-//! A timer that is earlier than all others must wake the timer thread, and nearly every call is answered long before
-//! its timeout. So there is one alarm, for the call with the earliest deadline. When it fires, it is set again for the
-//! earliest deadline then. With a peer that always answers, this costs one alarm per timeout period.
+//! A timer that is earlier than all other timers must wake the timer thread, and nearly every call is answered long
+//! before its timeout. So there is one alarm, for the call with the earliest deadline. When it fires, it is set again
+//! for the earliest deadline then. With a peer that always answers, this costs one alarm per timeout period.
 
 use crate::Error;
 use bytes::Bytes;

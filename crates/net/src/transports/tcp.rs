@@ -25,8 +25,8 @@ pub(super) async fn connect(host: &str, port: u16, reserved: bool) -> io::Result
         for address in elsewhere {
             match connect_reserved(address).await {
                 Ok(stream) => return Ok(prepared(stream)),
-                // All ports are in use, or this is only root in a container. With another port the server may refuse
-                // what it would grant to a reserved port.
+                // All ports are in use, or this is only root in a container. From another port the server may refuse
+                // requests that it would accept from a reserved port.
                 Err(e) if is_of_the_port(&e) => {
                     tracing::warn!(%address, error = %e, "cannot use a local port below 1024")
                 }

@@ -64,7 +64,7 @@ impl Receiving {
     /// Appends arrived bytes to `buf`, up to its remaining space; returns 0 at the end of the stream.
     pub(crate) async fn read(&mut self, buf: &mut impl BufMut) -> io::Result<usize> {
         loop {
-            // `poll_read_ready` makes long streams yield to other tasks now and then.
+            // `poll_read_ready` makes long streams yield to other tasks occasionally.
             let mut ready = poll_fn(|cx| self.0.poll_read_ready(cx)).await?;
             // SAFETY: only received bytes are written to the buffer space.
             let room = unsafe { buf.chunk_mut().as_uninit_slice_mut() };

@@ -64,7 +64,7 @@ impl Compound {
         self.numbers.len()
     }
 
-    /// Whether there are no operations yet.
+    /// Returns whether there are no operations yet.
     pub fn is_empty(&self) -> bool {
         self.numbers.is_empty()
     }
@@ -85,7 +85,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Whether the server must keep the reply (`sa_cachethis`).
+    /// Returns whether the server must keep the reply (`sa_cachethis`).
     pub fn is_once(&self) -> bool {
         self.once
     }
@@ -95,7 +95,7 @@ impl Request {
         &self.numbers
     }
 
-    /// Whether the request may change something that [`SOON`] applies to.
+    /// Returns whether the request may change something that [`SOON`] applies to.
     pub fn changes(&self) -> bool {
         const CHANGES: [nfs_opnum4; 8] =
             [OP_CREATE, OP_REMOVE, OP_RENAME, OP_LINK, OP_SETATTR, OP_SETXATTR, OP_REMOVEXATTR, OP_WRITE];
@@ -125,9 +125,9 @@ pub enum Failed {
     Op {
         /// The operation.
         op: nfs_opnum4,
-        /// Its index after SEQUENCE, from 0.
+        /// The index of the operation after SEQUENCE, from 0.
         index: u32,
-        /// Its status.
+        /// The status of the operation.
         status: nfsstat4,
     },
     /// The reply does not match the request.
@@ -188,7 +188,7 @@ impl Results {
     /// Does the same as [`Results::done`] for one of several operations.
     ///
     /// # Errors
-    /// Those of [`Results::done`].
+    /// The errors of [`Results::done`].
     pub fn done_any(&mut self, ops: &[nfs_opnum4]) -> Result<(), Failed> {
         self.enter_any(ops)
     }

@@ -43,9 +43,10 @@ pub fn tasks(flags: u32) -> Vec<Task> {
 pub enum Continuity {
     /// The server still knows the client: only the session is gone; opens and layouts are unchanged.
     Kept,
-    /// It is the same server (or its successor), but the client's state is gone: reclaim it within the grace period.
+    /// The server is the same (or its successor), but has lost the client's state: reclaim the state within the grace
+    /// period.
     Lost,
-    /// It is another server, where the client's handles and stateids are invalid.
+    /// The server is another one, where the client's handles and stateids are invalid.
     Elsewhere,
 }
 

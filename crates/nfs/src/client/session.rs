@@ -346,7 +346,7 @@ impl Session {
         self.slots.aim(target);
     }
 
-    /// Whether this request still waits for its reply, for the referring calls of callbacks (§2.10.6.3).
+    /// Returns whether this request still waits for its reply, for the referring calls of callbacks (§2.10.6.3).
     pub fn is_outstanding(&self, call: &referring_call4) -> bool {
         self.slots.is_busy(Ticket { slot: call.rc_slotid, sequence: call.rc_sequenceid })
     }
@@ -356,13 +356,14 @@ impl Session {
         self.lease = lease;
     }
 
-    /// Whether the client's state may be lost, because no request has renewed the lease for a lease period. The client
-    /// must then renew the lease before it does I/O under a layout (RFC 8881 §12.7.2).
+    /// Returns whether the client's state may be lost, because no request has renewed the lease for a lease period. The
+    /// client must then renew the lease before it does I/O under a layout (RFC 8881 §12.7.2).
     pub fn lease_over(&self, now: Timestamp) -> bool {
         now.since(self.renewed) >= self.lease
     }
 
-    /// Whether the server has answered a request that was sent within this time. False if the clock was set back.
+    /// Returns whether the server has answered a request that was sent within this time. False if the clock was set
+    /// back.
     pub fn is_heard_of(&self, within: Duration, now: Timestamp) -> bool {
         now >= self.renewed && now.since(self.renewed) < within
     }

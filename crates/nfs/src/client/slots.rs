@@ -76,7 +76,7 @@ impl Slots {
         self.target as usize + 1
     }
 
-    /// Whether this request is in flight.
+    /// Returns whether this request is in flight.
     pub fn is_busy(&self, ticket: Ticket) -> bool {
         let entry = self.entries.get(ticket.slot as usize);
         entry.is_some_and(|e| e.state == Use::Busy && e.next == ticket.sequence)
@@ -132,7 +132,7 @@ impl Slots {
         self.shrink();
     }
 
-    /// Whether no slot will ever be free again.
+    /// Returns whether no slot will ever be free again.
     pub fn is_dead(&self) -> bool {
         self.entries.iter().take(self.usable()).all(|e| e.state == Use::Dead)
     }

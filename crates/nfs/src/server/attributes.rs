@@ -130,8 +130,8 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(attrs::decode_new(attrs, &self.info(), self.ctx.minor)?)
     }
 
-    /// Whether the current file has exactly these attributes. Refuses attributes that cannot be compared: unsupported,
-    /// write-only, or about errors (RFC 8881 §18.31.3).
+    /// Returns whether the current file has exactly these attributes. Refuses attributes that cannot be compared:
+    /// unsupported, write-only, or about errors (RFC 8881 §18.31.3).
     pub(super) async fn same_attributes(&self, believed: &fattr4) -> Answer<bool> {
         let (mask, beyond) = Mask::from_bitmap(&believed.attrmask);
         if beyond || !mask.without(attrs::supported(&self.info(), self.ctx.minor)).is_empty() {

@@ -58,7 +58,7 @@ impl Call {
     }
 }
 
-/// Why an operation failed, as it goes on the wire.
+/// The encoded error of a failed operation.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Refusal {
     pub(super) status: nfsstat4,

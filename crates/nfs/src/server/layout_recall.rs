@@ -92,7 +92,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.wake(file);
     }
 
-    /// Whether a conflicting layout exists: held by a client but `except`, or gone and not yet fenced.
+    /// Returns whether a conflicting layout exists: held by a client but `except`, or gone and not yet fenced.
     fn held(&self, state: &State, file: FileId, filter: Filter, except: Option<ClientId>) -> bool {
         state.conflicting_layouts(file, filter, except) || lock(&self.leaving).contains_key(&file)
     }

@@ -66,7 +66,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         teller.into_iter().for_each(Waker::wake);
     }
 
-    /// Sends queued callbacks for ever. Run it once, beside the requests.
+    /// Sends queued callbacks forever. Run it once, beside the requests.
     pub async fn deliver(&self) {
         let mut sending = FuturesUnordered::new();
         future::poll_fn(|task| {

@@ -188,7 +188,7 @@ pub(super) fn stands_alone(op: nfs_opnum4) -> bool {
     )
 }
 
-/// Whether an operation changes something, so that space for its result must be certain before it runs.
+/// Returns whether an operation changes something, so that space for its result must be certain before it runs.
 pub(super) fn changes(op: nfs_opnum4) -> bool {
     matches!(
         op,
@@ -223,8 +223,8 @@ pub(super) fn changes(op: nfs_opnum4) -> bool {
     )
 }
 
-/// Whether an operation changes a file whatever its arguments are, so that a read-only export refuses it; OPEN checks
-/// this itself.
+/// Returns whether an operation changes a file whatever its arguments are, so that a read-only export refuses it; OPEN
+/// checks this itself.
 pub(super) fn writes(op: nfs_opnum4) -> bool {
     matches!(
         op,
@@ -245,8 +245,8 @@ pub(super) fn writes(op: nfs_opnum4) -> bool {
     )
 }
 
-/// Whether a server with only the role of a data server supports the operation: those that clients of the files layout
-/// need for I/O and sessions (RFC 8881 §13.6).
+/// Returns whether a server with only the role of a data server supports the operation: those that clients of the files
+/// layout need for I/O and sessions (RFC 8881 §13.6).
 pub(super) fn of_data_server(op: nfs_opnum4) -> bool {
     matches!(
         op,

@@ -45,7 +45,7 @@ impl ReplacedFiles {
         over
     }
 
-    /// Whether a file is kept.
+    /// Returns whether a file is kept.
     pub(super) fn keeps(&self, file: FileId) -> bool {
         self.files.contains(&file)
     }

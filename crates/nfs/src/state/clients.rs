@@ -51,7 +51,7 @@ pub struct Client {
     pub implementation: Option<nfs_impl_id4>,
     /// Last renewal of the lease.
     pub renewed: Timestamp,
-    /// Its sessions, oldest first.
+    /// The sessions of the client, oldest first.
     pub sessions: Vec<sessionid4>,
     /// Whether the client has sent a global RECLAIM_COMPLETE.
     pub reclaim_complete: bool,
@@ -100,7 +100,7 @@ impl Clients {
         self.by_id.len()
     }
 
-    /// Whether there is no record.
+    /// Returns whether there is no record.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
@@ -301,12 +301,12 @@ impl State {
         ExchangedId { client: id, sequence, flags: self.config.roles | confirmed }
     }
 
-    /// Whether the client id has sessions, opens, delegations or layouts.
+    /// Returns whether the client id has sessions, opens, delegations or layouts.
     pub fn has_state(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|c| !c.sessions.is_empty()) || self.holds(id)
     }
 
-    /// Whether a client holds opens, delegations or layouts. Locks need no check, as each belongs to an open.
+    /// Returns whether a client holds opens, delegations or layouts. Locks need no check, as each belongs to an open.
     pub(crate) fn holds(&self, id: ClientId) -> bool {
         self.opens.of_client(id) > 0 || self.delegations.live(id) > 0 || self.layouts.of_client(id) > 0
     }
@@ -376,8 +376,8 @@ impl State {
         Ok(())
     }
 
-    /// Whether a client is one of Weir's, which looks up a name before it opens the file by its handle. The kernel
-    /// client opens handles that it looked up long ago, and learns by ESTALE that the name has another file.
+    /// Returns whether a client is one of Weir's, which looks up a name before it opens the file by its handle. The
+    /// kernel client opens handles that it looked up long ago, and learns by ESTALE that the name has another file.
     pub(crate) fn is_own(&self, id: ClientId) -> bool {
         let told = self.clients.get(id).and_then(|client| client.implementation.as_ref());
         told.is_some_and(|told| told.nii_domain == crate::client::session::DOMAIN)

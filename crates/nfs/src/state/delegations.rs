@@ -37,7 +37,7 @@ pub enum Power {
     Read,
     /// No other client has the file open (OPEN_DELEGATE_WRITE).
     Write,
-    /// Of a directory: no other client creates, moves or removes names in it, or changes its attributes
+    /// For a directory: no other client creates, moves or removes names in it, or changes its attributes
     /// (GET_DIR_DELEGATION, §10.9). The holder's own changes do not cause a recall. It does not count as an open.
     Names,
 }
@@ -138,11 +138,11 @@ struct Deadline {
 /// A CB_RECALL that the server sends, and repeats until the client answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DelegationRecall {
-    /// The client that receives it.
+    /// The client that receives the recall.
     pub client: ClientId,
-    /// The file.
+    /// The delegated file.
     pub file: FileId,
-    /// The delegation.
+    /// The stateid of the delegation.
     pub stateid: stateid4,
 }
 
@@ -205,7 +205,7 @@ impl Delegations {
         self.of_client(client) - self.revoked.get(&client).copied().unwrap_or(0)
     }
 
-    /// Whether a client has a delegation of the file that keeps it open.
+    /// Returns whether a client has a delegation of the file that keeps it open.
     pub(crate) fn is_held(&self, file: FileId) -> bool {
         self.on(file).any(|(_, held)| held.power != Power::Names)
     }
@@ -216,7 +216,7 @@ impl Delegations {
         Some((*other, self.by_other.get(other)?))
     }
 
-    /// Whether a client's delegation of a file lets it read.
+    /// Returns whether a client's delegation of a file lets it read.
     pub(crate) fn reads(&self, client: ClientId, file: FileId) -> bool {
         self.of(client, file).is_some_and(|(_, held)| held.reads)
     }
@@ -297,7 +297,7 @@ impl Delegations {
         Some(delegation)
     }
 
-    /// Whether the client must not reclaim after a restart: the server has revoked, or is about to revoke, a
+    /// Returns whether the client must not reclaim after a restart: the server has revoked, or is about to revoke, a
     /// delegation, and the client does not know yet.
     pub(crate) fn is_distrusted(&self, client: ClientId) -> bool {
         self.any_revoked(client) || self.doubted.contains(&client)
@@ -446,8 +446,8 @@ impl State {
         stateid4 { seqid: 1, other }
     }
 
-    /// Whether other clients use the file in a way that this kind of delegation excludes, by opens or by delegations. A
-    /// client may have opened the file under its delegation without the server's knowledge.
+    /// Returns whether other clients use the file in a way that this kind of delegation excludes, by opens or by
+    /// delegations. A client may have opened the file under its delegation without the server's knowledge.
     fn is_used_by_others(&self, client: ClientId, file: FileId, power: Power) -> bool {
         let open = match power {
             Power::Names => false,
@@ -547,7 +547,7 @@ impl State {
     /// DELEGRETURN (§18.6): the client has sent to the server everything that it did under the delegation.
     ///
     /// # Errors
-    /// Those of [`State::find_delegation`].
+    /// The errors of [`State::find_delegation`].
     pub fn return_delegation(&mut self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<Power> {
         let power = self.find_delegation(client, file, stateid)?;
         self.drop_delegation(&stateid.other);
@@ -555,12 +555,12 @@ impl State {
         Ok(power)
     }
 
-    /// Whether a client has a delegation that covers more than data.
+    /// Returns whether a client has a delegation that covers more than data.
     pub fn any_whole_delegation(&self) -> bool {
         self.delegations.whole > 0
     }
 
-    /// Whether clients other than `except` have delegations that conflict with a use.
+    /// Returns whether clients other than `except` have delegations that conflict with a use.
     pub fn is_delegated(&self, file: FileId, what: Use, except: Option<ClientId>) -> bool {
         !self.delegations.in_the_way(file, what, except).is_empty()
     }
@@ -612,7 +612,7 @@ impl State {
         }
     }
 
-    /// Whether the server still waits for the return of a recalled delegation.
+    /// Returns whether the server still waits for the return of a recalled delegation.
     pub fn is_recalled(&self, recall: &DelegationRecall) -> bool {
         self.delegations.pending.contains(&recall.stateid.other)
     }
@@ -687,7 +687,7 @@ impl State {
     }
 
     /// Requests deletion of the records of clients that have not returned a recalled delegation in time. After a
-    /// restart they must not reclaim what other clients have held meanwhile (§8.4.3). [`State::distrusted`] then
+    /// restart they must not reclaim state that other clients have held meanwhile (§8.4.3). [`State::distrusted`] then
     /// revokes the delegation.
     pub(crate) fn expire_delegations(&mut self, now: Timestamp) {
         self.delegations.cooling.retain(|_, until| *until > now);

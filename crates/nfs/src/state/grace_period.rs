@@ -36,7 +36,7 @@ impl GracePeriod {
         }
     }
 
-    /// Whether the server grants reclaims and refuses everything that could conflict with them.
+    /// Returns whether the server grants reclaims and refuses everything that could conflict with them.
     pub fn in_grace(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -63,18 +63,18 @@ impl GracePeriod {
 }
 
 impl State {
-    /// Whether the server is in its grace period. The period ends when all known clients have sent RECLAIM_COMPLETE, or
-    /// one lease period after the start, or two while reclaims arrive. In the last two cases the server first deletes
-    /// the records of the other clients from disk ([`Effect::GraceOver`]). After another restart they must not reclaim
-    /// what other clients have held meanwhile (§8.4.3, the second edge condition).
+    /// Returns whether the server is in its grace period. The period ends when all known clients have sent
+    /// RECLAIM_COMPLETE, or one lease period after the start, or two while reclaims arrive. In the last two cases the
+    /// server first deletes the records of the other clients from disk ([`Effect::GraceOver`]). After another restart
+    /// they must not reclaim state that other clients have held meanwhile (§8.4.3, the second edge condition).
     ///
     /// [`Effect::GraceOver`]: crate::state::Effect::GraceOver
     pub fn in_grace(&self) -> bool {
         self.grace.in_grace()
     }
 
-    /// Whether clients that have not noticed the restart may still rely on delegations of names, which they cannot
-    /// reclaim.
+    /// Returns whether clients that have not noticed the restart may still rely on delegations of names, which they
+    /// cannot reclaim.
     pub fn may_rely_on_names(&self, now: Timestamp) -> bool {
         self.in_grace() && now.since(self.grace.began) < RELIED_ON
     }

@@ -285,8 +285,8 @@ impl State {
     /// Records a granted layout and returns its stateid (`logr_stateid`).
     ///
     /// # Errors
-    /// Those of [`State::check_layoutget`], which runs again, because the state may have changed while the layout was
-    /// made.
+    /// The errors of [`State::check_layoutget`], which runs again, because the state may have changed while the layout
+    /// was made.
     pub fn grant_layout(
         &mut self,
         client: ClientId,
@@ -386,7 +386,7 @@ impl State {
     /// §18.42.3).
     ///
     /// # Errors
-    /// Those of a reclaim in [`State::check_grace`]; RECLAIM_BAD (not a layout stateid from an earlier start).
+    /// The errors of a reclaim in [`State::check_grace`]; RECLAIM_BAD (not a layout stateid from an earlier start).
     pub fn check_layout_reclaim(&self, client: ClientId, stateid: &stateid4) -> Result<()> {
         self.check_grace(client, true)?;
         let earlier = stateids::boot_epoch(stateid) < self.config.boot_epoch;
@@ -505,7 +505,7 @@ impl State {
         self.layouts.by_key.keys().map(|(_, file, kind)| (*file, *kind)).collect()
     }
 
-    /// Whether a recall is still in progress.
+    /// Returns whether a recall is still in progress.
     pub fn is_recalling(&self, id: RecallId) -> bool {
         self.layouts.recalls.contains_key(&id)
     }
@@ -525,7 +525,7 @@ impl State {
         }
     }
 
-    /// Whether a client other than `except` still holds a layout that overlaps `filter`.
+    /// Returns whether a client other than `except` still holds a layout that overlaps `filter`.
     pub fn conflicting_layouts(&self, file: FileId, filter: Filter, except: Option<ClientId>) -> bool {
         self.layouts.states_on(file).any(|(_, s)| Some(s.client) != except && s.segments.any(filter))
     }
@@ -606,7 +606,7 @@ impl State {
         }
     }
 
-    /// Whether a client has a layout of the file.
+    /// Returns whether a client has a layout of the file.
     pub(crate) fn has_layouts(&self, file: FileId) -> bool {
         self.layouts.by_file.contains_key(&file)
     }
@@ -651,7 +651,7 @@ impl State {
     /// ago.
     ///
     /// FREE_STATEID is the proper end of a revoked state (§18.38), but Linux never frees layout stateids. Without this
-    /// limit every reply would report the loss for ever, and Linux would drop all its layouts each time.
+    /// limit every reply would report the loss forever, and Linux would drop all its layouts each time.
     pub(crate) fn expire_recalls(&mut self, now: Timestamp) {
         let mut late = Vec::new();
         let mut old = Vec::new();

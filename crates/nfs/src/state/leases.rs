@@ -2,15 +2,15 @@
 //!
 //! A client whose lease has expired is *lapsed*. It keeps its state until another client wants it or the courtesy time
 //! has passed. If it comes back before that, it continues with its state. Before the server gives any of that state
-//! away it deletes the client's record on disk, so that after a restart the client cannot reclaim what another client
-//! has held meanwhile.
+//! away it deletes the client's record on disk, so that after a restart the client cannot reclaim state that another
+//! client has held meanwhile.
 //!
 //! If an open, a lock or a write delegation of a lapsed client conflicts with another client, the lapsed client loses
 //! all its state and its client id. Removing the one lock would be enough for the protocol. But when Linux learns that
 //! some state is gone, it first forgets all lock stateids, then opens files again, and marks locks as lost last.
 //! Meanwhile it writes, under the open stateid, data that belonged under the lock. Without a client id it sends nothing
-//! until it has found out what it has lost. A holder of a write delegation may have locks under it that only the client
-//! knows of.
+//! until it has found all state that it lost. A holder of a write delegation may have locks under it that only the
+//! client knows of.
 
 use crate::fs::ClientRecord;
 use crate::state::{ClientId, Effect, Gone, State};
@@ -33,9 +33,9 @@ pub(crate) enum Lapse {
 /// A client that [`State::expire`] removed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Expired {
-    /// Its id; requests on its sessions get BADSESSION from now on.
+    /// The id of the client; requests on its sessions get BADSESSION from now on.
     pub client: ClientId,
-    /// Its owner string, for the log.
+    /// The owner string of the client, for the log.
     pub owner: Bytes,
     /// Whether it had been confirmed; unconfirmed records expire silently.
     pub confirmed: bool,
@@ -120,7 +120,7 @@ impl State {
         }
     }
 
-    /// Whether the state of this client yields to other clients.
+    /// Returns whether the state of this client yields to other clients.
     pub(crate) fn is_lapsed(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|c| c.lapse == Lapse::Yields)
     }
@@ -153,14 +153,14 @@ impl State {
         }
     }
 
-    /// Whether the lease of this client has expired. A request in execution keeps the lease valid.
+    /// Returns whether the lease of this client has expired. A request in execution keeps the lease valid.
     pub(crate) fn lease_expired(&self, id: ClientId, now: Timestamp) -> bool {
         self.clients
             .get(id)
             .is_some_and(|c| now.since(c.renewed) > self.config.lease && !self.sessions.busy(&c.sessions))
     }
 
-    /// Whether a client has renewed its lease within this time.
+    /// Returns whether a client has renewed its lease within this time.
     pub(crate) fn is_heard_of(&self, id: ClientId, within: Duration, now: Timestamp) -> bool {
         self.clients.get(id).is_some_and(|c| now.since(c.renewed) < within)
     }

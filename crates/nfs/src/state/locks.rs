@@ -160,7 +160,7 @@ impl Locks {
         self.used.by_client.get(&client).copied().unwrap_or(0)
     }
 
-    /// Whether `more` would exceed the limit of this client or of all clients.
+    /// Returns whether `more` would exceed the limit of this client or of all clients.
     fn full(&self, client: ClientId, more: usize) -> bool {
         self.of_client(client) + more > limits::LOCKS_PER_CLIENT_MAX || self.used.all + more > limits::LOCKS_MAX
     }

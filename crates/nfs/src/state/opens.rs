@@ -200,12 +200,12 @@ impl Opens {
         opens.filter(move |open| access & open.deny != 0 || deny & open.access != 0)
     }
 
-    /// Whether a client other than this one has the file open.
+    /// Returns whether a client other than this one has the file open.
     pub(crate) fn others_have(&self, client: ClientId, file: FileId) -> bool {
         self.of_others(client, file).next().is_some()
     }
 
-    /// Whether another client may write the file or denies access to it.
+    /// Returns whether another client may write the file or denies access to it.
     pub(crate) fn others_write_or_deny(&self, client: ClientId, file: FileId) -> bool {
         self.of_others(client, file).any(|open| open.access & OPEN4_SHARE_ACCESS_WRITE != 0 || open.deny != 0)
     }
@@ -215,7 +215,7 @@ impl Opens {
         opens.filter_map(|other| self.by_other.get(other)).filter(move |open| open.client != client)
     }
 
-    /// Whether this client has the file open.
+    /// Returns whether this client has the file open.
     pub(crate) fn client_has(&self, client: ClientId, file: FileId) -> bool {
         self.by_file
             .get(&file)
@@ -302,7 +302,7 @@ impl State {
     /// OPEN_DOWNGRADE (§18.18): `access` and `deny` must be the union of the bits of some of the OPENs.
     ///
     /// # Errors
-    /// Those of [`State::find_open`], INVAL.
+    /// The errors of [`State::find_open`], INVAL.
     pub fn open_downgrade(
         &mut self,
         client: ClientId,
@@ -336,7 +336,7 @@ impl State {
     /// return-on-close layouts. A delegation keeps the file open.
     ///
     /// # Errors
-    /// Those of [`State::find_open`].
+    /// The errors of [`State::find_open`].
     pub fn close(&mut self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<ClosedState> {
         let other = self.find_open(client, file, stateid)?.other;
         let (open, last) = self.opens.remove(&other).ok_or(NFS4ERR_SERVERFAULT)?;
@@ -386,17 +386,17 @@ impl State {
         }
     }
 
-    /// Whether a client has the file open, by an open or a delegation.
+    /// Returns whether a client has the file open, by an open or a delegation.
     pub fn is_open(&self, file: FileId) -> bool {
         self.opens.by_file.contains_key(&file) || self.delegations.is_held(file)
     }
 
-    /// Whether a client has the file open for reading.
+    /// Returns whether a client has the file open for reading.
     pub fn may_read(&self, client: ClientId, file: FileId) -> bool {
         self.has_open(client, file, OPEN4_SHARE_ACCESS_READ) || self.delegations.reads(client, file)
     }
 
-    /// Whether a client has the file open for writing.
+    /// Returns whether a client has the file open for writing.
     pub fn may_write(&self, client: ClientId, file: FileId) -> bool {
         let delegated = self.delegations.power(client, file) == Some(Power::Write);
         delegated || self.has_open(client, file, OPEN4_SHARE_ACCESS_WRITE)
@@ -434,7 +434,7 @@ impl State {
     /// leases of all their clients have expired.
     ///
     /// # Errors
-    /// Those of [`State::check_io`].
+    /// The errors of [`State::check_io`].
     pub fn check_io_past_lapsed(
         &mut self,
         client: ClientId,

@@ -146,7 +146,7 @@ impl ReplyCache {
     /// Checks a request and, if it is new, takes the slot for it.
     ///
     /// # Errors
-    /// Those of [`ReplyCache::judge`]; an error leaves the slot unchanged (§2.10.6.1.2).
+    /// The errors of [`ReplyCache::judge`]; an error leaves the slot unchanged (§2.10.6.1.2).
     pub fn begin(
         &mut self,
         slot: u32,

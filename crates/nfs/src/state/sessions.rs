@@ -34,9 +34,9 @@ const BACK_SLOTS_MAX: u32 = 16;
 /// One session.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// Its id: boot epoch, a counter and random bytes.
+    /// The session id: boot epoch, a counter and random bytes.
     pub id: sessionid4,
-    /// Its client.
+    /// The client of the session.
     pub client: ClientId,
     /// The negotiated attributes of the fore channel.
     pub fore: channel_attrs4,
@@ -84,7 +84,7 @@ impl Sessions {
         self.by_id.len()
     }
 
-    /// Whether a request of one of these sessions is being executed.
+    /// Returns whether a request of one of these sessions is being executed.
     pub(crate) fn busy(&self, ids: &[sessionid4]) -> bool {
         ids.iter().filter_map(|id| self.by_id.get(id)).any(|s| s.slots.in_progress() > 0)
     }
@@ -539,19 +539,19 @@ impl State {
         ids.iter().filter_map(|id| self.sessions.by_id.get(id))
     }
 
-    /// Whether a connection for callbacks to this client is alive.
+    /// Returns whether a connection for callbacks to this client is alive.
     pub fn has_backchannel(&self, client: ClientId) -> bool {
         self.sessions_of(client).any(|s| !s.back_connections.is_empty())
     }
 
-    /// Whether the client would answer a callback, as far as the server knows; otherwise the server grants no
+    /// Returns whether the client would answer a callback, as far as the server knows; otherwise the server grants no
     /// delegations.
     pub(crate) fn is_callable(&self, client: ClientId) -> bool {
         let mut sessions = self.sessions_of(client);
         sessions.any(|s| !s.back_connections.is_empty() && !s.back_broken && !s.callbacks.is_dead())
     }
 
-    /// Whether this client has ever asked for callbacks.
+    /// Returns whether this client has ever asked for callbacks.
     pub(crate) fn wants_backchannel(&self, client: ClientId) -> bool {
         self.sessions_of(client).any(|s| s.wants_back)
     }

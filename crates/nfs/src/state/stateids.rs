@@ -76,13 +76,13 @@ pub fn form(stateid: &stateid4, boot_epoch: u32) -> Result<Form> {
     }
 }
 
-/// Whether a stateid is reserved and names no state of a file on any server: its `other` is all zeros or all ones
-/// (§8.2.3).
+/// Returns whether a stateid is reserved and names no state of a file on any server: its `other` is all zeros or all
+/// ones (§8.2.3).
 pub fn is_special(stateid: &stateid4) -> bool {
     stateid.other == ANONYMOUS.other || stateid.other == BYPASS.other
 }
 
-/// Whether a stateid has the form of a layout stateid, from any start.
+/// Returns whether a stateid has the form of a layout stateid, from any start.
 pub fn is_of_layout(stateid: &stateid4) -> bool {
     stateid.other[4] == Kind::Layout as u8
 }

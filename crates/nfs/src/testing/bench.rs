@@ -51,7 +51,7 @@ impl Answers {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).answers.push_back(answer);
     }
 
-    /// Leaves the next callback unanswered for ever.
+    /// Leaves the next callback unanswered forever.
     pub fn hang(&self) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).hangs = true;
     }

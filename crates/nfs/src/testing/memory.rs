@@ -109,7 +109,7 @@ impl Memory {
         self.lock().told.clone()
     }
 
-    /// Whether a file exists, with or without a name.
+    /// Returns whether a file exists, with or without a name.
     pub fn exists(&self, file: FileId) -> bool {
         self.lock().inodes.contains_key(&file)
     }

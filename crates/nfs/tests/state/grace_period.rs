@@ -157,7 +157,7 @@ fn a_conflicting_lock_removes_a_lapsed_client() {
     state.lapsed(client);
     assert_eq!(state.test_lock(other, FILE, &owner, part.0, part.1), None);
     assert!(matches!(ask(&mut state), Ok(Locked::Granted(_))));
-    // The client loses all its state. Otherwise Linux would write under the open what it should write only under the
+    // The client loses all its state. Otherwise Linux would write bytes under the open that it may write only under the
     // lock.
     let effects = state.take_effects();
     assert!(effects.contains(&revoked(client)), "nobody writes there under the old lock any more");

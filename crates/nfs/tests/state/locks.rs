@@ -70,7 +70,7 @@ impl World {
         self.check();
     }
 
-    /// Whether another owner than `who` holds a conflicting lock on one of these bytes.
+    /// Returns whether another owner than `who` holds a conflicting lock on one of these bytes.
     fn in_the_way(&self, file: usize, who: usize, kind: LockKind, from: usize, to: usize) -> bool {
         let others = (0..3).filter(|other| *other != who);
         others.flat_map(|other| &self.bytes[file][other][from..to]).flatten().any(|held| held.conflicts(kind))
@@ -271,7 +271,8 @@ proptest! {
                 }
                 !got
             });
-            // Two owners that hold what the other wants deadlock by their own fault: one of them releases its locks.
+            // Two owners that each wait for a range that the other has locked deadlock by their own fault: one of them
+            // releases its locks.
             if left.len() == before && rounds.is_multiple_of(4) {
                 let who = left[rounds / 4 % left.len()].0;
                 give_back(&mut world, who);

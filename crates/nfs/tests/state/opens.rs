@@ -139,7 +139,7 @@ fn union(asked: &[Asked]) -> Asked {
     asked.iter().fold((0, 0), |u, a| (u.0 | a.0, u.1 | a.1))
 }
 
-/// Whether `target` is the union of a subset of the OPENs; tries every subset.
+/// Returns whether `target` is the union of a subset of the OPENs; tries every subset.
 fn some_subset(asked: &[Asked], target: Asked) -> bool {
     (1..1_u32 << asked.len()).any(|pick| {
         let picked: Vec<_> = (0..asked.len()).filter(|i| pick & 1 << i != 0).map(|i| asked[i]).collect();

@@ -95,17 +95,17 @@ impl IodHost {
         was_older
     }
 
-    /// Whether an older copy of the disk is in use.
+    /// Returns whether an older copy of the disk is in use.
     pub fn is_older(&self) -> bool {
         self.right.is_some()
     }
 
-    /// Whether the process runs.
+    /// Returns whether the process runs.
     pub fn is_up(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Whether the disk has died, or will die at a later change.
+    /// Returns whether the disk has died, or will die at a later change.
     pub fn is_dying(&self) -> bool {
         *self.shared.dying.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -55,12 +55,12 @@ impl MgrHost {
         self.ended.clone()
     }
 
-    /// Whether the process runs.
+    /// Returns whether the process runs.
     pub fn is_up(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Whether the mgr serves requests.
+    /// Returns whether the mgr serves requests.
     pub fn serves(&self) -> bool {
         self.with(|_| ()).is_some()
     }

@@ -64,7 +64,7 @@ struct Level {
     path: Vec<u8>,
     sum: u64,
     files: u64,
-    /// Directories in it that are not counted yet.
+    /// Subdirectories that are not counted yet.
     dirs: Vec<(Vec<u8>, Node)>,
 }
 

@@ -36,7 +36,7 @@ pub struct Body {
     pub sink: Open,
     /// The new file's spot.
     pub spot: Spot,
-    /// Its temporary name.
+    /// The temporary name of the file.
     pub temporary: Vec<u8>,
     cursor: Mutex<u64>,
     /// `false` once the iods have failed to copy a range of the file.

@@ -22,7 +22,7 @@ pub struct Spot {
 pub struct Meta {
     /// The device number, which distinguishes file systems of one machine; 0 in Weir.
     pub dev: u64,
-    /// Its attributes.
+    /// The attributes of the file.
     pub attrs: Attrs,
 }
 
@@ -32,15 +32,15 @@ pub struct Entry {
     pub name: Vec<u8>,
     /// The file or directory of this name.
     pub spot: Spot,
-    /// Its attributes.
+    /// The metadata of the file or directory.
     pub meta: Meta,
 }
 
 /// An extended attribute; the name includes `user.`.
 pub struct Xattr {
-    /// Its name.
+    /// The name of the attribute.
     pub name: Vec<u8>,
-    /// Its value.
+    /// The value of the attribute.
     pub value: Vec<u8>,
 }
 

@@ -21,7 +21,7 @@ pub struct Folder {
 pub struct DirJob {
     /// The source directory.
     pub spot: Spot,
-    /// Its metadata.
+    /// The metadata of the directory.
     pub meta: Meta,
     /// The destination.
     pub into: Into,
@@ -39,7 +39,7 @@ pub enum Into {
 pub struct FileJob {
     /// The source file.
     pub spot: Spot,
-    /// Its metadata.
+    /// The metadata of the file.
     pub meta: Meta,
     /// The destination directory.
     pub folder: Arc<Folder>,

@@ -11,7 +11,8 @@ use trace::{Op, content};
 /// Bytes per read.
 const PIECE: u64 = 1 << 20;
 
-/// Compares what a client reads of a file that no other client uses. `filled` is the initial length of the file.
+/// Compares the bytes that a client reads of a file that no other client uses. `filled` is the initial length of the
+/// file.
 pub(super) fn read(op: &Op, model: Option<&Written>, filled: u64, found: &[u8]) -> Result<(), Failure> {
     // The initial fill is written in whole pieces.
     let end = model.map_or(0, Written::end).max(filled.next_multiple_of(PIECE));
@@ -49,8 +50,8 @@ pub(super) fn all(door: &Door, models: &Models, filled: &HashMap<u32, u64>) -> R
     Ok(bytes)
 }
 
-/// Compares bytes at `offset` with what these clients wrote there, each in its own order. Where several clients wrote,
-/// the last write of any of them is valid.
+/// Compares bytes at `offset` with the bytes that these clients wrote there, each in its own order. Where several
+/// clients wrote, the last write of any of them is valid.
 fn compare(file: u32, models: &[&Written], offset: u64, found: &[u8]) -> Result<(), Failure> {
     let len = found.len() as u64;
     let runs: Vec<_> = models.iter().map(|model| model.runs(offset, len)).collect();

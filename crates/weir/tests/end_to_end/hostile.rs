@@ -37,7 +37,7 @@ fn a_name_with_a_slash_from_the_mgr_is_refused() {
     assert_eq!(lab.run(["cat", "/tree/qwertzuiopas"]), b"content");
 }
 
-/// All entries below a directory with what a copy into it would change: paths, modes and ctimes.
+/// All entries below a directory with the attributes that a copy into it would change: paths, modes and ctimes.
 fn state(dir: &Path) -> Vec<(PathBuf, u32, (i64, i64))> {
     let mut all = Vec::new();
     let mut waiting = vec![dir.to_owned()];

@@ -53,7 +53,7 @@ impl Daemon {
         self.address
     }
 
-    /// Whether the daemon was started and neither killed nor stopped since.
+    /// Returns whether the daemon was started and neither killed nor stopped since.
     #[allow(dead_code)]
     pub fn is_running(&self) -> bool {
         self.child.is_some()

@@ -64,7 +64,7 @@ impl Xdr for HeadState {
 pub struct ListEntry {
     /// The object, by the name of its file.
     pub object: ObjectId,
-    /// Its size in bytes.
+    /// The size of the object in bytes.
     pub size: u64,
     /// Bytes that the object occupies on disk, including the object head.
     pub allocated: u64,
@@ -117,9 +117,9 @@ impl Xdr for ListReply {
 /// A named counter that only grows while the iod runs, or a gauge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counter {
-    /// Its name, for instance `requests.read`.
+    /// The name of the counter, for instance `requests.read`.
     pub name: String,
-    /// Its value.
+    /// The value of the counter.
     pub value: u64,
 }
 

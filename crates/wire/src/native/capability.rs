@@ -55,7 +55,7 @@ impl Key {
         mac
     }
 
-    /// Whether `mac` is [`Key::file_handle_mac`] of `signed`. Compares in constant time.
+    /// Returns whether `mac` is [`Key::file_handle_mac`] of `signed`. Compares in constant time.
     pub fn is_file_handle_mac(&self, signed: &[u8], mac: &[u8]) -> bool {
         let genuine = self.file_handle_mac(signed);
         mac.len() == genuine.len() && genuine.iter().zip(mac).fold(0, |wrong, (a, b)| wrong | (a ^ b)) == 0
@@ -136,7 +136,7 @@ impl Rights {
     /// REMOVE, FENCE, and LIST when the object is [`STORE_OBJECT`]. Only for the mgr.
     pub const ADMIN: Rights = Rights(4);
 
-    /// Whether all rights in `needed` are present.
+    /// Returns whether all rights in `needed` are present.
     pub fn contains(self, needed: Rights) -> bool {
         self.0 & needed.0 == needed.0
     }
@@ -308,7 +308,7 @@ impl Ticket {
         if genuine.proof.is(&told.proof) { Ok(()) } else { Err(Status::CapRefused) }
     }
 
-    /// Whether the client that sent `args` after the HELLO exchange `said` has the ticket.
+    /// Returns whether the client that sent `args` after the HELLO exchange `said` has the ticket.
     pub fn is_proven(&self, said: &Said, args: &ProveArgs) -> bool {
         self.client_proof(said, &args.origin).is(&args.proof)
     }
@@ -333,7 +333,7 @@ impl Said {
 pub struct Proof(pub [u8; 32]);
 
 impl Proof {
-    /// Whether both proofs are equal. Compares in constant time.
+    /// Returns whether both proofs are equal. Compares in constant time.
     pub fn is(&self, other: &Proof) -> bool {
         blake3::Hash::from_bytes(self.0) == blake3::Hash::from_bytes(other.0)
     }

@@ -15,7 +15,7 @@ pub struct Claim {
     pub epoch: u32,
     /// A random number that the store has recorded and that no other copy of the store has; never 0.
     pub mark: u64,
-    /// The limit of inode numbers: before its next claim the mgr assigns only smaller ones.
+    /// The limit of inode numbers: until its next claim, the mgr assigns only numbers below this one.
     pub numbers: u64,
 }
 

@@ -149,9 +149,9 @@ impl Xdr for Local {
 pub struct HelloReply {
     /// The iod.
     pub iod: IodId,
-    /// Its file system.
+    /// The file system.
     pub fsid: Fsid,
-    /// Its write verifier.
+    /// The write verifier of the iod.
     pub verifier: Verifier,
     /// The revision that both sides use from now on.
     pub version: u32,

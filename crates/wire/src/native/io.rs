@@ -86,7 +86,7 @@ pub enum PieceKind {
 /// A run of bytes of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// Its kind.
+    /// The kind of the piece.
     pub kind: PieceKind,
     /// Number of bytes, never 0.
     pub len: u32,

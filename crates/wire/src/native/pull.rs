@@ -86,7 +86,7 @@ impl PullArgs {
         self.extents.iter().map(|extent| u64::from(extent.len)).sum()
     }
 
-    /// Whether there is nothing to copy.
+    /// Returns whether there is nothing to copy.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

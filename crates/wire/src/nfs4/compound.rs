@@ -195,7 +195,7 @@ impl OpsWriter {
         self.out.len()
     }
 
-    /// Whether there is no operation yet.
+    /// Returns whether there is no operation yet.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }

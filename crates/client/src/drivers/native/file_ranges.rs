@@ -1,5 +1,5 @@
-//! The mapping between ranges of a file and its objects: which requests move a range, and what the answers mean for the
-//! file.
+//! The mapping between ranges of a file and its objects: the requests that move a range, and the meaning of their
+//! answers for the file.
 
 use super::Objects;
 use super::object_run::ObjectRun;
@@ -100,7 +100,7 @@ impl Layout for Objects {
     async fn punch(&self, range: ByteRange) -> Attempt<()> {
         let ranges = object_ranges(&self.distribution, range);
         let punches = ranges.into_iter().map(|(index, range)| self.punch_object(index, range));
-        // Await all: a punch that is still on its way would destroy what is written later.
+        // Await all: a punch that is still on its way would destroy the bytes that are written later.
         let failed = join_all(punches).await.into_iter().filter_map(Attempt::err);
         let rank = |not_done: &NotDone| match not_done {
             NotDone::Unanswered(_) => 0,

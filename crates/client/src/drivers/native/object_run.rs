@@ -37,7 +37,7 @@ impl ObjectRun {
     }
 }
 
-/// Subtracts `len`, or everything if there is less, and returns what was subtracted.
+/// Subtracts `len`, or everything if there is less, and returns the subtracted number.
 fn split(all: &mut u64, len: u64) -> u64 {
     let front = len.min(*all);
     *all -= front;

@@ -24,7 +24,7 @@ enum Call {
     Answer { newest: bool, stable: bool },
     /// The oldest request fails.
     Fail,
-    /// The server loses what is not durable.
+    /// The server loses bytes that are not durable.
     Restart(Lane),
     /// The server executes a COMMIT.
     Commit(Lane),
@@ -32,7 +32,7 @@ enum Call {
     Committed(Lane),
     /// The iod is unreachable: its uncommitted bytes go to the mgr.
     Move,
-    /// The client loses its layout, the mgr truncates what is not committed, and grants another layout.
+    /// The client loses its layout, the mgr truncates bytes that are not committed, and grants another layout.
     LoseLayout,
     /// The mgr receives the report that is due.
     Report,
@@ -229,7 +229,7 @@ impl World {
         let (Committed::All(freed) | Committed::Lost(freed)) = outcome;
         self.reserved -= freed;
         if lane == DIRECT {
-            // The end that left the table is what the mgr must learn.
+            // The mgr must learn the end that left the table.
             let left = self.ends_of(lane);
             let gone = before.iter().filter(|end| !left.contains(end)).map(|(_, end)| *end).max();
             self.unreported = self.unreported.max(gone.unwrap_or(0));
@@ -300,7 +300,7 @@ impl World {
         );
     }
 
-    /// Finishes everything as fsync does; then the disk has what the program wrote.
+    /// Finishes everything as fsync does; then the disk has the bytes that the program wrote.
     fn drain(mut self) {
         while !self.requests.is_empty() {
             let answered = self.answer(false, false);

@@ -16,9 +16,9 @@ enum Call {
         write: bool,
     },
     Close(u64),
-    /// Bytes are lost.
+    /// The client loses written bytes, which is an error of each open that can write.
     Fail,
-    /// An open reports its error.
+    /// The caller takes the error that an open has to report.
     Take(u64),
     Lock {
         key: u64,

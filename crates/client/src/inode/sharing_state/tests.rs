@@ -1,4 +1,4 @@
-//! Tests of the sharing state: when a client asks for a delegation again, and what opens require.
+//! Tests of the sharing state: when a client asks for a delegation again, and the requirements of opens.
 
 use super::*;
 

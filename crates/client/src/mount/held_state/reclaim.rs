@@ -19,8 +19,9 @@ enum Reopened {
 }
 
 impl Inode {
-    /// Reclaims what this client holds of the file, and reports what was written under its layout. The client asks for
-    /// a new layout when it next needs one. Returns the opens that the mgr did not grant.
+    /// Reclaims the opens, locks and delegation that this client holds of the file, and reports the bytes that were
+    /// written under its layout. The client asks for a new layout when it next needs one. Returns the opens that the
+    /// mgr did not grant.
     pub(super) async fn reclaim(self: &Arc<Self>, session: &NewSession<'_>) -> Result<Vec<OpenId>> {
         let mut refused = Vec::new();
         let report = self.report_to_reclaim();
@@ -67,8 +68,8 @@ impl Inode {
         }
     }
 
-    /// Reports what was written under a layout that the mgr granted before its restart. If the mgr refuses, the client
-    /// reports later under a new layout.
+    /// Reports the bytes that were written under a layout that the mgr granted before its restart. If the mgr refuses,
+    /// the client reports later under a new layout.
     async fn reclaim_report(&self, session: &NewSession<'_>, end: u64, args: &LAYOUTCOMMIT4args) -> Result<()> {
         let mut compound = Compound::new("reporting what was written before the mgr restarted").cached();
         compound.putfh(&self.node.handle).op(OP_LAYOUTCOMMIT, args);

@@ -185,7 +185,7 @@ mod tests {
     use crate::request::Op;
     use bytes::Bytes;
 
-    /// Does what the kernel does for a request.
+    /// Fills an entry with a request, as the kernel does.
     fn ask(entry: &Entry, code: u32, number: u64, (len, payload): (usize, &[u8])) {
         entry.write(0, &(len as u32).to_ne_bytes());
         entry.write(4, &code.to_ne_bytes());

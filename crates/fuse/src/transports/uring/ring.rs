@@ -24,7 +24,7 @@ const DEPTH_MAX: usize = 1024;
 const SPARE: usize = 4;
 /// Capacity of the submission queue, in commands.
 const COMMANDS: u32 = 64;
-/// The user data of the bell, among the numbers of entries.
+/// The user data of the poll for wake-ups; the user data of every other command is the number of its entry.
 const BELL: u64 = u64::MAX;
 
 /// The state that a ring's thread shares with the threads that answer requests.

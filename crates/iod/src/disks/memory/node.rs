@@ -190,7 +190,7 @@ impl Node {
         true
     }
 
-    /// Replaces the content by what remains after a power cut.
+    /// Replaces the content by the content that remains after a power cut.
     pub(super) fn power_cut(&mut self, choose: &mut dyn FnMut(u64) -> u64) {
         for (number, past) in std::mem::take(&mut self.past) {
             let newest = self.pages.remove(&number);

@@ -15,7 +15,7 @@ use wire::rpc::record::{Mark, mark};
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
 use xdr::{Reader, Writer, Xdr};
 
-/// Time limit for connecting to one address; others may follow.
+/// Time limit for connecting to one address; the iod may have other addresses to try.
 const CONNECT: Duration = Duration::from_millis(1500);
 
 /// An iod to read from. Errors are texts for people, because every error means that nothing can be read.

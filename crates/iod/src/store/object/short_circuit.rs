@@ -17,7 +17,7 @@ use crate::store::{Store, failure};
 pub(crate) struct Lent {
     /// Open for reading only.
     pub(crate) file: File,
-    /// The beginning of the file, as long as capabilities of the requested generation are valid.
+    /// The first bytes of the file. They change when a FENCE invalidates the capabilities of the requested generation.
     pub(crate) mark: Vec<u8>,
 }
 

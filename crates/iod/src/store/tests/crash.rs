@@ -92,7 +92,7 @@ fn bytes(step: usize, len: usize) -> Vec<u8> {
 /// The allowed states of an object after a power cut.
 #[derive(Clone, Default)]
 struct Model {
-    /// Its content at the last commit and after each later change; the last one is the current content.
+    /// The content of the object at the last commit and after each later change; the last one is the current content.
     versions: Vec<Rc<Vec<u8>>>,
     /// Blocks changed since the last commit.
     touched: BTreeSet<u64>,
@@ -314,7 +314,7 @@ impl Trial {
         points as usize
     }
 
-    /// Cuts the power of a disk and checks the remains; the lower bits of `seed` choose what survives.
+    /// Cuts the power of a disk and checks the remains; the lower bits of `seed` choose the changes that survive.
     fn cut(&self, disk: &Memory, models: &BTreeMap<u64, Model>, seed: u64) {
         let mut random = Random(seed | 1 << 60);
         disk.power_cut(&mut |bound| match seed & 0xff {

@@ -71,7 +71,7 @@ impl GroupCommit {
         }
     }
 
-    /// Answers these batches, or does what is due at the time `begun`.
+    /// Commits and answers these batches. Without batches, makes the checkpoint if it is due at the time `begun`.
     fn work(&self, writer: &mut Writer, jobs: Vec<Job>, begun: Duration) {
         if jobs.is_empty() || writer.is_due(begun) {
             writer.step(jobs, begun);

@@ -40,7 +40,7 @@ impl Deref for Guarded {
 impl Drop for Guarded {
     fn drop(&mut self) {
         let database = self.0.take();
-        // Opening repeats what closing could not write.
+        // The next open of the store repeats the changes that this close could not write.
         if let Err(broken) = guarded(|| drop(database)) {
             tracing::error!(%broken, "cannot close the metadata store");
         }

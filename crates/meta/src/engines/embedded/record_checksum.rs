@@ -28,14 +28,14 @@ fn crc(key: &[u8], value: &[u8]) -> [u8; SEAL] {
     (digest.finalize() as u32).to_be_bytes()
 }
 
-/// Sets `out` to what the store holds for `value` under `key`.
+/// Sets `out` to the stored form of `value` under `key`: the value with its checksum.
 pub(super) fn seal(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(value);
     out.extend_from_slice(&crc(key, value));
 }
 
-/// Returns the value in what the store holds under `key`; `None` if the checksum does not match.
+/// Returns the value from its stored form under `key`; `None` if the checksum does not match.
 pub(super) fn open<'s>(key: &[u8], sealed: &'s [u8]) -> Option<&'s [u8]> {
     let (value, seal) = sealed.split_last_chunk::<SEAL>()?;
     (crc(key, value) == *seal).then_some(value)

@@ -57,7 +57,7 @@ impl<'t> Walker<'t> {
     pub(super) fn step(&mut self) -> Result<Option<Entry<'t>>, Unreadable> {
         let next = guarded(|| self.entries.next()).map_err(|_| self.table.damaged(&self.at))?;
         let Some((key, sealed)) = next.transpose().map_err(Broken::new)? else { return Ok(None) };
-        // Accessing key and value is what reads the page.
+        // The access to key and value reads the page.
         guarded(|| (key.value(), sealed.value())).map_err(|_| self.table.damaged(&self.at))?;
         self.at.clear();
         self.at.extend_from_slice(key.value());

@@ -21,11 +21,11 @@ const _: () = assert!(ROOMY > 8 * limits::META_RESERVE_BYTES);
 /// What a step of a store's writer did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Nothing: no batch waits, and nothing is due.
+    /// The writer did nothing: no batch waits, and no checkpoint is due.
     Idle,
-    /// It applied or refused so many batches, and answered them.
+    /// The writer applied or refused this number of batches, and answered them.
     Window(usize),
-    /// It flushed the store, which frees space in the log.
+    /// The writer flushed the store, which frees space in the log.
     Checkpoint,
     /// The store was dropped: all its batches are answered, and it is flushed.
     Closed,
@@ -43,8 +43,8 @@ impl Stepper {
         Stepper(writer)
     }
 
-    /// Takes up to a window of queued batches and answers them, or does what is due. `now` is the time since any fixed
-    /// moment.
+    /// Takes up to a window of queued batches and answers them. Without batches, makes the next checkpoint if it is
+    /// due. `now` is the time since any fixed moment.
     pub fn step(&mut self, now: Duration) -> Step {
         match self.0.shared.queue.take() {
             Some(jobs) => self.0.step(jobs, now),
@@ -111,12 +111,12 @@ impl Writer {
         &self.shared
     }
 
-    /// Returns when something will be due even if no batch arrives.
+    /// Returns when the next checkpoint is due even if no batch arrives.
     pub(super) fn due(&self) -> Option<Duration> {
         self.plan.due()
     }
 
-    /// Returns whether something is due.
+    /// Returns whether a checkpoint is due.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         self.plan.is_due(now)
     }
@@ -126,7 +126,7 @@ impl Writer {
         self.log.is_nearly_full()
     }
 
-    /// Answers these batches, or does what is due.
+    /// Commits and answers these batches. Without batches, makes the next checkpoint if it is due.
     pub(super) fn step(&mut self, jobs: Vec<Job>, now: Duration) -> Step {
         if !jobs.is_empty() {
             let step = self.window(jobs, now);

@@ -1,4 +1,5 @@
-//! The whole kind: a file in one object on one iod, in one copy. Only tests have it: it shows what a kind needs.
+//! The whole kind: a file in one object on one iod, in one copy. Only tests have it: it shows the minimum that a kind
+//! must implement.
 
 use crate::iods::{Asked, Iods, Link};
 use crate::kinds::{Known, Opened, Stored, StoredKind, Stripes, Unusable};

@@ -27,7 +27,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         true => cx.change(|state| state.delegate_names(client, dir, now)).await?.ok(),
         false => None,
     };
-    // The server sends no notification later.
+    // `false`: the server sends no notification when a delegation becomes available.
     let Some(gddr_stateid) = given else { return Ok(GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(false)) };
     // A removal after this point sees the delegation and drops it.
     if let Err(gone) = cx.fs().getattr(&cx.ctx, dir).await {

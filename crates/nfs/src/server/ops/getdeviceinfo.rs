@@ -7,7 +7,7 @@ use bytes::Bytes;
 use wire::nfs4::*;
 
 /// Notifications that the server promises: changed and deleted devices. Clients cache a device only if both are
-/// promised, and the promise costs nothing, because a device id means the same server for ever.
+/// promised, and the promise costs nothing, because a device id means the same server forever.
 const NOTIFICATIONS: u32 = 0b110;
 /// Bytes of the address besides its body: type and length.
 const FRAME: usize = 8;

@@ -1,4 +1,4 @@
-//! LAYOUTCOMMIT: stores size and time of what a client wrote through a layout (RFC 8881 §18.42).
+//! LAYOUTCOMMIT: stores size and time of the bytes that a client wrote through a layout (RFC 8881 §18.42).
 
 use crate::fs::{FileSystem, access};
 use crate::server::callbacks::Callbacks;

@@ -248,7 +248,7 @@ fn getattr_asks_the_write_delegation_holder_for_size_and_change() {
     let (first, second) = (look(&two), look(&two));
     assert_eq!((first.1, second.1), (5000, 5000));
     assert!(known.0 < first.0 && first.0 < second.0, "the writer goes on");
-    // A client that does not answer must return the delegation.
+    // The server recalls the delegation of a client that does not answer CB_GETATTR.
     bench.server.callbacks().next(None);
     let mut waits = pin!(two.start(ask(wanted)));
     let status = (0..9).find_map(|_| match poll(waits.as_mut()) {

@@ -31,13 +31,13 @@ impl Filter {
         self.iomode.is_none_or(|i| i == segment.iomode) && self.range.overlaps(segment.range)
     }
 
-    /// Whether a layout could match both filters.
+    /// Returns whether a layout could match both filters.
     pub fn overlaps(self, other: Filter) -> bool {
         let same_use = self.iomode.is_none() || other.iomode.is_none() || self.iomode == other.iomode;
         same_use && self.range.overlaps(other.range)
     }
 
-    /// Whether this filter selects everything that `other` selects.
+    /// Returns whether this filter selects everything that `other` selects.
     pub fn covers(self, other: Filter) -> bool {
         (self.iomode.is_none() || self.iomode == other.iomode)
             && self.range.offset <= other.range.offset
@@ -67,7 +67,7 @@ impl Segments {
         self.0.iter()
     }
 
-    /// Whether the set holds a byte that `filter` selects.
+    /// Returns whether the set holds a byte that `filter` selects.
     pub(super) fn any(&self, filter: Filter) -> bool {
         self.0.iter().any(|s| filter.matches(s))
     }
@@ -90,8 +90,8 @@ impl Segments {
         self.0.push(Segment { range: between(start, end), ..new });
     }
 
-    /// Removes and returns what `filter` selects. Bytes held both with and without return-on-close are returned only
-    /// once.
+    /// Removes and returns the segments that `filter` selects. Bytes held both with and without return-on-close are
+    /// returned only once.
     pub(super) fn take(&mut self, filter: Filter) -> Vec<(Iomode, ByteRange)> {
         let mut taken = Segments::default();
         let mut kept = Vec::with_capacity(self.0.len());
