@@ -43,9 +43,10 @@ fn the_former_key_for_the_layouts_of_kernels_is_accepted_with_a_warning() {
         assert!(!output.status.success(), "there is no cluster file");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    for options in [["--layout", "none"], ["--export", "/public,layout=none"]] {
+    let options = [(["--layout", "none"], "--kernel-layout"), (["--export", "/public,layout=none"], "kernel_layout")];
+    for (options, now) in options {
         let said = mgr(&options);
-        assert!(said.contains("layout is deprecated") && said.contains("kernel_layout"), "{options:?}: {said}");
+        assert!(said.contains("layout is deprecated") && said.contains(now), "{options:?}: {said}");
     }
     let said = mgr(&["--kernel-layout", "none", "--export", "/public,kernel_layout=none"]);
     assert!(!said.contains("deprecated"), "{said}");

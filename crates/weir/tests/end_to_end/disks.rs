@@ -174,7 +174,7 @@ fn an_mgr_with_a_failing_disk_exits_and_loses_no_acknowledged_change() {
     assert!(made > 0);
     assert_eq!(lab.mgr.wait().code(), Some(1), "{}", lab.mgr.said());
     let said = lab.mgr.said();
-    assert!(said.contains("the metadata store has failed") && said.contains("see to its disk"), "{said}");
+    assert!(said.contains("the metadata store has failed") && said.contains("repair its disk"), "{said}");
     lab.mgr.restart();
     let there = lab.json(["ls", "--json", "/"]).len();
     assert!((made..made + 20).contains(&there), "{made} acknowledged, {there} exist");
