@@ -1,6 +1,6 @@
 //! The simulated cluster of a run: its network, mgr and iods.
 
-use crate::hosts::{AUDITOR, CLIENT, IOD, IOD_PORT, IodHost, MGR, MgrHost, name};
+use crate::hosts::{AUDITOR, CLIENT, IOD, IOD_PORT, IodHost, MGR, MgrHost, address, name};
 use crate::network::Net;
 use crate::plan::Plan;
 use crate::random::Rng;
@@ -39,14 +39,14 @@ impl Cluster {
         let mut hosts = vec![MGR, AUDITOR];
         hosts.extend((0..plan.iods as u64).map(|i| IOD + i));
         hosts.extend((0..plan.clients.len() as u64).map(|c| CLIENT + c));
-        let net = Net::new(rng("network"), plan.weather, hosts.into_iter().map(|host| (name(host), host)));
+        let net = Net::new(rng("network"), plan.weather, hosts.into_iter().map(|host| (address(host), host)));
         net::memory::install(Some(std::sync::Arc::new(net.clone())));
         let mut keys = rng("keys");
         let mut bytes = || -> [u8; 32] { std::array::from_fn(|_| keys.draw() as u8) };
         let cluster = ClusterFile { fsid: FSID, key: Key::new(bytes()), store: None };
         let disk = MetaDisk::new(rng("mgr disk"), MGR_DISK);
         disk.load(empty().as_ref()?);
-        let iods: Vec<String> = (0..plan.iods as u64).map(|i| format!("{}:{IOD_PORT}", name(IOD + i))).collect();
+        let iods: Vec<String> = (0..plan.iods as u64).map(|i| format!("{}:{IOD_PORT}", address(IOD + i))).collect();
         let config = Config {
             lease_secs: plan.lease_secs,
             capability_secs: plan.capability_secs,

@@ -31,6 +31,12 @@ pub enum Death {
     PowerCut,
 }
 
+/// Returns the address of a host. Those of iods are numeric: the mgr would look a name up outside of the simulation, to
+/// tell it to other iods.
+pub fn address(host: Host) -> String {
+    if (IOD..CLIENT).contains(&host) { format!("10.0.0.{}", host - IOD + 1) } else { name(host) }
+}
+
 /// Returns the name of a host.
 pub fn name(host: Host) -> String {
     match host {

@@ -7,6 +7,7 @@
 mod pipe;
 mod port;
 
+use crate::hosts::name;
 use crate::random::Rng;
 use crate::trace;
 use net::memory::{Network, Pipe, Port};
@@ -250,15 +251,11 @@ impl Net {
             (gate, connection)
         };
         let (gate, connection) = made;
-        let named = |host: Host| {
-            let state = self.state();
-            state.names.iter().find(|(_, h)| **h == host).map_or_else(String::new, |(name, _)| name.clone())
-        };
         trace::event(&[1, from, to, connection.id], || {
-            format!("connect {} -> {} #{}", named(from), named(to), connection.id)
+            format!("connect {} -> {} #{}", name(from), name(to), connection.id)
         });
-        let far = End::new(self.clone(), connection.clone(), 1, named(from), 0);
-        let near = End::new(self.clone(), connection, 0, named(to), port);
+        let far = End::new(self.clone(), connection.clone(), 1, name(from), 0);
+        let near = End::new(self.clone(), connection, 0, name(to), port);
         gate.arrive(Arc::new(far));
         tokio::time::sleep(self.departs(to)).await;
         Ok(Arc::new(near))

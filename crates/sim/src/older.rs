@@ -1,7 +1,7 @@
 //! Older disk images and their use in place of the current disks, to test that no daemon serves old data from them.
 
 use crate::cluster::Cluster;
-use crate::hosts::{IOD, IOD_PORT, name};
+use crate::hosts::{IOD, IOD_PORT, address};
 use crate::storage::Image;
 use iod::{Disk, Memory};
 use wire::admin::{Group, Value};
@@ -29,7 +29,7 @@ fn mark(disk: &Memory) -> Option<Vec<u8>> {
 
 /// Returns whether the mgr reports the iod as up; then the iod has recorded the newest mark.
 fn is_used(cluster: &Cluster, iod: usize) -> bool {
-    let address = Value::Text(format!("{}:{IOD_PORT}", name(IOD + iod as u64)));
+    let address = Value::Text(format!("{}:{IOD_PORT}", address(IOD + iod as u64)));
     let up = Value::Text("up".into());
     let is_up = |group: &Group| group.get("address") == Some(&address) && group.get("state") == Some(&up);
     cluster.mgr.status().is_some_and(|status| status.groups.iter().any(is_up))
