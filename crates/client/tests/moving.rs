@@ -166,8 +166,7 @@ async fn a_file_moves_under_its_readers_and_writers() {
             file.close().await.unwrap();
             let down = (0..4).find(|iod| cluster.iods[*iod].as_ref().unwrap().iod() == id).unwrap();
             cluster.stop_iod(down);
-            let moving = cluster.mgr.as_ref().unwrap().swap_layout(node.id, vec![0, 1]);
-            assert!(moving.await.is_err());
+            cluster.mgr.as_ref().unwrap().swap_layout(node.id, vec![0, 1]).await.unwrap_err();
             cluster.start_iod(down);
         }
         tokio::time::timeout(EVER, moved(&cluster, node.id, pair)).await.expect("the move does not end");

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 const KIND: KindId = KindId::new(7, "seven");
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Call {
     /// The client sends a LAYOUTGET.
     Ask,
@@ -166,48 +166,9 @@ impl World {
 
     fn execute(&mut self, call: Call) -> bool {
         match call {
-            Call::Ask => {
-                // The operations on the stateid take turns.
-                if self.returning.is_some() {
-                    return false;
-                }
-                let begins = self.state.begin_asking();
-                assert_eq!(begins, self.asked.is_none(), "one request is in flight");
-                if begins {
-                    self.asked = Some(Request::Sent);
-                }
-                return begins;
-            }
-            Call::Open => {
-                if self.open.is_some() {
-                    return false;
-                }
-                self.open = Some((self.opens, Request::Sent));
-                self.opens += 1;
-            }
-            Call::Execute => {
-                let Some(Request::Sent) = self.asked else { return false };
-                self.asked = Some(self.grant());
-            }
-            Call::ExecuteOpen => {
-                let Some((number, Request::Sent)) = self.open else { return false };
-                self.open = Some((number, self.grant()));
-            }
-            Call::Answer => {
-                let Some(request) = self.asked else { return false };
-                if !self.receive(request, None) {
-                    return false;
-                }
-                self.asked = None;
-                self.state.end_asking();
-            }
-            Call::AnswerOpen => {
-                let Some((number, request)) = self.open else { return false };
-                if !self.receive(request, Some(number)) {
-                    return false;
-                }
-                self.open = None;
-            }
+            Call::Ask | Call::Open => return self.ask(call),
+            Call::Execute | Call::ExecuteOpen => return self.execute_request(call),
+            Call::Answer | Call::AnswerOpen => return self.answer(call),
             Call::Recall => return self.recall(),
             Call::ReceiveRecall => {
                 let Some(stateid) = self.recall.take() else { return false };
@@ -241,22 +202,74 @@ impl World {
                 // The client learns of it later; until then the iods refuse it.
                 return self.record.take().is_some();
             }
-            Call::Lose => {
-                if let Some(held) = self.state.held() {
-                    let stateid = held.stateid();
-                    self.kill(stateid);
-                }
-                if let Some(Request::Granted(stateid)) = self.asked {
-                    self.kill(stateid);
-                }
-                if let Some((_, Request::Granted(stateid))) = self.open {
-                    self.kill(stateid);
-                }
-                self.state.lose(self.opens);
-                assert!(self.state.held().is_none());
-            }
+            Call::Lose => self.lose(),
         }
         true
+    }
+
+    fn ask(&mut self, call: Call) -> bool {
+        if call == Call::Open {
+            if self.open.is_some() {
+                return false;
+            }
+            self.open = Some((self.opens, Request::Sent));
+            self.opens += 1;
+            return true;
+        }
+        // The operations on the stateid take turns.
+        if self.returning.is_some() {
+            return false;
+        }
+        let begins = self.state.begin_asking();
+        assert_eq!(begins, self.asked.is_none(), "one request is in flight");
+        if begins {
+            self.asked = Some(Request::Sent);
+        }
+        begins
+    }
+
+    fn execute_request(&mut self, call: Call) -> bool {
+        if call == Call::ExecuteOpen {
+            let Some((number, Request::Sent)) = self.open else { return false };
+            self.open = Some((number, self.grant()));
+        } else {
+            let Some(Request::Sent) = self.asked else { return false };
+            self.asked = Some(self.grant());
+        }
+        true
+    }
+
+    fn answer(&mut self, call: Call) -> bool {
+        if call == Call::AnswerOpen {
+            let Some((number, request)) = self.open else { return false };
+            let answered = self.receive(request, Some(number));
+            if answered {
+                self.open = None;
+            }
+            return answered;
+        }
+        let Some(request) = self.asked else { return false };
+        let answered = self.receive(request, None);
+        if answered {
+            self.asked = None;
+            self.state.end_asking();
+        }
+        answered
+    }
+
+    fn lose(&mut self) {
+        if let Some(held) = self.state.held() {
+            let stateid = held.stateid();
+            self.kill(stateid);
+        }
+        if let Some(Request::Granted(stateid)) = self.asked {
+            self.kill(stateid);
+        }
+        if let Some((_, Request::Granted(stateid))) = self.open {
+            self.kill(stateid);
+        }
+        self.state.lose(self.opens);
+        assert!(self.state.held().is_none());
     }
 
     fn recall(&mut self) -> bool {
