@@ -1,7 +1,7 @@
 //! The image that a guest boots: the kernel of a Debian package, and a small root with busybox and the NFS tools.
 //!
 //! The root is an initramfs, so all of it is in memory. Packages are downloaded and unpacked, never installed. The
-//! image is kept below `target/`, and made again when anything changes from which it is made.
+//! image is kept below `target/`, and rebuilt when the wanted kernel, `INIT` or this file changes.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -10,8 +10,8 @@ use rustix::process::Signal;
 /// again. Kernels ask for a lock every 30 seconds.
 const BOUND: &str = "timeout -s KILL 90";
 
-/// Writes all of `/tmp/data` again and again until `/tmp/stop` exists: in pieces, with direct I/O and through the page
-/// cache. Counts the rounds.
+/// Each round appends a copy of `/tmp/data` to `/mnt/out` with direct I/O, and to `/mnt/cached` through the page cache.
+/// `/tmp/times` counts the rounds. The loop ends when `/tmp/stop` exists or a write fails.
 const WRITER: &str = "
 dd if=/dev/urandom of=/tmp/data bs=256k count=8 2>/dev/null
 rm -f /tmp/stop /tmp/ended

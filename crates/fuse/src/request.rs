@@ -18,9 +18,9 @@ pub struct Header {
     pub unique: u64,
     /// The file.
     pub node: u64,
-    /// Effective user of the caller, for file systems.
+    /// Filesystem user ID (fsuid) of the caller.
     pub uid: u32,
-    /// Effective group of the caller, for file systems.
+    /// Filesystem group ID (fsgid) of the caller.
     pub gid: u32,
     /// Thread of the caller; 0 if it is in a PID namespace that this process cannot see.
     pub pid: u32,

@@ -146,7 +146,7 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// Returns the length of the window in which small writes are gathered.
     fn window(&self) -> u64;
 
-    /// Returns the column and the offset in its objects of a byte of the file.
+    /// Returns the column whose objects hold the byte at `offset` of the file, and the byte's offset in these objects.
     fn place(&self, offset: u64) -> Place;
 
     /// Returns the length of the objects of a column if the file is `size` bytes of data without a hole.
@@ -205,7 +205,7 @@ pub(crate) trait Stored: Send + Sync + Debug {
     /// `None` when no data follow. Bytes that no object holds are a hole.
     async fn seek(&self, offset: u64, content: Content) -> Result<Option<u64>, Status>;
 
-    /// Returns how far the objects reach, from the iods that answer.
+    /// Returns the end of the file according to its objects, from the iods that answer.
     async fn end(&self) -> End;
 
     /// Returns how far the object on this iod makes the file reach, and whether it has a hole; 0 if the file has no

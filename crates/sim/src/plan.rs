@@ -147,7 +147,7 @@ pub struct Plan {
     pub weather: Weather,
     /// Longest duration of a flush of the mgr's disk in milliseconds.
     pub flush_ms: u64,
-    /// Number of files in the data directory.
+    /// Number of files that all clients use and that keep their names.
     pub files: u64,
     /// Percentage of created files for which the client does not wait for durability.
     pub unsynced_percent: u64,

@@ -21,7 +21,7 @@ const LIFE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct ReadAhead {
     state: Arc<Mutex<State>>,
-    /// A read-ahead task holds this for reading.
+    /// Each read-ahead task holds the read lock. `end` takes the write lock, to wait until no task runs.
     reading: Arc<RwLock<()>>,
 }
 

@@ -196,8 +196,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// The result of SETATTR behind its status (RFC 8881 §18.30.2): the attributes that were set, which no caller needs
-/// because it asks for all attributes.
+/// The part of a SETATTR result after the status (RFC 8881 §18.30.2): the bitmap of the attributes that were set.
+/// Decoding discards it, because no caller needs it.
 pub(crate) struct StatusOnly;
 
 impl xdr::Xdr for StatusOnly {

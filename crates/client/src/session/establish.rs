@@ -24,7 +24,7 @@ use xdr::Xdr;
 /// The lease time that is assumed until the client has asked the mgr for it.
 const LEASE_UNKNOWN: Duration = Duration::from_secs(15);
 
-/// How often the client tries to end a session.
+/// Maximum number of attempts to end a session. Only a connection failure causes another attempt.
 const GOODBYES: usize = 3;
 
 /// The established parts of a session.
@@ -35,7 +35,7 @@ pub(super) struct Link {
     epoch: Option<u64>,
     /// The client id at the mgr, with the number of the next CREATE_SESSION.
     identity: Option<Identity>,
-    /// What the client still has to reclaim from the mgr, in whatever session.
+    /// The progress of the reclaim. If a session is lost before the reclaim is complete, the next session continues it.
     owed: Owed,
     epochs: u64,
     ever: bool,

@@ -107,7 +107,7 @@ impl Coherence {
     pub(crate) async fn open_replied(&self, number: u64, how: u32) -> u32 {
         // A write past the page cache between the check of the pages and here has not found the file open.
         if self.is_shared(number) {
-            // The kernel received earlier attributes with a lifetime.
+            // The kernel may still cache attributes that it received before the file was shared.
             self.invalidate_attributes(number);
             if self.write_back.is_on() {
                 Box::pin(self.expire(number)).await;

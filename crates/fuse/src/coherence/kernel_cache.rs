@@ -28,8 +28,8 @@ struct Cached {
     told_time: Timestamp,
     /// Change attribute and size of the version to which the kernel's pages belong.
     pages: Option<(u64, u64)>,
-    /// Whether this mount has written past the kernel's pages since the last open, so that they may be older than the
-    /// attributes say.
+    /// Whether a write of this mount has bypassed the page cache since the last open, so that the kernel's pages may be
+    /// older than the attributes say.
     past: bool,
     /// Size and modification time that the kernel has cached; `None` if they are unknown. Only a kernel that writes
     /// back keeps the time itself.

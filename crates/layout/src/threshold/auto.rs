@@ -380,7 +380,7 @@ mod tests {
             }
         }
         assert_eq!(before, 0, "requests wait longer there than they take straight");
-        // On the way back, T rises at the same steps or later.
+        // Decreasing queue delays: T never falls, and is in the range of the crossing at the end.
         for step in (0..20).rev() {
             run(&mut auto, Servers { queue: step * 20_000, ..QUIET }, 2000);
             auto.queued(Duration::from_nanos(step * 20_000));

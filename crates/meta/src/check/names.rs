@@ -110,8 +110,8 @@ impl Check<'_> {
         Ok(found)
     }
 
-    /// Reports the second names of a directory that more than one name stands for: those in its parent after the first
-    /// one. The check of names reported names in other directories.
+    /// Reports the extra names that a directory has in its recorded parent: all except the first one. The check of each
+    /// name (`target`) has already reported extra names in other directories.
     pub(super) fn second_names(&mut self, id: FileId, core: &Core) -> Checked {
         let Body::Directory { parent } = core.body else { return Ok(()) };
         for at in self.named_in(parent, id)?.into_iter().skip(1) {

@@ -1,4 +1,4 @@
-//! The clock of the NFS server: a background task that expires leases, and frees orphans after the grace period.
+//! The background job that expires leases, and frees orphans after the grace period.
 
 use super::{Context, Job};
 use crate::clock::now;
@@ -13,7 +13,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// Number of orphans that one read returns at most.
 const ORPHANS: usize = 256;
 
-/// The clock of the NFS server.
+/// The background job that expires leases, and frees orphans after the grace period.
 pub(super) struct ExpireLeases {
     server: Arc<NfsServer>,
     /// Whether the next pass is the first.

@@ -59,7 +59,7 @@ impl Check {
     }
 
     async fn fault(&mut self, fault: &Fault) -> Checked {
-        // The fault was in one view of the store; it may have been repaired since, also by this check.
+        // The check read a snapshot of the store. The fault may have been repaired since, also by this check.
         match self.volume.namespace.would_mend(fault) {
             Ok(Mended::Gone) => return Ok(()),
             Ok(Mended::Yes | Mended::No) | Err(Status::Corrupt) => {}

@@ -44,7 +44,7 @@ impl Given {
         remembered != 0 && self.taken != remembered && !self.giving.contains(&remembered)
     }
 
-    /// Records that the iod may accept another mark.
+    /// Records a mark that the mgr is about to give to the iod.
     fn gives(&mut self, mark: u64) {
         if !self.giving.contains(&mark) {
             self.giving.truncate(GIVING_MAX - 1);

@@ -29,7 +29,7 @@ impl Objects<'_> {
         link.ask(Procedure::Size, &arguments).await
     }
 
-    /// Returns how far the objects reach, from the iods that answer.
+    /// Returns the end of the file according to its objects, from the iods that answer.
     pub(crate) async fn end(&self) -> End {
         let ask = |index| async move {
             let link = self.link(index)?;

@@ -21,7 +21,7 @@ pub enum Place {
 /// How long a daemon may take to answer a request or to close the connection.
 pub const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Number of requests that were neither answered nor ended by a close of their connection in that time.
+/// Number of requests that a daemon neither answered nor ended by closing the connection within [`ANSWERED_WITHIN`].
 pub static STUCK: AtomicU64 = AtomicU64::new(0);
 
 /// Returns whether an error is a timeout of this side.

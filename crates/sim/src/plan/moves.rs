@@ -6,7 +6,7 @@ use crate::random::Rng;
 /// A move of the bytes of a file to new objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Move {
-    /// The file, by its position in the data directory.
+    /// The file, by its position among the files that all clients use.
     pub file: u64,
     /// The iods of the new objects.
     pub iods: Vec<u16>,

@@ -1,4 +1,5 @@
-//! Repairs of counts.
+//! Repairs of stored counts: links, names and subdirectories, extended attributes and inodes. Also of the next inode
+//! number.
 
 use crate::check::Mended;
 use crate::engine::{Expect, Value, Walk};
