@@ -441,7 +441,8 @@ impl Inode {
         self.layouts.state().returned(opens);
     }
 
-    /// Forgets the known object lengths, because this client is about to truncate the file.
+    /// Forgets the known object lengths. The client calls this before it truncates the file, and again after the mgr
+    /// has answered: a layout that the mgr granted before the truncate may arrive in between.
     pub(crate) async fn forget_lengths(&self) {
         // A LAYOUTGET in flight may bring lengths from before the truncate.
         let _turn = self.layout_turn().await;

@@ -148,6 +148,7 @@ impl Inode {
             }
         };
         if changes.size.is_some() {
+            self.forget_lengths().await;
             let mut state = self.state();
             // Bytes written in the meantime have not been sent yet, and follow the truncate.
             let size = attrs.size.max(state.dirty.own_end());

@@ -83,6 +83,9 @@ impl Mount {
         results.take::<StatusOnly>(OP_SETATTR)?;
         let mut attrs = results.attrs()?;
         if let Some(inode) = inode {
+            if changes.size.is_some() {
+                inode.forget_lengths().await;
+            }
             attrs.size = inode.learn_size(attrs.size, stamp);
         }
         Ok(attrs)

@@ -8,7 +8,7 @@ use layout::kinds::{files as nfs_files, native};
 use mgr::{Files, KernelLayout};
 use nfs::fs::{Ctx, FileSystem, Iomode, LayoutAsk, LayoutGone};
 use std::net::TcpListener;
-use types::{ByteRange, Cred, FileId, SetAttrs, Status};
+use types::{ByteRange, Cred, FileId, ObjectId, SetAttrs, Status};
 use wire::native::*;
 use xdr::Xdr;
 
@@ -101,6 +101,28 @@ async fn shared_file(files: &Files, name: &str) -> FileId {
     files.layout_gone(&ctx(3), 3, file, Iomode::ReadWrite, ByteRange::ALL, gone).await.unwrap();
     set(files, &ctx(1), file, SetAttrs { uid: Some(OWNER), gid: Some(OWNER), ..mode(0o666) }).await;
     file
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_end_when_the_objects_of_a_file_move() {
+    let cluster = cluster().await;
+    let files = cluster.files();
+    let (owner, other) = (user(OWNER, 11), user(OTHER, 12));
+    let file = shared_file(&files, "f").await;
+    for stream in 1..4 {
+        let held = Held::get(&files, &other, file).await;
+        assert!(held.are_good(&cluster, 12).await);
+        cluster.mgr().swap_layout(file, vec![0, 1]).await.unwrap();
+        assert!(!held.are_good(&cluster, 12).await, "the old objects can still be used");
+        for user in [&owner, &other] {
+            let new = Held::get(&files, user, file).await;
+            assert!(new.are_good(&cluster, user.client).await);
+            let named = new.handles.iter().map(|handle| handle.object).chain([new.native.object]);
+            assert!(named.into_iter().all(|object| object == ObjectId::new(file, stream)), "stream {stream}");
+        }
+        crate::swap_layout::clean(&cluster, 2).await;
+        assert!(!held.are_good(&cluster, 12).await, "the old objects were removed");
+    }
 }
 
 /// The attack: a client requests layouts, returns them and keeps the rights, and the owner revokes the permission.
