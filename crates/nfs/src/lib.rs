@@ -1,6 +1,6 @@
-//! NFSv4.1/4.2 state tables and operations, for server and client.
+//! NFSv4.1/4.2 protocol state and operations, for servers and clients, without sockets or clocks.
 
-// Fuzz targets use this crate by its name, also where this crate's own tests run them.
+// The fuzz targets name this crate `nfs`. This alias makes the same code compile in this crate's own tests.
 #[cfg(test)]
 extern crate self as nfs;
 
