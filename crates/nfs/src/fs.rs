@@ -125,7 +125,7 @@ pub enum CreateKind {
 pub struct Created {
     /// The attributes of the new object, with all requested attributes applied.
     pub attrs: Attrs,
-    /// The change attribute of the parent directory, before and after.
+    /// The change attribute of the parent directory before and after the creation.
     pub change: Change,
 }
 
@@ -149,7 +149,7 @@ pub struct Opened {
     pub attrs: Attrs,
     /// Whether this call created the file. A repeated exclusive create with the same verifier counts as created.
     pub created: bool,
-    /// The change attribute of the parent directory, before and after.
+    /// The change attribute of the parent directory before and after the call.
     pub change: Change,
 }
 
@@ -165,16 +165,16 @@ pub struct Removed {
     pub id: FileId,
     /// Whether the file has lost its last name and is now an orphan, which keeps its inode until [`FileSystem::reap`].
     pub orphaned: bool,
-    /// The change attribute of the directory, before and after.
+    /// The change attribute of the directory before and after the removal.
     pub change: Change,
 }
 
 /// The result of [`FileSystem::rename`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Renamed {
-    /// The change attribute of the source directory, before and after.
+    /// The change attribute of the source directory before and after the rename.
     pub from: Change,
-    /// The change attribute of the target directory, before and after.
+    /// The change attribute of the target directory before and after the rename.
     pub to: Change,
     /// The file that had the target name before the rename, if there was such a file.
     pub replaced: Option<Replaced>,
@@ -330,13 +330,13 @@ pub enum LayoutGone {
 pub struct Threshold {
     /// The layout type that the thresholds apply to.
     pub kind: u32,
-    /// Of a shorter file, in bytes, the client reads through this server.
+    /// File size threshold for reads, in bytes. The client reads smaller files through this server.
     pub read_size: Option<u64>,
-    /// To a shorter file, in bytes, the client writes through this server.
+    /// File size threshold for writes, in bytes. The client writes smaller files through this server.
     pub write_size: Option<u64>,
-    /// A shorter READ, in bytes, goes to this server.
+    /// Request size threshold for reads, in bytes. The client sends smaller READs to this server.
     pub read_iosize: Option<u64>,
-    /// A shorter WRITE, in bytes, goes to this server.
+    /// Request size threshold for writes, in bytes. The client sends smaller WRITEs to this server.
     pub write_iosize: Option<u64>,
 }
 
@@ -355,7 +355,7 @@ pub struct Told {
 pub struct ClientRecord {
     /// The client owner (`co_ownerid`), 1 to 1024 bytes; the key of the record.
     pub owner: Bytes,
-    /// The client id of the last confirmed EXCHANGE_ID of this client owner.
+    /// The client id that the last confirming CREATE_SESSION of this client owner used.
     pub clientid: u64,
 }
 
@@ -404,14 +404,14 @@ pub trait FileSystem: Send + Sync + 'static {
         Terms::default()
     }
 
-    /// Updates a place after a change of the list of exports. An older `place` ([`Place::epoch`]) may now belong to
-    /// another export.
+    /// Returns the current export for a place that a client reached before the list of exports changed
+    /// ([`Place::epoch`]).
     fn reached_now(&self, place: Place) -> Place {
         place
     }
 
-    /// Returns the place of `child`, a directory entry of the current directory (`ctx.place`). The place is the same,
-    /// or another export whose root is `child`. `Access` if the caller may not see that export.
+    /// Returns the place of `child`, an entry of a directory in `ctx.place`. The place is the same, or another export
+    /// whose root is `child`. `Access` if the caller may not see that export.
     fn descend(&self, ctx: &Ctx, _child: FileId) -> Result<Place> {
         Ok(ctx.place)
     }
@@ -430,9 +430,9 @@ pub trait FileSystem: Send + Sync + 'static {
         false
     }
 
-    /// Corrects the attribute `space_used` (RFC 8881 §5.8.2.35) of those files that may have holes. It queries the
-    /// iods, so the server calls it only for requests of `space_used`. If an iod does not answer soon, the value stays
-    /// as it is.
+    /// Corrects the attribute `space_used` (RFC 8881 §5.8.2.35) of those files that may have holes. The call queries
+    /// the iods, so the server makes it only for requests of `space_used`. If an iod does not answer soon, the value
+    /// stays unchanged.
     fn correct_space(&self, _files: &mut [&mut Attrs]) -> impl Future<Output = ()> + Send {
         async {}
     }
@@ -538,8 +538,8 @@ pub trait FileSystem: Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// Makes unstable writes of a range durable, and returns the write verifier. If it differs from the verifier of a
-    /// write, that write may be lost (RFC 8881 §18.3).
+    /// Makes unstable writes of a range durable, and returns the write verifier. If the verifier of an earlier write
+    /// differs, that write may be lost (RFC 8881 §18.3).
     fn commit(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> impl Future<Output = Result<Verifier>> + Send;
 
     /// Frees the inode and the bytes of an orphan that no client has open. The server calls this at most once for each

@@ -59,17 +59,17 @@ pub struct Server<F, C> {
     state: Mutex<State>,
     /// Open files without a name; the last CLOSE frees each of them.
     orphans: Mutex<HashSet<FileId>>,
-    /// Orphans whose last name a rename replaced, which stay for about a second. Lock order: after `state`.
+    /// Orphans whose last name a rename replaced. The server keeps each for about a second. Lock order: after `state`.
     lingering: Mutex<replaced_files::ReplacedFiles>,
     /// Files that the file system is freeing, so that no client may open them. Lock order: after `state`.
     reaping: Mutex<Reaped>,
     /// Number of OPENs by name in progress that have not recorded their open in `state` yet.
     opening: AtomicUsize,
-    /// Wakers of the tasks that wait for the return of layouts or delegations, by file.
+    /// Wakers of the tasks that wait for the return of layouts or delegations, or for a fence, by file.
     waiters: Mutex<HashMap<FileId, Vec<Waker>>>,
     /// Wakers of the tasks that wait for a callback reply, by session and backchannel slot.
     calling: Mutex<HashMap<sessionid4, HashMap<u32, Waker>>>,
-    /// Queue of callbacks whose replies no request waits for.
+    /// Queue of callbacks that a separate task sends ([`Server::deliver`]).
     notices: Mutex<notices::Notices>,
     /// Layouts that are removed from `state` while the file system still fences their holders or collects their writes.
     /// Until then these layouts count as held. Lock order: after `state`.
@@ -87,7 +87,7 @@ const GONE_AT_ONCE: usize = 16;
 /// Files that a rename replaced may use the free disk space divided by this number.
 const LINGERING_SHARE: u64 = 4;
 
-/// Counts of one file's layouts that are removed from the state tables and not yet ended in the file system.
+/// Counts of one file's layouts that the state tables no longer contain, until the file system has processed their end.
 #[derive(Debug, Default)]
 struct Leaving {
     all: usize,
@@ -214,14 +214,14 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.reached).note(client, file, place, in_use);
     }
 
-    /// Returns the filehandle under which a client opened a file; callbacks to the client must use it.
+    /// Returns the filehandle under which a client opened a file. Callbacks to the client must use this filehandle.
     fn handle_for(&self, client: u64, file: FileId) -> Bytes {
         let place = lock(&self.reached).place(client, file);
         self.fs.encode_handle(file, place)
     }
 
-    /// Counts the layouts that these effects end as not yet ended in the file system. The caller holds the lock of
-    /// `state`.
+    /// Counts the layouts that these effects end in `leaving`, until the file system has processed their end. The
+    /// caller holds the lock of `state`.
     fn note_leaving(&self, effects: &[Effect]) {
         for effect in effects {
             if let Effect::LayoutGone { file, iomode, why, .. } = effect {
@@ -233,8 +233,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Counts returned layouts as not yet ended in the file system, like [`Server::note_leaving`]. The caller holds the
-    /// lock of `state`.
+    /// Counts returned layouts in `leaving`, until the file system has processed the return. The caller holds the lock
+    /// of `state`.
     fn leave(&self, gone: Vec<(FileId, Iomode, ByteRange)>) -> Vec<(FileId, Iomode, ByteRange)> {
         for (file, ..) in &gone {
             lock(&self.leaving).entry(*file).or_default().all += 1;
@@ -305,8 +305,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         told.buffer_unordered(GONE_AT_ONCE).for_each(|()| std::future::ready(())).await;
     }
 
-    /// Carries out one effect. Handles directly following [`Effect::LayoutGone`] effects together, and adds new effects
-    /// to `more`.
+    /// Carries out one effect. Handles consecutive [`Effect::LayoutGone`] effects together, and adds new effects to
+    /// `more`.
     async fn carry_out(&self, ctx: &Ctx, effect: Effect, more: &mut VecDeque<Effect>) -> Result<(), Status> {
         match effect {
             Effect::Persist(record) => self.fs.persist_client(record).await,
@@ -427,7 +427,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
 /// Files that the file system is freeing, with their number of [`Reaping`] guards.
 type Reaped = HashMap<FileId, u32>;
 
-/// Guard that marks a file as being freed, until it is dropped.
+/// Guard that marks a file as being freed, until the guard is dropped.
 struct Reaping<'a>(&'a Mutex<Reaped>, FileId);
 
 impl<'a> Reaping<'a> {
@@ -448,7 +448,7 @@ impl Drop for Reaping<'_> {
     }
 }
 
-/// Guard that counts an OPEN by name as in progress, until it is dropped.
+/// Guard that counts an OPEN by name as in progress, until the guard is dropped.
 struct Opening<'a>(&'a AtomicUsize);
 
 impl<'a> Opening<'a> {
@@ -464,8 +464,8 @@ impl Drop for Opening<'_> {
     }
 }
 
-/// Guard of a REMOVE or RENAME in progress. Until it is dropped, no client can open the files that the operation may
-/// free.
+/// Guard of a REMOVE or RENAME in progress. Until the guard is dropped, no client can open the files that the operation
+/// may free.
 struct Ending<'a, F: FileSystem, C: Callbacks> {
     server: &'a Server<F, C>,
     files: Mutex<Vec<Reaping<'a>>>,

@@ -5,7 +5,7 @@
 
 use types::ByteRange;
 
-/// The kind of a lock (RFC 8881 §9.1).
+/// The kind of a byte-range lock: shared or exclusive (RFC 8881 §9.1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LockKind {
     /// A shared lock, which excludes write locks of other lock-owners (`READ_LT`).
@@ -72,7 +72,7 @@ impl From<Span> for ByteRange {
 pub struct Held<T> {
     /// The locked bytes.
     pub span: Span,
-    /// The kind of lock.
+    /// Whether the lock is shared or exclusive.
     pub kind: LockKind,
     /// The caller's tag of the lock, such as the stateid under which the lock-owner locked the bytes.
     pub tag: T,

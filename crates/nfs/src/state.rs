@@ -1,7 +1,7 @@
 //! NFSv4.1 state tables: clients, sessions, opens, locks, delegations and layouts as pure data; time and randomness are
 //! arguments.
 //!
-//! The server keeps one [`State`] behind one lock. The methods of [`State`] never wait and perform no I/O. They return
+//! The server keeps one [`State`] behind one lock. The methods of [`State`] never wait and perform no I/O. They record
 //! actions outside the tables (store a record, free an orphan, fence a client) as [`Effect`]s. After every call the
 //! server takes the effects with [`State::take_effects`] and carries them out in order.
 

@@ -178,7 +178,7 @@ pub struct Session {
 
 impl Session {
     /// Creates a session from the reply to CREATE_SESSION. `sent` is when the client sent CREATE_SESSION. `lease` is
-    /// the lease time, or an assumption until the client knows it.
+    /// the lease time that the client assumes until it reads the attribute `lease_time`.
     ///
     /// # Errors
     /// The server violated the protocol, or granted less than the client needs.

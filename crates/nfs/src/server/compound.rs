@@ -309,7 +309,7 @@ impl<F: FileSystem, C: Callbacks> Drop for Slot<'_, F, C> {
     }
 }
 
-/// What the first operation of a COMPOUND makes of the request.
+/// How the server continues after the first operation of a COMPOUND.
 enum Opening {
     /// SEQUENCE accepted the request; the server executes the following operations.
     Session(Sequenced),

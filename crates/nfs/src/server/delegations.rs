@@ -24,7 +24,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 const OF_WRITER: Mask =
     Mask::of(&[FATTR4_CHANGE, FATTR4_SIZE, FATTR4_SPACE_USED, FATTR4_TIME_METADATA, FATTR4_TIME_MODIFY]);
 
-/// Guard that prevents new delegations of a file, until it is dropped.
+/// Guard that prevents new delegations of a file, until the guard is dropped.
 pub(super) struct Frozen<'a, F: FileSystem, C: Callbacks>(&'a Server<F, C>, FileId);
 
 impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {

@@ -18,7 +18,7 @@ use wire::nfs4::*;
 /// The pause before the server repeats a recall that the client answered with DELAY or did not answer.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Guard that prevents new layouts of a file, until it is dropped.
+/// Guard that prevents new layouts of a file, until the guard is dropped.
 #[must_use]
 pub struct Frozen<'a, F: FileSystem, C: Callbacks>(&'a Server<F, C>, FileId);
 

@@ -1,4 +1,4 @@
-//! Callbacks that run beside the requests: delegation recalls, and notifications of free locks and of new file sizes.
+//! Callbacks that a separate task sends: delegation recalls, and notifications of free locks and of new file sizes.
 
 use super::callbacks::Callbacks;
 use super::{Server, counters, lock};
@@ -15,7 +15,8 @@ use std::time::Duration;
 use types::FileId;
 use wire::nfs4::*;
 
-/// Largest number of these callbacks in flight. Fewer unresponsive clients do not delay callbacks to other clients.
+/// Largest number of these callbacks in flight. As long as fewer clients are unresponsive, callbacks to other clients
+/// are not delayed.
 const AT_ONCE: usize = 256;
 /// The pause before the server repeats a CB_RECALL that the client did not answer or answered with an error.
 const ASK_AGAIN: Duration = Duration::from_millis(200);

@@ -58,7 +58,7 @@ pub enum Wish {
 
 /// Weir's own value of `OPEN4_SHARE_ACCESS_WANT_DELEG_MASK`: the client wants a data delegation
 /// (`docs/native-protocol.md`). The holder of a data delegation caches only bytes, size and times, so other clients
-/// change names, modes and extended attributes without a recall. An open for writing only can have one.
+/// change names, modes and extended attributes without a recall. An open for writing only can have a data delegation.
 ///
 /// A client that asks again receives the delegation that it already holds. A read delegation becomes a write delegation
 /// if no other client has the file open.
@@ -134,7 +134,7 @@ impl Delegation {
 struct Deadline {
     at: Timestamp,
     /// Whether the deadline is early because the client has no backchannel connection. When the client connects again,
-    /// it gets a full lease period.
+    /// the client gets a full lease period.
     early: bool,
     /// The latest possible deadline, even if the client keeps writing back dirty data.
     last: Timestamp,
@@ -173,7 +173,8 @@ pub struct Delegations {
     by_file: HashMap<FileId, HashMap<ClientId, Other>>,
     /// The stateids (`other`) of each client's delegations, including revoked ones.
     by_client: HashMap<ClientId, BTreeSet<Other>>,
-    /// Number of revoked delegations that each client has not freed. Every SEQUENCE reads it for its status flags.
+    /// Number of revoked delegations that each client has not freed. Every SEQUENCE reads this number for its status
+    /// flags.
     revoked: HashMap<ClientId, usize>,
     /// Files for which the server grants no delegation for now, with the number of nested freezes.
     frozen: HashMap<FileId, u32>,
@@ -598,7 +599,7 @@ impl State {
             let power = held.map(|held| held.power);
             if self.is_lapsed(client) {
                 // A holder of a full write delegation may have granted byte-range locks to its programs without the
-                // server, so it must lose all its state.
+                // server. So the client must lose all its state.
                 match held.is_some_and(|held| held.power == Power::Write && !held.data) {
                     true => self.expel(client),
                     false => self.revoke_delegation(&other, now),

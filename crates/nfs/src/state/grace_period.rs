@@ -64,10 +64,11 @@ impl GracePeriod {
 }
 
 impl State {
-    /// Returns whether the grace period is in progress. It ends when all clients with a record have sent
-    /// RECLAIM_COMPLETE. Otherwise it ends one lease period after the start, or up to two while reclaims arrive.
+    /// Returns whether the grace period is in progress. The period ends when all clients with a record have sent
+    /// RECLAIM_COMPLETE. Otherwise the period ends one lease period after the start, or up to two while reclaims
+    /// arrive.
     ///
-    /// Before it ends by timeout, the server deletes the records of clients that have not finished
+    /// Before a timeout ends the period, the server deletes the records of clients that have not finished
     /// ([`Effect::GraceOver`]). After another restart, such a client must not reclaim state that other clients have
     /// held meanwhile (§8.4.3, the second edge condition).
     ///

@@ -41,8 +41,8 @@ struct LayoutState {
     granted: u32,
     segments: Segments,
     pending: Vec<Pending>,
-    /// When the server revoked the layout. The entry stays until the client returns or replaces the layout, or a lease
-    /// period has passed.
+    /// When the server revoked the layout. The entry stays until the client frees, returns or replaces the layout, or a
+    /// lease period has passed.
     revoked: Option<Timestamp>,
 }
 
@@ -108,7 +108,7 @@ pub struct Layouts {
     by_key: HashMap<(ClientId, FileId, layouttype4), [u8; 12]>,
     by_file: HashMap<FileId, BTreeSet<[u8; 12]>>,
     by_client: HashMap<ClientId, BTreeSet<[u8; 12]>>,
-    /// Number of revoked layout states of each client. Every SEQUENCE reads it for its status flags.
+    /// Number of revoked layout states of each client. Every SEQUENCE reads this number for its status flags.
     revoked: HashMap<ClientId, usize>,
     /// Files for which the server grants no layout for now, with the number of nested freezes.
     frozen: HashMap<FileId, u32>,

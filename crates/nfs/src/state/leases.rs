@@ -6,12 +6,11 @@
 //! gives such state to another client, it deletes the lapsed client's durable record. So the lapsed client cannot
 //! reclaim, after a restart, state that another client has held meanwhile.
 //!
-//! If an open, a lock or a write delegation of a lapsed client conflicts with another client, the lapsed client loses
-//! all its state and its client id. The protocol would permit to remove only the conflicting lock. But Linux, when it
-//! learns of lost state, first forgets all lock stateids, then opens the files again, and marks the lost locks last.
-//! Meanwhile Linux writes data under the open stateid that was protected by the lock. Without a client id, Linux sends
-//! no write before it knows all lost state. A holder of a write delegation may also have locks that the server does not
-//! know.
+//! If an open, a lock or a write delegation of a lapsed client conflicts with another client, the server removes the
+//! lapsed client with all its state. It does not remove the conflicting lock alone, because of Linux. When Linux learns
+//! that a lock is lost, it drops the lock stateids at once, and marks the lock as lost only later. In between, Linux
+//! would write data that the lock protected, under the open stateid. A client without a client id sends no write. A
+//! holder of a write delegation may also have byte-range locks that the server does not know.
 
 use crate::fs::ClientRecord;
 use crate::state::{ClientId, Effect, Gone, State};

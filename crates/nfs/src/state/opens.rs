@@ -59,9 +59,10 @@ pub struct Open {
     pub owner: Bytes,
     /// The open file.
     pub file: FileId,
-    /// The `OPEN4_SHARE_ACCESS_*` bits in effect: the union over all OPENs, less downgrades.
+    /// The `OPEN4_SHARE_ACCESS_*` bits in effect: the union over the OPENs of this open-owner, reduced by
+    /// OPEN_DOWNGRADE.
     pub access: u32,
-    /// The `OPEN4_SHARE_DENY_*` bits in effect: the union over all OPENs, less downgrades.
+    /// The `OPEN4_SHARE_DENY_*` bits in effect: the union over the OPENs of this open-owner, reduced by OPEN_DOWNGRADE.
     pub deny: u32,
     /// The combinations of access and deny bits of the OPENs of this open-owner: bit `access * 4 + deny` is set for
     /// each.

@@ -22,8 +22,8 @@ const MESSAGE_MIN: u32 = 256;
 /// Memory that the server reserves for each slot's cached reply at least, in bytes. The reply cache keeps small replies
 /// even if the client does not ask for caching.
 const CACHED_MIN: u32 = 512;
-/// Size of the reply to a SEQUENCE alone, with all headers and without the tag, in bytes. No reply that the client asks
-/// to cache is smaller (§18.46.3).
+/// Size of the reply to a SEQUENCE alone, with all headers and without the tag, in bytes. A session with a smaller
+/// limit for cached replies can cache no reply (§18.46.3).
 const SEQUENCE_REPLY: u32 = 80;
 /// The flags that a client may set in CREATE_SESSION (§18.36.1).
 const CREATE_FLAGS: u32 =
@@ -38,13 +38,13 @@ const BACK_SLOTS_MAX: u32 = 16;
 pub struct Session {
     /// The session id: boot epoch, counter and random bytes.
     pub id: sessionid4,
-    /// The client of the session.
+    /// The client that owns the session.
     pub client: ClientId,
     /// The negotiated attributes of the fore channel.
     pub fore: channel_attrs4,
     /// The negotiated attributes of the backchannel.
     pub back: channel_attrs4,
-    /// RPC program of callbacks (`csa_cb_program`).
+    /// The RPC program number of the client's callback service (`csa_cb_program`).
     pub cb_program: u32,
     /// The authentication of callbacks: the first method of `csa_sec_parms` that this server supports.
     pub cb_security: Option<callback_sec_parms4>,
@@ -70,7 +70,7 @@ pub struct Sessions {
     boot_epoch: u32,
     next: u32,
     reserved: u64,
-    /// The part of `reserved` that the sessions of each machine use.
+    /// Bytes that the sessions of each machine have reserved for reply caches.
     by_machine: HashMap<Machine, u64>,
     by_id: HashMap<sessionid4, Session>,
     by_connection: HashMap<ConnectionId, BTreeSet<sessionid4>>,
@@ -120,7 +120,7 @@ pub struct Request {
 /// The slot that a request occupies until [`State::finish`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SlotToken {
-    /// The session.
+    /// The session id of the request.
     pub session: sessionid4,
     /// The slot id.
     pub slot: u32,
@@ -131,7 +131,7 @@ pub struct SlotToken {
 /// A new request that SEQUENCE has accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sequenced {
-    /// The client of the session.
+    /// The client that sent the request.
     pub client: ClientId,
     /// The slot of the request. Pass it to [`State::finish`] with the reply, even if the connection was lost.
     pub token: SlotToken,
@@ -399,7 +399,8 @@ impl State {
     ///
     /// The server never sets some flags. RESTART_RECLAIM_NEEDED: no session survives a restart, so BADSESSION reports
     /// the restart. EXPIRED_SOME_STATE_REVOKED and EXPIRED_ALL_STATE_REVOKED: a lapsed client loses its client id
-    /// together with its opens and locks. ADMIN_STATE_REVOKED and LEASE_MOVED: the server has no such operations.
+    /// together with its opens and locks. ADMIN_STATE_REVOKED: an administrator cannot revoke state. LEASE_MOVED: no
+    /// file system moves to another server.
     fn status_flags(&self, id: sessionid4) -> u32 {
         let Some(session) = self.sessions.by_id.get(&id) else { return 0 };
         let mut flags = 0;

@@ -217,7 +217,7 @@ impl<'a> Peer<'a> {
         Peer::stranger(bench, connection).settle()
     }
 
-    /// Returns a client as [`Peer::meet`] does, which identifies itself as one of Weir's clients.
+    /// Returns a client with a session, like [`Peer::meet`], that identifies itself as one of Weir's clients.
     pub fn meet_own(bench: &'a Bench, connection: u64) -> Self {
         Peer { own: true, ..Peer::stranger(bench, connection) }.settle()
     }

@@ -176,8 +176,8 @@ impl Inner {
         }
     }
 
-    /// Updates the change attribute and the times after a change of data (`data`) or of attributes. Returns the change
-    /// attribute before and after.
+    /// Updates the change attribute and the times of a file after a change of its data (if `data` is set) or of its
+    /// attributes. Returns the change attribute before and after the change.
     fn touch(&mut self, file: FileId, now: Timestamp, data: bool) -> Result<Change> {
         self.change += 1;
         let after = self.change;

@@ -192,10 +192,10 @@ fn the_owner_string_alone_does_not_take_over_a_client_record() {
     confirm(&mut state, first.client).unwrap();
     assert_eq!(state.destroy_clientid(first.client, caller(machine(2), 0)), Err(NFS4ERR_WRONG_CRED));
     assert_eq!(state.destroy_clientid(first.client, BOB), Err(NFS4ERR_WRONG_CRED));
-    // A client on another machine that uses the same client owner and does not know the verifier.
+    // A client on another machine that uses the same client owner and does not know the verifier gets CLID_INUSE.
     assert_eq!(state.exchange_id(&args(2), caller(machine(2), 0), at(1)), Err(NFS4ERR_CLID_INUSE));
-    // The same client first uses another address with its old verifier, then restarts at its own address with a new
-    // verifier.
+    // The server accepts the same client from another address with its old verifier, and from its own address with a
+    // new verifier after a restart.
     assert_eq!(state.exchange_id(&args(1), caller(machine(2), 0), at(1)).map(|got| got.client), Ok(first.client));
     assert!(state.exchange_id(&args(2), caller(machine(1), 0), at(1)).is_ok());
     assert!(state.client(first.client).is_some(), "until the new one is confirmed");

@@ -46,7 +46,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     }
     let by_name = matches!(args.claim, open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_DELEGATE_CUR(_));
     make_way_for_new(cx, here, &args).await?;
-    // While this guard exists, no removal frees a file that the OPEN finds or creates by name and has not recorded yet.
+    // While the guard `opening` exists, no removal frees a file that this OPEN finds or creates by name and has not
+    // recorded yet.
     let opening = by_name.then(|| Opening::begin(&cx.server.opening));
     let found = find(cx, here, &args).await?;
     let file = found.attrs.id;
@@ -124,7 +125,7 @@ async fn clear_way<F: FileSystem, C: Callbacks>(
     reclaim: bool,
 ) -> Answer<()> {
     if !reclaim {
-        // Drop the guard, so that this OPEN itself can get a delegation of the file.
+        // Drop the guard against new delegations, so that this OPEN itself can get a delegation of the file.
         drop(cx.server.make_way(&cx.ctx, file, what, Some(cx.client())).await?);
     }
     cx.server.fenced(file).await
@@ -138,7 +139,8 @@ fn go_on_with<F: FileSystem, C: Callbacks>(
     stateid: stateid4,
     dir: Option<FileId>,
 ) {
-    // Callbacks must use the filehandle that the client knows. After an OPEN by filehandle, that is this filehandle.
+    // Callbacks must use a filehandle that the client knows. After an OPEN by filehandle, the client knows the
+    // filehandle of this OPEN.
     let place = if dir.is_some() { cx.fs().reached_now(cx.ctx.place) } else { cx.ctx.place };
     cx.server.note_reached(cx.client().0, file, place);
     cx.opened_in = dir.map(|dir| (file, dir)).or(cx.opened_in);
@@ -303,7 +305,8 @@ fn look_again(refusal: Refusal, found: bool) -> Refusal {
     if found && refusal.status == NFS4ERR_STALE { NFS4ERR_DELAY.into() } else { refusal }
 }
 
-/// Returns the client's want for a delegation. If the client wants none, returns the reply to that want as the error.
+/// Returns the client's want for a delegation. If the client wants none, the error is the delegation part of the OPEN
+/// reply.
 fn wish(share_access: u32) -> Result<Wish, open_delegation4> {
     let refused = |why| Err(open_delegation4::OPEN_DELEGATE_NONE_EXT(open_none_delegation4::Default(why)));
     match share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK {

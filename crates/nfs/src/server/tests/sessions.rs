@@ -126,12 +126,12 @@ fn operations_before_a_malformed_one_are_answered() {
     let reply = COMPOUND4res::from_bytes(&reply.to_bytes()).unwrap();
     assert_eq!((reply.status, reply.resarray.len()), (NFS4ERR_BADXDR, 3));
     assert_eq!(reply.resarray[2], Res::OP_LOOKUP(LOOKUP4res { status: NFS4ERR_BADXDR }));
-    // A COMPOUND with fewer operations than its header announces.
+    // A COMPOUND with fewer operations than its header announces gets BADXDR.
     let body = peer.call(vec![peer.next_sequence(), Arg::OP_PUTROOTFH, Arg::OP_PUTROOTFH]).body;
     let cut = body.slice(..body.len() - 4);
     let reply = bench.server.compound(peer.raw(cut)).now_or_never().unwrap().unwrap();
     assert_eq!(COMPOUND4res::from_bytes(&reply.to_bytes()).unwrap().status, NFS4ERR_BADXDR);
-    // Bytes whose header is not that of a COMPOUND.
+    // Bytes without the header of a COMPOUND are an error of the whole RPC call.
     for noise in [&b""[..], b"\0\0\0", b"\xff\xff\xff\xff\0\0\0\0"] {
         assert!(bench.server.compound(peer.raw(Bytes::from_static(noise))).now_or_never().unwrap().is_err());
     }
