@@ -478,7 +478,7 @@ fn one_owner_under_two_opens_has_one_set_of_locks() {
 fn the_number_of_locks_of_a_client_is_limited() {
     let (mut state, [a, b, _]) = three();
     let at_byte = |byte: u64| (Span { first: 2 * byte, last: 2 * byte }, LockKind::Read);
-    let most = limits::LOCKS_PER_CLIENT_MAX as u64 - 1; // the stateid counts, too
+    let most = limits::LOCKS_PER_CLIENT_MAX as u64 - 1; // the lock stateid counts towards the limit too
     for byte in 0..most {
         assert!(matches!(ask(&mut state, a, at_byte(byte), false, 0), Ok(Locked::Granted(_))));
     }
