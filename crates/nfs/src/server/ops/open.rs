@@ -61,8 +61,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let server = cx.server;
     let open = |state: &mut State| {
         server.check_fenced(file)?;
-        // Check again under the lock of the state tables: the grace period may have ended while this request waited,
-        // and other clients may have got delegations.
+        // Check again, because the grace period may have ended and other clients may have got delegations meanwhile.
         state.check_grace(client, reclaim)?;
         let in_the_way = state.is_delegated(file, what, Some(client));
         match in_the_way {
@@ -91,8 +90,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
             return Err(refusal);
         }
     };
-    // A client with a usable backchannel gets the flag that announces CB_NOTIFY_LOCK, and then retries a denied lock
-    // only rarely.
+    // The flag promises CB_NOTIFY_LOCK to clients with a usable backchannel, which then retry denied locks rarely.
     let notifies = if cx.state(|state| state.is_callable(client)) { OPEN4_RESULT_MAY_NOTIFY_LOCK } else { 0 };
     go_on_with(cx, file, opened.stateid, by_name.then_some(here));
     Ok(OPEN4resok {
