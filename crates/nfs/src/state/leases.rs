@@ -2,15 +2,13 @@
 //! §8.4.3).
 //!
 //! A client whose lease has expired is *lapsed*. It keeps its state until another client wants the state or the
-//! courtesy time has passed. A lapsed client that sends SEQUENCE again continues with its state. Before the server
-//! gives such state to another client, it deletes the lapsed client's durable record. So the lapsed client cannot
-//! reclaim, after a restart, state that another client has held meanwhile.
+//! courtesy time has passed. Before the server gives such state away, it deletes the lapsed client's durable record. So
+//! the lapsed client cannot reclaim, after a restart, state that another client has held meanwhile.
 //!
 //! If an open, a lock or a write delegation of a lapsed client conflicts with another client, the server removes the
-//! lapsed client with all its state. It does not remove the conflicting lock alone, because of Linux. When Linux learns
-//! that a lock is lost, it drops the lock stateids at once, and marks the lock as lost only later. In between, Linux
-//! would write data that the lock protected, under the open stateid. A client without a client id sends no write. A
-//! holder of a write delegation may also have byte-range locks that the server does not know.
+//! lapsed client with all its state. If it removed the lock alone, Linux would write data that the lock protected under
+//! the open stateid, before it marks the lock as lost. A holder of a write delegation may also have byte-range locks
+//! that the server does not know.
 
 use crate::fs::ClientRecord;
 use crate::state::{ClientId, Effect, Gone, State};
