@@ -65,7 +65,7 @@ impl Default for Place {
 /// How an export maps the user and group ids of callers (`root_squash` and `all_squash` of exports(5)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Squash {
-    /// Keeps the ids of every caller.
+    /// No squashing: the server uses the user and group ids of every caller (`no_root_squash`).
     #[default]
     Nobody,
     /// Maps user 0 and group 0 to these ids (`root_squash`).

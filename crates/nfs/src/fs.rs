@@ -76,7 +76,7 @@ pub struct Change {
     pub atomic: bool,
 }
 
-/// Permission bits of ACCESS (RFC 8881 §18.1, RFC 8276 §8.4.3). [`FileSystem::access`] takes and returns sets of these
+/// Permission bits of ACCESS (RFC 8881 §18.1, RFC 8276 §8.5). [`FileSystem::access`] takes and returns sets of these
 /// bits.
 pub mod access {
     /// ACCESS4_READ: read file data, or read a directory.
@@ -416,7 +416,7 @@ pub trait FileSystem: Send + Sync + 'static {
         Ok(ctx.place)
     }
 
-    /// Returns the place of the parent directory of `dir`, where `dir` belongs to `ctx.place`.
+    /// Returns the export and path position of the parent directory of `dir`. `ctx.place` is the position of `dir`.
     fn ascend(&self, ctx: &Ctx, _dir: FileId) -> Result<Place> {
         Ok(ctx.place)
     }

@@ -1,6 +1,7 @@
 //! NFSv4.1/4.2 protocol state and operations, for servers and clients, without sockets or clocks.
 
-// The fuzz targets name this crate `nfs`. This alias makes the same code compile in this crate's own tests.
+// The fuzz targets and the unit tests share the `testing` modules, which name this crate `nfs`. This alias makes the
+// modules compile here.
 #[cfg(test)]
 extern crate self as nfs;
 

@@ -87,7 +87,8 @@ const GONE_AT_ONCE: usize = 16;
 /// Files that a rename replaced may use the free disk space divided by this number.
 const LINGERING_SHARE: u64 = 4;
 
-/// Counts of one file's layouts that the state tables no longer contain, until the file system has processed their end.
+/// For one file: counts of the layouts that the state tables no longer contain (returned or revoked), and that the file
+/// system has not released yet.
 #[derive(Debug, Default)]
 struct Leaving {
     all: usize,

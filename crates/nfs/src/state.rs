@@ -266,7 +266,7 @@ impl State {
         std::mem::take(&mut self.effects)
     }
 
-    /// Returns the current numbers of objects in the state tables.
+    /// Returns the current numbers of entries in the state tables.
     pub fn counts(&self) -> Counts {
         Counts {
             clients: self.clients.len(),

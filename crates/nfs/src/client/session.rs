@@ -145,9 +145,9 @@ pub enum Outcome {
         flags: u32,
     },
     /// The server is still executing an earlier transmission of the request. Send the same bytes again after a pause,
-    /// with the same ticket.
+    /// with the same slot and sequence number.
     Wait,
-    /// The server did not execute the request, and its slot is free. Take another ticket and send the request again.
+    /// The server did not execute the request, and its slot is free. Take a slot and send the request again.
     Again,
     /// The server did not execute the request, because the connection is not bound to the session. Send
     /// BIND_CONN_TO_SESSION, then the same bytes again.

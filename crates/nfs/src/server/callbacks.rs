@@ -29,6 +29,6 @@ pub trait Callbacks: Send + Sync + 'static {
     /// Sends a CB_COMPOUND and waits for the reply, up to a timeout. Arguments and results are without RPC headers.
     fn call(&self, path: CallbackPath, arguments: Segments) -> impl Future<Output = Result<Bytes, Lost>> + Send;
 
-    /// Sleeps for about this time.
+    /// Sleeps for about `time`, with random jitter.
     fn pause(&self, time: Duration) -> impl Future<Output = ()> + Send;
 }

@@ -291,7 +291,7 @@ impl Locks {
 }
 
 impl State {
-    /// Adds effects that notify the waiters whose locks are free now (CB_NOTIFY_LOCK, §20.11).
+    /// Queues a CB_NOTIFY_LOCK callback for each waiter whose lock is free now (§20.11).
     pub(crate) fn wake_lock_waiters(&mut self) {
         for file in std::mem::take(&mut self.locks.freed) {
             let Some(FileLocks { held, waiting }) = self.locks.by_file.get_mut(&file) else { continue };

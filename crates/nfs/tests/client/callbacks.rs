@@ -47,7 +47,7 @@ pub fn recall_call(number: u32) -> Bytes {
     })
 }
 
-/// Delivers a callback that contains no event, and returns the client's reply.
+/// Delivers a callback that the client answers at once, for example a lone CB_SEQUENCE, and returns the reply.
 fn reply(callbacks: &mut Callbacks, args: Bytes) -> CB_COMPOUND4res {
     match callbacks.receive(args).unwrap() {
         Incoming::Reply(reply) => CB_COMPOUND4res::from_bytes(&reply.to_bytes()).unwrap(),

@@ -1,5 +1,5 @@
-//! Helpers of the tests of the state tables: states with connected clients, requests, and the walk through all short
-//! histories.
+//! Helpers of the tests of the state tables: states with connected clients, requests, and an enumeration of all short
+//! sequences of operations.
 
 use bytes::Bytes;
 use nfs::state::reply_cache::Fingerprint;

@@ -32,7 +32,7 @@ fn name(name: &'static str) -> Bytes {
 struct World {
     state: State,
     owners: [(ClientId, Bytes); 3],
-    /// The open stateids, by file and lock-owner.
+    /// The stateid of the open under which each lock-owner locks a file, by file and lock-owner.
     opens: [[stateid4; 3]; 2],
     /// The lock stateids, by file and lock-owner; `None` before the first lock.
     locks: [[Option<stateid4>; 3]; 2],

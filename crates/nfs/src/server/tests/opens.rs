@@ -250,7 +250,7 @@ fn a_file_may_end_with_its_name_only_if_no_client_can_open_it() {
     drop(one);
     assert_eq!(peer.fails(again()), NFS4ERR_STALE, "the other removal is still under way");
     drop(other);
-    // Both removals have ended without freeing the file, so a client can open the file again.
+    // Both REMOVE requests have completed, and the server has not freed the file. So a client can open the file again.
     peer.ok(again());
 }
 
