@@ -134,8 +134,8 @@ impl Slots {
         self.shrink();
     }
 
-    /// Returns whether every slot up to the target is lost, because its sequence number is unknown. The client must then
-    /// create another session.
+    /// Returns whether every slot up to the target is lost, because its sequence number is unknown. The client then
+    /// needs another session.
     pub fn is_dead(&self) -> bool {
         self.entries.iter().take(self.usable()).all(|e| e.state == Use::Dead)
     }

@@ -23,8 +23,8 @@ const COOLING: Duration = Duration::from_secs(60);
 /// Largest number of files with a recall cooldown.
 const COOLING_MAX: usize = 4096;
 
-/// How long a client without a backchannel connection has to return a read or write delegation before the server revokes
-/// it. The client's process was most likely killed, and other clients wait.
+/// How long a client without a backchannel connection has to return a read or write delegation before the server
+/// revokes it. The client's process was most likely killed, and other clients wait.
 const UNREACHED: Duration = Duration::from_secs(5);
 
 /// Largest number of lease periods that a client has to return a delegation, while it keeps writing back dirty data.
@@ -211,8 +211,8 @@ impl Delegations {
         self.of_client(client) - self.revoked.get(&client).copied().unwrap_or(0)
     }
 
-    /// Returns whether a client holds a read or write delegation. Under such a delegation the client may have the file open
-    /// without an OPEN, so the server must not free the file.
+    /// Returns whether a client holds a read or write delegation. Under such a delegation the client may have the file
+    /// open without an OPEN, so the server must not free the file.
     pub(crate) fn is_held(&self, file: FileId) -> bool {
         self.on(file).any(|(_, held)| held.power != Power::Names)
     }
@@ -305,8 +305,8 @@ impl Delegations {
         Some(delegation)
     }
 
-    /// Returns whether the server has revoked a delegation of the client, or is about to. The client may not know of the
-    /// loss, so it must not reclaim state after a restart of the server.
+    /// Returns whether the server has revoked a delegation of the client, or is about to. The client may not know of
+    /// the loss, so it must not reclaim state after a restart of the server.
     pub(crate) fn is_distrusted(&self, client: ClientId) -> bool {
         self.any_revoked(client) || self.doubted.contains(&client)
     }
