@@ -1,7 +1,9 @@
-//! File attributes on the wire (`fattr4`): the registry with one row per attribute, and its encoding and decoding.
+//! File attributes on the wire (`fattr4`): the registry of attributes, with one row each, and the encoder and decoder
+//! of attribute sets.
 //!
-//! Values are sent in strictly ascending order of their numbers, exactly the requested and known ones (RFC 8881 §3.3.9,
-//! §18.7.3). A peer could not skip the value of an attribute that it did not request.
+//! The sender encodes values in strictly ascending order of attribute numbers (RFC 8881 §3.3.9). It encodes only the
+//! attributes that the peer requested and the sender knows (§18.7.3), because a decoder cannot skip a value of unknown
+//! type.
 
 mod capacity;
 mod fixed;
@@ -18,15 +20,16 @@ use types::{FileId, Renaming, SetAttrs};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Writer};
 
-/// A set of attribute numbers below 128 (`bitmap4`); no attribute from 128 on is supported.
+/// A set of attribute numbers (`bitmap4`). It holds numbers below 128 only; the server supports no attribute with a
+/// higher number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Mask(pub u128);
 
 impl Mask {
-    /// No attribute.
+    /// The empty set of attributes.
     pub const NONE: Mask = Mask(0);
 
-    /// The attributes with these numbers, all below 128.
+    /// Builds a set from attribute numbers, which must all be below 128.
     pub const fn of(numbers: &[u32]) -> Self {
         let mut bits = 0;
         let mut i = 0;
@@ -37,44 +40,45 @@ impl Mask {
         Mask(bits)
     }
 
-    /// Returns whether the set contains this attribute.
+    /// Returns whether the set contains the attribute with this number.
     pub const fn has(self, number: u32) -> bool {
         number < 128 && self.0 >> number & 1 == 1
     }
 
-    /// Returns the attributes in both sets.
+    /// Returns the intersection of the two attribute sets.
     pub const fn and(self, other: Mask) -> Mask {
         Mask(self.0 & other.0)
     }
 
-    /// Returns the attributes in either set.
+    /// Returns the union of the two attribute sets.
     pub const fn or(self, other: Mask) -> Mask {
         Mask(self.0 | other.0)
     }
 
-    /// Returns the attributes of this set that are not in the other.
+    /// Returns the attributes of this set that `other` does not contain.
     pub const fn without(self, other: Mask) -> Mask {
         Mask(self.0 & !other.0)
     }
 
-    /// Returns whether the set is empty.
+    /// Returns whether the set contains no attribute.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Converts a bitmap from the wire; the second value says whether numbers from 128 on were left out.
+    /// Decodes a `bitmap4`. The second value says whether the bitmap contained numbers of 128 or more, which the set
+    /// leaves out.
     pub fn from_bitmap(words: &[u32]) -> (Self, bool) {
         let bits = words.iter().take(4).enumerate().fold(0, |bits, (i, w)| bits | u128::from(*w) << (32 * i));
         (Mask(bits), words.iter().skip(4).any(|w| *w != 0))
     }
 
-    /// Converts to a bitmap for the wire, without trailing zero words.
+    /// Encodes the set as a `bitmap4`, without trailing zero words.
     pub fn to_bitmap(self) -> bitmap4 {
         let words = (128 - self.0.leading_zeros()).div_ceil(32);
         (0..words).map(|i| (self.0 >> (32 * i)) as u32).collect()
     }
 
-    /// Returns the numbers in ascending order.
+    /// Returns the attribute numbers in ascending order.
     pub fn numbers(self) -> impl Iterator<Item = u32> {
         let mut bits = self.0;
         std::iter::from_fn(move || {
@@ -85,19 +89,20 @@ impl Mask {
     }
 }
 
-/// One readable attribute.
+/// A row of the attribute table: one attribute that clients can read, with its encoder and decoder.
 struct Row {
     number: u32,
     #[cfg(test)]
     name: &'static str,
-    /// The first minor version with this attribute.
+    /// The first NFSv4 minor version that defines the attribute.
     minor: u32,
-    /// Appends the value; returns false if it is not known.
+    /// Encodes the attribute's value; returns false if the value is unknown.
     put: fn(&Values, &mut Writer) -> bool,
     take: fn(&mut Reader, &mut Values) -> Result<(), Malformed>,
 }
 
-/// A row: number, RFC name, field of [`Values`], writer and reader of the value, first minor version.
+/// Builds a row of the attribute table. Arguments: number, RFC name, field of [`Values`], encoder, decoder, first minor
+/// version.
 macro_rules! row {
     ($number:ident, $name:literal, $field:ident, $put:expr, $take:expr) => {
         crate::attrs::row!($number, $name, $field, $put, $take, 1)
@@ -124,17 +129,17 @@ macro_rules! row {
 }
 use row;
 
-/// The numbers of attributes: those of the RFCs from which `wire` is generated, and later ones.
+/// Attribute numbers: constants generated from RFC 8881 and its extensions, and constants of later RFCs and of Weir.
 mod numbers {
     pub(super) use wire::nfs4::*;
 
-    /// `open_arguments` (RFC 9754 §3).
+    /// Attribute `open_arguments` (RFC 9754 §3).
     pub(super) const FATTR4_OPEN_ARGUMENTS: u32 = 86;
 
     pub(super) use super::{FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY, FATTR4_WEIR_SETTLED, FATTR4_WEIR_WRITER};
 }
 
-/// Writers and readers of single values that the rows share.
+/// Encoders and decoders of single attribute values, which several rows of the attribute table use.
 mod form {
     use super::{BITMAP_WORDS_MAX, Mask};
     use types::Timestamp;
@@ -163,11 +168,11 @@ mod form {
         let (secs, nanos) = (input.i64()?, input.u32()?);
         Timestamp::new(secs, nanos).ok_or(Malformed::Invalid("nseconds of 1,000,000,000 or more"))
     }
-    /// Writes a user or group as a decimal number (RFC 8881 §5.9).
+    /// Encodes a user or group id as a decimal string (RFC 8881 §5.9).
     pub(super) fn put_name(out: &mut Writer, v: &u32) {
         out.opaque(&bytes::Bytes::from(v.to_string()));
     }
-    /// Reads a decimal number; `None` for any other name.
+    /// Decodes a user or group id from a decimal string; returns `None` for any other string.
     pub(super) fn take_name(input: &mut Reader) -> Result<Option<u32>, Malformed> {
         let text = input.opaque(types::limits::OPAQUE_MAX)?;
         if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
@@ -177,7 +182,7 @@ mod form {
     }
 }
 
-/// Every readable attribute, ascending.
+/// The attribute table: every readable attribute, in ascending order of numbers.
 static ROWS: &[Row] = &[
     fixed::SUPPORTED_ATTRS,
     object::TYPE,
@@ -237,34 +242,36 @@ static ROWS: &[Row] = &[
     private::WRITER,
 ];
 
-/// The policy settings of the server and of the file or directory ([`crate::fs::Told`]). Weir's own, in no standard.
+/// Attribute with the policy settings of the server and of the file or directory ([`crate::fs::Told`]). Weir's own
+/// attribute; no standard defines it.
 pub const FATTR4_WEIR_POLICY: u32 = 120;
-/// How long requests wait in the queue, in nanoseconds. Weir's own, in no standard.
+/// Attribute with the current queueing delay of requests on the mgr, in nanoseconds. Weir's own attribute; no standard
+/// defines it.
 pub const FATTR4_WEIR_QUEUE_DELAY: u32 = 121;
 
-/// Whether the server may answer before the creation of a file is on stable storage; the client makes it durable with
-/// COMMIT or a stable WRITE. Only OPEN accepts it, with the attributes of the new file, and reports in `attrset`
-/// whether it was applied. Weir's own, in no standard.
+/// Attribute of a new file: whether the server may answer OPEN before the new file is durable. The client later makes
+/// the file durable with COMMIT or a stable WRITE. Only OPEN accepts this attribute; the reply's `attrset` says whether
+/// the server applied it. Weir's own attribute; no standard defines it.
 pub const FATTR4_WEIR_UNSYNCED: u32 = 122;
 
-/// Delays the answer until everything that was answered before is on stable storage
-/// ([`crate::fs::FileSystem::settle`]). Weir's own, in no standard.
+/// Attribute that works as a durability barrier: the server answers the GETATTR only after every change that it has
+/// already answered is durable ([`crate::fs::FileSystem::settle`]). Weir's own attribute; no standard defines it.
 pub const FATTR4_WEIR_SETTLED: u32 = 123;
 
-/// In a VERIFY with no other attribute before a RENAME: how the RENAME treats an existing target name, as the flags of
-/// renameat2(2) ([`types::Renaming`]). A server that does not know it ends the COMPOUND with `ATTRNOTSUPP` before it
-/// renames. Weir's own, in no standard.
+/// Attribute with the flags of renameat2(2) ([`types::Renaming`]) for the next RENAME, sent as the only attribute of a
+/// VERIFY. A server that does not know this attribute fails the VERIFY with `ATTRNOTSUPP`, so that the COMPOUND ends
+/// before the RENAME. Weir's own attribute; no standard defines it.
 pub const FATTR4_WEIR_RENAMING: u32 = 124;
 
-/// Only in READDIR: whether another client writes the file, so that size and times of the entry may be out of date.
-/// GETATTR asks that client or the file system. Weir's own, in no standard.
+/// READDIR attribute: whether another client writes the file, so that size and times of the entry may be out of date. A
+/// GETATTR returns current values. Weir's own attribute; no standard defines it.
 pub const FATTR4_WEIR_WRITER: u32 = 125;
 
-/// Attributes in no standard: the server sends them only to clients that request them.
+/// Weir's own attributes, which no standard defines. The server sends them only to clients that request them.
 pub const PRIVATE: Mask =
     Mask::of(&[FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY, FATTR4_WEIR_SETTLED, FATTR4_WEIR_WRITER]);
 
-/// Attributes that SETATTR, CREATE and OPEN take.
+/// The attributes that clients may set with SETATTR, CREATE and OPEN.
 pub const SETTABLE: Mask = Mask::of(&[
     FATTR4_SIZE,
     FATTR4_MODE,
@@ -274,10 +281,10 @@ pub const SETTABLE: Mask = Mask::of(&[
     FATTR4_TIME_MODIFY_SET,
 ]);
 
-/// Attributes that can be set but not read; GETATTR, VERIFY and READDIR refuse them (RFC 8881 §5.5).
+/// Attributes that clients can set but not read; GETATTR, VERIFY and READDIR refuse them (RFC 8881 §5.5).
 pub const WRITE_ONLY: Mask = Mask::of(&[FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET]);
 
-/// All attributes in [`types::Attrs`].
+/// The attributes that make up [`types::Attrs`].
 pub const OBJECT: Mask = Mask::of(&[
     FATTR4_TYPE,
     FATTR4_CHANGE,
@@ -295,7 +302,7 @@ pub const OBJECT: Mask = Mask::of(&[
     FATTR4_TIME_MODIFY,
 ]);
 
-/// All attributes in [`types::StatFs`].
+/// The attributes that make up [`types::StatFs`].
 pub const STATFS: Mask = Mask::of(&[
     FATTR4_FILES_AVAIL,
     FATTR4_FILES_FREE,
@@ -305,31 +312,32 @@ pub const STATFS: Mask = Mask::of(&[
     FATTR4_SPACE_TOTAL,
 ]);
 
-/// Attributes whose values come from the object itself, not from the server or file system.
+/// The attributes whose values differ between files. All other attributes have one value for the server or the file
+/// system.
 pub const NEEDS_OBJECT: Mask = OBJECT.or(Mask::of(&[FATTR4_MOUNTED_ON_FILEID]));
 
-/// Returns the attributes that clients of this minor version may request or set, in any file system.
+/// Returns the attributes that clients of this NFSv4 minor version may request or set, on any file system.
 fn since(minor: u32) -> Mask {
     let rows = ROWS.iter().filter(|row| row.minor <= minor && !PRIVATE.has(row.number));
     rows.fold(WRITE_ONLY, |mask, row| mask.or(Mask::of(&[row.number])))
 }
 
-/// Returns the value of `supported_attrs` for a client of this minor version.
+/// Returns the value of the attribute `supported_attrs` for clients of this NFSv4 minor version.
 pub fn supported(info: &FsInfo, minor: u32) -> Mask {
-    // Every GETATTR needs this value, so it is computed once.
+    // Every GETATTR uses the set of supported attributes, so the server computes the set once for each minor version.
     static BY_MINOR: LazyLock<[Mask; 3]> = LazyLock::new(|| [0, 1, 2].map(since));
     let mask = BY_MINOR[(minor as usize).min(2)];
     if info.thresholds { mask } else { mask.without(Mask::of(&[FATTR4_MDSTHRESHOLD])) }
 }
 
-/// Appends the attributes of `mask` that `values` knows, as a `fattr4`.
+/// Appends a `fattr4` with those attributes of `mask` whose values are known.
 pub fn encode_into(mask: Mask, values: &Values, out: &mut Writer) {
     let (sent, body) = body(mask, values);
     form::put_mask(out, &sent);
     out.opaque_segments(&body.finish());
 }
 
-/// Returns the attributes of `mask` that `values` knows.
+/// Returns a `fattr4` with those attributes of `mask` whose values are known.
 pub fn encode(mask: Mask, values: &Values) -> fattr4 {
     let (sent, body) = body(mask, values);
     fattr4 { attrmask: sent.to_bitmap(), attr_vals: body.finish().to_bytes() }
@@ -346,7 +354,8 @@ fn body(mask: Mask, values: &Values) -> (Mask, Writer) {
     (sent, body)
 }
 
-/// Decodes attributes that a server sent. An attribute that is not in the table cannot be skipped and is an error.
+/// Decodes a `fattr4` that a server sent. An attribute without a row in the table is an error, because the decoder
+/// cannot skip its value.
 pub fn decode(attrs: &fattr4) -> Result<Values, Malformed> {
     let (mut left, beyond) = Mask::from_bitmap(&attrs.attrmask);
     let mut input = Reader::new(attrs.attr_vals.clone());
@@ -364,8 +373,8 @@ pub fn decode(attrs: &fattr4) -> Result<Values, Malformed> {
     Ok(values)
 }
 
-/// Decodes the attributes of `wanted` and ignores values after the last of them: clients may send more than requested
-/// in a callback.
+/// Decodes the attributes of `wanted` and ignores all values after them, because clients may send more attributes in
+/// CB_GETATTR than the server requested.
 pub fn decode_first(attrs: &fattr4, wanted: Mask) -> Result<Values, Malformed> {
     let (told, _) = Mask::from_bitmap(&attrs.attrmask);
     let last = wanted.numbers().last().unwrap_or(0);
@@ -380,9 +389,11 @@ pub fn decode_first(attrs: &fattr4, wanted: Mask) -> Result<Values, Malformed> {
     if left.is_empty() { Ok(values) } else { Err(Malformed::Invalid("attribute that was not asked for")) }
 }
 
-/// Decodes the attributes of SETATTR, CREATE or OPEN. Errors: `ATTRNOTSUPP` for an attribute not offered to this minor
-/// version, `INVAL` for a read-only attribute or a value out of range, `BADOWNER` for a name that is not a number,
-/// `BADXDR`.
+/// Decodes the attributes to set that SETATTR, CREATE and OPEN carry.
+///
+/// # Errors
+/// `ATTRNOTSUPP` for an attribute that the server does not offer to this minor version, `INVAL` for a read-only
+/// attribute or a value out of range, `BADOWNER` for an owner that is not a number, `BADXDR` for a malformed value.
 pub fn decode_set(attrs: &fattr4, info: &FsInfo, minor: u32) -> Result<SetAttrs, nfsstat4> {
     let (mask, beyond) = Mask::from_bitmap(&attrs.attrmask);
     if beyond || !mask.without(supported(info, minor)).is_empty() {
@@ -394,15 +405,17 @@ pub fn decode_set(attrs: &fattr4, info: &FsInfo, minor: u32) -> Result<SetAttrs,
     set::take(mask, &attrs.attr_vals)
 }
 
-/// Decodes the attributes of a new file in OPEN, and whether the server may answer before the file is on stable
-/// storage. Errors as in [`decode_set`].
+/// Decodes the attributes of a new file in OPEN, and whether the server may answer before the file is durable.
+///
+/// # Errors
+/// The errors of [`decode_set`].
 pub fn decode_new(attrs: &fattr4, info: &FsInfo, minor: u32) -> Result<(SetAttrs, bool), nfsstat4> {
     const { assert!(FATTR4_WEIR_UNSYNCED / 32 == 3, "its word below") };
     let (mask, _) = Mask::from_bitmap(&attrs.attrmask);
     if !mask.has(FATTR4_WEIR_UNSYNCED) {
         return Ok((decode_set(attrs, info, minor)?, false));
     }
-    // No other settable attribute has so high a number, so its value is the last.
+    // `FATTR4_WEIR_UNSYNCED` has the highest number of all settable attributes, so its value comes last.
     let front = attrs.attr_vals.len().checked_sub(4).ok_or(NFS4ERR_BADXDR)?;
     let unsynced = Reader::new(attrs.attr_vals.slice(front..)).bool().map_err(|_| NFS4ERR_BADXDR)?;
     let mut rest = fattr4 { attrmask: attrs.attrmask.clone(), attr_vals: attrs.attr_vals.slice(..front) };
@@ -410,8 +423,7 @@ pub fn decode_new(attrs: &fattr4, info: &FsInfo, minor: u32) -> Result<(SetAttrs
     Ok((decode_set(&rest, info, minor)?, unsynced))
 }
 
-/// Encodes the attributes of a new file for OPEN, and whether the server may answer before the file is on stable
-/// storage.
+/// Encodes the attributes of a new file for OPEN, and whether the server may answer before the file is durable.
 pub fn encode_new(attrs: &SetAttrs, unsynced: bool) -> fattr4 {
     if !unsynced {
         return encode_set(attrs);
@@ -422,8 +434,11 @@ pub fn encode_new(attrs: &SetAttrs, unsynced: bool) -> fattr4 {
     fattr4 { attrmask: mask.to_bitmap(), attr_vals: body.finish().to_bytes() }
 }
 
-/// Decodes the mode of the following RENAME, if the attributes of a VERIFY contain it and nothing else. Errors: `INVAL`
-/// for an unknown mode, `BADXDR`.
+/// Decodes the renameat2(2) flags for the next RENAME from a VERIFY. `None` if the VERIFY does not consist of
+/// `FATTR4_WEIR_RENAMING` alone.
+///
+/// # Errors
+/// `INVAL` for unknown flags, `BADXDR` for a malformed value.
 pub fn decode_renaming(attrs: &fattr4) -> Option<Result<Renaming, nfsstat4>> {
     if Mask::from_bitmap(&attrs.attrmask) != (Mask::of(&[FATTR4_WEIR_RENAMING]), false) {
         return None;
@@ -433,28 +448,28 @@ pub fn decode_renaming(attrs: &fattr4) -> Option<Result<Renaming, nfsstat4>> {
     Some(flags.ok_or(NFS4ERR_BADXDR).and_then(|flags| Renaming::from_flags(flags).ok_or(NFS4ERR_INVAL)))
 }
 
-/// Encodes the mode of the following RENAME for VERIFY.
+/// Encodes the renameat2(2) flags for the next RENAME, as the attribute of a VERIFY.
 pub fn encode_renaming(how: Renaming) -> fattr4 {
     let mut body = Writer::new();
     body.u32(how.flags());
     fattr4 { attrmask: Mask::of(&[FATTR4_WEIR_RENAMING]).to_bitmap(), attr_vals: body.finish().to_bytes() }
 }
 
-/// Encodes the inode number of a file for VERIFY.
+/// Encodes the attribute `fileid` (the inode number) for VERIFY.
 pub fn encode_id(id: FileId) -> fattr4 {
     let mut body = Writer::new();
     body.u64(id.0);
     fattr4 { attrmask: Mask::of(&[FATTR4_FILEID]).to_bitmap(), attr_vals: body.finish().to_bytes() }
 }
 
-/// Encodes the attributes to set for SETATTR, CREATE and OPEN.
+/// Encodes attributes for SETATTR, CREATE and OPEN.
 pub fn encode_set(attrs: &SetAttrs) -> fattr4 {
     let mut body = Writer::new();
     let mask = set::put(attrs, &mut body);
     fattr4 { attrmask: mask.to_bitmap(), attr_vals: body.finish().to_bytes() }
 }
 
-/// Returns the mask of the attributes to set, which is the `attrset` of replies.
+/// Returns the bitmap of the attributes that a request sets; replies carry it as `attrset`.
 pub fn set_mask(attrs: &SetAttrs) -> Mask {
     set::put(attrs, &mut Writer::new())
 }

@@ -1,4 +1,5 @@
-//! The NFSv4.1 client as plain data: sessions, compounds, callbacks and recovery, without sockets or clocks.
+//! The NFSv4.1 client as pure data structures: sessions, COMPOUNDs, callbacks and recovery. The caller supplies
+//! connections and time.
 
 pub mod callback;
 pub mod compound;

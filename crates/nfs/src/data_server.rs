@@ -1,9 +1,8 @@
-//! The trait [`DataServer`]: the interface of the NFS server of an iod to the store that clients with a files layout
-//! use (RFC 8881 §13).
+//! The trait [`DataServer`]: the interface between the NFS server of an iod and the object store, for clients with a
+//! files layout (RFC 8881 §13).
 //!
-//! A data server knows no names and no opens. The filehandle, which the metadata server made, says what a client may
-//! do. For a server with only the role of a data server, [`crate::server`] offers just sessions, READ, WRITE and
-//! COMMIT.
+//! A data server has no names and no opens. The mgr issues the filehandles, and each filehandle states what the client
+//! may do. A server that is only a data server offers sessions, READ, WRITE and COMMIT ([`crate::server`]).
 
 use crate::exports::{Place, View};
 use crate::fs::*;
@@ -11,16 +10,17 @@ use bytes::Bytes;
 use std::future::Future;
 use types::{Attrs, ByteRange, FileId, Fsid, Renaming, SetAttrs, StatFs, Status, Timestamp, Verifier};
 
-/// The bytes of files, accessed by filehandles that say what the client may do ([`Ctx::handle`]).
+/// The store of file bytes behind an NFS data server. The filehandle of each call states the client's rights
+/// ([`Ctx::handle`]).
 pub trait DataServer: Send + Sync + 'static {
-    /// Returns the identity of the file system: the server scope.
+    /// Returns the identity of the file system, which the server reports as its scope (`eir_server_scope`).
     fn fsid(&self) -> Fsid;
 
-    /// Checks a filehandle as far as is possible without the file; `BadHandle` for bytes that no metadata server of
-    /// this file system issued.
+    /// Checks the form and signature of a filehandle and returns its file. Returns `BadHandle` if no mgr of this file
+    /// system issued the bytes.
     fn decode_handle(&self, handle: &[u8]) -> Result<FileId>;
 
-    /// Returns up to `len` bytes from `offset` of the file, as far as this server holds them.
+    /// Reads up to `len` bytes from `offset` of the file, as far as this data server holds these bytes.
     fn read(&self, ctx: &Ctx, offset: u64, len: u32) -> impl Future<Output = Result<ReadOut>> + Send;
 
     /// Writes `data` at `offset` of the file, at least as durably as `stable`.
@@ -32,14 +32,14 @@ pub trait DataServer: Send + Sync + 'static {
         stable: Stability,
     ) -> impl Future<Output = Result<WriteOut>> + Send;
 
-    /// Makes all unstable writes to this server's part of the file durable.
+    /// Makes all unstable writes to this data server's part of the file durable, and returns the write verifier.
     fn commit(&self, ctx: &Ctx) -> impl Future<Output = Result<Verifier>> + Send;
 }
 
-/// Adapts a [`DataServer`] to [`FileSystem`], for a server whose only role is that of a data server.
+/// Adapter from [`DataServer`] to [`FileSystem`], for a server that is only a data server (RFC 8881 §13.1).
 #[derive(Clone, Copy, Debug)]
 pub struct DataOnly<D>(
-    /// The store of the bytes.
+    /// The store of file bytes.
     pub D,
 );
 
@@ -93,7 +93,8 @@ impl<D: DataServer> FileSystem for DataOnly<D> {
         self.0.commit(ctx).await
     }
 
-    /// Stores nothing: the metadata server knows every client, and a data server has no state to reclaim.
+    /// Stores nothing, because the mgr stores the client records, and a data server has no state that clients could
+    /// reclaim.
     async fn persist_client(&self, _: ClientRecord) -> Result<()> {
         Ok(())
     }

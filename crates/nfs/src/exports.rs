@@ -1,25 +1,27 @@
-//! Exports of the NFS server: the export of a filehandle, the exports that a caller sees, and their terms.
+//! Exports of the NFS server: which export a filehandle belongs to, which exports a caller sees, and the terms of each
+//! export.
 //!
-//! An export is a directory that clients may mount, with its own terms. Outside of exports clients see only the path
-//! that leads to them (the pseudo file system, RFC 8881 §7.3). The file system decides which exports exist.
+//! An export is a directory that clients may mount, with its own terms. Outside of exports, clients see only the
+//! directories that lead to exports (the pseudo file system, RFC 8881 §7.3). The file system decides which exports
+//! exist.
 
 use types::{Cred, FileId};
 
-/// The exports that a caller sees: bit `n` stands for the `n`-th export in the numbering of the file system.
+/// The set of exports that a caller sees: bit `n` stands for the export with index `n` in the file system's list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct View(
-    /// The bits.
+    /// The bitmap of visible exports.
     pub u64,
 );
 
 impl View {
-    /// The view of callers that see every export.
+    /// The set of all exports.
     pub const ALL: View = View(u64::MAX);
 
-    /// The view of callers that see no export.
+    /// The empty set of exports.
     pub const NONE: View = View(0);
 
-    /// Returns whether the view contains number `n`.
+    /// Returns whether the caller sees the export with index `n`.
     pub fn has(self, n: u16) -> bool {
         n < 64 && self.0 >> n & 1 == 1
     }
@@ -31,20 +33,20 @@ impl Default for View {
     }
 }
 
-/// The export through which a client reached a filehandle.
+/// The export through which a client reached a file; the server encodes it in the filehandle.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Place {
-    /// The directory at which the export begins; [`Place::OUTSIDE`] has none.
+    /// The root directory of the export; 0 for [`Place::OUTSIDE`].
     pub root: FileId,
-    /// The number of the file system's terms that apply there to this caller.
+    /// The index of the export terms that apply to this caller, in the file system's list of terms.
     pub terms: u16,
-    /// The version of the set of exports when the file was reached. If another export has begun below this one since,
-    /// the file may belong to that export now.
+    /// The version of the list of exports when the client reached the file. Since then, the file may have become part
+    /// of a newer export below this export.
     pub epoch: u32,
 }
 
 impl Place {
-    /// The path that leads to exports, outside of all exports.
+    /// The place of directories outside of all exports, which lead to exports (the pseudo file system).
     pub const OUTSIDE: Place = Place { root: FileId(0), terms: u16::MAX, epoch: 0 };
 
     /// Returns whether the place is outside of all exports.
@@ -54,36 +56,36 @@ impl Place {
 }
 
 impl Default for Place {
-    /// The export of the root directory.
+    /// The export of the root directory of the file system.
     fn default() -> Self {
         Place { root: FileId::ROOT, terms: 0, epoch: 0 }
     }
 }
 
-/// How an export replaces the identity of callers.
+/// How an export maps the user and group ids of callers (`root_squash` and `all_squash` of exports(5)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Squash {
-    /// Keeps the identity of every caller.
+    /// No squashing: the server uses the user and group ids of every caller (`no_root_squash`).
     #[default]
     Nobody,
-    /// Replaces the superuser and group 0 by this user and group.
+    /// Maps user 0 and group 0 to these ids (`root_squash`).
     Root {
-        /// User number.
+        /// The user id that replaces user 0.
         uid: u32,
-        /// Group number.
+        /// The group id that replaces group 0.
         gid: u32,
     },
-    /// Replaces every caller by this user and group.
+    /// Maps every caller to these ids (`all_squash`).
     Everybody {
-        /// User number.
+        /// The user id of every caller.
         uid: u32,
-        /// Group number.
+        /// The group id of every caller.
         gid: u32,
     },
 }
 
 impl Squash {
-    /// Returns the credentials that replace `cred`; `None` if `cred` stays as it is.
+    /// Returns the mapped credentials; `None` if the mapping leaves `cred` unchanged.
     pub fn apply(self, cred: &Cred) -> Option<Cred> {
         match self {
             Squash::Nobody => None,
@@ -101,12 +103,12 @@ impl Squash {
     }
 }
 
-/// The terms of an export for a caller.
+/// The terms of an export that apply to one caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Terms {
-    /// Whether the export is read-only (ROFS).
+    /// Whether the export is read-only, so that changes fail with ROFS.
     pub read_only: bool,
-    /// How callers' identities are replaced.
+    /// How the export maps the caller's user and group ids.
     pub squash: Squash,
 }
 

@@ -1,4 +1,4 @@
-//! The trait [`FileSystem`]: the interface of the NFS server to the store of names and bytes.
+//! The trait [`FileSystem`]: the interface between the NFS server and the store of names, attributes and file bytes.
 
 use crate::exports::{Place, Terms, View};
 use bytes::Bytes;
@@ -8,421 +8,437 @@ use std::time::Duration;
 use types::{Attrs, ByteRange, Cred, DirEntry, FileId, Fsid, Renaming, SetAttrs, StatFs, Status, Timestamp, Verifier};
 use xdr::Segments;
 
-/// The result of every method of [`FileSystem`].
+/// The result of the methods of [`FileSystem`]; the server converts a [`Status`] to an NFS error.
 pub type Result<T> = std::result::Result<T, Status>;
 
-/// The context of a call: the caller, the time, and the protocol version.
+/// The context of a call to [`FileSystem`]: the caller's credentials, the time, and the protocol version.
 #[derive(Clone, Debug, Default)]
 pub struct Ctx {
-    /// The credentials that permission checks use.
+    /// The caller's credentials for permission checks, after the export has mapped them.
     pub cred: Cred,
-    /// Which exports the caller sees.
+    /// The exports that the caller sees.
     pub view: View,
     /// The export of the current filehandle.
     pub place: Place,
-    /// The server's clock when the request arrived.
+    /// The time at which the request arrived, by the server's clock.
     pub now: Timestamp,
-    /// The client id (`clientid4`) of the session that asks; 0 when none does (reaping, expiry).
+    /// The client id (`clientid4`) of the session that sent the request; 0 for work of the server itself, such as
+    /// reaping and lease expiry.
     pub client: u64,
-    /// Minor version of the request: 1 or 2.
+    /// The NFSv4 minor version of the request: 1 or 2.
     pub minor: u32,
-    /// The current filehandle as the client sent it. A data server reads the client's rights from it; empty on other
-    /// servers.
+    /// The current filehandle as the client sent it. A data server reads the client's rights from this filehandle.
+    /// Empty on other servers.
     pub handle: Bytes,
-    /// Whether the server may reply before a change of names, attributes or inline data is on stable storage. The
-    /// client then calls [`FileSystem::settle`] when a program asks for durability ([`SOON`]).
+    /// Whether the server may reply before a change of names, attributes or inline data is durable. The client then
+    /// calls [`FileSystem::settle`] when a program asks for durability ([`SOON`]).
     pub soon: bool,
 }
 
-/// The tag of a COMPOUND whose sender does not wait for stable storage. Tags have no meaning in the protocol (RFC 8881
-/// §16.2.3); they are for people.
+/// The COMPOUND tag by which Weir's client permits the server to reply before changes are durable. The protocol gives
+/// tags no meaning (RFC 8881 §16.2.3).
 pub const SOON: &[u8] = b"weir:soon";
 
-/// Values that are the same for all files (fsinfo and pathconf attributes, RFC 8881 §5.6 to §5.12).
+/// Attributes with one value for all files of an export: limits and capabilities (RFC 8881 §5.6 to §5.12).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FsInfo {
-    /// Lease time in seconds (`lease_time`).
+    /// Lease time in seconds (attribute `lease_time`).
     pub lease_secs: u32,
-    /// Largest file in bytes (`maxfilesize`).
+    /// Largest file size in bytes (attribute `maxfilesize`).
     pub max_file_size: u64,
-    /// Largest READ in bytes (`maxread`).
+    /// Largest READ payload in bytes (attribute `maxread`).
     pub max_read: u64,
-    /// Largest WRITE in bytes (`maxwrite`).
+    /// Largest WRITE payload in bytes (attribute `maxwrite`).
     pub max_write: u64,
-    /// Largest number of names of one file (`maxlink`).
+    /// Largest number of hard links of one file (attribute `maxlink`).
     pub max_link: u32,
-    /// Longest name in bytes (`maxname`).
+    /// Longest file name in bytes (attribute `maxname`).
     pub max_name: u32,
-    /// Layout types offered, best first; empty if the server grants no layouts (`fs_layout_types`).
+    /// Layout types that the server grants, best first; empty if the server grants no layouts (attribute
+    /// `fs_layout_types`).
     pub layout_types: Vec<u32>,
-    /// Preferred block size for layout I/O in bytes (`layout_blksize`).
+    /// Preferred block size for I/O under a layout, in bytes (attribute `layout_blksize`).
     pub layout_block: u32,
-    /// Whether the file system stores `user.` extended attributes (`xattr_support`, RFC 8276 §8.2).
+    /// Whether the file system stores `user.` extended attributes (attribute `xattr_support`, RFC 8276 §8.2).
     pub xattrs: bool,
-    /// Whether [`FileSystem::threshold`] returns thresholds (`mdsthreshold`).
+    /// Whether [`FileSystem::threshold`] returns thresholds, so that the server supports the attribute `mdsthreshold`.
     pub thresholds: bool,
 }
 
-/// The change attribute of a directory before and after an operation (`change_info4`).
+/// The change attribute of a file or directory before and after an operation (`change_info4`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Change {
-    /// The value before the operation.
+    /// The change attribute before the operation.
     pub before: u64,
-    /// The value after the operation.
+    /// The change attribute after the operation.
     pub after: u64,
-    /// Whether no other operation can have changed the directory between the two values.
+    /// Whether the two values are from one atomic operation, so that no other change lies between them.
     pub atomic: bool,
 }
 
-/// Permission bits of ACCESS (RFC 8881 §18.1, RFC 8276 §8.4.3), as [`FileSystem::access`] takes and returns them.
+/// Permission bits of ACCESS (RFC 8881 §18.1, RFC 8276 §8.5). [`FileSystem::access`] takes and returns sets of these
+/// bits.
 pub mod access {
-    /// Read data, read a directory.
+    /// ACCESS4_READ: read file data, or read a directory.
     pub const READ: u32 = 0x01;
-    /// Look up a name in a directory.
+    /// ACCESS4_LOOKUP: look up a name in a directory.
     pub const LOOKUP: u32 = 0x02;
-    /// Rewrite data, change entries.
+    /// ACCESS4_MODIFY: overwrite file data, or change directory entries.
     pub const MODIFY: u32 = 0x04;
-    /// Write new data, add entries.
+    /// ACCESS4_EXTEND: write new file data, or add directory entries.
     pub const EXTEND: u32 = 0x08;
-    /// Delete an entry of a directory.
+    /// ACCESS4_DELETE: delete a directory entry.
     pub const DELETE: u32 = 0x10;
-    /// Execute a file.
+    /// ACCESS4_EXECUTE: execute a file.
     pub const EXECUTE: u32 = 0x20;
-    /// Read an extended attribute.
+    /// ACCESS4_XAREAD: read the value of an extended attribute.
     pub const XAREAD: u32 = 0x40;
-    /// Change an extended attribute.
+    /// ACCESS4_XAWRITE: set or remove an extended attribute.
     pub const XAWRITE: u32 = 0x80;
-    /// List extended attributes.
+    /// ACCESS4_XALIST: list extended attributes.
     pub const XALIST: u32 = 0x100;
-    /// The bits for operations that change something.
+    /// All ACCESS bits that permit changes.
     pub const CHANGES: u32 = MODIFY | EXTEND | DELETE | XAWRITE;
-    /// All bits.
+    /// All ACCESS bits.
     pub const ALL: u32 = 0x1ff;
 }
 
-/// The kind of object that [`FileSystem::create`] creates; [`FileSystem::open_create`] creates regular files.
+/// The type of object that [`FileSystem::create`] creates. [`FileSystem::open_create`] creates regular files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CreateKind {
-    /// A directory.
+    /// A directory (NF4DIR).
     Directory,
-    /// A symbolic link with this target, 1 to `PATH_MAX` bytes.
+    /// A symbolic link (NF4LNK) with its target, 1 to `PATH_MAX` bytes.
     Symlink(Bytes),
-    /// A named pipe.
+    /// A named pipe (NF4FIFO).
     Fifo,
-    /// A socket.
+    /// A socket (NF4SOCK).
     Socket,
-    /// A block device node with major and minor number.
+    /// A block device node (NF4BLK) with major and minor number.
     Block(u32, u32),
-    /// A character device node with major and minor number.
+    /// A character device node (NF4CHR) with major and minor number.
     Char(u32, u32),
 }
 
-/// A newly created object that is not a regular file.
+/// The result of creating an object that is not a regular file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Created {
-    /// The attributes of the new file, with all requested attributes applied.
+    /// The attributes of the new object, with all requested attributes applied.
     pub attrs: Attrs,
-    /// The change of the directory.
+    /// The change attribute of the parent directory before and after the creation.
     pub change: Change,
 }
 
-/// How OPEN treats a name that exists (`createmode4`).
+/// What OPEN does with an existing file when it asks for creation (`createmode4`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenHow {
-    /// Open the existing file (UNCHECKED4).
+    /// UNCHECKED4: open the existing file.
     Unchecked,
-    /// Refuse with `Exist` (GUARDED4).
+    /// GUARDED4: fail with `Exist`.
     Guarded,
-    /// Open the existing file only if it was created with this verifier, else `Exist` (EXCLUSIVE4 and EXCLUSIVE4_1).
-    /// The verifier is stored durably with the new file until the file's attributes are next set (RFC 8881 §18.16.3).
+    /// EXCLUSIVE4 and EXCLUSIVE4_1: open the existing file only if it was created with this verifier; otherwise fail
+    /// with `Exist`. The file system stores the verifier durably, until a SETATTR changes the new file's attributes
+    /// (RFC 8881 §18.16.3).
     Exclusive(Verifier),
 }
 
-/// A regular file that OPEN created or found.
+/// The result of an OPEN with creation: the new or the existing file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened {
-    /// The attributes of the file; an existing file keeps its attributes unchanged.
+    /// The attributes of the file. The call does not change the attributes of an existing file.
     pub attrs: Attrs,
     /// Whether this call created the file. A repeated exclusive create with the same verifier counts as created.
     pub created: bool,
-    /// The change of the directory.
+    /// The change attribute of the parent directory before and after the call.
     pub change: Change,
 }
 
-/// Returns whether a regular file that loses its last name may be freed at once: no client has it open or will open it.
-/// The file system may call this several times, for several files.
+/// A callback of the server that returns whether the file system may free a regular file at once when the file loses
+/// its last name. It returns true if no client has the file open or is about to open it. A removal may call it several
+/// times, for several files.
 pub type Ends<'a> = &'a (dyn Fn(FileId) -> bool + Sync);
 
-/// The result of removing a name.
+/// The result of [`FileSystem::remove`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Removed {
-    /// The file that had the name.
+    /// The file whose name was removed.
     pub id: FileId,
-    /// Whether it was the last name: the inode then stays until [`FileSystem::reap`].
+    /// Whether the file has lost its last name and is now an orphan, which keeps its inode until [`FileSystem::reap`].
     pub orphaned: bool,
-    /// The change of the directory.
+    /// The change attribute of the directory before and after the removal.
     pub change: Change,
 }
 
-/// The result of a rename.
+/// The result of [`FileSystem::rename`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Renamed {
-    /// The change of the source directory.
+    /// The change attribute of the source directory before and after the rename.
     pub from: Change,
-    /// The change of the target directory.
+    /// The change attribute of the target directory before and after the rename.
     pub to: Change,
-    /// The file whose name the rename replaced.
+    /// The file that had the target name before the rename, if there was such a file.
     pub replaced: Option<Replaced>,
 }
 
-/// A file whose name a rename replaced.
+/// A file that lost a name because a rename replaced its directory entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replaced {
     /// The id of the file.
     pub id: FileId,
-    /// Whether it was the file's last name (see [`Removed::orphaned`]).
+    /// Whether the file has lost its last name and is now an orphan (see [`Removed::orphaned`]).
     pub orphaned: bool,
     /// The size of the file in bytes.
     pub bytes: u64,
-    /// The free space of the disks in bytes; matters only for an orphan that has bytes.
+    /// The free space of the iods in bytes. The server uses it only if the file is an orphan with bytes.
     pub room: u64,
 }
 
-/// Some entries of a directory.
+/// A page of directory entries, the result of [`FileSystem::readdir`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DirPage {
-    /// Entries in the order of their cookies, neither `.` nor `..`.
+    /// The entries in ascending order of their cookies, without `.` and `..`.
     pub entries: Vec<DirEntry>,
-    /// Whether no entries follow the last one of this page.
+    /// Whether the page contains the last entry of the directory.
     pub eof: bool,
 }
 
-/// The result of a read.
+/// The result of [`FileSystem::read`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadOut {
-    /// The bytes; fewer than requested only at the end of the file.
+    /// The bytes read; fewer than requested only at the end of the file.
     pub data: Segments,
-    /// Whether the file ends after these bytes.
+    /// Whether the read has reached the end of the file.
     pub eof: bool,
 }
 
-/// How durable a write is (`stable_how4`).
+/// The durability of a write (`stable_how4`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stability {
-    /// May be lost by a crash until committed (UNSTABLE4).
+    /// UNSTABLE4: a crash may lose the bytes until the next COMMIT.
     Unstable,
-    /// The bytes and the size are on disk (DATA_SYNC4).
+    /// DATA_SYNC4: the bytes and the file size are durable.
     DataSync,
-    /// Bytes and all attributes are on disk (FILE_SYNC4).
+    /// FILE_SYNC4: the bytes and all attributes are durable.
     FileSync,
 }
 
-/// The result of a write.
+/// The result of [`FileSystem::write`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteOut {
-    /// Bytes accepted, from the front of the payload; 0 only if the payload was empty.
+    /// Number of bytes written, from the front of the payload; 0 only if the payload was empty.
     pub count: u32,
-    /// How durable they are: at least as durable as requested.
+    /// The durability of the written bytes, at least as strong as requested.
     pub stable: Stability,
-    /// The write verifier of the server that holds the unstable bytes.
+    /// The write verifier of the server that holds the unstable bytes (RFC 8881 §18.3).
     pub verifier: Verifier,
 }
 
-/// How SETXATTR treats an attribute that exists (`setxattr_option4`).
+/// What SETXATTR does with an existing extended attribute (`setxattr_option4`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XattrHow {
-    /// Create or replace it.
+    /// SETXATTR4_EITHER: create the extended attribute or replace its value.
     Either,
-    /// Refuse with `Exist` if it exists.
+    /// SETXATTR4_CREATE: fail with `Exist` if the extended attribute exists.
     Create,
-    /// Refuse with `NoXattr` if it does not exist.
+    /// SETXATTR4_REPLACE: fail with `NoXattr` if the extended attribute does not exist.
     Replace,
 }
 
-/// What SEEK searches for (`data_content4`).
+/// What SEEK searches for: data or a hole (`data_content4`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// The next byte that lies in data.
+    /// The next byte that is not in a hole (NFS4_CONTENT_DATA).
     Data,
-    /// The next byte that lies in a hole; the end of the file counts as a hole.
+    /// The next byte in a hole (NFS4_CONTENT_HOLE); the end of the file counts as a hole.
     Hole,
 }
 
-/// The result of SEEK.
+/// The result of [`FileSystem::seek`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeekOut {
-    /// The position found.
+    /// The offset of the byte found.
     pub offset: u64,
-    /// Whether the position is at the end of the file.
+    /// Whether the offset is at the end of the file.
     pub eof: bool,
 }
 
-/// What a layout is for (`layoutiomode4` without ANY).
+/// Whether a layout is for reading only, or for reading and writing (`layoutiomode4` without ANY).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Iomode {
-    /// Reading (LAYOUTIOMODE4_READ).
+    /// LAYOUTIOMODE4_READ: the layout is for reading only.
     Read,
-    /// Reading and writing (LAYOUTIOMODE4_RW).
+    /// LAYOUTIOMODE4_RW: the layout is for reading and writing.
     ReadWrite,
 }
 
-/// The arguments of LAYOUTGET.
+/// The arguments of LAYOUTGET, for [`FileSystem::layout_get`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LayoutAsk {
-    /// The file.
+    /// The file whose layout the client requests.
     pub file: FileId,
-    /// The layout type (`layouttype4`), one of [`FsInfo::layout_types`].
+    /// The requested layout type (`layouttype4`), one of [`FsInfo::layout_types`].
     pub kind: u32,
-    /// The use of the layout.
+    /// The requested iomode.
     pub iomode: Iomode,
     /// Whether the client has the file open for reading. An open for writing only gives no right to read, not even
-    /// through a layout for reading and writing.
+    /// under a layout for reading and writing.
     pub readable: bool,
-    /// The bytes wanted; length `u64::MAX` reaches to the end of the file, even if it grows.
+    /// The requested byte range. Length `u64::MAX` reaches to the end of the file, even if the file grows.
     pub range: ByteRange,
-    /// The smallest length, from `range.offset`, that the client can use.
+    /// The smallest length, from `range.offset`, that the client can use (`loga_minlength`).
     pub min_len: u64,
-    /// The largest size of the layout's body in bytes.
+    /// The largest layout body that the client accepts, in bytes (`loga_maxcount`).
     pub max_body: usize,
 }
 
-/// A granted layout.
+/// A layout that the file system grants, the result of [`FileSystem::layout_get`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LayoutOut {
-    /// The bytes it covers; normally [`ByteRange::ALL`].
+    /// The byte range that the layout covers; normally [`ByteRange::ALL`].
     pub range: ByteRange,
-    /// The use: as requested, or `ReadWrite` instead of `Read`.
+    /// The iomode of the layout: as requested, or `ReadWrite` for a request of `Read`.
     pub iomode: Iomode,
     /// The layout type (`layouttype4`).
     pub kind: u32,
-    /// The body (`lo_content.loc_body`), opaque here.
+    /// The layout body (`loc_body`), which the NFS server does not interpret.
     pub body: Bytes,
-    /// Whether the client must return the layout before its last CLOSE.
+    /// Whether the client must return the layout before its last CLOSE (`logr_return_on_close`).
     pub return_on_close: bool,
 }
 
 /// Why a client no longer holds a layout.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LayoutGone {
-    /// The client returned it.
+    /// The client sent LAYOUTRETURN for the layout.
     Returned {
         /// The layout type (`layouttype4`).
         kind: u32,
-        /// The body (`lrf_body`).
+        /// The body of LAYOUTRETURN (`lrf_body`).
         body: Bytes,
     },
     /// The layout ended with the client's last CLOSE, or with the client's lease while no other client wanted the file.
+    /// No fence is needed.
     Forgotten,
-    /// The server revoked the layout: data servers must refuse I/O that still uses it (fencing).
+    /// The server revoked the layout. The file system must fence the layout, so that data servers refuse further I/O
+    /// under it.
     Revoked,
 }
 
-/// Limits under which a client sends I/O to this server instead of using its layout (RFC 8881 §3.3.22).
+/// Thresholds for file and request sizes, below which a client sends I/O to this server and not to the data servers
+/// (attribute `mdsthreshold`, RFC 8881 §3.3.22).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Threshold {
-    /// The layout type that the limits apply to.
+    /// The layout type that the thresholds apply to.
     pub kind: u32,
-    /// File length in bytes below which the client reads through this server.
+    /// File size threshold for reads, in bytes. The client reads smaller files through this server.
     pub read_size: Option<u64>,
-    /// File length in bytes below which the client writes through this server.
+    /// File size threshold for writes, in bytes. The client writes smaller files through this server.
     pub write_size: Option<u64>,
-    /// Request length in bytes below which the client reads through this server.
+    /// Request size threshold for reads, in bytes. The client sends smaller READs to this server.
     pub read_iosize: Option<u64>,
-    /// Request length in bytes below which the client writes through this server.
+    /// Request size threshold for writes, in bytes. The client sends smaller WRITEs to this server.
     pub write_iosize: Option<u64>,
 }
 
-/// The policy of a file, as text that the NFS server forwards to the client (`docs/native-protocol.md`).
+/// The policy of a file as text. The NFS server forwards the text to the client unread (`docs/native-protocol.md`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Told {
-    /// The server's settings for all files of an export.
+    /// The settings of the server for all files of an export.
     pub server: Bytes,
     /// The settings in the extended attributes of the file or directory.
     pub own: Bytes,
 }
 
-/// The durable record of a client, which lets it reclaim state after a restart (RFC 8881 §8.4.2.1).
+/// The durable record of a client, which permits the client to reclaim its state after a server restart (RFC 8881
+/// §8.4.2.1).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientRecord {
-    /// `co_ownerid`, 1 to 1024 bytes: the key.
+    /// The client owner (`co_ownerid`), 1 to 1024 bytes; the key of the record.
     pub owner: Bytes,
-    /// The client id under which the client was last confirmed.
+    /// The client id that the last confirming CREATE_SESSION of this client owner used.
     pub clientid: u64,
 }
 
-/// A file system that the server exports: names, attributes, bytes and layouts.
+/// A file system that the NFS server exports: names, attributes, bytes and layouts.
 ///
-/// Permissions: methods that take names or attributes check them against `ctx.cred` themselves. For READ, WRITE,
-/// COMMIT, SEEK, ALLOCATE and layouts the caller checks them (an open or [`FileSystem::access`]); the methods do not
-/// check again. Names arrive as the client sent them; the methods refuse bad names with `Inval` (empty), `BadName` or
+/// Methods that take names or attributes check the permissions of `ctx.cred`. For READ, WRITE, COMMIT, SEEK, ALLOCATE
+/// and layouts, the server checks permissions before the call, by an open or by [`FileSystem::access`].
+///
+/// The server passes names as the client sent them. A method refuses a bad name with `Inval` (empty), `BadName` or
 /// `NameTooLong`. Every method returns `Stale` for a file that no longer exists.
 pub trait FileSystem: Send + Sync + 'static {
-    /// Returns the identity of the file system: the server scope, and the `fsid` attribute of the export of the root
-    /// directory.
+    /// Returns the identity of the file system. The server uses it as server scope, and as `fsid` of the export of the
+    /// root directory.
     fn fsid(&self) -> Fsid;
 
-    /// Returns the `fsid` attribute of an export, which differs from that of every other export (RFC 8881 §7.7).
+    /// Returns the attribute `fsid` of an export. No two exports have the same value (RFC 8881 §7.7).
     fn fsid_in(&self, _place: Place) -> Fsid {
         self.fsid()
     }
 
-    /// Returns the root directory (PUTROOTFH) for this caller, and the export that it belongs to.
+    /// Returns the root directory that this caller sees (PUTROOTFH), and the export of the directory.
     fn root(&self, view: View) -> (FileId, Place);
 
-    /// Returns the values that hold for every file of an export. Must be cheap, as many requests call it.
+    /// Returns the attributes that have one value for all files of an export. Many requests call this method, so it
+    /// must be cheap.
     fn info(&self, place: Place) -> FsInfo;
 
-    /// Returns every layout type that this server knows, whether it offers the type at the moment or not. Other types
-    /// get their own error (UNKNOWN_LAYOUTTYPE), which makes writes of the Linux client fail.
+    /// Returns every layout type that this server implements, even if it grants no such layout now. Other types get
+    /// UNKNOWN_LAYOUTTYPE, an error that makes writes of the Linux client fail.
     fn layout_types(&self) -> Vec<u32>;
 
-    /// Returns the filehandle of a file: at most `FILEHANDLE_MAX` bytes, and constant for a file in a place.
+    /// Returns the filehandle of a file: at most `FILEHANDLE_MAX` bytes. A file always has the same filehandle in one
+    /// export.
     fn encode_handle(&self, file: FileId, place: Place) -> Bytes;
 
-    /// Returns the file of a filehandle and the export through which the client reached it. `BadHandle` if this server
-    /// never issued these bytes; `Stale` if the file no longer exists or is no longer in that export; `Access` if the
-    /// caller may not see the export. The server calls this for every filehandle that a client sends.
+    /// Returns the file of a filehandle, and the export through which the client reached the file. The server calls
+    /// this for every filehandle that a client sends.
+    ///
+    /// # Errors
+    /// `BadHandle` if this server never issued these bytes, `Stale` if the file no longer exists or has left the
+    /// export, `Access` if the caller may not see the export.
     fn decode_handle(&self, view: View, handle: &[u8]) -> Result<(FileId, Place)>;
 
-    /// Returns the terms of an export. Must be cheap, as the server calls it for every filehandle.
+    /// Returns the terms of an export. The server calls this method for every filehandle, so it must be cheap.
     fn terms(&self, _place: Place) -> Terms {
         Terms::default()
     }
 
-    /// Returns the current place for one that may stem from before a change of the exports ([`Place::epoch`]).
+    /// Returns the current export for a place that a client reached before the list of exports changed
+    /// ([`Place::epoch`]).
     fn reached_now(&self, place: Place) -> Place {
         place
     }
 
-    /// Returns the place of `child`, found in a directory of `ctx.place`: the same place, or another export that begins
-    /// at `child`. `Access` if the caller may not see that export.
+    /// Returns the place of `child`, an entry of a directory in `ctx.place`. The place is the same, or another export
+    /// whose root is `child`. `Access` if the caller may not see that export.
     fn descend(&self, ctx: &Ctx, _child: FileId) -> Result<Place> {
         Ok(ctx.place)
     }
 
-    /// Returns the place of the parent of `dir`, a directory of `ctx.place`.
+    /// Returns the export and path position of the parent directory of `dir`. `ctx.place` is the position of `dir`.
     fn ascend(&self, ctx: &Ctx, _dir: FileId) -> Result<Place> {
         Ok(ctx.place)
     }
 
-    /// Returns the attributes of a file; needs no permission.
+    /// Returns the attributes of a file. The caller needs no permission.
     fn getattr(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<Attrs>> + Send;
 
-    /// Returns whether [`Self::getattr`] may know newer attributes of a file than its directory entry, because clients
-    /// write to the data servers without this server.
+    /// Returns whether the attributes in the directory entry may be out of date, because clients write the file on the
+    /// data servers. [`Self::getattr`] then returns newer attributes.
     fn is_written_elsewhere(&self, _ctx: &Ctx, _file: FileId) -> bool {
         false
     }
 
-    /// Corrects the used space of those files that may have holes (`space_used`, RFC 8881 §5.8.2.35). This asks more
-    /// than [`Self::getattr`] does, so only requests for `space_used` call it. Values that the file system cannot learn
-    /// soon stay as they are.
+    /// Corrects the attribute `space_used` (RFC 8881 §5.8.2.35) of those files that may have holes. The call queries
+    /// the iods, so the server makes it only for requests of `space_used`. If an iod does not answer soon, the value
+    /// stays unchanged.
     fn correct_space(&self, _files: &mut [&mut Attrs]) -> impl Future<Output = ()> + Send {
         async {}
     }
 
     /// Changes attributes and returns all attributes after the change. `opened` means that the caller holds the file
-    /// open for writing, which permits a new size whatever the mode says.
+    /// open for writing, so the caller may set the size whatever the mode is.
     fn setattr(
         &self,
         ctx: &Ctx,
@@ -431,20 +447,20 @@ pub trait FileSystem: Send + Sync + 'static {
         opened: bool,
     ) -> impl Future<Output = Result<Attrs>> + Send;
 
-    /// Returns the subset of the [`access`] bits `asked` that the caller has on a file.
+    /// Returns those of the [`access`] bits `asked` that the caller has on a file.
     fn access(&self, ctx: &Ctx, file: FileId, asked: u32) -> impl Future<Output = Result<u32>> + Send;
 
-    /// Looks up a name in a directory. `NotDir` or `Symlink` if `dir` is not a directory.
+    /// Looks up a name in a directory. Fails with `NotDir` or `Symlink` if `dir` is not a directory.
     fn lookup(&self, ctx: &Ctx, dir: FileId, name: &Bytes) -> impl Future<Output = Result<Attrs>> + Send;
 
-    /// Returns the parent of a directory; `NoEnt` at the root.
+    /// Returns the attributes of the parent directory of `dir`; `NoEnt` for the root directory.
     fn lookup_parent(&self, ctx: &Ctx, dir: FileId) -> impl Future<Output = Result<Attrs>> + Send;
 
-    /// Returns entries with cookies above `after` (0: from the start), at most `max`. It may return fewer, but at least
-    /// one unless none is left. Cookies are stable, above 2, and need no verifier.
+    /// Returns at most `max` entries whose cookies are greater than `after` (0: from the first entry). It returns at
+    /// least one entry if any is left. Cookies are stable and greater than 2, and need no cookie verifier.
     fn readdir(&self, ctx: &Ctx, dir: FileId, after: u64, max: usize) -> impl Future<Output = Result<DirPage>> + Send;
 
-    /// Creates an object that is not a regular file.
+    /// Creates an object that is not a regular file, and sets its attributes.
     fn create(
         &self,
         ctx: &Ctx,
@@ -454,10 +470,11 @@ pub trait FileSystem: Send + Sync + 'static {
         set: SetAttrs,
     ) -> impl Future<Output = Result<Created>> + Send;
 
-    /// Creates a regular file, or returns the existing object with that name. An existing object may be of any kind;
-    /// the call applies nothing of `set` to it and checks no permission on it. The result is durable when the call
-    /// returns, except that a file created `unsynced` becomes durable with the next [`Self::commit`] or stable
-    /// [`Self::write`] of the file.
+    /// Creates a regular file, or returns the existing object of this name, of any type. For an existing object, the
+    /// call ignores `set` and checks no permission.
+    ///
+    /// A new file is durable when the call returns. A new file with `unsynced` becomes durable with its next
+    /// [`Self::commit`] or stable [`Self::write`].
     fn open_create(
         &self,
         ctx: &Ctx,
@@ -468,8 +485,8 @@ pub trait FileSystem: Send + Sync + 'static {
         unsynced: bool,
     ) -> impl Future<Output = Result<Opened>> + Send;
 
-    /// Removes the name of a file or of an empty directory. If `ends` returns true for a file that loses its last name,
-    /// the file is freed too, as by [`FileSystem::reap`], and is not an orphan; otherwise it becomes an orphan.
+    /// Removes the name of a file, or an empty directory. A file that loses its last name becomes an orphan. If `ends`
+    /// returns true for the file, the call frees the file at once instead, as [`FileSystem::reap`] does.
     fn remove(
         &self,
         ctx: &Ctx,
@@ -478,8 +495,8 @@ pub trait FileSystem: Send + Sync + 'static {
         ends: Ends<'_>,
     ) -> impl Future<Output = Result<Removed>> + Send;
 
-    /// Renames; each name comes with its directory. Replaces the target's name if POSIX allows it, unless `how` says
-    /// otherwise.
+    /// Renames a directory entry. The rename replaces an existing target if POSIX permits it, unless `how` (the flags
+    /// of renameat2(2)) says otherwise.
     fn rename(
         &self,
         ctx: &Ctx,
@@ -488,13 +505,13 @@ pub trait FileSystem: Send + Sync + 'static {
         how: Renaming,
     ) -> impl Future<Output = Result<Renamed>> + Send;
 
-    /// Adds a name to a file.
+    /// Adds a hard link `name` in `dir` to a file.
     fn link(&self, ctx: &Ctx, file: FileId, dir: FileId, name: &Bytes) -> impl Future<Output = Result<Change>> + Send;
 
     /// Returns the target of a symbolic link; `Inval` for any other object.
     fn readlink(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Returns up to `len` bytes from `offset`; no bytes and `eof` beyond the end.
+    /// Reads up to `len` bytes from `offset`. At or beyond the end of the file it returns no bytes and `eof`.
     fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> impl Future<Output = Result<ReadOut>> + Send;
 
     /// Writes `data` at `offset`, at least as durably as `stable`.
@@ -507,9 +524,9 @@ pub trait FileSystem: Send + Sync + 'static {
         stable: Stability,
     ) -> impl Future<Output = Result<WriteOut>> + Send;
 
-    /// Copies the front of a range of one file to offset `target` of another file as an unstable write, at least one
-    /// byte. The bytes do not pass through this server. `None` if that is impossible: the caller then reads and writes
-    /// instead.
+    /// Copies a prefix of `_range`, at least one byte, to offset `_target` of another file, as an unstable write. The
+    /// iods copy the bytes without this server. Returns `None` if the iods cannot, and the NFS server then reads and
+    /// writes the bytes itself.
     fn copy(
         &self,
         _ctx: &Ctx,
@@ -521,32 +538,34 @@ pub trait FileSystem: Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// Makes unstable writes of a range durable; the verifier must equal the verifier of the writes that it covers.
+    /// Makes unstable writes of a range durable, and returns the write verifier. If the verifier of an earlier write
+    /// differs, that write may be lost (RFC 8881 §18.3).
     fn commit(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> impl Future<Output = Result<Verifier>> + Send;
 
-    /// Frees inode and bytes of an orphan that no client has open. Called at most once per orphan, possibly long after
-    /// its removal.
+    /// Frees the inode and the bytes of an orphan that no client has open. The server calls this at most once for each
+    /// orphan, possibly long after the removal.
     fn reap(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<()>> + Send;
 
-    /// Reports that a client is about to release a byte-range lock: the next holder must see the data written under the
-    /// lock.
+    /// Reports that a client is about to release a byte-range lock. The next lock holder must see the data that this
+    /// client wrote under the lock.
     fn unlocking(&self, _ctx: &Ctx, _file: FileId) -> impl Future<Output = ()> + Send {
         async {}
     }
 
-    /// Reports that one client has closed a file; `wrote` if the open allowed writing. The implementation can learn the
-    /// final size now.
+    /// Reports that a client has closed a file; `_wrote` says whether the open permitted writing. The file system can
+    /// query the final size now.
     fn closed(&self, _ctx: &Ctx, _file: FileId, _wrote: bool) -> impl Future<Output = Result<()>> + Send {
         async { Ok(()) }
     }
 
-    /// Returns the capacity of the file system.
+    /// Returns the capacity of the file system: bytes and inodes, free and in total.
     fn statfs(&self, ctx: &Ctx) -> impl Future<Output = Result<StatFs>> + Send;
 
-    /// Returns the value of an extended attribute (name without `user.`); `NoXattr` if absent.
+    /// Returns the value of an extended attribute. The name comes without the prefix `user.`; `NoXattr` if the
+    /// attribute does not exist.
     fn getxattr(&self, ctx: &Ctx, file: FileId, name: &Bytes) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Sets an extended attribute. Returns the change of the file.
+    /// Sets an extended attribute, and returns the file's change attribute before and after.
     fn setxattr(
         &self,
         ctx: &Ctx,
@@ -556,37 +575,39 @@ pub trait FileSystem: Send + Sync + 'static {
         how: XattrHow,
     ) -> impl Future<Output = Result<Change>> + Send;
 
-    /// Returns all names of extended attributes, in a stable order, without `user.`.
+    /// Returns the names of all extended attributes, without the prefix `user.`, in a stable order.
     fn listxattrs(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<Vec<Bytes>>> + Send;
 
-    /// Removes an extended attribute; `NoXattr` if absent. Returns the change of the file.
+    /// Removes an extended attribute, and returns the file's change attribute before and after. `NoXattr` if the
+    /// attribute does not exist.
     fn removexattr(&self, ctx: &Ctx, file: FileId, name: &Bytes) -> impl Future<Output = Result<Change>> + Send;
 
-    /// Returns the first position at or after `offset` with this content. `NxIo` if `offset` is at or beyond the end,
-    /// or if no data follows.
+    /// Returns the first offset at or after `offset` with data or with a hole, as `what` says. `NxIo` if `offset` is at
+    /// or beyond the end of the file, or if no data follows.
     fn seek(&self, ctx: &Ctx, file: FileId, offset: u64, what: Content)
     -> impl Future<Output = Result<SeekOut>> + Send;
 
-    /// Reserves space for a range, and extends the file if it is shorter.
+    /// Reserves disk space for a range, and extends a shorter file to the end of the range.
     fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> impl Future<Output = Result<()>> + Send;
 
-    /// Extends a file at least to `end`, as an unstable write of no bytes. It never shortens the file, even if another
-    /// client extends it at the same time. The verifier of COMMIT covers it.
+    /// Extends a file to at least `end` bytes, as an unstable write of no bytes. It never shortens the file, even if
+    /// another client extends the file at the same time. A COMMIT with the same verifier makes the size durable.
     fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> impl Future<Output = Result<()>> + Send;
 
-    /// Makes a range read as zeros and frees its space; the size does not change.
+    /// Punches a hole: the range reads as zeros, and the iods free its space. The file size does not change.
     fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> impl Future<Output = Result<()>> + Send;
 
-    /// Grants a layout to a client (`ctx.client`). `NoLayout` if the client must send I/O to this server instead;
-    /// `Delay` if it must retry.
+    /// Grants a layout to a client (`ctx.client`). `NoLayout` if the client must send its I/O to this server instead;
+    /// `Delay` if the client must retry.
     fn layout_get(&self, ctx: &Ctx, ask: LayoutAsk) -> impl Future<Output = Result<LayoutOut>> + Send;
 
-    /// Returns the address of a device, the body of `device_addr4` for this layout type; `NoEnt` if unknown.
+    /// Returns the address of a data server: the body of `device_addr4` for this layout type. `NoEnt` if the device id
+    /// is unknown.
     fn device_info(&self, ctx: &Ctx, device: [u8; 16], kind: u32) -> impl Future<Output = Result<Bytes>> + Send;
 
-    /// Applies a client's report (LAYOUTCOMMIT) of its writes through its layout: the layout type with its own body,
-    /// the offset of the last byte written, and the time if given. Never shrinks the file. Returns the new size if it
-    /// changed.
+    /// Applies a LAYOUTCOMMIT, a client's report of its writes under a layout. `body` is the layout type with its own
+    /// body, `last_byte` the offset of the last byte written. It never shortens the file. Returns the new file size if
+    /// the size changed.
     fn layout_commit(
         &self,
         ctx: &Ctx,
@@ -596,8 +617,8 @@ pub trait FileSystem: Send + Sync + 'static {
         mtime: Option<Timestamp>,
     ) -> impl Future<Output = Result<Option<u64>>> + Send;
 
-    /// Reports that a client no longer holds a layout of this range and mode. `client` may differ from `ctx.client`, as
-    /// another client's request can cause this.
+    /// Reports that `client` no longer holds a layout of this range and iomode. `client` may differ from `ctx.client`,
+    /// because a request of another client can end the layout.
     fn layout_gone(
         &self,
         ctx: &Ctx,
@@ -608,11 +629,13 @@ pub trait FileSystem: Send + Sync + 'static {
         why: LayoutGone,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Reports that `count` operations of a client on a file failed at data servers, and the first of these errors.
+    /// Reports that `_count` operations of a client on a file failed at data servers; `_first` is the first of these
+    /// errors.
     fn layout_faults(&self, _ctx: &Ctx, _file: FileId, _first: &dyn Debug, _count: usize) {}
 
-    /// Returns when a client sends I/O to this server instead of using its layout of a file that it has just opened;
-    /// `dir` is the directory of the name, if known. The server calls it only if [`FsInfo::thresholds`] is set.
+    /// Returns the size thresholds of a file that the client has just opened, below which the client sends I/O to this
+    /// server. `_dir` is the directory of the file's name, if known. The server calls this only if
+    /// [`FsInfo::thresholds`] is set.
     fn threshold(
         &self,
         _ctx: &Ctx,
@@ -622,24 +645,26 @@ pub trait FileSystem: Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// Returns the policy settings that apply to a file or directory: the server's and its own.
+    /// Returns the policy settings for a file or directory: those of the server, and those of the file or directory
+    /// itself.
     fn policy(&self, _ctx: &Ctx, _file: FileId) -> Result<Option<Told>> {
         Ok(None)
     }
 
-    /// Waits until every change that was answered before is on stable storage. Returns a number that changes once an
-    /// answered but unsettled change may have been lost. `None` if the server never answers before a change is durable.
+    /// Waits until every change that the server has already answered is durable (durability barrier). Returns an epoch
+    /// number that differs from earlier ones if an answered change may have been lost. `None` if the server always
+    /// makes a change durable before it answers.
     fn settle(&self) -> impl Future<Output = Result<Option<u64>>> + Send {
         async { Ok(None) }
     }
 
-    /// Returns how long requests currently wait in the queue.
+    /// Returns the current queueing delay of requests.
     fn queue_delay(&self) -> Option<Duration> {
         None
     }
 
-    /// Receives the client's hints about its coming I/O: bit `n` of `hints` is `io_advise_type4` value n (RFC 7862
-    /// §15.5). Returns the hints that the server honours.
+    /// Receives a client's IO_ADVISE hints: bit `n` of `hints` is the `io_advise_type4` value `n` (RFC 7862 §15.5).
+    /// Returns the hints that the server follows.
     fn advise(
         &self,
         _ctx: &Ctx,
@@ -650,12 +675,13 @@ pub trait FileSystem: Send + Sync + 'static {
         async { Ok(0) }
     }
 
-    /// Stores a client's record durably, before the server answers the client's first OPEN or LAYOUTGET.
+    /// Stores a client record durably. The server waits for this before it answers the client's first OPEN or
+    /// LAYOUTGET.
     fn persist_client(&self, record: ClientRecord) -> impl Future<Output = Result<()>> + Send;
 
-    /// Deletes the record of a client (`co_ownerid`); not an error if there is none.
+    /// Deletes the record of a client owner (`co_ownerid`). A missing record is no error.
     fn forget_client(&self, owner: Bytes) -> impl Future<Output = Result<()>> + Send;
 
-    /// Returns all stored records: the clients that may reclaim after a restart.
+    /// Returns all stored client records: the clients that may reclaim their state after a restart of the server.
     fn clients(&self) -> impl Future<Output = Result<Vec<ClientRecord>>> + Send;
 }

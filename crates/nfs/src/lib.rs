@@ -1,6 +1,7 @@
-//! NFSv4.1/4.2 state tables and operations, for server and client.
+//! NFSv4.1/4.2 protocol state and operations, for servers and clients, without sockets or clocks.
 
-// Fuzz targets use this crate by its name, also where this crate's own tests run them.
+// The fuzz targets and the unit tests share the `testing` modules, which name this crate `nfs`. This alias makes the
+// modules compile here.
 #[cfg(test)]
 extern crate self as nfs;
 

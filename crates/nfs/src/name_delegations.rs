@@ -1,11 +1,11 @@
-//! Delegations of the names in a directory: the private protocol of Weir's client and server beyond RFC 8881.
+//! Directory delegations (delegations of the names in a directory): what Weir's client and server agree on beyond RFC
+//! 8881 §10.9.
 
-/// A bit in the notification mask of GET_DIR_DELEGATION (`gdda_notification_types`) that RFC 8881 §20.4 does not use.
-/// It says that the client knows that its own changes of the directory neither end the delegation nor cause
-/// notifications.
+/// A bit of `gdda_notification_types` (GET_DIR_DELEGATION) that RFC 8881 §20.4 leaves unused. Weir's client sets it to
+/// declare that its own changes of a directory neither end its delegation nor cause notifications.
 pub const OWN_CHANGES: u32 = 127;
 
-/// How long a client may rely on such a delegation after it has sent a request that was answered. The server may revoke
-/// the delegation of a client that is silent for longer when another client needs it, without waiting for the lease.
-/// The client loses nothing, as it can ask the server again.
+/// How long a client may rely on a directory delegation after it has sent its last answered request. If another client
+/// changes the directory later, the server revokes the delegation without waiting for the end of the lease. The client
+/// can request the delegation again.
 pub const RELIED_ON: std::time::Duration = std::time::Duration::from_secs(5);

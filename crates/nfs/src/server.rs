@@ -1,4 +1,5 @@
-//! The NFS server: executes COMPOUNDs over a [`FileSystem`] and the state tables.
+//! The NFSv4.1/4.2 server: executes COMPOUNDs on a [`FileSystem`] and on the state tables (clients, opens, locks,
+//! layouts).
 
 mod attributes;
 mod call_back;
@@ -35,62 +36,63 @@ use std::task::Waker;
 use types::{ByteRange, FileId, Status, Timestamp};
 use wire::nfs4::{EXCHGID4_FLAG_MASK_PNFS, EXCHGID4_FLAG_USE_PNFS_DS, sessionid4};
 
-/// Settings that a server fixes before the first request.
+/// Settings of a server, which stay the same while it runs.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Limits and roles of the state tables.
+    /// Settings of the state tables: roles, lease time and limits.
     pub state: state::Config,
-    /// Identity of this server (`so_major_id`), different from that of every other server. Clients take servers with
-    /// the same id for two addresses of one server (RFC 8881 §2.10.5).
+    /// The server owner's major id (`so_major_id`), unique among servers. Clients treat two addresses with the same
+    /// major id as one server (RFC 8881 §2.10.5).
     pub major_id: Bytes,
-    /// Name and version shown to clients (`nii_name`); for people only.
+    /// Name and version of the implementation (`nii_name`), for display only.
     pub implementation: String,
 }
 
-/// An NFSv4.1 and 4.2 server.
+/// An NFSv4.1/4.2 server, without sockets or clocks: each request brings the time and a random number, and callbacks
+/// leave through [`Callbacks`].
 ///
-/// It owns no socket, clock or random number: each request carries the time and a random number, and callbacks leave
-/// through [`Callbacks`]. One lock guards the state tables; it is never held while anything waits.
+/// One lock guards the state tables. No task holds this lock while it waits.
 pub struct Server<F, C> {
     fs: F,
     callbacks: C,
     config: Config,
     state: Mutex<State>,
-    /// Files without a name that are still open; the last CLOSE frees them.
+    /// Open files without a name; the last CLOSE frees each of them.
     orphans: Mutex<HashSet<FileId>>,
-    /// Orphans that are kept a moment longer after a rename. Locked after `state`.
+    /// Orphans whose last name a rename replaced. The server keeps each for about a second. Lock order: after `state`.
     lingering: Mutex<replaced_files::ReplacedFiles>,
-    /// Files that are being freed: no client has them open or can open them. Locked after `state`.
+    /// Files that the file system is freeing, so that no client may open them. Lock order: after `state`.
     reaping: Mutex<Reaped>,
-    /// Number of OPENs by name in progress whose open is not in `state` yet.
+    /// Number of OPENs by name in progress that have not recorded their open in `state` yet.
     opening: AtomicUsize,
-    /// Tasks that wait for the return of layouts or delegations of a file.
+    /// Wakers of the tasks that wait for the return of layouts or delegations, or for a fence, by file.
     waiters: Mutex<HashMap<FileId, Vec<Waker>>>,
-    /// Tasks that wait for an answer on the backchannel of a session, by slot.
+    /// Wakers of the tasks that wait for a callback reply, by session and backchannel slot.
     calling: Mutex<HashMap<sessionid4, HashMap<u32, Waker>>>,
-    /// Callbacks to clients that no request waits for.
+    /// Queue of callbacks that a separate task sends ([`Server::deliver`]).
     notices: Mutex<notices::Notices>,
-    /// Layouts that are removed from the tables, but that the file system does not yet know to be gone. They count as
-    /// held until it has fenced their holders and learned the bytes that they wrote. Locked after `state`.
+    /// Layouts that are removed from `state` while the file system still fences their holders or collects their writes.
+    /// Until then these layouts count as held. Lock order: after `state`.
     leaving: Mutex<HashMap<FileId, Leaving>>,
-    /// The export through which each client reached its files. Locked after `state`.
+    /// The export through which each client reached each of its open files. Lock order: after `state`.
     reached: Mutex<export_of_opens::ExportOfOpens>,
-    /// Minor version of each session, which callbacks must carry.
+    /// The NFSv4 minor version of each session, which the session's callbacks must carry.
     minors: Mutex<HashMap<sessionid4, u32>>,
     counters: counters::Counting,
 }
 
-/// Largest number of ended layouts that are reported to the file system at the same time.
+/// Largest number of concurrent calls of [`FileSystem::layout_gone`].
 const GONE_AT_ONCE: usize = 16;
 
-/// The share of the free disk space that replaced files may occupy, as a divisor.
+/// Files that a rename replaced may use the free disk space divided by this number.
 const LINGERING_SHARE: u64 = 4;
 
-/// Number of layouts of a file that are about to be gone.
+/// For one file: counts of the layouts that the state tables no longer contain (returned or revoked), and that the file
+/// system has not released yet.
 #[derive(Debug, Default)]
 struct Leaving {
     all: usize,
-    /// Layouts whose holders are being fenced.
+    /// Layouts whose holders the file system is fencing.
     fencing: usize,
 }
 
@@ -99,10 +101,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// Starts a server without clients; clients with records in the file system may reclaim for one lease period.
+    /// Starts a server without client state. For one lease period, clients with a stored record may reclaim their
+    /// state.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// The file system cannot read the client records.
     pub async fn start(fs: F, callbacks: C, config: Config, now: Timestamp) -> Result<Self, Status> {
         let records = fs.clients().await?;
         let state = State::new(config.state.clone(), records, now);
@@ -125,38 +128,40 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         })
     }
 
-    /// Returns the file system served.
+    /// Returns the file system that this server exports.
     pub fn fs(&self) -> &F {
         &self.fs
     }
 
-    /// Returns whether this server has only the role of a data server (RFC 8881 §13.1).
+    /// Returns whether this server is only a data server (RFC 8881 §13.1).
     fn is_data_only(&self) -> bool {
         self.config.state.roles & EXCHGID4_FLAG_MASK_PNFS == EXCHGID4_FLAG_USE_PNFS_DS
     }
 
-    /// Returns the connection to the clients' backchannels.
+    /// Returns the transport of callbacks to clients.
     pub fn callbacks(&self) -> &C {
         &self.callbacks
     }
 
-    /// Reads the state tables, for display. Must be short, as every request waits meanwhile.
+    /// Runs `look` on the state tables, for display. The closure must be short, because it holds the lock that every
+    /// request needs.
     pub fn inspect<R>(&self, look: impl FnOnce(&State) -> R) -> R {
         look(&lock(&self.state))
     }
 
-    /// Returns the counters so far.
+    /// Returns a snapshot of the counters.
     pub fn counters(&self) -> Counters {
         self.counters.snapshot()
     }
 
-    /// Handles a closed connection. Its requests continue; their replies are kept for the retry.
+    /// Handles a closed connection. Requests of this connection continue, and the reply cache keeps their replies for
+    /// retries.
     pub fn connection_lost(&self, connection: state::ConnectionId) {
         lock(&self.state).connection_lost(connection);
     }
 
-    /// Advances time: ends leases, the grace period and overdue recalls, and then frees unused entries. Call it about
-    /// once per second.
+    /// Advances time: ends expired leases, the grace period and overdue recalls, and frees expired entries. The caller
+    /// runs this about once per second.
     pub async fn tick(&self, now: Timestamp) {
         let (expired, effects) = self.change(|state| state.expire(now));
         for client in expired.iter().filter(|c| c.confirmed) {
@@ -174,15 +179,15 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
         let due = lock(&self.lingering).take_due(now);
         for file in due {
-            // A delegation from an open since then would keep the file for as long as the client keeps it, so recall
-            // it.
+            // A client may have got a delegation of the orphan after the rename. Recall it, because a delegation keeps
+            // the orphan allocated.
             self.recall_late(&ctx, file, None).await;
             self.orphaned(&ctx, file).await;
         }
     }
 
-    /// Changes the state and takes its effects under one lock, so that the request that caused an effect carries it
-    /// out.
+    /// Changes the state and takes the resulting effects under one lock, so that the same request carries out the
+    /// effects.
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, Vec<Effect>) {
         let mut state = lock(&self.state);
         let result = change(&mut state);
@@ -191,7 +196,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         (result, effects)
     }
 
-    /// Records the minor version of a session, unless the session is already gone.
+    /// Records the minor version of a session, unless the session no longer exists.
     fn note_minor(&self, session: sessionid4, minor: u32) {
         let state = lock(&self.state);
         if state.session(session).is_some() {
@@ -199,7 +204,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Records the export through which a client reached a file that it opened.
+    /// Records the export through which a client reached a file that it has opened.
     fn note_reached(&self, client: u64, file: FileId, place: Place) {
         let state = lock(&self.state);
         let in_use = |file| {
@@ -210,13 +215,14 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.reached).note(client, file, place, in_use);
     }
 
-    /// Returns the filehandle by which a client knows a file, for callbacks.
+    /// Returns the filehandle under which a client opened a file. Callbacks to the client must use this filehandle.
     fn handle_for(&self, client: u64, file: FileId) -> Bytes {
         let place = lock(&self.reached).place(client, file);
         self.fs.encode_handle(file, place)
     }
 
-    /// Records layouts that are about to be gone; the caller holds the state lock.
+    /// Counts the layouts that these effects end in `leaving`, until the file system has processed their end. The
+    /// caller holds the lock of `state`.
     fn note_leaving(&self, effects: &[Effect]) {
         for effect in effects {
             if let Effect::LayoutGone { file, iomode, why, .. } = effect {
@@ -228,7 +234,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Records layouts that a client returned, as [`Server::note_leaving`] does; the caller holds the state lock.
+    /// Counts returned layouts in `leaving`, until the file system has processed the return. The caller holds the lock
+    /// of `state`.
     fn leave(&self, gone: Vec<(FileId, Iomode, ByteRange)>) -> Vec<(FileId, Iomode, ByteRange)> {
         for (file, ..) in &gone {
             lock(&self.leaving).entry(*file).or_default().all += 1;
@@ -236,7 +243,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         gone
     }
 
-    /// Reports the end of a layout to the file system, and then wakes the tasks that wait for this end.
+    /// Reports the end of a layout to the file system, then wakes the tasks that wait for the return of layouts of the
+    /// file.
     async fn layout_gone(
         &self,
         ctx: &Ctx,
@@ -258,20 +266,20 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         told
     }
 
-    /// Returns whether clients that lost layouts of a file are being fenced from the data servers: their writes may
-    /// still arrive.
+    /// Returns whether the file system is fencing a former layout holder of the file, so that a late write may still
+    /// arrive at a data server.
     fn is_fencing(&self, file: FileId) -> bool {
         lock(&self.leaving).get(&file).is_some_and(|leaving| leaving.fencing > 0)
     }
 
     /// Carries out effects in order, and the effects that follow from them. Returns the first failure to store or
-    /// delete a client's record, because the request must not succeed without it; logs other failures.
+    /// delete a client record, because the request must then fail too. Logs all other failures.
     async fn settle(&self, ctx: &Ctx, effects: Vec<Effect>) -> Result<(), Status> {
         let mut outcome = Ok(());
         let mut effects = VecDeque::from(effects);
         while let Some(effect) = effects.pop_front() {
             let of_record = effect.is_of_record();
-            // Boxed, because the future is large and rarely needed.
+            // The future is large and rarely needed, so it is boxed.
             let done = Box::pin(self.carry_out(ctx, effect, &mut effects)).await;
             if let Err(error) = done {
                 tracing::warn!(%error, "cannot handle a change of the NFS state");
@@ -283,7 +291,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         outcome
     }
 
-    /// Reports ended layouts to the file system, several at a time: each call may have to wait for data servers.
+    /// Reports ended layouts to the file system concurrently, because each call may wait for data servers.
     async fn layouts_gone(&self, ctx: &Ctx, gone: Vec<Effect>) {
         let told = stream::iter(gone).map(|effect| async move {
             let Effect::LayoutGone { client, file, iomode, range, why } = effect else { return };
@@ -298,8 +306,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         told.buffer_unordered(GONE_AT_ONCE).for_each(|()| std::future::ready(())).await;
     }
 
-    /// Carries out one effect, together with directly following effects of the same kind where possible; adds new
-    /// effects to `more`.
+    /// Carries out one effect. Handles consecutive [`Effect::LayoutGone`] effects together, and adds new effects to
+    /// `more`.
     async fn carry_out(&self, ctx: &Ctx, effect: Effect, more: &mut VecDeque<Effect>) -> Result<(), Status> {
         match effect {
             Effect::Persist(record) => self.fs.persist_client(record).await,
@@ -347,7 +355,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Handles a file that has lost its last name: frees it now, or with the last CLOSE.
+    /// Frees a file that has lost its last name: now, or with its last CLOSE.
     async fn orphaned(&self, ctx: &Ctx, file: FileId) {
         lock(&self.orphans).insert(file);
         if let Err(error) = self.reap_closed(ctx, file).await {
@@ -355,10 +363,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Handles a file whose last name a rename has replaced: frees it a second later, with the last CLOSE, or now if it
-    /// needs too much of the free disk space.
+    /// Handles a file whose last name a rename has replaced. The server frees the file after about a second, with its
+    /// last CLOSE if that is later, or at once if the file uses too much of the free disk space.
     async fn replaced(&self, ctx: &Ctx, replaced: Replaced) {
-        // This must come first, or a CLOSE in between would free the file.
+        // Add the file to `lingering` first, because otherwise a concurrent CLOSE would free the file.
         let over = lock(&self.lingering).add(replaced.id, replaced.bytes, replaced.room / LINGERING_SHARE, ctx.now);
         self.keep_orphan(replaced.id);
         for file in over {
@@ -366,8 +374,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Returns whether a rename replaced a file's last name, no client has it open, and this client may no longer open
-    /// it.
+    /// Returns whether a rename has replaced the last name of a file that no client has open, and this client may not
+    /// open the file any more.
     fn is_replaced_for(&self, client: ClientId, file: FileId) -> bool {
         if !lock(&self.lingering).keeps(file) {
             return false;
@@ -376,25 +384,25 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         !state.is_open(file) && !state.is_own(client)
     }
 
-    /// Records a file without a name that is open, so that the last CLOSE frees it.
+    /// Records an open file without a name, which the last CLOSE must free.
     fn keep_orphan(&self, file: FileId) {
         lock(&self.orphans).insert(file);
     }
 
-    /// Returns whether a file is being freed. The OPEN operation must check this after it has recorded the open, and
-    /// must not trust earlier answers of the file system about the file.
+    /// Returns whether the file system is freeing a file. OPEN must check this after it has recorded its open, because
+    /// earlier answers of the file system about the file may be out of date.
     fn is_reaping(&self, file: FileId) -> bool {
         lock(&self.reaping).contains_key(&file)
     }
 
-    /// Frees a file that was found without a name: now, or with the last CLOSE.
+    /// Frees a file without a name that an earlier start of the server left: now, or with its last CLOSE.
     pub async fn free_orphan(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         self.keep_orphan(file);
         self.reap_closed(ctx, file).await
     }
 
-    /// Frees an orphan unless a client has it open, or may open it again after a restart. At the end of the grace
-    /// period the scan for orphans of earlier starts frees the remaining ones.
+    /// Frees an orphan, unless a client has it open or the grace period still permits a reclaim of an open. The orphan
+    /// scan at the end of the grace period frees the remaining orphans.
     async fn reap_closed(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         let (effects, _reaping) = {
             let mut state = lock(&self.state);
@@ -417,10 +425,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 }
 
-/// Files that are being freed, with the number of [`Reaping`] guards of each.
+/// Files that the file system is freeing, with their number of [`Reaping`] guards.
 type Reaped = HashMap<FileId, u32>;
 
-/// Marks a file as being freed, until this guard is dropped.
+/// Guard that marks a file as being freed, until the guard is dropped.
 struct Reaping<'a>(&'a Mutex<Reaped>, FileId);
 
 impl<'a> Reaping<'a> {
@@ -441,7 +449,7 @@ impl Drop for Reaping<'_> {
     }
 }
 
-/// Counts an OPEN by name as in progress, until this guard is dropped.
+/// Guard that counts an OPEN by name as in progress, until the guard is dropped.
 struct Opening<'a>(&'a AtomicUsize);
 
 impl<'a> Opening<'a> {
@@ -457,7 +465,8 @@ impl Drop for Opening<'_> {
     }
 }
 
-/// A removal in progress: until it is dropped, no client can open the files that it may free with their names.
+/// Guard of a REMOVE or RENAME in progress. Until the guard is dropped, no client can open the files that the operation
+/// may free.
 struct Ending<'a, F: FileSystem, C: Callbacks> {
     server: &'a Server<F, C>,
     files: Mutex<Vec<Reaping<'a>>>,
@@ -468,15 +477,16 @@ impl<'a, F: FileSystem, C: Callbacks> Ending<'a, F, C> {
         Ending { server, files: Mutex::default() }
     }
 
-    /// Returns whether a file that loses its last name may be freed at once: it has no open, delegation or layout, no
-    /// client can reclaim one, and no OPEN that has found or created it is in progress.
+    /// Returns whether a file that loses its last name may be freed at once. The file must have no open, delegation or
+    /// layout. No client may be able to reclaim such state, and no OPEN by name may be in progress.
     fn may_end(&self, file: FileId) -> bool {
-        // OPENs are recorded under this lock, and count as in progress until then.
+        // An OPEN in progress records its open under this lock before it leaves the count of OPENs in progress.
         let state = lock(&self.server.state);
         let known = state.is_open(file) || state.has_layouts(file) || state.in_grace();
         let unknown = !known && self.server.opening.load(SeqCst) == 0;
         if unknown {
-            // Marked while no client can open the file: a later OPEN finds it marked here, or gone.
+            // Mark the file before the lock is released, while no client can open it. A later OPEN finds this mark, or
+            // does not find the file.
             lock(&self.files).push(Reaping::begin(&self.server.reaping, file));
         }
         unknown

@@ -1,41 +1,42 @@
-//! The byte-range locks of one owner on one file: a set of spans with POSIX split, merge, upgrade and downgrade.
+//! Sets of locked byte ranges: the byte-range locks of one lock-owner on one file, with POSIX split, merge, upgrade and
+//! downgrade.
 //!
-//! The server keeps one to detect conflicts, the client to know what it must reclaim (RFC 8881 §9.2, §9.3).
+//! The server uses a set to detect conflicts, the client to know which locks it must reclaim (RFC 8881 §9.2, §9.3).
 
 use types::ByteRange;
 
-/// The kind of a lock (RFC 8881 §9.1).
+/// The kind of a byte-range lock: shared or exclusive (RFC 8881 §9.1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LockKind {
-    /// Excludes write locks of other owners (`READ_LT`).
+    /// A shared lock, which excludes write locks of other lock-owners (`READ_LT`).
     Read,
-    /// Excludes all locks of other owners (`WRITE_LT`).
+    /// An exclusive lock, which excludes all locks of other lock-owners (`WRITE_LT`).
     Write,
 }
 
 impl LockKind {
-    /// Returns whether locks of these kinds conflict if two owners hold them on one byte.
+    /// Returns whether locks of these two kinds conflict if two lock-owners hold them on the same byte.
     pub fn conflicts(self, other: LockKind) -> bool {
         self == LockKind::Write || other == LockKind::Write
     }
 }
 
-/// The bytes from `first` to `last`, both included; a `last` of `u64::MAX` reaches to the end of the file, even if it
-/// grows.
+/// A byte range of a lock, from byte `first` to byte `last`, both included. A `last` of `u64::MAX` reaches to the end
+/// of the file, even if the file grows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Span {
-    /// First byte.
+    /// The offset of the first byte.
     pub first: u64,
-    /// Last byte.
+    /// The offset of the last byte.
     pub last: u64,
 }
 
 impl Span {
-    /// Every byte.
+    /// The range of all bytes of a file.
     pub const ALL: Span = Span { first: 0, last: u64::MAX };
 
-    /// Converts offset and length from the wire (RFC 8881 §18.10.3): a length of `u64::MAX` reaches to the end of the
-    /// file. `None` for a length of 0 and for a sum that overflows, which are INVAL.
+    /// Converts offset and length of a lock request (RFC 8881 §18.10.3); a length of `u64::MAX` reaches to the end of
+    /// the file. `None` (the error INVAL) if the length is 0 or the sum overflows.
     pub fn new(offset: u64, length: u64) -> Option<Span> {
         match length {
             0 => None,
@@ -44,17 +45,17 @@ impl Span {
         }
     }
 
-    /// Returns the length as encoded on the wire.
+    /// Returns the length for the wire; `u64::MAX` if the range reaches to the end of the file.
     pub fn length(self) -> u64 {
         if self.last == u64::MAX { u64::MAX } else { self.last - self.first + 1 }
     }
 
-    /// Returns whether the two spans share a byte.
+    /// Returns whether the two ranges have a byte in common.
     pub fn overlaps(self, other: Span) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 
-    /// Returns whether this span contains every byte of `other`.
+    /// Returns whether this range contains every byte of `other`.
     pub fn covers(self, other: Span) -> bool {
         self.first <= other.first && other.last <= self.last
     }
@@ -66,18 +67,19 @@ impl From<Span> for ByteRange {
     }
 }
 
-/// A run of bytes held under one lock.
+/// A locked byte range: consecutive bytes with the same lock kind and tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held<T> {
-    /// The bytes.
+    /// The locked bytes.
     pub span: Span,
-    /// The kind of lock.
+    /// Whether the lock is shared or exclusive.
     pub kind: LockKind,
-    /// A tag by which the user of the set distinguishes locks, such as a stateid.
+    /// The caller's tag of the lock, such as the stateid under which the lock-owner locked the bytes.
     pub tag: T,
 }
 
-/// The locks of one owner on one file: ordered, disjoint, and no two adjacent runs are equal in kind and tag.
+/// The locks of one lock-owner on one file. The ranges are ordered and disjoint, and two adjacent ranges differ in kind
+/// or tag.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Spans<T>(Vec<Held<T>>);
 
@@ -88,42 +90,42 @@ impl<T> Default for Spans<T> {
 }
 
 impl<T: Copy + PartialEq> Spans<T> {
-    /// Number of runs.
+    /// Returns the number of locked ranges.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns whether the owner holds no lock.
+    /// Returns whether the lock-owner holds no lock.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the runs in order.
+    /// Returns the locked ranges in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = &Held<T>> {
         self.0.iter()
     }
 
-    /// Returns the indices of the runs that share a byte with `span`.
+    /// Returns the indices of the locked ranges that overlap `span`.
     fn touched(&self, span: Span) -> std::ops::Range<usize> {
         let start = self.0.partition_point(|h| h.span.last < span.first);
         let end = self.0.partition_point(|h| h.span.first <= span.last);
         start..end.max(start)
     }
 
-    /// Returns the runs that share a byte with `span`.
+    /// Returns the locked ranges that overlap `span`.
     pub fn overlapping(&self, span: Span) -> &[Held<T>] {
         &self.0[self.touched(span)]
     }
 
-    /// Returns the first run that conflicts with a lock of this kind by another owner.
+    /// Returns the first locked range that conflicts with a lock of this kind by another lock-owner.
     pub fn conflict(&self, span: Span, kind: LockKind) -> Option<&Held<T>> {
         self.overlapping(span).iter().find(|h| h.kind.conflicts(kind))
     }
 
-    /// Replaces the locks on the bytes of `span` by a lock of one kind, or by no lock.
+    /// Replaces the locks on the bytes of `span` by one lock; `None` unlocks the bytes.
     pub fn set(&mut self, span: Span, lock: Option<(LockKind, T)>) {
         let touched = self.touched(span);
-        // Includes the adjacent runs, because the new run may join them.
+        // Include the adjacent ranges, because the new range may merge with them.
         let from = touched.start.saturating_sub(1);
         let to = (touched.end + 1).min(self.0.len());
         let mut out: Vec<Held<T>> = Vec::with_capacity(to - from + 2);
@@ -148,7 +150,7 @@ impl<T: Copy + PartialEq> Spans<T> {
         self.0.splice(from..to, out);
     }
 
-    /// Returns how many runs [`Spans::set`] of `span` can add at most, for a lock or an unlock.
+    /// Returns an upper bound of the number of ranges that [`Spans::set`] of `span` adds, for a lock or for an unlock.
     pub fn growth(&self, span: Span, unlock: bool) -> usize {
         let touched = self.overlapping(span);
         let left = touched.first().is_some_and(|h| h.span.first < span.first);
@@ -156,13 +158,13 @@ impl<T: Copy + PartialEq> Spans<T> {
         (usize::from(left) + usize::from(right) + usize::from(!unlock)).saturating_sub(touched.len())
     }
 
-    /// Removes every run with this tag.
+    /// Unlocks every range with this tag.
     pub fn remove_tag(&mut self, tag: T) {
         self.0.retain(|h| h.tag != tag);
     }
 }
 
-/// Returns whether `b` directly follows `a` with the same kind and tag.
+/// Returns whether range `b` directly follows range `a` with the same kind and tag, so that the two merge.
 fn joins<T: PartialEq>(a: &Held<T>, b: &Held<T>) -> bool {
     a.kind == b.kind && a.tag == b.tag && a.span.last.checked_add(1) == Some(b.span.first)
 }
@@ -187,7 +189,7 @@ mod tests {
 
     const BYTES: u64 = 12;
 
-    /// Returns a span of the first bytes, or one that reaches to the end.
+    /// Returns a range within the first bytes, or a range that reaches to the end of the file.
     fn span() -> impl Strategy<Value = Span> {
         (0..BYTES, 0..=BYTES).prop_map(|(first, len)| match first + len {
             end if end >= BYTES => Span { first, last: u64::MAX },
@@ -201,7 +203,7 @@ mod tests {
             steps in prop::collection::vec((span(), prop::option::of((any::<bool>(), 0..2u8))), 1..40)
         ) {
             let mut spans = Spans::default();
-            // One extra byte represents all bytes that follow.
+            // The model's last entry stands for all bytes beyond the first `BYTES`.
             let mut model = [None; BYTES as usize + 1];
             for (span, lock) in steps {
                 let lock = lock.map(|(write, tag)| (if write { LockKind::Write } else { LockKind::Read }, tag));

@@ -1,9 +1,9 @@
-//! NFSv4.1 state tables: clients, sessions, opens, locks, delegations and layouts as plain data; time and randomness
-//! are arguments.
+//! NFSv4.1 state tables: clients, sessions, opens, locks, delegations and layouts as pure data; time and randomness are
+//! arguments.
 //!
-//! [`State`] is one value behind one lock of the server that owns it. Its methods never wait and never perform I/O.
-//! They collect actions outside the tables (store a record, reap an object, fence a client) as [`Effect`]s. The caller
-//! takes these with [`State::take_effects`] after every call and carries them out in order.
+//! The server keeps one [`State`] behind one lock. The methods of [`State`] never wait and perform no I/O. They record
+//! actions outside the tables (store a record, free an orphan, fence a client) as [`Effect`]s. After every call the
+//! server takes the effects with [`State::take_effects`] and carries them out in order.
 
 pub mod clients;
 pub mod delegations;
@@ -30,69 +30,72 @@ use types::machine::is_share_full;
 use types::{ByteRange, FileId, Machine, Timestamp};
 use wire::nfs4::{clientid4, nfsstat4, sessionid4};
 
-/// The result of a state operation; the error goes on the wire unchanged.
+/// The result of an operation on the state tables; the server sends the error unchanged.
 pub type Result<T> = std::result::Result<T, nfsstat4>;
 
-/// A client id (`clientid4`): the boot epoch in the high half, an unguessable number in the low half.
+/// A client id (`clientid4`): the boot epoch in the upper 32 bits, and an unguessable number in the lower 32 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ClientId(pub clientid4);
 
-/// A transport connection, numbered by the part that accepts connections; no number is used twice.
+/// The number of a transport connection, unique over the life of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ConnectionId(pub u64);
 
-/// The sender of a request, for ownership of client records and detection of false retries (RFC 8881 §18.35.4).
+/// The authenticated sender of a request. The server uses it to check the owner of client records and to detect false
+/// retries (RFC 8881 §18.35.4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Principal {
-    /// AUTH_NONE.
+    /// A sender without authentication (AUTH_NONE).
     None,
-    /// AUTH_SYS with this user id.
+    /// A sender with this user id (AUTH_SYS).
     Sys(u32),
 }
 
-/// The sender of EXCHANGE_ID or DESTROY_CLIENTID.
+/// The sender of EXCHANGE_ID or DESTROY_CLIENTID, and a random number for a new client id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
-    /// The principal that the sender claims to be.
+    /// The principal in the request's credential.
     pub principal: Principal,
-    /// The machine of the sender.
+    /// The machine that sent the request.
     pub origin: Machine,
-    /// A random number that makes the client id unguessable.
+    /// A random number from which the server makes an unguessable client id.
     pub random: u32,
 }
 
 impl From<Principal> for Caller {
-    /// A caller on this machine, with sequential client ids.
+    /// Returns a caller on the server's own machine, without randomness, so that client ids are sequential.
     fn from(principal: Principal) -> Self {
         Caller { principal, origin: Machine::Local(0), random: 0 }
     }
 }
 
-/// The default courtesy time, in lease periods.
+/// The default courtesy time, in lease periods. See [`Config::courtesy`].
 const COURTESY_LEASES: u32 = 8;
 
-/// The largest number of clients of one address for which holdings are counted.
+/// If more clients than this share one address, the server does not count their objects, and treats the share of the
+/// address as used up.
 const COUNTED_MAX: usize = 256;
 
-/// Settings that a server fixes before the first request.
+/// Settings of the state tables, which stay the same while the server runs.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// A number larger than at every earlier start, so that ids of earlier starts are recognisable. Never 0.
+    /// The boot epoch: a number larger than at every earlier start of the server, never 0. Ids contain it, so the
+    /// server recognises ids of earlier starts.
     pub boot_epoch: u32,
-    /// The `EXCHGID4_FLAG_USE_*` bits of this server (RFC 8881 §13.1).
+    /// The roles of this server: `EXCHGID4_FLAG_USE_*` bits (RFC 8881 §13.1).
     pub roles: u32,
-    /// For how long after its last SEQUENCE a client keeps its state unconditionally.
+    /// The lease period: how long after its last SEQUENCE a client keeps its state unconditionally.
     pub lease: Duration,
-    /// How long the state is kept after that while no other client wants it.
+    /// How long a client with an expired lease keeps its state, as long as no other client wants it (courtesy time).
     pub courtesy: Duration,
-    /// Largest request and reply accepted in a session, in bytes, RPC headers included.
+    /// Largest request and largest reply in a session, in bytes, including RPC headers.
     pub max_message: u32,
-    /// Bytes that the reply caches of all sessions together may hold.
+    /// Memory budget of the reply caches of all sessions together, in bytes.
     pub reply_cache_bytes: u64,
 }
 
 impl Config {
-    /// The usual limits, for a server with these roles.
+    /// Returns the default settings for a server with these roles.
     pub fn new(boot_epoch: u32, roles: u32, lease: Duration) -> Self {
         let courtesy = lease * COURTESY_LEASES;
         let max_message = types::limits::RECORD_MAX as u32;
@@ -100,20 +103,22 @@ impl Config {
     }
 }
 
-/// How a layout ended without LAYOUTRETURN.
+/// How a layout ended without a LAYOUTRETURN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gone {
-    /// The client no longer uses the layout: it said so in a callback, or closed the file.
+    /// The client no longer uses the layout: it closed the file, or answered a recall with NOMATCHING_LAYOUT. No fence
+    /// is needed.
     Forgotten,
-    /// The client that held the layout has restarted under a new client record. Its writes may still be on the way to
-    /// the data servers, so its layouts for writing must be fenced. Its other layouts need no fencing.
+    /// The holder has restarted under a new client record. Writes of its previous incarnation may still be in flight,
+    /// so the server must fence its layouts for writing. Layouts for reading need no fence.
     Restarted,
-    /// The server revoked the layout: the client may still use it and must be fenced from the data servers.
+    /// The server revoked the layout. The holder may still use it, so the server must fence the holder from the data
+    /// servers.
     Revoked,
 }
 
 impl Gone {
-    /// Returns whether the client that held a layout for this use must be fenced from the data servers.
+    /// Returns whether the server must fence a layout of this iomode from the data servers.
     pub fn is_to_be_fenced(self, iomode: Iomode) -> bool {
         match self {
             Gone::Forgotten => false,
@@ -123,93 +128,95 @@ impl Gone {
     }
 }
 
-/// An action that the owner of a [`State`] must carry out after a change of state.
+/// An action outside the state tables that the server must carry out after a call to [`State`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// Store this record durably before the reply to the current request is sent (RFC 8881 §8.4.2.1).
+    /// Store this client record durably before the reply to the current request (RFC 8881 §8.4.2.1).
     Persist(ClientRecord),
-    /// The record of this client owner may be deleted.
+    /// Delete the record of this client owner.
     Forget(Bytes),
-    /// The lease of this client has run out: delete the record of its owner, then call [`State::lapsed`].
+    /// The lease of this client has expired. Delete the record of its client owner, then call [`State::lapsed`].
     Lapse {
-        /// The client.
+        /// The client whose lease has expired.
         client: ClientId,
-        /// The owner string of the client.
+        /// The client owner of the record to delete.
         owner: Bytes,
     },
-    /// The grace period is over: delete the records of these owners, which did not come back or did not finish their
+    /// The grace period has ended by timeout. Delete the records of these client owners, which have not completed their
     /// reclaims, then call [`State::grace_over`].
     GraceOver(Vec<Bytes>),
-    /// This client has not returned a delegation in time: delete the record of its owner, then call
+    /// This client has not returned a recalled delegation in time. Delete the record of its client owner, then call
     /// [`State::distrusted`].
     Distrust {
-        /// The client.
+        /// The client that has not returned the delegation.
         client: ClientId,
-        /// The owner string of the client.
+        /// The client owner of the record to delete.
         owner: Bytes,
     },
-    /// A delegation of the file is gone: requests that wait for this check again.
+    /// A delegation of this file has ended. Wake the requests that wait for its return.
     DelegationGone(FileId),
-    /// A lock that a lock-owner was denied and waits for is free: notify the client.
+    /// A lock that a lock-owner waits for may be free. Notify its client (CB_NOTIFY_LOCK).
     LockFree {
         /// The client of the lock-owner.
         client: ClientId,
-        /// The file.
+        /// The file of the lock.
         file: FileId,
-        /// The lock-owner that waits.
+        /// The lock-owner that waits for the lock.
         owner: Bytes,
     },
-    /// The last open and the last delegation of the file are gone: the server may now reap a file without names.
+    /// The last open and the last delegation of this file have ended. Free the file if it has no name.
     LastClose(FileId),
-    /// A client no longer holds a layout of these bytes for this use, and has not sent LAYOUTRETURN.
+    /// A client no longer holds a layout, without having sent LAYOUTRETURN. Report this to the file system, and fence
+    /// the holder if `why` requires it.
     LayoutGone {
         /// The client that held the layout.
         client: ClientId,
-        /// The file.
+        /// The file of the layout.
         file: FileId,
-        /// The use.
+        /// The iomode of the layout.
         iomode: Iomode,
-        /// The bytes.
+        /// The byte range of the layout.
         range: ByteRange,
         /// How the layout ended.
         why: Gone,
     },
-    /// The session is gone: calls that wait on its backchannel are lost.
+    /// The session has ended. Give up the callbacks in flight on its backchannel.
     SessionGone(sessionid4),
 }
 
 impl Effect {
-    /// Returns whether it concerns a client record, without which a request must not succeed.
+    /// Returns whether the effect stores or deletes a client record. If such an effect fails, the server must fail the
+    /// current request.
     pub fn is_of_record(&self) -> bool {
         use Effect::{Distrust, Forget, GraceOver, Lapse, Persist};
         matches!(self, Persist(_) | Forget(_) | Lapse { .. } | Distrust { .. } | GraceOver(_))
     }
 }
 
-/// Numbers of objects in the state tables.
+/// Numbers of objects in the state tables, for display.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Client records, unconfirmed ones included.
+    /// Number of client records, including unconfirmed ones.
     pub clients: usize,
-    /// Sessions.
+    /// Number of sessions.
     pub sessions: usize,
-    /// Clients whose lease has expired and that still hold state.
+    /// Number of clients whose lease has expired and that still hold state.
     pub lapsed: usize,
-    /// Open states.
+    /// Number of open states.
     pub opens: usize,
-    /// Locked byte runs.
+    /// Number of locked byte ranges.
     pub locks: usize,
-    /// Denied LOCKs that clients keep retrying.
+    /// Number of denied LOCKs that clients keep retrying.
     pub lock_waits: usize,
-    /// Delegations.
+    /// Number of delegations, without revoked ones.
     pub delegations: usize,
-    /// Layout states.
+    /// Number of layout states, including revoked ones.
     pub layouts: usize,
-    /// Recalls of layouts and delegations that wait for the return.
+    /// Number of recalls of layouts and delegations that wait for the return.
     pub recalls: usize,
 }
 
-/// All state of one NFSv4.1 server.
+/// All protocol state of one NFSv4.1 server.
 #[derive(Clone, Debug)]
 pub struct State {
     pub(crate) config: Config,
@@ -221,15 +228,16 @@ pub struct State {
     pub(crate) layouts: Layouts,
     pub(crate) grace: GracePeriod,
     pub(crate) effects: Vec<Effect>,
-    /// Lapsed clients that were removed because other clients wanted their state; the next [`State::expire`] reports
+    /// Clients that the server removed because other clients wanted their state. The next [`State::expire`] returns
     /// them.
     pub(crate) expelled: Vec<leases::Expired>,
-    /// The number in the next stateid; never reused, so that an old stateid is never taken for a new one.
+    /// The index in the next stateid. It only grows, so no two stateids of one boot epoch are equal.
     pub(crate) next_stateid: u64,
 }
 
 impl State {
-    /// Creates empty state. `records` are those persisted by earlier starts; without records there is no grace period.
+    /// Creates empty state tables. `records` are the client records of earlier starts; if there are none, there is no
+    /// grace period.
     pub fn new(config: Config, records: Vec<ClientRecord>, now: Timestamp) -> Self {
         let grace = GracePeriod::new(records, now, config.lease);
         State {
@@ -247,18 +255,18 @@ impl State {
         }
     }
 
-    /// Returns the configuration of the server.
+    /// Returns the settings of the state tables.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Returns the effects of all calls since the last take, in order.
+    /// Removes and returns the effects of all calls since the last `take_effects`, in order.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         self.wake_lock_waiters();
         std::mem::take(&mut self.effects)
     }
 
-    /// Returns the numbers of objects held now.
+    /// Returns the current numbers of entries in the state tables.
     pub fn counts(&self) -> Counts {
         Counts {
             clients: self.clients.len(),
@@ -273,8 +281,8 @@ impl State {
         }
     }
 
-    /// Returns whether a client is refused one more object, of which all clients together hold `all` of at most `max`,
-    /// because its machine has its share.
+    /// Returns whether the server must refuse a new object (such as an open) to a client because the clients at its
+    /// address have used up their share. `all` is the number of such objects of all clients, at most `max`.
     pub(crate) fn is_share_full(
         &self,
         client: ClientId,
@@ -285,11 +293,11 @@ impl State {
             return false;
         }
         let same = self.clients.beside(client);
-        // Counting the objects of more clients would take long, and so many clients at one address are unusual.
+        // More than `COUNTED_MAX` clients at one address are unusual, and counting their objects would take long.
         same.len() > COUNTED_MAX || is_share_full(same.iter().map(|client| of_client(*client)).sum(), all, max)
     }
 
-    /// Returns a fresh `other` field of the given kind.
+    /// Returns a new `other` field of a stateid of this kind.
     pub(crate) fn new_other(&mut self, kind: stateids::Kind) -> [u8; 12] {
         let index = self.next_stateid;
         self.next_stateid += 1;

@@ -1,10 +1,10 @@
-//! The mapping between [`Status`] and `nfsstat4` (RFC 8881 §15).
+//! Conversion between [`Status`] and NFS error codes (`nfsstat4`, RFC 8881 §15).
 
 use types::Status;
 use wire::nfs4::*;
 
-/// Returns the NFS status for a status. A status without an NFS equivalent becomes the nearest error that a client
-/// survives.
+/// Converts a status to an NFS error. A status without an exact NFS error becomes the nearest error that clients
+/// handle.
 pub fn to_nfs(status: Status) -> nfsstat4 {
     match status {
         Status::Perm => NFS4ERR_PERM,
@@ -44,8 +44,8 @@ pub fn to_nfs(status: Status) -> nfsstat4 {
     }
 }
 
-/// Returns what an NFS status means to the user of a file, for the client, after it has handled errors of sessions and
-/// stateids. `None` is success.
+/// Converts an NFS error to the status that the client reports to programs. The caller must handle errors of sessions
+/// and stateids first. `None` stands for NFS4_OK.
 pub fn from_nfs(status: nfsstat4) -> Option<Status> {
     Some(match status {
         NFS4_OK => return None,

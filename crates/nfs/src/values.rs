@@ -1,4 +1,4 @@
-//! Attribute values of a file in one struct, as the server sends them and the client receives them.
+//! Attribute values of a file in one struct, which the server encodes and the client decodes.
 
 use crate::attrs::Mask;
 use crate::fs::{FsInfo, Threshold, Told};
@@ -6,12 +6,12 @@ use bytes::Bytes;
 use types::{Attrs, FileId, FileKind, StatFs, Timestamp};
 use wire::nfs4::{fsid4, nfsstat4};
 
-/// Layout types from here on are for private use (RFC 8881 §3.3.13).
+/// The first layout type number that is reserved for private use (RFC 8881 §3.3.13).
 const LAYOUT_TYPES_PRIVATE: u32 = 0x8000_0000;
 
-/// Attribute values; `None` means unknown or not sent.
+/// Attribute values of a file; `None` means that a value is unknown or was not sent.
 ///
-/// Times, sizes and numbers are in the units of the attributes' descriptions (RFC 8881 §5.8, §5.12).
+/// Units are those of the attribute definitions (RFC 8881 §5.8, §5.12).
 #[derive(Clone, PartialEq, Debug, Default)]
 #[allow(missing_docs)] // each field has the name of its attribute
 pub struct Values {
@@ -74,7 +74,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// Sets the attributes of the object.
+    /// Sets the attributes that describe this file or directory.
     pub fn set_attrs(&mut self, attrs: &Attrs) {
         self.kind = Some(attrs.kind);
         self.change = Some(attrs.change);
@@ -93,7 +93,7 @@ impl Values {
         self.time_modify = Some(attrs.mtime);
     }
 
-    /// Sets the attributes of the whole file system.
+    /// Sets the attributes that have one value for the whole file system.
     pub fn set_info(&mut self, info: &FsInfo) {
         self.lease_time = Some(info.lease_secs);
         self.maxfilesize = Some(info.max_file_size);
@@ -101,14 +101,14 @@ impl Values {
         self.maxname = Some(info.max_name);
         self.maxread = Some(info.max_read);
         self.maxwrite = Some(info.max_write);
-        // Private layout types are only for Weir's client: other clients may not be able to parse them.
+        // Leave out private layout types, because clients other than Weir's may not be able to decode them.
         let known = info.layout_types.iter().copied().filter(|kind| *kind < LAYOUT_TYPES_PRIVATE);
         self.fs_layout_types = Some(known.collect());
         self.layout_blksize = Some(info.layout_block);
         self.xattr_support = Some(info.xattrs);
     }
 
-    /// Sets the capacity of the file system.
+    /// Sets the capacity attributes of the file system.
     pub fn set_statfs(&mut self, stat: &StatFs) {
         self.files_avail = Some(stat.files_free);
         self.files_free = Some(stat.files_free);
@@ -118,7 +118,7 @@ impl Values {
         self.space_total = Some(stat.bytes_total);
     }
 
-    /// Returns the attributes of the object, if all of [`crate::attrs::OBJECT`] are known.
+    /// Returns the attributes of the file; `None` unless all attributes of [`crate::attrs::OBJECT`] are known.
     pub fn attrs(&self) -> Option<Attrs> {
         Some(Attrs {
             id: FileId(self.fileid?),
@@ -139,7 +139,7 @@ impl Values {
         })
     }
 
-    /// Returns the capacity of the file system, if all of [`crate::attrs::STATFS`] are known.
+    /// Returns the capacity of the file system; `None` unless all attributes of [`crate::attrs::STATFS`] are known.
     pub fn statfs(&self) -> Option<StatFs> {
         Some(StatFs {
             bytes_total: self.space_total?,

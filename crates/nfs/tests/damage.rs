@@ -1,4 +1,4 @@
-//! Runs the fuzz target of the attribute table over damaged and random attributes: it must not panic.
+//! Test that damaged and random attributes never make the decoder of `fattr4` panic. It runs the fuzz target on them.
 
 use nfs::attrs::{Mask, encode, encode_set};
 use nfs::values::Values;
@@ -44,7 +44,7 @@ fn damaged_attributes_do_not_panic() {
 }
 
 proptest! {
-    /// Announces a few attributes, and encodes random bytes as their values.
+    /// A bitmap of a few attributes, followed by random bytes as their values.
     #[test]
     fn random_values_of_announced_attributes_do_not_panic(
         bits in prop::collection::vec(0u32..128, 1..4),

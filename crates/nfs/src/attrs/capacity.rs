@@ -1,4 +1,4 @@
-//! Capacity attributes: bytes and files of the whole file system.
+//! Capacity attributes (`files_*`, `space_*`): the inodes and bytes of the whole file system, free and in total.
 
 use super::form::put_u64;
 use super::{Row, row};

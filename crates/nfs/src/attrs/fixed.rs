@@ -1,4 +1,4 @@
-//! Attributes with the same value for every file, set by the server or the file system.
+//! Attributes with the same value for every file: capabilities and limits of the server and of the file system.
 
 use super::form::{put_bool, put_mask, put_time, put_u32, put_u64, take_mask, take_time};
 use super::{Mask, Row, row};
@@ -43,7 +43,8 @@ pub(super) const CHANGE_ATTR_TYPE: Row =
 pub(super) const XATTR_SUPPORT: Row =
     row!(FATTR4_XATTR_SUPPORT, "xattr_support", xattr_support, put_bool, Reader::bool, 2);
 
-/// Writes `open_arguments4` (RFC 9754 §3): bits of access, deny, wants, claims and create modes.
+/// Encodes `open_arguments4` (RFC 9754 §3): five bitmaps of the access bits, deny bits, wants, claims and create modes
+/// that OPEN supports.
 fn put_open_arguments(out: &mut Writer, known: &[Mask; 5]) {
     known.iter().for_each(|mask| put_mask(out, mask));
 }

@@ -17,7 +17,8 @@ fn take_kind(input: &mut Reader) -> Result<FileKind, Malformed> {
     FileKind::from_number(value).ok_or(Malformed::BadValue { what: "nfs_ftype4", value })
 }
 
-/// Reads an owner. A server that knows no number for a user sends a name, which becomes "nobody" (RFC 8881 §5.9).
+/// Decodes an owner or owner group. A server that has no id for a user sends a name; the client maps every name to
+/// "nobody" (RFC 8881 §5.9).
 fn take_owner(input: &mut Reader) -> Result<u32, Malformed> {
     const NOBODY: u32 = 65534;
     take_name(input).map(|id| id.unwrap_or(NOBODY))

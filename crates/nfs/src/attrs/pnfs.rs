@@ -1,4 +1,4 @@
-//! Attributes of layouts: the layout types that the server offers, and when to use them.
+//! pNFS attributes: the layout types that the server offers, and the size thresholds for their use (`mdsthreshold`).
 
 use super::form::put_u32;
 use super::{Row, row};
@@ -6,7 +6,7 @@ use crate::fs::Threshold;
 use types::limits::BITMAP_WORDS_MAX;
 use xdr::{Malformed, Reader, Writer};
 
-/// Largest number of layout types or thresholds read from a peer, which exceeds the number of existing types.
+/// Largest number of layout types or thresholds that the decoder accepts from a peer. Fewer layout types exist.
 const TYPES_MAX: usize = 64;
 
 fn put_types(out: &mut Writer, types: &[u32]) {
@@ -17,7 +17,8 @@ fn take_types(input: &mut Reader) -> Result<Vec<u32>, Malformed> {
     input.array(TYPES_MAX, Reader::u32)
 }
 
-/// Writes `mdsthreshold4` (RFC 8881 §3.3.22): the hints follow one another in the order of their bits.
+/// Encodes `mdsthreshold4` (RFC 8881 §3.3.22). The hints of one layout type follow each other in ascending order of
+/// their bit numbers.
 fn put_thresholds(out: &mut Writer, items: &[Threshold]) {
     out.array(items, |out, item| {
         let hints = [item.read_size, item.write_size, item.read_iosize, item.write_iosize];

@@ -1,12 +1,12 @@
-//! Weir's own attributes, in no standard: the server does not list them as supported, and sends them only to clients
-//! that request them by number (`docs/native-protocol.md`).
+//! Weir's own attributes, which no standard defines (`docs/native-protocol.md`). The server does not list them in
+//! `supported_attrs`, and sends them only to clients that request them by number.
 
 use super::form::{put_bool, put_u64};
 use super::{Row, row};
 use crate::fs::Told;
 use xdr::{Malformed, Reader, Writer};
 
-/// Longest text of a policy in bytes.
+/// Longest policy text that the decoder accepts, in bytes.
 const POLICY_MAX: usize = 4096;
 
 fn put_policy(out: &mut Writer, told: &Told) {

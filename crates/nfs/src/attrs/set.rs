@@ -1,4 +1,4 @@
-//! Attributes that SETATTR, CREATE and OPEN set.
+//! Encoder and decoder of the attributes that SETATTR, CREATE and OPEN set.
 
 use super::Mask;
 use super::form::{put_name, put_time, take_name, take_time};
@@ -8,7 +8,7 @@ use types::{SetAttrs, SetTime};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Writer};
 
-/// Writes the attributes to set in ascending order, and returns their mask.
+/// Encodes the attributes to set in ascending order of their numbers, and returns their bitmap.
 pub(super) fn put(attrs: &SetAttrs, out: &mut Writer) -> Mask {
     let mut numbers = Vec::new();
     if let Some(size) = attrs.size {
@@ -40,7 +40,7 @@ pub(super) fn put(attrs: &SetAttrs, out: &mut Writer) -> Mask {
     Mask::of(&numbers)
 }
 
-/// Reads the values of `mask`, which contains only settable attributes.
+/// Decodes the attributes of `mask`, which must contain settable attributes only.
 pub(super) fn take(mask: Mask, values: &Bytes) -> Result<SetAttrs, nfsstat4> {
     let bad = |_: Malformed| NFS4ERR_BADXDR;
     let mut input = Reader::new(values.clone());
@@ -69,7 +69,8 @@ pub(super) fn take(mask: Mask, values: &Bytes) -> Result<SetAttrs, nfsstat4> {
     Ok(set)
 }
 
-/// Reads a time to set. Nanoseconds of a second or more are `INVAL`, not an encoding error (RFC 8881 §18.30.3).
+/// Decodes a time to set (`settime4`). Nanoseconds of 1,000,000,000 or more are `INVAL`, not `BADXDR` (RFC 8881
+/// §18.30.3).
 fn take_set_time(input: &mut Reader) -> Result<SetTime, nfsstat4> {
     let how = input.u32().map_err(|_| NFS4ERR_BADXDR)?;
     match how {

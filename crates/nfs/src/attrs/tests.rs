@@ -1,4 +1,5 @@
-//! Tests of the attribute table with golden bytes, with its own rules, and with random values.
+//! Tests of the attribute table: golden bytes of encodings, the order of rows, and encoding and decoding of random
+//! values.
 
 use super::*;
 use crate::fs::Told;
@@ -21,7 +22,7 @@ fn info() -> FsInfo {
     }
 }
 
-/// Returns a value for every attribute.
+/// Returns a `Values` in which every attribute has a value.
 fn full() -> Values {
     let time = Timestamp { secs: -3, nanos: 999_999_999 };
     let mut values = Values {

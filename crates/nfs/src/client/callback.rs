@@ -1,5 +1,5 @@
-//! The client's side of the backchannel: parses CB_COMPOUND, executes CB_SEQUENCE, and passes the other operations on
-//! as events (RFC 8881 §2.10.6, §20).
+//! The client's side of the backchannel (RFC 8881 §2.10.6, §20). It decodes CB_COMPOUND, executes CB_SEQUENCE, and
+//! returns the other operations to the caller as events.
 
 use crate::client::slots::Ticket;
 use crate::state::Principal;
@@ -9,80 +9,83 @@ use wire::nfs4::compound::{CbArgsHeader, Ops, OpsWriter, cb_opnum};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Segments, Xdr};
 
-/// The largest number of events in one callback; servers send one.
+/// The largest number of events that the client accepts in one CB_COMPOUND. Weir's server sends one.
 const EVENTS_MAX: usize = 64;
 
-/// A request of the server to the client.
+/// A callback operation of the server, which the caller of this module executes and answers with a status.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// CB_LAYOUTRECALL (§20.3). Answer NFS4_OK if a LAYOUTRETURN will follow, NFS4ERR_NOMATCHING_LAYOUT if the client
-    /// holds no such layout, NFS4ERR_DELAY if a reply that the callback refers to has not arrived yet.
+    /// CB_LAYOUTRECALL (§20.3). Answer NFS4_OK if the client will send LAYOUTRETURN, and NFS4ERR_NOMATCHING_LAYOUT if
+    /// the client holds no such layout. Answer NFS4ERR_DELAY if the client still waits for a reply that the callback
+    /// refers to.
     LayoutRecall(CB_LAYOUTRECALL4args),
-    /// CB_RECALL (§20.2): recalls a delegation. Answer NFS4_OK if a DELEGRETURN will follow, NFS4ERR_BAD_STATEID if the
-    /// client holds no such delegation.
+    /// CB_RECALL (§20.2) recalls a delegation. Answer NFS4_OK if the client will send DELEGRETURN, and
+    /// NFS4ERR_BAD_STATEID if the client holds no such delegation.
     Recall(CB_RECALL4args),
-    /// CB_RECALL_ANY (§20.6): asks the client to return state that it can spare. Answer NFS4_OK.
+    /// CB_RECALL_ANY (§20.6) asks the client to return layouts or delegations that it does not use. Answer NFS4_OK.
     RecallAny(CB_RECALL_ANY4args),
-    /// CB_RECALL_SLOT (§20.8): pass `rsa_target_highest_slotid` to `Session::recall_slots`. Answer NFS4_OK.
+    /// CB_RECALL_SLOT (§20.8) with `rsa_target_highest_slotid`, which the caller must pass to `Session::recall_slots`.
+    /// Answer NFS4_OK.
     RecallSlot(slotid4),
-    /// CB_NOTIFY_LOCK (§20.11): a lock that was denied may be free now. Answer NFS4_OK.
+    /// CB_NOTIFY_LOCK (§20.11): a byte-range lock that the server denied to this client may be free now. Answer
+    /// NFS4_OK.
     LockFree(CB_NOTIFY_LOCK4args),
-    /// CB_NOTIFY (§20.4) that lists no changes, in no standard: another client has set the size of this file, and waits
-    /// for the answer NFS4_OK.
+    /// CB_NOTIFY (§20.4) with an empty list of changes, which is Weir's own message: another client has set the size of
+    /// this file. That client's request waits until this client answers NFS4_OK.
     Resized(nfs_fh4),
-    /// CB_NOTIFY_DEVICEID (§20.12). Answer NFS4_OK.
+    /// CB_NOTIFY_DEVICEID (§20.12): device addresses have changed. Answer NFS4_OK.
     Devices(Vec<DeviceChange>),
 }
 
-/// A change of a device, reported in CB_NOTIFY_DEVICEID.
+/// A change of one device (data server address) that CB_NOTIFY_DEVICEID reports (§20.12).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceChange {
-    /// The layout type that it belongs to.
+    /// The layout type of the device.
     pub kind: layouttype4,
-    /// The device.
+    /// The id of the changed device.
     pub device: deviceid4,
-    /// The change.
+    /// Whether the device has a new address or is deleted.
     pub how: DeviceChangeKind,
 }
 
-/// The kind of change of a device.
+/// Whether a device has a new address or is deleted (`notify_deviceid_type4`, §20.12).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceChangeKind {
-    /// The device has another address; `immediate` forbids further I/O to the old address.
+    /// The device has another address. If `immediate` is set, the client must not use the old address any more.
     Changed {
-        /// `ndc_immediate`.
+        /// `ndc_immediate`: the client must stop I/O to the old address at once.
         immediate: bool,
     },
-    /// The device is deleted; no layout refers to it.
+    /// The server deleted the device; no layout refers to the device any more.
     Deleted,
 }
 
-/// A callback whose events await the client's decision.
+/// A received CB_COMPOUND whose events the client has not answered yet.
 #[derive(Debug)]
 pub struct Pending {
-    /// The events in order; [`Callbacks::answer`] takes one status for each.
+    /// The events in the order of the CB_COMPOUND; [`Callbacks::answer`] takes one status for each event.
     pub events: Vec<Event>,
-    /// The client's requests whose replies the events presuppose (§2.10.6.3). While one of them is outstanding, wait or
-    /// answer NFS4ERR_DELAY to all events.
+    /// Referring calls (§2.10.6.3): requests of this client that the server executed before it sent the callback. While
+    /// the client waits for one of their replies, it must delay its answer or answer NFS4ERR_DELAY to all events.
     pub referring: Vec<referring_call_list4>,
     ticket: Ticket,
     tag: Bytes,
     sequence: CB_SEQUENCE4resok,
     numbers: Vec<nfs_cb_opnum4>,
-    /// The operation after the events that ends the callback with an error, if any.
+    /// The operation after the last event, if the client cannot execute it, and the error that ends the callback.
     end: Option<(nfs_cb_opnum4, nfsstat4)>,
 }
 
-/// The action for a CB_COMPOUND.
+/// What the client must do with a received CB_COMPOUND.
 #[derive(Debug)]
 pub enum Incoming {
-    /// Send this `CB_COMPOUND4res`.
+    /// Send this reply (`CB_COMPOUND4res`) to the server at once.
     Reply(Segments),
-    /// Decide on the events, then send the result of [`Callbacks::answer`].
+    /// Execute the events, then send the reply that [`Callbacks::answer`] returns.
     Pending(Pending),
 }
 
-/// The replier's half of the backchannel of one session.
+/// The backchannel of one session on the client: the slots and the reply cache for the server's callbacks.
 #[derive(Clone, Debug)]
 pub struct Callbacks {
     session: sessionid4,
@@ -91,16 +94,16 @@ pub struct Callbacks {
 }
 
 impl Callbacks {
-    /// Creates the backchannel of a session with its negotiated attributes.
+    /// Creates the backchannel of a session from the channel attributes that CREATE_SESSION negotiated.
     pub fn new(session: sessionid4, back: &channel_attrs4) -> Self {
         let slots = ReplyCache::new(back.ca_maxrequests, back.ca_maxresponsesize_cached);
         Callbacks { session, slots, operations: back.ca_maxoperations }
     }
 
-    /// Processes the arguments of CB_COMPOUND.
+    /// Decodes a CB_COMPOUND (`CB_COMPOUND4args`) and executes its CB_SEQUENCE.
     ///
     /// # Errors
-    /// The bytes do not begin like a CB_COMPOUND (GARBAGE_ARGS of RPC).
+    /// The header of the CB_COMPOUND is malformed; the caller answers with the RPC error GARBAGE_ARGS.
     pub fn receive(&mut self, args: Bytes) -> Result<Incoming, Malformed> {
         let mut input = Reader::new(args);
         let header = CbArgsHeader::decode(&mut input)?;
@@ -112,7 +115,7 @@ impl Callbacks {
         Ok(self.sequence(header, input).unwrap_or_else(|(op, status)| Incoming::Reply(failure(op, status, tag))))
     }
 
-    /// Executes CB_SEQUENCE; an error is the whole reply.
+    /// Executes CB_SEQUENCE. On an error the reply to the callback contains only this operation and this status.
     fn sequence(&mut self, header: CbArgsHeader, input: Reader) -> Result<Incoming, (nfs_cb_opnum4, nfsstat4)> {
         let of_sequence = |status| (OP_CB_SEQUENCE, status);
         let mut ops = Ops::new(header.numops, input);
@@ -167,7 +170,7 @@ impl Callbacks {
         Ok(Incoming::Pending(pending))
     }
 
-    /// Returns whether a callback came on this session.
+    /// Returns whether this session received the callback.
     pub fn has_received(&self, pending: &Pending) -> bool {
         pending.sequence.csr_sessionid == self.session
     }
@@ -193,14 +196,15 @@ impl Callbacks {
     }
 }
 
-/// Returns a reply with a single failure.
+/// Returns a `CB_COMPOUND4res` that contains one failed operation.
 fn failure(op: nfs_cb_opnum4, status: nfsstat4, tag: Bytes) -> Segments {
     let mut out = OpsWriter::new();
     out.op(op, &status);
     out.into_res(status, tag)
 }
 
-/// Returns the reply to a retry whose first reply was not kept (§2.10.6.1.3).
+/// Returns the reply to a retry of a callback whose first reply the client did not cache: NFS4ERR_RETRY_UNCACHED_REP
+/// (§2.10.6.1.3).
 fn uncached(sequence: CB_SEQUENCE4resok, mut ops: Ops, tag: Bytes) -> Segments {
     let mut out = OpsWriter::new();
     out.op(OP_CB_SEQUENCE, &CB_SEQUENCE4res::NFS4_OK(sequence));
@@ -210,13 +214,13 @@ fn uncached(sequence: CB_SEQUENCE4resok, mut ops: Ops, tag: Bytes) -> Segments {
 }
 
 impl Pending {
-    /// Reads operations up to the first that the client cannot execute.
+    /// Decodes operations into events, up to the first operation that the client cannot execute.
     fn read(&mut self, ops: &mut Ops) {
         while self.end.is_none() {
             let number = match ops.next_number() {
                 Ok(Some(number)) => number,
                 Ok(None) => return,
-                // The announced operation is missing.
+                // The message ends before the number of operations that its header announces.
                 Err(_) => {
                     self.end = Some((OP_CB_ILLEGAL, NFS4ERR_BADXDR));
                     return;
@@ -235,7 +239,7 @@ impl Pending {
     }
 }
 
-/// Reads one operation.
+/// Decodes one callback operation after CB_SEQUENCE.
 fn event(op: nfs_cb_opnum4, ops: &mut Ops) -> Result<Event, nfsstat4> {
     let bad = |_| NFS4ERR_BADXDR;
     match op {
@@ -248,7 +252,8 @@ fn event(op: nfs_cb_opnum4, ops: &mut Ops) -> Result<Event, nfsstat4> {
         OP_CB_NOTIFY_LOCK => ops.body().map(Event::LockFree).map_err(bad),
         OP_CB_NOTIFY => {
             let args: CB_NOTIFY4args = ops.body().map_err(bad)?;
-            // This client asks for no notifications of directories.
+            // A CB_NOTIFY with changes is an error, because this client never requests notifications of directory
+            // changes.
             if args.cna_changes.is_empty() { Ok(Event::Resized(args.cna_fh)) } else { Err(NFS4ERR_NOTSUPP) }
         }
         OP_CB_NOTIFY_DEVICEID => {
@@ -265,7 +270,7 @@ fn event(op: nfs_cb_opnum4, ops: &mut Ops) -> Result<Event, nfsstat4> {
     }
 }
 
-/// Reads the values of one `notify4`: one for each bit of its mask, in order (§20.12).
+/// Decodes one `notify4` of CB_NOTIFY_DEVICEID: one value for each bit of its mask, in the order of the bits (§20.12).
 fn device_changes(notify: &notify4, changes: &mut Vec<DeviceChange>) -> Result<(), Malformed> {
     let mut input = Reader::new(notify.notify_vals.clone());
     let has = |kind: notify_deviceid_type4| notify.notify_mask.first().is_some_and(|w| w & 1 << kind as u32 != 0);

@@ -1,4 +1,5 @@
-//! COMPOUND requests of the client: operations collected after a SEQUENCE, results read one by one with typed errors.
+//! COMPOUND requests of the client: a builder for the operations after SEQUENCE, and a reader of the results with typed
+//! errors.
 
 use crate::fs::SOON;
 use bytes::Bytes;
@@ -6,13 +7,15 @@ use wire::nfs4::compound::{ArgsHeader, OpNumber, Ops};
 use wire::nfs4::*;
 use xdr::{Malformed, Segments, Writer, Xdr};
 
-/// Bytes and number of operations that most requests stay below, so that their buffers need not grow.
+/// Initial capacities of the buffers of a request: bytes of arguments, and number of operations. Most requests fit
+/// without reallocation.
 const ROOM: usize = 256;
 const OPERATIONS: usize = 8;
 
-/// The operations of one request without its SEQUENCE, so that the client can send them again in another session.
+/// A builder of COMPOUND requests. It holds the operations without SEQUENCE, so that the client can send a request
+/// again in another session.
 ///
-/// Payloads are not copied.
+/// The builder shares payloads and does not copy them.
 #[derive(Debug, Default)]
 pub struct Compound {
     out: Writer,
@@ -22,24 +25,24 @@ pub struct Compound {
 }
 
 impl Compound {
-    /// Creates a request without operations.
+    /// Creates a COMPOUND without operations.
     pub fn new() -> Self {
         Compound { out: Writer::with_capacity(ROOM), numbers: Vec::with_capacity(OPERATIONS), ..Self::default() }
     }
 
-    /// Asks the server to keep the reply, because executing the request twice differs from executing it once.
+    /// Asks the server to cache the reply (`sa_cachethis`), because the operations are not idempotent.
     pub fn once(mut self) -> Self {
         self.once = true;
         self
     }
 
-    /// Notes that an OPEN of this request may create a file.
+    /// Marks the request as one whose OPEN may create a file.
     pub fn makes(mut self) -> Self {
         self.makes = true;
         self
     }
 
-    /// Appends an operation.
+    /// Appends an operation with its arguments.
     pub fn op(mut self, number: nfs_opnum4, args: &impl Xdr) -> Self {
         self.out.u32(number.number());
         args.encode(&mut self.out);
@@ -54,28 +57,28 @@ impl Compound {
         self
     }
 
-    /// Appends PUTFH.
+    /// Appends PUTFH with this filehandle.
     pub fn putfh(self, handle: &Bytes) -> Self {
         self.op(OP_PUTFH, &PUTFH4args { object: handle.clone() })
     }
 
-    /// Returns the number of operations.
+    /// Returns the number of operations, SEQUENCE not counted.
     pub fn len(&self) -> usize {
         self.numbers.len()
     }
 
-    /// Returns whether there are no operations yet.
+    /// Returns whether the request has no operations yet.
     pub fn is_empty(&self) -> bool {
         self.numbers.is_empty()
     }
 
-    /// Returns the finished request, which can be encoded any number of times.
+    /// Finishes the request. The caller can encode the result any number of times.
     pub fn build(self) -> Request {
         Request { operations: self.out.finish(), numbers: self.numbers, once: self.once, makes: self.makes }
     }
 }
 
-/// Operations ready to be sent.
+/// The operations of a finished COMPOUND, without SEQUENCE.
 #[derive(Clone, Debug)]
 pub struct Request {
     operations: Segments,
@@ -85,25 +88,26 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns whether the server must keep the reply (`sa_cachethis`).
+    /// Returns whether the request asks the server to cache the reply (`sa_cachethis`).
     pub fn is_once(&self) -> bool {
         self.once
     }
 
-    /// Returns the operations after SEQUENCE.
+    /// Returns the numbers of the operations after SEQUENCE (`nfs_opnum4`).
     pub fn numbers(&self) -> &[nfs_opnum4] {
         &self.numbers
     }
 
-    /// Returns whether the request may change something that [`SOON`] applies to.
+    /// Returns whether the request may make a change that the server can answer before the change is durable
+    /// ([`SOON`]).
     pub fn changes(&self) -> bool {
         const CHANGES: [nfs_opnum4; 8] =
             [OP_CREATE, OP_REMOVE, OP_RENAME, OP_LINK, OP_SETATTR, OP_SETXATTR, OP_REMOVEXATTR, OP_WRITE];
         self.makes || self.numbers.iter().any(|op| CHANGES.contains(op))
     }
 
-    /// Returns the arguments of the call (`COMPOUND4args`) after `sequence`; with `soon` the server need not wait for
-    /// stable storage.
+    /// Encodes the request as `COMPOUND4args`, with `sequence` as its first operation. With `soon` the server may
+    /// answer before the changes are durable.
     pub fn encode(&self, sequence: &SEQUENCE4args, minor: u32, soon: bool) -> Segments {
         let numops = self.numbers.len() as u32 + 1;
         let mut out = Writer::new();
@@ -117,25 +121,25 @@ impl Request {
     }
 }
 
-/// Why a result is missing.
+/// Why a request has no result for an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Failed {
-    /// An operation failed; the operations after it were not executed.
+    /// The server failed an operation, and did not execute the operations after it.
     #[error("{op:?} (operation {index}) failed with {status:?}")]
     Op {
-        /// The operation.
+        /// The failed operation.
         op: nfs_opnum4,
-        /// The index of the operation after SEQUENCE, from 0.
+        /// The index of the failed operation among the operations after SEQUENCE, from 0.
         index: u32,
-        /// The status of the operation.
+        /// The status of the failed operation.
         status: nfsstat4,
     },
-    /// The reply does not match the request.
+    /// The reply is malformed, or its results do not match the operations of the request.
     #[error("malformed reply: {0}")]
     Malformed(#[from] Malformed),
 }
 
-/// The results of a request, read in order.
+/// A reader of the results of a COMPOUND reply, in the order of the operations.
 #[derive(Clone, Debug)]
 pub struct Results {
     ops: Ops,
@@ -143,17 +147,19 @@ pub struct Results {
 }
 
 impl Results {
-    /// The results after SEQUENCE, from [`Outcome::Done`](crate::client::session::Outcome::Done).
+    /// Starts to read the results after SEQUENCE, which [`Outcome::Done`](crate::client::session::Outcome::Done)
+    /// contains.
     pub fn new(ops: Ops) -> Self {
         Results { ops, taken: 0 }
     }
 
-    /// Checks that the next result belongs to `op` and is a success; the body remains unread.
+    /// Checks that the next result belongs to `op` and has status NFS4_OK. The body of the result remains unread.
     fn enter(&mut self, op: nfs_opnum4) -> Result<(), Failed> {
         self.enter_any(&[op])
     }
 
-    /// Does the same as [`Results::enter`] for one of several operations.
+    /// Checks that the next result belongs to one of `ops` and has status NFS4_OK. The body of the result remains
+    /// unread.
     fn enter_any(&mut self, ops: &[nfs_opnum4]) -> Result<(), Failed> {
         let number = self.ops.next_number()?;
         let Some(op) = ops.iter().copied().find(|op| number == Some(op.number())) else {
@@ -167,17 +173,17 @@ impl Results {
         }
     }
 
-    /// Reads the next result, which has a body (`...resok`) on success.
+    /// Reads the next result, which must be a success of `op` with a body (`...resok`).
     ///
     /// # Errors
-    /// The operation failed, or the reply is malformed. The bytes after the status of a failed operation can still be
-    /// read from [`Results::rest`].
+    /// The operation failed, or the reply is malformed. After a failed operation, [`Results::rest`] still returns the
+    /// bytes that follow its status.
     pub fn take<T: Xdr>(&mut self, op: nfs_opnum4) -> Result<T, Failed> {
         self.enter(op)?;
         Ok(self.ops.body()?)
     }
 
-    /// Reads the next result, which consists of its status only.
+    /// Reads the next result, which must be a success of `op` without a body.
     ///
     /// # Errors
     /// The operation failed, or the reply is malformed.
@@ -185,28 +191,28 @@ impl Results {
         self.enter(op)
     }
 
-    /// Does the same as [`Results::done`] for one of several operations.
+    /// Reads the next result, which must be a success of one of `ops` without a body.
     ///
     /// # Errors
-    /// The errors of [`Results::done`].
+    /// The operation failed, or the reply is malformed.
     pub fn done_any(&mut self, ops: &[nfs_opnum4]) -> Result<(), Failed> {
         self.enter_any(ops)
     }
 
-    /// Returns the number of results read.
+    /// Returns the number of results that the caller has read.
     pub fn taken(&self) -> usize {
         self.taken as usize
     }
 
-    /// Returns the results that are not read yet.
+    /// Returns the results that the caller has not read.
     pub fn rest(&mut self) -> &mut Ops {
         &mut self.ops
     }
 
-    /// Checks that all results were read.
+    /// Checks that the caller has read all results.
     ///
     /// # Errors
-    /// There are unread results.
+    /// The reply contains more results.
     pub fn finish(&self) -> Result<(), Failed> {
         Ok(self.ops.finish()?)
     }

@@ -1,30 +1,30 @@
-//! The attribute sets that the client requests, and the decoding of the answers by the server's attribute table.
+//! The attribute sets that the client requests with GETATTR, and the decoder of the replies.
 
 use crate::attrs::{self, FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY, FATTR4_WEIR_SETTLED, Mask};
 use crate::values::Values;
 use wire::nfs4::{GETATTR4args, GETATTR4resok};
 use xdr::Malformed;
 
-/// How long requests wait at the server.
+/// The queueing delay of requests on the mgr.
 pub const LOAD: Mask = Mask::of(&[FATTR4_WEIR_QUEUE_DELAY]);
-/// The policy of a file, and how long requests wait.
+/// The policy of a file, and the queueing delay of requests on the mgr.
 pub const POLICY: Mask = Mask::of(&[FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY]);
-/// A request to wait until everything that was answered before is on stable storage.
+/// The durability barrier: the server delays its answer until every change that it has already answered is durable.
 pub const SETTLED: Mask = Mask::of(&[FATTR4_WEIR_SETTLED]);
-/// All attributes in [`types::Attrs`], and how long requests wait.
+/// All attributes of [`types::Attrs`], and the queueing delay of requests on the mgr.
 pub const ATTRS: Mask = attrs::OBJECT.or(LOAD);
-/// All attributes that the client uses when it opens a file.
+/// All attributes that the client requests when it opens a file.
 pub const OPENING: Mask = ATTRS.or(POLICY);
 
-/// Returns the arguments of GETATTR for these attributes.
+/// Returns the arguments of a GETATTR that requests these attributes.
 pub fn getattr_args(wanted: Mask) -> GETATTR4args {
     GETATTR4args { attr_request: wanted.to_bitmap() }
 }
 
-/// Decodes the answer to [`getattr_args`]. Attributes that the server does not have are missing.
+/// Decodes the reply to a GETATTR. Attributes that the server does not support are `None`.
 ///
 /// # Errors
-/// An attribute is malformed or was not requested.
+/// An attribute is malformed, or is unknown to this client.
 pub fn values_of(reply: &GETATTR4resok) -> Result<Values, Malformed> {
     attrs::decode(&reply.obj_attributes)
 }

@@ -1,30 +1,32 @@
-//! Recovery decisions of the client: what to do when the server lost state, refuses a request, or sets a status flag.
+//! Recovery decisions of the client: what it does after lost state, a failed EXCHANGE_ID or CREATE_SESSION, or a
+//! SEQUENCE status flag.
 
 use crate::client::session::Identity;
 use std::time::Duration;
 use wire::nfs4::*;
 
-/// An action that a status flag of SEQUENCE asks for (RFC 8881 §18.46.3), in the order in which the client carries them
-/// out.
+/// A recovery action that a status flag of a SEQUENCE reply requires (RFC 8881 §18.46.3). The client carries out
+/// several actions in the order of these variants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Task {
-    /// Destroy the session and create another one when its requests are done.
+    /// Wait until the session has no request in flight, then replace the session by a new session.
     ReplaceSession,
-    /// Bind a connection to the backchannel (BIND_CONN_TO_SESSION).
+    /// Bind a connection to the backchannel of the session (BIND_CONN_TO_SESSION).
     BindBackchannel,
-    /// All state is lost: start again with EXCHANGE_ID.
+    /// The server revoked all state of the client: start again with EXCHANGE_ID.
     StartOver,
-    /// The server restarted: reclaim, then RECLAIM_COMPLETE.
+    /// The server has restarted: reclaim opens and locks, then send RECLAIM_COMPLETE.
     Reclaim,
-    /// Some state is lost: send TEST_STATEID for all state held, and FREE_STATEID for state that is lost.
+    /// The server revoked some state of the client: send TEST_STATEID for every stateid, and FREE_STATEID for the
+    /// revoked stateids.
     TestStateids,
-    /// The server revoked layouts: drop all of them.
+    /// The server revoked layouts: drop all layouts.
     DropLayouts,
-    /// Device addresses have changed: request those in use again.
+    /// Device addresses have changed: send GETDEVICEINFO again for every device in use.
     RefreshDevices,
 }
 
-/// Returns the actions that the flags of a SEQUENCE reply ask for; usually none.
+/// Returns the recovery actions that the status flags of a SEQUENCE reply require. Most replies have no flag set.
 pub fn tasks(flags: u32) -> Vec<Task> {
     let table = [
         (SEQ4_STATUS_BACKCHANNEL_FAULT, Task::ReplaceSession),
@@ -38,19 +40,19 @@ pub fn tasks(flags: u32) -> Vec<Task> {
     table.into_iter().filter(|(bits, _)| flags & bits != 0).map(|(_, task)| task).collect()
 }
 
-/// What is left of the client's state at a server after another EXCHANGE_ID.
+/// Which state of the client the server still has, according to a repeated EXCHANGE_ID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Continuity {
-    /// The server still knows the client: only the session is gone; opens and layouts are unchanged.
+    /// The server still has the client record with opens, locks and layouts. Only the session is lost.
     Kept,
-    /// The server is the same (or its successor), but has lost the client's state: reclaim the state within the grace
-    /// period.
+    /// The same server (or its successor) answers, but has lost the client's state. The client must reclaim its state
+    /// within the grace period.
     Lost,
-    /// The server is another one, where the client's handles and stateids are invalid.
+    /// Another server answers, so the client's filehandles and stateids are invalid.
     Elsewhere,
 }
 
-/// Compares the answers to EXCHANGE_ID before and after a session was lost (§2.10.4, §8.4.2).
+/// Compares the replies to EXCHANGE_ID from before and after the loss of a session (§2.10.4, §8.4.2).
 pub fn continuity(before: &Identity, after: &Identity) -> Continuity {
     if before.scope != after.scope {
         Continuity::Elsewhere
@@ -61,19 +63,19 @@ pub fn continuity(before: &Identity, after: &Identity) -> Continuity {
     }
 }
 
-/// What to do after a failure of EXCHANGE_ID or CREATE_SESSION.
+/// What the client does after a failed EXCHANGE_ID or CREATE_SESSION.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// Send the same request again after a pause.
     Wait,
-    /// Send EXCHANGE_ID again.
+    /// Send EXCHANGE_ID again, then CREATE_SESSION.
     StartOver,
-    /// Give up.
+    /// Report the failure to the caller, without another try.
     GiveUp,
 }
 
-/// Decides after a failure of EXCHANGE_ID. CLID_INUSE means that another principal owns the client's owner name until
-/// its lease expires.
+/// Returns what the client does after a failed EXCHANGE_ID. CLID_INUSE is final: another principal uses the same client
+/// owner, until its lease expires.
 pub fn exchange_id_failed(status: nfsstat4) -> Next {
     match status {
         NFS4ERR_DELAY | NFS4ERR_SERVERFAULT => Next::Wait,
@@ -81,7 +83,7 @@ pub fn exchange_id_failed(status: nfsstat4) -> Next {
     }
 }
 
-/// Decides after a failure of CREATE_SESSION. The client id, or the client's sequence number, may be out of date.
+/// Returns what the client does after a failed CREATE_SESSION. The client id or its sequence number may be out of date.
 pub fn create_session_failed(status: nfsstat4) -> Next {
     match status {
         NFS4ERR_DELAY => Next::Wait,
@@ -90,23 +92,23 @@ pub fn create_session_failed(status: nfsstat4) -> Next {
     }
 }
 
-/// What to do with a request that was in flight when its session was lost.
+/// What the client does with a request that was in flight when its session was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Redo {
-    /// Send it in the new session.
+    /// Send the request in the new session.
     Send,
-    /// The server may have executed it, and executing it twice differs from once: report the unknown outcome to the
-    /// caller.
+    /// The server may have executed the request, which is not idempotent. Report the unknown outcome to the caller.
     Unknown,
 }
 
-/// Decides on a request of a lost session. `answered` means that the server refused its first sending for lack of the
-/// session, so that it cannot have executed it. `once` means that the request must not execute twice.
+/// Returns what the client does with a request of a lost session. `answered` means that the server refused the first
+/// transmission with BADSESSION, so that it cannot have executed the request. `once` means that the request is not
+/// idempotent.
 pub fn after_session_lost(answered: bool, once: bool) -> Redo {
     if answered || !once { Redo::Send } else { Redo::Unknown }
 }
 
-/// Returns the pause before try number `attempt` (0 is the first repetition): 20 ms, doubling up to 5 s.
+/// Returns the pause before retry number `attempt`, counted from 0: 20 ms, doubled for each retry, at most 5 s.
 pub fn pause(attempt: u32) -> Duration {
     Duration::from_millis(20 << attempt.min(8)).min(Duration::from_secs(5))
 }

@@ -1,5 +1,5 @@
-//! A client's session: its creation, the slots of its requests, and the results of SEQUENCE (RFC 8881 §2.10, §18.35,
-//! §18.36, §18.46).
+//! A session on the client: its creation, the slots of its requests, and the outcome of each SEQUENCE (RFC 8881 §2.10,
+//! §18.35, §18.36, §18.46).
 
 use crate::client::slots::{Slots, Ticket};
 use bytes::Bytes;
@@ -9,28 +9,30 @@ use wire::nfs4::compound::{Ops, ResHeader};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Xdr};
 
-/// The smallest message size that a client can work with, in bytes: the largest payload of a READ or WRITE, plus
-/// headers, credential, SEQUENCE, PUTFH and the other operations of the request.
+/// The smallest message size that the client accepts in CREATE_SESSION, in bytes. It must fit the largest payload of a
+/// READ or WRITE, with headers, credential, SEQUENCE, PUTFH and the other operations of the request.
 const MESSAGE_MIN: u32 = limits::PAYLOAD_MAX as u32 + 2048;
-/// The smallest number of operations per request that a client can work with: OPEN with its accompanying operations.
+/// The smallest number of operations per request that the client accepts in CREATE_SESSION: OPEN and the operations
+/// around it.
 const OPERATIONS_MIN: u32 = 8;
 
-/// The result of EXCHANGE_ID: the identity of the server, and the client's id there.
+/// The result of EXCHANGE_ID: the identity of the server, and the client id that the server assigned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// The client id.
+    /// The client id that the server assigned (`eir_clientid`).
     pub clientid: clientid4,
-    /// The sequence number of the next CREATE_SESSION.
+    /// The sequence number that the next CREATE_SESSION must carry (`eir_sequenceid`).
     pub sequence: sequenceid4,
-    /// Whether the server already knew this client, so that its state may still exist (`EXCHGID4_FLAG_CONFIRMED_R`).
+    /// Whether the server already had a confirmed record of this client, so that the client's state may still exist
+    /// (`EXCHGID4_FLAG_CONFIRMED_R`).
     pub confirmed: bool,
     /// The roles of the server: `EXCHGID4_FLAG_USE_*` bits.
     pub roles: u32,
-    /// `so_major_id`: servers with different ones share nothing (§2.10.5).
+    /// `so_major_id`: two addresses with different major ids belong to different servers (§2.10.5).
     pub major: Bytes,
-    /// `so_minor_id`: only servers with equal values can share sessions.
+    /// `so_minor_id`: one session can use several addresses only if their minor ids are equal (§2.10.5).
     pub minor: u64,
-    /// `eir_server_scope`: handles and stateids are valid within one scope (§2.10.4).
+    /// `eir_server_scope`: filehandles and stateids are valid on all servers with this scope (§2.10.4).
     pub scope: Bytes,
 }
 
@@ -48,10 +50,11 @@ impl From<&EXCHANGE_ID4resok> for Identity {
     }
 }
 
-/// The domain of the implementation id by which Weir's servers recognise Weir's clients.
+/// The domain in the implementation id (`nii_domain`) by which Weir's server recognises Weir's clients.
 pub(crate) const DOMAIN: &[u8] = b"weir";
 
-/// Returns the arguments of EXCHANGE_ID. `owner` names this client for its whole life; `verifier` is new at each start.
+/// Returns the arguments of EXCHANGE_ID. `owner` identifies this client and never changes; `verifier` is new at each
+/// start of the client.
 pub fn exchange_id_args(owner: Bytes, verifier: verifier4, flags: u32) -> EXCHANGE_ID4args {
     EXCHANGE_ID4args {
         eia_clientowner: client_owner4 { co_verifier: verifier, co_ownerid: owner },
@@ -65,19 +68,19 @@ pub fn exchange_id_args(owner: Bytes, verifier: verifier4, flags: u32) -> EXCHAN
     }
 }
 
-/// The session attributes that a client asks for.
+/// The channel attributes that the client requests in CREATE_SESSION.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wishes {
-    /// The attributes of the fore channel.
+    /// The requested attributes of the fore channel.
     pub fore: channel_attrs4,
-    /// The attributes of the backchannel; `None` for a session without callbacks.
+    /// The requested attributes of the backchannel; `None` requests a session without callbacks.
     pub back: Option<channel_attrs4>,
-    /// RPC program of callbacks.
+    /// The RPC program number that the server must use for callbacks (`csa_cb_program`).
     pub program: u32,
 }
 
 impl Wishes {
-    /// Asks for `slots` requests in flight, the largest messages, and callbacks.
+    /// Requests `slots` slots on the fore channel, the largest message sizes, and a backchannel.
     pub fn new(slots: u32) -> Self {
         let fore = channel_attrs4 {
             ca_headerpadsize: 0,
@@ -99,7 +102,7 @@ impl Wishes {
         Wishes { fore, back: Some(back), program: 0x4000_0000 }
     }
 
-    /// Returns the arguments of CREATE_SESSION for `identity`.
+    /// Returns the arguments of CREATE_SESSION for the client id of `identity`.
     pub fn args(&self, identity: &Identity) -> CREATE_SESSION4args {
         let empty = || channel_attrs4 { ca_maxrequests: 0, ..self.fore.clone() };
         CREATE_SESSION4args {
@@ -114,51 +117,53 @@ impl Wishes {
     }
 }
 
-/// Why the client cannot use a session that a server offers.
+/// Why the client cannot use the session that CREATE_SESSION returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unusable {
-    /// The server granted larger messages or more slots than requested.
+    /// The server granted a larger limit than the client requested; the text names the channel attribute.
     #[error("the server granted a session with a larger {0} than requested")]
     Grown(&'static str),
-    /// Too few operations per request, no slot, or too small messages.
+    /// The server granted too few operations per request, no slot, or too small messages; the text names the channel
+    /// attribute.
     #[error("the server granted a session whose {0} is too small")]
     TooSmall(&'static str),
-    /// The answer belongs to another CREATE_SESSION.
+    /// The reply carries the sequence number of another CREATE_SESSION.
     #[error("the server replied to a CREATE_SESSION that this client did not send")]
     WrongSequence,
 }
 
-/// The outcome of a request, determined by the result of its SEQUENCE.
+/// The outcome of a request, according to the result of its SEQUENCE.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     /// The server executed the request. The slot is free again.
     Done {
-        /// The results after SEQUENCE, up to the first failure.
+        /// The results of the operations after SEQUENCE, up to and including the first failure.
         results: Ops,
-        /// Status of the last result.
+        /// The status of the last result, which is the status of the COMPOUND.
         status: nfsstat4,
-        /// `sr_status_flags`, for [`tasks`](crate::client::recovery::tasks).
+        /// `sr_status_flags` of SEQUENCE, for [`tasks`](crate::client::recovery::tasks).
         flags: u32,
     },
-    /// The server is executing the request: after a pause send the same bytes again, with the same ticket.
+    /// The server is still executing an earlier transmission of the request. Send the same bytes again after a pause,
+    /// with the same slot and sequence number.
     Wait,
-    /// The server did not execute the request and the slot is free: take another ticket and send the request again.
+    /// The server did not execute the request, and its slot is free. Take a slot and send the request again.
     Again,
-    /// The server did not execute the request: bind the connection (BIND_CONN_TO_SESSION), then send the same bytes
-    /// again.
+    /// The server did not execute the request, because the connection is not bound to the session. Send
+    /// BIND_CONN_TO_SESSION, then the same bytes again.
     Bind,
-    /// The server executed the request, but did not keep the reply. The slot is free again. This happens only to
-    /// requests that did not ask for caching.
+    /// The server executed the request, but did not cache the reply. The slot is free again. Only requests without
+    /// `sa_cachethis` end in this way.
     Executed,
-    /// The request exceeds the limits of the session: not executed, and the slot is free.
+    /// The request exceeds a limit of the session. The server did not execute it, and its slot is free.
     Refused(nfsstat4),
-    /// The session no longer exists. If the request was sent before, it may have been executed.
+    /// The session no longer exists. The server may have executed an earlier transmission of the request.
     SessionLost,
-    /// The reply is malformed; the session cannot be trusted.
+    /// The reply is malformed, so the caller must give up the session.
     Malformed(Malformed),
 }
 
-/// One session, as the client keeps it.
+/// A session of this client with one server.
 #[derive(Clone, Debug)]
 pub struct Session {
     id: sessionid4,
@@ -166,17 +171,17 @@ pub struct Session {
     back: Option<channel_attrs4>,
     limit: u32,
     slots: Slots,
-    /// When the last request that renewed the lease was sent.
+    /// When the client sent the last request that renewed the lease.
     renewed: Timestamp,
     lease: Duration,
 }
 
 impl Session {
-    /// Creates a session from the reply to CREATE_SESSION. `sent` is when CREATE_SESSION was sent; `lease` is the lease
-    /// time, if already known.
+    /// Creates a session from the reply to CREATE_SESSION. `sent` is when the client sent CREATE_SESSION. `lease` is
+    /// the lease time that the client assumes until it reads the attribute `lease_time`.
     ///
     /// # Errors
-    /// The server violated the protocol, or granted too little.
+    /// The server violated the protocol, or granted less than the client needs.
     pub fn new(
         identity: &Identity,
         wishes: &Wishes,
@@ -225,28 +230,28 @@ impl Session {
         self.id
     }
 
-    /// Returns the client id that the session belongs to.
+    /// Returns the client id of the session.
     pub fn clientid(&self) -> clientid4 {
         self.clientid
     }
 
-    /// Returns the negotiated attributes of the backchannel; `None` if there is none.
+    /// Returns the negotiated attributes of the backchannel; `None` if the session has no backchannel.
     pub fn back(&self) -> Option<&channel_attrs4> {
         self.back.as_ref()
     }
 
-    /// Takes a slot for a request; `None` if as many requests as the server allows are in flight.
+    /// Takes a slot for a request; `None` if every slot that the server grants is in use.
     pub fn acquire(&mut self) -> Option<Ticket> {
         self.slots.acquire()
     }
 
-    /// Returns the slots, for counting.
+    /// Returns the slot table, so that the caller can count requests in flight.
     pub fn slots(&self) -> &Slots {
         &self.slots
     }
 
-    /// Returns the SEQUENCE for a request. `cached` asks the server to keep the reply, for requests that must not
-    /// execute twice.
+    /// Returns the SEQUENCE arguments for a request. `cached` asks the server to cache the reply (`sa_cachethis`),
+    /// which every request that is not idempotent needs.
     pub fn sequence(&self, ticket: Ticket, cached: bool) -> SEQUENCE4args {
         SEQUENCE4args {
             sa_sessionid: self.id,
@@ -257,7 +262,8 @@ impl Session {
         }
     }
 
-    /// Processes the reply (`COMPOUND4res`) to the request with this ticket; `sent` is when the request was last sent.
+    /// Processes the reply (`COMPOUND4res`) to the request with this ticket. `sent` is the time of the last
+    /// transmission of the request.
     pub fn replied(&mut self, ticket: Ticket, reply: Bytes, sent: Timestamp) -> Outcome {
         match self.read(ticket, reply, sent) {
             Ok(outcome) => outcome,
@@ -298,7 +304,7 @@ impl Session {
         }
     }
 
-    /// Applies an error of SEQUENCE to the slot, and returns the outcome of the request (§15.1.11).
+    /// Updates the slot after a failed SEQUENCE, and returns the outcome of the request (§15.1.11).
     fn refused(&mut self, ticket: Ticket, status: nfsstat4) -> Outcome {
         match status {
             NFS4ERR_DELAY => Outcome::Wait,
@@ -311,13 +317,13 @@ impl Session {
                 self.slots.misordered(ticket);
                 if self.slots.is_dead() { Outcome::SessionLost } else { Outcome::Again }
             }
-            // The server has executed another request with this sequence number: this request was not executed, and its
-            // number is used up.
+            // The server executed another request with this sequence number, and not this request. The slot advances to
+            // the next sequence number.
             NFS4ERR_SEQ_FALSE_RETRY => {
                 self.slots.done(ticket);
                 Outcome::Again
             }
-            // The client assumes more slots than the server has: use fewer until the server grants more.
+            // The server has fewer slots than the client assumes. Use fewer slots until the server grants more.
             NFS4ERR_BADSLOT | NFS4ERR_BAD_HIGH_SLOT => {
                 self.slots.refused(ticket);
                 let lower = ticket.slot.saturating_sub(1);
@@ -331,8 +337,8 @@ impl Session {
         }
     }
 
-    /// Abandons a request without its reply. If it was sent, it is unknown whether the server executed it; to find out,
-    /// the caller can send it again with the same ticket instead.
+    /// Abandons a request without its reply. If the client has sent the request, the server may have executed it. To
+    /// learn the outcome, send the request again with the same ticket instead.
     pub fn give_up(&mut self, ticket: Ticket, sent: bool) {
         if sent {
             self.slots.lost(ticket);
@@ -341,34 +347,35 @@ impl Session {
         }
     }
 
-    /// Complies with CB_RECALL_SLOT (§20.8).
+    /// Limits requests to slots up to `target`, as CB_RECALL_SLOT demands (§20.8).
     pub fn recall_slots(&mut self, target: slotid4) {
         self.slots.aim(target);
     }
 
-    /// Returns whether this request still waits for its reply, for the referring calls of callbacks (§2.10.6.3).
+    /// Returns whether the client still waits for the reply to this referring call of a callback (§2.10.6.3).
     pub fn is_outstanding(&self, call: &referring_call4) -> bool {
         self.slots.is_busy(Ticket { slot: call.rc_slotid, sequence: call.rc_sequenceid })
     }
 
-    /// Sets the lease time, once the server's `lease_time` attribute is known.
+    /// Sets the lease time, after the client has read the server's attribute `lease_time`.
     pub fn set_lease(&mut self, lease: Duration) {
         self.lease = lease;
     }
 
-    /// Returns whether the client's state may be lost, because no request has renewed the lease for a lease period. The
-    /// client must then renew the lease before it does I/O under a layout (RFC 8881 §12.7.2).
+    /// Returns whether no request has renewed the lease for one lease period, so that the server may have dropped the
+    /// client's state. The client must then renew the lease before it does I/O under a layout (RFC 8881 §12.7.2).
     pub fn lease_over(&self, now: Timestamp) -> bool {
         now.since(self.renewed) >= self.lease
     }
 
-    /// Returns whether the server has answered a request that was sent within this time. False if the clock was set
-    /// back.
+    /// Returns whether the server has answered a request that the client sent less than `within` ago. Returns false if
+    /// the clock was set back.
     pub fn is_heard_of(&self, within: Duration, now: Timestamp) -> bool {
         now >= self.renewed && now.since(self.renewed) < within
     }
 
-    /// Returns when to send a lone SEQUENCE unless another request is sent before: after two thirds of the lease.
+    /// Returns when the client must send a SEQUENCE without other operations to renew the lease: two thirds of a lease
+    /// after the last renewal.
     pub fn renewal_due(&self) -> Timestamp {
         self.renewed.after(self.lease * 2 / 3)
     }
@@ -382,7 +389,7 @@ fn not_grown(asked: &channel_attrs4, got: &channel_attrs4) -> Result<(), Unusabl
         ("ca_maxoperations", asked.ca_maxoperations, got.ca_maxoperations),
         ("ca_maxrequests", asked.ca_maxrequests, got.ca_maxrequests),
     ];
-    // More slots than requested are harmless: the client does not use them.
+    // The client ignores slots beyond the requested number, so a larger `ca_maxrequests` is harmless.
     match pairs.iter().find(|(name, asked, got)| got > asked && *name != "ca_maxrequests") {
         Some((name, ..)) => Err(Unusable::Grown(name)),
         None => Ok(()),

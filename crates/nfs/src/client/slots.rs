@@ -1,11 +1,12 @@
-//! The requester's slot table: the slot and the sequence number of the next request (RFC 8881 §2.10.6.1).
+//! The requester's slot table of a session channel: which slots are in use, and their next sequence numbers (RFC 8881
+//! §2.10.6.1).
 
-/// A slot taken for one request, with the sequence number to send.
+/// A slot that one request occupies, and the sequence number of the request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket {
-    /// The slot.
+    /// The slot id (`sa_slotid`).
     pub slot: u32,
-    /// The sequence number.
+    /// The sequence number of the request on the slot (`sa_sequenceid`).
     pub sequence: u32,
 }
 
@@ -13,21 +14,22 @@ pub struct Ticket {
 enum Use {
     Free,
     Busy,
-    /// The sequence number is unknown; the slot is never used again.
+    /// The peer expects an unknown sequence number on the slot, so the requester never uses the slot again.
     Dead,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Sequence number of the next request.
+    /// The sequence number of the next request on the slot, or of the request in flight.
     next: u32,
     state: Use,
-    /// Whether the peer may not have received the request before `next`, because its reply never arrived.
+    /// Whether the reply to the previous request on the slot never arrived, so that the peer may not have received that
+    /// request.
     unsure: bool,
 }
 
 impl Entry {
-    /// The first request on a slot has sequence number 1 (§2.10.6.1).
+    /// A slot that was never used: the first request has sequence number 1 (§2.10.6.1).
     const FRESH: Entry = Entry { next: 1, state: Use::Free, unsure: false };
 
     fn free(next: u32) -> Self {
@@ -35,25 +37,25 @@ impl Entry {
     }
 }
 
-/// The requester's slots of one channel: the client uses them for requests, the server for callbacks.
+/// The requester's slot table of one channel: the client's on the fore channel, the server's on the backchannel.
 #[derive(Clone, Debug)]
 pub struct Slots {
-    /// One entry for each slot that the peer accepts, and entries above for slots still in use.
+    /// One entry for each slot that the peer grants, and for each higher slot with a request still in flight.
     entries: Vec<Entry>,
-    /// The highest slot that the peer accepts.
+    /// The highest slot id that the peer grants.
     highest: u32,
-    /// Only slots up to this one are used; at most `highest`.
+    /// The highest slot id that new requests use; at most `highest`.
     target: u32,
 }
 
 impl Slots {
-    /// Creates `count` slots, at least one, all free.
+    /// Creates a table of `count` free slots, at least one.
     pub fn new(count: u32) -> Self {
         let count = count.max(1);
         Slots { entries: vec![Entry::FRESH; count as usize], highest: count - 1, target: count - 1 }
     }
 
-    /// Takes the lowest free slot up to the target; `None` if all are taken.
+    /// Takes the lowest free slot up to the target; `None` if all these slots are in use.
     pub fn acquire(&mut self) -> Option<Ticket> {
         let slot = self.entries.iter().take(self.target as usize + 1).position(|e| e.state == Use::Free)?;
         let entry = &mut self.entries[slot];
@@ -61,22 +63,22 @@ impl Slots {
         Some(Ticket { slot: slot as u32, sequence: entry.next })
     }
 
-    /// Returns the highest slot in use (`sa_highest_slotid`).
+    /// Returns the highest slot id in use (`sa_highest_slotid`).
     pub fn highest_used(&self) -> Option<u32> {
         self.entries.iter().rposition(|e| e.state == Use::Busy).map(|slot| slot as u32)
     }
 
-    /// Number of slots in use.
+    /// Returns the number of slots with a request in flight.
     pub fn used(&self) -> usize {
         self.entries.iter().filter(|e| e.state == Use::Busy).count()
     }
 
-    /// Number of slots that may be used at once.
+    /// Returns the number of slots that new requests may use.
     pub fn usable(&self) -> usize {
         self.target as usize + 1
     }
 
-    /// Returns whether this request is in flight.
+    /// Returns whether the request with this ticket is in flight.
     pub fn is_busy(&self, ticket: Ticket) -> bool {
         let entry = self.entries.get(ticket.slot as usize);
         entry.is_some_and(|e| e.state == Use::Busy && e.next == ticket.sequence)
@@ -86,7 +88,7 @@ impl Slots {
         self.entries.get_mut(ticket.slot as usize).filter(|e| e.state == Use::Busy && e.next == ticket.sequence)
     }
 
-    /// Ends a request that the peer executed: the slot's sequence number advances.
+    /// Ends a request that the peer executed: the slot is free, and its sequence number advances by 1.
     pub fn done(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
             *entry = Entry::free(ticket.sequence.wrapping_add(1));
@@ -94,8 +96,8 @@ impl Slots {
         self.shrink();
     }
 
-    /// Ends a request that was not sent, or whose SEQUENCE failed with an error other than SEQ_MISORDERED: the slot is
-    /// unchanged.
+    /// Ends a request that was not sent, or whose SEQUENCE failed with an error other than SEQ_MISORDERED. The slot is
+    /// free, with the same sequence number.
     pub fn refused(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
             entry.state = Use::Free;
@@ -103,8 +105,8 @@ impl Slots {
         self.shrink();
     }
 
-    /// Handles SEQ_MISORDERED. If it was unknown whether the peer had received the previous request, it is now known
-    /// that it had not, and its number is free. Otherwise the slot is unusable.
+    /// Handles SEQ_MISORDERED. If the previous request on the slot got no reply, the peer did not receive it, and the
+    /// slot steps back to that request's sequence number. Otherwise the slot becomes unusable.
     pub fn misordered(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
             if entry.unsure {
@@ -116,11 +118,11 @@ impl Slots {
         self.shrink();
     }
 
-    /// Ends a request that was abandoned without a reply, so that it is unknown whether the peer received it.
+    /// Ends a request that the requester abandons without a reply; the peer may or may not have executed it.
     ///
-    /// The next request uses the next number; if the peer reports it as misordered, [`Slots::misordered`] steps back.
-    /// Only for requests that need not execute exactly once; other requests are sent again with the same ticket. A slot
-    /// that loses two replies in a row is given up.
+    /// The next request on the slot uses the next sequence number. If the peer answers SEQ_MISORDERED,
+    /// [`Slots::misordered`] steps back. After two missing replies in a row the slot is unusable. Do not call this for
+    /// requests that are not idempotent: send them again with the same ticket.
     pub fn lost(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
             if entry.unsure {
@@ -132,16 +134,17 @@ impl Slots {
         self.shrink();
     }
 
-    /// Returns whether no slot will ever be free again.
+    /// Returns whether every slot up to the target is lost, because its sequence number is unknown. The client then
+    /// needs another session.
     pub fn is_dead(&self) -> bool {
         self.entries.iter().take(self.usable()).all(|e| e.state == Use::Dead)
     }
 
-    /// Applies the peer's grant: `highest` is the highest slot that it accepts, `target` the highest that it wants
-    /// used.
+    /// Sets the slots that the peer grants: `highest` is the highest slot id that the peer accepts, `target` the
+    /// highest that the peer wants used.
     ///
-    /// Uses at most `limit` slots. Slots that the peer no longer accepts start again at 1 when they come back; slots
-    /// above the target that it still accepts keep their numbers.
+    /// The table uses at most `limit` slots. A slot that the peer drops and later grants again starts at sequence
+    /// number 1. A slot above the target that the peer still accepts keeps its sequence number.
     pub fn grant(&mut self, highest: u32, target: u32, limit: u32) {
         self.highest = highest.min(limit.max(1) - 1);
         self.target = target.min(self.highest);
@@ -151,12 +154,12 @@ impl Slots {
         self.shrink();
     }
 
-    /// Lowers or raises the target without changing how many slots the peer accepts.
+    /// Changes the target, without changing which slots the peer accepts.
     pub fn aim(&mut self, target: u32) {
         self.target = target.min(self.highest);
     }
 
-    /// Drops free slots that the peer does not accept.
+    /// Drops the entries of free slots that the peer does not accept.
     fn shrink(&mut self) {
         let busy = self.highest_used().unwrap_or(0);
         self.entries.truncate(self.highest.max(busy) as usize + 1);

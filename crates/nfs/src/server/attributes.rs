@@ -1,4 +1,4 @@
-//! Attribute values of files for GETATTR, READDIR and VERIFY.
+//! Values of file attributes for GETATTR, READDIR, VERIFY and NVERIFY.
 
 use super::callbacks::Callbacks;
 use super::compound::{Answer, Compound};
@@ -9,11 +9,11 @@ use std::time::Duration;
 use types::{Attrs, FileId, Fsid, SetAttrs, Timestamp};
 use wire::nfs4::*;
 
-/// The arguments of OPEN that the server supports (`open_arguments`, RFC 9754 §3).
+/// The value of the attribute `open_arguments`: the arguments of OPEN that the server supports (RFC 9754 §3).
 const OPEN_ARGUMENTS: [Mask; 5] = [
     Mask::of(&[OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_ACCESS_WRITE, OPEN4_SHARE_ACCESS_BOTH]),
     Mask::of(&[OPEN4_SHARE_DENY_NONE, OPEN4_SHARE_DENY_READ, OPEN4_SHARE_DENY_WRITE, OPEN4_SHARE_DENY_BOTH]),
-    // The wishes for any delegation, for none, and for the end of an earlier wish.
+    // The supported wants: any delegation (3), no delegation (4), and cancel an earlier want (5).
     Mask::of(&[3, 4, 5]),
     Mask::of(&[
         open_claim_type4::CLAIM_NULL as u32,
@@ -30,14 +30,15 @@ const OPEN_ARGUMENTS: [Mask; 5] = [
     ]),
 ];
 
-/// Encodes the `fsid4` of a file system.
+/// Converts the identity of a file system to an `fsid4`.
 pub(super) fn fsid(fsid: Fsid) -> fsid4 {
     let number = u128::from_be_bytes(fsid.0);
     fsid4 { major: (number >> 64) as u64, minor: number as u64 }
 }
 
 impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
-    /// Returns the requested attributes that exist. Requesting one that can only be set is an error (RFC 8881 §18.7.3).
+    /// Returns the requested attributes that the server supports. A request for a write-only attribute fails with INVAL
+    /// (RFC 8881 §18.7.3).
     pub(super) fn asked(&self, bitmap: &[u32]) -> Answer<Mask> {
         let (mask, _) = Mask::from_bitmap(bitmap);
         if !mask.and(attrs::WRITE_ONLY).is_empty() {
@@ -46,7 +47,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(mask.and(attrs::supported(&self.info(), self.ctx.minor).or(attrs::PRIVATE)))
     }
 
-    /// Returns the values that do not depend on the file, as far as `mask` needs them.
+    /// Returns the attribute values that do not depend on the file, if `mask` contains them.
     pub(super) async fn common_values(&self, mask: Mask) -> Answer<Values> {
         let info = self.info();
         let mut values = Values {
@@ -78,11 +79,11 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(values)
     }
 
-    /// Adds the values that depend on the file.
+    /// Adds the attribute values that depend on the file.
     ///
     /// # Errors
-    /// Another export may begin at an entry of a directory: `NFS4ERR_ACCESS` if the caller does not see it. No value is
-    /// added then.
+    /// `NFS4ERR_ACCESS` if another export begins at this file and the caller may not see that export. The call then
+    /// adds no value.
     pub(super) fn add_values(&self, values: &mut Values, mask: Mask, attrs: &Attrs) -> Answer<()> {
         let place = self.fs().descend(&self.ctx, attrs.id)?;
         values.set_attrs(attrs);
@@ -93,7 +94,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(())
     }
 
-    /// Returns all values of `mask` for one file.
+    /// Returns the values of all attributes of `mask` for one file.
     pub(super) async fn values(&self, mask: Mask, attrs: &Attrs) -> Answer<Values> {
         let mut values = self.common_values(mask).await?;
         self.add_values(&mut values, mask, attrs)?;
@@ -105,7 +106,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(values)
     }
 
-    /// Adds the values of Weir's own attributes. They need no attributes of the file.
+    /// Adds the values of Weir's own attributes, which do not depend on the file's stored attributes.
     pub(super) async fn add_private_values(&self, values: &mut Values, mask: Mask, file: FileId) -> Answer<()> {
         if mask.has(attrs::FATTR4_WEIR_POLICY) {
             values.weir_policy = self.fs().policy(&self.ctx, file)?;
@@ -120,18 +121,21 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(())
     }
 
-    /// Decodes the attributes that SETATTR, CREATE and OPEN set.
+    /// Decodes the attributes that a SETATTR, CREATE or OPEN sets.
     pub(super) fn to_set(&self, attrs: &fattr4) -> Answer<SetAttrs> {
         Ok(attrs::decode_set(attrs, &self.info(), self.ctx.minor)?)
     }
 
-    /// Decodes the attributes of a new file in OPEN, and whether the server may answer before the file is durable.
+    /// Decodes the attributes of a new file in OPEN, and whether the server may answer before the new file is durable.
     pub(super) fn to_make(&self, attrs: &fattr4) -> Answer<(SetAttrs, bool)> {
         Ok(attrs::decode_new(attrs, &self.info(), self.ctx.minor)?)
     }
 
-    /// Returns whether the current file has exactly these attributes. Refuses attributes that cannot be compared:
-    /// unsupported, write-only, or about errors (RFC 8881 §18.31.3).
+    /// Returns whether the current file has exactly these attribute values.
+    ///
+    /// # Errors
+    /// ATTRNOTSUPP for an unsupported attribute, INVAL for a write-only attribute and for `rdattr_error` (RFC 8881
+    /// §18.31.3).
     pub(super) async fn same_attributes(&self, believed: &fattr4) -> Answer<bool> {
         let (mask, beyond) = Mask::from_bitmap(&believed.attrmask);
         if beyond || !mask.without(attrs::supported(&self.info(), self.ctx.minor)).is_empty() {

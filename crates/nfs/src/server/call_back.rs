@@ -1,4 +1,4 @@
-//! Sends one callback to a client: an operation after CB_SEQUENCE on any live backchannel of the client (RFC 8881 §20).
+//! Transmission of one callback: CB_SEQUENCE and one operation, on any live backchannel of the client (RFC 8881 §20).
 
 use super::callbacks::{CallbackPath, Callbacks};
 use super::{Server, lock};
@@ -13,16 +13,16 @@ use wire::nfs4::compound::{Ops, OpsWriter, ResHeader};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Xdr};
 
-/// A client's answer to an operation.
+/// A client's reply to a callback operation.
 pub(super) struct Answered {
     pub(super) status: nfsstat4,
-    /// The bytes after the status.
+    /// The rest of the result, after the status.
     pub(super) body: Reader,
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// Sends one operation to a client and waits for its answer; `None` if the client has no usable backchannel, or
-    /// does not answer.
+    /// Sends one callback operation to a client and waits for the reply. Returns `None` if the client has no usable
+    /// backchannel, or does not reply.
     pub(super) async fn call_back(
         &self,
         client: ClientId,
@@ -38,7 +38,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let gone = pin!(self.session_gone(back.session, back.slot.slot));
         let reply = match future::select(call, gone).await {
             Either::Left((reply, _)) => reply.ok(),
-            // The client does not answer on a session that it has destroyed.
+            // A client sends no callback reply on a session that it has destroyed.
             Either::Right(_) => None,
         };
         self.not_calling(back.session, back.slot.slot);
@@ -54,10 +54,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         answered
     }
 
-    /// Waits until a session is gone, for a callback on this slot of it.
+    /// Waits until a session no longer exists, on behalf of a callback on this slot.
     async fn session_gone(&self, session: sessionid4, slot: u32) {
         future::poll_fn(|task| {
-            // Register the waker before the check, so that an end of the session in between wakes this task.
+            // Register the waker before the check, so that an end of the session between the two wakes this task.
             lock(&self.calling).entry(session).or_default().insert(slot, task.waker().clone());
             if lock(&self.state).session(session).is_some() { Poll::Pending } else { Poll::Ready(()) }
         })
@@ -66,7 +66,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// Removes the entry of a callback that has ended.
+    /// Removes the waker of a callback that has ended.
     fn not_calling(&self, session: sessionid4, slot: u32) {
         let mut calling = lock(&self.calling);
         if let Some(slots) = calling.get_mut(&session) {
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A good answer to CB_RECALL.
+    /// Returns a reply to CB_RECALL in which all operations succeed.
     fn good() -> Vec<u8> {
         let sequence = nfs_cb_resop4::OP_CB_SEQUENCE(CB_SEQUENCE4res::NFS4_OK(CB_SEQUENCE4resok::default()));
         let recall = nfs_cb_resop4::OP_CB_RECALL(CB_RECALL4res { status: NFS4_OK });
@@ -120,7 +120,7 @@ mod tests {
     }
 
     proptest! {
-        /// Clients may send any bytes.
+        /// Every damaged form of a valid callback reply must decode to a result or an error, without a panic.
         #[test]
         fn damaged_callback_replies_cause_no_panic(at in 0..100usize, with in any::<u8>(), cut in 0..100usize) {
             let mut bytes = good();

@@ -1,4 +1,4 @@
-//! The trait [`Callbacks`]: how the server calls clients on the backchannel and waits.
+//! The trait [`Callbacks`]: the transport of callbacks to clients, and the timer of the server.
 
 use crate::state::ConnectionId;
 use bytes::Bytes;
@@ -7,27 +7,28 @@ use std::time::Duration;
 use wire::nfs4::callback_sec_parms4;
 use xdr::Segments;
 
-/// The callback got no answer: the connection was lost, or the answer took too long.
+/// The callback got no reply, because the connection was lost or a timeout passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the client did not answer the callback")]
 pub struct Lost;
 
-/// The connection, program and authentication of a callback.
+/// How to reach a client for a callback: connection, RPC program and authentication.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallbackPath {
-    /// The connection to send it on.
+    /// The connection on which to send the callback.
     pub connection: ConnectionId,
-    /// RPC program; its version is 1 and the procedure `CB_COMPOUND`.
+    /// The RPC program number of the client's callback service. The version is 1 and the procedure `CB_COMPOUND`.
     pub program: u32,
-    /// The authentication that the client wants; AUTH_NONE if the server supports none of the client's list.
+    /// The authentication of the callback; AUTH_NONE if the server supports none of the methods that the client
+    /// offered.
     pub security: Option<callback_sec_parms4>,
 }
 
-/// Calls to clients, and pauses while the server waits for them.
+/// Sends callbacks to clients, and lets tasks of the server sleep.
 pub trait Callbacks: Send + Sync + 'static {
-    /// Sends the arguments of CB_COMPOUND and waits for its results for a bounded time; both are without RPC headers.
+    /// Sends a CB_COMPOUND and waits for the reply, up to a timeout. Arguments and results are without RPC headers.
     fn call(&self, path: CallbackPath, arguments: Segments) -> impl Future<Output = Result<Bytes, Lost>> + Send;
 
-    /// Waits for about this time.
+    /// Sleeps for about `time`, with random jitter.
     fn pause(&self, time: Duration) -> impl Future<Output = ()> + Send;
 }

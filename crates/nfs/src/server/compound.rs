@@ -1,4 +1,4 @@
-//! COMPOUND: one request with its operations, executed one after another (RFC 8881 §2.10.6, §16.2).
+//! Execution of a COMPOUND: one request whose operations run one after another (RFC 8881 §2.10.6, §16.2).
 
 use super::callbacks::Callbacks;
 use super::delegations::Frozen;
@@ -17,38 +17,40 @@ use wire::nfs4::*;
 use wire::rpc::Auth;
 use xdr::{Malformed, Reader, Segments, Writer, Xdr};
 
-/// The header of an accepted RPC reply with an empty verifier, which counts towards the limits of a session.
+/// Length of the header of an accepted RPC reply with an empty verifier, in bytes. It counts towards the session's
+/// limits on reply sizes.
 const RPC_REPLY_HEADER: usize = 24;
-/// Bytes that an operation which changes something needs for its result; OPEN has the largest.
+/// Free reply space, in bytes, that the server requires before it runs an operation that changes state. OPEN has the
+/// largest result.
 const RESULT_ROOM: usize = 160;
-/// User and group of callers without credentials.
+/// The user id and group id of callers without credentials.
 const NOBODY: u32 = 65534;
 
-/// One COMPOUND as received.
+/// A received COMPOUND, with its sender and time.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// The connection that it arrived on.
+    /// The connection on which the request arrived.
     pub connection: ConnectionId,
-    /// The sender, for the checks of client records.
+    /// The principal of the sender, which must match the principal of the client record.
     pub principal: Principal,
-    /// The machine of the sender.
+    /// The machine that sent the request.
     pub origin: Machine,
     /// The credentials of the caller.
     pub cred: Cred,
     /// The exports that the caller sees.
     pub view: View,
-    /// `COMPOUND4args`.
+    /// The arguments of COMPOUND (`COMPOUND4args`), encoded.
     pub body: Bytes,
-    /// Length of the whole RPC message in bytes, header included.
+    /// Length of the whole RPC message in bytes, including the RPC header.
     pub message_len: usize,
-    /// The server's clock.
+    /// The time of arrival, by the server's clock.
     pub now: Timestamp,
-    /// A random number, from which ids of sessions and clients are made.
+    /// A random number, from which the server makes session ids and client ids.
     pub random: u64,
 }
 
 impl Call {
-    /// Returns principal and credentials of a call; `None` for an unsupported flavor (AUTH_TOOWEAK).
+    /// Returns principal and credentials of a call; `None` for an unsupported authentication flavor (AUTH_TOOWEAK).
     pub fn identity(auth: &Auth) -> Option<(Principal, Cred)> {
         match auth {
             Auth::None => Some((Principal::None, Cred { uid: NOBODY, gid: NOBODY, groups: Vec::new() })),
@@ -58,11 +60,11 @@ impl Call {
     }
 }
 
-/// The encoded error of a failed operation.
+/// The error of a failed operation, encoded for the reply.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Refusal {
     pub(super) status: nfsstat4,
-    /// The bytes after the status, for the few errors that carry some.
+    /// The bytes after the status, for the few errors that have a body (for example the conflicting lock of DENIED).
     pub(super) body: Bytes,
 }
 
@@ -78,12 +80,12 @@ impl From<Status> for Refusal {
     }
 }
 
-/// The answer of an operation: the body after `NFS4_OK`, or the refusal.
+/// The outcome of an operation: the body of a successful result, or the error.
 pub(super) type Answer<T> = Result<T, Refusal>;
 
-/// The result of an operation after its status.
+/// The body of a successful result, without the status.
 pub(super) trait Body {
-    /// Appends the result.
+    /// Encodes the body.
     fn put(&self, out: &mut Writer);
 }
 
@@ -93,7 +95,7 @@ impl<T: Xdr> Body for T {
     }
 }
 
-/// Empty arguments or results.
+/// The arguments or results of an operation that has none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Void;
 
@@ -105,7 +107,7 @@ impl Xdr for Void {
     }
 }
 
-/// A file and the stateid that goes with it (§16.2.3.1).
+/// A filehandle with its stateid, as current or saved filehandle of a COMPOUND (§16.2.3.1).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Handle {
     pub(super) file: FileId,
@@ -114,12 +116,12 @@ pub(super) struct Handle {
     pub(super) place: Place,
 }
 
-/// A COMPOUND in execution: the state that its operations read and change.
+/// A COMPOUND in execution: the state that its operations read and change, such as the current filehandle.
 pub(super) struct Compound<'a, F: FileSystem, C: Callbacks> {
     pub(super) server: &'a Server<F, C>,
-    /// The context for the file system: `cred` and `place` follow the current filehandle.
+    /// The context of calls to the file system. `cred` and `place` follow the current filehandle.
     pub(super) ctx: Ctx,
-    /// The credentials of the sender, before an export squashes them.
+    /// The credentials of the sender, before the export maps them.
     pub(super) caller: Cred,
     /// The terms of the export of the current filehandle.
     pub(super) terms: Terms,
@@ -127,21 +129,21 @@ pub(super) struct Compound<'a, F: FileSystem, C: Callbacks> {
     pub(super) principal: Principal,
     pub(super) origin: Machine,
     pub(super) random: u64,
-    /// The session, once SEQUENCE has succeeded.
+    /// The session id, after SEQUENCE has succeeded.
     pub(super) session: Option<sessionid4>,
-    /// Current filehandle and stateid.
+    /// The current filehandle and the current stateid.
     pub(super) current: Option<Handle>,
-    /// Saved filehandle and stateid.
+    /// The saved filehandle and the saved stateid.
     pub(super) saved: Option<Handle>,
-    /// Files for which the server grants no delegations until the COMPOUND is over.
+    /// Guards that prevent new delegations of files until the COMPOUND ends.
     pub(super) frozen: Vec<Frozen<'a, F, C>>,
-    /// The file last opened by name, and the directory of the name.
+    /// The file that the last OPEN by name opened, and the directory of the name.
     pub(super) opened_in: Option<(FileId, FileId)>,
-    /// How the next RENAME treats an existing target name.
+    /// The renameat2(2) flags of the next RENAME, from a preceding VERIFY.
     pub(super) renaming: Renaming,
     /// Number of operations after the current one.
     pub(super) left: u32,
-    /// Bytes that the body of the next result may take, and the error for a larger one.
+    /// Largest body of the next result in bytes, and the error for a larger body.
     pub(super) room: usize,
     pub(super) beyond: nfsstat4,
 }
@@ -151,38 +153,44 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         &self.server.fs
     }
 
-    /// Returns the client of the session.
+    /// Returns the client id of the session.
     pub(super) fn client(&self) -> ClientId {
         ClientId(self.ctx.client)
     }
 
-    /// Returns the sender of EXCHANGE_ID or DESTROY_CLIENTID.
+    /// Returns the sender, for EXCHANGE_ID and DESTROY_CLIENTID.
     pub(super) fn introduced(&self) -> Caller {
         Caller { principal: self.principal, origin: self.origin, random: (self.random >> 32) as u32 }
     }
 
-    /// Returns the current filehandle.
+    /// Returns the file of the current filehandle.
+    ///
+    /// # Errors
+    /// NOFILEHANDLE.
     pub(super) fn file(&self) -> Answer<FileId> {
         self.current.map(|h| h.file).ok_or(NFS4ERR_NOFILEHANDLE.into())
     }
 
-    /// Returns the saved filehandle.
+    /// Returns the file of the saved filehandle.
+    ///
+    /// # Errors
+    /// NOFILEHANDLE.
     pub(super) fn saved_file(&self) -> Answer<FileId> {
         self.saved.map(|h| h.file).ok_or(NFS4ERR_NOFILEHANDLE.into())
     }
 
-    /// Returns the values that hold for every file of the current export.
+    /// Returns the attributes that have one value for all files of the current export.
     pub(super) fn info(&self) -> FsInfo {
         self.fs().info(self.ctx.place)
     }
 
-    /// Changes the current filehandle and with it the effective credentials; resets the current stateid.
+    /// Sets the current filehandle, resets the current stateid, and applies the terms of the export.
     pub(super) fn set_place(&mut self, file: FileId, place: Place) {
         self.enter(place);
         self.current = Some(Handle { file, stateid: ANONYMOUS, place });
     }
 
-    /// Restores the saved filehandle and stateid.
+    /// Makes the saved filehandle and stateid the current ones (RESTOREFH).
     pub(super) fn restore(&mut self) {
         self.current = self.saved;
         if let Some(saved) = self.saved {
@@ -202,35 +210,39 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         self.terms = terms;
     }
 
-    /// Refuses operations that use a saved and a current filehandle of different exports (XDEV).
+    /// Returns XDEV if the saved and the current filehandle belong to different exports.
     pub(super) fn check_same_export(&self) -> Answer<()> {
         let places = (self.saved.map(|h| h.place.root), self.current.map(|h| h.place.root));
         if places.0 == places.1 { Ok(()) } else { Err(NFS4ERR_XDEV.into()) }
     }
 
-    /// Refuses a change in a read-only export.
+    /// Returns ROFS in a read-only export.
     pub(super) fn check_writable(&self) -> Answer<()> {
         if self.terms.read_only { Err(NFS4ERR_ROFS.into()) } else { Ok(()) }
     }
 
-    /// Stores the stateid that an operation returned as the current one.
+    /// Sets the current stateid to the stateid that an operation returned.
     pub(super) fn set_stateid(&mut self, stateid: stateid4) {
         if let Some(current) = &mut self.current {
             current.stateid = stateid;
         }
     }
 
-    /// Returns the stateid that an argument denotes. An argument may denote the current stateid, but not if that is a
-    /// special one (§16.2.3.1.2). The current stateid denotes its state whatever its sequence number is now (§8.2.3).
+    /// Resolves a stateid argument: the special "current" stateid stands for the current stateid, whatever the sequence
+    /// number of the state is (§8.2.3).
+    ///
+    /// # Errors
+    /// BAD_STATEID if the argument is "current" and the current stateid is a special one (§16.2.3.1.2).
     pub(super) fn stateid(&self, asked: stateid4) -> Answer<stateid4> {
         let stateid = self.exact_stateid(asked)?;
-        // A layout's sequence number says what the client has seen, and is never 0 (§12.5.3).
+        // Keep the sequence number of a layout stateid: it says which LAYOUTGET replies the client has seen, and is
+        // never 0 (§12.5.3).
         let any_age = asked == CURRENT && !stateids::is_of_layout(&stateid);
         Ok(if any_age { stateid4 { seqid: 0, ..stateid } } else { stateid })
     }
 
-    /// Does the same as [`Compound::stateid`], but the current stateid means that of the saved filehandle (RFC 7862
-    /// §15.2.3).
+    /// Resolves a stateid argument like [`Compound::stateid`], but the "current" stateid stands for the stateid of the
+    /// saved filehandle (RFC 7862 §15.2.3).
     pub(super) fn saved_stateid(&self, asked: stateid4) -> Answer<stateid4> {
         if asked != CURRENT {
             return Ok(asked);
@@ -239,7 +251,8 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         saved.map(|s| stateid4 { seqid: 0, ..s }).ok_or(NFS4ERR_BAD_STATEID.into())
     }
 
-    /// Does the same as [`Compound::stateid`], but keeps the returned sequence number: for CLOSE and OPEN_DOWNGRADE.
+    /// Resolves a stateid argument like [`Compound::stateid`], but keeps the sequence number, which CLOSE and
+    /// OPEN_DOWNGRADE need.
     pub(super) fn exact_stateid(&self, asked: stateid4) -> Answer<stateid4> {
         if asked != CURRENT {
             return Ok(asked);
@@ -248,30 +261,31 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         current.ok_or(NFS4ERR_BAD_STATEID.into())
     }
 
-    /// Reads the state tables.
+    /// Runs `look` on the state tables.
     pub(super) fn state<R>(&self, look: impl FnOnce(&State) -> R) -> R {
         look(&lock(&self.server.state))
     }
 
-    /// Changes the state tables and carries out the effects.
+    /// Changes the state tables and carries out the resulting effects.
     pub(super) async fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> Answer<R> {
         let (result, effects) = self.server.change(change);
         self.server.settle(&self.ctx, effects).await?;
         Ok(result)
     }
 
-    /// Records that the client has written to a file, or has committed its writes.
+    /// Records that the client has written to a file or has sent COMMIT, which extends the deadline of a delegation
+    /// recall.
     pub(super) fn flushes(&self, file: FileId) {
         lock(&self.server.state).flushes(self.client(), file, self.ctx.now);
     }
 
-    /// Refuses operations that could conflict with a reclaim during the grace period (§8.4.2.1).
+    /// Returns GRACE during the grace period, because the operation could conflict with a reclaim (§8.4.2.1).
     pub(super) fn check_grace(&self) -> Answer<()> {
         if self.state(State::in_grace) { Err(NFS4ERR_GRACE.into()) } else { Ok(()) }
     }
 }
 
-/// Ends a request for the reply cache, even if the request is dropped halfway.
+/// Guard of a request's slot in the reply cache. It ends the request even if the task is dropped halfway.
 struct Slot<'a, F: FileSystem, C: Callbacks> {
     server: &'a Server<F, C>,
     token: Option<SlotToken>,
@@ -295,23 +309,24 @@ impl<F: FileSystem, C: Callbacks> Drop for Slot<'_, F, C> {
     }
 }
 
-/// The outcome of the first operation.
+/// How the server continues after the first operation of a COMPOUND.
 enum Opening {
-    /// A request of a session; its results follow.
+    /// SEQUENCE accepted the request; the server executes the following operations.
     Session(Sequenced),
-    /// An operation that is sent without SEQUENCE.
+    /// The operation runs without a session (RFC 8881 §2.10.6).
     Alone,
-    /// The reply is complete.
+    /// The reply is complete, because of an error or from the reply cache.
     Done(Segments),
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// Executes one COMPOUND and returns `COMPOUND4res`, both without RPC headers.
+    /// Executes one COMPOUND and returns the reply (`COMPOUND4res`), both without RPC headers.
     ///
-    /// The caller must run it to its end even if the connection is lost: the reply is kept for the retry.
+    /// The caller must await the result even if the connection is lost, because the reply cache keeps the reply for a
+    /// retry.
     ///
     /// # Errors
-    /// The message is not a COMPOUND: GARBAGE_ARGS (RFC 5531 §9).
+    /// The message is not a COMPOUND; the caller answers with the RPC error GARBAGE_ARGS (RFC 5531 §9).
     pub async fn compound(&self, call: Call) -> Result<Segments, Malformed> {
         counters::add(&self.counters.compounds, 1);
         let mut input = Reader::new(call.body.clone());
@@ -331,7 +346,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             Opening::Session(sequenced) => Some(sequenced),
         };
         let slot = Slot { server: self, token: sequenced.as_ref().map(|s| s.token) };
-        // A client that was away gets its record back before it gets new state. If this fails, it only cannot reclaim.
+        // These effects store the record of a client whose lease had expired, before the client gets new state. If the
+        // store fails, the client cannot reclaim after a restart, but this request can continue.
         let _ = self.settle(&Ctx { now: call.now, ..Ctx::default() }, effects).await;
         let terms = self.fs.terms(Place::default());
         let ctx = Ctx {
@@ -377,7 +393,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         Ok(reply)
     }
 
-    /// Handles the first operation: SEQUENCE, or one of the few that are sent without it (§2.10.6).
+    /// Handles the first operation: SEQUENCE, or an operation that is permitted without SEQUENCE (§2.10.6).
     fn open(
         &self,
         call: &Call,
@@ -432,7 +448,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 }
 
-/// Returns the answer to a retry whose reply was not kept.
+/// Returns the reply to a retry whose first reply was not cached: RETRY_UNCACHED_REP.
 fn uncached(mut results: OpsWriter, input: &mut Ops, tag: Bytes) -> Segments {
     let Ok(Some(number)) = input.next_number() else {
         return results.into_res(NFS4_OK, tag);
@@ -442,7 +458,7 @@ fn uncached(mut results: OpsWriter, input: &mut Ops, tag: Bytes) -> Segments {
     results.into_res(status, tag)
 }
 
-/// Appends the result of an operation that failed.
+/// Appends the result of a failed operation to the reply.
 fn refuse(results: &mut OpsWriter, op: nfs_opnum4, refusal: &Refusal) {
     results.with(op, |out| {
         refusal.status.encode(out);
@@ -454,7 +470,7 @@ fn refuse(results: &mut OpsWriter, op: nfs_opnum4, refusal: &Refusal) {
     });
 }
 
-/// The limits on the length of the reply (§2.10.6.4).
+/// The limits on the length of a reply in bytes (§2.10.6.4).
 struct Budget {
     whole: usize,
     cached: Option<usize>,
@@ -472,7 +488,7 @@ impl Budget {
         }
     }
 
-    /// Returns the bytes left after `used` bytes, and the error for a longer reply.
+    /// Returns the bytes left after `used` bytes of results, and the error for a longer reply.
     fn left(&self, used: usize) -> (usize, nfsstat4) {
         match self.cached {
             Some(cached) if cached < self.whole => (cached.saturating_sub(used), NFS4ERR_REP_TOO_BIG_TO_CACHE),
@@ -482,7 +498,7 @@ impl Budget {
 }
 
 impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
-    /// Executes one operation and appends its result.
+    /// Executes one operation and appends its result to the reply.
     async fn operation(
         &mut self,
         number: Result<u32, Malformed>,

@@ -4,43 +4,43 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use wire::nfs4::compound::opnum;
 use wire::nfs4::nfsstat4;
 
-/// Operation numbers from here on share one counter (OP_ILLEGAL).
+/// Number of operation numbers that have a counter of their own. Higher numbers share one more counter (OP_ILLEGAL).
 const NUMBERS: usize = 76;
 
-/// The number of answers to one operation.
+/// The number of results of one operation since the server started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpCount {
     /// The operation number (`nfs_opnum4`).
     pub number: u32,
-    /// Answers with NFS4_OK.
+    /// Number of results with NFS4_OK.
     pub ok: u64,
-    /// Answers with any other status.
+    /// Number of results with an error.
     pub failed: u64,
 }
 
-/// All counters at one moment; they only grow.
+/// A snapshot of all counters since the server started. No counter decreases.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// COMPOUNDs begun, retries included.
+    /// Number of COMPOUNDs received, retries included.
     pub compounds: u64,
-    /// Retries answered from the reply cache.
+    /// Number of retries that the server answered from the reply cache.
     pub replays: u64,
-    /// Counts of each operation that occurred.
+    /// Counters of each operation that occurred at least once.
     pub ops: Vec<OpCount>,
-    /// Payload bytes returned by READ: reads that did not use a layout.
+    /// Payload bytes that READ returned, which are reads without a layout.
     pub read_bytes: u64,
-    /// Payload bytes accepted by WRITE: writes that did not use a layout.
+    /// Payload bytes that WRITE accepted, which are writes without a layout.
     pub write_bytes: u64,
-    /// Payload bytes moved by COPY, through this server or directly between data servers.
+    /// Payload bytes that COPY moved, through this server or directly between data servers.
     pub copied_bytes: u64,
-    /// CB_LAYOUTRECALLs and CB_RECALLs sent, repetitions included.
+    /// Number of CB_LAYOUTRECALLs and CB_RECALLs sent, repetitions included.
     pub recalls: u64,
-    /// Layouts granted.
+    /// Number of layouts granted.
     pub layouts: u64,
 }
 
 impl Counters {
-    /// Returns the count of one operation.
+    /// Returns the counters of the operation with this number.
     pub fn op(&self, number: u32) -> OpCount {
         let found = self.ops.iter().find(|c| c.number == number).copied();
         found.unwrap_or(OpCount { number, ok: 0, failed: 0 })
@@ -103,7 +103,7 @@ impl Counting {
 }
 
 impl OpCount {
-    /// Returns the name of the operation, for display.
+    /// Returns the name of the operation, for example `LAYOUTGET`, for display.
     pub fn name(&self) -> String {
         opnum(self.number).map_or_else(|| "OP_ILLEGAL".into(), |op| format!("{op:?}"))
     }

@@ -1,5 +1,5 @@
-//! Delegations in the NFS server: recalls before conflicting operations, and CB_GETATTR to write delegation holders
-//! (RFC 8881 §10.4).
+//! Delegations in the NFS server: recalls before a conflicting operation, and CB_GETATTR to the holder of a write
+//! delegation (RFC 8881 §10.4).
 
 use super::callbacks::Callbacks;
 use super::compound::{Answer, Compound};
@@ -17,14 +17,14 @@ use types::{Attrs, FileId, SetAttrs, SetTime};
 use wire::nfs4::*;
 use xdr::Xdr;
 
-/// How long a request waits for returned delegations, or for the fencing of clients, before the server answers DELAY.
-/// The time suffices for a client that only has to answer, and does not occupy a slot of the session for long.
+/// How long a request waits for the return of delegations, or for a fence, before the server answers DELAY. The time
+/// suffices for a client without dirty data, and is short enough not to block a session slot for long.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
-/// Attributes that only the holder of a write delegation knows.
+/// Attributes whose current values only the holder of a write delegation knows.
 const OF_WRITER: Mask =
     Mask::of(&[FATTR4_CHANGE, FATTR4_SIZE, FATTR4_SPACE_USED, FATTR4_TIME_METADATA, FATTR4_TIME_MODIFY]);
 
-/// Prevents grants of delegations of a file, until this guard is dropped.
+/// Guard that prevents new delegations of a file, until the guard is dropped.
 pub(super) struct Frozen<'a, F: FileSystem, C: Callbacks>(&'a Server<F, C>, FileId);
 
 impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {
@@ -34,11 +34,12 @@ impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// Makes sure that no delegation of a client other than `except` conflicts with a use, until the returned guard is
-    /// dropped.
+    /// Recalls the delegations that conflict with a use of the file, except those of the client `except`, and waits for
+    /// their return. Until the returned guard is dropped, no new delegation conflicts.
     ///
     /// # Errors
-    /// DELAY: a conflicting delegation is being recalled; the server revokes it after a lease period.
+    /// DELAY: the holder has not returned a conflicting delegation yet. The server revokes it one lease period after
+    /// the recall.
     pub(super) async fn make_way(
         &self,
         ctx: &Ctx,
@@ -67,10 +68,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Waits until no delegation conflicts.
+    /// Waits until no delegation of a client other than `except` conflicts with the use.
     async fn undelegated(&self, file: FileId, what: Use, except: Option<ClientId>) {
         future::poll_fn(|task| {
-            // Register the waker before the check, so that a return of a delegation in between wakes this task.
+            // Register the waker before the check, so that the return of a delegation between the two wakes this task.
             lock(&self.waiters).entry(file).or_default().push(task.waker().clone());
             if lock(&self.state).is_delegated(file, what, except) { Poll::Pending } else { Poll::Ready(()) }
         })
@@ -88,7 +89,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Asks the holder of a write delegation for change attribute and size of the file (CB_GETATTR, §20.1).
+    /// Asks the holder of a write delegation for the file's change attribute and size (CB_GETATTR, §20.1).
     async fn ask_writer(&self, file: FileId, writer: Writer) -> Option<(u64, u64)> {
         let asked = Mask::of(&[FATTR4_CHANGE, FATTR4_SIZE]);
         let arguments = CB_GETATTR4args { fh: self.handle_for(writer.client.0, file), attr_request: asked.to_bitmap() };
@@ -104,7 +105,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
 }
 
 impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
-    /// Makes sure that no delegation of another client conflicts with this use until the COMPOUND is over.
+    /// Recalls the conflicting delegations of other clients and waits for their return. No new delegation conflicts
+    /// until the COMPOUND ends.
     pub(super) async fn make_way(&mut self, file: FileId, what: Use) -> Answer<()> {
         let server: &'a Server<F, C> = self.server;
         let frozen = server.make_way(&self.ctx, file, what, Some(self.client())).await?;
@@ -112,7 +114,11 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
         Ok(())
     }
 
-    /// Does the same as [`Compound::make_way`] before a change of names in a directory.
+    /// Recalls the delegations of a directory like [`Compound::make_way`], before an operation changes names in the
+    /// directory.
+    ///
+    /// # Errors
+    /// GRACE if clients may still rely on directory delegations from before a restart of the server.
     pub(super) async fn make_way_in(&mut self, dir: FileId) -> Answer<()> {
         let now = self.ctx.now;
         if self.state(|state| state.may_rely_on_names(now)) {
@@ -121,8 +127,9 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
         self.make_way(dir, Use::Change).await
     }
 
-    /// Does the same as [`Compound::make_way`] for the file with this name, which the operation changes by name. If the
-    /// caller may not look up the name, or it does not exist, the operation itself fails with the right error.
+    /// Recalls the delegations of the file with this name like [`Compound::make_way`], before an operation removes or
+    /// replaces the name. Returns `None` if the caller cannot look up the name; the operation then fails with the right
+    /// error.
     pub(super) async fn make_way_by_name(&mut self, dir: FileId, name: &component4) -> Answer<Option<FileId>> {
         if !self.state(State::any_whole_delegation) {
             return Ok(None);
@@ -132,12 +139,11 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
         Ok(Some(found.id))
     }
 
-    /// Recalls delegations after a name of `file` was removed; `expected` is the file that an earlier lookup found. It
-    /// recalls delegations that no request waited for: if the lookup found another file, those of other clients. If the
-    /// file has no name left, it recalls the caller's own too, as a delegation would keep the file for as long as the
-    /// client keeps it.
+    /// Recalls delegations after an operation has removed a name of `file`; `expected` is the file that an earlier
+    /// lookup found under the name. If the lookup found another file, recall the delegations of other clients. If the
+    /// file has no name left, recall the caller's delegation too, because it would keep the orphan allocated.
     pub(super) async fn recall_late(&self, file: FileId, orphaned: bool, expected: Option<FileId>) {
-        // A directory has no other name.
+        // A directory has only one name, so its directory delegations end with the name.
         let ((), effects) = self.server.change(|state| state.forget_names(file));
         if let Err(error) = self.server.settle(&self.ctx, effects).await {
             tracing::warn!(%error, "cannot drop the directory delegations of clients");
@@ -148,15 +154,15 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
         }
     }
 
-    /// Returns the attributes of a file. If another client has a write delegation, those of `mask` come from that
-    /// client.
+    /// Returns the attributes of a file. If another client holds a write delegation, that client supplies the
+    /// attributes of `mask` that it may have changed.
     ///
-    /// A holder that has changed the file says so every time, so the change attribute grows with every query (§10.4.3).
-    /// This disturbs no other client, because no other client has the file open.
+    /// A holder that has changed the file reports a new change attribute at every query, so the server increments it at
+    /// every query (§10.4.3). No other client has the file open, so the increments invalidate no other cache.
     pub(super) async fn attributes(&self, file: FileId, mask: Mask) -> Answer<Attrs> {
         let mut attrs = self.attributes_of(file, mask).await?;
         if attrs.holes && mask.has(FATTR4_SPACE_USED) {
-            // Boxed, because the future is rarely needed.
+            // The future is rarely needed, so it is boxed.
             Box::pin(self.fs().correct_space(&mut [&mut attrs])).await;
         }
         Ok(attrs)
@@ -169,14 +175,14 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
             return Ok(attrs);
         }
         let Some(writer) = self.state(|state| state.delegated_writer(file, client)) else { return Ok(attrs) };
-        // Boxed, because the future is large and rarely needed.
+        // The future is large and rarely needed, so it is boxed.
         Box::pin(self.attributes_of_writer(file, writer, attrs)).await
     }
 
     async fn attributes_of_writer(&self, file: FileId, writer: Writer, attrs: Attrs) -> Answer<Attrs> {
         let told = if writer.data { None } else { self.server.ask_writer(file, writer).await };
         let Some((change, size)) = told else {
-            // A client that does not answer may have changed the file, and must return the delegation.
+            // A holder that does not answer CB_GETATTR may have changed the file, so the server recalls the delegation.
             self.server.make_way(&self.ctx, file, Use::Look, Some(self.client())).await?;
             return Ok(self.fs().getattr(&self.ctx, file).await?);
         };

@@ -1,17 +1,19 @@
-//! The export through which each client reached its open files: callbacks must name a file by the client's filehandle.
+//! The export through which each client reached its open files. A callback must name a file by the filehandle that the
+//! client used.
 
 use crate::exports::Place;
 use std::collections::HashMap;
 use types::FileId;
 
-/// With fewer entries than this, none are removed.
+/// Smallest number of entries at which the table removes unused entries.
 const SMALL: usize = 1024;
 
-/// Root and epoch of each place that is not the export of the root directory, by client and file.
+/// The export root and epoch through which a client reached a file, by client and file. Files reached through the
+/// export of the root directory have no entry.
 #[derive(Debug)]
 pub(super) struct ExportOfOpens {
     roots: HashMap<(u64, FileId), (FileId, u32)>,
-    /// The number of entries at which unused ones are removed.
+    /// The number of entries at which the table next removes unused entries.
     clear_at: usize,
 }
 
@@ -22,8 +24,8 @@ impl Default for ExportOfOpens {
 }
 
 impl ExportOfOpens {
-    /// Records that a client opened a file. Files for which `in_use` is false are removed whenever the entries have
-    /// doubled since the last removal, so that the average cost of a call does not depend on their number.
+    /// Records the export through which a client opened a file. When the table has doubled since the last removal, the
+    /// call removes all files for which `in_use` is false. So the amortised cost of a call is constant.
     pub(super) fn note(&mut self, client: u64, file: FileId, place: Place, in_use: impl Fn(FileId) -> bool) {
         if (place.root, place.epoch) == (FileId::ROOT, 0) {
             self.roots.remove(&(client, file));
@@ -36,7 +38,7 @@ impl ExportOfOpens {
         }
     }
 
-    /// Returns the place through which a client reached a file.
+    /// Returns the export through which a client reached a file.
     pub(super) fn place(&self, client: u64, file: FileId) -> Place {
         match self.roots.get(&(client, file)) {
             Some((root, epoch)) => Place { root: *root, epoch: *epoch, ..Place::default() },

@@ -1,4 +1,5 @@
-//! Checks of files that several operations share: their kind, permission to read and write, changes of directories.
+//! Checks that several file operations share: object type, permission for I/O, and recall of layouts before a change of
+//! size.
 
 use super::callbacks::Callbacks;
 use super::compound::{Answer, Body, Compound, Refusal};
@@ -12,7 +13,8 @@ use types::{Attrs, ByteRange, FileId, FileKind};
 use wire::nfs4::*;
 use xdr::{Writer, Xdr};
 
-/// Refuses every object but a regular file, each kind with its own error.
+/// Returns an error for every object that is not a regular file; directories, symbolic links and other types have
+/// different errors.
 pub(super) fn check_regular(kind: FileKind) -> Result<(), nfsstat4> {
     match kind {
         FileKind::Regular => Ok(()),
@@ -22,31 +24,35 @@ pub(super) fn check_regular(kind: FileKind) -> Result<(), nfsstat4> {
     }
 }
 
-/// Encodes a change of a directory or file for the wire.
+/// Encodes a change of a directory or file as `change_info4`.
 pub(super) fn change_info(change: Change) -> change_info4 {
     change_info4 { atomic: change.atomic, before: change.before, after: change.after }
 }
 
 impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
-    /// Returns the attributes of a file, which must be a regular file.
+    /// Returns the attributes of a file.
+    ///
+    /// # Errors
+    /// The object is not a regular file.
     pub(super) async fn regular(&self, file: FileId) -> Answer<Attrs> {
         let attrs = self.fs().getattr(&self.ctx, file).await?;
         check_regular(attrs.kind)?;
         Ok(attrs)
     }
 
-    /// Checks that the caller has all these [`access`] bits.
+    /// Returns ACCESS unless the caller has all these [`access`] bits on the file.
     pub(super) async fn check_access(&self, file: FileId, bits: u32) -> Answer<()> {
         let granted = self.fs().access(&self.ctx, file, bits).await?;
         if granted & bits == bits { Ok(()) } else { Err(NFS4ERR_ACCESS.into()) }
     }
 
-    /// Checks whether I/O with this stateid may proceed. Returns whether an open permits it, so that the mode of the
-    /// file does not matter. For a special stateid the caller's permissions decide (RFC 8881 §8.2.3, §9.1.2).
+    /// Checks whether READ, WRITE or a similar operation with this stateid is permitted (RFC 8881 §8.2.3, §9.1.2).
+    /// Returns true if an open permits the I/O. Returns false for a special stateid, for which the caller's permissions
+    /// on the file decide.
     pub(super) async fn permit(&mut self, file: FileId, stateid: stateid4, access: Access) -> Answer<bool> {
         let stateid = self.stateid(stateid)?;
         if self.server.is_data_only() {
-            // The metadata server keeps the state: it gave the filehandle only to clients that may use it (§13.9.1).
+            // A data server has no opens. The mgr gives a filehandle only to clients that may use the file (§13.9.1).
             return if stateids::is_special(&stateid) { Err(NFS4ERR_BAD_STATEID.into()) } else { Ok(true) };
         }
         let client = self.client();
@@ -71,18 +77,18 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(false)
     }
 
-    /// Recalls the layouts of other clients for a file whose length is about to change.
+    /// Recalls the layouts of all other clients, before the size of the file changes.
     pub(super) async fn recall_others(&self, file: FileId) {
         self.server.recall(file, Some(self.client()), self.ctx.now).await;
     }
 }
 
-/// Returns the bytes of a lock request; refuses invalid offsets and lengths (RFC 8881 §18.10.3).
+/// Converts offset and length of a lock request to a span; invalid values are INVAL (RFC 8881 §18.10.3).
 pub(super) fn lock_span(offset: u64, length: u64) -> Result<Span, nfsstat4> {
     Span::new(offset, length).ok_or(NFS4ERR_INVAL)
 }
 
-/// Returns the kind of a lock, and whether the client retries after a denial.
+/// Returns the lock kind, and whether the client retries a denied lock (`READW_LT`, `WRITEW_LT`).
 pub(super) fn lock_kind(kind: nfs_lock_type4) -> (LockKind, bool) {
     match kind {
         READ_LT => (LockKind::Read, false),
@@ -92,7 +98,7 @@ pub(super) fn lock_kind(kind: nfs_lock_type4) -> (LockKind, bool) {
     }
 }
 
-/// Encodes a conflicting lock for the answers of LOCK and LOCKT.
+/// Encodes the conflicting lock in the results of LOCK and LOCKT (`LOCK4denied`).
 pub(super) fn denied(by: Denied) -> Refusal {
     let body = LOCK4denied {
         offset: by.span.first,
@@ -103,7 +109,8 @@ pub(super) fn denied(by: Denied) -> Refusal {
     Refusal { status: NFS4ERR_DENIED, body: body.to_bytes() }
 }
 
-/// Returns the range of a layout or hint: a length of all ones reaches to the end of the file, even if it grows.
+/// Converts offset and length of a layout or hint to a range. A length of `u64::MAX` reaches to the end of the file,
+/// even if the file grows.
 pub(super) fn whole_range(offset: u64, len: u64) -> Result<ByteRange, nfsstat4> {
     if len == u64::MAX {
         return Ok(ByteRange { offset, len });
@@ -111,7 +118,7 @@ pub(super) fn whole_range(offset: u64, len: u64) -> Result<ByteRange, nfsstat4> 
     ByteRange::new(offset, len).ok_or(NFS4ERR_INVAL)
 }
 
-/// The security flavors that the server offers, best first: AUTH_SYS (RFC 8881 §18.29).
+/// The result of SECINFO: the security flavors that the server supports, which is only AUTH_SYS (RFC 8881 §18.29).
 pub(super) struct Flavors;
 
 impl Body for Flavors {

@@ -1,5 +1,5 @@
-//! Layout recall: sends CB_LAYOUTRECALL to every holder of a layout, and waits until all layouts are returned (RFC 8881
-//! §12.5.5).
+//! Layout recall: the server sends CB_LAYOUTRECALL to every holder of a layout, and waits for the return of all layouts
+//! (RFC 8881 §12.5.5).
 
 use super::callbacks::Callbacks;
 use super::compound::Answer;
@@ -15,10 +15,10 @@ use std::time::Duration;
 use types::{FileId, Timestamp};
 use wire::nfs4::*;
 
-/// The pause before the server repeats a recall to a client that answered "later" or could not be reached.
+/// The pause before the server repeats a recall that the client answered with DELAY or did not answer.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Blocks new layouts of a file, until this guard is dropped.
+/// Guard that prevents new layouts of a file, until the guard is dropped.
 #[must_use]
 pub struct Frozen<'a, F: FileSystem, C: Callbacks>(&'a Server<F, C>, FileId);
 
@@ -29,14 +29,14 @@ impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// Grants no layout of a file until the result is dropped: clients then use the mgr path.
+    /// Prevents new layouts of a file until the returned guard is dropped. Meanwhile clients use the mgr path.
     pub fn freeze_layouts(&self, file: FileId) -> Frozen<'_, F, C> {
         lock(&self.state).freeze_layouts(file);
         Frozen(self, file)
     }
 
-    /// Recalls every layout of a file but those of `except`. Returns when no such layout is left: each was returned, or
-    /// was revoked after one lease period by [`Server::tick`], which has fenced its holder.
+    /// Recalls every layout of a file except those of the client `except`, and waits until none is left.
+    /// [`Server::tick`] revokes a layout that is not returned within one lease period, and fences its holder.
     pub async fn recall(&self, file: FileId, except: Option<ClientId>, now: Timestamp) {
         let filter = Filter::ALL;
         let ((), effects) = self.change(|state| state.revoke_lapsed_layouts(file, filter, except, now));
@@ -66,8 +66,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Recalls every layout of one type of a file. Returns when all holders have answered, or have lost the layout
-    /// after one lease period. Meanwhile the file system may grant new ones.
+    /// Recalls all layouts of one type of a file. Waits until each holder has answered the recall, or has lost its
+    /// layout after one lease period. Meanwhile the file system may grant new layouts.
     pub async fn recall_kind(&self, file: FileId, kind: layouttype4, now: Timestamp) {
         let mut recalls = lock(&self.state).recall_kind(file, kind, now);
         while !recalls.is_empty() {
@@ -81,10 +81,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Waits until no client but `except` holds a layout that overlaps `filter`.
+    /// Waits until no client except `except` holds a layout that overlaps `filter`.
     async fn returned(&self, file: FileId, filter: Filter, except: Option<ClientId>) {
         future::poll_fn(|task| {
-            // Register the waker before the check, so that a return of a layout in between wakes this task.
+            // Register the waker before the check, so that the return of a layout between the two wakes this task.
             lock(&self.waiters).entry(file).or_default().push(task.waker().clone());
             if self.held(&lock(&self.state), file, filter, except) { Poll::Pending } else { Poll::Ready(()) }
         })
@@ -92,33 +92,35 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.wake(file);
     }
 
-    /// Returns whether a conflicting layout exists: held by a client but `except`, or gone and not yet fenced.
+    /// Returns whether a conflicting layout exists. A removed layout whose holder is not fenced yet also conflicts.
     fn held(&self, state: &State, file: FileId, filter: Filter, except: Option<ClientId>) -> bool {
         state.conflicting_layouts(file, filter, except) || lock(&self.leaving).contains_key(&file)
     }
 
-    /// Makes sure that no more writes of clients that have lost the file arrive at data servers. A client that opens or
-    /// locks the file then sees all of those writes that will ever take effect.
+    /// Waits until the file system has fenced all clients that lost a layout of the file, so that none of their writes
+    /// can arrive at a data server any more. A client that opens or locks the file afterwards sees every such write
+    /// that took effect.
     ///
     /// # Errors
-    /// DELAY: a data server does not answer at the moment. In the end the file system gives this data server up, and
-    /// fences it before its next use.
+    /// DELAY: a data server does not answer. The file system eventually gives up this data server, and fences it before
+    /// its next use.
     pub(super) async fn fenced(&self, file: FileId) -> Answer<()> {
         match self.check_fenced(file) {
             Ok(()) => Ok(()),
-            // Boxed, because the future is large and rarely needed.
+            // The future is large and rarely needed, so it is boxed.
             Err(_) => Box::pin(self.fenced_soon(file)).await,
         }
     }
 
-    /// Does the same as [`Self::fenced`] without waiting, for a client that has only just lost the file.
+    /// Returns DELAY if a fence of the file is in progress, like [`Self::fenced`] but without waiting. It catches a
+    /// client that lost its layout since the last wait.
     pub(super) fn check_fenced(&self, file: FileId) -> Result<(), nfsstat4> {
         if self.is_fencing(file) { Err(NFS4ERR_DELAY) } else { Ok(()) }
     }
 
     async fn fenced_soon(&self, file: FileId) -> Answer<()> {
         let over = pin!(future::poll_fn(|task| {
-            // Register the waker before the check, so that an end of the fencing in between wakes this task.
+            // Register the waker before the check, so that an end of the fence between the two wakes this task.
             lock(&self.waiters).entry(file).or_default().push(task.waker().clone());
             if self.is_fencing(file) { Poll::Pending } else { Poll::Ready(()) }
         }));
@@ -128,13 +130,13 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         if is_over { Ok(()) } else { Err(NFS4ERR_DELAY.into()) }
     }
 
-    /// Wakes all tasks that wait for layouts of a file, so that they check again.
+    /// Wakes all tasks that wait for layouts or delegations of a file, so that they check their conditions again.
     pub(super) fn wake(&self, file: FileId) {
         let wakers = lock(&self.waiters).remove(&file);
         wakers.into_iter().flatten().for_each(std::task::Waker::wake);
     }
 
-    /// Sends one recall; returns it if the server must repeat it.
+    /// Sends one CB_LAYOUTRECALL. Returns the recall if the server must repeat it.
     async fn ask(&self, recall: Recall, now: Timestamp) -> Option<Recall> {
         counters::add(&self.counters.recalls, 1);
         let arguments = CB_LAYOUTRECALL4args {
@@ -163,7 +165,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 }
 
-/// Returns the `layoutiomode4` of a recall or return; `None` is ANY.
+/// Converts an iomode to `layoutiomode4`; `None` becomes LAYOUTIOMODE4_ANY.
 fn iomode(iomode: Option<Iomode>) -> layoutiomode4 {
     match iomode {
         Some(Iomode::Read) => LAYOUTIOMODE4_READ,

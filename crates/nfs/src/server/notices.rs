@@ -1,5 +1,4 @@
-//! Callbacks to clients that run beside the requests: recalls of delegations, and notifications of free locks and of new
-//! file sizes.
+//! Callbacks that a separate task sends: delegation recalls, and notifications of free locks and of new file sizes.
 
 use super::callbacks::Callbacks;
 use super::{Server, counters, lock};
@@ -16,46 +15,50 @@ use std::time::Duration;
 use types::FileId;
 use wire::nfs4::*;
 
-/// Number of callbacks in flight; clients that do not answer delay other callbacks only beyond that number.
+/// Largest number of these callbacks in flight. As long as fewer clients are unresponsive, callbacks to other clients
+/// are not delayed.
 const AT_ONCE: usize = 256;
-/// The pause before the server repeats a recall to a client that could not be reached or did not understand it.
+/// The pause before the server repeats a CB_RECALL that the client did not answer or answered with an error.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// A callback to send.
+/// A callback that waits in the queue.
 #[derive(Debug)]
 pub(super) enum Notice {
-    /// CB_RECALL, repeated until the client answers or the delegation is gone.
+    /// CB_RECALL. The server repeats it until the client answers NFS4_OK or the delegation is no longer recalled.
     Recall(DelegationRecall),
-    /// CB_NOTIFY_LOCK, sent once: a client that does not receive it retries the lock by itself.
+    /// CB_NOTIFY_LOCK. The server sends it once, because a client that does not receive it retries the lock by itself.
     LockFree {
-        /// The client that receives it.
+        /// The client that receives the callback.
         client: ClientId,
-        /// The file.
+        /// The file of the lock.
         file: FileId,
-        /// The lock-owner that waits.
+        /// The lock-owner that waits for the lock.
         owner: Bytes,
     },
-    /// CB_NOTIFY that lists no changes, sent once to one of Weir's clients: the size of a file that it has open was set.
+    /// CB_NOTIFY without changes, which is Weir's own message: another client has set the size of a file that this
+    /// client has open. The server sends it once.
     Resized {
-        /// The client that receives it.
+        /// The client that receives the callback.
         client: ClientId,
-        /// The file.
+        /// The file with a new size.
         file: FileId,
-        /// Dropped when the client has answered, or does not answer.
+        /// The server drops this sender when the callback ends, with or without a reply; the waiting request then
+        /// continues.
         answered: oneshot::Sender<()>,
     },
 }
 
-/// Callbacks to send, oldest first. There is at most one for each delegation and each awaited lock.
+/// The queue of callbacks, oldest first. It holds at most one callback for each recalled delegation and each waiting
+/// lock-owner.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     queue: VecDeque<Notice>,
-    /// The task that sends them.
+    /// The task that sends the callbacks ([`Server::deliver`]).
     teller: Option<Waker>,
 }
 
 impl<F: FileSystem, C: Callbacks> Server<F, C> {
-    /// Queues callbacks.
+    /// Appends callbacks to the queue, and wakes the task that sends them.
     pub(super) fn notify(&self, notices: impl IntoIterator<Item = Notice>) {
         let teller = {
             let mut all = lock(&self.notices);
@@ -66,7 +69,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         teller.into_iter().for_each(Waker::wake);
     }
 
-    /// Sends queued callbacks forever. Run it once, beside the requests.
+    /// Sends the queued callbacks; never returns. The caller runs one such task beside the requests.
     pub async fn deliver(&self) {
         let mut sending = FuturesUnordered::new();
         future::poll_fn(|task| {
@@ -107,8 +110,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
-    /// Sends a recall until the client has understood it or the delegation is no longer recalled. A client that does
-    /// not know the delegation may not have seen the reply that granted it (RFC 8881 §2.10.6.3).
+    /// Sends CB_RECALL until the client answers NFS4_OK or the delegation is no longer recalled. A client that answers
+    /// with BAD_STATEID may not have received the reply that granted the delegation (RFC 8881 §2.10.6.3).
     async fn tell_recall(&self, recall: DelegationRecall) {
         let fh = self.handle_for(recall.client.0, recall.file);
         let arguments = CB_RECALL4args { stateid: recall.stateid, truncate: false, fh };

@@ -1,7 +1,7 @@
-//! The registry of NFS operations: the module of each, and its properties that the COMPOUND needs.
+//! The registry of NFS operations: the module that executes each operation, and the properties that COMPOUND needs.
 //!
-//! Each operation is one file with a function `run` from its arguments to the body of its result. NFS operations that
-//! are not registered get NOTSUPP.
+//! Each operation is one file with a function `run`, which takes the arguments and returns the body of the result. The
+//! server answers NOTSUPP to NFS operations without a file.
 
 mod access;
 mod allocate;
@@ -69,11 +69,11 @@ use wire::nfs4::compound::{Ops, opnum};
 use wire::nfs4::*;
 use xdr::{Segments, Writer, Xdr};
 
-/// Runs the operation with a number. Large operations are boxed; otherwise the future of every request would have the
-/// size of the largest, and be copied with it when it becomes a task.
+/// Maps operation numbers to modules. The futures of `large` operations are boxed. Otherwise every request's future
+/// would have the size of the largest operation, and be copied with it when the request becomes a task.
 macro_rules! registry {
     (small { $($op:ident => $module:ident,)* } large { $($large_op:ident => $large:ident,)* }) => {
-        /// Reads the arguments of an operation, runs it, and returns the body of its result.
+        /// Decodes the arguments of an operation, executes it, and encodes the body of its result.
         pub(super) async fn run<F: FileSystem, C: Callbacks>(
             cx: &mut Compound<'_, F, C>,
             op: nfs_opnum4,
@@ -92,7 +92,7 @@ macro_rules! registry {
             }
         }
 
-        /// Every operation that the server supports.
+        /// The numbers of all operations that the server supports.
         #[cfg(test)]
         pub(super) const REGISTERED: &[nfs_opnum4] = &[$($op,)* $($large_op),*];
     };
@@ -173,13 +173,13 @@ fn encoded(body: &impl Body) -> Segments {
     out.finish()
 }
 
-/// Returns the operation with this number, if this minor version has it.
+/// Returns the operation with this number, if this NFSv4 minor version defines it.
 pub(super) fn known(number: u32, minor: u32) -> Option<nfs_opnum4> {
     let op = opnum(number).filter(|op| *op != OP_ILLEGAL)?;
     (minor > 1 || number <= OP_RECLAIM_COMPLETE as u32).then_some(op)
 }
 
-/// Whether an operation may be sent without a session, and then only as the only operation of its COMPOUND (RFC 8881
+/// Returns whether a client may send the operation without SEQUENCE, as the only operation of a COMPOUND (RFC 8881
 /// §2.10.2.1, §18.34 to §18.37, §18.50).
 pub(super) fn stands_alone(op: nfs_opnum4) -> bool {
     matches!(
@@ -188,7 +188,8 @@ pub(super) fn stands_alone(op: nfs_opnum4) -> bool {
     )
 }
 
-/// Returns whether an operation changes something, so that space for its result must be certain before it runs.
+/// Returns whether an operation changes state. COMPOUND checks before such an operation that the reply has space for
+/// the result.
 pub(super) fn changes(op: nfs_opnum4) -> bool {
     matches!(
         op,
@@ -223,8 +224,8 @@ pub(super) fn changes(op: nfs_opnum4) -> bool {
     )
 }
 
-/// Returns whether an operation changes a file whatever its arguments are, so that a read-only export refuses it; OPEN
-/// checks this itself.
+/// Returns whether an operation always changes a file, so that a read-only export refuses it. OPEN changes a file only
+/// with some arguments and checks this itself.
 pub(super) fn writes(op: nfs_opnum4) -> bool {
     matches!(
         op,
@@ -245,8 +246,8 @@ pub(super) fn writes(op: nfs_opnum4) -> bool {
     )
 }
 
-/// Returns whether a server with only the role of a data server supports the operation: those that clients of the files
-/// layout need for I/O and sessions (RFC 8881 §13.6).
+/// Returns whether a server that is only a data server supports the operation: sessions and I/O for clients with a
+/// files layout (RFC 8881 §13.6).
 pub(super) fn of_data_server(op: nfs_opnum4) -> bool {
     matches!(
         op,
@@ -265,8 +266,8 @@ pub(super) fn of_data_server(op: nfs_opnum4) -> bool {
     )
 }
 
-/// Returns the bytes after the status of a failed operation, if any: SETATTR always reports the attributes set,
-/// LAYOUTGET whether a callback will come, GETDEVICEINFO how much space is needed.
+/// Returns the default bytes after the status of a failed operation: no attributes set for SETATTR, no later callback
+/// for LAYOUTGET, size 0 for GETDEVICEINFO.
 pub(super) fn refused(op: nfs_opnum4, status: nfsstat4) -> &'static [u8] {
     match (op, status) {
         (OP_SETATTR, _) | (OP_LAYOUTGET, NFS4ERR_LAYOUTTRYLATER) | (OP_GETDEVICEINFO, NFS4ERR_TOOSMALL) => &[0; 4],
@@ -279,7 +280,7 @@ mod tests {
     use super::*;
     use crate::server::{Call, Server};
 
-    /// The mgr runs COMPOUNDs on any thread.
+    /// Compile-time check that the futures of the server are `Send`, because the mgr runs COMPOUNDs on any thread.
     #[allow(dead_code)]
     fn compounds_can_move_between_threads<F: FileSystem, C: Callbacks>(server: &Server<F, C>, call: Call) {
         fn moves<T: Send>(_: T) {}

@@ -1,19 +1,20 @@
-//! Files whose last name a rename has just replaced, kept for a moment for clients that have just looked up that name.
+//! Files whose last name a rename has just replaced. The server keeps each for a second, for clients that looked up the
+//! name before the rename.
 //!
-//! A client opens a file, or asks for its attributes, by the handle from its LOOKUP, and repeats the path walk once if
-//! the file is gone. If a name is replaced again and again, the next file may be gone too before the client's request
-//! arrives. Yet the name always stood for a file, so the client must not see an error.
+//! A client opens a file by the filehandle from its LOOKUP, and repeats the path walk once on STALE. If other clients
+//! replace the name again and again, the second file may be gone too, and the program would see an error. POSIX forbids
+//! this, because the name existed at all times.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 use types::{FileId, Timestamp};
 
-/// How long each file is kept: longer than the time between two requests of a path walk.
+/// How long the server keeps a replaced file: longer than the time between two requests of a path walk.
 const KEPT_FOR: Duration = Duration::from_secs(1);
-/// Largest number of files kept.
+/// Largest number of replaced files that the server keeps.
 const MOST: usize = 1024;
 
-/// A kept file.
+/// A replaced file that the server keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Kept {
     file: FileId,
@@ -21,7 +22,7 @@ struct Kept {
     bytes: u64,
 }
 
-/// The kept files, in the order in which they lost their names.
+/// The replaced files that the server keeps, in the order in which they lost their names.
 #[derive(Debug, Default)]
 pub(super) struct ReplacedFiles {
     kept: VecDeque<Kept>,
@@ -30,8 +31,8 @@ pub(super) struct ReplacedFiles {
 }
 
 impl ReplacedFiles {
-    /// Keeps a file of `bytes` bytes from now on; all kept files together may have up to `room` bytes. Returns the
-    /// files that no longer fit, including this file if it is larger than `room`.
+    /// Adds a file of `bytes` bytes. All files in the table together may have up to `room` bytes. Returns the files
+    /// that the table evicts, oldest first; a file larger than `room` is evicted at once.
     pub(super) fn add(&mut self, file: FileId, bytes: u64, room: u64, now: Timestamp) -> Vec<FileId> {
         if self.files.insert(file) {
             self.kept.push_back(Kept { file, until: now.after(KEPT_FOR), bytes });
@@ -45,12 +46,12 @@ impl ReplacedFiles {
         over
     }
 
-    /// Returns whether a file is kept.
+    /// Returns whether the table contains a file.
     pub(super) fn keeps(&self, file: FileId) -> bool {
         self.files.contains(&file)
     }
 
-    /// Removes and returns the files whose time is over.
+    /// Removes and returns the files that the table has held for [`KEPT_FOR`].
     pub(super) fn take_due(&mut self, now: Timestamp) -> Vec<FileId> {
         let due = self.kept.iter().position(|kept| kept.until > now).unwrap_or(self.kept.len());
         let due: Vec<_> = self.kept.drain(..due).collect();

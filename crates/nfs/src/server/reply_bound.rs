@@ -1,23 +1,23 @@
-//! An upper bound of the size of the reply to a COMPOUND, computed before the request is executed.
+//! Upper bound of the size of a COMPOUND reply, computed from the arguments before the server executes the request.
 
 use types::limits;
 use wire::nfs4::*;
 
-/// Longer requests are not scanned: their replies may have any size.
+/// Longest request that the function scans, in bytes. For longer requests it returns the largest record size.
 const LOOKED_AT: usize = 16 << 10;
-/// The size of a result without bulk data but with all attributes.
+/// Bound of a result with all attributes of one file and without bulk data, in bytes.
 const PLAIN: usize = 2 << 10;
 
-/// The largest result of any other operation.
+/// Bound of the result of an operation that the function does not treat separately, in bytes.
 const OTHER: usize = 192;
 const GETATTR: u32 = OP_GETATTR as u32;
 const LOCK: u32 = OP_LOCK as u32;
 const LOCKT: u32 = OP_LOCKT as u32;
 
-/// Returns the largest number of bytes that the results of this COMPOUND may have, up to the largest record.
+/// Returns an upper bound of the size of the results of this COMPOUND in bytes, at most the largest record.
 ///
-/// Operations begin at multiples of four bytes, so an operation with a large result shows as a word with its number.
-/// Another word with the same value makes the bound too large, never too small.
+/// The function does not decode the operations. Each operation begins at a multiple of four bytes, so the function
+/// treats every word that equals an operation number as an operation. A false match only makes the bound larger.
 pub fn reply_bound(body: &[u8]) -> usize {
     if body.len() > LOOKED_AT {
         return limits::RECORD_MAX;
@@ -30,10 +30,10 @@ pub fn reply_bound(body: &[u8]) -> usize {
             continue;
         }
         sum += if number == OP_READ as u32 || number == OP_READ_PLUS as u32 {
-            // Stateid and offset come before the count.
+            // In the arguments of READ, the stateid and the offset precede the count.
             PLAIN + (word(at + 7) as usize).min(limits::PAYLOAD_MAX)
         } else if number == OP_READDIR as u32 {
-            // Cookie, verifier and the limit of names come before the limit of the whole reply.
+            // In the arguments of READDIR, the cookie, the verifier and `dircount` precede `maxcount`.
             PLAIN + (word(at + 6) as usize).min(limits::RECORD_MAX)
         } else if number == OP_GETXATTR as u32 || number == OP_LISTXATTRS as u32 {
             PLAIN + limits::XATTRS_BYTES_MAX.max(limits::XATTR_VALUE_MAX)
@@ -44,7 +44,8 @@ pub fn reply_bound(body: &[u8]) -> usize {
         } else if matches!(number, GETATTR | LOCK | LOCKT) {
             PLAIN
         } else {
-            // Stateids, filehandles, changes; the number may as well be a count or a length.
+            // Covers stateids, filehandles and `change_info4`. The word may also be a count or a length and no
+            // operation number.
             OTHER
         };
         if sum >= limits::RECORD_MAX {

@@ -1,4 +1,4 @@
-//! Notifications to Weir's clients: another client has set the size of a file that they have open.
+//! Notifications to Weir's clients that another client has set the size of a file that they have open.
 
 use super::callbacks::Callbacks;
 use super::compound::Compound;
@@ -13,9 +13,9 @@ use std::pin::pin;
 use types::FileId;
 
 impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
-    /// Notifies the other Weir clients that have a file open that its size was set, and waits for their answers, at
-    /// most for [`PATIENCE`]. The kernel of such a client may have cached the old size, and takes no new size from the
-    /// answers of the client. The client corrects the kernel's size before it answers.
+    /// Notifies all other Weir clients that have the file open of the new file size, and waits for their replies for at
+    /// most [`PATIENCE`]. The kernel of such a client may have the old size cached, and ignores sizes in FUSE replies.
+    /// So the client corrects the kernel's size before it replies to the callback.
     pub(super) async fn announce_size(&self, file: FileId) {
         let clients = self.state(|state| state.own_clients_beside(self.client(), file));
         if clients.is_empty() {
@@ -34,7 +34,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
 }
 
 impl crate::state::State {
-    /// Returns the clients of Weir's, other than this one, that have a file open and that callbacks can reach.
+    /// Returns the Weir clients other than `client` that have the file open and a usable backchannel.
     fn own_clients_beside(&self, client: ClientId, file: FileId) -> BTreeSet<ClientId> {
         let others = self.openers_beside(client, file);
         others.filter(|other| self.is_own(*other) && self.is_callable(*other)).collect()

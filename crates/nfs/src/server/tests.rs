@@ -1,4 +1,4 @@
-//! Tests of the NFS server with scripted clients; both sides use the real encoding.
+//! Tests of the NFS server with scripted clients. Requests and replies pass through the real encoder and decoder.
 
 mod attributes;
 mod delegations;
@@ -75,7 +75,8 @@ fn handle(result: &Res) -> Bytes {
     }
 }
 
-/// Creates and opens a file in the root for reading and writing, without a delegation.
+/// Creates a file in the root directory and opens it for reading and writing, without a delegation. Returns stateid and
+/// filehandle.
 fn file(peer: &Peer, name: &str) -> (stateid4, Bytes) {
     let access = OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
     let open = Arg::OP_OPEN(open(name, access, unchecked(0o644)));
@@ -142,7 +143,7 @@ fn layoutreturn(stateid: stateid4) -> Arg {
     })
 }
 
-/// Returns the delegation recalls that the server has sent.
+/// Removes and returns the CB_RECALLs that the server has sent. Panics if the server sent another callback.
 fn recalls(bench: &Bench) -> Vec<CB_RECALL4args> {
     let calls = bench.server.callbacks().taken();
     let recall = |call: CB_COMPOUND4args| match call.argarray.into_iter().nth(1) {

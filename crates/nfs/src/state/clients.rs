@@ -1,4 +1,5 @@
-//! Client records: EXCHANGE_ID, the confirmation of CREATE_SESSION, DESTROY_CLIENTID, RECLAIM_COMPLETE.
+//! Client records of the server: EXCHANGE_ID, their confirmation by CREATE_SESSION, DESTROY_CLIENTID and
+//! RECLAIM_COMPLETE.
 
 use crate::state::leases::Lapse;
 use crate::state::{Caller, ClientId, Effect, Gone, Principal, Result, State};
@@ -13,7 +14,7 @@ use wire::nfs4::{
     EXCHGID4_FLAG_UPD_CONFIRMED_REC_A, nfs_impl_id4, sessionid4, state_protect4_a, verifier4,
 };
 
-/// Flags that a client may set (§18.35.3); the third bit is `EXCHGID4_FLAG_SUPP_FENCE_OPS` of RFC 7862 §14.1.
+/// Flags that a client may set in EXCHANGE_ID (§18.35.3). `EXCHGID4_FLAG_SUPP_FENCE_OPS` is from RFC 7862 §14.1.
 const LEGAL_FLAGS: u32 = EXCHGID4_FLAG_SUPP_MOVED_REFER
     | EXCHGID4_FLAG_SUPP_MOVED_MIGR
     | 0x4
@@ -21,45 +22,46 @@ const LEGAL_FLAGS: u32 = EXCHGID4_FLAG_SUPP_MOVED_REFER
     | EXCHGID4_FLAG_MASK_PNFS
     | EXCHGID4_FLAG_UPD_CONFIRMED_REC_A;
 
-/// The outcome of EXCHANGE_ID; the server adds its owner, scope and implementation id.
+/// The result of EXCHANGE_ID from the state tables. The server adds server owner, scope and implementation id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExchangedId {
-    /// `eir_clientid`.
+    /// `eir_clientid`: the client id.
     pub client: ClientId,
-    /// `eir_sequenceid`: the sequence number of the next CREATE_SESSION.
+    /// `eir_sequenceid`: the sequence number that the next CREATE_SESSION must carry.
     pub sequence: u32,
-    /// `eir_flags`: the roles, and CONFIRMED_R for a confirmed record.
+    /// `eir_flags`: the roles of the server, and CONFIRMED_R if the record is confirmed.
     pub flags: u32,
 }
 
-/// One client record (§18.35.4) and its sessions.
+/// A client record (§18.35.4), with the client's sessions and lease.
 #[derive(Clone, Debug)]
 pub struct Client {
     /// The client id.
     pub id: ClientId,
-    /// `co_ownerid`.
+    /// `co_ownerid`: the client owner, which identifies the client across restarts.
     pub owner: Bytes,
-    /// `co_verifier`: changes when the client restarts.
+    /// `co_verifier`: the client changes it at every restart.
     pub verifier: verifier4,
-    /// The principal that created the record.
+    /// The principal that sent the EXCHANGE_ID.
     pub principal: Principal,
-    /// The machine that it came from.
+    /// The machine that sent the EXCHANGE_ID.
     pub origin: Machine,
-    /// Whether a CREATE_SESSION has confirmed it.
+    /// Whether a CREATE_SESSION has confirmed the record.
     pub confirmed: bool,
-    /// The implementation id that the client sends (§18.35.3); for people, and for `State::is_own`.
+    /// The implementation id from EXCHANGE_ID (§18.35.3), for display and for `State::is_own`.
     pub implementation: Option<nfs_impl_id4>,
-    /// Last renewal of the lease.
+    /// When the client last renewed its lease.
     pub renewed: Timestamp,
-    /// The sessions of the client, oldest first.
+    /// The session ids of the client, oldest first.
     pub sessions: Vec<sessionid4>,
-    /// Whether the client has sent a global RECLAIM_COMPLETE.
+    /// Whether the client has sent RECLAIM_COMPLETE for all file systems.
     pub reclaim_complete: bool,
-    /// Whether the client's lease has expired.
+    /// Whether the client's lease has expired, and whether other clients may take its state.
     pub(crate) lapse: Lapse,
-    /// Whether the client's record is stored or being stored; it lets the client reclaim after a restart.
+    /// Whether the durable record of the client is stored, or its store is requested. It permits the client to reclaim
+    /// after a restart.
     pub(crate) recorded: bool,
-    /// The CREATE_SESSION slot: the last sequence number and its outcome (§18.36.4).
+    /// The sequence number of the last CREATE_SESSION; `cached` is its result, for a retry (§18.36.4).
     pub(crate) sequence: u32,
     pub(crate) cached: Result<CREATE_SESSION4resok>,
 }
@@ -70,14 +72,14 @@ struct Owner {
     unconfirmed: Option<ClientId>,
 }
 
-/// The records of one origin.
+/// The client records of one machine.
 #[derive(Clone, Debug, Default)]
 struct Same {
     all: BTreeSet<ClientId>,
     unconfirmed: BTreeSet<ClientId>,
 }
 
-/// All client records.
+/// All client records, confirmed and unconfirmed.
 #[derive(Clone, Debug)]
 pub struct Clients {
     boot_epoch: u32,
@@ -85,7 +87,7 @@ pub struct Clients {
     by_id: HashMap<ClientId, Client>,
     by_owner: HashMap<Bytes, Owner>,
     by_origin: HashMap<Machine, Same>,
-    /// Records that no session has confirmed.
+    /// Records that no CREATE_SESSION has confirmed.
     unconfirmed: BTreeSet<ClientId>,
 }
 
@@ -95,17 +97,17 @@ impl Clients {
         Clients { boot_epoch, next: 1, by_id, by_owner, by_origin, unconfirmed: BTreeSet::new() }
     }
 
-    /// Number of records.
+    /// Returns the number of client records.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// Returns whether there is no record.
+    /// Returns whether there is no client record.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
 
-    /// The record with this id.
+    /// Returns the client record with this id.
     pub fn get(&self, id: ClientId) -> Option<&Client> {
         self.by_id.get(&id)
     }
@@ -114,7 +116,7 @@ impl Clients {
         self.by_id.get_mut(&id)
     }
 
-    /// All records, in no order.
+    /// Returns all client records, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Client> {
         self.by_id.values()
     }
@@ -123,12 +125,12 @@ impl Clients {
         self.by_owner.get(owner).copied().unwrap_or_default()
     }
 
-    /// The confirmed client of an owner.
+    /// Returns the id of the confirmed record of a client owner.
     pub fn confirmed(&self, owner: &Bytes) -> Option<ClientId> {
         self.owner(owner).confirmed
     }
 
-    /// Returns the clients at the address of this client, including itself.
+    /// Returns all clients on the machine of this client, including the client itself.
     pub(crate) fn beside(&self, id: ClientId) -> &BTreeSet<ClientId> {
         static NONE: BTreeSet<ClientId> = BTreeSet::new();
         self.by_id.get(&id).and_then(|client| self.by_origin.get(&client.origin)).map_or(&NONE, |same| &same.all)
@@ -138,7 +140,7 @@ impl Clients {
         self.by_origin.get(&origin).map_or(0, |same| same.all.len())
     }
 
-    /// Returns an id that is unused and that other clients cannot guess.
+    /// Returns an unused client id that other clients cannot guess.
     fn new_id(&mut self, random: u32) -> ClientId {
         loop {
             let low = random.wrapping_add(self.next);
@@ -150,7 +152,7 @@ impl Clients {
         }
     }
 
-    /// Adds an unconfirmed record; its owner must not have one.
+    /// Adds an unconfirmed record. The client owner must not have an unconfirmed record.
     fn add(&mut self, args: &EXCHANGE_ID4args, caller: Caller, now: Timestamp) -> ClientId {
         let Caller { principal, origin, random } = caller;
         let id = self.new_id(random);
@@ -180,16 +182,16 @@ impl Clients {
         id
     }
 
-    /// Frees an entry for another record from this origin by removing an unconfirmed record. It removes one from the
-    /// same origin if there is any, so that a flood evicts only its own records; otherwise one of another origin if
-    /// `others` allows it. Returns `false` if there is no such record.
+    /// Removes one unconfirmed record to make way for a new record from `origin`. It removes a record of the same
+    /// machine if there is one, so that a flood evicts only its own records. Otherwise it removes a record of another
+    /// machine, if `others` is set. Returns whether it removed a record.
     fn make_room(&mut self, origin: Machine, others: bool) -> bool {
         let own = self.by_origin.get(&origin).and_then(|same| same.unconfirmed.first());
         let one = own.or(self.unconfirmed.first().filter(|_| others)).copied();
         one.and_then(|id| self.remove(id)).is_some()
     }
 
-    /// Moves the record of `id` from unconfirmed to confirmed; there must be no other confirmed one.
+    /// Marks the record as confirmed. The client owner must not have another confirmed record.
     fn confirm(&mut self, id: ClientId) {
         let Some(client) = self.by_id.get_mut(&id) else { return };
         client.confirmed = true;
@@ -222,7 +224,7 @@ impl Clients {
     }
 }
 
-/// Returns the implementation id of the client, copied so that the message can be freed.
+/// Copies the implementation id out of the request, so that the buffer of the request can be freed.
 fn implementation(args: &EXCHANGE_ID4args) -> Option<nfs_impl_id4> {
     let told = args.eia_client_impl_id.first()?;
     let own = |text: &Bytes| Bytes::copy_from_slice(text);
@@ -262,7 +264,8 @@ impl State {
                 }
             };
         }
-        // The owner string is no secret: a caller with another verifier on another machine may be a different client.
+        // Client owners are no secret. A caller with another verifier on another machine may be a different client with
+        // the same owner, so it may not displace an active client.
         let is_elsewhere = |id| self.clients.get(id).is_some_and(|client| client.origin != caller.origin);
         if let Some((id, v, p)) = confirmed
             && (p != principal || (v != verifier && is_elsewhere(id)))
@@ -301,18 +304,19 @@ impl State {
         ExchangedId { client: id, sequence, flags: self.config.roles | confirmed }
     }
 
-    /// Returns whether the client id has sessions, opens, delegations or layouts.
+    /// Returns whether a client has sessions, opens, delegations or layouts.
     pub fn has_state(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|c| !c.sessions.is_empty()) || self.holds(id)
     }
 
-    /// Returns whether a client holds opens, delegations or layouts. Locks need no check, as each belongs to an open.
+    /// Returns whether a client holds opens, delegations or layouts. Locks need no check, because each lock belongs to
+    /// an open.
     pub(crate) fn holds(&self, id: ClientId) -> bool {
         self.opens.of_client(id) > 0 || self.delegations.live(id) > 0 || self.layouts.of_client(id) > 0
     }
 
-    /// Confirms the record of `id` at its first session and drops the state of the owner's previous incarnation. That
-    /// incarnation may have been killed a moment ago, so its writes to data servers count as in flight.
+    /// Confirms a client record at its first CREATE_SESSION, and drops the state of the client's previous incarnation.
+    /// Writes of that incarnation to data servers may still be in flight, so its layouts end as [`Gone::Restarted`].
     pub(crate) fn confirm_client(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         if client.confirmed {
@@ -324,7 +328,7 @@ impl State {
         self.clients.confirm(id);
     }
 
-    /// Removes a client with all its state; `why` says how its layouts end.
+    /// Removes a client with all its state; `why` is how its layouts end.
     pub(crate) fn drop_client(&mut self, id: ClientId, why: Gone) {
         let Some(client) = self.clients.remove(id) else { return };
         for session in client.sessions {
@@ -338,7 +342,7 @@ impl State {
         }
     }
 
-    /// DESTROY_CLIENTID (§18.50): only the creator of the record may send it, from the same machine.
+    /// DESTROY_CLIENTID (§18.50): only the principal and the machine that created the record may send it.
     ///
     /// # Errors
     /// STALE_CLIENTID, CLIENTID_BUSY, WRONG_CRED.
@@ -356,10 +360,11 @@ impl State {
         Ok(())
     }
 
-    /// RECLAIM_COMPLETE (§18.51). `one_fs` ends the reclaim of a migrated file system; this server has none.
+    /// RECLAIM_COMPLETE (§18.51). `one_fs` ends the reclaim on a migrated file system; it has no effect, because this
+    /// server migrates no file systems.
     ///
-    /// Before it a client gets no open or lock, except by reclaim with a record of an earlier start. So the server
-    /// stores the client's record now (§8.4.2.1).
+    /// From now on the client may get opens and locks without a reclaim, so the server stores the client record now
+    /// (§8.4.2.1).
     ///
     /// # Errors
     /// COMPLETE_ALREADY, STALE_CLIENTID.
@@ -376,19 +381,20 @@ impl State {
         Ok(())
     }
 
-    /// Returns whether a client is one of Weir's, which looks up a name before it opens the file by its handle. The
-    /// kernel client opens handles that it looked up long ago, and learns by ESTALE that the name has another file.
+    /// Returns whether a client is one of Weir's. Weir's client looks up a name just before it opens the file by its
+    /// filehandle. The kernel client opens filehandles from old lookups, and needs ESTALE to notice that the name
+    /// stands for another file.
     pub(crate) fn is_own(&self, id: ClientId) -> bool {
         let told = self.clients.get(id).and_then(|client| client.implementation.as_ref());
         told.is_some_and(|told| told.nii_domain == crate::client::session::DOMAIN)
     }
 
-    /// Returns the record of a client.
+    /// Returns the client record with this id.
     pub fn client(&self, id: ClientId) -> Option<&Client> {
         self.clients.get(id)
     }
 
-    /// All client records, in no order.
+    /// Returns all client records, in no particular order.
     pub fn clients(&self) -> impl Iterator<Item = &Client> {
         self.clients.iter()
     }

@@ -1,9 +1,9 @@
-//! Delegations: the right of a client to open, read or change a file without asking the server, and its recall (RFC
-//! 8881 §10.2 to §10.4).
+//! Delegations: the right of a client to open, read or change a file without a request to the server, and the recall of
+//! this right (RFC 8881 §10.2 to §10.4).
 //!
-//! A client with a delegation counts as having the file open. A conflicting open by another client, or its change of
-//! the file's names or attributes, waits until the delegation is returned. A client holds at most one delegation of a
-//! file. A client's own opens never conflict with its delegation.
+//! A file delegation counts as an open of the file. A conflicting request of another client (an open, or a change of
+//! names or attributes) waits until the holder returns the delegation. A client holds at most one delegation of a file.
+//! A client's own opens never conflict with its delegation.
 
 use crate::name_delegations::RELIED_ON;
 use crate::state::leases::Lapse;
@@ -17,75 +17,78 @@ use wire::nfs4::{OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_A
 
 type Other = [u8; 12];
 
-/// For how long after a recall only clients that ask for a delegation of the file get one.
+/// The recall cooldown: how long after a recall the server grants delegations of the file only to clients that ask for
+/// one.
 const COOLING: Duration = Duration::from_secs(60);
-/// Largest number of files for which the server remembers a recall.
+/// Largest number of files with a recall cooldown.
 const COOLING_MAX: usize = 4096;
 
-/// The time within which a client without a backchannel connection must return a delegation of data. Its process was
-/// most likely killed, and other clients wait; after this time the server revokes the delegation.
+/// How long a client without a backchannel connection has to return a read or write delegation before the server
+/// revokes it. The client's process was most likely killed, and other clients wait.
 const UNREACHED: Duration = Duration::from_secs(5);
 
-/// Largest number of lease periods that a client gets to return a delegation while it keeps writing back its dirty
-/// data.
+/// Largest number of lease periods that a client has to return a delegation, while it keeps writing back dirty data.
 const LEASES_MAX: u32 = 8;
 
-/// What a delegation is for (`open_delegation_type4`).
+/// The kind of a delegation: read, write, or directory (`open_delegation_type4`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Power {
-    /// No other client writes or changes the file (OPEN_DELEGATE_READ).
+    /// Read delegation: no other client writes or changes the file (OPEN_DELEGATE_READ).
     Read,
-    /// No other client has the file open (OPEN_DELEGATE_WRITE).
+    /// Write delegation: no other client has the file open (OPEN_DELEGATE_WRITE).
     Write,
-    /// For a directory: no other client creates, moves or removes names in it, or changes its attributes
-    /// (GET_DIR_DELEGATION, §10.9). The holder's own changes do not cause a recall. It does not count as an open.
+    /// Directory delegation: no other client creates, renames or removes names in the directory, or changes its
+    /// attributes (GET_DIR_DELEGATION, §10.9). The holder's own changes cause no recall. A directory delegation does
+    /// not count as an open.
     Names,
 }
 
-/// The client's wish for a delegation in an OPEN (`OPEN4_SHARE_ACCESS_WANT_*`).
+/// The want of a client for a delegation in OPEN (`OPEN4_SHARE_ACCESS_WANT_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wish {
-    /// No wish.
+    /// No want (WANT_NO_PREFERENCE).
     None,
-    /// A delegation of this kind only.
+    /// The client wants a delegation of exactly this kind.
     Exactly(Power),
-    /// Any delegation that fits the open.
+    /// The client wants any delegation that fits the open.
     Any,
-    /// Any delegation of the data only ([`WANT_DATA`]) that fits the open.
+    /// The client wants a data delegation ([`WANT_DATA`]) that fits the open.
     Data,
 }
 
-/// The wish of Weir's clients, among the values of `OPEN4_SHARE_ACCESS_WANT_DELEG_MASK`: a delegation of the data only.
-/// Its holder buffers and caches bytes, size and times, and nothing else: other clients change names, modes and
-/// extended attributes without a recall. It fits an open for writing only. A client that asks again receives the
-/// delegation that it already holds. A read delegation becomes a write delegation if no other client has the file open.
-/// See `docs/native-protocol.md`.
+/// Weir's own value of `OPEN4_SHARE_ACCESS_WANT_DELEG_MASK`: the client wants a data delegation
+/// (`docs/native-protocol.md`). The holder of a data delegation caches only bytes, size and times, so other clients
+/// change names, modes and extended attributes without a recall. An open for writing only can have a data delegation.
+///
+/// A client that asks again receives the delegation that it already holds. A read delegation becomes a write delegation
+/// if no other client has the file open.
 pub const WANT_DATA: u32 = 0x8000;
 
-/// Why the server grants no delegation.
+/// Why the server grants no delegation with an open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotGiven {
-    /// Other clients use the file, or have just used it.
+    /// Other clients use the file, or a recall cooldown is in effect.
     Contention,
-    /// There are too many delegations, or the server cannot call the client back.
+    /// A limit on the number of delegations is reached, or the server cannot call the client back.
     Resource,
-    /// The delegation would not fit the open: a write delegation lets the client read as well.
+    /// The wanted kind does not fit the open, for example a write delegation for an open that permits no reads.
     Unfit,
 }
 
-/// The use of a file that a client is about to make, as far as delegations of other clients conflict with it.
+/// How a request is about to use a file; it determines which delegations of other clients conflict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
-    /// Opens the file for reading without a deny mode, or reads without an open.
+    /// Opens the file for reading without a deny mode, or reads the file. Conflicts with write delegations.
     Look,
-    /// Writes, denies access, or changes the size or the modification time.
+    /// Writes the file, denies access to it, or changes its size or modification time. Conflicts with every delegation.
     Change,
-    /// Changes names, or attributes that do not describe the data.
+    /// Changes names of the file, or attributes such as mode and owner. Conflicts with every delegation except data
+    /// delegations.
     Describe,
 }
 
 impl Use {
-    /// Returns the use of an open with these share bits.
+    /// Returns the use that an open with these share bits makes of the file.
     pub fn of_open(access: u32, deny: u32) -> Self {
         if access & OPEN4_SHARE_ACCESS_WRITE == 0 && deny == 0 { Use::Look } else { Use::Change }
     }
@@ -99,21 +102,23 @@ impl Use {
     }
 }
 
-/// One delegation.
+/// A delegation of one file to one client.
 #[derive(Clone, Debug)]
 struct Delegation {
     client: ClientId,
     file: FileId,
     power: Power,
-    /// Whether it covers the data only ([`WANT_DATA`]).
+    /// Whether this is a data delegation ([`WANT_DATA`]).
     data: bool,
-    /// Whether it lets the client read; false if it came with an open for writing only.
+    /// Whether the holder may read under the delegation; false if it came with an open for writing only.
     reads: bool,
-    /// The change attribute at the time of the grant; the server compares the client's later values with it (§10.4.3).
+    /// The file's change attribute at the time of the grant. The server compares the value from CB_GETATTR with it
+    /// (§10.4.3).
     change: u64,
-    /// When the server revokes it, if it was recalled and is not returned.
+    /// When the server revokes the delegation; `None` unless it is recalled.
     deadline: Option<Deadline>,
-    /// Whether the server has revoked it; the entry stays until the client shows that it knows.
+    /// Whether the server has revoked the delegation. The entry stays until the client frees the stateid
+    /// (FREE_STATEID).
     revoked: bool,
 }
 
@@ -124,21 +129,21 @@ impl Delegation {
     }
 }
 
-/// When the server revokes a delegation.
+/// When the server revokes a recalled delegation.
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     at: Timestamp,
-    /// Whether the deadline is early because the client has no backchannel connection. Once it connects again, it gets
-    /// a full lease period.
+    /// Whether the deadline is early because the client has no backchannel connection. When the client connects again,
+    /// the client gets a full lease period.
     early: bool,
-    /// The latest deadline, however much data the client still has to write.
+    /// The latest possible deadline, even if the client keeps writing back dirty data.
     last: Timestamp,
 }
 
-/// A CB_RECALL that the server sends, and repeats until the client answers.
+/// A CB_RECALL to a client, which the server repeats until the client answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DelegationRecall {
-    /// The client that receives the recall.
+    /// The client that holds the delegation.
     pub client: ClientId,
     /// The delegated file.
     pub file: FileId,
@@ -146,43 +151,44 @@ pub struct DelegationRecall {
     pub stateid: stateid4,
 }
 
-/// The client with a write delegation of a file, which alone knows the file's current attributes.
+/// The holder of a write delegation, which alone knows the current attributes of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Writer {
-    /// The client.
+    /// The client that holds the write delegation.
     pub client: ClientId,
-    /// The change attribute that the client received with its delegation.
+    /// The file's change attribute when the server granted the delegation.
     pub change: u64,
-    /// Whether the delegation covers the data only: such a client does not answer CB_GETATTR, and returns the
-    /// delegation instead.
+    /// Whether this is a data delegation. Its holder does not answer CB_GETATTR; the server must recall the delegation
+    /// to learn the attributes.
     pub data: bool,
 }
 
-/// All delegations.
+/// All delegations of the server.
 #[derive(Clone, Debug, Default)]
 pub struct Delegations {
     by_other: HashMap<Other, Delegation>,
-    /// Number of delegations that cover more than data, revoked ones included.
+    /// Number of delegations that are not data delegations, including revoked ones.
     whole: usize,
-    /// Valid delegations, by file and client.
+    /// The stateids (`other`) of valid delegations, by file and client.
     by_file: HashMap<FileId, HashMap<ClientId, Other>>,
-    /// All delegations of each client, revoked ones included.
+    /// The stateids (`other`) of each client's delegations, including revoked ones.
     by_client: HashMap<ClientId, BTreeSet<Other>>,
-    /// Number of revoked delegations that each client has not yet freed; every SEQUENCE reads it.
+    /// Number of revoked delegations that each client has not freed. Every SEQUENCE reads this number for its status
+    /// flags.
     revoked: HashMap<ClientId, usize>,
-    /// Files for which the server grants no delegation for the moment, with the number of freezes.
+    /// Files for which the server grants no delegation for now, with the number of nested freezes.
     frozen: HashMap<FileId, u32>,
-    /// Files with a recent recall, and until when the recall counts.
+    /// Files with a recall cooldown, and when the cooldown ends.
     cooling: HashMap<FileId, Timestamp>,
-    /// Delegations that are recalled and not yet returned.
+    /// Delegations that are recalled and not returned.
     pending: BTreeSet<Other>,
-    /// Clients about to lose a delegation: the server stores no record for them until their old records are deleted
-    /// from disk.
+    /// Clients that have not returned a delegation in time, while the server deletes their records from disk. The
+    /// server must not store new records for them until then.
     doubted: BTreeSet<ClientId>,
 }
 
 impl Delegations {
-    /// Number of valid delegations.
+    /// Returns the number of valid delegations.
     pub(crate) fn len(&self) -> usize {
         self.by_other.len() - self.revoked.values().sum::<usize>()
     }
@@ -195,33 +201,34 @@ impl Delegations {
         self.revoked.contains_key(&client)
     }
 
-    /// Number of delegations of a client, revoked ones included.
+    /// Returns the number of a client's delegations, including revoked ones.
     fn of_client(&self, client: ClientId) -> usize {
         self.by_client.get(&client).map_or(0, BTreeSet::len)
     }
 
-    /// Number of delegations of a client that are not revoked.
+    /// Returns the number of a client's valid delegations.
     pub(crate) fn live(&self, client: ClientId) -> usize {
         self.of_client(client) - self.revoked.get(&client).copied().unwrap_or(0)
     }
 
-    /// Returns whether a client has a delegation of the file that keeps it open.
+    /// Returns whether a client holds a read or write delegation. Under such a delegation the client may have the file
+    /// open without an OPEN, so the server must not free the file.
     pub(crate) fn is_held(&self, file: FileId) -> bool {
         self.on(file).any(|(_, held)| held.power != Power::Names)
     }
 
-    /// The delegation of a client for a file.
+    /// Returns a client's valid delegation of a file.
     fn of(&self, client: ClientId, file: FileId) -> Option<(Other, &Delegation)> {
         let other = self.by_file.get(&file)?.get(&client)?;
         Some((*other, self.by_other.get(other)?))
     }
 
-    /// Returns whether a client's delegation of a file lets it read.
+    /// Returns whether a client may read the file under a delegation.
     pub(crate) fn reads(&self, client: ClientId, file: FileId) -> bool {
         self.of(client, file).is_some_and(|(_, held)| held.reads)
     }
 
-    /// The kind of a client's delegation of a file, if it has one.
+    /// Returns the kind of a client's valid delegation of the file.
     pub(crate) fn power(&self, client: ClientId, file: FileId) -> Option<Power> {
         self.of(client, file).map(|(_, held)| held.power)
     }
@@ -235,7 +242,8 @@ impl Delegations {
         others.filter_map(|other| Some((*other, self.by_other.get(other)?)))
     }
 
-    /// Returns the conflicting delegations of clients other than `except`, in order.
+    /// Returns the delegations of a file that conflict with a use, except those of the client `except`, in a stable
+    /// order.
     fn in_the_way(&self, file: FileId, what: Use, except: Option<ClientId>) -> Vec<(Other, ClientId)> {
         let wanted = |d: &Delegation| Some(d.client) != except && what.conflicts(d);
         let mut found: Vec<_> = self.on(file).filter(|(_, d)| wanted(d)).map(|(other, d)| (other, d.client)).collect();
@@ -263,7 +271,7 @@ impl Delegations {
         self.by_other.insert(other, delegation);
     }
 
-    /// Removes a delegation from the valid ones.
+    /// Removes a delegation from the index of valid delegations and from the pending recalls.
     fn unlist(&mut self, other: &Other) {
         self.pending.remove(other);
         let Some(delegation) = self.by_other.get(other) else { return };
@@ -297,8 +305,8 @@ impl Delegations {
         Some(delegation)
     }
 
-    /// Returns whether the client must not reclaim after a restart: the server has revoked, or is about to revoke, a
-    /// delegation, and the client does not know yet.
+    /// Returns whether the server has revoked a delegation of the client, or is about to. The client may not know of
+    /// the loss, so it must not reclaim state after a restart of the server.
     pub(crate) fn is_distrusted(&self, client: ClientId) -> bool {
         self.any_revoked(client) || self.doubted.contains(&client)
     }
@@ -308,7 +316,7 @@ impl Delegations {
         pending.filter(move |(_, d)| d.deadline.is_some_and(|deadline| deadline.at <= now))
     }
 
-    /// See [`State::flushes`].
+    /// Extends the deadline of a recalled delegation; see [`State::flushes`].
     fn flushes(&mut self, client: ClientId, file: FileId, now: Timestamp, lease: Duration) {
         let Some(other) = self.by_file.get(&file).and_then(|holders| holders.get(&client)) else { return };
         if let Some(deadline) = self.by_other.get_mut(other).and_then(|held| held.deadline.as_mut()) {
@@ -316,15 +324,14 @@ impl Delegations {
         }
     }
 
-    /// Returns the clients that must return a delegation of data; they have only [`UNREACHED`] while they are
-    /// disconnected.
+    /// Returns the clients with a recalled data delegation.
     fn to_return_data(&self) -> BTreeSet<ClientId> {
         let pending = self.pending.iter().filter_map(|other| self.by_other.get(other));
         pending.filter(|held| held.data && held.deadline.is_some()).map(|held| held.client).collect()
     }
 
-    /// Adjusts deadlines when a client connects or disconnects: a connected client has a lease period from now on, a
-    /// disconnected client only [`UNREACHED`].
+    /// Adjusts the deadlines of recalled data delegations when a client connects or disconnects. A client that connects
+    /// gets a full lease period; a client that disconnects gets [`UNREACHED`].
     fn is_connected(&mut self, client: ClientId, connected: bool, now: Timestamp, lease: Duration) {
         for other in &self.pending {
             let held = self.by_other.get_mut(other).filter(|held| held.client == client && held.data);
@@ -339,8 +346,8 @@ impl Delegations {
         }
     }
 
-    /// Begins a recall: the client has one lease period to return the delegation, less if it is disconnected and
-    /// presumed dead.
+    /// Begins a recall: the client has one lease period to return the delegation. For a data delegation of a
+    /// disconnected client the time is [`UNREACHED`]. Returns false if the recall has already begun.
     fn begin_recall(&mut self, other: Other, now: Timestamp, lease: Duration, connected: bool) -> bool {
         let Some(delegation) = self.by_other.get_mut(&other) else { return false };
         let file = delegation.file;
@@ -358,14 +365,14 @@ impl Delegations {
     }
 }
 
-/// Returns the kind of delegation that fits the access bits of an open and the wish; `None` if no kind fits.
+/// Returns the kind of delegation that fits the access bits of an open and the client's want; `None` if no kind fits.
 fn fitting(access: u32, wish: Wish) -> Option<Power> {
     let both = access & OPEN4_SHARE_ACCESS_BOTH == OPEN4_SHARE_ACCESS_BOTH;
     let reads = access & OPEN4_SHARE_ACCESS_READ != 0;
     let writes = access & OPEN4_SHARE_ACCESS_WRITE != 0;
     match wish {
         Wish::Data if writes => Some(Power::Write),
-        // The holder of a write delegation reads without asking; an open for writing only does not permit this.
+        // The holder of a write delegation may also read, which an open for writing only does not permit.
         Wish::Exactly(Power::Write) => both.then_some(Power::Write),
         Wish::Exactly(Power::Names) => None,
         Wish::Exactly(Power::Read) => reads.then_some(Power::Read),
@@ -377,10 +384,10 @@ fn fitting(access: u32, wish: Wish) -> Option<Power> {
 impl State {
     /// Grants a delegation of a file that the client has just opened with these access bits, if possible.
     ///
-    /// `change` is the file's change attribute as the client receives it.
+    /// `change` is the file's change attribute that the reply contains.
     ///
     /// # Errors
-    /// Why the server grants none.
+    /// Returns why the server grants no delegation.
     pub fn delegate(
         &mut self,
         client: ClientId,
@@ -403,7 +410,7 @@ impl State {
         {
             return held;
         }
-        // A second delegation of the same file has no value for the client.
+        // The client gains nothing from a second delegation of the same file.
         if self.is_full_of_delegations(client) || self.delegations.client_has(client, file) {
             return Err(NotGiven::Resource);
         }
@@ -411,9 +418,10 @@ impl State {
         Ok((self.add_delegation(given), power))
     }
 
-    /// Answers a client that asks for a delegation of data and already holds a delegation of the file. It receives the
-    /// same delegation if that is enough. A read delegation ends so that a write delegation replaces it: the new
-    /// stateid distinguishes recalls of the two delegations.
+    /// Answers a client that wants a data delegation and already holds a delegation of the file. The client receives
+    /// the same delegation if it suffices. A held read delegation ends if a write delegation fits, and the caller then
+    /// grants a write delegation with a new stateid. So a recall of the read delegation cannot be mistaken for a recall
+    /// of the write delegation.
     fn delegate_again(
         &mut self,
         client: ClientId,
@@ -446,8 +454,8 @@ impl State {
         stateid4 { seqid: 1, other }
     }
 
-    /// Returns whether other clients use the file in a way that this kind of delegation excludes, by opens or by
-    /// delegations. A client may have opened the file under its delegation without the server's knowledge.
+    /// Returns whether opens or delegations of other clients exclude this kind of delegation. A delegation of another
+    /// client counts as an open, because its holder may have opened the file without a request.
     fn is_used_by_others(&self, client: ClientId, file: FileId, power: Power) -> bool {
         let open = match power {
             Power::Names => false,
@@ -458,11 +466,11 @@ impl State {
         open || !self.delegations.in_the_way(file, needs, Some(client)).is_empty()
     }
 
-    /// Grants a delegation of the names in a directory (GET_DIR_DELEGATION, §18.39), if possible. These delegations do
-    /// not survive a restart of the server: the client must ask again.
+    /// Grants a directory delegation (GET_DIR_DELEGATION, §18.39), if possible. Directory delegations do not survive a
+    /// restart of the server; the client must request them again.
     ///
     /// # Errors
-    /// Why the server grants none.
+    /// Returns why the server grants no delegation.
     pub fn delegate_names(
         &mut self,
         client: ClientId,
@@ -474,7 +482,8 @@ impl State {
         if full || !self.is_callable(client) || self.check_grace(client, false).is_err() {
             return Err(NotGiven::Resource);
         }
-        // If several clients create names in a directory, each would have to wait for all other clients.
+        // No grant during a recall or its cooldown: if several clients create names in one directory, each would wait
+        // for the recalls of the others.
         let recalled = held.on(dir).any(|(_, other)| other.deadline.is_some());
         if recalled || held.frozen.contains_key(&dir) || held.cooling.get(&dir).is_some_and(|until| *until > now) {
             return Err(NotGiven::Contention);
@@ -482,15 +491,16 @@ impl State {
         Ok(self.add_delegation(Delegation::new(client, dir, Power::Names, 0)))
     }
 
-    /// Drops all delegations of the names in a directory that no longer exists.
+    /// Drops all delegations of a directory that no longer exists.
     pub fn forget_names(&mut self, dir: FileId) {
         let all = self.delegations.on(dir).filter(|(_, held)| held.power == Power::Names);
         let all: Vec<Other> = all.map(|(other, _)| other).collect();
         all.iter().for_each(|other| self.drop_delegation(other));
     }
 
-    /// Reclaims a delegation from before the restart together with the open (CLAIM_PREVIOUS, §18.16.3). The flag says
-    /// whether the client must return it at once, because the server cannot call it back.
+    /// Reclaims a delegation from before a restart of the server, together with the open (CLAIM_PREVIOUS, §18.16.3).
+    /// The returned flag is set if the client must return the delegation at once, because the server cannot call the
+    /// client back.
     ///
     /// # Errors
     /// RECLAIM_CONFLICT: other clients have reclaimed conflicting state.
@@ -515,12 +525,12 @@ impl State {
         Ok((stateid, recall))
     }
 
-    /// Checks whether a client may reclaim a delegation. Each open of the file that the client reclaims may name the
-    /// delegation again.
+    /// Checks whether a client may reclaim a delegation. A client may name the same delegation with each open of the
+    /// file that it reclaims.
     ///
     /// # Errors
-    /// RECLAIM_CONFLICT; STALE_CLIENTID: the client no longer exists, perhaps since its request began, and would never
-    /// return a delegation.
+    /// RECLAIM_CONFLICT. STALE_CLIENTID: the client record is gone, perhaps since the request began, so the client
+    /// would never return the delegation.
     pub fn check_delegation_reclaim(&self, client: ClientId, file: FileId, power: Power) -> Result<()> {
         self.clients.get(client).ok_or(NFS4ERR_STALE_CLIENTID)?;
         let conflict = match self.delegations.power(client, file) {
@@ -544,7 +554,7 @@ impl State {
         if found.file == file { Ok(found.power) } else { Err(NFS4ERR_BAD_STATEID) }
     }
 
-    /// DELEGRETURN (§18.6): the client has sent to the server everything that it did under the delegation.
+    /// DELEGRETURN (§18.6). The client has already sent all changes that it made under the delegation.
     ///
     /// # Errors
     /// The errors of [`State::find_delegation`].
@@ -555,25 +565,25 @@ impl State {
         Ok(power)
     }
 
-    /// Returns whether a client has a delegation that covers more than data.
+    /// Returns whether any client has a delegation other than a data delegation.
     pub fn any_whole_delegation(&self) -> bool {
         self.delegations.whole > 0
     }
 
-    /// Returns whether clients other than `except` have delegations that conflict with a use.
+    /// Returns whether a delegation conflicts with a use of the file. Delegations of the client `except` do not count.
     pub fn is_delegated(&self, file: FileId, what: Use, except: Option<ClientId>) -> bool {
         !self.delegations.in_the_way(file, what, except).is_empty()
     }
 
-    /// Returns the client with a write delegation of the file, unless it is `except`: only this client knows the
+    /// Returns the holder of a write delegation of the file, unless it is `except`. Only the holder knows the current
     /// attributes (§10.4.3).
     pub fn delegated_writer(&self, file: FileId, except: ClientId) -> Option<Writer> {
         let mut found = self.delegations.on(file).filter(|(_, d)| d.power == Power::Write && d.client != except);
         found.next().map(|(_, d)| Writer { client: d.client, change: d.change, data: d.data })
     }
 
-    /// Begins to recall the delegations that conflict with a use; clients must return them within one lease period.
-    /// Revokes delegations of lapsed clients at once.
+    /// Begins to recall the delegations that conflict with a use of the file. Each holder has one lease period to
+    /// return its delegation. Delegations of clients with an expired lease are revoked at once.
     ///
     /// Returns the callbacks to send. The caller repeats each until the client answers or [`State::is_recalled`] is
     /// false.
@@ -589,8 +599,8 @@ impl State {
             let held = self.delegations.by_other.get(&other);
             let power = held.map(|held| held.power);
             if self.is_lapsed(client) {
-                // Under a full write delegation there may be locks that only the client knows of, so the client loses
-                // all its state.
+                // A holder of a full write delegation may have granted byte-range locks to its programs without the
+                // server. So the client must lose all its state.
                 match held.is_some_and(|held| held.power == Power::Write && !held.data) {
                     true => self.expel(client),
                     false => self.revoke_delegation(&other, now),
@@ -604,25 +614,25 @@ impl State {
         recalls
     }
 
-    /// Notes that a client has written to a file, or committed its writes. If its delegation is recalled, the client
-    /// gets another lease period to return it: writing back its dirty data may take longer than one (§10.4.6).
+    /// Records that a client has written to a file or has sent COMMIT. If its delegation is recalled, the client gets
+    /// another lease period from now, because writing back dirty data may take long (§10.4.6).
     pub fn flushes(&mut self, client: ClientId, file: FileId, now: Timestamp) {
         if !self.delegations.pending.is_empty() {
             self.delegations.flushes(client, file, now, self.config.lease);
         }
     }
 
-    /// Returns whether the server still waits for the return of a recalled delegation.
+    /// Returns whether the holder has not returned the recalled delegation yet.
     pub fn is_recalled(&self, recall: &DelegationRecall) -> bool {
         self.delegations.pending.contains(&recall.stateid.other)
     }
 
-    /// Stops grants of delegations of a file until [`State::thaw_delegations`]; calls nest.
+    /// Stops grants of delegations of a file until a matching [`State::thaw_delegations`]. Calls nest.
     pub fn freeze_delegations(&mut self, file: FileId) {
         *self.delegations.frozen.entry(file).or_default() += 1;
     }
 
-    /// Undoes one [`State::freeze_delegations`].
+    /// Ends one [`State::freeze_delegations`] of the file.
     pub fn thaw_delegations(&mut self, file: FileId) {
         if let Some(count) = self.delegations.frozen.get_mut(&file) {
             *count -= 1;
@@ -632,8 +642,8 @@ impl State {
         }
     }
 
-    /// Revokes a delegation; its stateid stays so that the client can learn of it. The former holder must no longer
-    /// write to the data servers.
+    /// Revokes a delegation, and revokes or fences the holder's layouts of the file. The stateid stays, so that the
+    /// client can learn of the revocation (TEST_STATEID).
     fn revoke_delegation(&mut self, other: &Other, now: Timestamp) {
         let Some(held) = self.delegations.by_other.get(other).filter(|d| !d.revoked) else { return };
         let (client, file, power) = (held.client, held.file, held.power);
@@ -655,19 +665,19 @@ impl State {
         }
     }
 
-    /// Carries out the consequences of the end of a delegation, which kept the file open.
+    /// Adds the effects of the end of a delegation, which counted as an open of the file.
     fn delegation_gone(&mut self, client: ClientId, file: FileId, power: Power) {
         if !self.opens.client_has(client, file) {
             self.drop_return_on_close(client, file);
         }
         self.effects.push(Effect::DelegationGone(file));
-        // Directories are never open, and are freed with their names.
+        // A directory delegation is no open, so its end is no last close.
         if power != Power::Names && !self.is_open(file) {
             self.effects.push(Effect::LastClose(file));
         }
     }
 
-    /// FREE_STATEID of a delegation (§18.38), which must be revoked.
+    /// FREE_STATEID of a delegation (§18.38); only a revoked delegation can be freed.
     pub(crate) fn free_delegation(&mut self, client: ClientId, stateid: &stateid4) -> Result<()> {
         match self.delegations.get(client, stateid) {
             Err(NFS4ERR_DELEG_REVOKED) => {
@@ -678,7 +688,7 @@ impl State {
         }
     }
 
-    /// Drops all delegations of a client that no longer exists.
+    /// Drops all delegations of a client whose record is removed.
     pub(crate) fn drop_delegations(&mut self, client: ClientId) {
         for other in self.delegations.by_client.get(&client).cloned().unwrap_or_default() {
             self.drop_delegation(&other);
@@ -686,12 +696,12 @@ impl State {
         self.delegations.doubted.remove(&client);
     }
 
-    /// Requests deletion of the records of clients that have not returned a recalled delegation in time. After a
-    /// restart they must not reclaim state that other clients have held meanwhile (§8.4.3). [`State::distrusted`] then
-    /// revokes the delegation.
+    /// Handles overdue recalls of delegations. For each client that has not returned a delegation in time, it requests
+    /// deletion of the client's durable record. Then [`State::distrusted`] revokes the delegation. So the client cannot
+    /// reclaim, after a restart, state that other clients have held meanwhile (§8.4.3).
     pub(crate) fn expire_delegations(&mut self, now: Timestamp) {
         self.delegations.cooling.retain(|_, until| *until > now);
-        // Delegations of names cannot be reclaimed, so the server revokes them at once.
+        // A directory delegation cannot be reclaimed, so the server revokes it without deleting the client's record.
         let names = self.delegations.overdue(now).filter(|(_, held)| held.power == Power::Names);
         let names: Vec<Other> = names.map(|(other, _)| other).collect();
         names.iter().for_each(|other| self.revoke_delegation(other, now));
@@ -702,7 +712,8 @@ impl State {
         let late: BTreeSet<_> = self.delegations.overdue(now).map(|(_, d)| d.client).collect();
         for client in late {
             if self.is_lapsed(client) {
-                // The durable record of a lapsed client is already deleted, so the client cannot reclaim.
+                // The server has already deleted the durable record of a client with an expired lease, so it revokes
+                // the delegation now.
                 self.revoke_overdue(client, now);
             } else if let Some(record) = self.clients.get_mut(client).filter(|c| c.lapse == Lapse::None) {
                 record.recorded = false;
@@ -718,12 +729,12 @@ impl State {
         late.iter().for_each(|other| self.revoke_delegation(other, now));
     }
 
-    /// Revokes the overdue delegations of a client whose record is deleted from disk.
+    /// Revokes the overdue delegations of a client, after the server has deleted the client's record from disk.
     pub fn distrusted(&mut self, client: ClientId, now: Timestamp) {
         self.delegations.doubted.remove(&client);
         self.unrecord(client);
         self.revoke_overdue(client, now);
-        // The client may have returned everything meanwhile.
+        // Store the client's record again if the client has returned all recalled delegations meanwhile.
         self.note_record(client);
     }
 }

@@ -1,5 +1,5 @@
-//! The grace period after a restart of the server: which clients may reclaim, and how long other requests wait (RFC 8881
-//! §8.4.2).
+//! The grace period after a restart of the server: which clients may reclaim their state, and how long other requests
+//! must wait (RFC 8881 §8.4.2).
 
 use crate::fs::ClientRecord;
 use crate::name_delegations::RELIED_ON;
@@ -10,22 +10,22 @@ use std::time::Duration;
 use types::Timestamp;
 use wire::nfs4::nfsstat4::*;
 
-/// The grace period, during which the server grants only reclaims.
+/// The grace period, in which the server grants reclaims and no new opens or locks.
 #[derive(Clone, Debug)]
 pub struct GracePeriod {
-    /// Owners that may still reclaim; the grace period ends when there are none.
+    /// Client owners that may still reclaim. The grace period ends when this set is empty.
     waiting: HashSet<Bytes>,
     began: Timestamp,
     until: Timestamp,
-    /// The latest end of the grace period, however many reclaims arrive.
+    /// The latest end of the grace period, even if reclaims continue to arrive.
     last: Timestamp,
-    /// How long the server waits after a reclaim for the next one.
+    /// How long the server waits for the next reclaim after each reclaim.
     patience: Duration,
 }
 
 impl GracePeriod {
-    /// Begins a grace period of one lease period if there are records, and none otherwise. It extends to at most two
-    /// lease periods while reclaims follow one another, so that a client that has begun can finish.
+    /// Begins a grace period of one lease period for the clients in `records`. Without records there is no grace
+    /// period. While reclaims arrive, the grace period extends to at most two lease periods.
     pub fn new(records: Vec<ClientRecord>, now: Timestamp, lease: Duration) -> Self {
         GracePeriod {
             waiting: records.into_iter().map(|r| r.owner).collect(),
@@ -36,22 +36,23 @@ impl GracePeriod {
         }
     }
 
-    /// Returns whether the server grants reclaims and refuses everything that could conflict with them.
+    /// Returns whether the grace period is in progress.
     pub fn in_grace(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Notes that the owner has finished reclaiming.
+    /// Records that a client owner has finished its reclaims.
     pub(crate) fn complete(&mut self, owner: &Bytes) {
         self.waiting.remove(owner);
     }
 
-    /// Notes that state was reclaimed.
+    /// Records a reclaim, which may extend the grace period.
     fn reclaimed(&mut self, now: Timestamp) {
         self.until = self.until.max(now.after(self.patience).min(self.last));
     }
 
-    /// Returns the owners that may still reclaim although the time for it is over, in order.
+    /// Returns the client owners that have not finished their reclaims when the grace period ends by timeout, sorted;
+    /// empty before the timeout.
     pub(crate) fn late(&self, now: Timestamp) -> Vec<Bytes> {
         if now < self.until {
             return Vec::new();
@@ -63,47 +64,49 @@ impl GracePeriod {
 }
 
 impl State {
-    /// Returns whether the server is in its grace period. The period ends when all known clients have sent
-    /// RECLAIM_COMPLETE, or one lease period after the start, or two while reclaims arrive. In the last two cases the
-    /// server first deletes the records of the other clients from disk ([`Effect::GraceOver`]). After another restart
-    /// they must not reclaim state that other clients have held meanwhile (§8.4.3, the second edge condition).
+    /// Returns whether the grace period is in progress. The period ends when all clients with a record have sent
+    /// RECLAIM_COMPLETE. Otherwise the period ends one lease period after the start, or up to two while reclaims
+    /// arrive.
+    ///
+    /// Before a timeout ends the period, the server deletes the records of clients that have not finished
+    /// ([`Effect::GraceOver`]). After another restart, such a client must not reclaim state that other clients have
+    /// held meanwhile (§8.4.3, the second edge condition).
     ///
     /// [`Effect::GraceOver`]: crate::state::Effect::GraceOver
     pub fn in_grace(&self) -> bool {
         self.grace.in_grace()
     }
 
-    /// Returns whether clients that have not noticed the restart may still rely on delegations of names, which they
-    /// cannot reclaim.
+    /// Returns whether a client that has not noticed the restart may still rely on a directory delegation from before
+    /// the restart, which it cannot reclaim.
     pub fn may_rely_on_names(&self, now: Timestamp) -> bool {
         self.in_grace() && now.since(self.grace.began) < RELIED_ON
     }
 
-    /// Notes a granted reclaim, so that the grace period does not end while the client is still reclaiming.
+    /// Records a granted reclaim, which extends the grace period, so that the client has time for its next reclaim.
     pub fn reclaimed(&mut self, now: Timestamp) {
         self.grace.reclaimed(now);
     }
 
-    /// Ends the reclaims of these owners, whose records are deleted.
+    /// Ends the grace period for these client owners, after the server has deleted their records.
     pub fn grace_over(&mut self, owners: &[Bytes]) {
         for owner in owners {
             self.grace.complete(owner);
             if let Some(client) = self.clients.confirmed(owner) {
-                // The new record of a client that finished meanwhile was stored before or after the deletion; the order
-                // is unknown.
+                // If the client has sent RECLAIM_COMPLETE meanwhile, the deletion may have removed its new record, so
+                // store the record again.
                 self.unrecord(client);
                 self.note_record(client);
             }
         }
     }
 
-    /// Checks whether `client` may get an open or a lock (OPEN, LOCK) now; `reclaim` for CLAIM_PREVIOUS and similar
-    /// claims.
+    /// Checks whether `client` may get an open or a lock now; `reclaim` is set for a reclaim such as CLAIM_PREVIOUS.
     ///
     /// # Errors
-    /// GRACE (other clients may still reclaim, or the client has not sent RECLAIM_COMPLETE, §18.51.3). For a reclaim
-    /// NO_GRACE: it is too late, or the client has no record, because it held nothing before the restart or another
-    /// client may have held it since.
+    /// GRACE: the grace period is in progress, or the client has not sent RECLAIM_COMPLETE (§18.51.3). NO_GRACE for a
+    /// reclaim: the grace period is over for this client, or the client has no durable record. STALE_CLIENTID: there is
+    /// no such client.
     pub fn check_grace(&self, client: ClientId, reclaim: bool) -> Result<()> {
         let client = self.clients.get(client).ok_or(NFS4ERR_STALE_CLIENTID)?;
         let may_reclaim = !client.reclaim_complete && self.grace.waiting.contains(&client.owner);

@@ -1,5 +1,5 @@
-//! Layouts: which client holds which bytes of which file for which use, and their return (RFC 8881 §12.5, §18.42 to
-//! §18.44).
+//! Layout state of the server: which client holds layouts of which byte ranges of a file, and their return (RFC 8881
+//! §12.5, §18.42 to §18.44).
 
 mod segments;
 
@@ -14,101 +14,103 @@ use types::{ByteRange, FileId, Timestamp, limits};
 use wire::nfs4::nfsstat4::*;
 use wire::nfs4::{OPEN4_SHARE_ACCESS_WRITE, layouttype4, stateid4};
 
-/// The largest number of separate segments that one client may hold of one file.
+/// The largest number of separate segments in one client's layout of a file.
 const SEGMENTS_MAX: usize = 32;
 
-/// A recall that waits for its LAYOUTRETURN.
+/// A layout recall whose LAYOUTRETURN the server still waits for.
 #[derive(Clone, Debug)]
 struct Pending {
     id: RecallId,
     filter: Filter,
-    /// Sequence number in the recall's stateid.
+    /// The sequence number of the stateid in the recall.
     seqid: u32,
-    /// When the server revokes the layout.
+    /// When the server revokes the layout if the client has not returned it.
     deadline: Timestamp,
-    /// Whether the client has promised to return the layout.
+    /// Whether the client answered the recall with NFS4_OK, so that a LAYOUTRETURN will follow.
     answered: bool,
 }
 
-/// The layouts of one client, file and type, under one stateid (§12.5.3).
+/// The layout state of one client, file and layout type, under one stateid (§12.5.3).
 #[derive(Clone, Debug)]
 struct LayoutState {
     client: ClientId,
     file: FileId,
     kind: layouttype4,
     seqid: u32,
-    /// The sequence number of the last LAYOUTGET.
+    /// The sequence number of the stateid in the last LAYOUTGET reply.
     granted: u32,
     segments: Segments,
     pending: Vec<Pending>,
-    /// When the server revoked it; the entry stays until the client shows that it knows.
+    /// When the server revoked the layout. The entry stays until the client frees, returns or replaces the layout, or a
+    /// lease period has passed.
     revoked: Option<Timestamp>,
 }
 
-/// Identifies one recall.
+/// The id of one layout recall.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct RecallId(pub u64);
 
-/// A CB_LAYOUTRECALL of type FILE to send.
+/// The arguments of a CB_LAYOUTRECALL of type FILE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Recall {
-    /// Identifies the recall in [`State::recall_answered`].
+    /// The id of the recall, for [`State::recall_answered`].
     pub id: RecallId,
-    /// The client that receives it.
+    /// The client that holds the layout.
     pub client: ClientId,
-    /// `lor_fh`.
+    /// The file whose layout the server recalls (`lor_fh`).
     pub file: FileId,
-    /// `clora_type`.
+    /// The layout type (`clora_type`).
     pub kind: layouttype4,
-    /// `clora_iomode`: `None` is ANY.
+    /// The iomode (`clora_iomode`); `None` is LAYOUTIOMODE4_ANY.
     pub iomode: Option<Iomode>,
-    /// `lor_offset` and `lor_length`.
+    /// The byte range (`lor_offset` and `lor_length`).
     pub range: ByteRange,
-    /// `lor_stateid`; its sequence number is one above the last that the client received.
+    /// The layout stateid (`lor_stateid`). Its sequence number is one above the last that the server sent to the
+    /// client.
     pub stateid: stateid4,
 }
 
-/// A client's answer to a recall.
+/// A client's answer to CB_LAYOUTRECALL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecallAnswer {
-    /// NFS4_OK: a LAYOUTRETURN will follow.
+    /// NFS4_OK: the client will send LAYOUTRETURN.
     WillReturn,
-    /// NFS4ERR_NOMATCHING_LAYOUT: the client holds no such layout; no LAYOUTRETURN follows.
+    /// NFS4ERR_NOMATCHING_LAYOUT: the client holds no such layout and will not send LAYOUTRETURN.
     NothingHeld,
-    /// NFS4ERR_DELAY or no answer: send the same [`Recall`] again.
+    /// NFS4ERR_DELAY, another error, or no answer: the server must send the same [`Recall`] again.
     Later,
 }
 
 /// The result of LAYOUTRETURN for one file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReturnedLayout {
-    /// `lorr_stateid`; `None` if the client holds nothing any more.
+    /// The layout stateid of the remaining layout (`lorr_stateid`); `None` if nothing remains.
     pub stateid: Option<stateid4>,
-    /// The segments that this call returned.
+    /// The iomodes and byte ranges that the call removed.
     pub pieces: Vec<(Iomode, ByteRange)>,
 }
 
-/// A client with a layout.
+/// A segment of a client's layout of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// The client.
+    /// The client that holds the layout.
     pub client: ClientId,
-    /// The use.
+    /// The iomode of the segment.
     pub iomode: Iomode,
-    /// The bytes.
+    /// The byte range of the segment.
     pub range: ByteRange,
 }
 
-/// All layouts.
+/// All layouts of the server.
 #[derive(Clone, Debug, Default)]
 pub struct Layouts {
     by_other: HashMap<[u8; 12], LayoutState>,
     by_key: HashMap<(ClientId, FileId, layouttype4), [u8; 12]>,
     by_file: HashMap<FileId, BTreeSet<[u8; 12]>>,
     by_client: HashMap<ClientId, BTreeSet<[u8; 12]>>,
-    /// Number of revoked states that each client has not yet freed; every SEQUENCE reads it.
+    /// Number of revoked layout states of each client. Every SEQUENCE reads this number for its status flags.
     revoked: HashMap<ClientId, usize>,
-    /// Files for which the server grants no layout for the moment, with the number of freezes.
+    /// Files for which the server grants no layout for now, with the number of nested freezes.
     frozen: HashMap<FileId, u32>,
     next_recall: u64,
     recalls: HashMap<RecallId, [u8; 12]>,
@@ -194,8 +196,8 @@ impl Layouts {
         Some(state)
     }
 
-    /// Takes segments away from a state, ends the recalls that this satisfies, and drops the state if no segment is
-    /// left.
+    /// Removes the segments that `filter` selects from a layout state, and ends the recalls that no remaining segment
+    /// matches. Drops the state when no segment remains.
     fn give_back(&mut self, other: &[u8; 12], filter: Filter) -> Vec<(Iomode, ByteRange)> {
         let Some(state) = self.by_other.get_mut(other) else { return Vec::new() };
         let pieces = state.segments.take(filter);
@@ -213,22 +215,23 @@ impl Layouts {
     }
 }
 
-/// Checks the sequence number of a layout stateid: it is never 0, and any earlier number is valid, because clients send
+/// Checks the sequence number of a layout stateid. It is never 0. Every earlier number is valid, because clients send
 /// requests in parallel (§12.5.5.2.1.4).
 fn check_layout_seqid(asked: u32, current: u32) -> Result<()> {
     if asked == 0 || (asked.wrapping_sub(current) as i32) > 0 { Err(NFS4ERR_BAD_STATEID) } else { Ok(()) }
 }
 
 impl State {
-    /// Checks whether the server may grant `client` a layout now. Call it before asking the file system for one.
+    /// Checks whether the server may grant `client` a layout. Call this before the file system makes the layout.
     ///
-    /// `stateid` is the stateid of an open of the file, of locks under one, of a delegation, or of layouts that the
+    /// `stateid` belongs to an open of the file, to locks under such an open, to a delegation, or to a layout that the
     /// client holds.
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID, DELEG_REVOKED, OPENMODE (writing, with an open for reading), LAYOUTUNAVAILABLE (the
-    /// client accepts no callbacks, so the server could not recall), RECALLCONFLICT and RETURNCONFLICT (a recall is in
-    /// progress), LAYOUTTRYLATER (too many layouts held, or no connection for callbacks), ADMIN_REVOKED.
+    /// BAD_STATEID, OLD_STATEID, DELEG_REVOKED, ADMIN_REVOKED. OPENMODE: a layout for writing needs an open for
+    /// writing. LAYOUTUNAVAILABLE: the client has no backchannel, so the server could not recall the layout.
+    /// RECALLCONFLICT, RETURNCONFLICT: a recall is in progress. LAYOUTTRYLATER: the client holds too many layouts, or
+    /// its backchannel has no connection.
     pub fn check_layoutget(
         &self,
         client: ClientId,
@@ -285,8 +288,8 @@ impl State {
     /// Records a granted layout and returns its stateid (`logr_stateid`).
     ///
     /// # Errors
-    /// The errors of [`State::check_layoutget`], which runs again, because the state may have changed while the layout
-    /// was made.
+    /// The errors of [`State::check_layoutget`]. The call repeats this check, because the state may have changed while
+    /// the file system made the layout.
     pub fn grant_layout(
         &mut self,
         client: ClientId,
@@ -306,7 +309,7 @@ impl State {
                     state.granted = state.seqid;
                     return Ok(stateid4 { seqid: state.seqid, other });
                 }
-                // The client starts again with an open stateid, so it knows that the old layout is gone.
+                // A client whose layout was revoked uses its open stateid again, so it knows of the revocation.
                 _ => self.layouts.remove(&other),
             };
         }
@@ -320,7 +323,7 @@ impl State {
         Ok(stateid4 { seqid: 1, other })
     }
 
-    /// Returns the layouts that a client has of a file, unless they are revoked.
+    /// Returns a client's layout state of a file and layout type, unless it is revoked.
     fn live_layout(&self, client: ClientId, file: FileId, kind: layouttype4) -> Option<&LayoutState> {
         let other = self.layouts.by_key.get(&(client, file, kind))?;
         self.layouts.by_other.get(other).filter(|s| s.revoked.is_none())
@@ -344,7 +347,7 @@ impl State {
         Ok(state)
     }
 
-    /// Checks whether a client has layouts of a file under this stateid, of any type.
+    /// Checks whether `stateid` is a valid layout stateid of this client and file, of any layout type.
     ///
     /// # Errors
     /// BAD_STATEID, ADMIN_REVOKED.
@@ -357,10 +360,10 @@ impl State {
         self.find_layout(client, file, kind, stateid).map(|_| ())
     }
 
-    /// Checks whether LAYOUTCOMMIT of this range may proceed: the client must hold part of the range for writing
-    /// (§18.42.3).
+    /// Checks whether a client may send LAYOUTCOMMIT for this range: it must hold a layout for writing that overlaps
+    /// the range (§18.42.3).
     ///
-    /// Every layout for writing contains the empty range; Linux sends one with only a new time.
+    /// An empty range needs any layout for writing; Linux sends an empty range with only a new time.
     ///
     /// # Errors
     /// BAD_STATEID, ADMIN_REVOKED, BADLAYOUT.
@@ -382,25 +385,23 @@ impl State {
         if held { Ok(()) } else { Err(NFS4ERR_BADLAYOUT) }
     }
 
-    /// Checks whether LAYOUTCOMMIT may proceed for a layout from before the restart (`loca_reclaim`, §12.7.4,
-    /// §18.42.3).
+    /// Checks whether a client may send LAYOUTCOMMIT for a layout from before a restart of the server (`loca_reclaim`,
+    /// §12.7.4, §18.42.3).
     ///
     /// # Errors
-    /// The errors of a reclaim in [`State::check_grace`]; RECLAIM_BAD (not a layout stateid from an earlier start).
+    /// The errors of a reclaim in [`State::check_grace`]. RECLAIM_BAD: not a layout stateid of an earlier start.
     pub fn check_layout_reclaim(&self, client: ClientId, stateid: &stateid4) -> Result<()> {
         self.check_grace(client, true)?;
         let earlier = stateids::boot_epoch(stateid) < self.config.boot_epoch;
         if stateids::is_of_layout(stateid) && earlier { Ok(()) } else { Err(NFS4ERR_RECLAIM_BAD) }
     }
 
-    /// LAYOUTRETURN of type FILE (§18.44). Returning a layout that the client does not hold is no error.
-    ///
-    /// A client does not return layouts while a LAYOUTGET is outstanding: it would lose the new layout without knowing
-    /// it.
+    /// LAYOUTRETURN of type FILE (§18.44). The return of a layout that the client does not hold is no error. The return
+    /// of a revoked layout removes the layout state, because it shows that the client knows of the revocation.
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID (a LAYOUTGET came between). A revoked layout can be returned: this shows that the
-    /// client knows of the revocation, and removes the layout.
+    /// BAD_STATEID. OLD_STATEID: the server has granted another layout since this stateid, and the return would remove
+    /// it without the client's knowledge.
     pub fn return_layout(
         &mut self,
         client: ClientId,
@@ -432,8 +433,8 @@ impl State {
         Ok(ReturnedLayout { stateid, pieces })
     }
 
-    /// LAYOUTRETURN of type FSID or ALL, which are equal because there is one file system: returns all layouts of one
-    /// type and use. Never fails; returns the layouts that the client held.
+    /// LAYOUTRETURN of type FSID or ALL, which have the same effect, because there is one file system. Returns all
+    /// layouts of one type and iomode, which the caller reports to the file system. Never fails.
     pub fn return_all_layouts(
         &mut self,
         client: ClientId,
@@ -450,11 +451,11 @@ impl State {
         returned
     }
 
-    /// Begins to recall the layouts that overlap `filter` from all clients but `except`; they must return them within
-    /// one lease period.
+    /// Begins to recall the layouts that overlap `filter` from all clients except `except`. Each holder has one lease
+    /// period to return its layout.
     ///
-    /// Returns the callbacks to send. A recall in progress that covers the same layouts is not sent twice. The caller
-    /// waits until [`State::conflicting_layouts`] is false, and may [`State::freeze_layouts`] meanwhile.
+    /// Returns the recalls to send, without those that a recall in progress covers. The caller waits until
+    /// [`State::conflicting_layouts`] is false, and may [`State::freeze_layouts`] meanwhile.
     pub fn recall_layouts(
         &mut self,
         file: FileId,
@@ -465,8 +466,8 @@ impl State {
         self.recall_wanted(file, filter, |s| Some(s.client) != except, now)
     }
 
-    /// Begins to recall all layouts of one type of a file; clients must return them within one lease period. No request
-    /// waits for this.
+    /// Begins to recall all layouts of one type of a file. Each holder has one lease period to return its layout. The
+    /// server may grant new layouts meanwhile.
     pub fn recall_kind(&mut self, file: FileId, kind: layouttype4, now: Timestamp) -> Vec<Recall> {
         self.recall_wanted(file, Filter::ALL, |s| s.kind == kind, now)
     }
@@ -500,17 +501,17 @@ impl State {
         recalls
     }
 
-    /// Returns the files with layouts and the layout types, in order.
+    /// Returns all pairs of a file and a layout type for which a layout exists, in ascending order.
     pub fn files_with_layouts(&self) -> BTreeSet<(FileId, layouttype4)> {
         self.layouts.by_key.keys().map(|(_, file, kind)| (*file, *kind)).collect()
     }
 
-    /// Returns whether a recall is still in progress.
+    /// Returns whether the recall with this id is still in progress.
     pub fn is_recalling(&self, id: RecallId) -> bool {
         self.layouts.recalls.contains_key(&id)
     }
 
-    /// Processes a client's answer to a recall.
+    /// Records a client's answer to a recall.
     pub fn recall_answered(&mut self, id: RecallId, answer: RecallAnswer) {
         let Some(other) = self.layouts.recalls.get(&id).copied() else { return };
         let Some(state) = self.layouts.by_other.get_mut(&other) else { return };
@@ -525,17 +526,17 @@ impl State {
         }
     }
 
-    /// Returns whether a client other than `except` still holds a layout that overlaps `filter`.
+    /// Returns whether any client except `except` still holds a layout that overlaps `filter`.
     pub fn conflicting_layouts(&self, file: FileId, filter: Filter, except: Option<ClientId>) -> bool {
         self.layouts.states_on(file).any(|(_, s)| Some(s.client) != except && s.segments.any(filter))
     }
 
-    /// Stops grants of layouts of a file (RECALLCONFLICT) until [`State::thaw_layouts`]; calls nest.
+    /// Stops grants of layouts of a file (RECALLCONFLICT) until a matching [`State::thaw_layouts`]. Calls nest.
     pub fn freeze_layouts(&mut self, file: FileId) {
         *self.layouts.frozen.entry(file).or_default() += 1;
     }
 
-    /// Undoes one [`State::freeze_layouts`].
+    /// Ends one [`State::freeze_layouts`] of the file.
     pub fn thaw_layouts(&mut self, file: FileId) {
         if let Some(count) = self.layouts.frozen.get_mut(&file) {
             *count -= 1;
@@ -545,7 +546,7 @@ impl State {
         }
     }
 
-    /// Returns the clients that hold layouts of a file.
+    /// Returns all segments of layouts of a file, with their holders.
     pub fn layout_holders(&self, file: FileId) -> Vec<Holder> {
         let segments = |s: &LayoutState| s.segments.iter().map(move |g| (g.iomode, g.range)).collect::<Vec<_>>();
         self.layouts
@@ -556,7 +557,7 @@ impl State {
             .collect()
     }
 
-    /// Revokes all layouts of `client` for a file, recalled or not; the caller must fence the client
+    /// Revokes all layouts of `client` for a file, recalled or not. The caller must fence the client
     /// ([`Effect::LayoutGone`]).
     pub fn revoke_layouts(&mut self, client: ClientId, file: FileId, now: Timestamp) {
         let others: Vec<_> =
@@ -579,7 +580,7 @@ impl State {
         self.layout_effects(client, file, pieces, Gone::Revoked);
     }
 
-    /// Takes segments from a state without a LAYOUTRETURN.
+    /// Removes segments from a layout state without a LAYOUTRETURN, and adds the effects.
     fn lose(&mut self, other: &[u8; 12], filter: Filter, why: Gone) {
         let Some(state) = self.layouts.by_other.get(other) else { return };
         let (client, file) = (state.client, state.file);
@@ -592,7 +593,7 @@ impl State {
         self.effects.extend(pieces.into_iter().map(gone));
     }
 
-    /// Drops the return-on-close layouts when `client` closes `file` for the last time.
+    /// Drops the layouts with return-on-close at the client's last CLOSE of the file.
     pub(crate) fn drop_return_on_close(&mut self, client: ClientId, file: FileId) {
         let others: Vec<_> =
             self.layouts.states_on(file).filter(|(_, s)| s.client == client).map(|(o, _)| *o).collect();
@@ -606,13 +607,13 @@ impl State {
         }
     }
 
-    /// Returns whether a client has a layout of the file.
+    /// Returns whether any client has a layout of the file, revoked ones included.
     pub(crate) fn has_layouts(&self, file: FileId) -> bool {
         self.layouts.by_file.contains_key(&file)
     }
 
-    /// Drops all layouts of a file that is about to be freed. The server does not recall them, because there is nothing
-    /// left to write to.
+    /// Drops all layouts of a file that the server is about to free. No recall is needed, because the file's objects
+    /// disappear.
     pub(crate) fn forget_layouts(&mut self, file: FileId) {
         for other in self.layouts.by_file.get(&file).cloned().unwrap_or_default() {
             self.lose(&other, Filter::ALL, Gone::Forgotten);
@@ -620,7 +621,7 @@ impl State {
         }
     }
 
-    /// Drops the layouts of a client for one file.
+    /// Drops the layouts of one client for one file; `why` is how they end.
     pub(crate) fn drop_layouts_of(&mut self, client: ClientId, file: FileId, why: Gone) {
         let others: Vec<_> =
             self.layouts.states_on(file).filter(|(_, s)| s.client == client).map(|(o, _)| *o).collect();
@@ -630,7 +631,7 @@ impl State {
         }
     }
 
-    /// Revokes layouts of lapsed clients that overlap `filter`: no request waits for their return.
+    /// Revokes the layouts that overlap `filter` and belong to clients with an expired lease, except those of `except`.
     pub fn revoke_lapsed_layouts(&mut self, file: FileId, filter: Filter, except: Option<ClientId>, now: Timestamp) {
         let wanted = |s: &LayoutState| Some(s.client) != except && s.segments.any(filter) && self.is_lapsed(s.client);
         let others: Vec<_> = self.layouts.states_on(file).filter(|(_, s)| wanted(s)).map(|(o, _)| *o).collect();
@@ -639,7 +640,7 @@ impl State {
         }
     }
 
-    /// Drops all layouts of a client.
+    /// Drops all layouts of a client; `why` is how they end.
     pub(crate) fn drop_layouts(&mut self, client: ClientId, why: Gone) {
         for other in self.layouts.by_client.get(&client).cloned().unwrap_or_default() {
             self.lose(&other, Filter::ALL, why);
@@ -647,11 +648,11 @@ impl State {
         }
     }
 
-    /// Revokes layouts that were recalled a lease period ago and not returned, and drops entries revoked a lease period
-    /// ago.
+    /// Revokes layouts whose recall is older than one lease period, and drops layout states that were revoked more than
+    /// one lease period ago.
     ///
-    /// FREE_STATEID is the proper end of a revoked state (§18.38), but Linux never frees layout stateids. Without this
-    /// limit every reply would report the loss forever, and Linux would drop all its layouts each time.
+    /// The protocol expects FREE_STATEID for a revoked state (§18.38), but Linux sends none for layout stateids. If the
+    /// states stayed, every SEQUENCE reply would report a revocation, and Linux would drop all its layouts each time.
     pub(crate) fn expire_recalls(&mut self, now: Timestamp) {
         let mut late = Vec::new();
         let mut old = Vec::new();

@@ -1,16 +1,14 @@
-//! Leases: renewed by every SEQUENCE, and the handling of clients whose lease expires (RFC 8881 §8.3, §8.4.3).
+//! Leases: their renewal by SEQUENCE, and what the server does with clients whose lease has expired (RFC 8881 §8.3,
+//! §8.4.3).
 //!
-//! A client whose lease has expired is *lapsed*. It keeps its state until another client wants it or the courtesy time
-//! has passed. If it comes back before that, it continues with its state. Before the server gives any of that state
-//! away it deletes the client's record on disk, so that after a restart the client cannot reclaim state that another
-//! client has held meanwhile.
+//! A client whose lease has expired is *lapsed*. It keeps its state until another client wants the state or the
+//! courtesy time has passed. Before the server gives such state away, it deletes the lapsed client's durable record. So
+//! the lapsed client cannot reclaim, after a restart, state that another client has held meanwhile.
 //!
-//! If an open, a lock or a write delegation of a lapsed client conflicts with another client, the lapsed client loses
-//! all its state and its client id. Removing the one lock would be enough for the protocol. But when Linux learns that
-//! some state is gone, it first forgets all lock stateids, then opens files again, and marks locks as lost last.
-//! Meanwhile it writes, under the open stateid, data that belonged under the lock. Without a client id it sends nothing
-//! until it has found all state that it lost. A holder of a write delegation may have locks under it that only the
-//! client knows of.
+//! If an open, a lock or a write delegation of a lapsed client conflicts with another client, the server removes the
+//! lapsed client with all its state. If it removed the lock alone, Linux would write data that the lock protected under
+//! the open stateid, before it marks the lock as lost. A holder of a write delegation may also have byte-range locks
+//! that the server does not know.
 
 use crate::fs::ClientRecord;
 use crate::state::{ClientId, Effect, Gone, State};
@@ -18,40 +16,40 @@ use bytes::Bytes;
 use std::time::Duration;
 use types::{FileId, Timestamp, limits};
 
-/// How far the expiry of a client's lease has progressed.
+/// The stages of a client's lease expiry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Lapse {
     /// The lease is valid.
     #[default]
     None,
-    /// The lease has expired; the client's record is being deleted.
+    /// The lease has expired, and the server is deleting the client's durable record.
     Noticed,
-    /// The record is deleted: the client's state yields to other clients.
+    /// The durable record is deleted. Other clients may now take the client's state.
     Yields,
 }
 
-/// A client that [`State::expire`] removed.
+/// A client that [`State::expire`] removed with all its state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Expired {
-    /// The id of the client; requests on its sessions get BADSESSION from now on.
+    /// The client id. Later requests on the client's sessions get BADSESSION.
     pub client: ClientId,
-    /// The owner string of the client, for the log.
+    /// The client owner, for the log.
     pub owner: Bytes,
-    /// Whether it had been confirmed; unconfirmed records expire silently.
+    /// Whether the client record was confirmed. The server does not log unconfirmed records.
     pub confirmed: bool,
-    /// Number of open states released.
+    /// Number of open states that the server released.
     pub opens: usize,
-    /// Number of layout states revoked; each segment is also reported as [`Effect::LayoutGone`].
+    /// Number of layout states that the server revoked. An [`Effect::LayoutGone`] reports each segment.
     pub layouts: usize,
 }
 
 impl State {
-    /// Handles every client whose lease has expired, and ends everything else with a deadline: the grace period,
-    /// unanswered recalls, entries of revoked layouts, and waits for locks. Call it about once per second.
+    /// Ends everything whose deadline has passed: leases, the grace period, unanswered recalls, entries of revoked
+    /// layouts, and waits for locks. The server calls it about once per second.
     ///
-    /// Returns the clients removed with all their state since the last call: those with conflicting state, those
-    /// without state, those silent for longer than the courtesy time, and the longest silent ones if there are too
-    /// many.
+    /// Returns the clients that were removed with all their state since the last call. A client is removed if its state
+    /// conflicts with another client, if it has no state, or if its courtesy time is over. If too many clients are
+    /// lapsed, those silent for longest are removed.
     pub fn expire(&mut self, now: Timestamp) -> Vec<Expired> {
         let mut gone: Vec<_> = self.clients.iter().map(|c| c.id).filter(|c| self.lease_expired(*c, now)).collect();
         gone.sort_by_key(|id| (self.clients.get(*id).map(|c| c.renewed), *id));
@@ -92,14 +90,15 @@ impl State {
         Some(expired)
     }
 
-    /// Removes a lapsed client with all its state because another client wants some of it; the next [`State::expire`]
-    /// reports it.
+    /// Removes a lapsed client with all its state, because another client wants some of this state. The next
+    /// [`State::expire`] returns the removed client.
     pub(crate) fn expel(&mut self, id: ClientId) {
         let gone = self.remove_expired(id);
         self.expelled.extend(gone);
     }
 
-    /// Marks a lease as expired, and requests deletion of the client's record until the deletion is confirmed.
+    /// Marks a lease as expired and requests deletion of the client's durable record. Every [`State::expire`] repeats
+    /// the request until [`State::lapsed`] confirms it.
     fn lapse(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id).filter(|c| c.lapse != Lapse::Yields) else { return };
         client.lapse = Lapse::Noticed;
@@ -107,11 +106,12 @@ impl State {
         self.effects.push(Effect::Lapse { client: id, owner: client.owner.clone() });
     }
 
-    /// Marks the record of a lapsed client as deleted from disk: its state yields to other clients from now on.
+    /// Records that the durable record of a lapsed client is deleted. From now on other clients may take the client's
+    /// state.
     pub fn lapsed(&mut self, id: ClientId) {
         match self.clients.get_mut(id) {
             Some(client) if client.lapse == Lapse::Noticed => client.lapse = Lapse::Yields,
-            // The client came back while its record was being deleted.
+            // The client renewed its lease while the server deleted its record, so store the record again.
             Some(_) => {
                 self.unrecord(id);
                 self.note_record(id);
@@ -120,30 +120,31 @@ impl State {
         }
     }
 
-    /// Returns whether the state of this client yields to other clients.
+    /// Returns whether other clients may take the state of this client.
     pub(crate) fn is_lapsed(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|c| c.lapse == Lapse::Yields)
     }
 
-    /// Number of clients whose lease has expired and that still hold state.
+    /// Returns the number of clients whose lease has expired and that still hold state.
     pub(crate) fn lapsed_clients(&self) -> usize {
         self.clients.iter().filter(|c| c.lapse != Lapse::None).count()
     }
 
-    /// Fences a lapsed client that has lost state of a file: it must no longer write the file on the data servers.
+    /// Drops the layouts of a lapsed client for a file and has them fenced, so that the client can no longer write to
+    /// the data servers.
     pub(crate) fn fence_lapsed(&mut self, id: ClientId, file: FileId) {
         self.drop_layouts_of(id, file, Gone::Revoked);
     }
 
-    /// Notes that the client's record may be deleted from disk.
+    /// Records that the client's durable record may be deleted.
     pub(crate) fn unrecord(&mut self, id: ClientId) {
         if let Some(client) = self.clients.get_mut(id) {
             client.recorded = false;
         }
     }
 
-    /// Requests that the client's record is stored, if the client may reclaim after a restart and has no record. It may
-    /// if it has finished reclaiming, its lease is valid, and it knows of every revocation (§8.4.3).
+    /// Requests to store the client's durable record, unless it is already stored. The client must have finished its
+    /// reclaims, have a valid lease, and know of every revocation (§8.4.3).
     pub(crate) fn note_record(&mut self, id: ClientId) {
         let unknowing = self.delegations.is_distrusted(id);
         let Some(client) = self.clients.get_mut(id) else { return };
@@ -153,19 +154,20 @@ impl State {
         }
     }
 
-    /// Returns whether the lease of this client has expired. A request in execution keeps the lease valid.
+    /// Returns whether the lease of this client has expired. A lease does not expire while the server executes a
+    /// request of the client.
     pub(crate) fn lease_expired(&self, id: ClientId, now: Timestamp) -> bool {
         self.clients
             .get(id)
             .is_some_and(|c| now.since(c.renewed) > self.config.lease && !self.sessions.busy(&c.sessions))
     }
 
-    /// Returns whether a client has renewed its lease within this time.
+    /// Returns whether the client has renewed its lease less than `within` ago.
     pub(crate) fn is_heard_of(&self, id: ClientId, within: Duration, now: Timestamp) -> bool {
         self.clients.get(id).is_some_and(|c| now.since(c.renewed) < within)
     }
 
-    /// Renews the lease of a client (§8.3). A lapsed client continues with the state that it still has.
+    /// Renews the lease of a client (§8.3). A lapsed client keeps the state that it still has.
     pub(crate) fn renew(&mut self, id: ClientId, now: Timestamp) {
         let Some(client) = self.clients.get_mut(id) else { return };
         client.renewed = client.renewed.max(now);

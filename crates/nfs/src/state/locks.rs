@@ -1,7 +1,8 @@
-//! Byte-range locks: which lock-owner holds which bytes of which file, and which wait (RFC 8881 §9, §18.10 to §18.12).
+//! Byte-range locks of the server: which lock-owner holds which byte ranges of a file, and which lock-owners wait (RFC
+//! 8881 §9, §18.10 to §18.12).
 //!
-//! Locks are advisory: READ and WRITE ignore them. All locks of one lock-owner on one file form one set of spans,
-//! whichever opens they were requested under. Each run stores the stateid of its last LOCK (§9.5).
+//! Locks are advisory: READ and WRITE ignore them. All locks of one lock-owner on one file form one set of ranges,
+//! whichever opens the lock-owner used. Each range is tagged with the stateid of its last LOCK (§9.5).
 
 mod waiting;
 
@@ -19,63 +20,64 @@ use wire::nfs4::{OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_ACCESS_WRITE, stateid4};
 type Owner = (ClientId, Bytes);
 type Other = [u8; 12];
 
-/// The lock-owner of a LOCK (`locker4`).
+/// How a LOCK names its lock-owner (`locker4`).
 #[derive(Clone, Copy, Debug)]
 pub enum Locker<'a> {
-    /// A lock-owner under an open of the file: its first lock there, or the client does not know the stateid.
+    /// The LOCK names an open and a lock-owner, because it is the lock-owner's first LOCK under this open or the client
+    /// has lost the lock stateid.
     Open {
         /// The stateid of the open.
         stateid: &'a stateid4,
         /// The lock-owner, an opaque string of the client.
         owner: &'a Bytes,
     },
-    /// The lock-owner and the open of this stateid, which an earlier LOCK returned.
+    /// The LOCK names a lock stateid from an earlier LOCK, which stands for the lock-owner and the open.
     Held(&'a stateid4),
 }
 
-/// A conflicting lock (`LOCK4denied`).
+/// The lock that conflicts with a request (`LOCK4denied`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Denied {
-    /// The bytes.
+    /// The byte range of the conflicting lock.
     pub span: Span,
-    /// The kind of the lock.
+    /// The kind of the conflicting lock.
     pub kind: LockKind,
-    /// The client that holds it.
+    /// The client that holds the conflicting lock.
     pub client: ClientId,
-    /// The lock-owner that holds it.
+    /// The lock-owner that holds the conflicting lock.
     pub owner: Bytes,
 }
 
 /// The result of LOCK.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Locked {
-    /// The bytes are locked; the stateid of the locks of this owner and open.
+    /// The server granted the lock; this is the lock stateid of the lock-owner and the open.
     Granted(stateid4),
-    /// Another lock-owner holds a conflicting lock, or waits for one and came first.
+    /// Another lock-owner holds a conflicting lock, or has waited longer for a conflicting lock.
     Denied(Denied),
 }
 
-/// The locks of one lock-owner under one open, under one stateid (§18.10.3).
+/// The lock state of one lock-owner under one open, named by one lock stateid (§18.10.3).
 #[derive(Clone, Debug)]
 struct LockState {
     owner: Owner,
     file: FileId,
-    /// The open that the locks were requested under; CLOSE of that open drops them.
+    /// The `other` field of the open under which the client requested the locks. CLOSE of this open releases the locks.
     open: Other,
     seqid: u32,
 }
 
-/// The locks of one file.
+/// The locks of one file, and the lock-owners that wait for locks.
 #[derive(Clone, Debug, Default)]
 struct FileLocks {
     held: HeldBy,
     waiting: Waiting,
 }
 
-/// The locks held on one file, by lock-owner.
+/// The locked ranges of one file, by lock-owner.
 type HeldBy = BTreeMap<Owner, Spans<Other>>;
 
-/// Returns the locks of other owners that a lock of this kind would conflict with.
+/// Returns the locks of other lock-owners that conflict with a lock of this kind on `span`.
 fn conflicts<'a>(
     held: &'a HeldBy,
     me: &Owner,
@@ -102,8 +104,8 @@ impl FileLocks {
         is_free(&self.held, me, span, kind)
     }
 
-    /// Returns a waiter for a conflicting lock that came before `me` and could get its lock now: it has priority. A
-    /// waiter that could not get its lock blocks no other waiter, so that waiters never deadlock.
+    /// Returns a conflicting waiter that asked before `me` and whose lock is free now, because this waiter has
+    /// priority. A waiter whose lock is not free blocks no other waiter, so that waiters cannot deadlock.
     fn ahead(&self, me: &Owner, span: Span, kind: LockKind, now: Timestamp) -> Option<Denied> {
         let before = self.waiting.before(me, now);
         let mut conflicting = before.filter(|w| w.span.overlaps(span) && w.kind.conflicts(kind));
@@ -113,22 +115,22 @@ impl FileLocks {
     }
 }
 
-/// All byte-range locks.
+/// All byte-range locks of the server.
 #[derive(Clone, Debug, Default)]
 pub struct Locks {
     by_other: HashMap<Other, LockState>,
-    /// By open and lock-owner: at most one stateid each.
+    /// The lock stateids (`other`) by open and lock-owner; each pair has at most one.
     by_open: HashMap<Other, BTreeMap<Bytes, Other>>,
     by_file: HashMap<FileId, FileLocks>,
-    /// Stateids, runs of bytes and waits of each client together, which count towards its limit.
+    /// Use of the lock limits by each client: lock stateids, locked ranges and waits, counted together.
     used: Used,
-    /// Number of runs of bytes held.
+    /// Number of locked ranges of all clients.
     held: usize,
-    /// Files with bytes unlocked since the waiters were last notified.
+    /// Files with bytes that were unlocked since the server last notified waiters.
     freed: BTreeSet<FileId>,
 }
 
-/// Numbers by client and in total.
+/// Counts of lock objects, by client and in total.
 #[derive(Clone, Debug, Default)]
 struct Used {
     by_client: HashMap<ClientId, usize>,
@@ -145,22 +147,22 @@ fn count(used: &mut Used, client: ClientId, less: usize, more: usize) {
 }
 
 impl Locks {
-    /// Number of runs of bytes held.
+    /// Returns the number of locked ranges.
     pub(crate) fn len(&self) -> usize {
         self.held
     }
 
-    /// Number of denied LOCKs that clients keep retrying.
+    /// Returns the number of denied LOCKs that clients keep retrying.
     pub(crate) fn waiting(&self) -> usize {
         self.by_file.values().map(|file| file.waiting.len()).sum()
     }
 
-    /// Returns how much of its limit a client uses.
+    /// Returns the number of lock objects that count towards the limit of a client.
     pub(crate) fn of_client(&self, client: ClientId) -> usize {
         self.used.by_client.get(&client).copied().unwrap_or(0)
     }
 
-    /// Returns whether `more` would exceed the limit of this client or of all clients.
+    /// Returns whether `more` lock objects would exceed the limit of this client or of all clients.
     fn full(&self, client: ClientId, more: usize) -> bool {
         self.of_client(client) + more > limits::LOCKS_PER_CLIENT_MAX || self.used.all + more > limits::LOCKS_MAX
     }
@@ -175,7 +177,7 @@ impl Locks {
         self.get(client, stateid).map(|_| ())
     }
 
-    /// Sets how the owner of `other` holds the bytes from now on, under that stateid.
+    /// Locks the bytes of `span` for the lock-owner of the stateid `other`, with this kind; `None` unlocks the bytes.
     fn set(&mut self, other: Other, span: Span, kind: Option<LockKind>) {
         let Some(state) = self.by_other.get(&other) else { return };
         let file = self.by_file.entry(state.file).or_default();
@@ -196,7 +198,7 @@ impl Locks {
         }
     }
 
-    /// Unlocks every byte held under a stateid.
+    /// Unlocks every range that is tagged with a lock stateid.
     fn release(&mut self, other: &Other) {
         let Some(state) = self.by_other.get(other) else { return };
         let Some(file) = self.by_file.get_mut(&state.file) else { return };
@@ -237,7 +239,8 @@ impl Locks {
         }
     }
 
-    /// Removes the waits of a client that no longer exists; its opens are dropped too.
+    /// Removes the waits of a client whose record is removed. The caller also drops the client's opens, which releases
+    /// the locks.
     pub(crate) fn forget_client(&mut self, client: ClientId) {
         if self.of_client(client) > 0 {
             self.tidy_waiting(Some(client), None);
@@ -248,12 +251,12 @@ impl Locks {
         self.by_open.get(open).into_iter().flat_map(BTreeMap::values).copied().collect()
     }
 
-    /// Drops the locks under an open that no longer exists (§18.2.3).
+    /// Releases the locks under an open that has ended (§18.2.3).
     pub(crate) fn drop_open(&mut self, open: &Other) {
         self.under(open).iter().for_each(|other| self.remove(other));
     }
 
-    /// Records that `me` was denied and will retry; if the client said that it will not retry, removes the record.
+    /// Records a denied LOCK of `me`: with `wait` the lock-owner joins the queue, otherwise it leaves the queue.
     fn note_denial(&mut self, me: Owner, file: FileId, span: Span, kind: LockKind, wait: bool, now: Timestamp) {
         let client = me.0;
         let full = self.full(client, 1);
@@ -268,7 +271,7 @@ impl Locks {
         count(&mut self.used, client, before, after);
     }
 
-    /// Removes the wait of an owner that has been granted the lock.
+    /// Removes a lock-owner from the queue after the server has granted the lock.
     fn stop_waiting(&mut self, me: &Owner, file: FileId, span: Span) {
         let Some(locks) = self.by_file.get_mut(&file) else { return };
         let before = locks.waiting.of_client(me.0);
@@ -277,7 +280,7 @@ impl Locks {
         count(&mut self.used, me.0, before, after);
     }
 
-    /// Removes all waiters that have stopped retrying, or that belong to the client `gone`.
+    /// Removes all waiters that have stopped retrying, and all waiters of the client `gone`.
     pub(crate) fn tidy_waiting(&mut self, gone: Option<ClientId>, now: Option<Timestamp>) {
         let used = &mut self.used;
         self.by_file.retain(|_, file| {
@@ -288,7 +291,7 @@ impl Locks {
 }
 
 impl State {
-    /// Notifies the waiters that can now get the lock that they were denied (§20.11).
+    /// Queues a CB_NOTIFY_LOCK callback for each waiter whose lock is free now (§20.11).
     pub(crate) fn wake_lock_waiters(&mut self) {
         for file in std::mem::take(&mut self.locks.freed) {
             let Some(FileLocks { held, waiting }) = self.locks.by_file.get_mut(&file) else { continue };
@@ -301,7 +304,7 @@ impl State {
         }
     }
 
-    /// Returns the locks with this stateid.
+    /// Returns the lock state with this stateid.
     ///
     /// # Errors
     /// BAD_STATEID (special, unknown, of another client or another file, or not of locks), OLD_STATEID.
@@ -314,7 +317,8 @@ impl State {
         if state.file == file { Ok(state) } else { Err(NFS4ERR_BAD_STATEID) }
     }
 
-    /// Returns the open that I/O with this lock stateid uses (§9.1.2).
+    /// Returns the stateid of the open under which a lock stateid exists; I/O with the lock stateid uses this open
+    /// (§9.1.2).
     ///
     /// # Errors
     /// BAD_STATEID (special, unknown, of another client or another file, or not of locks), OLD_STATEID.
@@ -322,10 +326,10 @@ impl State {
         self.find_lock(client, file, stateid).map(|state| stateid4 { seqid: 0, other: state.open })
     }
 
-    /// LOCK (§18.10). With `wait` the client retries after a denial (`READW_LT`, `WRITEW_LT`), and has priority over
+    /// LOCK (§18.10). With `wait` the client retries a denied lock (`READW_LT`, `WRITEW_LT`), and has priority over
     /// later waiters.
     ///
-    /// Removes conflicting locks of owners whose leases have expired (§8.4.3).
+    /// A conflicting lock of a client with an expired lease causes the removal of that client (§8.4.3).
     ///
     /// # Errors
     /// BAD_STATEID, OLD_STATEID, OPENMODE (a write lock needs an open for writing, a read lock an open for reading),
@@ -364,8 +368,8 @@ impl State {
         self.grant_lock(open, me, file, span, kind).map(Locked::Granted)
     }
 
-    /// Returns the conflict that keeps `me` from a lock. Locks of owners whose leases have expired do not conflict, and
-    /// are removed.
+    /// Returns the lock or the waiter that prevents a lock of `me`. Clients with an expired lease do not count; the
+    /// call removes them if nothing else prevents the lock.
     fn lock_in_the_way(
         &mut self,
         me: &Owner,
@@ -418,8 +422,8 @@ impl State {
         Ok(stateid4 { seqid: state.seqid, other })
     }
 
-    /// LOCKT (§18.11): returns the lock that conflicts with a lock of this owner, which may be unknown to the server.
-    /// Locks that a LOCK would remove do not count.
+    /// LOCKT (§18.11): returns the lock that conflicts with a lock of this lock-owner, which need not have locked
+    /// anything before. Locks of clients with an expired lease do not count, because a LOCK would remove them.
     pub fn test_lock(
         &self,
         client: ClientId,
@@ -434,11 +438,12 @@ impl State {
         Some(Denied { span: held.span, kind: held.kind, client: owner.0, owner: owner.1.clone() })
     }
 
-    /// LOCKU (§18.12): the owner of this stateid unlocks bytes of the file, including bytes locked under another open.
-    /// Unlocking bytes that are not locked is no error.
+    /// LOCKU (§18.12): the lock-owner of this stateid unlocks bytes of the file, including bytes that it locked under
+    /// another open. Unlocking bytes that are not locked is no error.
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID, LOCK_RANGE (it would split a lock, and the client already holds too many).
+    /// BAD_STATEID, OLD_STATEID. LOCK_RANGE: the unlock would split a range, and the client already holds the maximum
+    /// number of ranges.
     pub fn unlock(&mut self, client: ClientId, file: FileId, stateid: &stateid4, span: Span) -> Result<stateid4> {
         let owner = &self.find_lock(client, file, stateid)?.owner;
         let spans = self.locks.by_file.get(&file).and_then(|locks| locks.held.get(owner));
@@ -450,7 +455,10 @@ impl State {
         self.step_lock(stateid.other)
     }
 
-    /// FREE_STATEID of locks (§18.38): refused while a byte is locked under the stateid.
+    /// FREE_STATEID of a lock stateid (§18.38).
+    ///
+    /// # Errors
+    /// LOCKS_HELD if a locked range is tagged with the stateid, BAD_STATEID, OLD_STATEID.
     pub(crate) fn free_lock(&mut self, client: ClientId, stateid: &stateid4) -> Result<()> {
         let state = self.locks.get(client, stateid)?;
         let held = self.locks.by_file.get(&state.file).and_then(|locks| locks.held.get(&state.owner));
@@ -461,7 +469,7 @@ impl State {
         Ok(())
     }
 
-    /// Returns the locks held on a file, by client and lock-owner.
+    /// Returns all locks on a file, ordered by client and lock-owner.
     pub fn locks_on(&self, file: FileId) -> Vec<Denied> {
         let owners = self.locks.by_file.get(&file).into_iter().flat_map(|locks| &locks.held);
         let each = owners.flat_map(|(owner, spans)| spans.iter().map(move |held| (owner, held)));

@@ -1,4 +1,5 @@
-//! Opens: share reservations, upgrade, downgrade and close (RFC 8881 §9.7 to §9.9, §18.2, §18.16, §18.18).
+//! Opens of the server: share reservations, upgrade, downgrade and close (RFC 8881 §9.7 to §9.9, §18.2, §18.16,
+//! §18.18).
 
 use crate::state::delegations::Power;
 use crate::state::stateids::{self, Form, Kind};
@@ -11,12 +12,12 @@ use wire::nfs4::{
     OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_ACCESS_WRITE, OPEN4_SHARE_DENY_BOTH, stateid4,
 };
 
-/// The kind of I/O that an open must permit.
+/// The kind of I/O for which the server checks a stateid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// READ.
+    /// READ, and other operations that read the file.
     Read,
-    /// WRITE, and SETATTR of the size.
+    /// WRITE, SETATTR of the size, and other operations that change the file's data.
     Write,
 }
 
@@ -25,44 +26,46 @@ pub enum Access {
 pub struct OpenedState {
     /// The stateid of the open.
     pub stateid: stateid4,
-    /// Whether the owner already had the file open, and this open was added to the existing one (§9.9).
+    /// Whether the open-owner already had the file open, so that this OPEN upgraded the existing open (§9.9).
     pub upgraded: bool,
 }
 
 /// The result of CLOSE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClosedState {
-    /// Whether the open allowed writing.
+    /// Whether the closed open permitted writing.
     pub wrote: bool,
-    /// Whether the client has no other open of the file.
+    /// Whether the client has no other open and no delegation of the file.
     pub last_of_client: bool,
     /// Whether no client has the file open any more; an [`Effect::LastClose`] reports it too.
     pub last: bool,
 }
 
-/// Why a READ or WRITE may proceed.
+/// Why the server permits a READ or WRITE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Permit {
-    /// An open of this file permits this use: no permission check is needed.
+    /// An open or a delegation permits the I/O, so the server checks no permissions.
     Open,
-    /// There is no open: the server must check the caller's permissions.
+    /// The stateid is special and belongs to no open. The server must check the caller's permissions.
     Special,
 }
 
-/// One open of a file by an open owner (§9.1.1).
+/// An open of one file by one open-owner (§9.1.1).
 #[derive(Clone, Debug)]
 pub struct Open {
-    /// The client.
+    /// The client that has the file open.
     pub client: ClientId,
-    /// The open owner, an opaque string of the client.
+    /// The open-owner, an opaque string of the client.
     pub owner: Bytes,
-    /// The file.
+    /// The open file.
     pub file: FileId,
-    /// `OPEN4_SHARE_ACCESS_*` bits in effect.
+    /// The `OPEN4_SHARE_ACCESS_*` bits in effect: the union over the OPENs of this open-owner, reduced by
+    /// OPEN_DOWNGRADE.
     pub access: u32,
-    /// `OPEN4_SHARE_DENY_*` bits in effect.
+    /// The `OPEN4_SHARE_DENY_*` bits in effect: the union over the OPENs of this open-owner, reduced by OPEN_DOWNGRADE.
     pub deny: u32,
-    /// The combinations of access and deny that its OPENs asked for: bit `access * 4 + deny`.
+    /// The combinations of access and deny bits of the OPENs of this open-owner: bit `access * 4 + deny` is set for
+    /// each.
     modes: u16,
     other: [u8; 12],
     seqid: u32,
@@ -78,7 +81,7 @@ impl Open {
     }
 }
 
-/// The number of opens of one file with each access and deny bit.
+/// The opens of one file, and for each access bit and deny bit the number of opens that have it.
 #[derive(Clone, Debug, Default)]
 struct FileOpens {
     opens: BTreeSet<[u8; 12]>,
@@ -106,7 +109,7 @@ impl FileOpens {
 
 type Key = (ClientId, Bytes, FileId);
 
-/// All opens.
+/// All opens of the server.
 #[derive(Clone, Debug, Default)]
 pub struct Opens {
     by_other: HashMap<[u8; 12], Open>,
@@ -120,13 +123,13 @@ impl Opens {
         self.by_other.len()
     }
 
-    /// Number of opens of a client.
+    /// Returns the number of a client's opens.
     pub(crate) fn of_client(&self, client: ClientId) -> usize {
         self.by_client.get(&client).map_or(0, BTreeSet::len)
     }
 
-    /// Checks whether share bits may be added to a file (§9.7): no open denies the new access, and the new deny
-    /// conflicts with no open.
+    /// Checks share reservations (§9.7). Returns SHARE_DENIED if an open denies the new access, or the new deny bits
+    /// conflict with the access of an open.
     fn check_share(&self, file: FileId, access: u32, deny: u32) -> Result<()> {
         let Some(held) = self.by_file.get(&file) else { return Ok(()) };
         if access & bits(held.deny) != 0 || deny & bits(held.access) != 0 {
@@ -135,7 +138,7 @@ impl Opens {
         Ok(())
     }
 
-    /// Returns the open of a stateid, and checks its sequence number.
+    /// Returns the client's open with this stateid, and checks the sequence number.
     fn find(&self, client: ClientId, stateid: &stateid4) -> Result<&Open> {
         let open = self.by_other.get(&stateid.other).filter(|o| o.client == client).ok_or(NFS4ERR_BAD_STATEID)?;
         stateids::check_seqid(stateid.seqid, open.seqid)?;
@@ -146,7 +149,7 @@ impl Opens {
         self.find(client, stateid).map(|_| ())
     }
 
-    /// Sets the share bits of an open and updates the counts of its file.
+    /// Sets the share bits of an open, and updates the counts of its file.
     fn set_share(&mut self, other: [u8; 12], access: u32, deny: u32, modes: u16) -> Option<stateid4> {
         let open = self.by_other.get_mut(&other)?;
         let file = self.by_file.get_mut(&open.file)?;
@@ -167,7 +170,7 @@ impl Opens {
         self.by_other.insert(other, open);
     }
 
-    /// Removes an open; the flag says whether it was the last open of its file.
+    /// Removes an open. The returned flag says whether it was the last open of its file.
     fn remove(&mut self, other: &[u8; 12]) -> Option<(Open, bool)> {
         let open = self.by_other.remove(other)?;
         if let Some(ids) = self.by_client.get_mut(&open.client) {
@@ -180,7 +183,7 @@ impl Opens {
         Some((open, last))
     }
 
-    /// Removes an open from the indexes; returns whether it was the last open of its file.
+    /// Removes an open from the indexes. Returns whether it was the last open of its file.
     fn unlist(&mut self, open: &Open) -> bool {
         self.by_key.remove(&(open.client, open.owner.clone(), open.file));
         let Some(file) = self.by_file.get_mut(&open.file) else { return false };
@@ -193,19 +196,19 @@ impl Opens {
         last
     }
 
-    /// Returns the opens that conflict with these share bits.
+    /// Returns the opens of a file that conflict with these share bits.
     fn in_the_way(&self, file: FileId, access: u32, deny: u32) -> impl Iterator<Item = &Open> {
         let opens = self.by_file.get(&file).into_iter().flat_map(|held| &held.opens);
         let opens = opens.filter_map(|other| self.by_other.get(other));
         opens.filter(move |open| access & open.deny != 0 || deny & open.access != 0)
     }
 
-    /// Returns whether a client other than this one has the file open.
+    /// Returns whether a client other than `client` has the file open.
     pub(crate) fn others_have(&self, client: ClientId, file: FileId) -> bool {
         self.of_others(client, file).next().is_some()
     }
 
-    /// Returns whether another client may write the file or denies access to it.
+    /// Returns whether a client other than `client` has the file open for writing or with deny bits.
     pub(crate) fn others_write_or_deny(&self, client: ClientId, file: FileId) -> bool {
         self.of_others(client, file).any(|open| open.access & OPEN4_SHARE_ACCESS_WRITE != 0 || open.deny != 0)
     }
@@ -215,7 +218,7 @@ impl Opens {
         opens.filter_map(|other| self.by_other.get(other)).filter(move |open| open.client != client)
     }
 
-    /// Returns whether this client has the file open.
+    /// Returns whether the client has the file open.
     pub(crate) fn client_has(&self, client: ClientId, file: FileId) -> bool {
         self.by_file
             .get(&file)
@@ -228,15 +231,15 @@ fn mode_bit(access: u32, deny: u32) -> u16 {
 }
 
 impl State {
-    /// Returns the clients that have a file open, other than this one, once for each of their opens.
+    /// Returns the clients other than `client` that have the file open, once for each of their opens.
     pub(crate) fn openers_beside(&self, client: ClientId, file: FileId) -> impl Iterator<Item = ClientId> {
         self.opens.of_others(client, file).map(|open| open.client)
     }
 
-    /// Checks whether a client could open `file` with these share bits, without opening it.
+    /// Checks whether a client may open `file` with these share bits, without opening it.
     ///
     /// # Errors
-    /// INVAL (no access, or unknown bits), SHARE_DENIED.
+    /// INVAL (no access bit, or unknown bits), SHARE_DENIED.
     pub fn check_open(&self, file: FileId, access: u32, deny: u32) -> Result<()> {
         if access == 0 || access > OPEN4_SHARE_ACCESS_BOTH || deny > OPEN4_SHARE_DENY_BOTH {
             return Err(NFS4ERR_INVAL);
@@ -244,11 +247,10 @@ impl State {
         self.opens.check_share(file, access, deny)
     }
 
-    /// OPEN of an existing file: a new open, or an upgrade of the owner's existing open (§9.9).
+    /// OPEN of an existing file: adds an open, or upgrades the open of the same open-owner (§9.9).
     ///
-    /// `access` and `deny` are only the share bits, without the `WANT` bits.
-    ///
-    /// Removes conflicting opens of clients whose leases have expired (§8.4.3).
+    /// `access` and `deny` are the share bits, without the `WANT` bits. A conflicting open of a client with an expired
+    /// lease causes the removal of that client (§8.4.3).
     ///
     /// # Errors
     /// INVAL, SHARE_DENIED, DELAY (the client or its machine has too many opens).
@@ -299,7 +301,8 @@ impl State {
         if open.file == file { Ok(open) } else { Err(NFS4ERR_BAD_STATEID) }
     }
 
-    /// OPEN_DOWNGRADE (§18.18): `access` and `deny` must be the union of the bits of some of the OPENs.
+    /// OPEN_DOWNGRADE (§18.18): reduces the share bits to `access` and `deny`, which must be the union of the bits of
+    /// some of the OPENs.
     ///
     /// # Errors
     /// The errors of [`State::find_open`], INVAL.
@@ -332,8 +335,8 @@ impl State {
         self.opens.set_share(other, access, deny, kept).ok_or(NFS4ERR_SERVERFAULT)
     }
 
-    /// CLOSE (§18.2). Drops the locks under the open. With the client's last open of the file it also drops the
-    /// return-on-close layouts. A delegation keeps the file open.
+    /// CLOSE (§18.2): removes an open and releases the locks under it. The client's last CLOSE of the file also drops
+    /// layouts with return-on-close, unless the client holds a delegation, which counts as an open.
     ///
     /// # Errors
     /// The errors of [`State::find_open`].
@@ -353,11 +356,11 @@ impl State {
         Ok(ClosedState { wrote: open.access & OPEN4_SHARE_ACCESS_WRITE != 0, last_of_client, last })
     }
 
-    /// Checks whether READ or WRITE with this stateid may access the file (§8.2.3, §9.1.2).
+    /// Checks whether READ or WRITE with this stateid is permitted (§8.2.3, §9.1.2).
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID, DELEG_REVOKED, OPENMODE (the open or delegation is for the other use), LOCKED (the
-    /// stateid is special, and an open denies this use).
+    /// BAD_STATEID, OLD_STATEID, DELEG_REVOKED. OPENMODE: the open or delegation does not permit this kind of I/O.
+    /// LOCKED: the stateid is special, and an open of another client denies the I/O.
     pub fn check_io(&self, client: ClientId, file: FileId, stateid: &stateid4, access: Access) -> Result<Permit> {
         let bit = match access {
             Access::Read => OPEN4_SHARE_ACCESS_READ,
@@ -386,17 +389,17 @@ impl State {
         }
     }
 
-    /// Returns whether a client has the file open, by an open or a delegation.
+    /// Returns whether any client has the file open, by an open or by a delegation.
     pub fn is_open(&self, file: FileId) -> bool {
         self.opens.by_file.contains_key(&file) || self.delegations.is_held(file)
     }
 
-    /// Returns whether a client has the file open for reading.
+    /// Returns whether a client may read the file, under an open or a delegation.
     pub fn may_read(&self, client: ClientId, file: FileId) -> bool {
         self.has_open(client, file, OPEN4_SHARE_ACCESS_READ) || self.delegations.reads(client, file)
     }
 
-    /// Returns whether a client has the file open for writing.
+    /// Returns whether a client may write the file, under an open or a delegation.
     pub fn may_write(&self, client: ClientId, file: FileId) -> bool {
         let delegated = self.delegations.power(client, file) == Some(Power::Write);
         delegated || self.has_open(client, file, OPEN4_SHARE_ACCESS_WRITE)
@@ -419,8 +422,8 @@ impl State {
         opens.filter_map(|o| self.opens.by_other.get(o))
     }
 
-    /// Removes the opens that conflict with these share bits, if the leases of all their clients have expired. Returns
-    /// whether no conflict is left.
+    /// Removes the clients whose opens conflict with these share bits, if the leases of all these clients have expired.
+    /// Returns whether no conflict remains.
     fn take_lapsed_opens(&mut self, file: FileId, access: u32, deny: u32) -> bool {
         if self.opens.in_the_way(file, access, deny).any(|open| !self.is_lapsed(open.client)) {
             return false;
@@ -430,8 +433,8 @@ impl State {
         true
     }
 
-    /// Does the same as [`State::check_io`] for a special stateid, but first removes the opens that deny the use if the
-    /// leases of all their clients have expired.
+    /// Checks I/O with a special stateid like [`State::check_io`]. First removes the clients whose opens deny the I/O,
+    /// if the leases of all these clients have expired.
     ///
     /// # Errors
     /// The errors of [`State::check_io`].
@@ -450,7 +453,7 @@ impl State {
         self.check_io(client, file, stateid, access)
     }
 
-    /// Drops all opens of a client.
+    /// Removes all opens of a client, with the locks under them.
     pub(crate) fn drop_opens(&mut self, client: ClientId) {
         for other in self.opens.by_client.get(&client).cloned().unwrap_or_default() {
             self.locks.drop_open(&other);

@@ -1,17 +1,18 @@
-//! The reply cache of one session, which makes every request execute exactly once (RFC 8881 §2.10.6.1).
+//! The reply cache of one session channel, which makes every request execute exactly once (RFC 8881 §2.10.6.1).
 
 use crate::state::{Principal, Result};
 use bytes::Bytes;
 use wire::nfs4::nfsstat4::*;
 
-/// Replies up to this size are kept even if the client did not ask for caching. This costs little and avoids
-/// RETRY_UNCACHED_REP; the reply to a lone SEQUENCE is that small.
+/// Replies of up to this many bytes are cached even if the client did not ask for caching. This costs little memory and
+/// avoids RETRY_UNCACHED_REP; the reply to a SEQUENCE alone is that small.
 const SMALL_REPLY: usize = 512;
 
-/// Number of bytes of a request that enter its fingerprint.
+/// Number of bytes of a request that the fingerprint covers.
 const FINGERPRINT_BYTES: usize = 256;
 
-/// Distinguishes a retry from a different request with the same slot and sequence number (§2.10.6.1.3.1).
+/// A digest of a request, which distinguishes a retry from another request with the same slot and sequence number
+/// (§2.10.6.1.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fingerprint {
     principal: Principal,
@@ -19,11 +20,11 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Returns the fingerprint of a request: its sender, and the length and first bytes of the operations after
-    /// SEQUENCE.
+    /// Computes the fingerprint of a request from its sender, and from the length and the first bytes of the operations
+    /// after SEQUENCE.
     ///
-    /// SEQUENCE itself is excluded, because clients encode a retry again and `sa_highest_slotid` may have changed. Only
-    /// a bounded prefix counts, because payloads are long.
+    /// SEQUENCE itself does not count, because a client encodes a retry again and `sa_highest_slotid` may have changed.
+    /// Only a prefix counts, because payloads are long.
     pub fn new(principal: Principal, operations: &[u8]) -> Self {
         let mut digest = 0xcbf2_9ce4_8422_2325_u64 ^ operations.len() as u64;
         for byte in operations.iter().take(FINGERPRINT_BYTES) {
@@ -33,26 +34,27 @@ impl Fingerprint {
     }
 }
 
-/// The decision on a request that SEQUENCE (or CB_SEQUENCE) accepted.
+/// What the receiver must do with a request whose SEQUENCE or CB_SEQUENCE is valid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Execute it, then call [`ReplyCache::finish`].
+    /// The request is new. Execute it, then call [`ReplyCache::finish`].
     New,
-    /// Answer with these bytes.
+    /// The request is a retry. Send these bytes, the cached reply.
     Replay(Bytes),
-    /// Executed before, but the reply was not kept: answer SEQUENCE, then RETRY_UNCACHED_REP for the next operation.
+    /// The request is a retry whose reply was not cached. Answer SEQUENCE, then RETRY_UNCACHED_REP for the next
+    /// operation.
     Uncached,
 }
 
 #[derive(Clone, Debug)]
 enum Reply {
-    /// No request has been executed yet.
+    /// The slot has executed no request yet.
     None,
-    /// The request is being executed.
+    /// The receiver is executing the slot's last request.
     InProgress { cache: bool },
-    /// The request was executed and its reply is kept.
+    /// The slot's last request is complete, and its reply is cached.
     Kept(Bytes),
-    /// The request was executed and its reply is not kept.
+    /// The slot's last request is complete, and its reply is not cached.
     Dropped,
 }
 
@@ -67,7 +69,7 @@ impl Slot {
     const FRESH: Slot = Slot { sequence: 0, request: None, reply: Reply::None };
 }
 
-/// The replier's slots of one channel.
+/// The slots of one channel on the side that receives requests, with their cached replies.
 #[derive(Clone, Debug)]
 pub struct ReplyCache {
     slots: Vec<Slot>,
@@ -76,24 +78,24 @@ pub struct ReplyCache {
 }
 
 impl ReplyCache {
-    /// Creates `count` slots (at least one), each keeping a reply of at most `max_cached` bytes.
+    /// Creates `count` slots, at least one. Each slot caches a reply of at most `max_cached` bytes.
     pub fn new(count: u32, max_cached: u32) -> Self {
         let count = count.max(1);
         ReplyCache { slots: vec![Slot::FRESH; count as usize], target: count - 1, max_cached }
     }
 
-    /// Returns the highest slot that is accepted (`sr_highest_slotid`).
+    /// Returns the highest slot id that the receiver accepts (`sr_highest_slotid`).
     pub fn highest(&self) -> u32 {
         self.slots.len() as u32 - 1
     }
 
-    /// Returns the highest slot that the requester should use (`sr_target_highest_slotid`).
+    /// Returns the highest slot id that the sender should use (`sr_target_highest_slotid`).
     pub fn target(&self) -> u32 {
         self.target
     }
 
-    /// Asks the requester to use only slots up to `target`; higher slots are dropped once its requests show that it
-    /// complies.
+    /// Asks the sender to use only slots up to `target`. Drops the higher slots after the sender's requests show that
+    /// it has complied.
     pub fn set_target(&mut self, target: u32) {
         self.target = target;
         if target > self.highest() {
@@ -101,20 +103,21 @@ impl ReplyCache {
         }
     }
 
-    /// Returns the bytes of replies held.
+    /// Returns the number of bytes of cached replies.
     pub fn cached_bytes(&self) -> usize {
         self.slots.iter().map(|s| if let Reply::Kept(bytes) = &s.reply { bytes.len() } else { 0 }).sum()
     }
 
-    /// Returns the number of requests being executed.
+    /// Returns the number of requests in execution.
     pub fn in_progress(&self) -> usize {
         self.slots.iter().filter(|s| matches!(s.reply, Reply::InProgress { .. })).count()
     }
 
-    /// Checks a request without changing anything.
+    /// Checks a request without changing its slot.
     ///
     /// # Errors
-    /// BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, DELAY (the slot's request is being executed), SEQ_FALSE_RETRY.
+    /// BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, SEQ_FALSE_RETRY, DELAY (the receiver is executing the slot's last
+    /// request).
     pub fn judge(&self, slot: u32, sequence: u32, highest: u32, request: Fingerprint) -> Result<Verdict> {
         let entry = self.slots.get(slot as usize).ok_or(NFS4ERR_BADSLOT)?;
         if highest > self.highest() {
@@ -122,7 +125,8 @@ impl ReplyCache {
         }
         if sequence == entry.sequence.wrapping_add(1) {
             return match entry.reply {
-                // The client has given up the request in execution; it may use the slot when that request is done.
+                // The client has abandoned the request in execution and reuses its slot. The client must wait until the
+                // request is complete.
                 Reply::InProgress { .. } => Err(NFS4ERR_DELAY),
                 _ => Ok(Verdict::New),
             };
@@ -143,7 +147,7 @@ impl ReplyCache {
         }
     }
 
-    /// Checks a request and, if it is new, takes the slot for it.
+    /// Checks a request and, if the request is new, occupies its slot.
     ///
     /// # Errors
     /// The errors of [`ReplyCache::judge`]; an error leaves the slot unchanged (§2.10.6.1.2).
@@ -163,9 +167,9 @@ impl ReplyCache {
         Ok(verdict)
     }
 
-    /// Stores the outcome of a request taken by [`ReplyCache::begin`]; `None` if there is no reply to keep.
+    /// Ends a request that [`ReplyCache::begin`] accepted, and caches its reply; `None` if there is no reply to cache.
     ///
-    /// Returns whether the reply is kept. Does nothing if the slot has advanced meanwhile.
+    /// Returns whether the reply is cached. Does nothing if the slot already has a later request.
     pub fn finish(&mut self, slot: u32, sequence: u32, reply: Option<&[u8]>) -> bool {
         let Some(entry) = self.slots.get_mut(slot as usize) else { return false };
         let Reply::InProgress { cache } = entry.reply else { return false };
@@ -180,7 +184,7 @@ impl ReplyCache {
         matches!(entry.reply, Reply::Kept(_))
     }
 
-    /// Drops slots above the target when the requester has no more requests there (§2.10.6.1).
+    /// Drops the slots above the target, once the sender has no more requests on them (§2.10.6.1).
     fn retire(&mut self, highest: u32) {
         if highest > self.target {
             return;

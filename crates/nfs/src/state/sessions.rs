@@ -1,5 +1,5 @@
-//! Sessions: their creation and end, SEQUENCE, connections and the backchannel (RFC 8881 §2.10, §18.34 to §18.37,
-//! §18.46).
+//! Sessions of the server: their creation and end, SEQUENCE, connections and the backchannel (RFC 8881 §2.10, §18.34 to
+//! §18.37, §18.46).
 
 use crate::client::slots::{Slots, Ticket};
 use crate::state::reply_cache::{Fingerprint, ReplyCache, Verdict};
@@ -16,59 +16,61 @@ use wire::nfs4::{
     callback_sec_parms4, channel_attrs4, channel_dir_from_client4, channel_dir_from_server4, sessionid4,
 };
 
-/// The smallest request and reply size of a channel in bytes: SEQUENCE with headers and one small operation.
+/// The smallest request size and reply size of a channel that a client may ask for, in bytes: headers, SEQUENCE and one
+/// small operation.
 const MESSAGE_MIN: u32 = 256;
-/// The smallest reply cache space of each slot: small replies are kept even if the client does not ask for caching.
+/// Memory that the server reserves for each slot's cached reply at least, in bytes. The reply cache keeps small replies
+/// even if the client does not ask for caching.
 const CACHED_MIN: u32 = 512;
-/// The size of the reply to a lone SEQUENCE with all headers, without its tag: no smaller limit can cache it
-/// (§18.46.3).
+/// Size of the reply to a SEQUENCE alone, with all headers and without the tag, in bytes. A session with a smaller
+/// limit for cached replies can cache no reply (§18.46.3).
 const SEQUENCE_REPLY: u32 = 80;
-/// The flags that CREATE_SESSION may carry (§18.36.1).
+/// The flags that a client may set in CREATE_SESSION (§18.36.1).
 const CREATE_FLAGS: u32 =
     CREATE_SESSION4_FLAG_PERSIST | CREATE_SESSION4_FLAG_CONN_BACK_CHAN | CREATE_SESSION4_FLAG_CONN_RDMA;
-/// The smallest number of operations per request that a client may ask for: SEQUENCE and one more.
+/// The smallest number of operations per request that a client may ask for: SEQUENCE and one other operation.
 const OPERATIONS_MIN: u32 = 2;
-/// The largest number of slots used on a backchannel.
+/// The largest number of slots of a backchannel.
 const BACK_SLOTS_MAX: u32 = 16;
 
-/// One session.
+/// A session of a client, with its slots, connections and backchannel.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// The session id: boot epoch, a counter and random bytes.
+    /// The session id: boot epoch, counter and random bytes.
     pub id: sessionid4,
-    /// The client of the session.
+    /// The client that owns the session.
     pub client: ClientId,
     /// The negotiated attributes of the fore channel.
     pub fore: channel_attrs4,
     /// The negotiated attributes of the backchannel.
     pub back: channel_attrs4,
-    /// RPC program of callbacks (`csa_cb_program`).
+    /// The RPC program number of the client's callback service (`csa_cb_program`).
     pub cb_program: u32,
-    /// The authentication of callbacks: the first of `csa_sec_parms` that this server supports.
+    /// The authentication of callbacks: the first method of `csa_sec_parms` that this server supports.
     pub cb_security: Option<callback_sec_parms4>,
     slots: ReplyCache,
-    /// Bytes of the reply cache budget that this session reserves.
+    /// Bytes that this session has reserved from the memory budget of the reply caches.
     reserved: u64,
-    /// The machine that the reservation counts for.
+    /// The machine to which the reserved bytes are charged.
     machine: Machine,
-    /// Live connections that carried requests of this session.
+    /// Live connections that are bound to the fore channel.
     fore_connections: BTreeSet<ConnectionId>,
-    /// Connections that callbacks may use.
+    /// Live connections that are bound to the backchannel.
     back_connections: BTreeSet<ConnectionId>,
-    /// Whether the client has ever asked for a backchannel.
+    /// Whether the client has ever requested a backchannel for this session.
     wants_back: bool,
-    /// A callback was sent and its connection was lost: the client must bind another connection (§18.46.3).
+    /// Whether a callback got no reply, so that the client must bind another connection to the backchannel (§18.46.3).
     back_broken: bool,
     callbacks: Slots,
 }
 
-/// All sessions.
+/// All sessions of the server.
 #[derive(Clone, Debug)]
 pub struct Sessions {
     boot_epoch: u32,
     next: u32,
     reserved: u64,
-    /// The bytes of `reserved` for the sessions of each machine.
+    /// Bytes that the sessions of each machine have reserved for reply caches.
     by_machine: HashMap<Machine, u64>,
     by_id: HashMap<sessionid4, Session>,
     by_connection: HashMap<ConnectionId, BTreeSet<sessionid4>>,
@@ -84,7 +86,7 @@ impl Sessions {
         self.by_id.len()
     }
 
-    /// Returns whether a request of one of these sessions is being executed.
+    /// Returns whether the server is executing a request of one of these sessions.
     pub(crate) fn busy(&self, ids: &[sessionid4]) -> bool {
         ids.iter().filter_map(|id| self.by_id.get(id)).any(|s| s.slots.in_progress() > 0)
     }
@@ -102,88 +104,91 @@ impl Sessions {
     }
 }
 
-/// The properties of a request that SEQUENCE checks.
+/// The properties of a request that SEQUENCE checks, apart from its own arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// The connection that the request arrived on.
+    /// The connection on which the request arrived.
     pub connection: ConnectionId,
-    /// The sender, and a digest of the operations after SEQUENCE.
+    /// The fingerprint of the request: the sender, and a digest of the operations after SEQUENCE.
     pub fingerprint: Fingerprint,
     /// Length of the RPC message in bytes.
     pub size: usize,
-    /// Number of operations, SEQUENCE included.
+    /// Number of operations in the request, SEQUENCE included.
     pub operations: u32,
 }
 
-/// The slot that a request holds until [`State::finish`].
+/// The slot that a request occupies until [`State::finish`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SlotToken {
-    /// The session.
+    /// The session id of the request.
     pub session: sessionid4,
-    /// The slot.
+    /// The slot id.
     pub slot: u32,
-    /// The sequence number.
+    /// The sequence number of the request on the slot.
     pub sequence: u32,
 }
 
-/// A request that SEQUENCE accepted as new.
+/// A new request that SEQUENCE has accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sequenced {
-    /// The client of the session.
+    /// The client that sent the request.
     pub client: ClientId,
-    /// Pass it to [`State::finish`] with the reply, even if the connection was lost meanwhile.
+    /// The slot of the request. Pass it to [`State::finish`] with the reply, even if the connection was lost.
     pub token: SlotToken,
-    /// The result of SEQUENCE.
+    /// The result of SEQUENCE for the reply.
     pub result: SEQUENCE4resok,
-    /// Largest RPC reply that the client accepts, in bytes (REP_TOO_BIG beyond).
+    /// Largest RPC reply that the client accepts, in bytes. A longer reply fails with REP_TOO_BIG.
     pub max_response: u32,
-    /// If the client asked to cache the reply: the largest RPC reply that is cached (REP_TOO_BIG_TO_CACHE beyond).
+    /// Largest RPC reply that the session caches, in bytes, if the client asked for caching. A longer reply fails with
+    /// REP_TOO_BIG_TO_CACHE.
     pub max_cached: Option<u32>,
 }
 
-/// The verdict on a COMPOUND that begins with SEQUENCE.
+/// What the server must do with a COMPOUND whose SEQUENCE is valid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Sequence {
-    /// A new request: execute it, then call [`State::finish`].
+    /// The request is new. Execute it, then call [`State::finish`].
     New(Sequenced),
-    /// A retry: answer with these bytes, which [`State::finish`] received.
+    /// The request is a retry. Send these bytes, which an earlier [`State::finish`] received.
     Replay(Bytes),
-    /// A retry whose reply was not kept: answer SEQUENCE with this result, then RETRY_UNCACHED_REP for the next
-    /// operation.
+    /// The request is a retry whose reply was not cached. Answer SEQUENCE with this result, then RETRY_UNCACHED_REP for
+    /// the next operation.
     Uncached(SEQUENCE4resok),
 }
 
-/// The address and the parameters for a callback to a client.
+/// The address and the CB_SEQUENCE of a callback to a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Backchannel {
-    /// The session whose backchannel it is.
+    /// The session whose backchannel carries the callback.
     pub session: sessionid4,
-    /// A live connection bound to it.
+    /// A live connection that is bound to the backchannel.
     pub connection: ConnectionId,
-    /// RPC program to call, version 1, procedure `CB_COMPOUND`.
+    /// The RPC program number of the client's callback service. The version is 1 and the procedure `CB_COMPOUND`.
     pub program: u32,
-    /// The authentication to use: the first of the client's list that this server supports; `None` if it supports none.
+    /// The authentication of the callback: the first method on the client's list that this server supports. `None` if
+    /// the server supports none of them.
     pub security: Option<callback_sec_parms4>,
-    /// First operation of the CB_COMPOUND.
+    /// The CB_SEQUENCE, first operation of the CB_COMPOUND.
     pub sequence: CB_SEQUENCE4args,
-    /// The callback slot held until [`State::callback_done`].
+    /// The callback slot, which the callback occupies until [`State::callback_done`].
     pub slot: Ticket,
 }
 
-/// How a callback ended.
+/// How a callback ended, as far as its slot is concerned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallbackEnd {
-    /// CB_SEQUENCE succeeded, regardless of the status of the following operation.
+    /// CB_SEQUENCE succeeded. The status of the operation after it does not matter.
     Answered,
-    /// The callback was not sent, or CB_SEQUENCE failed with an error other than SEQ_MISORDERED: the slot is unchanged.
+    /// The server did not send the callback, or CB_SEQUENCE failed with an error other than SEQ_MISORDERED. The slot is
+    /// free, with the same sequence number.
     Refused,
     /// CB_SEQUENCE failed with SEQ_MISORDERED.
     Misordered,
-    /// No reply: the connection is lost, and it is unknown whether the client received the callback.
+    /// No reply arrived. The connection is lost, and the client may or may not have received the callback.
     Lost,
 }
 
-/// Negotiates a channel: never more than the client asked for or than this server supports (§18.36.3).
+/// Negotiates the attributes of a channel. No limit exceeds the client's request or this server's maximum (§18.36.3).
 fn negotiate(asked: &channel_attrs4, max_message: u32, max_cached: u32, max_requests: u32) -> Result<channel_attrs4> {
     if asked.ca_maxrequestsize < MESSAGE_MIN || asked.ca_maxresponsesize < MESSAGE_MIN {
         return Err(NFS4ERR_TOOSMALL);
@@ -202,7 +207,8 @@ fn negotiate(asked: &channel_attrs4, max_message: u32, max_cached: u32, max_requ
     })
 }
 
-/// Returns the first authentication that this server supports, copied so that the message can be freed.
+/// Returns the first authentication method that this server supports. It is a copy, so that the buffer of the request
+/// can be freed.
 fn security(parms: &[callback_sec_parms4]) -> Option<callback_sec_parms4> {
     parms.iter().find_map(|parms| match parms {
         callback_sec_parms4::AUTH_NONE => Some(callback_sec_parms4::AUTH_NONE),
@@ -215,15 +221,15 @@ fn security(parms: &[callback_sec_parms4]) -> Option<callback_sec_parms4> {
 }
 
 impl State {
-    /// CREATE_SESSION (§18.36). `random` makes session ids hard to guess.
+    /// CREATE_SESSION (§18.36). `random` makes session ids unguessable.
     ///
-    /// Invalid arguments are refused before the sequence number advances. The client may correct them and ask again
-    /// with the same number, as it may with other servers.
+    /// Invalid arguments fail without using up the sequence number. The client can correct the arguments and send them
+    /// with the same number.
     ///
     /// # Errors
-    /// STALE_CLIENTID, CLID_INUSE (the client id is not confirmed, and another principal asked for it), SEQ_MISORDERED,
-    /// TOOSMALL, INVAL, NOSPC (too many sessions, or no memory for another reply cache), and the error of the request
-    /// that this one repeats.
+    /// STALE_CLIENTID. CLID_INUSE: the client id is unconfirmed, and another principal created it. SEQ_MISORDERED,
+    /// TOOSMALL, INVAL. NOSPC: too many sessions, or no memory for another reply cache. A retry returns the error of
+    /// the first request.
     pub fn create_session(
         &mut self,
         args: &CREATE_SESSION4args,
@@ -266,7 +272,8 @@ impl State {
         let fore = negotiate(fore, max_message, limits::REPLY_CACHED_MAX, limits::SLOTS_MAX)?;
         let wanted = args.csa_flags & CREATE_SESSION4_FLAG_CONN_BACK_CHAN != 0;
         let back = match negotiate(back, max_message, limits::REPLY_CACHED_MAX, BACK_SLOTS_MAX) {
-            // A client that wants no backchannel need not describe one, and gets none.
+            // A client that requests no backchannel may leave the backchannel attributes zero. The session then has no
+            // backchannel.
             Err(_) if !wanted && back.ca_maxrequestsize == 0 => channel_attrs4::default(),
             agreed => agreed?,
         };
@@ -320,8 +327,8 @@ impl State {
         Ok(result)
     }
 
-    /// Reserves memory for the reply cache of a session from this machine, and grants fewer slots as the budget runs
-    /// low. No machine may reserve more than remains free.
+    /// Reserves memory for the reply cache of a session and charges it to the machine. Grants fewer slots when memory
+    /// runs low. No machine may reserve more than remains free.
     fn reserve(&mut self, machine: Machine, fore: &mut channel_attrs4) -> Result<u64> {
         let per_slot = u64::from(fore.ca_maxresponsesize_cached.max(CACHED_MIN));
         let own = self.sessions.by_machine.get(&machine).copied().unwrap_or(0);
@@ -336,11 +343,11 @@ impl State {
         Ok(slots * per_slot)
     }
 
-    /// SEQUENCE (§18.46): checks the request, renews the lease, and takes the slot.
+    /// SEQUENCE (§18.46): checks the request, renews the lease, and occupies the slot.
     ///
     /// # Errors
-    /// BADSESSION, BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, SEQ_FALSE_RETRY, DELAY (this request is being executed),
-    /// REQ_TOO_BIG, TOO_MANY_OPS, REP_TOO_BIG_TO_CACHE. An error changes nothing.
+    /// BADSESSION, BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, SEQ_FALSE_RETRY, DELAY (the server is executing this
+    /// request), REQ_TOO_BIG, TOO_MANY_OPS, REP_TOO_BIG_TO_CACHE. An error changes no state.
     pub fn sequence(&mut self, args: &SEQUENCE4args, request: Request, now: Timestamp) -> Result<Sequence> {
         let (slot, number, highest) = (args.sa_slotid, args.sa_sequenceid, args.sa_highest_slotid);
         let session = self.sessions.by_id.get_mut(&args.sa_sessionid).ok_or(NFS4ERR_BADSESSION)?;
@@ -378,22 +385,22 @@ impl State {
         })
     }
 
-    /// Ends a request: keeps `reply` (COMPOUND4res without RPC header) for replay if the client asked for caching or it
-    /// is small.
+    /// Ends a request. Caches `reply` (`COMPOUND4res` without RPC header) for retries if the client asked for caching
+    /// or the reply is small.
     ///
-    /// The caller must call this for every [`Sequence::New`], even if the connection is lost; `None` means no reply.
-    /// Returns whether the reply is kept. Does nothing if the session no longer exists.
+    /// The server must call this for every [`Sequence::New`], even if the connection is lost; `None` means no reply.
+    /// Returns whether the reply is cached. Does nothing if the session no longer exists.
     pub fn finish(&mut self, token: SlotToken, reply: Option<&[u8]>) -> bool {
         let session = self.sessions.by_id.get_mut(&token.session);
         session.is_some_and(|s| s.slots.finish(token.slot, token.sequence, reply))
     }
 
-    /// Returns `sr_status_flags` of a session (§18.46.3).
+    /// Returns the `sr_status_flags` of a session (§18.46.3).
     ///
-    /// The server never sets some flags. No session outlives a restart, so BADSESSION reports a restart, and
-    /// RESTART_RECLAIM_NEEDED would make a reclaiming client begin again. Opens and locks of a lapsed client end with
-    /// its client id, so EXPIRED_SOME_STATE_REVOKED and EXPIRED_ALL_STATE_REVOKED have no use. An administrator cannot
-    /// revoke opens or locks (ADMIN_STATE_REVOKED), and no file system moves to another server (LEASE_MOVED).
+    /// The server never sets some flags. RESTART_RECLAIM_NEEDED: no session survives a restart, so BADSESSION reports
+    /// the restart. EXPIRED_SOME_STATE_REVOKED and EXPIRED_ALL_STATE_REVOKED: a lapsed client loses its client id
+    /// together with its opens and locks. ADMIN_STATE_REVOKED: an administrator cannot revoke state. LEASE_MOVED: no
+    /// file system moves to another server.
     fn status_flags(&self, id: sessionid4) -> u32 {
         let Some(session) = self.sessions.by_id.get(&id) else { return 0 };
         let mut flags = 0;
@@ -414,12 +421,13 @@ impl State {
 
     /// BIND_CONN_TO_SESSION (§18.34): binds a connection to the fore channel, the backchannel or both.
     ///
-    /// A session created without a usable backchannel has none: CDFC4_BACK is refused, and the other directions bind
-    /// the fore channel. A connection that already carries a channel can gain the other if the client leaves the choice
-    /// to the server; it never loses one.
+    /// If the session has no backchannel, CDFC4_BACK fails, and the other directions bind the fore channel. A
+    /// connection that is already bound to one channel can gain the other with CDFC4_FORE_OR_BOTH or
+    /// CDFC4_BACK_OR_BOTH. A connection never loses a channel.
     ///
     /// # Errors
-    /// BADSESSION, INVAL (no backchannel, or the connection would have to lose or gain a channel).
+    /// BADSESSION. INVAL: the session has no backchannel, or the request would remove or add a channel of the
+    /// connection.
     pub fn bind_conn_to_session(
         &mut self,
         args: &BIND_CONN_TO_SESSION4args,
@@ -454,10 +462,10 @@ impl State {
         })
     }
 
-    /// BACKCHANNEL_CTL (§18.33): sets program and authentication of callbacks.
+    /// BACKCHANNEL_CTL (§18.33): sets RPC program and authentication of the session's callbacks.
     ///
     /// # Errors
-    /// BADSESSION, NOENT (this server supports none of the authentications).
+    /// BADSESSION, NOENT (this server supports none of the authentication methods).
     pub fn backchannel_ctl(&mut self, id: sessionid4, args: &BACKCHANNEL_CTL4args) -> Result<()> {
         let session = self.sessions.by_id.get_mut(&id).ok_or(NFS4ERR_BADSESSION)?;
         session.cb_security = Some(security(&args.bca_sec_parms).ok_or(NFS4ERR_NOENT)?);
@@ -465,7 +473,7 @@ impl State {
         Ok(())
     }
 
-    /// DESTROY_SESSION (§18.37). Any connection may destroy a session that has no live connection.
+    /// DESTROY_SESSION (§18.37). A session with live connections can be destroyed only on one of these connections.
     ///
     /// # Errors
     /// BADSESSION, CONN_NOT_BOUND_TO_SESSION.
@@ -498,7 +506,8 @@ impl State {
         self.effects.push(Effect::SessionGone(id));
     }
 
-    /// Removes a closed connection from all its sessions. Its requests continue, and their replies are kept.
+    /// Removes a closed connection from all its sessions. The requests of the connection continue, and the reply cache
+    /// keeps their replies.
     pub fn connection_lost(&mut self, connection: ConnectionId) {
         for id in self.sessions.by_connection.remove(&connection).unwrap_or_default() {
             if let Some(session) = self.sessions.by_id.get_mut(&id) {
@@ -508,13 +517,13 @@ impl State {
         }
     }
 
-    /// The session with this id.
+    /// Returns the session with this id.
     pub fn session(&self, id: sessionid4) -> Option<&Session> {
         self.sessions.by_id.get(&id)
     }
 
-    /// Returns the parameters for a callback to a client and takes a callback slot. `None` if there is no live
-    /// connection or every slot is taken.
+    /// Returns the parameters for a callback to a client and occupies a callback slot. `None` if the client has no live
+    /// backchannel connection with a free slot.
     pub fn backchannel(&mut self, client: ClientId) -> Option<Backchannel> {
         let ids = self.clients.get(client)?.sessions.clone();
         ids.into_iter().find_map(|id| {
@@ -539,24 +548,24 @@ impl State {
         ids.iter().filter_map(|id| self.sessions.by_id.get(id))
     }
 
-    /// Returns whether a connection for callbacks to this client is alive.
+    /// Returns whether a live connection is bound to a backchannel of this client.
     pub fn has_backchannel(&self, client: ClientId) -> bool {
         self.sessions_of(client).any(|s| !s.back_connections.is_empty())
     }
 
-    /// Returns whether the client would answer a callback, as far as the server knows; otherwise the server grants no
-    /// delegations.
+    /// Returns whether the client can receive callbacks, as far as the server knows. Otherwise the server grants no
+    /// delegations to the client.
     pub(crate) fn is_callable(&self, client: ClientId) -> bool {
         let mut sessions = self.sessions_of(client);
         sessions.any(|s| !s.back_connections.is_empty() && !s.back_broken && !s.callbacks.is_dead())
     }
 
-    /// Returns whether this client has ever asked for callbacks.
+    /// Returns whether this client has requested a backchannel for any of its sessions.
     pub(crate) fn wants_backchannel(&self, client: ClientId) -> bool {
         self.sessions_of(client).any(|s| s.wants_back)
     }
 
-    /// Ends a callback and frees its slot. After [`CallbackEnd::Lost`] the server asks the client to bind another
+    /// Ends a callback and frees its slot. After [`CallbackEnd::Lost`] a status flag asks the client to bind another
     /// connection.
     pub fn callback_done(&mut self, session: sessionid4, slot: Ticket, end: CallbackEnd) {
         let Some(session) = self.sessions.by_id.get_mut(&session) else { return };

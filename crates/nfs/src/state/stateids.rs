@@ -1,47 +1,48 @@
-//! Stateids: their encoding, the special values, and the rules of their sequence numbers (RFC 8881 §8.2).
+//! Stateids of the server: their encoding, the special stateids, and the checks of sequence numbers (RFC 8881 §8.2).
 
 use crate::state::{ClientId, Result, State};
 use wire::nfs4::nfsstat4::{self, *};
 use wire::nfs4::stateid4;
 
-/// The anonymous stateid: I/O without an open (§8.2.3).
+/// The anonymous stateid, for I/O without an open (§8.2.3).
 pub const ANONYMOUS: stateid4 = stateid4 { seqid: 0, other: [0; 12] };
-/// The READ bypass stateid: reads that ignore share reservations (§8.2.3).
+/// The READ bypass stateid, for reads that ignore share reservations (§8.2.3).
 pub const BYPASS: stateid4 = stateid4 { seqid: u32::MAX, other: [0xff; 12] };
-/// Denotes the stateid that the last operation of the COMPOUND returned (§8.2.3, §16.2.3.1.2).
+/// The special stateid that stands for the stateid returned by the last operation of the COMPOUND (§8.2.3,
+/// §16.2.3.1.2).
 pub const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
-/// Never valid; CLOSE returns it (§8.2.3, §18.2.4).
+/// The invalid stateid, which CLOSE returns (§8.2.3, §18.2.4).
 pub const INVALID: stateid4 = stateid4 { seqid: u32::MAX, other: [0; 12] };
 
-/// The kind of state that a stateid names.
+/// The kind of state that an ordinary stateid names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// An open.
+    /// An open of a file.
     Open = 1,
-    /// The layouts of one client and file.
+    /// The layouts of one client, file and layout type.
     Layout = 2,
     /// The byte-range locks of one lock-owner under one open.
     Lock = 3,
-    /// A delegation.
+    /// A delegation of a file or directory to one client.
     Delegation = 4,
 }
 
-/// The class of a stateid, determined by its form alone.
+/// The class of a stateid, which follows from its bytes alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// [`ANONYMOUS`].
+    /// The special stateid [`ANONYMOUS`].
     Anonymous,
-    /// [`BYPASS`].
+    /// The special stateid [`BYPASS`].
     Bypass,
-    /// [`CURRENT`].
+    /// The special stateid [`CURRENT`].
     Current,
-    /// A stateid that this server could have issued since its start.
+    /// A stateid of this kind that the server may have issued since its start.
     Ordinary(Kind),
 }
 
-/// Encodes `other`: boot epoch (4 bytes), kind (1), index (7). By the epoch the server distinguishes a stateid from
-/// before a restart from a forged one.
+/// Encodes the field `other` of a stateid: boot epoch (4 bytes), kind (1 byte), index (7 bytes). The epoch shows which
+/// start of the server issued the stateid.
 pub(crate) fn other(boot_epoch: u32, kind: Kind, index: u64) -> [u8; 12] {
     let mut out = [0; 12];
     out[..4].copy_from_slice(&boot_epoch.to_be_bytes());
@@ -50,10 +51,10 @@ pub(crate) fn other(boot_epoch: u32, kind: Kind, index: u64) -> [u8; 12] {
     out
 }
 
-/// Returns the class of `stateid`; BAD_STATEID for reserved combinations and for stateids of an earlier start or
-/// another server.
+/// Returns the class of `stateid`. BAD_STATEID for reserved values, and for stateids of an earlier start or another
+/// server.
 ///
-/// Stateids of an earlier start give BAD_STATEID and not STALE_STATEID, which NFSv4.1 no longer uses (§15.1.16.5).
+/// NFSv4.1 no longer uses STALE_STATEID for stateids of an earlier start (§15.1.16.5).
 pub fn form(stateid: &stateid4, boot_epoch: u32) -> Result<Form> {
     if *stateid == ANONYMOUS {
         return Ok(Form::Anonymous);
@@ -76,32 +77,33 @@ pub fn form(stateid: &stateid4, boot_epoch: u32) -> Result<Form> {
     }
 }
 
-/// Returns whether a stateid is reserved and names no state of a file on any server: its `other` is all zeros or all
-/// ones (§8.2.3).
+/// Returns whether a stateid is special on every server: its `other` field is all zeros or all ones (§8.2.3).
 pub fn is_special(stateid: &stateid4) -> bool {
     stateid.other == ANONYMOUS.other || stateid.other == BYPASS.other
 }
 
-/// Returns whether a stateid has the form of a layout stateid, from any start.
+/// Returns whether a stateid has the form of a layout stateid, of any start of the server.
 pub fn is_of_layout(stateid: &stateid4) -> bool {
     stateid.other[4] == Kind::Layout as u8
 }
 
-/// Returns the boot epoch of the server start that issued a stateid.
+/// Returns the boot epoch in a stateid, which identifies the start of the server that issued it.
 pub(crate) fn boot_epoch(stateid: &stateid4) -> u32 {
     let mut epoch = [0; 4];
     epoch.copy_from_slice(&stateid.other[..4]);
     u32::from_be_bytes(epoch)
 }
 
-/// Returns the sequence number after `seqid`. It skips 0, which means "current" in requests (§8.2.2).
+/// Returns the sequence number after `seqid`. It skips 0, because 0 in a request stands for the current sequence number
+/// (§8.2.2).
 pub fn next_seqid(seqid: u32) -> u32 {
     if seqid == u32::MAX { 1 } else { seqid + 1 }
 }
 
-/// Compares the sequence number of a request with the current one: 0 matches, older is OLD_STATEID, newer BAD_STATEID.
+/// Compares the sequence number of a stateid in a request with the current one: 0 matches, an older one is OLD_STATEID,
+/// a newer one BAD_STATEID.
 ///
-/// It compares modulo 2^32, which agrees with §8.2.2 for every client with fewer than 2^31 slots.
+/// The comparison is modulo 2^32, which agrees with §8.2.2 for every client with fewer than 2^31 slots.
 pub fn check_seqid(asked: u32, current: u32) -> Result<()> {
     match asked.wrapping_sub(current) as i32 {
         _ if asked == 0 => Ok(()),
@@ -112,8 +114,8 @@ pub fn check_seqid(asked: u32, current: u32) -> Result<()> {
 }
 
 impl State {
-    /// TEST_STATEID of one stateid: returns the status that using it would give (§18.48). Special stateids give
-    /// BAD_STATEID.
+    /// TEST_STATEID of one stateid (§18.48): returns the status that an operation with this stateid would get. Special
+    /// stateids get BAD_STATEID.
     pub fn test_stateid(&self, client: ClientId, stateid: &stateid4) -> nfsstat4 {
         let result = match form(stateid, self.config.boot_epoch) {
             Ok(Form::Ordinary(Kind::Open)) => self.opens.test(client, stateid),
@@ -125,10 +127,10 @@ impl State {
         result.err().unwrap_or(NFS4_OK)
     }
 
-    /// FREE_STATEID (§18.38): drops revoked state and locks that cover no byte; LOCKS_HELD for state in use.
+    /// FREE_STATEID (§18.38): drops revoked state, and lock stateids without a locked byte.
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID, LOCKS_HELD.
+    /// BAD_STATEID, OLD_STATEID, LOCKS_HELD (the state is in use).
     pub fn free_stateid(&mut self, client: ClientId, stateid: &stateid4) -> Result<()> {
         match form(stateid, self.config.boot_epoch)? {
             Form::Ordinary(Kind::Open) => return self.opens.test(client, stateid).and(Err(NFS4ERR_LOCKS_HELD)),
@@ -137,7 +139,8 @@ impl State {
             Form::Ordinary(Kind::Delegation) => self.free_delegation(client, stateid)?,
             _ => return Err(NFS4ERR_BAD_STATEID),
         }
-        // Acknowledging the last revocation lets the client reclaim again (§8.4.3).
+        // If this was the last revoked stateid of the client, store the client's record again, so that the client may
+        // reclaim after a restart (§8.4.3).
         self.note_record(client);
         Ok(())
     }

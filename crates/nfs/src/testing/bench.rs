@@ -1,6 +1,5 @@
-//! A test bench for the NFS server: a server over the in-memory file system, and scripted clients.
-//!
-//! Tests and fuzz targets use it.
+//! Test bench for the NFS server: a server on the in-memory file system, and scripted clients. Unit tests and fuzz
+//! targets use it.
 
 mod play;
 
@@ -22,10 +21,10 @@ use types::{Cred, Machine, Timestamp};
 use wire::nfs4::*;
 use xdr::{Segments, Xdr};
 
-/// The lease time of the test server.
+/// The lease period of the test server.
 pub const LEASE: Duration = Duration::from_secs(90);
 
-/// The clients' side of the backchannel: records the callbacks and sends scripted answers.
+/// The backchannel of the scripted clients: it records callbacks and returns scripted replies.
 #[derive(Debug, Default)]
 pub struct Answers {
     inner: Mutex<Script>,
@@ -40,23 +39,23 @@ struct Script {
 }
 
 impl Answers {
-    /// Returns and removes the callbacks recorded so far, oldest first.
+    /// Removes and returns the recorded callbacks, oldest first.
     pub fn taken(&self) -> Vec<(CallbackPath, CB_COMPOUND4args)> {
         std::mem::take(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).taken)
     }
 
-    /// Queues an answer: a status, or `None` for a lost connection. Each callback takes the oldest queued answer.
-    /// Callbacks without a queued answer succeed.
+    /// Queues a reply to a callback: a status, or `None` for a lost connection. Each callback takes the oldest queued
+    /// reply. A callback without a queued reply succeeds.
     pub fn next(&self, answer: Option<nfsstat4>) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).answers.push_back(answer);
     }
 
-    /// Leaves the next callback unanswered forever.
+    /// Makes the next callback wait forever for its reply.
     pub fn hang(&self) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).hangs = true;
     }
 
-    /// Sets the answer to CB_GETATTR from now on.
+    /// Sets the attributes with which later CB_GETATTR callbacks are answered.
     pub fn attributes(&self, attributes: fattr4) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).attributes = Some(attributes);
     }
@@ -106,7 +105,7 @@ impl Callbacks for Answers {
         Ok(CB_COMPOUND4res { status, tag: Bytes::new(), resarray: vec![first, second] }.to_bytes())
     }
 
-    /// Lets the task be polled once more without advancing the time.
+    /// Ends at the second poll, without advancing the test clock.
     async fn pause(&self, _: Duration) {
         let mut again = true;
         std::future::poll_fn(|task| {
@@ -117,11 +116,11 @@ impl Callbacks for Answers {
     }
 }
 
-/// The test server and its clock.
+/// A test server with its clock.
 pub struct Bench {
-    /// The server.
+    /// The NFS server under test.
     pub server: Server<Memory, Answers>,
-    /// The server's clock.
+    /// The time that the server's clock shows.
     pub now: Cell<Timestamp>,
 }
 
@@ -132,7 +131,7 @@ impl Default for Bench {
 }
 
 impl Bench {
-    /// Starts a server over `memory`.
+    /// Starts a server on the file system `memory`.
     pub fn new(memory: Memory) -> Self {
         let now = Timestamp { secs: 1_000_000, nanos: 0 };
         let config = Config {
@@ -145,22 +144,22 @@ impl Bench {
         Bench { server, now: Cell::new(now) }
     }
 
-    /// Advances the server's clock.
+    /// Advances the clock and runs [`Server::tick`].
     pub fn pass(&self, time: Duration) {
         self.now.set(self.now.get().after(time));
         self.server.tick(self.now.get()).now_or_never().expect("nothing in memory waits");
     }
 }
 
-/// One client with at most one session.
+/// A scripted client with at most one session.
 pub struct Peer<'a> {
-    /// The server.
+    /// The bench whose server the client uses.
     pub bench: &'a Bench,
-    /// The client's connection.
+    /// The client's only connection.
     pub connection: ConnectionId,
     /// The credentials of the client's requests.
     pub cred: Cred,
-    /// The minor version of NFSv4 in the client's requests.
+    /// The NFSv4 minor version of the client's requests.
     pub minor: u32,
     /// The client id; 0 before EXCHANGE_ID.
     pub client: u64,
@@ -168,13 +167,13 @@ pub struct Peer<'a> {
     pub session: sessionid4,
     /// The sequence number of the last request on slot 0.
     pub sequence: Cell<u32>,
-    /// Whether the client asks the server to cache replies.
+    /// Whether the client asks the server to cache replies (`sa_cachethis`).
     pub cache: Cell<bool>,
-    /// Whether the client identifies itself as one of Weir's clients.
+    /// Whether EXCHANGE_ID identifies the client as one of Weir's clients.
     pub own: bool,
 }
 
-/// Returns the channel attributes that Linux asks for in CREATE_SESSION: fore channel, backchannel.
+/// Returns the channel attributes that Linux requests in CREATE_SESSION: fore channel, then backchannel.
 pub fn linux_channels() -> (channel_attrs4, channel_attrs4) {
     let fore = channel_attrs4 {
         ca_headerpadsize: 0,
@@ -198,7 +197,7 @@ pub fn linux_channels() -> (channel_attrs4, channel_attrs4) {
 }
 
 impl<'a> Peer<'a> {
-    /// Returns a client unknown to the server, on its own connection.
+    /// Returns a client on its own connection that the server does not know yet.
     pub fn stranger(bench: &'a Bench, connection: u64) -> Self {
         Peer {
             bench,
@@ -213,12 +212,12 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// Returns a client with a session and nothing to reclaim.
+    /// Returns a client with a session that has sent RECLAIM_COMPLETE.
     pub fn meet(bench: &'a Bench, connection: u64) -> Self {
         Peer::stranger(bench, connection).settle()
     }
 
-    /// Does the same as [`Peer::meet`] for one of Weir's clients.
+    /// Returns a client with a session, like [`Peer::meet`], that identifies itself as one of Weir's clients.
     pub fn meet_own(bench: &'a Bench, connection: u64) -> Self {
         Peer { own: true, ..Peer::stranger(bench, connection) }.settle()
     }
@@ -233,7 +232,7 @@ impl<'a> Peer<'a> {
         peer
     }
 
-    /// Sends EXCHANGE_ID; stores the client id.
+    /// Sends EXCHANGE_ID and stores the client id.
     pub fn introduce(&mut self, owner: &str, verifier: verifier4) -> EXCHANGE_ID4res {
         let own = crate::client::session::exchange_id_args(Bytes::new(), verifier, 0);
         let args = EXCHANGE_ID4args {
@@ -257,7 +256,7 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// Returns CREATE_SESSION as Linux sends it.
+    /// Returns the CREATE_SESSION arguments that Linux sends.
     pub fn create_session(&self, sequence: u32, fore: channel_attrs4, back: channel_attrs4) -> nfs_argop4 {
         nfs_argop4::OP_CREATE_SESSION(CREATE_SESSION4args {
             csa_clientid: self.client,
@@ -270,7 +269,7 @@ impl<'a> Peer<'a> {
         })
     }
 
-    /// Sends CREATE_SESSION; stores the session.
+    /// Sends CREATE_SESSION and stores the session id.
     pub fn new_session(
         &mut self,
         sequence: u32,
@@ -288,13 +287,13 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// Returns a request with these operations.
+    /// Returns a COMPOUND of the client with these operations.
     pub fn call(&self, ops: Vec<nfs_argop4>) -> Call {
         let body = COMPOUND4args { tag: Bytes::from_static(b"try"), minorversion: self.minor, argarray: ops };
         self.raw(body.to_bytes())
     }
 
-    /// Returns a request with these bytes.
+    /// Returns a request of the client with these bytes as COMPOUND arguments.
     pub fn raw(&self, body: Bytes) -> Call {
         Call {
             connection: self.connection,
@@ -309,7 +308,7 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// Returns SEQUENCE for the next request on slot 0.
+    /// Returns the SEQUENCE for the client's next request on slot 0.
     pub fn next_sequence(&self) -> nfs_argop4 {
         self.sequence.set(self.sequence.get().wrapping_add(1));
         nfs_argop4::OP_SEQUENCE(SEQUENCE4args {
@@ -321,7 +320,8 @@ impl<'a> Peer<'a> {
         })
     }
 
-    /// Returns a request with these operations after a SEQUENCE; nothing is sent until the caller polls it.
+    /// Returns the future of a COMPOUND with SEQUENCE and these operations. The server starts when the future is first
+    /// polled.
     pub fn start(&self, mut ops: Vec<nfs_argop4>) -> impl Future<Output = COMPOUND4res> + use<'a> {
         ops.insert(0, self.next_sequence());
         let call = self.call(ops);
@@ -329,26 +329,27 @@ impl<'a> Peer<'a> {
         async move { decoded(server.compound(call).await.expect("what was encoded is a COMPOUND")) }
     }
 
-    /// Sends operations without adding a SEQUENCE.
+    /// Sends a COMPOUND with these operations and without SEQUENCE.
     pub fn send(&self, ops: Vec<nfs_argop4>) -> COMPOUND4res {
         let reply = self.bench.server.compound(self.call(ops)).now_or_never().expect("nothing has to wait");
         decoded(reply.expect("what was encoded is a COMPOUND"))
     }
 
-    /// Sends operations after a SEQUENCE; returns their results without the result of SEQUENCE.
+    /// Sends a COMPOUND with SEQUENCE and these operations. Returns the status and the results without that of
+    /// SEQUENCE.
     pub fn run(&self, ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
         let reply = self.start(ops).now_or_never().expect("nothing has to wait");
         (reply.status, reply.resarray.into_iter().skip(1).collect())
     }
 
-    /// Does the same as [`Peer::run`] for operations that must succeed.
+    /// Sends operations like [`Peer::run`]. Panics unless all of them succeed.
     pub fn ok(&self, ops: Vec<nfs_argop4>) -> Vec<nfs_resop4> {
         let (status, results) = self.run(ops);
         assert_eq!(status, NFS4_OK, "{results:?}");
         results
     }
 
-    /// Does the same as [`Peer::run`] for operations that must fail; returns the status.
+    /// Sends operations like [`Peer::run`], and returns the error. Panics if all of them succeed.
     pub fn fails(&self, ops: Vec<nfs_argop4>) -> nfsstat4 {
         let (status, results) = self.run(ops);
         assert_ne!(status, NFS4_OK, "{results:?}");
@@ -356,7 +357,7 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Decodes a reply, which must be valid; the last result must have the status of the whole.
+/// Decodes a reply. Panics if the reply is malformed, or if its status is not that of the last result.
 fn decoded(reply: Segments) -> COMPOUND4res {
     let reply = COMPOUND4res::from_bytes(&reply.to_bytes()).expect("replies can be read");
     if let Some(last) = reply.resarray.last() {

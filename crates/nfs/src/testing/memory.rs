@@ -1,6 +1,6 @@
-//! An in-memory [`FileSystem`], against which the NFS server is tested and fuzzed.
+//! In-memory [`FileSystem`] for tests and fuzz targets of the NFS server.
 //!
-//! Files are small ([`SIZE_MAX`]) and nothing is persistent. Permissions follow POSIX as far as tests need them.
+//! Files are small ([`SIZE_MAX`]), and nothing survives the process. Permissions follow POSIX as far as the tests need.
 
 mod namespace;
 
@@ -16,16 +16,16 @@ use types::{
 };
 use xdr::Segments;
 
-/// Largest file in bytes.
+/// Largest file size in bytes.
 pub const SIZE_MAX: u64 = 4 << 20;
-/// The size in bytes of the units that are data or holes.
+/// Block size in bytes; each block is either data or a hole.
 const BLOCK: usize = 4096;
-/// The one layout type offered, in the private range.
+/// The only layout type that the file system grants, from the range for private use.
 pub const LAYOUT_KIND: u32 = 0x8000_5745;
-/// The only device.
+/// The device id of the only data server.
 pub const DEVICE: [u8; 16] = [7; 16];
 
-/// The content of a file besides its attributes.
+/// The content of an inode, according to its type.
 #[derive(Debug)]
 enum Content {
     Bytes(Vec<u8>),
@@ -42,14 +42,14 @@ struct Inode {
     verifier: Option<Verifier>,
 }
 
-/// The calls of the server to the file system, for tests to check.
+/// Calls that the server made to the file system, for tests to check.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Told {
-    /// Files freed, in order.
+    /// Files that the server freed, in order.
     pub reaped: Vec<FileId>,
-    /// Layouts that ended: client, file, reason.
+    /// Layouts that ended: client id, file, and reason.
     pub gone: Vec<(u64, FileId, LayoutGone)>,
-    /// Files closed by a client, and whether the open allowed writing.
+    /// Files that a client closed, and whether the open permitted writing.
     pub closed: Vec<(FileId, bool)>,
 }
 
@@ -62,13 +62,13 @@ struct Inner {
     clients: BTreeMap<Bytes, u64>,
     told: Told,
     return_on_close: bool,
-    /// Whether the data servers do not answer, so that the file system cannot fence a client. `fencing` holds the tasks
-    /// that wait for this.
+    /// Whether the data servers do not answer, so that the file system cannot fence a client. `fencing` holds the
+    /// wakers of the tasks that wait for a fence.
     silent: bool,
     fencing: Vec<Waker>,
 }
 
-/// The in-memory file system.
+/// A file system in memory, behind one lock.
 #[derive(Debug)]
 pub struct Memory {
     inner: Mutex<Inner>,
@@ -81,7 +81,7 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// Creates a file system with only a root directory, writable for all.
+    /// Creates a file system with only a root directory, which everyone may write.
     pub fn new() -> Self {
         let mut inner = Inner {
             inodes: HashMap::new(),
@@ -104,7 +104,7 @@ impl Memory {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the recorded calls of the server.
+    /// Returns the calls that the server has made so far.
     pub fn told(&self) -> Told {
         self.lock().told.clone()
     }
@@ -114,17 +114,17 @@ impl Memory {
         self.lock().inodes.contains_key(&file)
     }
 
-    /// Returns the owners of the stored client records.
+    /// Returns the client owners of the stored client records.
     pub fn owners(&self) -> Vec<Bytes> {
         self.lock().clients.keys().cloned().collect()
     }
 
-    /// Sets whether new layouts must be returned before the last CLOSE.
+    /// Sets whether clients must return new layouts before the last CLOSE.
     pub fn set_return_on_close(&self, on: bool) {
         self.lock().return_on_close = on;
     }
 
-    /// Sets whether the data servers do not answer. While they do not, the file system cannot fence a client.
+    /// Sets whether the data servers do not answer. While this is set, the file system cannot fence a client.
     pub fn set_silent(&self, on: bool) {
         let fencing = {
             let mut inner = self.lock();
@@ -135,7 +135,7 @@ impl Memory {
     }
 }
 
-/// Returns the [`access`] bits that `cred` has on a file with these attributes.
+/// Returns the [`access`] bits that the mode of a file grants to `cred`.
 fn granted(cred: &Cred, attrs: &Attrs) -> u32 {
     let class = match () {
         () if cred.is_root() => 7,
@@ -176,7 +176,8 @@ impl Inner {
         }
     }
 
-    /// Records a change of content (`data`) or attributes; returns the change attribute before and after.
+    /// Updates the change attribute and the times of a file after a change of its data (if `data` is set) or of its
+    /// attributes. Returns the change attribute before and after the change.
     fn touch(&mut self, file: FileId, now: Timestamp, data: bool) -> Result<Change> {
         self.change += 1;
         let after = self.change;
@@ -198,7 +199,7 @@ impl Inner {
         Ok(Change { before, after, atomic: true })
     }
 
-    /// Creates an inode without a name.
+    /// Creates an inode without a name, and returns its attributes.
     fn add(&mut self, ctx: &Ctx, kind: FileKind, rdev: (u32, u32), content: Content, set: SetAttrs) -> Attrs {
         let id = FileId(self.next_id);
         self.next_id += 1;
@@ -281,7 +282,7 @@ fn time(set: Option<SetTime>, now: Timestamp) -> Option<Timestamp> {
     })
 }
 
-/// The prefix of filehandles, before the inode number.
+/// The first bytes of every filehandle; the inode number follows.
 const MARK: &[u8] = b"memory:";
 
 impl FileSystem for Memory {
@@ -458,7 +459,7 @@ impl FileSystem for Memory {
         if offset >= size {
             return Err(Status::NxIo);
         }
-        // A block of zeros is a hole.
+        // A block that contains only zeros counts as a hole.
         let is_hole = |block: &[u8]| block.iter().all(|byte| *byte == 0);
         let wanted = what == crate::fs::Content::Hole;
         let first = offset / BLOCK as u64;

@@ -1,4 +1,4 @@
-//! Tests of the backchannel: the client decodes the callbacks of the server and handles each once.
+//! Tests of the backchannel: the client decodes the server's callbacks, and executes each callback once.
 
 use crate::world::*;
 use bytes::Bytes;
@@ -47,7 +47,7 @@ pub fn recall_call(number: u32) -> Bytes {
     })
 }
 
-/// Returns the reply to a callback without events for the client to decide.
+/// Delivers a callback that the client answers at once, for example a lone CB_SEQUENCE, and returns the reply.
 fn reply(callbacks: &mut Callbacks, args: Bytes) -> CB_COMPOUND4res {
     match callbacks.receive(args).unwrap() {
         Incoming::Reply(reply) => CB_COMPOUND4res::from_bytes(&reply.to_bytes()).unwrap(),
@@ -256,7 +256,8 @@ fn a_layout_recall_is_decoded_from_golden_bytes() {
 
 #[test]
 fn the_server_recovers_its_callback_slot_after_lost_messages() {
-    // Every combination of losses and answers for two callbacks in a row. The client sees each callback at most once.
+    // Tries every combination of lost requests and lost replies for two callbacks in a row. The client must execute
+    // each callback at most once.
     for first_arrives in [false, true] {
         for first_answered in [false, true] {
             let (mut state, session) = connect(1);

@@ -1,4 +1,4 @@
-//! Runs the fuzz target of the client code over damaged callbacks and replies: it must not panic.
+//! Test that damaged callbacks and replies never make the client code panic. It runs the fuzz target on them.
 
 use super::callbacks::recall_call;
 use super::world::reply;

@@ -1,7 +1,8 @@
-//! Model test of exactly-once execution: losses, duplicates, delays and broken connections in every short history.
+//! Model test of exactly-once execution: every short history of lost, duplicated and delayed messages and broken
+//! connections.
 //!
-//! The server must execute each request once, and the client must receive the reply to that request, on one slot and on
-//! two.
+//! The server must execute each request exactly once, and the client must receive the reply to this request. The test
+//! runs with one slot and with two slots.
 
 use crate::world::*;
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use nfs::state::sessions::{Sequence, Sequenced};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use wire::nfs4::*;
 
-/// A message in flight. The client matches a reply to its request by connection and number, as RPC does by xid.
+/// A message in flight. Connection and `xid` match a reply to its request.
 #[derive(Clone)]
 struct Message {
     connection: u32,
@@ -21,7 +22,7 @@ struct Message {
     bytes: Bytes,
 }
 
-/// A request that the client has sent and that is not answered yet.
+/// A request that waits for its reply.
 #[derive(Clone)]
 struct Waiting {
     id: u8,
@@ -43,7 +44,7 @@ struct World {
     state: State,
     session: Session,
     once: bool,
-    /// The size of replies, which decides whether the server caches them.
+    /// Size of the replies in bytes; the server caches only small replies, unless the client asks for caching.
     reply_size: usize,
     waiting: Vec<Waiting>,
     to_server: Vec<Message>,
@@ -55,25 +56,25 @@ struct World {
     executed: Vec<u8>,
     answered: Vec<u8>,
     given_up: Vec<u8>,
-    /// Requests that were answered with "executed, but the reply is not cached".
+    /// Requests that the server executed without caching the reply, so that their retry got RETRY_UNCACHED_REP.
     gone: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Send,
-    /// The request at this index arrives.
+    /// The server receives the request with this index in `to_server`.
     Arrive(usize),
     Duplicate(usize),
     LoseRequest(usize),
-    /// The server completes the request at this index.
+    /// The server completes the execution with this index in `running`.
     Finish(usize),
-    /// The reply at this index arrives.
+    /// The client receives the reply with this index in `to_client`.
     Reply(usize),
-    /// The connection breaks. Replies on it are lost, requests on it may still arrive, and the client sends everything
-    /// again.
+    /// The connection breaks. Its replies are lost, its requests may still reach the server, and the client sends all
+    /// waiting requests again.
     Break,
-    /// The client abandons its oldest request.
+    /// The client abandons its oldest waiting request.
     GiveUp,
 }
 
@@ -218,7 +219,7 @@ impl World {
         }
     }
 
-    /// Delivers all messages without further faults, until every request is answered.
+    /// Delivers all messages in flight without further faults, until no request waits for a reply.
     fn settle(&mut self) {
         for _ in 0..20 {
             if self.waiting.is_empty() {
@@ -245,7 +246,7 @@ impl World {
     }
 }
 
-/// Walks all histories of at most `depth` steps and settles each; returns the number of histories.
+/// Runs every history of at most `depth` steps, and settles each of them at its end. Returns the number of histories.
 fn walk(world: &World, steps: &[Step], depth: u32, history: &mut Vec<Step>) -> u32 {
     let mut walked = 0;
     for step in steps.iter().filter(|s| world.enabled(**s)) {

@@ -1,4 +1,4 @@
-//! Tests of how the client handles replies to CREATE_SESSION and SEQUENCE, and status flags.
+//! Tests of the client's session: replies to CREATE_SESSION, errors of SEQUENCE, and status flags.
 
 use crate::world::*;
 use bytes::Bytes;
@@ -41,8 +41,8 @@ fn create_session_replies_are_checked() {
     assert_eq!(session.back(), None);
 }
 
-/// Makes a session of `slots` slots with one request in flight; returns the client's outcome of a SEQUENCE that failed
-/// with `status`.
+/// Creates a session of `slots` slots, and lets the SEQUENCE of one request fail with `status`. Returns session, ticket
+/// and the client's outcome.
 fn refused_with(slots: u32, status: nfsstat4) -> (Session, Ticket, Outcome) {
     let (_, mut session) = connect(slots);
     let ticket = session.acquire().unwrap();

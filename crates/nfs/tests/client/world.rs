@@ -1,4 +1,4 @@
-//! Helpers of the client tests: a server state with one client, and the few COMPOUNDs that the tests send.
+//! Helpers of the client tests: server state with one client, and the COMPOUNDs that the tests send.
 
 use bytes::Bytes;
 use nfs::client::compound::Compound;
@@ -25,7 +25,7 @@ pub fn new_state() -> State {
     State::new(Config::new(3, EXCHGID4_FLAG_USE_PNFS_MDS, LEASE), Vec::new(), at(0))
 }
 
-/// Runs EXCHANGE_ID on the server; returns the identity that the client makes of the reply.
+/// Sends EXCHANGE_ID to the server, and returns the identity that the client derives from the reply.
 pub fn identify(state: &mut State, verifier: u8) -> Identity {
     let args = exchange_id_args(Bytes::from_static(b"client"), [verifier; 8], EXCHGID4_FLAG_USE_PNFS_MDS);
     let got = state.exchange_id(&args, USER, at(0)).unwrap();
@@ -40,7 +40,7 @@ pub fn identify(state: &mut State, verifier: u8) -> Identity {
     })
 }
 
-/// Creates a session of `slots` slots on the server and on the client.
+/// Creates a session of `slots` slots. Returns the server state and the client's session.
 pub fn connect(slots: u32) -> (State, Session) {
     let mut state = new_state();
     let identity = identify(&mut state, 1);
@@ -50,14 +50,14 @@ pub fn connect(slots: u32) -> (State, Session) {
     (state, session)
 }
 
-/// Encodes a request identified by `id`, which its PUTFH carries as the filehandle.
+/// Encodes a test request: a COMPOUND with PUTFH, whose filehandle is the byte `id`.
 pub fn encode(session: &Session, ticket: Ticket, id: u8, once: bool) -> Bytes {
     let compound = Compound::new().putfh(&Bytes::copy_from_slice(&[id]));
     let request = if once { compound.once() } else { compound }.build();
     request.encode(&session.sequence(ticket, request.is_once()), 1, false).to_bytes()
 }
 
-/// Decodes such a request: the SEQUENCE, the properties that the server checks, and the id.
+/// Decodes a test request of [`encode`]: its SEQUENCE arguments, the properties that the server checks, and its `id`.
 pub fn decode(call: &Bytes) -> (SEQUENCE4args, Request, u8) {
     let mut input = Reader::new(call.clone());
     let header = ArgsHeader::decode(&mut input).unwrap();
@@ -71,7 +71,7 @@ pub fn decode(call: &Bytes) -> (SEQUENCE4args, Request, u8) {
     (args, Request { connection: CONNECTION, fingerprint, size: call.len(), operations: header.numops }, id)
 }
 
-/// Encodes the reply to an executed request: it carries the `id`, padded to `size` bytes or more.
+/// Encodes the reply to a test request after its execution. The reply contains `id`, padded to at least `size` bytes.
 pub fn reply(sequence: SEQUENCE4resok, id: u8, size: usize) -> Bytes {
     let mut ops = OpsWriter::new();
     ops.op(OP_SEQUENCE, &SEQUENCE4res::NFS4_OK(sequence)).op(OP_PUTFH, &PUTFH4res { status: NFS4_OK });
@@ -81,14 +81,14 @@ pub fn reply(sequence: SEQUENCE4resok, id: u8, size: usize) -> Bytes {
     ops.into_res(NFS4_OK, Bytes::new()).to_bytes()
 }
 
-/// Encodes the reply to a request whose SEQUENCE failed.
+/// Encodes the reply to a request whose SEQUENCE failed with `status`.
 pub fn refusal(status: nfsstat4) -> Bytes {
     let mut ops = OpsWriter::new();
     ops.op(OP_SEQUENCE, &SEQUENCE4res::Default(status));
     ops.into_res(status, Bytes::new()).to_bytes()
 }
 
-/// Encodes the reply to a retry whose first reply was not cached.
+/// Encodes the reply to a retry whose first reply was not cached: RETRY_UNCACHED_REP.
 pub fn uncached(sequence: SEQUENCE4resok) -> Bytes {
     let mut ops = OpsWriter::new();
     ops.op(OP_SEQUENCE, &SEQUENCE4res::NFS4_OK(sequence)).op(OP_PUTFH, &NFS4ERR_RETRY_UNCACHED_REP);

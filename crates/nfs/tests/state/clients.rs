@@ -1,4 +1,5 @@
-//! Tests of client records: the nine cases of RFC 8881 §18.35.4, and every short history of one owner.
+//! Tests of client records: the nine cases of RFC 8881 §18.35.4, and every short history of one client owner against a
+//! model.
 
 use crate::helpers::*;
 use nfs::state::clients::ExchangedId;
@@ -85,7 +86,8 @@ fn case_5_client_restart_keeps_the_old_state_until_it_is_confirmed() {
     let mut state = new_state();
     let old = confirmed(&mut state);
     let session = state.client(old.client).unwrap().sessions[0];
-    // Linux purges old state in this way: a verifier of all ones, then the real verifier, each with a CREATE_SESSION.
+    // Linux purges old state with a verifier of all ones, then with the real verifier, each with EXCHANGE_ID and
+    // CREATE_SESSION.
     let purge = exchange(&mut state, 0xff, ALICE, 0).unwrap();
     assert_eq!(ids(&state), [(old.client, true), (purge.client, false)]);
     assert!(state.session(session).is_some());
@@ -182,7 +184,7 @@ fn destroy_clientid_and_reclaim_complete() {
     assert_eq!(state.reclaim_complete(client, false), Err(NFS4ERR_STALE_CLIENTID));
 }
 
-/// A client record of the model.
+/// A client record in the model.
 #[derive(Clone, Debug, PartialEq)]
 struct Record {
     id: ClientId,
@@ -218,7 +220,8 @@ impl World {
         self.records.iter_mut().find(|r| r.confirmed == confirmed)
     }
 
-    /// Applies the case of §18.35.4 to the model. Returns the client id of the reply (`None`: a new id), or the error.
+    /// Applies EXCHANGE_ID to the model by the cases of §18.35.4. Returns the expected client id (`None` for a new id)
+    /// or the expected error.
     fn expected(&mut self, verifier: u8, principal: Principal, update: bool) -> Result<Option<ClientId>> {
         let confirmed = self.record(true).cloned();
         let answer = match (update, &confirmed) {
@@ -266,7 +269,7 @@ impl World {
                 let got = create(&mut self.state, id, principal);
                 match self.records.iter().position(|r| r.id == id.client) {
                     None => assert_eq!(got, Err(NFS4ERR_STALE_CLIENTID)),
-                    // Only its requester may confirm a client id. Any principal may add sessions (§18.36.4).
+                    // Only the creator of a client id may confirm it. Then any principal may add sessions (§18.36.4).
                     Some(at) if !self.records[at].confirmed && self.records[at].principal != principal => {
                         assert_eq!(got, Err(NFS4ERR_CLID_INUSE));
                     }

@@ -1,4 +1,5 @@
-//! Tests of the limits of the state tables: floods of clients, and clients that take all that they get.
+//! Tests of the limits of the state tables: floods of client records, and clients that use all resources that the
+//! server grants.
 
 use crate::helpers::*;
 use bytes::Bytes;
@@ -16,7 +17,7 @@ fn introduce_from(state: &mut State, owner: String, origin: Machine) -> Result<C
     state.exchange_id(&args, Caller { principal: ALICE, origin, random: 0 }, at(0)).map(|got| got.client)
 }
 
-/// Returns machine number `n`.
+/// Returns the `n`-th test machine.
 fn machine(n: u8) -> Machine {
     Machine::at(std::net::Ipv4Addr::new(10, 0, 0, n).into())
 }
@@ -49,7 +50,7 @@ fn a_flood_of_exchange_ids_evicts_only_unconfirmed_clients() {
     assert!(state.client(first).is_some(), "there was room for it");
     for n in 0..limits::UNCONFIRMED_MAX {
         introduce(&mut state, format!("more {n}")).unwrap();
-        // A new client that creates a session at once succeeds during the flood.
+        // A new client that sends CREATE_SESSION directly after EXCHANGE_ID succeeds even during the flood.
         if n % 1000 == 0 {
             let newcomer = introduce(&mut state, format!("newcomer {n}")).unwrap();
             confirm(&mut state, newcomer).unwrap();
@@ -82,7 +83,7 @@ fn clients_with_sessions_are_limited_and_each_has_a_slot() {
     assert!(bytes <= limits::REPLY_CACHE_BYTES);
 }
 
-/// The clients of one machine cannot use all memory for reply caches.
+/// The reply caches of one machine's clients cannot use up the memory budget.
 #[test]
 fn sessions_of_one_machine_leave_memory_for_other_machines() {
     let mut state = new_state();
@@ -119,8 +120,8 @@ fn sessions_of_one_client_are_limited() {
     assert_eq!(state.create_session(&args, ALICE, CONNECTION, 1, at(0)), Err(NFS4ERR_NOSPC));
 }
 
-/// Opens as many files as the server allows, with as many clients of one machine as needed; returns the number of
-/// opens.
+/// Opens files with more and more clients of one machine, until the server refuses. Returns the number of opens
+/// granted.
 fn open_all(state: &mut State, origin: Machine, clients: &mut Vec<ClientId>) -> usize {
     let owner = Bytes::from_static(b"owner");
     let before = state.counts().opens;
@@ -145,7 +146,7 @@ fn open_all(state: &mut State, origin: Machine, clients: &mut Vec<ClientId>) -> 
 fn opens_of_one_client_and_of_one_machine_are_limited() {
     let mut state = new_state();
     let mut clients = Vec::new();
-    // Each machine that opens as many files as it can takes half of the opens that are left.
+    // Each machine that opens as many files as possible gets half of the opens that remain.
     let mut left = limits::OPENS_MAX;
     for n in 0..6 {
         let taken = open_all(&mut state, machine(n), &mut clients);
@@ -153,7 +154,7 @@ fn opens_of_one_client_and_of_one_machine_are_limited() {
         left -= taken;
         assert_eq!(open_all(&mut state, machine(n), &mut clients), 0, "with another client it gets no more");
     }
-    // The opens are freed when the server removes the clients.
+    // The server removes clients with an expired lease, and frees their opens.
     state.destroy_session(state.client(clients[0]).unwrap().sessions[0], CONNECTION).unwrap();
     state.expire(at(3600 * 24 * 30));
     for client in clients {
@@ -167,7 +168,7 @@ fn opens_of_one_client_and_of_one_machine_are_limited() {
 fn unconfirmed_clients_of_one_machine_evict_only_each_other() {
     let mut state = new_state();
     let mut made = 0;
-    // The clients have no sessions, because these have a separate limit.
+    // The clients create no sessions, because sessions have a limit of their own.
     let flood = |state: &mut State, origin, n: usize| introduce_from(state, format!("{origin:?} {n}"), origin);
     for n in 0..2 * limits::UNCONFIRMED_MAX {
         made += usize::from(flood(&mut state, machine(1), n).is_ok());
@@ -191,13 +192,14 @@ fn the_owner_string_alone_does_not_take_over_a_client_record() {
     confirm(&mut state, first.client).unwrap();
     assert_eq!(state.destroy_clientid(first.client, caller(machine(2), 0)), Err(NFS4ERR_WRONG_CRED));
     assert_eq!(state.destroy_clientid(first.client, BOB), Err(NFS4ERR_WRONG_CRED));
-    // Another machine, which does not know the verifier.
+    // A client on another machine that uses the same client owner and does not know the verifier gets CLID_INUSE.
     assert_eq!(state.exchange_id(&args(2), caller(machine(2), 0), at(1)), Err(NFS4ERR_CLID_INUSE));
-    // The client itself, from another address; then from its own address after a restart, with a new verifier.
+    // The server accepts the same client from another address with its old verifier, and from its own address with a
+    // new verifier after a restart.
     assert_eq!(state.exchange_id(&args(1), caller(machine(2), 0), at(1)).map(|got| got.client), Ok(first.client));
     assert!(state.exchange_id(&args(2), caller(machine(1), 0), at(1)).is_ok());
     assert!(state.client(first.client).is_some(), "until the new one is confirmed");
-    // After its lease has expired, a client may come back from another address with a new verifier.
+    // After its lease has expired, a client may come back from another machine with a new verifier.
     assert!(state.exchange_id(&args(3), caller(machine(2), 0), at(1000)).is_ok());
 }
 
@@ -248,7 +250,7 @@ fn delegations_of_one_client_are_limited() {
         take(&mut state, n).unwrap();
     }
     assert_eq!(take(&mut state, most), Err(NotGiven::Resource));
-    // A revoked delegation counts until the client frees its stateid.
+    // A revoked delegation counts towards the limit until the client frees its stateid.
     state.recall_delegations(FileId(0), Use::Change, None, at(0));
     state.distrusted(client, at(90));
     assert_eq!(take(&mut state, most), Err(NotGiven::Resource));

@@ -1,4 +1,5 @@
-//! Tests of file delegations: every short history of three clients on a file, compared with a model.
+//! Tests of file delegations in the state tables: single rules, and every short history of two or three clients against
+//! a model.
 
 use crate::helpers::*;
 use bytes::Bytes;
@@ -22,7 +23,7 @@ fn owner() -> Bytes {
     Bytes::from_static(b"owner")
 }
 
-/// Opens the file and asks for a delegation.
+/// Opens the file with this want, and requests a delegation. Returns the open stateid and the outcome.
 fn open_and_ask(
     state: &mut State,
     client: ClientId,
@@ -76,7 +77,7 @@ fn no_delegation_is_granted_that_cannot_be_recalled() {
     state.freeze_delegations(FILE);
     assert_eq!(state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)), Err(NotGiven::Contention));
     state.thaw_delegations(FILE);
-    // For a minute after a recall, the server grants no delegation to a client that has no wish for one.
+    // During the recall cooldown of 60 seconds, a client without a want gets no delegation.
     state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)).unwrap();
     let recall = state.recall_delegations(FILE, Use::Change, Some(b), at(2)).remove(0);
     state.return_delegation(a, FILE, &recall.stateid).unwrap();
@@ -149,7 +150,8 @@ fn an_unreturned_delegation_is_revoked_after_its_client_record_is_gone() {
         why: Gone::Revoked,
     };
     assert_eq!(state.take_effects(), [fenced, Effect::DelegationGone(FILE)]);
-    // The status flags report the revocation until the client frees the stateid. Then the client may reclaim again.
+    // Status flags report the revocation until the client frees the stateid. Then the server stores the client's record
+    // again, so that the client may reclaim.
     assert_eq!(renew_lease(&mut state, session, 2, at(102)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.check_io(a, FILE, &stateid, Access::Read), Err(NFS4ERR_DELEG_REVOKED));
     assert_eq!(state.return_delegation(a, FILE, &stateid), Err(NFS4ERR_DELEG_REVOKED));
@@ -173,7 +175,7 @@ fn a_holder_that_flushes_data_gets_up_to_eight_leases_to_return() {
         state.expire(now);
         (now, state.take_effects().iter().any(Effect::is_of_record))
     };
-    // The server extends the recall to eight lease periods at most.
+    // Writes of the holder extend the recall, to eight lease periods at most.
     for number in 1..=8 {
         let (now, taken) = heard(&mut state, number);
         assert!(!taken, "{now:?}");
@@ -221,8 +223,8 @@ fn a_return_during_record_deletion_stores_the_record_again() {
 
 #[test]
 fn a_conflicting_use_revokes_a_lapsed_delegation_at_once() {
-    // Under a full write delegation the client may hold locks that only it knows. So the server removes the lapsed
-    // client with all its state.
+    // A full write delegation may cover byte-range locks that the server does not know. If such a delegation is
+    // revoked, the server removes the lapsed client with all its state.
     for (access, wish, tested) in [
         (READ, Wish::None, NFS4ERR_DELEG_REVOKED),
         (BOTH, Wish::None, NFS4ERR_BAD_STATEID),
@@ -269,7 +271,7 @@ fn a_data_delegation_covers_only_the_data() {
         "it is on its way back"
     );
     state.return_delegation(a, FILE, &recall.stateid).unwrap();
-    // The cooldown after a recall does not apply to a client that asks for a delegation.
+    // The recall cooldown does not apply to a client that wants a delegation.
     let (after, _) = state.delegate(a, FILE, (BOTH, Wish::Data), 1, at(4)).unwrap();
     assert_ne!(after, stateid);
     state.return_delegation(a, FILE, &after).unwrap();
@@ -310,7 +312,7 @@ fn a_data_delegation_without_backchannel_is_revoked_in_five_seconds() {
     }
 }
 
-/// Returns the reclaim of a delegation that does not say whether it covers only the data.
+/// Returns the arguments of a reclaim of a delegation without a want.
 fn held(power: Power) -> (Power, u32, Wish) {
     (power, BOTH, Wish::None)
 }
@@ -334,7 +336,7 @@ fn a_delegation_can_be_reclaimed_with_each_open() {
     assert_eq!(state.reclaim_delegation(gone, FileId(13), held(Power::Write), 1, at(0)), Err(NFS4ERR_STALE_CLIENTID));
 }
 
-/// A client of the model: the access of its open, and its delegation.
+/// A client of the model: its open with access bits, and its delegation.
 #[derive(Clone, Default)]
 struct Peer {
     open: Option<(u32, stateid4)>,
@@ -345,13 +347,14 @@ struct Peer {
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    /// Recalls conflicting delegations as an OPEN does. If there are none, opens the file and asks for a delegation.
+    /// An OPEN with these access bits: recalls conflicting delegations, or opens the file and requests a delegation if
+    /// there are none.
     Open(usize, u32),
     Close(usize),
     Return(usize),
-    /// Recalls conflicting delegations as a SETATTR does.
+    /// A SETATTR of the size: recalls conflicting delegations.
     Change(usize),
-    /// A lease period passes. The server revokes all recalled delegations that were not returned.
+    /// A lease period passes, and the server revokes all recalled delegations.
     TimeOut,
     Free(usize),
 }
@@ -366,7 +369,8 @@ struct World {
 }
 
 impl World {
-    /// Returns whether no delegation of another client conflicts with a use; the server recalls those that do.
+    /// Recalls the delegations of other clients that conflict with a use, and compares the recalls with the model.
+    /// Returns whether no delegation conflicts.
     fn make_way(&mut self, who: usize, what: Use) -> bool {
         let mut expected = Vec::new();
         let mut free = true;
@@ -410,8 +414,8 @@ impl World {
         let recalled = self.peers[who].recalled;
         match self.peers[who].held {
             None if fits => self.peers[who].held = Some((power, got.unwrap().0)),
-            // A read delegation ends when a write delegation replaces it. Otherwise the client receives the delegation
-            // that it holds.
+            // A write delegation replaces a held read delegation. Otherwise the client receives the delegation that it
+            // already holds.
             Some((Power::Read, before)) if data && fits && !recalled && power == Power::Write => {
                 let after = got.unwrap().0;
                 assert_ne!(after, before);
@@ -464,8 +468,8 @@ impl World {
         let counts = self.state.counts();
         assert_eq!(counts.delegations, self.peers.iter().filter(|p| p.held.is_some()).count());
         assert_eq!(counts.recalls, self.peers.iter().filter(|p| p.recalled).count());
-        // The guarantee: while a client holds a read delegation, no other client has the file open for writing. While
-        // it holds a write delegation, no other client has it open at all.
+        // The invariant: while a client holds a read delegation, no other client has the file open for writing. While
+        // it holds a write delegation, no other client has the file open at all.
         for (i, peer) in self.peers.iter().enumerate() {
             let others: Vec<_> = (0..3).filter(|j| *j != i).map(|j| &self.peers[j]).collect();
             match peer.held {

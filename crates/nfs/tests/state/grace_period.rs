@@ -1,4 +1,4 @@
-//! Tests of leases, server restarts and the grace period.
+//! Tests of leases, restarts of the server and the grace period in the state tables.
 
 use crate::helpers::*;
 use bytes::Bytes;
@@ -21,7 +21,7 @@ fn restarted(owners: &[&'static str]) -> State {
     State::new(Config::new(8, ROLES, LEASE), records.collect(), at(0))
 }
 
-/// Makes a client with an open for reading and writing, an exclusive lock on the whole file, and a layout of it.
+/// Creates a client with an open for reading and writing, a write lock on the whole file, and a layout of the file.
 fn holder(state: &mut State, owner: &'static str) -> (ClientId, sessionid4, stateid4, stateid4) {
     let (client, session) = connect(state, owner, at(0));
     state.reclaim_complete(client, false).unwrap();
@@ -43,19 +43,19 @@ fn record(client: ClientId, owner: &'static str) -> Effect {
     Effect::Persist(ClientRecord { owner: owner.into(), clientid: client.0 })
 }
 
-/// Lets the lease of `client` expire at 91 s, and completes the deletion of its record.
+/// Lets the lease of `client` expire after 91 s, and confirms the deletion of the client's record.
 fn lapse(state: &mut State, client: ClientId, owner: &'static str) {
     state.expire(at(91));
     assert_eq!(state.take_effects(), [Effect::Lapse { client, owner: owner.into() }]);
     state.lapsed(client);
 }
 
-/// Returns the status of a SEQUENCE on a session that no longer exists.
+/// Sends a SEQUENCE on a session that no longer exists, and returns the status.
 fn ended(state: &mut State, session: sessionid4) -> nfsstat4 {
     sequence(state, &sequence_args(session, 0, 1, false), at(92)).err().unwrap_or(NFS4_OK)
 }
 
-/// Returns the status flags of the reply to a SEQUENCE.
+/// Sends a SEQUENCE, and returns the status flags of the reply.
 fn flags(state: &mut State, session: sessionid4, number: u32, now: i64) -> u32 {
     let new = new_request(state, &sequence_args(session, 0, number, false), at(now));
     state.finish(new.token, None);
@@ -74,7 +74,8 @@ fn a_lapsed_client_keeps_state_that_no_client_requests() {
     assert!(state.expire(at(141)).is_empty());
     let gone = [Effect::Lapse { client, owner: "owner".into() }];
     assert_eq!(state.take_effects(), gone);
-    // Until the record is deleted, the client's state does not yield. The server requests the deletion again.
+    // Other clients cannot take the state of an expired client before its record is deleted. The server repeats the
+    // request to delete the record.
     state.expire(at(142));
     assert_eq!(state.take_effects(), gone);
     state.lapsed(client);
@@ -157,8 +158,8 @@ fn a_conflicting_lock_removes_a_lapsed_client() {
     state.lapsed(client);
     assert_eq!(state.test_lock(other, FILE, &owner, part.0, part.1), None);
     assert!(matches!(ask(&mut state), Ok(Locked::Granted(_))));
-    // The client loses all its state. Otherwise Linux would write bytes under the open that it may write only under the
-    // lock.
+    // The lapsed client loses its open with its lock. Otherwise Linux could write data under the open that the lock
+    // protected.
     let effects = state.take_effects();
     assert!(effects.contains(&revoked(client)), "nobody writes there under the old lock any more");
     assert_eq!((state.counts().locks, state.counts().opens, state.counts().clients), (1, 1, 1));
@@ -285,7 +286,8 @@ fn grace_ends_after_a_lease_once_late_client_records_are_deleted() {
     assert!(!state.in_grace());
     assert_eq!(state.check_grace(b, true), Err(NFS4ERR_NO_GRACE));
     assert!(state.take_effects().is_empty());
-    // Client b has given up the state that it did not reclaim. It may reclaim its new state after the next restart.
+    // Client b completes its reclaims after the grace period, and loses what it has not reclaimed. The server stores a
+    // new record for its later state.
     state.reclaim_complete(b, false).unwrap();
     assert_eq!(state.take_effects(), [record(b, "b")]);
     state.expire(at(92));
@@ -300,7 +302,7 @@ fn a_reclaim_complete_at_the_end_of_grace_stores_a_record() {
     state.reclaim_complete(a, false).unwrap();
     assert_eq!(state.take_effects(), [Effect::GraceOver(vec!["a".into()]), record(a, "a")]);
     state.grace_over(&["a".into()]);
-    // The new record may have been stored before or after the deletion of the old one, so the server stores it again.
+    // The deletion of the old record may have removed the new record, so the server stores the new record again.
     assert_eq!(state.take_effects(), [record(a, "a")]);
 }
 
@@ -317,12 +319,12 @@ fn records_are_persisted_before_the_first_lock() {
     assert!(state.take_effects().is_empty());
 }
 
-/// The client records that a server leaves to the next start.
+/// The client records on disk, which survive a restart of the server in the test.
 #[derive(Default)]
 struct Disk(BTreeMap<Bytes, u64>);
 
 impl Disk {
-    /// Carries out the effects of the server on the client records.
+    /// Carries out those effects of the server that store or delete client records.
     fn follow(&mut self, state: &mut State) {
         loop {
             let effects = state.take_effects();
@@ -355,12 +357,13 @@ impl Disk {
 
 #[test]
 fn an_expired_client_cannot_reclaim_after_a_restart() {
-    // The first edge condition of §8.4.3: the lease expires, other clients may take the lock, then the server restarts.
+    // First edge condition of §8.4.3: a client's lease expires, another client could take its lock, then the server
+    // restarts.
     let (mut state, mut disk) = (new_state(), Disk::default());
     holder(&mut state, "a");
     connect_complete(&mut state, "b");
     disk.follow(&mut state);
-    // The effects of `holder` were dropped, so insert the record that RECLAIM_COMPLETE stores.
+    // The helper `holder` drops its effects, so the test inserts the record that RECLAIM_COMPLETE has stored.
     disk.0.insert("a".into(), 1);
     state.expire(at(91));
     disk.follow(&mut state);
@@ -371,7 +374,8 @@ fn an_expired_client_cannot_reclaim_after_a_restart() {
 
 #[test]
 fn a_client_that_missed_the_grace_period_cannot_reclaim_later() {
-    // The second edge condition of §8.4.3: a restart, a missed grace period, and another restart.
+    // Second edge condition of §8.4.3: the server restarts, a client misses the grace period, and the server restarts
+    // again.
     let mut disk = Disk::default();
     disk.0.extend([("a".into(), 1), ("b".into(), 2), ("c".into(), 3)]);
     let mut state = disk.start(8);
@@ -379,7 +383,7 @@ fn a_client_that_missed_the_grace_period_cannot_reclaim_later() {
     let (c, _) = connect(&mut state, "c", at(1));
     assert_eq!(state.check_grace(c, true), Ok(()));
     disk.follow(&mut state);
-    // A crash before the end of the grace period changes nothing for any client.
+    // If the server crashes before the grace period ends, every client may still reclaim after the next start.
     let mut again = disk.start(9);
     let (a, _) = connect(&mut again, "a", at(1));
     assert_eq!(again.check_grace(a, true), Ok(()));

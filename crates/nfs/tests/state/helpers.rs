@@ -1,4 +1,5 @@
-//! Helpers of all tests of the state tables: a server state, with clients and sessions in it.
+//! Helpers of the tests of the state tables: states with connected clients, requests, and an enumeration of all short
+//! sequences of operations.
 
 use bytes::Bytes;
 use nfs::state::reply_cache::Fingerprint;
@@ -67,7 +68,7 @@ pub fn create_args(client: ClientId, sequence: u32) -> CREATE_SESSION4args {
     }
 }
 
-/// Makes a confirmed client with one session on [`CONNECTION`].
+/// Creates a confirmed client with one session on [`CONNECTION`].
 pub fn connect(state: &mut State, owner: &'static str, now: Timestamp) -> (ClientId, sessionid4) {
     let id = state.exchange_id(&exchange_args(owner, 1, 0), ALICE, now).unwrap();
     let session = state.create_session(&create_args(id.client, id.sequence), ALICE, CONNECTION, 5, now).unwrap();
@@ -92,7 +93,7 @@ pub fn sequence(state: &mut State, args: &SEQUENCE4args, now: Timestamp) -> Resu
     state.sequence(args, request(CONNECTION), now)
 }
 
-/// Sends a SEQUENCE that the server must accept as a new request.
+/// Sends a SEQUENCE. Panics unless the server accepts it as a new request.
 pub fn new_request(state: &mut State, args: &SEQUENCE4args, now: Timestamp) -> Sequenced {
     match sequence(state, args, now) {
         Ok(Sequence::New(sequenced)) => sequenced,
@@ -100,7 +101,7 @@ pub fn new_request(state: &mut State, args: &SEQUENCE4args, now: Timestamp) -> S
     }
 }
 
-/// Makes clients with a session each. Each has sent RECLAIM_COMPLETE without reclaiming anything.
+/// Creates clients with one session each, which have sent RECLAIM_COMPLETE.
 pub fn clients<const N: usize>() -> (State, [(ClientId, sessionid4); N]) {
     let mut state = new_state();
     let clients = std::array::from_fn(|i| {
@@ -112,15 +113,15 @@ pub fn clients<const N: usize>() -> (State, [(ClientId, sessionid4); N]) {
     (state, clients)
 }
 
-/// Renews the lease of a client by a SEQUENCE; returns the status flags of the reply.
+/// Renews the lease of a client with a SEQUENCE, and returns the status flags of the reply.
 pub fn renew_lease(state: &mut State, session: sessionid4, number: u32, now: Timestamp) -> u32 {
     let new = new_request(state, &sequence_args(session, 0, number, false), now);
     state.finish(new.token, None);
     new.result.sr_status_flags
 }
 
-/// Applies every sequence of at most `depth` calls to a copy of `world`. `apply` panics if the state differs from the
-/// model; then the test fails and prints the history of calls.
+/// Runs every history of at most `depth` calls on copies of `world`. `apply` panics if the state differs from the
+/// model; the test then fails with the history.
 pub fn walk<W: Clone, C: Copy + Debug>(world: &W, calls: &[C], depth: u32, apply: fn(&mut W, C)) {
     walk_from(world, calls, depth, apply, &mut Vec::new());
 }

@@ -1,4 +1,5 @@
-//! Tests of layouts: every short history of two clients on a file of four units, compared with a grid of held units.
+//! Tests of layouts in the state tables: single rules, and every short history of two clients against a model. The
+//! model divides the file into four units.
 
 use crate::helpers::*;
 use bytes::Bytes;
@@ -32,7 +33,7 @@ fn segment(iomode: Iomode, range: ByteRange) -> Segment {
 
 const WHOLE: Segment = Segment { iomode: Iomode::ReadWrite, range: ByteRange::ALL, return_on_close: false };
 
-/// Makes two clients, each with an open of the file for reading and writing.
+/// Creates two clients, each with an open of the file for reading and writing.
 fn two_clients() -> (State, [(ClientId, stateid4); 2]) {
     let mut state = new_state();
     let clients = ["a", "b"].map(|name| {
@@ -83,7 +84,7 @@ fn a_recall_of_one_layout_type_leaves_the_other_type() {
     assert!(!state.is_recalling(of(a)) && state.is_recalling(of(b)));
     state.recall_answered(of(b), RecallAnswer::Later);
     assert!(state.is_recalling(of(b)));
-    // A client that renews its lease but does not return the layout loses the layout.
+    // Client b renews its lease but does not return its layout, so the server revokes the layout.
     let session = state.client(b).unwrap().sessions[0];
     let alive = new_request(&mut state, &sequence_args(session, 0, 1, false), at(60));
     state.finish(alive.token, None);
@@ -99,7 +100,8 @@ fn a_return_with_a_seqid_before_the_last_grant_is_refused() {
     let first = state.grant_layout(a, FILE, KIND, &open, segment(Iomode::Read, units(0, 2))).unwrap();
     let second = state.grant_layout(a, FILE, KIND, &first, segment(Iomode::Read, units(2, 4))).unwrap();
     assert_eq!(state.return_layout(a, FILE, KIND, &first, Filter::ALL), Err(NFS4ERR_OLD_STATEID));
-    // The client need not know the seqid of a recall.
+    // A client may return a layout with a sequence number from before a recall, because it need not have received the
+    // recall.
     state.recall_layouts(FILE, Filter::ALL, None, at(0));
     assert_eq!(state.return_layout(a, FILE, KIND, &second, Filter::ALL).unwrap().pieces.len(), 1);
 }
@@ -184,7 +186,7 @@ fn a_recall_stops_new_layouts_and_ends_by_return_answer_or_revocation() {
     assert_eq!(state.grant_layout(b, FILE, KIND, &open_b, WHOLE), Err(NFS4ERR_RECALLCONFLICT));
     state.thaw_layouts(FILE);
     state.grant_layout(b, FILE, KIND, &open_b, WHOLE).unwrap();
-    // The client renews its lease but does not return the layout.
+    // Client a renews its lease but does not return its layout.
     state.take_effects();
     let session = state.client(a).unwrap().sessions[0];
     let renew = |state: &mut State, sequence, now| {
@@ -227,7 +229,7 @@ fn a_recall_stops_new_layouts_and_ends_by_return_answer_or_revocation() {
 struct World {
     state: State,
     clients: [(ClientId, stateid4); 2],
-    /// The held units: client, mode, unit.
+    /// The model of the held layouts: client, iomode and unit of each.
     held: BTreeSet<(usize, usize, u64)>,
     layouts: [Option<stateid4>; 2],
     recalls: Vec<(usize, Recall)>,
@@ -239,9 +241,9 @@ enum Call {
     Return(usize, Option<usize>, u64, u64),
     ReturnAll(usize),
     Recall(Option<usize>, u64, u64),
-    /// The client answers the oldest recall with NOMATCHING_LAYOUT.
+    /// A client answers the oldest recall with NOMATCHING_LAYOUT.
     NothingHeld,
-    /// A lease period passes, and the server revokes the layouts of all recalled clients.
+    /// A lease period passes, and the server revokes all layouts of the clients with a recall in progress.
     Revoke,
     Close(usize),
 }
@@ -264,7 +266,7 @@ impl World {
         self.recalls.iter().any(|(w, r)| *w == who && Filter { iomode: r.iomode, range: r.range }.overlaps(asked))
     }
 
-    /// Ends recalls without a held unit, and forgets the stateids of clients without a held unit.
+    /// Removes from the model the recalls that match no held unit, and the stateids of clients that hold no unit.
     fn settle(&mut self) {
         let held = self.held.clone();
         self.recalls.retain(|(w, r)| {
@@ -357,7 +359,7 @@ impl World {
         let late: BTreeSet<_> = self.recalls.iter().map(|(w, _)| *w).collect();
         let session = |who: usize, state: &State| state.client(self.clients[who].0).unwrap().sessions[0];
         for who in 0..2 {
-            // Both clients renew their leases, so that only the recalls expire.
+            // The clients renew their leases, so that only the recalls expire.
             let id = session(who, &self.state);
             let mut sequence = 1;
             while sequence_result(&mut self.state, id, sequence).is_err() {
@@ -398,7 +400,7 @@ impl World {
     }
 }
 
-/// Sends and completes the request with this sequence number on slot 0.
+/// Sends the request with this sequence number on slot 0, and completes it.
 fn sequence_result(state: &mut State, session: sessionid4, number: u32) -> Result<(), nfsstat4> {
     match sequence(state, &sequence_args(session, 0, number, false), at(90))? {
         nfs::state::sessions::Sequence::New(new) => {
@@ -424,7 +426,7 @@ fn effect_grid(who: usize, effects: &[Effect], reason: Gone) -> BTreeSet<(usize,
     grid(who, pieces.collect())
 }
 
-/// Returns the units of some pieces; no unit may be in two pieces.
+/// Converts layout ranges of a client to units. Panics if two ranges contain the same unit.
 fn grid(who: usize, pieces: Vec<(Iomode, ByteRange)>) -> BTreeSet<(usize, usize, u64)> {
     let mut units = BTreeSet::new();
     for (iomode, range) in pieces {

@@ -1,4 +1,4 @@
-//! Tests of byte-range locks against a model that keeps each byte separately.
+//! Tests of byte-range locks in the state tables, against a model with a separate entry for each byte.
 
 use crate::helpers::*;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use wire::nfs4::stateid4;
 
 const FILES: [FileId; 2] = [FileId(10), FileId(11)];
 const KINDS: [LockKind; 2] = [LockKind::Read, LockKind::Write];
-/// The number of bytes in the model; the last one stands for all bytes that follow.
+/// Number of bytes in the model. The last one stands for all bytes up to the end of the file.
 const BYTES: usize = 5;
 
 fn span(from: usize, to: usize) -> Span {
@@ -24,19 +24,19 @@ fn name(name: &'static str) -> Bytes {
     Bytes::from_static(name.as_bytes())
 }
 
-/// Three lock-owners.
+/// The model: three lock-owners, two files, and the lock on each byte.
 ///
-/// Two belong to one client, with different open-owners. The third belongs to another client and has the same owner
-/// names as the first.
+/// The first two lock-owners belong to one client and use different open-owners. The third belongs to another client
+/// and has the same name as the first.
 #[derive(Clone)]
 struct World {
     state: State,
     owners: [(ClientId, Bytes); 3],
-    /// The open stateid, by file and owner.
+    /// The stateid of the open under which each lock-owner locks a file, by file and lock-owner.
     opens: [[stateid4; 3]; 2],
-    /// The lock stateid, by file and owner, once the owner has one.
+    /// The lock stateids, by file and lock-owner; `None` before the first lock.
     locks: [[Option<stateid4>; 3]; 2],
-    /// The lock on each byte, by file, owner and byte.
+    /// The lock on each byte, by file, lock-owner and byte.
     bytes: [[[Option<LockKind>; BYTES]; 3]; 2],
 }
 
@@ -70,7 +70,7 @@ impl World {
         self.check();
     }
 
-    /// Returns whether another owner than `who` holds a conflicting lock on one of these bytes.
+    /// Returns whether a lock-owner other than `who` holds a conflicting lock on one of these bytes.
     fn in_the_way(&self, file: usize, who: usize, kind: LockKind, from: usize, to: usize) -> bool {
         let others = (0..3).filter(|other| *other != who);
         others.flat_map(|other| &self.bytes[file][other][from..to]).flatten().any(|held| held.conflicts(kind))
@@ -98,7 +98,7 @@ impl World {
         self.bytes[file][who][from..to].fill(Some(kind));
     }
 
-    /// Checks that a denial names an existing lock of another owner that conflicts.
+    /// Checks that the denial names a conflicting lock that another lock-owner holds in the model.
     fn check_denied(&self, file: usize, who: usize, kind: LockKind, span: Span, by: &Denied) {
         let holder = self.owners.iter().position(|o| *o == (by.client, by.owner.clone())).unwrap();
         assert!(holder != who && by.kind.conflicts(kind) && by.span.overlaps(span));
@@ -117,7 +117,7 @@ impl World {
         self.bytes[file][who][from..to].fill(None);
     }
 
-    /// Closes the file, which releases the locks of the owner, and opens it again.
+    /// Closes the file, which releases the locks of the lock-owner, and opens the file again.
     fn close(&mut self, file: usize, who: usize) {
         let client = self.owners[who].0;
         let open = std::mem::take(&mut self.opens[file][who]);
@@ -165,7 +165,7 @@ impl World {
                 if let Some(stateid) = self.locks[file][who] {
                     assert_eq!(self.state.test_stateid(*client, &stateid), NFS4_OK);
                     for access in [Access::Read, Access::Write] {
-                        // Locks are advisory: locks of other owners do not block I/O.
+                        // Locks are advisory, so locks of other lock-owners do not prevent I/O.
                         assert_eq!(self.state.check_io(*client, id, &stateid, access), Ok(Permit::Open));
                     }
                 }
@@ -227,8 +227,8 @@ proptest! {
         calls.into_iter().for_each(|call| world.apply(call));
     }
 
-    /// Every waiter that repeats its request gets the lock in the end, for every order of arrival and every overlap.
-    /// This holds as long as waiters that get their lock release it.
+    /// Every waiter that keeps retrying gets its lock in the end, if lock holders release their locks. This holds for
+    /// every order of arrival and every overlap.
     #[test]
     fn every_waiter_that_asks_again_gets_its_lock(
         wishes in prop::collection::vec((0..2usize, any::<bool>(), 0..BYTES, 1..=BYTES), 3),
@@ -253,7 +253,8 @@ proptest! {
                 left.remove(at);
             }
         }
-        // From here on owners make no new requests. Each releases all its locks once it has the lock that it wanted.
+        // From here on, lock-owners only retry the lock that they wait for. A lock-owner that gets this lock then
+        // releases all its locks.
         for who in 0..3 {
             if !left.iter().any(|(w, _)| *w == who) {
                 give_back(&mut world, who);
@@ -271,8 +272,8 @@ proptest! {
                 }
                 !got
             });
-            // Two owners that each wait for a range that the other has locked deadlock by their own fault: one of them
-            // releases its locks.
+            // Two lock-owners that wait for each other's locks are deadlocked, which the server does not resolve. So
+            // one of them releases its locks.
             if left.len() == before && rounds.is_multiple_of(4) {
                 let who = left[rounds / 4 % left.len()].0;
                 give_back(&mut world, who);
@@ -291,7 +292,7 @@ fn give_back(world: &mut World, who: usize) {
     }
 }
 
-/// Makes three clients with an open each.
+/// Creates three clients, each with an open of the file.
 fn three() -> (State, [(ClientId, stateid4); 3]) {
     let mut state = new_state();
     let clients = ["a", "b", "c"].map(|owner| {
@@ -336,17 +337,17 @@ fn a_waiter_that_does_not_ask_again_loses_its_turn() {
     ask(&mut state, c, ALL, true, 6).unwrap();
     state.unlock(a.0, FILES[0], &held, Span::ALL).unwrap();
     state.take_effects();
-    // Client b asked at an interval of four seconds. So the server keeps its place for twelve seconds.
+    // Client b retried after four seconds, so the server keeps its place in the queue for twelve seconds.
     assert!(matches!(ask(&mut state, a, ALL, false, 17), Ok(Locked::Denied(by)) if by.client == b.0));
     assert!(matches!(ask(&mut state, a, ALL, false, 18), Ok(Locked::Granted(_))));
-    // Client c was not notified yet. The server keeps its entry for 40 s after its last request.
+    // The server has not notified client c, so it keeps the entry of client c for 40 s after its last request.
     state.expire(at(18));
     assert_eq!(state.counts().lock_waits, 1);
     state.expire(at(47));
     assert_eq!(state.counts().lock_waits, 0);
 }
 
-/// Returns the clients that the server notified of a free lock since the last call.
+/// Returns the clients that the server has notified of a free lock since the last call.
 fn told(state: &mut State) -> Vec<ClientId> {
     let told = |effect| match effect {
         Effect::LockFree { client, file, owner } => {
@@ -376,7 +377,7 @@ fn a_waiter_is_notified_when_its_lock_is_free() {
     let Ok(Locked::Granted(mine)) = ask(&mut state, b, (low, LockKind::Write), true, 2) else { panic!("free") };
     state.unlock(b.0, FILES[0], &mine, low).unwrap();
     assert_eq!(told(&mut state), [c.0]);
-    // The CLOSE that releases the last conflicting lock notifies the waiter, too.
+    // A CLOSE that releases the last conflicting lock also notifies the waiter.
     let all = (Span::ALL, LockKind::Write);
     state.unlock(a.0, FILES[0], &held, Span::ALL).unwrap();
     ask(&mut state, c, (low, LockKind::Read), false, 3).unwrap();
@@ -397,7 +398,7 @@ fn a_request_that_does_not_wait_ends_an_earlier_wait() {
     ask(&mut state, b, ALL, true, 1).unwrap();
     ask(&mut state, b, ALL, false, 1).unwrap();
     assert_eq!(state.counts().lock_waits, 0);
-    // The wait of a client that no longer exists ends, too.
+    // When the server removes a client, the client's waits end too.
     ask(&mut state, c, ALL, true, 1).unwrap();
     for session in state.client(c.0).unwrap().sessions.clone() {
         state.destroy_session(session, CONNECTION).unwrap();
@@ -443,7 +444,7 @@ fn lock_stateids_are_valid_for_one_client_file_and_seqid() {
     assert_eq!(state.test_stateid(a.0, &first), NFS4ERR_OLD_STATEID);
     let any = stateid4 { seqid: 0, ..first };
     assert_eq!(lock(&mut state, &any), Ok(Locked::Granted(stateid4 { seqid: 3, ..first })));
-    // The stateid outlives the last lock. A LOCK with the open and the owner finds it again.
+    // A lock stateid outlives its last lock: a LOCK with the open and the lock-owner uses the same stateid again.
     state.unlock(a.0, FILES[0], &any, Span::ALL).unwrap();
     assert_eq!(ask(&mut state, a, ALL, false, 0), Ok(Locked::Granted(stateid4 { seqid: 5, ..first })));
     assert_eq!(state.close(a.0, FILES[0], &first).unwrap_err(), NFS4ERR_BAD_STATEID, "CLOSE is for opens");
@@ -460,12 +461,12 @@ fn one_owner_under_two_opens_has_one_set_of_locks() {
     assert_ne!(under_p.other, under_q.other);
     assert_eq!(state.test_stateid(client, &under_p), NFS4_OK, "its number stays (§9.5)");
     assert_eq!(state.counts().locks, 3);
-    // An unlock under one open also releases the bytes that were locked under the other.
+    // An unlock with the stateid of one open also releases bytes that the lock-owner locked under another open.
     state.unlock(client, FILES[0], &under_p, Span { first: 15, last: 24 }).unwrap();
     let spans: Vec<_> = state.locks_on(FILES[0]).iter().map(|l| (l.span.first, l.span.last, l.kind)).collect();
     let (read, write) = (LockKind::Read, LockKind::Write);
     assert_eq!(spans, [(0, 9, write), (10, 14, read), (25, u64::MAX, write)]);
-    // CLOSE releases the locks whose last LOCK was under the closed open.
+    // CLOSE releases the ranges whose last LOCK was under the closed open.
     state.close(client, FILES[0], &p.1).unwrap();
     let spans: Vec<_> = state.locks_on(FILES[0]).iter().map(|l| (l.span.first, l.span.last)).collect();
     assert_eq!(spans, [(10, 14)]);
@@ -477,13 +478,13 @@ fn one_owner_under_two_opens_has_one_set_of_locks() {
 fn the_number_of_locks_of_a_client_is_limited() {
     let (mut state, [a, b, _]) = three();
     let at_byte = |byte: u64| (Span { first: 2 * byte, last: 2 * byte }, LockKind::Read);
-    let most = limits::LOCKS_PER_CLIENT_MAX as u64 - 1; // the stateid counts, too
+    let most = limits::LOCKS_PER_CLIENT_MAX as u64 - 1; // the lock stateid counts towards the limit too
     for byte in 0..most {
         assert!(matches!(ask(&mut state, a, at_byte(byte), false, 0), Ok(Locked::Granted(_))));
     }
     assert_eq!(ask(&mut state, a, at_byte(most), false, 0), Err(NFS4ERR_DELAY));
     assert!(matches!(ask(&mut state, b, at_byte(most), false, 0), Ok(Locked::Granted(_))), "others have their own");
-    // Joining locks reduces their number. At the limit a client may release a lock but not split one.
+    // A lock that merges ranges reduces their number. At the limit, a client may release a range but not split one.
     let Ok(Locked::Granted(held)) = ask(&mut state, a, (Span { first: 0, last: 4 }, LockKind::Read), false, 0) else {
         panic!("fewer locks than before");
     };

@@ -1,6 +1,6 @@
 //! Tests of the state tables of the NFS server.
 //!
-//! Most files compare the tables with a simple model of the RFC, in every short history (sequence of calls).
+//! Most files compare the state tables with a simple model of the RFC, in every short history (a sequence of calls).
 
 mod clients;
 mod crowds;

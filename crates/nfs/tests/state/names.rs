@@ -1,4 +1,5 @@
-//! Tests of directory delegations: every short history of three clients that hold them and change names.
+//! Tests of directory delegations in the state tables: single rules, and every short history of three clients against a
+//! model.
 
 use crate::helpers::*;
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use wire::nfs4::{
 
 const DIR: FileId = FileId(20);
 const OTHER: FileId = FileId(21);
-/// The time after a recall in which the server grants no delegation of the directory.
+/// The recall cooldown: how long after a recall the server grants no delegation of the directory.
 const COOLING: Duration = Duration::from_secs(60);
 
 #[test]
@@ -46,7 +47,7 @@ fn none_is_granted_in_grace_or_before_reclaim_complete() {
     let (a, session) = connect(&mut state, "a", at(0));
     state.reclaim_complete(a, false).unwrap();
     assert_eq!(state.delegate_names(a, DIR, at(1)), Err(NotGiven::Resource), "names may be reclaimed by others");
-    // The grace period ends, and the client with the record has not come back.
+    // The grace period ends by timeout, without the client `late`.
     renew_lease(&mut state, session, 1, at(100));
     state.expire(at(100));
     let late = state.take_effects().into_iter().find_map(|effect| match effect {
@@ -142,7 +143,7 @@ fn a_change_revokes_the_delegation_of_a_lapsed_client_at_once() {
     assert!(!state.is_delegated(DIR, Use::Change, Some(b)));
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
     assert_eq!((state.counts().clients, state.counts().delegations), (2, 0), "it keeps all else");
-    // The client comes back, and learns of the revocation from the status flags.
+    // The lapsed client renews its lease, and the status flags report the revocation.
     assert_eq!(renew_lease(&mut state, gone, 1, at(93)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.test_stateid(a, &stateid), NFS4ERR_DELEG_REVOKED);
     assert_eq!(state.return_delegation(a, DIR, &stateid), Err(NFS4ERR_DELEG_REVOKED));
@@ -174,8 +175,8 @@ fn a_delegation_that_is_not_returned_is_revoked_after_a_lease() {
     assert!(state.is_delegated(DIR, Use::Change, Some(b)));
     state.expire(at(100));
     assert!(!state.is_delegated(DIR, Use::Change, Some(b)) && !state.is_recalled(&recalled(a, stateid)));
-    // A directory delegation cannot be reclaimed, so the client's record stays. It is no open, so its end is no last
-    // close.
+    // A directory delegation cannot be reclaimed, so the server revokes it without deleting the client's record. It is
+    // no open, so there is no last close.
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
     assert_eq!(renew_lease(&mut state, one, 3, at(101)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.test_stateid(a, &stateid), NFS4ERR_DELEG_REVOKED);
@@ -196,11 +197,12 @@ fn a_change_revokes_the_delegation_of_a_silent_client_at_once() {
     assert!(state.recall_delegations(DIR, Use::Change, Some(b), late).is_empty());
     assert!(!state.is_delegated(DIR, Use::Change, Some(b)) && !state.is_recalled(&recalls[0]));
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);
-    // The client learns of the revocation before it may rely on a delegation again.
+    // With its first request, the silent client learns of the revocation, before it may rely on a directory delegation
+    // again.
     assert_eq!(renew_lease(&mut state, one, 2, late), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
     assert_eq!(state.free_stateid(a, &stateid), Ok(()));
     assert_eq!(renew_lease(&mut state, one, 3, late), 0);
-    // The server waits for the return of a file delegation even if the client is silent.
+    // A file delegation must be returned even if its holder is silent.
     let file = FileId(22);
     state.open(a, &Bytes::from_static(b"owner"), file, OPEN4_SHARE_ACCESS_READ, 0).unwrap();
     state.delegate(a, file, (OPEN4_SHARE_ACCESS_READ, Wish::Any), 1, late).unwrap();
@@ -230,7 +232,7 @@ fn a_removed_directory_drops_all_but_revoked_delegations() {
     assert_eq!(state.test_stateid(a, &lost), NFS4ERR_DELEG_REVOKED);
     assert_eq!(state.find_delegation(b, OTHER, &kept), Ok(Power::Names));
     assert_eq!((state.counts().delegations, state.counts().recalls), (1, 0));
-    // Delegations of files are not dropped.
+    // `forget_names` drops directory delegations only, not delegations of files.
     state.open(b, &Bytes::from_static(b"owner"), FileId(22), OPEN4_SHARE_ACCESS_READ, 0).unwrap();
     state.delegate(b, FileId(22), (OPEN4_SHARE_ACCESS_READ, Wish::Any), 1, at(92)).unwrap();
     state.forget_names(FileId(22));
@@ -244,7 +246,7 @@ fn after_a_restart_clients_may_rely_on_names_for_a_limited_time() {
     let relied_on = RELIED_ON.as_secs() as i64;
     assert!(state.may_rely_on_names(at(0)) && state.may_rely_on_names(at(relied_on - 1)));
     assert!(!state.may_rely_on_names(at(relied_on)));
-    // A client that has come back has noticed the restart.
+    // After the only client with a record has sent RECLAIM_COMPLETE, no client can rely on an old delegation.
     let (client, _) = connect(&mut state, "a", at(1));
     assert!(state.may_rely_on_names(at(1)));
     state.reclaim_complete(client, false).unwrap();
@@ -252,7 +254,7 @@ fn after_a_restart_clients_may_rely_on_names_for_a_limited_time() {
     assert!(!new_state().may_rely_on_names(at(0)), "there was nobody");
 }
 
-/// A client of the model.
+/// A client of the model, with its delegation and its last request.
 #[derive(Clone)]
 struct Peer {
     client: ClientId,
@@ -260,9 +262,9 @@ struct Peer {
     held: Option<stateid4>,
     recalled: bool,
     revoked: Vec<stateid4>,
-    /// Whether the client is changing the directory now.
+    /// Whether the client is in the middle of a change of the directory.
     changing: bool,
-    /// The time of its last request, and the number of its requests.
+    /// The time of the client's last request, and the number of its requests.
     heard: (Timestamp, u32),
 }
 
@@ -270,13 +272,13 @@ struct Peer {
 enum Call {
     Ask(usize),
     Return(usize),
-    /// The client begins a change if no other client holds a delegation. Otherwise the server recalls the delegations,
-    /// and the client must try again.
+    /// The client begins a change of the directory. If another client holds a delegation, the server recalls it, and
+    /// the change does not begin.
     Begin(usize),
     End(usize),
-    /// So much time passes that the cooldown after a recall ends.
+    /// The recall cooldown passes.
     Wait,
-    /// A lease period passes. The server revokes all recalled delegations that were not returned.
+    /// A lease period passes, and the server revokes all recalled delegations.
     TimeOut,
     /// The client frees the stateid of its oldest revoked delegation.
     Free(usize),
@@ -288,12 +290,12 @@ struct World {
     peers: [Peer; 3],
     cools: Timestamp,
     now: Timestamp,
-    /// The number of delegations that ended during this call.
+    /// Number of delegations that the current call has ended.
     gone: usize,
 }
 
 impl World {
-    /// A client sends a request. The status flags must say whether it has a revoked delegation.
+    /// Sends a request of a client. The status flags must report whether the client has a revoked delegation.
     fn renew(&mut self, who: usize) {
         let peer = &mut self.peers[who];
         peer.heard = (self.now, peer.heard.1 + 1);
@@ -400,7 +402,8 @@ impl World {
     }
 
     fn check(&mut self) {
-        // Each delegation that ends wakes the waiting requests. The directory is never open, so there is no last close.
+        // Each ended delegation wakes the waiting requests. A directory delegation is no open, so there is no last
+        // close.
         assert_eq!(self.state.take_effects(), vec![Effect::DelegationGone(DIR); self.gone]);
         assert!(!self.state.is_open(DIR));
         let counts = self.state.counts();
@@ -414,7 +417,7 @@ impl World {
             for stateid in &peer.revoked {
                 assert_eq!(self.state.test_stateid(client, stateid), NFS4ERR_DELEG_REVOKED);
             }
-            // The guarantee: while a client changes the directory, no other client holds a delegation of it.
+            // The invariant: while a client changes the directory, no other client holds a delegation of it.
             if peer.changing {
                 assert!(!self.state.is_delegated(DIR, Use::Change, Some(client)));
                 assert!(self.peers.iter().enumerate().all(|(i, other)| i == who || other.held.is_none()));
@@ -437,7 +440,7 @@ fn world() -> World {
     World { state, peers, cools: at(0), now: at(0), gone: 0 }
 }
 
-/// Returns a world in which the first two clients hold delegations, and the third wants to change a name.
+/// Returns a world in which clients 0 and 1 hold recalled delegations, and client 2 waits to change a name.
 fn crowded() -> World {
     let mut world = world();
     [Call::Ask(0), Call::Ask(1), Call::Begin(2)].into_iter().for_each(|call| world.apply(call));

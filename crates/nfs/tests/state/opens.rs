@@ -1,4 +1,5 @@
-//! Tests of opens: the matrix of share reservations, and every short history of two clients on one file.
+//! Tests of opens in the state tables: all pairs of share reservations, and every short history of two clients against
+//! a model.
 
 use crate::helpers::*;
 use bytes::Bytes;
@@ -32,7 +33,7 @@ fn every_pair_of_share_reservations_conflicts_as_specified() {
                 let (mut state, a, b) = two_clients();
                 let first = state.open(a, &owner("x"), FILE, a1, d1).unwrap();
                 let second = state.open(if same_owner { a } else { b }, &owner("x"), FILE, a2, d2);
-                // A conflicting open of the same owner is denied, too (§9.7).
+                // Share reservations also conflict between two opens of the same open-owner (§9.7).
                 if a1 & d2 != 0 || a2 & d1 != 0 {
                     assert_eq!(second, Err(NFS4ERR_SHARE_DENIED), "{a1}/{d1} then {a2}/{d2}");
                     continue;
@@ -115,14 +116,14 @@ fn special_stateids_obey_share_denials() {
     }
 }
 
-/// The access and deny bits of an OPEN.
+/// The access bits and deny bits of an OPEN.
 type Asked = (u32, u32);
 
 #[derive(Clone)]
 struct World {
     state: State,
     clients: [ClientId; 2],
-    /// The share bits of the client's OPENs, and the stateid last returned, by client.
+    /// The share bits of each client's OPENs, and the open stateid that the server last returned.
     held: [Option<(Vec<Asked>, stateid4)>; 2],
 }
 
@@ -131,7 +132,7 @@ enum Call {
     Open(usize, u32, u32),
     Downgrade(usize, u32, u32),
     Close(usize),
-    /// CLOSE with the seqid before the current one.
+    /// A CLOSE whose stateid has the sequence number before the current one.
     CloseOld(usize),
 }
 
@@ -139,7 +140,7 @@ fn union(asked: &[Asked]) -> Asked {
     asked.iter().fold((0, 0), |u, a| (u.0 | a.0, u.1 | a.1))
 }
 
-/// Returns whether `target` is the union of a subset of the OPENs; tries every subset.
+/// Returns whether `target` is the union of the share bits of some of the OPENs.
 fn some_subset(asked: &[Asked], target: Asked) -> bool {
     (1..1_u32 << asked.len()).any(|pick| {
         let picked: Vec<_> = (0..asked.len()).filter(|i| pick & 1 << i != 0).map(|i| asked[i]).collect();
@@ -232,7 +233,7 @@ fn one_owner_matches_the_model_in_every_short_history() {
     calls.extend(shares().map(|(a, d)| Call::Downgrade(0, a, d)));
     calls.extend([Call::Close(0), Call::CloseOld(0)]);
     walk(&world(), &calls, 3, World::apply);
-    // OPENs that do not conflict with each other, so that one owner has many.
+    // OPENs whose share bits do not conflict, so that one open-owner can send many of them.
     let mut calls: Vec<_> = (1..=3).map(|a| Call::Open(0, a, 0)).collect();
     calls.extend([Call::Open(0, 1, 2), Call::Downgrade(0, 1, 0), Call::Downgrade(0, 2, 0), Call::Downgrade(0, 1, 2)]);
     calls.push(Call::Close(0));

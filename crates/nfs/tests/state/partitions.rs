@@ -1,7 +1,7 @@
-//! Model test of lock reclaim: restarts, silent clients and crashes in every order.
+//! Model test of lock reclaims: restarts, silent clients and crashes of the server in every order.
 //!
-//! No client may reclaim or use a lock that another client has held since. These are the edge conditions of RFC 8881
-//! §8.4.3.
+//! No client may reclaim or use a lock that another client has held meanwhile. These are the edge conditions of RFC
+//! 8881 §8.4.3.
 
 use crate::helpers::*;
 use bytes::Bytes;
@@ -19,15 +19,15 @@ use wire::nfs4::{sessionid4, stateid4};
 const FILE: FileId = FileId(10);
 const OWNERS: [&str; 3] = ["a", "b", "c"];
 
-/// A client, with the state that it believes to hold.
+/// A client of the model, with the stateids that it assumes to be valid.
 #[derive(Clone, Default)]
 struct Peer {
     session: Option<(ClientId, sessionid4, u32)>,
     open: Option<stateid4>,
     lock: Option<stateid4>,
-    /// Whether the client believes that it holds the lock. It may have to reclaim the lock first.
+    /// Whether the client assumes that it holds the lock, perhaps after a reclaim.
     believes: bool,
-    /// Whether another client has been granted the lock since this client was.
+    /// Whether the server has granted the lock to another client since this client got it.
     other_since: bool,
 }
 
@@ -36,10 +36,10 @@ struct World {
     state: State,
     boot: u32,
     now: i64,
-    /// The client records on disk: client ids by owner.
+    /// The client records on disk: client id by client owner.
     disk: BTreeMap<Bytes, u64>,
     peers: [Peer; 3],
-    /// The number of effects that the server completes before it crashes; `None`: no crash.
+    /// The number of effects that the server still carries out before it crashes; `None` if it does not crash.
     crash_after: Option<usize>,
 }
 
@@ -51,13 +51,13 @@ enum Call {
     Reclaim(usize),
     Complete(usize),
     Restart,
-    /// Two minutes pass in which no client sends a request, except this one.
+    /// Two minutes pass in which no client sends a request, except the given client.
     Silence(Option<usize>),
     Tick,
     CrashAfter(usize),
 }
 
-/// The server crashed before it could answer.
+/// The error of a step in which the server crashed before it answered.
 struct Crashed;
 
 impl World {
@@ -73,7 +73,7 @@ impl World {
         self.crash_after = None;
     }
 
-    /// Carries out the effects that the server must complete before it answers.
+    /// Carries out the effects of the server that must precede its answer, until the planned crash.
     fn settle(&mut self) -> std::result::Result<(), Crashed> {
         let mut effects = VecDeque::from(self.state.take_effects());
         while let Some(effect) = effects.pop_front() {
@@ -108,8 +108,8 @@ impl World {
         Ok(())
     }
 
-    /// Sends SEQUENCE and returns the client id. If the server does not know the session, the client creates a session
-    /// first, and gets a new client id if it must.
+    /// Sends SEQUENCE and returns the client id. If the session is gone, the client first sends EXCHANGE_ID and
+    /// CREATE_SESSION, which may change its client id.
     fn sequence_or_reconnect(&mut self, who: usize) -> std::result::Result<ClientId, Crashed> {
         if let Some((client, session, number)) = self.peers[who].session
             && let Ok(sequenced) = sequence(&mut self.state, &sequence_args(session, 0, number, false), at(self.now))
@@ -126,13 +126,13 @@ impl World {
         let known = self.peers[who].session.is_some_and(|(client, ..)| client == id.client);
         self.peers[who].session = Some((id.client, session.csr_sessionid, 1));
         if !known {
-            // The server has no state of the client left. The client must reclaim the lock that it believes to hold.
+            // The server has dropped the client's state, so the client must reclaim the lock that it assumes to hold.
             (self.peers[who].open, self.peers[who].lock) = (None, None);
         }
         Ok(id.client)
     }
 
-    /// Opens the file and locks all of it; `None`: another client holds the lock.
+    /// Opens the file and locks all of it. Returns open and lock stateid, or `None` if another client holds the lock.
     fn take(&mut self, who: usize, client: ClientId, reclaim: bool) -> Result<Option<(stateid4, stateid4)>> {
         self.state.check_grace(client, reclaim)?;
         let open = match self.peers[who].open {
@@ -144,7 +144,7 @@ impl World {
         match self.state.lock(client, FILE, locker, (Span::ALL, LockKind::Write), false, at(self.now)) {
             Ok(Locked::Granted(lock)) => Ok(Some((open, lock))),
             Ok(Locked::Denied(_)) => Ok(None),
-            // The server revoked the open, or dropped it with the lease.
+            // The open stateid is invalid, because the server revoked the open or the client's lease expired.
             Err(status) => {
                 let _ = self.state.free_stateid(client, &open);
                 self.peers[who].open = None;
@@ -221,7 +221,7 @@ impl World {
         Ok(())
     }
 
-    /// Writes under the lock. The write must succeed exactly if no other client has held the lock since.
+    /// Writes with the lock stateid. The write must succeed if and only if no other client has held the lock meanwhile.
     fn use_lock(&mut self, who: usize) -> std::result::Result<(), Crashed> {
         let client = self.sequence_or_reconnect(who)?;
         let Some(lock) = self.peers[who].lock.filter(|_| self.peers[who].believes) else { return Ok(()) };
@@ -249,7 +249,7 @@ impl World {
     }
 }
 
-/// Checks every short history that follows after the first client has locked the file and `then` has happened.
+/// Checks every short history of two clients, after client 0 has locked the file and the calls `then` have happened.
 fn histories_after(then: &[Call]) {
     let mut world = World::new();
     let begin = [Call::Complete(0), Call::Complete(1), Call::Lock(0)];

@@ -1,4 +1,4 @@
-//! Tests of the reply cache: every short history of a slot table against a model, and each rule by itself.
+//! Tests of the reply cache: every short history of its slots against a model, and each rule by itself.
 
 use crate::helpers::*;
 use nfs::state::Result;
@@ -12,7 +12,7 @@ fn request(text: &str) -> Fingerprint {
     Fingerprint::new(ALICE, text.as_bytes())
 }
 
-/// Returns the reply of the test's server to a request: 4 bytes that identify the request, then `len` zeros.
+/// Returns the test's reply to a request: 4 bytes with slot and sequence number, then `len` zeros.
 fn reply(slot: u32, sequence: u32, len: usize) -> Vec<u8> {
     let mut bytes = vec![slot as u8, sequence as u8, 1, 2];
     bytes.resize(4 + len, 0);
@@ -27,21 +27,21 @@ enum Call {
         cache: bool,
         text: &'static str,
     },
-    /// Completes the newest request of a slot with a reply of 4 + `len` bytes.
+    /// The newest request of a slot completes with a reply of 4 + `len` bytes.
     Finish {
         slot: u32,
         len: usize,
     },
 }
 
-/// A slot of the model (§2.10.6.1).
+/// A slot of the model (§2.10.6.1): its last request and the cached reply.
 #[derive(Clone, Default)]
 struct Plain {
     last: u32,
     text: &'static str,
     cache: bool,
     running: bool,
-    /// The cached reply; `None`: not cached.
+    /// The cached reply; `None` if there is none.
     kept: Option<Vec<u8>>,
 }
 

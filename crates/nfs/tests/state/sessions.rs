@@ -1,4 +1,5 @@
-//! Tests of sessions: negotiation, SEQUENCE, connections, the backchannel, and memory of the reply cache.
+//! Tests of sessions in the state tables: negotiation, SEQUENCE, connections, the backchannel, and memory of reply
+//! caches.
 
 use crate::helpers::*;
 use nfs::state::reply_cache::Fingerprint;
@@ -108,7 +109,7 @@ fn a_request_is_executed_once_and_replayed_byte_for_byte() {
     assert_eq!((result.sr_sessionid, result.sr_slotid, result.sr_sequenceid), (session, 0, 1));
     assert_eq!((result.sr_highest_slotid, result.sr_target_highest_slotid), (1, 1));
     assert_eq!(sequence(&mut state, &args, at(6)), Err(NFS4ERR_DELAY));
-    // The connection breaks during the execution. The server keeps the reply nevertheless.
+    // The connection breaks while the server executes the request. The server still caches the reply for the retry.
     state.connection_lost(CONNECTION);
     assert!(state.finish(new.token, Some(b"the reply")));
     let again = state.sequence(&args, request(OTHER), at(7));
@@ -192,7 +193,8 @@ fn the_backchannel_uses_the_connections_that_are_bound_to_it() {
     assert_eq!(flags(&mut state, session, 4), 0);
     assert_eq!(bind(&mut state, CDFC4_FORE_OR_BOTH, ConnectionId(4)), CDFS4_BOTH);
     assert_eq!(bind(&mut state, CDFC4_BACK, ConnectionId(5)), CDFS4_BACK);
-    // A reply on slot 0 was lost. The server uses the next sequence number; if the client refuses it, the one before.
+    // The callback on slot 0 got no reply. The server sends the next sequence number, and after SEQ_MISORDERED the
+    // previous one again.
     let retry = state.backchannel(client).unwrap();
     assert_eq!((retry.sequence.csa_slotid, retry.sequence.csa_sequenceid, retry.connection), (0, 2, OTHER));
     state.callback_done(session, retry.slot, CallbackEnd::Misordered);
@@ -204,7 +206,8 @@ fn the_backchannel_uses_the_connections_that_are_bound_to_it() {
 
 #[test]
 fn bind_conn_to_session_binds_the_requested_channels() {
-    // The channels of the connection before, the request, and the channels after it.
+    // Each case: the direction to which the connection is bound before, the requested direction, and the direction in
+    // the reply (`None`: INVAL).
     let (fore, back, both) = (Some(CDFS4_FORE), Some(CDFS4_BACK), Some(CDFS4_BOTH));
     for (before, asked, after) in [
         (None, CDFC4_FORE, fore),
@@ -234,7 +237,7 @@ fn bind_conn_to_session_binds_the_requested_channels() {
         }
         assert_eq!(bind(&mut state, session, asked), after.ok_or(NFS4ERR_INVAL), "{asked:?} after {before:?}");
         assert_eq!(bind(&mut state, [9; 16], asked), Err(NFS4ERR_BADSESSION));
-        // If the backchannel has another connection, it still works after the first connection breaks.
+        // A backchannel with two connections still works after one of them breaks.
         state.connection_lost(CONNECTION);
         let carries = before == Some(CDFC4_FORE_OR_BOTH)
             || before == Some(CDFC4_BACK)

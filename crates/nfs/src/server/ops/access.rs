@@ -1,4 +1,4 @@
-//! ACCESS: returns the permissions of the caller on the current file (RFC 8881 §18.1, RFC 8276 §8.4.3).
+//! ACCESS: returns the caller's permissions on the current file (RFC 8881 §18.1, RFC 8276 §8.5).
 
 use crate::fs::FileSystem;
 use crate::fs::access;

@@ -1,4 +1,4 @@
-//! BACKCHANNEL_CTL: sets program and authentication of this session's callbacks (RFC 8881 §18.33).
+//! BACKCHANNEL_CTL: sets RPC program and authentication of the session's callbacks (RFC 8881 §18.33).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -1,4 +1,4 @@
-//! BIND_CONN_TO_SESSION: binds a connection for requests, callbacks or both (RFC 8881 §18.34).
+//! BIND_CONN_TO_SESSION: binds a connection to the fore channel, the backchannel or both (RFC 8881 §18.34).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -1,7 +1,7 @@
-//! COPY: copies bytes of the saved file into the current one without moving them through the client (RFC 7862 §15.2).
+//! COPY: copies bytes of the saved file into the current file without moving them through the client (RFC 7862 §15.2).
 //!
-//! Always synchronous and in order. The data servers copy the bytes themselves where possible; otherwise the bytes pass
-//! through this server. Holes stay holes.
+//! The server copies synchronously and in order. The iods copy the bytes between each other where possible; otherwise
+//! the bytes pass through this server. Holes stay holes.
 
 use crate::fs::FileSystem;
 use crate::fs::{Content, Stability, WriteOut};
@@ -12,8 +12,8 @@ use crate::state::opens::Access;
 use types::{ByteRange, FileId, Status, Verifier};
 use wire::nfs4::*;
 
-/// Largest number of bytes that one COPY moves, without holes, because it occupies a slot of the session; the client
-/// requests the rest.
+/// Largest number of bytes that one COPY moves, holes not counted, because a COPY occupies a session slot. The client
+/// sends another COPY for the rest.
 const MOVED_MAX: u64 = 32 << 20;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(
@@ -54,7 +54,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     counters::add(&cx.server.counters.copied_bytes, copy.moved);
     let verifier = match copy.verifier {
         Some(verifier) => verifier,
-        // Only holes were copied: use the verifier of COMMIT.
+        // The range contains only holes, so no write returned a verifier. Use the verifier of COMMIT.
         None => cx.fs().commit(&cx.ctx, to, ByteRange { offset: args.ca_dst_offset, len: done }).await?,
     };
     Ok(COPY4resok {
@@ -68,21 +68,23 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     })
 }
 
-/// A copy in progress.
+/// The state of a COPY in execution.
 struct Copy {
     from: FileId,
     to: FileId,
-    /// The difference of target and source offsets, modulo 2^64.
+    /// The target offset minus the source offset, modulo 2^64.
     shift: u64,
     moved: u64,
-    /// Whether copying without moving the bytes through this server is still worth trying.
+    /// Whether the iods can copy the bytes without this server, as far as is known. It becomes false at the first
+    /// refusal.
     direct: bool,
-    /// The verifier of the first write. If a later one differs, the client sees it at COMMIT and starts again.
+    /// The write verifier of the first write. If a later write has another verifier, the client notices the difference
+    /// at COMMIT and copies again.
     verifier: Option<Verifier>,
 }
 
 impl Copy {
-    /// Copies up to a whole range; returns the number of bytes copied from its front.
+    /// Copies a range, or a prefix of it if the range is too long. Returns the number of bytes copied, holes included.
     async fn run<F: FileSystem, C: Callbacks>(&mut self, cx: &Compound<'_, F, C>, range: ByteRange) -> Answer<u64> {
         let mut at = range.offset;
         while at < range.end() && self.moved < MOVED_MAX {
@@ -105,14 +107,14 @@ impl Copy {
             let before = at;
             at = self.data(cx, at, end).await?;
             if at == before {
-                // The source has become shorter.
+                // The source file has become shorter than the range.
                 break;
             }
         }
         Ok(at - range.offset)
     }
 
-    /// Copies bytes up to `end`; returns the position reached.
+    /// Copies data from `at` up to `end`. Returns the offset at which the copy stopped.
     async fn data<F: FileSystem, C: Callbacks>(
         &mut self,
         cx: &Compound<'_, F, C>,
@@ -142,14 +144,14 @@ impl Copy {
         Ok(at)
     }
 
-    /// Records a write; returns the position of the next byte.
+    /// Counts the bytes of a write and stores its verifier. Returns the offset after the written bytes.
     fn took(&mut self, at: u64, written: WriteOut) -> u64 {
         self.verifier.get_or_insert(written.verifier);
         self.moved += u64::from(written.count);
         at + u64::from(written.count)
     }
 
-    /// Makes a hole in the target too, and extends the target at least to the end of the hole.
+    /// Punches a hole into the target file, and extends the file at least to the end of the hole.
     async fn hole<F: FileSystem, C: Callbacks>(&self, cx: &Compound<'_, F, C>, range: ByteRange) -> Answer<()> {
         cx.recall_others(self.to).await;
         let size = cx.fs().getattr(&cx.ctx, self.to).await?.size;
@@ -157,7 +159,7 @@ impl Copy {
             cx.fs().deallocate(&cx.ctx, self.to, range).await?;
         }
         if range.end() > size {
-            // Extend the file instead of setting its size: another copy may have extended it further meanwhile.
+            // Do not set the file size, because a concurrent copy may have extended the file further.
             cx.fs().extend(&cx.ctx, self.to, range.end()).await?;
         }
         Ok(())

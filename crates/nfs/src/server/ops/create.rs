@@ -1,4 +1,4 @@
-//! CREATE: creates an object that is not a regular file (RFC 8881 §18.4).
+//! CREATE: creates a directory, symbolic link, device node, socket or named pipe (RFC 8881 §18.4).
 
 use crate::attrs;
 use crate::fs::CreateKind;
@@ -31,7 +31,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     }
     cx.make_way_in(dir).await?;
     let created = cx.fs().create(&cx.ctx, dir, &args.objname, kind, set).await?;
-    // An export may begin at the new directory. A caller that does not see it continues without a current file.
+    // The new directory may be the root of an export. If the caller may not see this export, the COMPOUND continues
+    // without a current filehandle.
     match cx.fs().descend(&cx.ctx, created.attrs.id) {
         Ok(place) => cx.set_place(created.attrs.id, place),
         Err(_) => cx.current = None,

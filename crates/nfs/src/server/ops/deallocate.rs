@@ -1,4 +1,4 @@
-//! DEALLOCATE: makes a range of a file a hole (RFC 7862 §15.4).
+//! DEALLOCATE: punches a hole into a file (RFC 7862 §15.4).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -1,4 +1,4 @@
-//! DESTROY_CLIENTID: removes a client without state (RFC 8881 §18.50).
+//! DESTROY_CLIENTID: removes a client record without state (RFC 8881 §18.50).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -1,4 +1,4 @@
-//! FREE_STATEID: the client acknowledges a revoked stateid, or frees one of locks (RFC 8881 §18.38).
+//! FREE_STATEID: frees a revoked stateid, or a lock stateid without locks (RFC 8881 §18.38).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

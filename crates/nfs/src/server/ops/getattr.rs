@@ -1,4 +1,4 @@
-//! GETATTR: returns the requested attributes of the current file that exist (RFC 8881 §18.7).
+//! GETATTR: returns those requested attributes of the current file that the server supports (RFC 8881 §18.7).
 
 use crate::attrs;
 use crate::fs::FileSystem;

@@ -6,10 +6,10 @@ use crate::server::compound::{Answer, Compound, Refusal};
 use bytes::Bytes;
 use wire::nfs4::*;
 
-/// Notifications that the server promises: changed and deleted devices. Clients cache a device only if both are
-/// promised, and the promise costs nothing, because a device id means the same server forever.
+/// Device notifications that the server promises (bits for changed and deleted devices). Clients cache a device address
+/// only if the server promises both. A device id always means the same data server, so the promise costs nothing.
 const NOTIFICATIONS: u32 = 0b110;
-/// Bytes of the address besides its body: type and length.
+/// Bytes of `device_addr4` besides its body: type and length.
 const FRAME: usize = 8;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(

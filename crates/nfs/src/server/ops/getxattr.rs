@@ -8,7 +8,7 @@ use bytes::Bytes;
 use wire::nfs4::*;
 use xdr::Writer;
 
-/// The value (`GETXATTR4res`).
+/// The value of the extended attribute, as the result of GETXATTR (`GETXATTR4res`).
 pub(super) struct Value(Bytes);
 
 impl Body for Value {

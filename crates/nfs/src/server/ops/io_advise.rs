@@ -1,4 +1,4 @@
-//! IO_ADVISE: receives hints about the client's coming I/O (RFC 7862 §15.5).
+//! IO_ADVISE: passes the client's hints about its next I/O to the file system (RFC 7862 §15.5).
 
 use crate::attrs::Mask;
 use crate::fs::FileSystem;
@@ -14,7 +14,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
 ) -> Answer<IO_ADVISE4resok> {
     let file = cx.file()?;
     let stateid = cx.stateid(args.iaa_stateid)?;
-    // A hint needs no permission of its own: an open for reading or for writing suffices.
+    // A hint needs an open for reading or an open for writing, and no permission of its own.
     if cx.permit(file, stateid, Access::Read).await.is_err() {
         cx.permit(file, stateid, Access::Write).await?;
     }

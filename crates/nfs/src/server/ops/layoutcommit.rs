@@ -1,4 +1,5 @@
-//! LAYOUTCOMMIT: stores size and time of the bytes that a client wrote through a layout (RFC 8881 §18.42).
+//! LAYOUTCOMMIT: stores the size and modification time that result from a client's writes under a layout (RFC 8881
+//! §18.42).
 
 use crate::fs::{FileSystem, access};
 use crate::server::callbacks::Callbacks;
@@ -22,7 +23,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     if args.loca_reclaim {
         cx.state(|state| state.check_layout_reclaim(client, &stateid))?;
         cx.regular(file).await?;
-        // The server knows no layout and no open from before the restart, so the caller's permissions decide.
+        // After a restart the server has no layout of the client, and perhaps no open. Without an open for writing, the
+        // caller's permissions decide.
         if !cx.state(|state| state.may_write(client, file)) {
             cx.check_access(file, access::MODIFY | access::EXTEND).await?;
         }

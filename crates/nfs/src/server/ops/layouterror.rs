@@ -1,4 +1,4 @@
-//! LAYOUTERROR: receives the errors that a client met at data servers (RFC 7862 §15.6).
+//! LAYOUTERROR: reports to the file system the errors that a client got from data servers (RFC 7862 §15.6).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

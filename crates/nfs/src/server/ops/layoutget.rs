@@ -1,4 +1,4 @@
-//! LAYOUTGET: grants a layout, by which the client does I/O to the data servers itself (RFC 8881 §18.43).
+//! LAYOUTGET: grants a layout, under which the client does I/O directly to the data servers (RFC 8881 §18.43).
 
 use crate::fs::FileSystem;
 use crate::fs::{Iomode, LayoutAsk, LayoutGone};
@@ -9,7 +9,7 @@ use crate::server::files::whole_range;
 use crate::state::layouts::{Filter, Segment};
 use wire::nfs4::*;
 
-/// Bytes of a reply besides the body of the layout: flag, stateid, count, range, iomode, type and length.
+/// Bytes of a LAYOUTGET result besides the layout body: flag, stateid, count, range, iomode, type and length.
 const FRAME: usize = 4 + 16 + 4 + 16 + 4 + 4 + 4;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(
@@ -48,7 +48,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let stateid = match granted {
         Ok(stateid) => stateid,
         Err(status) => {
-            // The client never learns of this layout, so it cannot be using it.
+            // The client does not receive this layout, so it cannot use the layout and needs no fence.
             cx.fs().layout_gone(&cx.ctx, client.0, file, out.iomode, out.range, LayoutGone::Forgotten).await?;
             return Err(status.into());
         }

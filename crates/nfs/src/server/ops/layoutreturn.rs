@@ -25,7 +25,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         return Err(NFS4ERR_UNKNOWN_LAYOUTTYPE.into());
     }
     if args.lora_reclaim {
-        // No layout survives a restart, so there is none to return.
+        // No layout survives a restart of the server, so a reclaiming client has no layout to return.
         return Ok(layoutreturn_stateid::FALSE);
     }
     let client = cx.client();
@@ -59,14 +59,14 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
             layoutreturn_stateid::TRUE(stateid)
         }
         None => {
-            // The current stateid is no longer valid (§18.44.3).
+            // The client holds no more layout of the file, so the current stateid is no longer valid (§18.44.3).
             cx.set_stateid(ANONYMOUS);
             layoutreturn_stateid::FALSE
         }
     })
 }
 
-/// Reports the returned layouts to the file system, and wakes the tasks that wait for them.
+/// Reports the returned layouts to the file system, and wakes the tasks that wait for the return.
 async fn tell<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     gone: Vec<(FileId, Iomode, ByteRange)>,

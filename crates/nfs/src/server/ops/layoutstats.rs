@@ -1,5 +1,5 @@
-//! LAYOUTSTATS: receives the client's statistics of direct I/O (RFC 7862 §15.7), which the server only counts as an
-//! operation, because data servers count for themselves.
+//! LAYOUTSTATS: receives the client's I/O statistics for a layout (RFC 7862 §15.7). The server checks the stateid and
+//! ignores the statistics, because the data servers count I/O themselves.
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

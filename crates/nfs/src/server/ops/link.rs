@@ -1,4 +1,4 @@
-//! LINK: adds a name in the current directory for the saved file (RFC 8881 §18.9).
+//! LINK: adds a hard link to the saved file in the current directory (RFC 8881 §18.9).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -1,4 +1,4 @@
-//! LISTXATTRS: returns names of extended attributes, as many as fit (RFC 8276 §8.4.3).
+//! LISTXATTRS: returns as many names of extended attributes as fit into the reply (RFC 8276 §8.4.3).
 
 use crate::fs::FileSystem;
 use crate::fs::access;
@@ -6,7 +6,7 @@ use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use wire::nfs4::*;
 
-/// Bytes of a reply besides names: cookie, count and `eof`.
+/// Bytes of a LISTXATTRS result besides the names: cookie, count and `eof`.
 const FRAME: usize = 16;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(
@@ -16,7 +16,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let file = cx.file()?;
     cx.check_access(file, access::XALIST).await?;
     let names = cx.fs().listxattrs(&cx.ctx, file).await?;
-    // The cookie is the number of names returned: a list that changes in between may repeat or skip one (§8.4.3.3).
+    // The cookie is the number of names that the server has already returned. If attributes change between two
+    // requests, a name may be missing or appear twice (§8.4.3.3).
     let start = usize::try_from(args.lxa_cookie).unwrap_or(usize::MAX);
     if start > names.len() {
         return Err(NFS4ERR_BAD_COOKIE.into());

@@ -1,4 +1,4 @@
-//! LOCK: locks a range of bytes of the current file (RFC 8881 §18.10).
+//! LOCK: locks a byte range of the current file (RFC 8881 §18.10).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;
@@ -31,7 +31,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let server = cx.server;
     let lock = |state: &mut State| {
         server.check_fenced(file)?;
-        // The grace period may have ended meanwhile, and another client may have held the lock.
+        // Check again under the lock of the state tables: the grace period may have ended while this request waited,
+        // and another client may have held the lock.
         state.check_grace(client, args.reclaim)?;
         let locked = state.lock(client, file, locker, (span, kind), wait, now)?;
         if args.reclaim {

@@ -1,4 +1,4 @@
-//! LOCKT: tests whether a range of bytes could be locked (RFC 8881 §18.11).
+//! LOCKT: tests whether a byte range could be locked (RFC 8881 §18.11).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;
@@ -10,7 +10,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(cx: &mut Compound<'_, F, C>
     let file = cx.file()?;
     let span = lock_span(args.offset, args.length)?;
     let (kind, _) = lock_kind(args.locktype);
-    // The locks are unknown until all clients have reclaimed.
+    // During the grace period the server does not know all locks, because clients are still reclaiming theirs.
     cx.check_grace()?;
     cx.regular(file).await?;
     let client = cx.client();

@@ -1,4 +1,4 @@
-//! LOCKU: unlocks a range of bytes of the current file (RFC 8881 §18.12).
+//! LOCKU: unlocks a byte range of the current file (RFC 8881 §18.12).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -1,4 +1,4 @@
-//! NVERIFY: continues only if the attributes do not match (RFC 8881 §18.15).
+//! NVERIFY: continues the COMPOUND only if the attributes differ from the given values (RFC 8881 §18.15).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

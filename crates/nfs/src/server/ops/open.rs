@@ -1,7 +1,7 @@
 //! OPEN: opens a regular file, and creates it if requested (RFC 8881 §18.16).
 //!
-//! Supports claims by name, by filehandle, under a delegation, and, after a restart of the server, reclaims of earlier
-//! opens.
+//! The server supports claims by name, by filehandle and under a delegation, and reclaims of opens from before a
+//! restart.
 
 use crate::attrs::{self, Mask};
 use crate::fs::{Change, FileSystem, OpenHow, access};
@@ -15,19 +15,19 @@ use bytes::Bytes;
 use types::{Attrs, FileId, SetAttrs, Status, Timestamp, Verifier};
 use wire::nfs4::*;
 
-/// Delegated timestamps, and a delegation instead of an open (RFC 9754 §4, §5): the server accepts these wishes and
-/// does not fulfil them.
+/// The wants of RFC 9754 for delegated timestamps (§5) and for a delegation instead of an open (§4). The server accepts
+/// these bits in OPEN and ignores them.
 const WISHES_OF_RFC_9754: u32 = 0x10_0000 | 0x20_0000;
 
 /// A file that OPEN found or created.
 struct Found {
     attrs: Attrs,
-    /// Whether this call created it: the mode of a new file does not restrict the open that created it.
+    /// Whether this OPEN created the file. The mode of a new file does not restrict the open that created it.
     created: bool,
     change: Change,
-    /// Attributes that the creation set.
+    /// The attributes that the creation set, for `attrset` of the reply.
     set: Mask,
-    /// Whether to truncate the file to size 0, as UNCHECKED4 of an existing file requests with a size of 0.
+    /// Whether OPEN must truncate the file to 0 bytes: UNCHECKED4 with size 0 found an existing file.
     truncate: bool,
 }
 
@@ -46,7 +46,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     }
     let by_name = matches!(args.claim, open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_DELEGATE_CUR(_));
     make_way_for_new(cx, here, &args).await?;
-    // From here on no removal frees a file found or created by name before its open is recorded.
+    // While the guard `opening` exists, no removal frees a file that this OPEN finds or creates by name and has not
+    // recorded yet.
     let opening = by_name.then(|| Opening::begin(&cx.server.opening));
     let found = find(cx, here, &args).await?;
     let file = found.attrs.id;
@@ -60,7 +61,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let server = cx.server;
     let open = |state: &mut State| {
         server.check_fenced(file)?;
-        // The grace period may have ended meanwhile, and other clients have got delegations.
+        // Check again, because the grace period may have ended and other clients may have got delegations meanwhile.
         state.check_grace(client, reclaim)?;
         let in_the_way = state.is_delegated(file, what, Some(client));
         match in_the_way {
@@ -89,7 +90,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
             return Err(refusal);
         }
     };
-    // A client that receives notifications waits for long between two attempts.
+    // The flag promises CB_NOTIFY_LOCK to clients with a usable backchannel, which then retry denied locks rarely.
     let notifies = if cx.state(|state| state.is_callable(client)) { OPEN4_RESULT_MAY_NOTIFY_LOCK } else { 0 };
     go_on_with(cx, file, opened.stateid, by_name.then_some(here));
     Ok(OPEN4resok {
@@ -101,7 +102,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     })
 }
 
-/// Waits for the return of conflicting delegations of the directory before a file is created in it.
+/// Recalls the directory delegations of other clients before OPEN creates a file in the directory.
 async fn make_way_for_new<F: FileSystem, C: Callbacks>(
     cx: &mut Compound<'_, F, C>,
     dir: FileId,
@@ -113,7 +114,8 @@ async fn make_way_for_new<F: FileSystem, C: Callbacks>(
     }
 }
 
-/// Waits for conflicting delegations, and for fenced clients, for as long as a request may.
+/// Recalls conflicting delegations of the file, and waits for their return and for fences in progress. The wait ends
+/// with DELAY after one second (`PATIENCE`).
 async fn clear_way<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     file: FileId,
@@ -121,20 +123,22 @@ async fn clear_way<F: FileSystem, C: Callbacks>(
     reclaim: bool,
 ) -> Answer<()> {
     if !reclaim {
-        // Dropping the result allows new delegations of the file again: this open may get one.
+        // Drop the guard against new delegations, so that this OPEN itself can get a delegation of the file.
         drop(cx.server.make_way(&cx.ctx, file, what, Some(cx.client())).await?);
     }
     cx.server.fenced(file).await
 }
 
-/// Makes the file the current one for the following operations, and notes the directory if it was opened by name.
+/// Makes the opened file the current filehandle, with the open's stateid. Records the directory if the OPEN was by
+/// name.
 fn go_on_with<F: FileSystem, C: Callbacks>(
     cx: &mut Compound<'_, F, C>,
     file: FileId,
     stateid: stateid4,
     dir: Option<FileId>,
 ) {
-    // A client that opens a file by its filehandle knows the file by this filehandle.
+    // Callbacks must use a filehandle that the client knows. After an OPEN by filehandle, the client knows the
+    // filehandle of this OPEN.
     let place = if dir.is_some() { cx.fs().reached_now(cx.ctx.place) } else { cx.ctx.place };
     cx.server.note_reached(cx.client().0, file, place);
     cx.opened_in = dir.map(|dir| (file, dir)).or(cx.opened_in);
@@ -142,7 +146,7 @@ fn go_on_with<F: FileSystem, C: Callbacks>(
     cx.set_stateid(stateid);
 }
 
-/// Finds the file that the claim names, or creates it if requested.
+/// Finds the file that the claim names, or creates the file if requested.
 async fn find<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, here: FileId, args: &OPEN4args) -> Answer<Found> {
     use open_claim4::*;
     match (&args.claim, &args.openhow) {
@@ -156,12 +160,13 @@ async fn find<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, here: FileId
             Ok(plain(cx.fs().getattr(&cx.ctx, here).await?, Change::default()))
         }
         (CLAIM_FH | CLAIM_PREVIOUS(_) | CLAIM_DELEGATE_CUR(_) | CLAIM_DELEG_CUR_FH(_), _) => Err(NFS4ERR_INVAL.into()),
-        // Delegations do not outlive their client.
+        // CLAIM_DELEGATE_PREV needs delegations that survive a restart of the client, which this server does not keep.
         (CLAIM_DELEGATE_PREV(_) | CLAIM_DELEG_PREV_FH, _) => Err(NFS4ERR_NOTSUPP.into()),
     }
 }
 
-/// Checks that the client has the delegation under which it claims to have opened the file, and that it fits this use.
+/// For a claim under a delegation: checks that the client holds the delegation, and that it permits the access of the
+/// OPEN.
 fn check_delegation<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     file: FileId,
@@ -184,7 +189,7 @@ fn plain(attrs: Attrs, change: Change) -> Found {
     Found { attrs, created: false, change, set: Mask::NONE, truncate: false }
 }
 
-/// Checks the share bits and wants: some access, no unknown bit.
+/// Checks the share bits and the want of an OPEN: at least one access bit, and no unknown bit.
 fn check_share(args: &OPEN4args, minor: u32) -> Result<(), nfsstat4> {
     const SIGNALS: u32 =
         OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL | OPEN4_SHARE_ACCESS_WANT_PUSH_DELEG_WHEN_UNCONTENDED;
@@ -198,7 +203,7 @@ fn check_share(args: &OPEN4args, minor: u32) -> Result<(), nfsstat4> {
     if legal { Ok(()) } else { Err(NFS4ERR_INVAL) }
 }
 
-/// Creates the file, or returns the existing one with its name.
+/// Creates the file, or returns the existing file of this name.
 async fn create<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     dir: FileId,
@@ -225,7 +230,8 @@ async fn create<F: FileSystem, C: Callbacks>(
     Ok(Found { attrs: opened.attrs, created: opened.created, change: opened.change, set: applied, truncate })
 }
 
-/// Returns an existing file in a read-only export, if UNCHECKED4 asks for no change.
+/// Handles an OPEN with creation in a read-only export: returns an existing file if UNCHECKED4 asks for no truncation,
+/// otherwise fails with ROFS or EXIST.
 async fn found_only<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     dir: FileId,
@@ -242,8 +248,8 @@ async fn found_only<F: FileSystem, C: Callbacks>(
     }
 }
 
-/// Checks whether the caller may open an existing file. Clients recover opens by opening the filehandle, so the owner
-/// may do this whatever the mode is now.
+/// Checks the caller's permissions to open an existing file. The owner of the file may always open it by filehandle,
+/// because clients recover opens in this way and the mode may have changed.
 async fn check_permission<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     attrs: &Attrs,
@@ -262,14 +268,15 @@ async fn check_permission<F: FileSystem, C: Callbacks>(
     }
     let granted = cx.fs().access(&cx.ctx, attrs.id, asked).await;
     let granted = granted.map_err(|refusal| look_again(refusal.into(), by_name))?;
-    // A caller that may execute a program may read it, because the client must load it.
+    // A caller that may execute a file may also open it for reading, because the client must read a program to execute
+    // it.
     let may_read = granted & (access::READ | access::EXECUTE) != 0;
     let may_write = granted & access::MODIFY != 0;
     if (reads && !may_read) || (writes && !may_write) { Err(NFS4ERR_ACCESS.into()) } else { Ok(()) }
 }
 
-/// Completes an OPEN after its open is recorded: from then on no removal frees the file. Checks that no removal came
-/// before, and truncates the file if requested.
+/// Completes an OPEN after its open is recorded. Returns STALE if a removal has begun to free the file before, and
+/// truncates the file if requested. A removal that begins later does not free the open file.
 async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &Found, by_name: bool) -> Answer<Attrs> {
     let file = found.attrs.id;
     if cx.server.is_reaping(file) {
@@ -284,19 +291,20 @@ async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &F
     }
     let attrs = cx.fs().getattr(&cx.ctx, file).await?;
     if !by_name && attrs.nlink == 0 {
-        // A client reclaimed an open of a file without a name: keep the file as an orphan until the last CLOSE.
+        // A client has reclaimed an open of a file without a name. Keep the file as an orphan until its last CLOSE.
         cx.server.keep_orphan(file);
     }
     Ok(attrs)
 }
 
-/// Turns STALE for a file that was `found` by its name into DELAY: the file was being removed, and soon the name is
-/// free or names another file.
+/// Replaces STALE by DELAY if the OPEN found the file by name. A removal of the file is in progress, and a retry finds
+/// the name free or with another file.
 fn look_again(refusal: Refusal, found: bool) -> Refusal {
     if found && refusal.status == NFS4ERR_STALE { NFS4ERR_DELAY.into() } else { refusal }
 }
 
-/// Returns the wish for a delegation, or the answer to a client that wants none.
+/// Returns the client's want for a delegation. If the client wants none, the error is the delegation part of the OPEN
+/// reply.
 fn wish(share_access: u32) -> Result<Wish, open_delegation4> {
     let refused = |why| Err(open_delegation4::OPEN_DELEGATE_NONE_EXT(open_none_delegation4::Default(why)));
     match share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK {
@@ -310,7 +318,7 @@ fn wish(share_access: u32) -> Result<Wish, open_delegation4> {
     }
 }
 
-/// Returns the delegation that is reclaimed together with an open from before the restart.
+/// Returns the kind of delegation that CLAIM_PREVIOUS reclaims together with an open.
 fn reclaimed(claim: &open_claim4) -> Option<Power> {
     match claim {
         open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_READ) => Some(Power::Read),
@@ -319,7 +327,7 @@ fn reclaimed(claim: &open_claim4) -> Option<Power> {
     }
 }
 
-/// Checks whether a delegation can be reclaimed together with an open; extends the grace period for further reclaims.
+/// Checks whether a client may reclaim a delegation together with an open. A reclaim extends the grace period.
 fn check_reclaim(
     state: &mut State,
     client: ClientId,
@@ -338,8 +346,8 @@ fn check_reclaim(
 
 /// Grants a delegation with a recorded open, if possible and useful.
 ///
-/// A client that did not ask gets none for a new file, which is usually written, closed and often removed: returning
-/// the delegation would cost more than it saves.
+/// A client without a want gets no delegation of a new file. New files are usually written, closed and often removed,
+/// so the return of the delegation would cost more than the delegation saves.
 async fn delegate<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     args: &OPEN4args,
@@ -362,26 +370,26 @@ async fn delegate<F: FileSystem, C: Callbacks>(
                 cx.change(|state| state.delegate(client, file, (args.share_access, wish), attrs.change, now)).await?
             }
         },
-        // A client that opens under a delegation is about to return it; one without a delegation before the restart
-        // gets none now.
+        // A client that opens under a delegation is about to return the delegation. A reclaim without a delegation gets
+        // no new one.
         _ => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
     };
     let why = match granted {
         Ok((stateid, power)) => return Ok(delegation(stateid, power, false)),
         Err(_) if wish(args.share_access) == Ok(Wish::None) => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
-        // The server sends no notification later.
+        // `false`: the server sends no callback when a delegation becomes available.
         Err(NotGiven::Contention) => open_none_delegation4::WND4_CONTENTION(false),
         Err(NotGiven::Resource | NotGiven::Unfit) => open_none_delegation4::WND4_RESOURCE(false),
     };
     Ok(open_delegation4::OPEN_DELEGATE_NONE_EXT(why))
 }
 
-/// Encodes a delegation for the wire. It contains no permissions: the client asks with ACCESS. Nor does it promise disk
-/// space, so the client writes its data back before it closes a file (RFC 8881 §10.4.1).
+/// Encodes a delegation for the reply. It contains no permissions, so the client asks with ACCESS. It promises no disk
+/// space, so the client writes dirty data back before it closes a file (RFC 8881 §10.4.1).
 fn delegation(stateid: stateid4, power: Power, recall: bool) -> open_delegation4 {
     let permissions = nfsace4 { r#type: ACE4_ACCESS_ALLOWED_ACE_TYPE, flag: 0, access_mask: 0, who: Bytes::new() };
     match power {
-        // Only directories have such delegations, and OPEN does not open a directory.
+        // OPEN never grants a directory delegation, because it opens regular files only.
         Power::Names => open_delegation4::OPEN_DELEGATE_NONE,
         Power::Read => open_delegation4::OPEN_DELEGATE_READ(open_read_delegation4 { stateid, recall, permissions }),
         Power::Write => open_delegation4::OPEN_DELEGATE_WRITE(open_write_delegation4 {

@@ -1,4 +1,4 @@
-//! PUTFH: sets the current filehandle (RFC 8881 §18.19).
+//! PUTFH: sets the current filehandle to the given filehandle (RFC 8881 §18.19).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -1,4 +1,4 @@
-//! PUTPUBFH: sets the current filehandle to the public one, which is the root's (RFC 8881 §18.20).
+//! PUTPUBFH: sets the current filehandle to the public filehandle, which is the root directory (RFC 8881 §18.20).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -1,4 +1,4 @@
-//! PUTROOTFH: sets the current filehandle to the root's (RFC 8881 §18.21).
+//! PUTROOTFH: sets the current filehandle to the root directory (RFC 8881 §18.21).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -1,4 +1,4 @@
-//! READ_PLUS: reads bytes of a file, and reports a hole in front of them instead of sending zeros (RFC 7862 §15.10).
+//! READ_PLUS: reads bytes of a file, and returns a leading hole as a range instead of zeros (RFC 7862 §15.10).
 
 use crate::fs::FileSystem;
 use crate::fs::{Content, ReadOut};
@@ -10,11 +10,11 @@ use types::Status;
 use wire::nfs4::*;
 use xdr::Writer;
 
-/// Bytes of a reply besides data: the end of the file, the count, a hole, and kind, offset and length of the data.
+/// Bytes of a READ_PLUS result besides the data: end-of-file flag, count, one hole, and the header of the data.
 const FRAME: usize = 4 + 4 + 20 + 16;
 
-/// A hole, then data; each may be missing. Holes after the first byte of data are sent as zeros, which is correct and
-/// saves further queries.
+/// The result of READ_PLUS: at most one hole, followed by at most one range of data. Holes after the first byte of data
+/// are sent as zeros, which the RFC permits and which saves queries to data servers.
 pub(super) struct Pieces {
     hole: Option<(u64, u64)>,
     offset: u64,
@@ -56,9 +56,10 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     }
     let start = match cx.fs().seek(&cx.ctx, file, args.rpa_offset, Content::Data).await {
         Ok(found) => found.offset,
-        // The rest of the file is a hole.
+        // No data follows the offset, so the rest of the file is a hole.
         Err(Status::NxIo) => u64::MAX,
-        // If holes are unknown, send the bytes: a distant hole may lie on a data server that does not answer.
+        // A data server does not answer the search for data. Read the bytes instead, because only a distant part of the
+        // file may lie on this data server.
         Err(_) => args.rpa_offset,
     };
     let start = start.min(end).min(size).max(args.rpa_offset);

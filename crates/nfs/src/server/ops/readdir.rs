@@ -1,4 +1,4 @@
-//! READDIR: returns entries of a directory with their attributes, as many as fit (RFC 8881 §18.23).
+//! READDIR: returns as many directory entries with attributes as fit into the reply (RFC 8881 §18.23).
 
 use crate::attrs::{self, Mask};
 use crate::fs::FileSystem;
@@ -10,16 +10,16 @@ use types::{Attrs, DirEntry};
 use wire::nfs4::*;
 use xdr::{Segments, Writer};
 
-/// Bytes of a reply besides entries: cookie verifier, the end of the list, `eof`.
+/// Bytes of a READDIR result besides the entries: cookie verifier, end of the list, `eof`.
 const FRAME: usize = 16;
-/// Largest number of entries requested from the file system at a time.
+/// Largest number of entries that the server requests from the file system in one call.
 const PAGE: usize = 512;
-/// The attributes of an entry that the caller may not access: only the error.
+/// The attributes that the server returns for an entry that the caller may not see: only `rdattr_error`.
 const CLOSED: Mask = Mask::of(&[FATTR4_RDATTR_ERROR]);
-/// Smallest size of one entry: list mark, cookie, name of one byte, empty attributes.
+/// Smallest encoding of one entry in bytes: list mark, cookie, a name of one byte, no attributes.
 const ENTRY_MIN: usize = 4 + 8 + 8 + 8;
 
-/// The entries of a reply, encoded.
+/// The encoded entries of a READDIR reply.
 pub(super) struct Entries {
     list: Segments,
     eof: bool,
@@ -34,7 +34,7 @@ impl Body for Entries {
     }
 }
 
-/// The entries encoded so far, and the two limits.
+/// The entries encoded so far, with the limits `maxcount` and `dircount`.
 struct Page {
     list: Writer,
     names: usize,
@@ -43,7 +43,7 @@ struct Page {
 }
 
 impl Page {
-    /// Appends an entry; returns `false` if it does not fit.
+    /// Appends an entry. Returns `false` if the entry exceeds a limit.
     fn add(&mut self, entry: &DirEntry, mask: Mask, values: &Values) -> bool {
         let mut one = Writer::new();
         one.bool(true);
@@ -62,7 +62,7 @@ impl Page {
     }
 }
 
-/// Corrects the used space of all entries with holes in one call, if there are any.
+/// Corrects the attribute `space_used` of all entries with holes in one call.
 async fn correct_space<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, entries: &mut [DirEntry]) {
     let attrs = entries.iter_mut().map(|entry| &mut entry.attrs);
     let mut with_holes: Vec<&mut Attrs> = attrs.filter(|attrs| attrs.holes).collect();
@@ -71,9 +71,11 @@ async fn correct_space<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, ent
     }
 }
 
-/// Returns for each entry whether another client may know newer attributes; empty unless the client asked for this. The
-/// check comes after the attributes were read: if a client has returned its delegation by then, its size was stored
-/// before.
+/// Returns for each entry whether its size and times may be out of date because another client writes the file. Empty
+/// unless the client requested this.
+///
+/// Call it after the attributes were read. A writer that returned its delegation in between had stored its size before
+/// the read.
 fn written_elsewhere<F: FileSystem, C: Callbacks>(
     cx: &Compound<'_, F, C>,
     mask: Mask,
@@ -120,7 +122,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         for (at, entry) in found.entries.iter().enumerate() {
             let told = cx.add_values(&mut values, mask, &entry.attrs);
             values.weir_writer = written.get(at).copied();
-            // An entry that the caller may not see shows only its name (RFC 8881 §5.8.1.12, §18.23.3).
+            // For an entry that the caller may not see, return only the name and `rdattr_error` (RFC 8881 §5.8.1.12,
+            // §18.23.3).
             let (mask, values) = if told.is_ok() { (mask, &values) } else { (mask.and(CLOSED), &closed) };
             if !page.add(entry, mask, values) {
                 break 'fill false;

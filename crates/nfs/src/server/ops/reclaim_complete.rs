@@ -1,4 +1,4 @@
-//! RECLAIM_COMPLETE: the client has finished reclaiming (RFC 8881 §18.51).
+//! RECLAIM_COMPLETE: records that the client has finished its reclaims (RFC 8881 §18.51).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

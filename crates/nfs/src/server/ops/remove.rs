@@ -1,4 +1,4 @@
-//! REMOVE: removes a name (RFC 8881 §18.25).
+//! REMOVE: removes a directory entry (RFC 8881 §18.25).
 
 use crate::fs::FileSystem;
 use crate::server::Ending;

@@ -1,4 +1,4 @@
-//! RENAME: moves a name from the saved directory to the current one (RFC 8881 §18.26).
+//! RENAME: moves a directory entry from the saved directory to the current directory (RFC 8881 §18.26).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

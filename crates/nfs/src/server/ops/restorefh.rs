@@ -1,4 +1,4 @@
-//! RESTOREFH: restores the saved filehandle and stateid (RFC 8881 §18.27).
+//! RESTOREFH: makes the saved filehandle and stateid current (RFC 8881 §18.27).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -1,4 +1,5 @@
-//! SECINFO: returns the security flavors of a name; clears the current filehandle (RFC 8881 §18.29).
+//! SECINFO: returns the security flavors for a name in the current directory, and clears the current filehandle (RFC
+//! 8881 §18.29).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

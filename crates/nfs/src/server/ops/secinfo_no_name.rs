@@ -1,4 +1,4 @@
-//! SECINFO_NO_NAME: returns the security flavors of the current file or its parent (RFC 8881 §18.45).
+//! SECINFO_NO_NAME: returns the security flavors for the current file or its parent directory (RFC 8881 §18.45).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

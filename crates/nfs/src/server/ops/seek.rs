@@ -1,4 +1,4 @@
-//! SEEK: finds the next data or hole (RFC 7862 §15.11).
+//! SEEK: finds the next data or the next hole in a file (RFC 7862 §15.11).
 
 use crate::fs::Content;
 use crate::fs::FileSystem;
@@ -12,7 +12,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     args: SEEK4args,
 ) -> Answer<seek_res4> {
     let file = cx.file()?;
-    // A client with the file open for reading or for writing may learn where it has data, as with lseek(2).
+    // An open for reading or for writing permits SEEK, as with lseek(2).
     match cx.permit(file, args.sa_stateid, Access::Read).await {
         Err(refusal) if refusal.status == NFS4ERR_OPENMODE => cx.permit(file, args.sa_stateid, Access::Write).await?,
         permitted => permitted?,

@@ -1,4 +1,5 @@
-//! SEQUENCE after the first operation (RFC 8881 §18.46); the COMPOUND itself handles a SEQUENCE in first place.
+//! SEQUENCE in any position but the first, which is an error (RFC 8881 §18.46). The COMPOUND handles a SEQUENCE in
+//! first position.
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -9,7 +9,7 @@ use crate::state::opens::Access;
 use wire::nfs4::*;
 use xdr::Writer;
 
-/// The attributes that were set (`attrsset`).
+/// The attributes that SETATTR has set (`attrsset`).
 pub(super) struct Applied(Mask);
 
 impl Body for Applied {
@@ -31,7 +31,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         opened = cx.permit(file, args.stateid, Access::Write).await?;
     }
     if data {
-        // LAYOUTCOMMITs of other clients would change the time or the size that is set now.
+        // Recall the layouts of other clients, because a later LAYOUTCOMMIT would overwrite the new time or size.
         cx.recall_others(file).await;
     }
     cx.fs().setattr(&cx.ctx, file, set, opened).await?;

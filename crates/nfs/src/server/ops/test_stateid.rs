@@ -1,4 +1,4 @@
-//! TEST_STATEID: returns the status of each stateid (RFC 8881 §18.48).
+//! TEST_STATEID: returns for each stateid whether it is valid or revoked (RFC 8881 §18.48).
 
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;

@@ -25,7 +25,8 @@ fn getattr_returns_exactly_the_supported_attributes() {
     for minor in [1, 2] {
         peer.minor = minor;
         let offered = values(&peer.ok(getattr(&handle, Mask::of(&[0])))[1]).supported_attrs.unwrap();
-        // Weir's own attributes are not listed as supported, and are sent if requested by number.
+        // `supported_attrs` does not list Weir's own attributes, which the server sends if a client requests them by
+        // number.
         let everything = Mask(u128::MAX).without(WRITE_ONLY).without(PRIVATE);
         let given = peer.ok(getattr(&handle, everything));
         match &given[1] {
@@ -40,7 +41,7 @@ fn getattr_returns_exactly_the_supported_attributes() {
         assert_eq!(known.mdsthreshold.map(|t| t.len()), Some(1));
     }
     assert_eq!(peer.fails(getattr(&handle, WRITE_ONLY)), NFS4ERR_INVAL);
-    // The in-memory file system supports one of Weir's own attributes.
+    // Of Weir's own attributes, the in-memory file system supports only the durability barrier.
     let ours = values(&peer.ok(getattr(&handle, PRIVATE))[1]);
     assert_eq!((ours.weir_settled, ours.weir_queue_delay, ours.weir_policy), (Some(7), None, None));
 }

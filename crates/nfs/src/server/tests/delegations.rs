@@ -1,6 +1,5 @@
-//! Tests of file delegations: grant with opens, recall, return and revocation.
-//!
-//! Also tests the attributes of a file under a write delegation.
+//! Tests of file delegations on the server: grant with an open, recall, return, revocation, and attributes of a file
+//! under a write delegation.
 
 use super::*;
 use crate::attrs::Mask;
@@ -15,12 +14,12 @@ use std::time::Duration;
 const READ: u32 = OPEN4_SHARE_ACCESS_READ;
 const BOTH: u32 = OPEN4_SHARE_ACCESS_BOTH;
 
-/// Polls once; a pending future waits for a later step of the test.
+/// Polls a future once. A pending future waits for a later step of the test.
 fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut Context::from_waker(&noop_waker()))
 }
 
-/// Creates a file that all may use, and closes it.
+/// Creates a file that everyone may read and write, and closes it. Returns the filehandle.
 fn make(peer: &Peer, name: &str) -> Bytes {
     let (stateid, handle) = file(peer, name);
     peer.ok(setattr(&handle, stateid, SetAttrs { mode: Some(0o666), ..SetAttrs::default() }));
@@ -32,7 +31,8 @@ fn opening(name: &str, access: u32) -> Vec<Arg> {
     vec![Arg::OP_PUTROOTFH, Arg::OP_OPEN(open(name, access, PLAIN))]
 }
 
-/// Opens a file and gets a delegation of it without asking for one.
+/// Opens a file without a want for a delegation and expects a delegation. Returns the stateids of the open and the
+/// delegation.
 fn holder(peer: &Peer, name: &str, access: u32) -> (stateid4, stateid4) {
     let given = opened(&peer.ok(opening(name, access))[1]);
     match given.delegation {
@@ -122,14 +122,14 @@ fn compatible_operations_do_not_wait_for_a_delegation() {
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
     let handle = make(&one, "a");
     let (_, held) = holder(&one, "a", READ);
-    // The other client reads the file, and gets a read delegation too.
+    // Another client reads the file, and gets a read delegation too.
     holder(&two, "a", READ);
     two.ok(read(&handle, ANONYMOUS, 0, 1));
     assert_eq!(bench.server.inspect(|state| state.counts().delegations), 2);
-    // The delegation stateid serves for I/O as the open's does.
+    // A delegation stateid permits I/O like an open stateid.
     one.ok(read(&handle, held, 0, 1));
     assert_eq!(one.fails(write(&handle, held, 0, b"x")), NFS4ERR_OPENMODE);
-    // The holder itself may write.
+    // The holder of a read delegation may write the file and remove it without a recall of its own delegation.
     let handle = make(&two, "b");
     let (_, held) = holder(&two, "b", READ);
     two.ok(opening("b", OPEN4_SHARE_ACCESS_WRITE));
@@ -154,7 +154,7 @@ fn an_unreturned_delegation_is_revoked() {
         })
     };
     assert_eq!(waits(), Some(NFS4ERR_DELAY));
-    // The first callback is lost, the second fails, and the third succeeds.
+    // The first callback gets no reply, the second gets BAD_STATEID, and the third succeeds.
     bench.server.callbacks().next(None);
     bench.server.callbacks().next(Some(NFS4ERR_BAD_STATEID));
     (0..9).for_each(|_| assert!(poll(teller.as_mut()).is_pending()));
@@ -196,7 +196,7 @@ fn the_holder_can_open_the_file_before_it_returns_a_delegation() {
     one.ok(give_back(&handle, held));
     let Poll::Ready(reply) = poll(waits) else { panic!("it is back") };
     assert_eq!(reply.status, NFS4_OK);
-    // The file is removed, but still open.
+    // The file has no name any more, and the client that reopened it can still read it.
     one.ok(read(&handle, stateid4 { seqid: 0, ..reopened.stateid }, 0, 1));
     assert!(bench.server.fs().told().reaped.is_empty());
 }
@@ -208,7 +208,8 @@ fn a_delegation_keeps_a_removed_file_until_it_is_returned() {
     let handle = make(&peer, "a");
     let (stateid, held) = holder(&peer, "a", BOTH);
     peer.ok(remove("a"));
-    // The server recalls the delegation from the removing client too, which may use it until it has returned it.
+    // The server recalls the delegation from the client that removed the file. Until its DELEGRETURN the client may use
+    // the delegation.
     assert!(poll(pin!(bench.server.deliver())).is_pending());
     assert_eq!(recalls(&bench), [CB_RECALL4args { stateid: held, truncate: false, fh: handle.clone() }]);
     peer.ok(close(&handle, stateid));
@@ -248,7 +249,7 @@ fn getattr_asks_the_write_delegation_holder_for_size_and_change() {
     let (first, second) = (look(&two), look(&two));
     assert_eq!((first.1, second.1), (5000, 5000));
     assert!(known.0 < first.0 && first.0 < second.0, "the writer goes on");
-    // The server recalls the delegation of a client that does not answer CB_GETATTR.
+    // If the holder of a write delegation does not answer CB_GETATTR, the server recalls the delegation.
     bench.server.callbacks().next(None);
     let mut waits = pin!(two.start(ask(wanted)));
     let status = (0..9).find_map(|_| match poll(waits.as_mut()) {

@@ -1,4 +1,4 @@
-//! Tests of extended attributes and of the operations of version 4.2.
+//! Tests of extended attributes (RFC 8276) and of the operations of NFSv4.2 (RFC 7862).
 
 use super::*;
 use crate::testing::bench::Bench;
@@ -107,7 +107,7 @@ fn pieces(result: &Res) -> (bool, Vec<read_plus_content>) {
     }
 }
 
-/// Creates a file that begins and ends with a hole of 8 KiB, with 5 KiB of data in between.
+/// Creates a file of 24 KiB: a hole of 8 KiB, 5 KiB of data, and a hole up to the end.
 fn with_holes(peer: &Peer, name: &str) -> (stateid4, Bytes) {
     let (stateid, handle) = file(peer, name);
     peer.ok(write(&handle, stateid, 8192, &[7; 5120]));

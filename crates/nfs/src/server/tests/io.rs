@@ -1,4 +1,4 @@
-//! Tests of READ, WRITE, COMMIT and SETATTR of the size.
+//! Tests of READ, WRITE, COMMIT, and SETATTR of the file size.
 
 use super::*;
 use crate::testing::bench::Bench;
@@ -70,7 +70,8 @@ fn setting_the_size_notifies_weir_clients_that_have_the_file_open() {
     assert_eq!(told_by(&one, mine, size(8)), [], "no other client of Weir's has it open");
 }
 
-/// The pauses of the test server end at the next poll, so the wait for an answer is short.
+/// The server waits for a reply to CB_NOTIFY only until the next poll, because every pause of the test server ends
+/// then.
 #[test]
 fn setattr_does_not_wait_for_unresponsive_clients() {
     let bench = Bench::default();

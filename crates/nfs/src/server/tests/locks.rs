@@ -1,4 +1,4 @@
-//! Tests of LOCK, LOCKT and LOCKU, of lock recovery, and of the locks of lapsed clients.
+//! Tests of LOCK, LOCKT and LOCKU, of lock reclaims after a restart, and of locks of clients with an expired lease.
 
 use super::*;
 use crate::exports::Place;
@@ -38,7 +38,7 @@ fn unlock(handle: &Bytes, lock_stateid: stateid4, offset: u64, length: u64) -> V
     vec![putfh(handle), Arg::OP_LOCKU(args)]
 }
 
-/// Returns the lock stateid of the last result.
+/// Returns the lock stateid in the last result, which must be a successful LOCK or LOCKU.
 fn locked(results: &[Res]) -> stateid4 {
     match results.last() {
         Some(Res::OP_LOCK(LOCK4res::NFS4_OK(ok))) => ok.lock_stateid,
@@ -47,7 +47,7 @@ fn locked(results: &[Res]) -> stateid4 {
     }
 }
 
-/// Returns the conflicting lock.
+/// Returns the conflicting lock in the last result, which must be a LOCK or LOCKT with DENIED.
 fn in_the_way((status, results): (nfsstat4, Vec<Res>)) -> LOCK4denied {
     assert_eq!(status, NFS4ERR_DENIED, "{results:?}");
     match results.into_iter().last() {
@@ -68,7 +68,7 @@ fn free(fsa_stateid: stateid4) -> Vec<Arg> {
     vec![Arg::OP_FREE_STATEID(FREE_STATEID4args { fsa_stateid })]
 }
 
-/// Returns the status flags of a lone SEQUENCE.
+/// Sends a SEQUENCE without other operations, and returns the status flags.
 fn flags(peer: &Peer) -> u32 {
     match &peer.send(vec![peer.next_sequence()]).resarray[..] {
         [Res::OP_SEQUENCE(SEQUENCE4res::NFS4_OK(ok))] => ok.sr_status_flags,
@@ -89,8 +89,8 @@ fn a_lock_is_granted_tested_denied_and_released() {
     assert_eq!(by, LOCK4denied { offset: 10, length: 10, locktype: WRITE_LT, owner: expected });
     assert_eq!(in_the_way(two.run(test(&handle, READW_LT, 19, 1))), by);
     two.ok(test(&handle, WRITE_LT, 20, u64::MAX));
-    // The same owner locks again, with its lock stateid and with its open stateid. LOCKT finds the lock up to the end
-    // of the file.
+    // The same lock-owner locks more bytes: once with its lock stateid, once with its open stateid. LOCKT finds the
+    // lock that reaches to the end of the file.
     let second = locked(&one.ok(on(&handle, more(first, READ_LT, 15, u64::MAX))));
     assert_eq!((second.other, second.seqid), (first.other, 2));
     assert_eq!(one.fails(on(&handle, more(first, READ_LT, 15, 1))), NFS4ERR_OLD_STATEID);
@@ -98,7 +98,7 @@ fn a_lock_is_granted_tested_denied_and_released() {
     assert_eq!((third.other, third.seqid), (first.other, 3));
     let by = in_the_way(two.run(test(&handle, WRITE_LT, 1 << 40, 1)));
     assert_eq!((by.offset, by.length, by.locktype), (15, u64::MAX, READ_LT));
-    // Read locks are shared, and READ and WRITE need no lock.
+    // Two clients can hold read locks on the same bytes, and READ and WRITE ignore locks of other clients.
     locked(&two.ok(on(&handle, new_lock(theirs, "x", READ_LT, 15, 5))));
     two.ok(write(&handle, theirs, 10, b"not kept away"));
     one.ok(read(&handle, third, 10, 3));
@@ -170,7 +170,8 @@ fn a_conflicting_owner_too_long_for_the_reply_is_rep_too_big() {
     assert_eq!(two.fails(on(&handle, new_lock(theirs, "x", READ_LT, 0, 1))), NFS4ERR_REP_TOO_BIG);
 }
 
-/// Opens a file by two clients; the first locks it, and then its lease expires.
+/// Two clients open a file; client `one` locks it, and then the lease of `one` expires. Returns filehandle, open and
+/// lock stateid of `one`, and open stateid of `two`.
 fn away<'a>(one: &Peer<'a>, two: &Peer<'a>) -> (Bytes, stateid4, stateid4, stateid4) {
     let (mine, handle) = file(one, "a");
     let lock = locked(&one.ok(on(&handle, new_lock(mine, "x", WRITE_LT, 0, u64::MAX))));
@@ -196,7 +197,7 @@ fn a_lapsed_client_resumes_if_no_client_wanted_its_locks() {
     one.ok(close(&handle, mine));
 }
 
-/// Returns the status of a peer's next request after its client id is gone.
+/// Returns the status of a client's next SEQUENCE, after the server has removed the client's record.
 fn refused(peer: &Peer) -> nfsstat4 {
     peer.send(vec![peer.next_sequence()]).status
 }
@@ -214,8 +215,8 @@ fn a_lapsed_client_loses_all_state_when_one_lock_is_wanted() {
     assert_eq!(refused(&one), NFS4ERR_BADSESSION);
     assert_eq!(bench.server.fs().owners(), vec![text("client 2")]);
     assert_eq!(bench.server.inspect(|state| state.counts().locks), 1);
-    // The client returns with a new client id and opens its files again. Its old locks are gone: its request for a lock
-    // on `a` conflicts with the lock of client 2.
+    // The client returns with a new client id and opens its files again. Its old locks are gone, so its LOCK of file
+    // `a` conflicts with the lock of client 2.
     let again = Peer::meet(&bench, 1);
     let (mine, _) = file(&again, "other");
     again.ok(write(&other, mine, 0, b"x"));
@@ -249,7 +250,7 @@ fn a_truncation_does_not_wait_for_a_layout_of_a_lapsed_client() {
     one.ok(read(&handle, mine, 0, 1));
 }
 
-/// Starts a server with the client records that an earlier one stored.
+/// Starts a server with stored records of these client owners, as after a restart.
 fn restarted(owners: &[&str]) -> Bench {
     let memory = Memory::new();
     for owner in owners {
@@ -296,7 +297,7 @@ fn locks_are_reclaimed_before_new_locks_are_granted() {
     two.ok(on(&handle, again(theirs, 10)));
     assert_eq!(one.fails(on(&handle, more(lock, READ_LT, 50, 1))), NFS4ERR_GRACE, "nothing new yet");
     assert_eq!(new.fails(test(&handle, READ_LT, 0, 1)), NFS4ERR_GRACE);
-    // Unlocking and writing are possible at any time.
+    // The grace period does not prevent unlocking, or writing under an open.
     one.ok(unlock(&handle, lock, 5, 5));
     one.ok(write(&handle, mine, 0, b"x"));
     complete(&one);
@@ -318,7 +319,8 @@ fn late_client_records_are_deleted_before_grace_ends() {
     let late = LOCK4args { reclaim: true, ..new_lock(stateid, "x", WRITE_LT, 0, 1) };
     assert_eq!(one.fails(on(&handle, late)), NFS4ERR_NO_GRACE);
     new.ok(vec![Arg::OP_PUTROOTFH, Arg::OP_OPEN(open("a", OPEN4_SHARE_ACCESS_BOTH, PLAIN))]);
-    // The client keeps what it has reclaimed in time, and after RECLAIM_COMPLETE it may reclaim again.
+    // The client keeps the open that it reclaimed during the grace period. After its RECLAIM_COMPLETE the server stores
+    // its record again, so that it may reclaim after the next restart.
     one.ok(read(&handle, stateid, 0, 1));
     complete(&one);
     assert_eq!(bench.server.fs().owners().len(), 2);
@@ -385,7 +387,8 @@ fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut Context::from_waker(&noop_waker()))
 }
 
-/// A killed client comes back while a data server still has its earlier writes in flight and does not answer.
+/// Client 1 is killed and comes back, while its earlier writes are still in flight to a data server that does not
+/// answer.
 #[test]
 fn state_of_a_restarted_client_is_free_once_its_writes_are_fenced() {
     let bench = Bench::default();
@@ -413,7 +416,7 @@ fn state_of_a_restarted_client_is_free_once_its_writes_are_fenced() {
     let open = |name| Arg::OP_OPEN(open(name, OPEN4_SHARE_ACCESS_BOTH, PLAIN));
     assert_eq!(refused(lock()), NFS4ERR_DELAY);
     assert_eq!(refused(vec![Arg::OP_PUTROOTFH, open("a")]), NFS4ERR_DELAY);
-    // A file of which the client held only a read layout is available at once.
+    // A file of which the killed client held only a read layout needs no fence, so another client can open it at once.
     two.ok(vec![Arg::OP_PUTROOTFH, open("b")]);
     let mut waiting = pin!(two.start(lock()));
     assert!(poll(waiting.as_mut()).is_pending());

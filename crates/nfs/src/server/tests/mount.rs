@@ -1,4 +1,4 @@
-//! Tests with the requests of the Linux client from mount to umount, and after a restart of either side.
+//! Tests with the requests that the Linux client sends from mount to umount, and after a restart of client or server.
 
 use super::*;
 use crate::attrs::Mask;
@@ -32,7 +32,8 @@ fn attributes(result: &Res) -> crate::values::Values {
     }
 }
 
-/// Sends EXCHANGE_ID twice and CREATE_SESSION, as Linux does at mount.
+/// Sends EXCHANGE_ID twice and then CREATE_SESSION, as Linux does at mount. Returns the reply to the second
+/// EXCHANGE_ID.
 fn establish(peer: &mut Peer, verifier: verifier4) -> EXCHANGE_ID4resok {
     let first = exchanged(peer.introduce(OWNER, verifier));
     let second = exchanged(peer.introduce(OWNER, verifier));
@@ -99,11 +100,12 @@ fn a_verifier_of_ones_purges_the_record_of_an_earlier_mount() {
     establish(&mut peer, [1; 8]);
     reclaim_complete(&peer);
     let first = (peer.client, peer.session);
-    // Mounted again: the record is known and confirmed.
+    // A second mount by the same client: the server finds the confirmed client record.
     let again = exchanged(peer.introduce(OWNER, [1; 8]));
     assert_eq!(again.eir_clientid, first.0);
     assert_ne!(again.eir_flags & EXCHGID4_FLAG_CONFIRMED_R, 0);
-    // Purge: a verifier of all ones, then the real one. The old session lives until the new client record is confirmed.
+    // Linux purges old state with a verifier of all ones, then with the real verifier. The old session lives until a
+    // CREATE_SESSION confirms the new client record.
     let purge = exchanged(peer.introduce(OWNER, [0xff; 8]));
     assert_ne!(purge.eir_clientid, first.0);
     assert_eq!(purge.eir_flags & EXCHGID4_FLAG_CONFIRMED_R, 0);
@@ -150,7 +152,7 @@ fn after_a_restart_known_clients_reclaim_and_new_clients_wait() {
     assert_eq!(again, NFS4ERR_COMPLETE_ALREADY);
 }
 
-/// Returns operations that reclaim an open of the file after a restart.
+/// Returns operations that reclaim an open of the file after a restart of the server.
 fn reclaim(handle: &Bytes) -> Vec<Arg> {
     let claim = open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE);
     let args = OPEN4args { claim, ..open("", OPEN4_SHARE_ACCESS_BOTH, PLAIN) };
@@ -179,7 +181,7 @@ fn a_removed_file_with_a_reclaimed_open_is_freed_at_the_last_close() {
     reclaim_complete(&one);
     let second = opened(&two.ok(reclaim(&handle))[1]).stateid;
     reclaim_complete(&two);
-    // The mgr calls this at the end of the grace period for every file without a name.
+    // The mgr calls `free_orphan` for every file without a name at the end of the grace period.
     let free = || bench.server.free_orphan(&ctx, file).now_or_never().unwrap().unwrap();
     free();
     assert!(bench.server.fs().told().reaped.is_empty(), "it is open");
@@ -195,7 +197,7 @@ fn restarted(bench: &Bench) -> Bench {
     Bench::new(memory)
 }
 
-/// Creates a file in the file system without a client.
+/// Creates a file directly in the file system, without a client. Returns its id.
 pub(super) fn made(bench: &Bench, name: &str) -> FileId {
     let ctx = Ctx { cred: Cred { uid: 1000, gid: 1000, groups: vec![] }, ..Ctx::default() };
     let set = SetAttrs { mode: Some(0o666), ..SetAttrs::default() };

@@ -1,4 +1,4 @@
-//! Tests of names: lookup, creation, rename, removal and listing.
+//! Tests of names: LOOKUP, CREATE, RENAME, REMOVE, LINK and READDIR.
 
 use super::*;
 use crate::testing::bench::Bench;
@@ -151,10 +151,11 @@ fn weir_clients_can_briefly_open_a_replaced_file_by_handle() {
     peer.ok(rename("b", "a"));
     peer.ok(rename("c", "a"));
     let access = OPEN4_SHARE_ACCESS_READ | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
-    // The kernel client may have looked up the handle long ago. On ESTALE it looks the name up again.
+    // The kernel client may open a filehandle from an old lookup. It gets ESTALE for a replaced file and repeats the
+    // lookup.
     assert_eq!(kernel.fails(by_handle(&second, access)), NFS4ERR_STALE);
     assert_eq!(kernel.fails(vec![putfh(&first)]), NFS4ERR_STALE);
-    // A Weir client that looked up the name before the rename reads the file that had the name then.
+    // Weir's client looked up the name just before the rename, and still reads the file that had the name then.
     for looked_up in [&first, &second] {
         let opened = opened(&peer.ok(by_handle(looked_up, access))[1]);
         peer.ok(close(looked_up, opened.stateid));
@@ -168,7 +169,7 @@ fn weir_clients_can_briefly_open_a_replaced_file_by_handle() {
     assert_eq!(bench.server.fs().told().reaped.len(), 2);
 }
 
-/// Returns a RENAME with its mode, as Weir's client sends it.
+/// Returns a RENAME with renameat2(2) flags in a preceding VERIFY, as Weir's client sends it.
 fn renaming(how: Renaming, from: &str, to: &str) -> Vec<Arg> {
     let verify = Arg::OP_VERIFY(VERIFY4args { obj_attributes: crate::attrs::encode_renaming(how) });
     let mut ops = rename(from, to);
@@ -194,13 +195,13 @@ fn rename_supports_no_replace_and_exchange() {
     peer.ok(renaming(Renaming::NoReplace, "b", "c"));
     assert_eq!(found("c"), one);
 
-    // The mode applies only to the first RENAME that follows.
+    // The renameat2(2) flags apply only to the next RENAME, not to later ones in the same COMPOUND.
     let mut ops = renaming(Renaming::NoReplace, "c", "d");
     ops.extend(rename("d", "dir"));
     peer.ok(ops);
     assert_eq!(found("dir"), one);
 
-    // The server refuses the mode together with other attributes, in NVERIFY, and with an unknown value.
+    // The server refuses renameat2(2) flags in NVERIFY, in a VERIFY with other attributes, and with unknown values.
     let sent = crate::attrs::encode_renaming(Renaming::Exchange);
     let nverify = Arg::OP_NVERIFY(NVERIFY4args { obj_attributes: sent.clone() });
     let verify = |attrmask: &[u32], attr_vals: &'static [u8]| {

@@ -1,4 +1,5 @@
-//! Tests of directory delegations: changes by other clients wait, changes by the holder do not.
+//! Tests of directory delegations on the server: changes by other clients wait for the return, changes by the holder do
+//! not.
 
 use super::*;
 use crate::attrs::Mask;
@@ -11,19 +12,19 @@ use std::time::Duration;
 const READ: u32 = OPEN4_SHARE_ACCESS_READ | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
 const BOTH: u32 = OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
 
-/// The objects that the first client has created.
+/// Filehandles of the directories and files that the first client has created.
 struct Tree {
     root: Bytes,
-    /// "dir" with the file "a" and the directory "sub".
+    /// Directory `dir`, with the file `a` and the directory `sub`.
     dir: Bytes,
     sub: Bytes,
-    /// "dir/a".
+    /// File `dir/a`.
     file: Bytes,
-    /// "empty".
+    /// Directory `empty`, without entries.
     empty: Bytes,
-    /// "other" with the file "b" and the empty directory "gap".
+    /// Directory `other`, with the file `b` and the empty directory `gap`.
     other: Bytes,
-    /// "other/b".
+    /// File `other/b`.
     stray: Bytes,
 }
 
@@ -39,7 +40,7 @@ impl Tree {
     }
 }
 
-/// Creates an object in a directory that all may use, and closes it.
+/// Creates an object with the operation `by` and permits everything to everyone. Returns the filehandle.
 fn made(peer: &Peer, dir: &Bytes, by: Arg) -> Bytes {
     let results = peer.ok(vec![putfh(dir), by, Arg::OP_GETFH]);
     let made = handle(&results[2]);
@@ -54,7 +55,7 @@ fn create(name: &str, objtype: createtype4) -> Arg {
     Arg::OP_CREATE(CREATE4args { objtype, objname: text(name), createattrs: mode(0o777) })
 }
 
-/// Opens a file, and creates it if it does not exist.
+/// Returns an OPEN that creates the file if it does not exist.
 fn make(name: &str) -> Arg {
     Arg::OP_OPEN(open(name, BOTH, unchecked(0o666)))
 }
@@ -83,7 +84,7 @@ fn ask_for(dir: &Bytes, types: Mask) -> Vec<Arg> {
     within(dir, Arg::OP_GET_DIR_DELEGATION(args))
 }
 
-/// Asks for a delegation of the names in a directory, as a client that declares [`OWN_CHANGES`].
+/// Requests a directory delegation as a client that declares [`OWN_CHANGES`]; `None` if the server grants none.
 fn ask(peer: &Peer, dir: &Bytes) -> Option<stateid4> {
     use GET_DIR_DELEGATION4res_non_fatal::{GDD4_OK, GDD4_UNAVAIL};
     match &peer.ok(ask_for(dir, Mask::of(&[OWN_CHANGES])))[1] {
@@ -104,11 +105,11 @@ fn delegations(bench: &Bench) -> usize {
     bench.server.inspect(|state| state.counts().delegations)
 }
 
-/// The directory that an operation of [`DEEDS`] changes.
+/// Which directory an operation of [`DEEDS`] changes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Of {
     Dir,
-    /// The empty directory, which the operation removes or replaces.
+    /// The directory `empty`, which the operation removes or replaces.
     Empty,
 }
 
@@ -123,7 +124,7 @@ impl Of {
 
 type Deed = fn(&Tree) -> Vec<Arg>;
 
-/// All operations that change the names in a directory, or the directory itself.
+/// Operations that change the names in a directory, or the directory itself: description, changed directory, request.
 const DEEDS: [(&str, Of, Deed); 16] = [
     ("makes a file", Of::Dir, |t| within(&t.dir, make("new"))),
     ("opens a file and would make it", Of::Dir, |t| within(&t.dir, make("a"))),
@@ -159,7 +160,7 @@ fn changes_by_other_clients_wait_for_the_delegation_to_be_returned() {
         assert!(waits.as_mut().now_or_never().is_none(), "{what}");
         assert!(teller.as_mut().now_or_never().is_none());
         assert_eq!(recalls(&bench), [CB_RECALL4args { stateid: held, truncate: false, fh: dir.clone() }], "{what}");
-        // The names do not change until the delegation is returned.
+        // The names have not changed while the other client's operation waits.
         one.ok(within(&tree.dir, lookup("a")));
         one.ok(within(&tree.root, lookup("empty")));
         one.ok(give_back(dir, held));
@@ -180,7 +181,7 @@ fn changes_by_the_holder_do_not_recall_its_delegation() {
         one.ok(deed(&tree));
         assert!(pin!(bench.server.deliver()).now_or_never().is_none());
         assert!(bench.server.callbacks().taken().is_empty(), "{what}");
-        // The server drops the delegation of a removed directory.
+        // A removed directory has no delegation any more; a changed directory keeps the holder's delegation.
         assert_eq!(delegations(&bench), usize::from(of == Of::Dir), "{what}");
         let stays = if of == Of::Dir { NFS4_OK } else { NFS4ERR_BAD_STATEID };
         let test = Arg::OP_TEST_STATEID(TEST_STATEID4args { ts_stateids: vec![held] });
@@ -224,7 +225,7 @@ fn operations_that_change_no_name_do_not_wait() {
         assert_eq!(reply.status, NFS4_OK, "{what}");
         assert!(bench.server.callbacks().taken().is_empty(), "{what}");
     }
-    // A request of another client for the same delegation causes no recall either.
+    // A second client that requests a delegation of the same directory causes no recall.
     assert!(ask(&two, &tree.dir).is_some());
     assert_eq!(delegations(&bench), 2);
     one.ok(give_back(&tree.dir, held));
@@ -256,7 +257,8 @@ fn all_holders_except_the_changing_client_are_recalled() {
     three.ok(give_back(dir, of_three));
     assert_eq!(waits.now_or_never().map(|reply| reply.status), Some(NFS4_OK));
     assert_eq!(delegations(&bench), 1);
-    // The client that created a name keeps its delegation. Other clients get none during the cooldown after the recall.
+    // The client that changed the directory keeps its delegation. The server grants no other delegation during the
+    // recall cooldown of 60 seconds.
     assert!(ask(&one, dir).is_none());
     bench.pass(Duration::from_secs(60));
     assert!(ask(&one, dir).is_some());
@@ -294,7 +296,7 @@ fn no_delegation_is_granted_until_the_changing_request_ends() {
     one.ok(give_back(&tree.other, held));
     assert_eq!(waits.now_or_never().map(|reply| reply.status), Some(NFS4_OK));
     assert!(ask(&one, &tree.dir).is_some());
-    // The client itself gets no delegation in the same request after its own change.
+    // A client that changes a directory gets no delegation of it within the same COMPOUND.
     let again = [within(&tree.root, make("new")), ask_for(&tree.root, Mask::of(&[OWN_CHANGES]))].concat();
     let none = GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(false);
     assert_eq!(one.ok(again)[3], Res::OP_GET_DIR_DELEGATION(GET_DIR_DELEGATION4res::NFS4_OK(none)));
@@ -312,7 +314,7 @@ fn an_unreturned_directory_delegation_is_revoked() {
         (0..9).find_map(|_| waits.as_mut().now_or_never()).map(|reply| reply.status)
     };
     assert_eq!(remove(), Some(NFS4ERR_DELAY));
-    // The client continues with all its other state.
+    // The holder renews its lease and keeps its other state, but does not return the delegation.
     for time in [LEASE / 2, LEASE / 2 - Duration::from_secs(1)] {
         bench.pass(time);
         one.ok(vec![]);
@@ -338,7 +340,7 @@ fn a_change_does_not_wait_for_a_silent_holder() {
     assert!(bench.server.callbacks().taken().is_empty());
     assert_eq!(one.fails(give_back(&tree.dir, held)), NFS4ERR_DELEG_REVOKED);
     one.ok(vec![Arg::OP_FREE_STATEID(FREE_STATEID4args { fsa_stateid: held })]);
-    // The revoked delegation caused no recall cooldown, so the client may have one again.
+    // The server revoked the delegation without a recall, so no recall cooldown prevents a new grant.
     assert!(ask(&one, &tree.dir).is_some());
 }
 
@@ -349,7 +351,7 @@ fn only_clients_that_declare_own_changes_get_a_delegation() {
     let tree = Tree::new(&one);
     let none = GET_DIR_DELEGATION4res_non_fatal::GDD4_UNAVAIL(false);
     let unavailable = Res::OP_GET_DIR_DELEGATION(GET_DIR_DELEGATION4res::NFS4_OK(none));
-    // Linux asks for none of the notifications, other clients for some.
+    // Linux requests no notifications, other clients request some. Neither declares `OWN_CHANGES`.
     for types in [Mask::NONE, Mask::of(&[0, 1, 2, 3, 4, 5]), Mask::of(&[OWN_CHANGES - 1])] {
         assert_eq!(one.ok(ask_for(&tree.dir, types))[1], unavailable);
     }
@@ -385,7 +387,7 @@ fn a_directory_delegation_stateid_is_refused_for_io() {
         let status = one.fails(deed);
         assert!(matches!(status, NFS4ERR_ISDIR | NFS4ERR_INVAL), "{what}: {status:?}");
     }
-    // The stateid is not valid for a file.
+    // The stateid of a directory delegation is not valid for a file in the directory.
     assert_eq!(one.fails(read(&tree.file, held, 0, 1)), NFS4ERR_BAD_STATEID);
     assert_eq!(delegations(&bench), 1);
 }

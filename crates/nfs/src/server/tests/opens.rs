@@ -1,4 +1,4 @@
-//! Tests of OPEN in all its forms, OPEN_DOWNGRADE, CLOSE, and stateids.
+//! Tests of OPEN with all claims and create modes, OPEN_DOWNGRADE, CLOSE, and the checks of stateids.
 
 use super::*;
 use crate::exports::View;
@@ -115,7 +115,7 @@ fn the_creating_open_is_not_limited_by_the_file_mode() {
     let mut other = open("a", OPEN4_SHARE_ACCESS_WRITE, PLAIN);
     other.owner.owner = text("other");
     assert_eq!(peer.fails(in_root(other)), NFS4ERR_ACCESS);
-    // The owner may open the filehandle, as clients do to recover opens.
+    // The owner of a file may open it by filehandle whatever the mode is, because clients recover opens in this way.
     peer.ok(by_handle(&handle, OPEN4_SHARE_ACCESS_WRITE));
 }
 
@@ -202,7 +202,8 @@ fn only_close_and_downgrade_check_the_seqid_of_the_current_stateid() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
     let open = || Arg::OP_OPEN(open("a", OPEN4_SHARE_ACCESS_BOTH, unchecked(0o644)));
-    // RESTOREFH restores the stateid from before the second OPEN of the same owner.
+    // RESTOREFH restores the stateid of the first OPEN. The second OPEN of the same open-owner has incremented its
+    // sequence number.
     let old =
         |last: Arg| vec![Arg::OP_PUTROOTFH, open(), Arg::OP_SAVEFH, Arg::OP_PUTROOTFH, open(), Arg::OP_RESTOREFH, last];
     peer.ok(old(Arg::OP_READ(READ4args { stateid: CURRENT, offset: 0, count: 1 })));
@@ -249,7 +250,7 @@ fn a_file_may_end_with_its_name_only_if_no_client_can_open_it() {
     drop(one);
     assert_eq!(peer.fails(again()), NFS4ERR_STALE, "the other removal is still under way");
     drop(other);
-    // Neither of the two removals took effect.
+    // Both REMOVE requests have completed, and the server has not freed the file. So a client can open the file again.
     peer.ok(again());
 }
 
@@ -260,7 +261,7 @@ fn a_file_that_is_being_freed_cannot_be_opened() {
     let (stateid, handle) = file(&peer, "a");
     peer.ok(close(&handle, stateid));
     let file = bench.server.fs().decode_handle(View::ALL, &handle).unwrap().0;
-    // This is the state of a removal that found no open of the file, until the file system has freed the file.
+    // The guard stands for a removal that found no open of the file and is freeing the file.
     let freeing = crate::server::Reaping::begin(&bench.server.reaping, file);
     assert_eq!(peer.fails(by_handle(&handle, OPEN4_SHARE_ACCESS_BOTH)), NFS4ERR_STALE);
     assert!(!bench.server.inspect(|state| state.is_open(file)));

@@ -1,4 +1,4 @@
-//! Tests of the rules of COMPOUND: order of operations, replay, limits of a session.
+//! Tests of the rules of COMPOUND: the order of operations, retries, and the limits of a session.
 
 use super::*;
 use crate::testing::bench::{Bench, linux_channels};
@@ -20,7 +20,7 @@ fn a_retry_gets_the_same_bytes_and_is_not_executed_again() {
     assert_eq!(COMPOUND4res::from_bytes(&first).unwrap().status, NFS4_OK);
     assert_eq!(send(), first);
     assert_eq!(bench.server.counters().replays, 1);
-    // The same slot and number with other operations is not a retry.
+    // A request with the same slot and sequence number and with other operations is a false retry.
     let mut other = ops.clone();
     other.pop();
     assert_eq!(peer.send(other).status, NFS4ERR_SEQ_FALSE_RETRY);
@@ -126,12 +126,12 @@ fn operations_before_a_malformed_one_are_answered() {
     let reply = COMPOUND4res::from_bytes(&reply.to_bytes()).unwrap();
     assert_eq!((reply.status, reply.resarray.len()), (NFS4ERR_BADXDR, 3));
     assert_eq!(reply.resarray[2], Res::OP_LOOKUP(LOOKUP4res { status: NFS4ERR_BADXDR }));
-    // Fewer operations than announced.
+    // A COMPOUND with fewer operations than its header announces gets BADXDR.
     let body = peer.call(vec![peer.next_sequence(), Arg::OP_PUTROOTFH, Arg::OP_PUTROOTFH]).body;
     let cut = body.slice(..body.len() - 4);
     let reply = bench.server.compound(peer.raw(cut)).now_or_never().unwrap().unwrap();
     assert_eq!(COMPOUND4res::from_bytes(&reply.to_bytes()).unwrap().status, NFS4ERR_BADXDR);
-    // Not a COMPOUND.
+    // Bytes without the header of a COMPOUND are an error of the whole RPC call.
     for noise in [&b""[..], b"\0\0\0", b"\xff\xff\xff\xff\0\0\0\0"] {
         assert!(bench.server.compound(peer.raw(Bytes::from_static(noise))).now_or_never().unwrap().is_err());
     }
@@ -145,7 +145,7 @@ fn session_limits_are_enforced() {
     peer.ok(write(&handle, stateid, 0, &vec![1; 100_000]));
     assert_eq!(peer.run(vec![Arg::OP_PUTROOTFH; 8]).0, NFS4ERR_TOO_MANY_OPS);
     peer.sequence.set(peer.sequence.get() - 1);
-    // The Linux session caches replies of 7584 bytes.
+    // A session of the Linux client caches replies of at most 7584 bytes.
     assert_eq!(peer.fails(read(&handle, stateid, 0, 8000)), NFS4ERR_REP_TOO_BIG_TO_CACHE);
     peer.cache.set(false);
     peer.ok(read(&handle, stateid, 0, 100_000));
@@ -155,7 +155,7 @@ fn session_limits_are_enforced() {
     assert_eq!(peer.fails(read(&handle, stateid, 0, 900)), NFS4ERR_REP_TOO_BIG);
     assert_eq!(peer.run(write(&handle, stateid, 0, &[2; 1000])).0, NFS4ERR_REQ_TOO_BIG);
     peer.sequence.set(peer.sequence.get() - 1);
-    // An operation changes nothing if its result would not fit.
+    // REMOVE does not run if the reply has no space for its result.
     let getattr = Arg::OP_GETATTR(GETATTR4args { attr_request: crate::attrs::OBJECT.to_bitmap() });
     let mut ops = vec![Arg::OP_PUTROOTFH];
     ops.extend(std::iter::repeat_n(getattr, 5));
@@ -173,7 +173,8 @@ fn an_expired_lease_ends_the_session_and_frees_its_state() {
     let other = Peer::meet(&bench, 2);
     let gone = bench.server.inspect(|state| state.counts().opens);
     assert_eq!(gone, 1);
-    // The courtesy time keeps the state for another lease period.
+    // Until its courtesy time is over, a client with an expired lease keeps its state. The test server's courtesy time
+    // is one lease period.
     for _ in 0..5 {
         bench.pass(crate::testing::bench::LEASE / 2);
         other.ok(vec![Arg::OP_PUTROOTFH]);

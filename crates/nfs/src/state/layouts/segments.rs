@@ -1,43 +1,43 @@
-//! Layout segments: the byte ranges of a file that one client holds layouts of, for each use.
+//! Layout segments: the byte ranges of a file that one client holds layouts of, with their iomodes.
 
 use crate::fs::Iomode;
 use types::ByteRange;
 
-/// A range of a file that a layout covers.
+/// A byte range of a layout, with one iomode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
-    /// The use.
+    /// The iomode of the segment.
     pub iomode: Iomode,
-    /// The bytes; a length of `u64::MAX` reaches to the end of the file, even if it grows.
+    /// The byte range; a length of `u64::MAX` reaches to the end of the file, even if the file grows.
     pub range: ByteRange,
-    /// Whether it ends with the client's last CLOSE (`logr_return_on_close`).
+    /// Whether the segment ends with the client's last CLOSE (`logr_return_on_close`).
     pub return_on_close: bool,
 }
 
-/// Selects layouts by use and bytes.
+/// Selects segments by iomode and byte range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Filter {
-    /// The use; `None` is any (`LAYOUTIOMODE4_ANY`).
+    /// The iomode to select; `None` selects every iomode (`LAYOUTIOMODE4_ANY`).
     pub iomode: Option<Iomode>,
-    /// The bytes.
+    /// The byte range to select; a segment matches if it overlaps the range.
     pub range: ByteRange,
 }
 
 impl Filter {
-    /// Selects every layout.
+    /// Selects every segment.
     pub const ALL: Filter = Filter { iomode: None, range: ByteRange::ALL };
 
     fn matches(self, segment: &Segment) -> bool {
         self.iomode.is_none_or(|i| i == segment.iomode) && self.range.overlaps(segment.range)
     }
 
-    /// Returns whether a layout could match both filters.
+    /// Returns whether a segment exists that could match both filters.
     pub fn overlaps(self, other: Filter) -> bool {
         let same_use = self.iomode.is_none() || other.iomode.is_none() || self.iomode == other.iomode;
         same_use && self.range.overlaps(other.range)
     }
 
-    /// Returns whether this filter selects everything that `other` selects.
+    /// Returns whether this filter selects every segment that `other` selects.
     pub fn covers(self, other: Filter) -> bool {
         (self.iomode.is_none() || self.iomode == other.iomode)
             && self.range.offset <= other.range.offset
@@ -45,12 +45,12 @@ impl Filter {
     }
 }
 
-/// Returns the range between two ends; an end of `u64::MAX` becomes the unbounded length.
+/// Returns the range from `start` to `end`; an end of `u64::MAX` becomes the length `u64::MAX`.
 fn between(start: u64, end: u64) -> ByteRange {
     ByteRange { offset: start, len: if end == u64::MAX { u64::MAX } else { end - start } }
 }
 
-/// The segments held; no two adjacent segments are of the same kind.
+/// A set of segments. Two adjacent or overlapping segments differ in iomode or return-on-close.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Segments(Vec<Segment>);
 
@@ -67,12 +67,12 @@ impl Segments {
         self.0.iter()
     }
 
-    /// Returns whether the set holds a byte that `filter` selects.
+    /// Returns whether the set contains a byte that `filter` selects.
     pub(super) fn any(&self, filter: Filter) -> bool {
         self.0.iter().any(|s| filter.matches(s))
     }
 
-    /// Adds a segment, and merges it with segments of the same kind that it touches.
+    /// Adds a segment, and merges it with touching segments of the same iomode and return-on-close.
     pub(super) fn add(&mut self, new: Segment) {
         if new.range.is_empty() {
             return;
@@ -90,8 +90,8 @@ impl Segments {
         self.0.push(Segment { range: between(start, end), ..new });
     }
 
-    /// Removes and returns the segments that `filter` selects. Bytes held both with and without return-on-close are
-    /// returned only once.
+    /// Removes and returns the bytes that `filter` selects, as pairs of iomode and range. Bytes that are held both with
+    /// and without return-on-close appear once.
     pub(super) fn take(&mut self, filter: Filter) -> Vec<(Iomode, ByteRange)> {
         let mut taken = Segments::default();
         let mut kept = Vec::with_capacity(self.0.len());

@@ -1,4 +1,5 @@
-//! The queue of lock-owners that were denied a lock and retry, in order of arrival (RFC 8881 §9.6).
+//! The queue of lock-owners that wait for a lock on one file: they were denied and retry, in order of arrival (RFC 8881
+//! §9.6).
 
 use super::Owner;
 use crate::spans::{LockKind, Span};
@@ -6,26 +7,27 @@ use crate::state::ClientId;
 use std::time::Duration;
 use types::{Timestamp, limits};
 
-/// The shortest time that the queue keeps the place of a waiter that has asked only once.
+/// The shortest time for which a waiter keeps its place in the queue without a retry. It applies to a waiter that has
+/// asked only once.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
-/// The longest time that the queue keeps the place of a waiter.
+/// The longest time for which a waiter keeps its place in the queue without a retry.
 const PATIENCE_MAX: Duration = Duration::from_secs(90);
 
-/// A waiter that has not asked for this long is no longer notified when the lock is free: clients that wait for
-/// notification ask at least every half minute.
+/// The server notifies only waiters that have asked within this time when their lock becomes free. Clients that wait
+/// for a notification ask at least every 30 seconds.
 const SLEEP_MAX: Duration = Duration::from_secs(40);
 
-/// A lock-owner that waits for a lock.
+/// A lock-owner that waits for a lock, with its byte range and lock kind.
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
     pub(super) owner: Owner,
     pub(super) span: Span,
     pub(super) kind: LockKind,
-    /// When it last asked.
+    /// When the lock-owner last requested the lock.
     asked: Timestamp,
-    /// How long after that the waiter counts as waiting: three times the interval between its last two attempts.
+    /// How long after `asked` the waiter keeps its priority: three times the interval between its last two requests.
     patience: Duration,
-    /// Whether it was notified that the lock is free, and has not asked since.
+    /// Whether the server has notified the lock-owner of a free lock since its last request.
     told: bool,
 }
 
@@ -39,7 +41,7 @@ impl Waiter {
     }
 }
 
-/// The waiters for locks of one file, in order of arrival.
+/// The waiters for locks of one file, in order of their first request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waiting(Vec<Waiter>);
 
@@ -56,13 +58,13 @@ impl Waiting {
         self.0.iter().filter(|w| w.owner.0 == client).count()
     }
 
-    /// Returns the waiters before `me` that still ask, in order.
+    /// Returns the waiters that asked before `me` and have not lost their priority, in order.
     pub(super) fn before(&self, me: &Owner, now: Timestamp) -> impl Iterator<Item = &Waiter> {
         self.0.iter().take_while(move |w| w.owner != *me).filter(move |w| w.waits(now))
     }
 
-    /// Records that `me` was denied and will retry. If the queue is full, `me` gets no place: the queue provides
-    /// fairness, not correctness.
+    /// Records that the server denied a lock to `me` and that `me` will retry. If the queue is full, `me` gets no
+    /// place, which costs fairness but not correctness.
     pub(super) fn asked(&mut self, me: Owner, span: Span, kind: LockKind, now: Timestamp, full: bool) {
         if let Some(waiter) = self.0.iter_mut().find(|w| w.owner == me && w.span == span) {
             let between = now.since(waiter.asked);
@@ -75,7 +77,8 @@ impl Waiting {
         }
     }
 
-    /// Returns the owners to notify, whose locks are free and do not conflict with each other, in order of arrival.
+    /// Returns the lock-owners to notify, in order of arrival: their locks are free and do not conflict with each
+    /// other.
     pub(super) fn wake(&mut self, is_free: impl Fn(&Waiter) -> bool) -> Vec<Owner> {
         let mut first: Vec<(Owner, Span, LockKind)> = Vec::new();
         let mut woken = Vec::new();
@@ -94,12 +97,13 @@ impl Waiting {
         woken
     }
 
-    /// Removes the waits of `me` for any of these bytes.
+    /// Removes the waits of `me` that overlap `span`.
     pub(super) fn forget(&mut self, me: &Owner, span: Span) {
         self.0.retain(|w| w.owner != *me || !w.span.overlaps(span));
     }
 
-    /// Removes the waiters of `gone` and those that have not asked for long; calls `forgotten` for each.
+    /// Removes the waiters of the client `gone`, and those that have not asked for too long. Calls `forgotten` for
+    /// each.
     pub(super) fn tidy(&mut self, gone: Option<ClientId>, now: Option<Timestamp>, mut forgotten: impl FnMut(ClientId)) {
         self.0.retain(|w| {
             let stays = gone != Some(w.owner.0) && now.is_none_or(|now| w.waits(now) || w.sleeps(now));

@@ -1,4 +1,5 @@
-//! Random requests of two clients, determined by a byte string: the server must survive them with consistent tables.
+//! Random requests of two clients, derived from a byte string, for the fuzz target: the server must survive them and
+//! keep consistent state tables.
 
 use super::{Bench, LEASE, Peer};
 use crate::attrs::{self, Mask};
@@ -13,7 +14,7 @@ use wire::nfs4::*;
 use wire::nfs4::{nfs_argop4 as Arg, nfs_resop4 as Res};
 use xdr::Xdr;
 
-/// Random decisions, taken from a byte string; zeros after its end.
+/// A source of random decisions: the bytes of a string, then zeros.
 struct Dice<'a>(&'a [u8]);
 
 impl Dice<'_> {
@@ -44,7 +45,7 @@ impl Dice<'_> {
     }
 }
 
-/// Stateids and filehandles that the clients have received, for reuse by any client.
+/// Stateids and filehandles from replies to any client, which later requests use again.
 #[derive(Default)]
 pub struct Seen {
     stateids: Vec<stateid4>,
@@ -72,7 +73,7 @@ impl Seen {
         }
     }
 
-    /// Records the stateids and filehandles of a reply.
+    /// Adds the stateids and filehandles of a reply.
     pub fn note(&mut self, reply: &COMPOUND4res) {
         for result in &reply.resarray {
             match result {
@@ -93,7 +94,7 @@ impl Seen {
                 _ => {}
             }
         }
-        // Keeps the newest stateids, as older ones are often invalid.
+        // Keep only the newest 64 stateids, because most older ones are invalid.
         let old = self.stateids.len().saturating_sub(64);
         self.stateids.drain(..old);
         self.handles.truncate(64);
@@ -145,7 +146,7 @@ fn open(dice: &mut Dice, seen: &Seen) -> OPEN4args {
     }
 }
 
-/// Returns an operation on names or attributes.
+/// Returns a random operation on names or attributes.
 fn namespace(dice: &mut Dice, seen: &Seen) -> Arg {
     match dice.byte() % 19 {
         0 => Arg::OP_ACCESS(ACCESS4args { access: u32::from(dice.byte()) }),
@@ -189,7 +190,7 @@ fn namespace(dice: &mut Dice, seen: &Seen) -> Arg {
     }
 }
 
-/// Returns LOCK, LOCKT or LOCKU of bytes that often overlap.
+/// Returns a random LOCK, LOCKT or LOCKU. The byte ranges often overlap.
 fn locking(dice: &mut Dice, seen: &Seen) -> Arg {
     let locktype = dice.of(&[READ_LT, WRITE_LT, READW_LT, WRITEW_LT]);
     let (offset, length) = (dice.of(&[0, 0, 1, 2, 4096, u64::MAX]), dice.of(&[1, 2, 3, 4096, u64::MAX, 0]));
@@ -219,7 +220,7 @@ fn locking(dice: &mut Dice, seen: &Seen) -> Arg {
     }
 }
 
-/// Returns an operation on open files, locks or layouts.
+/// Returns a random operation on open files, locks or layouts.
 fn data(dice: &mut Dice, seen: &Seen) -> Arg {
     match dice.byte() % 24 {
         18.. => locking(dice, seen),
@@ -286,8 +287,8 @@ fn data(dice: &mut Dice, seen: &Seen) -> Arg {
     }
 }
 
-/// Returns an operation of version 4.2, a rare operation of version 4.1, or one that is invalid in the middle of a
-/// request.
+/// Returns a random operation of NFSv4.2, a rare operation of NFSv4.1, or an operation that is invalid inside a
+/// COMPOUND.
 fn others(dice: &mut Dice, seen: &Seen, peer: &Peer) -> Arg {
     let stateid = seen.stateid(dice);
     match dice.byte() % 24 {
@@ -357,7 +358,7 @@ fn others(dice: &mut Dice, seen: &Seen, peer: &Peer) -> Arg {
     }
 }
 
-/// Opens a file, opens it again with more share bits, and downgrades the open.
+/// Adds operations that open a file, open it again with more share bits, and downgrade the open.
 fn upgrade_and_downgrade(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
     let more = OPEN4args { share_access: OPEN4_SHARE_ACCESS_BOTH, ..open(dice, seen) };
     let less = OPEN4args { share_access: OPEN4_SHARE_ACCESS_READ, ..more.clone() };
@@ -370,7 +371,7 @@ fn upgrade_and_downgrade(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
     }));
 }
 
-/// Opens two files and copies one into the other.
+/// Adds operations that open two files and copy from one to the other.
 fn copying(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
     let current = stateid4 { seqid: 1, other: [0; 12] };
     let opening = |dice: &mut Dice| Arg::OP_OPEN(OPEN4args { share_access: 3, ..open(dice, seen) });
@@ -378,7 +379,7 @@ fn copying(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
     ops.push(Arg::OP_COPY(COPY4args { ca_src_stateid: current, ca_dst_stateid: current, ..COPY4args::default() }));
 }
 
-/// Adds operations that only make sense in sequence.
+/// Adds a sequence of operations that belong together, such as CREATE and READLINK of a symbolic link.
 fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
     let (dir, link) = (Bytes::from_static(b"dir"), Bytes::from_static(b"link"));
     match dice.byte() % 9 {
@@ -414,7 +415,7 @@ fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
         }
         4 => upgrade_and_downgrade(dice, seen, ops),
         5 => {
-            // The stateids after the first operation are the current one or one received before.
+            // The operations after the OPEN use the current stateid or a stateid from an earlier reply.
             let current = stateid4 { seqid: 1, other: [0; 12] };
             ops.push(Arg::OP_OPEN(open(dice, seen)));
             for _ in 0..3 {
@@ -450,7 +451,7 @@ fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
     }
 }
 
-/// Returns the operations of one request of `peer`, SEQUENCE first, determined by `bytes`.
+/// Returns the operations of one random request of `peer`, derived from `bytes`, with SEQUENCE first.
 pub fn random_request(peer: &Peer, bytes: &[u8], seen: &Seen) -> Vec<Arg> {
     request(peer, &mut Dice(bytes), seen)
 }
@@ -476,8 +477,11 @@ fn request(peer: &Peer, dice: &mut Dice, seen: &Seen) -> Vec<Arg> {
     ops
 }
 
-/// Plays requests determined by `bytes`. Panics if a reply cannot be decoded, if a retry gets a different answer than
-/// the request, or if state is left after both clients are gone. Returns the server's counters.
+/// Sends random requests derived from `bytes`, and returns the server's counters.
+///
+/// # Panics
+/// A reply is malformed, a retry gets another reply than the first transmission, or the server still has state after
+/// both clients are gone.
 pub fn play(bytes: &[u8]) -> Counters {
     let bench = Bench::default();
     let mut peers = [Peer::meet(&bench, 1), Peer::meet(&bench, 2)];
@@ -487,14 +491,14 @@ pub fn play(bytes: &[u8]) -> Counters {
     while !dice.0.is_empty() {
         let which = usize::from(dice.byte() & 1);
         let peer = &peers[which];
-        // Callbacks answer that the client holds nothing, so that no recall has to wait.
+        // Callbacks answer NOMATCHING_LAYOUT, so that no request waits for a recall.
         (0..4).for_each(|_| bench.server.callbacks().next(Some(NFS4ERR_NOMATCHING_LAYOUT)));
-        // The operations may contain another SEQUENCE.
+        // Compute the sequence number before the operations, which may contain another SEQUENCE.
         let number = peer.sequence.get().wrapping_add(1);
         let ops = request(peer, &mut dice, &seen);
         let mut body = peer.call(ops).body;
         if dice.byte() == 255 {
-            // Damage one byte, or truncate the request.
+            // Change one byte of the request, and perhaps truncate the request.
             let mut damaged = body.to_vec();
             let at = usize::from(dice.byte()) * 3 % damaged.len();
             damaged[at] ^= dice.byte();
@@ -516,8 +520,8 @@ pub fn play(bytes: &[u8]) -> Counters {
     bench.server.counters()
 }
 
-/// Sends the request with this sequence number and, if the reply was kept, the same request again. Returns whether the
-/// session is still usable.
+/// Sends the request with this sequence number. If the server cached the reply, sends the request again and compares
+/// the replies. Returns whether the session is still usable.
 fn exchange(peer: &Peer, number: u32, body: Bytes, seen: &mut Seen) -> bool {
     let send = || peer.bench.server.compound(peer.raw(body.clone())).now_or_never();
     let Some(Ok(reply)) = send() else {
@@ -528,7 +532,7 @@ fn exchange(peer: &Peer, number: u32, body: Bytes, seen: &mut Seen) -> bool {
     assert!(reply.len() <= reply_bound(&body), "{} bytes of {body:?}", reply.len());
     let decoded = COMPOUND4res::from_bytes(&reply).expect("replies can be read");
     seen.note(&decoded);
-    // A SEQUENCE that failed, or that was not first, has not used up its number.
+    // Only a successful SEQUENCE in first position uses up the sequence number.
     let begun = matches!(decoded.resarray.first(), Some(first) if is_sequence(first));
     peer.sequence.set(if begun { number } else { number.wrapping_sub(1) });
     let kept = reply.len() < 500 && begun;

@@ -1,4 +1,4 @@
-//! The namespace of the in-memory file system: lookup, creation, rename and removal of names.
+//! Namespace of the in-memory file system: lookup, creation, renaming and removal of names.
 
 use super::{Content, Inner, access};
 use crate::fs::*;
@@ -26,7 +26,7 @@ impl Inner {
         Ok(by_name.get(name).and_then(|cookie| by_cookie.get(cookie)).map(|(_, id)| *id))
     }
 
-    /// Finds a name before a change of the directory, and checks the permission to change it.
+    /// Looks up a name that an operation is about to change, and checks the permission to change the directory.
     fn find_to_change(&self, ctx: &Ctx, dir: FileId, name: &Bytes) -> Result<Option<FileId>> {
         let found = self.find(dir, name)?;
         self.allowed(ctx, dir, access::MODIFY | access::LOOKUP)?;
@@ -59,7 +59,7 @@ impl Inner {
         self.touch(dir, ctx.now, true)
     }
 
-    /// Removes a link of `file`; returns whether it was the last.
+    /// Decrements the link count of `file`. Returns whether the file has no more links.
     fn unlinked(&mut self, ctx: &Ctx, file: FileId) -> Result<bool> {
         let inode = self.get_mut(file)?;
         inode.attrs.nlink -= if inode.attrs.kind == FileKind::Directory { 2 } else { 1 };
@@ -208,7 +208,7 @@ impl Inner {
         Ok(Renamed { from: left, to: entered, replaced })
     }
 
-    /// Exchanges the files of two names.
+    /// Exchanges the files of two names (RENAME_EXCHANGE of renameat2(2)).
     fn exchange(
         &mut self,
         ctx: &Ctx,
@@ -228,7 +228,8 @@ impl Inner {
         Ok(Renamed { from: since(from.0, before.0)?, to: since(to.0, before.1)?, replaced: None })
     }
 
-    /// Returns `Inval` if `dir` is `moved` or below it.
+    /// Returns `Inval` if `dir` is the directory `moved` or lies below it, so that no directory becomes its own
+    /// descendant.
     fn keep_out_of_itself(&self, moved: FileId, dir: FileId) -> Result<()> {
         let mut above = dir;
         while above != FileId::ROOT {
