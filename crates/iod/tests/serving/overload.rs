@@ -62,8 +62,7 @@ fn clients_that_send_or_receive_byte_by_byte_are_disconnected() {
     wait_until(|| server.counter("connections.open") == 1);
 }
 
-/// Waits a millisecond for a condition variable that no thread notifies, because the project's tests must not call
-/// `sleep`.
+/// Waits a millisecond for a condition variable that no thread notifies, in place of `sleep`.
 fn wait_a_little() {
     let nothing = std::sync::Condvar::new();
     let lock = std::sync::Mutex::new(());
