@@ -18,7 +18,7 @@ pub(crate) const BUFFER_LEN: usize = PAYLOAD_MAX + PAGE;
 const KEPT: usize = 64;
 
 /// A pool that lends buffers to connections. A caller waits while all buffers are lent. While at least half of the
-/// buffers are lent, the iod disconnects a peer that makes no progress for two seconds inside a request or reply.
+/// buffers are lent, the iod disconnects a peer that stalls for two seconds inside a request or reply.
 #[derive(Clone)]
 pub(crate) struct Pool(Arc<Shared>);
 

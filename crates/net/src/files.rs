@@ -25,9 +25,9 @@ pub fn make_way(dir: &Path) -> io::Result<()> {
 }
 
 /// Removes permissions that exceed these modes, from the directory `dir` and from names in it. The empty name stands
-/// for `dir` itself. Skips names that do not exist. Logs one line if it changed a mode, and one line for failures.
+/// for `dir` itself. Skips names that do not exist. Logs what it changed and what it could not change.
 ///
-/// Stores need this because earlier versions of Weir created the files by the umask, and because copying a store may
+/// Stores need this for two reasons: earlier versions of Weir created the files by the umask, and copying a store may
 /// change the modes of its files.
 pub fn narrow(dir: &Path, most: &[(&str, u32)]) {
     let (mut narrowed, mut failed) = (Vec::new(), Vec::new());

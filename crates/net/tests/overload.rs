@@ -17,7 +17,7 @@ const PROGRAM: u32 = 0x2057_0001;
 const READ: u32 = 1;
 /// Procedure of the test service: returns the length of its argument.
 const WRITE: u32 = 2;
-/// Procedure of the test service: waits for a permit of the gate. No test of this file adds a permit.
+/// Procedure of the test service: waits for a permit of the semaphore `gate`. No test of this file adds a permit.
 const HOLD: u32 = 3;
 const PANIC: u32 = 4;
 const MIB: usize = 1 << 20;

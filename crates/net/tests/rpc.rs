@@ -302,7 +302,8 @@ async fn another_rpc_version_is_denied() {
     stream.write_all(&words.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<_>>()).await.unwrap();
     let mut answer = [0; 28];
     stream.read_exact(&mut answer).await.unwrap();
-    // The words of the expected reply: record mark, xid, REPLY, MSG_DENIED, RPC_MISMATCH, and the versions 2 to 2.
+    // The words of the expected reply: record mark, xid, REPLY, MSG_DENIED, RPC_MISMATCH, lowest version 2, highest
+    // version 2.
     let want = [0x8000_0018_u32, 77, 1, 1, 0, 2, 2];
     assert_eq!(answer[..], want.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<_>>());
 }

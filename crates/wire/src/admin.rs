@@ -1,7 +1,7 @@
 //! The admin program: the RPC program with which `weir status`, `weir fsck` and other commands query a daemon.
 //!
-//! Later versions may add names and groups to [`Status`] at any time. A command that displays them displays unknown
-//! names and groups too.
+//! Later versions may add names and groups to [`Status`] at any time. So a command that displays a status must also
+//! display names and groups that it does not know.
 
 mod check;
 mod dump;

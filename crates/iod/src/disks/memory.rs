@@ -28,29 +28,29 @@ use node::{Node, PAGE};
 /// An operation on a disk, as the argument of an injected fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// Reading bytes.
+    /// Reading bytes of a file.
     Read,
     /// Opening a file.
     Open,
     /// Listing a folder.
     List,
-    /// Writing bytes.
+    /// Writing bytes to a file.
     Write,
-    /// Truncating or extending.
+    /// Truncating or extending a file.
     SetLen,
-    /// Punching a hole.
+    /// Punching a hole into a file.
     Punch,
-    /// Reserving storage.
+    /// Allocating storage for a range of a file.
     Reserve,
     /// Syncing a file.
     Sync,
-    /// Making a file.
+    /// Creating a file.
     Create,
     /// Removing a file.
     Remove,
     /// Renaming a file.
     Rename,
-    /// Making a folder.
+    /// Creating a folder.
     MakeFolder,
     /// Syncing a folder.
     SyncFolder,
@@ -66,7 +66,7 @@ impl Operation {
 /// Fault injection: decides whether an operation on a path fails, and with which error.
 pub type Fault = dyn FnMut(Operation, &str) -> Option<io::Error> + Send;
 
-/// A disk in memory. Clones share the same disk.
+/// A simulated disk in memory. A clone refers to the same disk.
 #[derive(Clone)]
 pub struct Memory {
     path: PathBuf,
@@ -199,7 +199,7 @@ impl Memory {
         self.state().fault = None;
     }
 
-    /// Sets the capacity to `capacity` bytes.
+    /// Sets the capacity of the disk to `capacity` bytes.
     pub fn set_capacity(&self, capacity: u64) {
         self.state().capacity = capacity;
     }

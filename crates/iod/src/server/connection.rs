@@ -195,8 +195,8 @@ impl<C: Channel> Connection<C> {
         Ok(())
     }
 
-    /// Grows the input buffer to a capacity of at least `len` bytes, and so far that a `recv` call can return many
-    /// bytes.
+    /// Grows the input buffer to a capacity of at least `len` bytes. Also makes sure that a `recv` call can return many
+    /// bytes at once.
     fn make_room(&mut self, len: usize) {
         if self.input.capacity() < len || self.input.capacity() - self.input.len() < STRANGER_MAX {
             let whole = len.max(INPUT);

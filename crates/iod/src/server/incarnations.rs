@@ -21,8 +21,9 @@ pub(super) struct Replaced;
 /// The authenticated connections of a volume, by owner.
 #[derive(Default)]
 pub(super) struct Incarnations {
-    /// Connections by owner, in the order of their PROVEs. An owner without open connections has no entry. Then the iod
-    /// accepts even an old incarnation. This is harmless, because the client no longer uses that connection.
+    /// Connections by owner, in the order of their PROVEs. An owner without open connections has no entry, so the iod
+    /// then accepts any incarnation. A late PROVE with an old incarnation is harmless, because no client uses its
+    /// connection.
     of_owner: Mutex<HashMap<[u8; 16], Vec<Entry>>>,
 }
 
@@ -81,8 +82,8 @@ impl Incarnations {
             older
         };
         let membership = Membership { lines: self.clone(), origin, gate };
-        // Mark all older connections as replaced before waking any of them. One of them may itself be waiting in `join`
-        // for another.
+        // Mark all older connections as replaced before waking any of them. An older connection may itself be waiting
+        // in `join` for another connection.
         for gate in &older {
             gate.replaced.store(true, Ordering::SeqCst);
         }
@@ -120,7 +121,8 @@ impl Membership {
     /// Begins a change, unless a newer connection has replaced this one.
     ///
     /// # Errors
-    /// [`Replaced`]: no request of a replaced connection may change an object.
+    /// [`Replaced`] if a newer connection has replaced this one. Then no request of this connection may change an
+    /// object.
     pub(super) fn change(&self) -> Result<Change, Replaced> {
         let mut changing = lock(&self.gate.changing);
         if self.gate.is_replaced() {

@@ -122,9 +122,9 @@ impl Volume {
         Ok(self.store.object(object).size(&self.store, generation)?.0)
     }
 
-    /// Asks the mgr for two lengths: that of the object's file, and the least valid size of the object. Both were valid
-    /// at some moment during this call. Returns `None` if the mgr does not know, or does not answer within two seconds.
-    /// Blocks while the mgr answers.
+    /// Asks the mgr for the length of the object's file and for the least valid size of the object. Both values were
+    /// valid at some moment during this call. Returns `None` if the mgr does not know, or does not answer within two
+    /// seconds. Blocks while the mgr answers.
     pub fn file_length(&self, object: ObjectId) -> Option<FileLength> {
         self.lengths.ask(object, LENGTH_WAIT)
     }

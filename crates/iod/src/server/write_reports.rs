@@ -1,10 +1,10 @@
 //! Write reports (NEWS), by which the mgr learns of stable writes by NFS clients before the iod replies to these
 //! clients.
 //!
-//! After a FILE_SYNC reply from a data server, a client of the files layout sends the mgr nothing about the written
-//! bytes, not even the new length of the file (RFC 8881 §18.32.3). So the iod reports the write to the mgr, and replies
-//! to the client after the mgr has confirmed the report. The mgr fetches reports with NEWS, which blocks until a report
-//! exists. One NEWS reply may carry the reports of a thousand writes.
+//! A client of the files layout does not report a FILE_SYNC write to the mgr, not even the new length of the file (RFC
+//! 8881 §18.32.3). So the iod reports the write to the mgr, and replies to the client after the mgr has confirmed the
+//! report. The mgr fetches reports with NEWS, which blocks until a report exists. One NEWS reply may carry the reports
+//! of a thousand writes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex, PoisonError};

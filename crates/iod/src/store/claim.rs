@@ -89,7 +89,7 @@ fn write(disk: &dyn Disk, claim: &Claim) -> io::Result<()> {
     match disk.remove(STORE_NEW) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         // A failed attempt left a `STORE.new` file. Make its removal durable before the name is used again. Otherwise a
-        // power cut could keep the rename below, but with the old file under the new name.
+        // power cut could keep the later rename, but give the name `STORE` to the old file.
         removed => removed.and_then(|()| disk.sync_folder(""))?,
     }
     let file = disk.create_new(STORE_NEW)?;
@@ -109,8 +109,8 @@ fn may_take(claiming: &Claiming, remembered: Option<&Claim>, highest: Option<u64
 }
 
 impl Store {
-    /// Executes CLAIM: accepts `claiming` if that is allowed, and returns the claim that is recorded afterwards. With
-    /// `want_highest`, also returns the highest object number.
+    /// Executes CLAIM: accepts `claiming` if that is allowed, and returns the claim that the iod has recorded
+    /// afterwards. With `want_highest`, also returns the highest object number.
     pub(crate) fn claim(&self, claiming: Option<&Claiming>, want_highest: bool) -> Result<ClaimReply, Failure> {
         // Hold the lock for the whole call, so that a concurrent CLAIM sees the claim that this one records.
         let mut claimed = lock(&self.claimed);

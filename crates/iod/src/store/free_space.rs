@@ -32,8 +32,8 @@ const PIECE_MAX: u64 = 8 << 20;
 const _: () = assert!(12 * PIECE_MAX <= IOD_RESERVE_BYTES - META_RESERVE_BYTES / 4);
 
 impl FreeSpace {
-    /// Claims `len` bytes of free space, or fails with `ENOSPC`. Calls `capacity` only when the bytes of the previous
-    /// call are used up. `capacity` returns the total and the free bytes of the disk.
+    /// Claims `len` bytes of free space, or fails with `ENOSPC`. `capacity` returns the total and the free bytes of the
+    /// disk. It is called only after the bytes that its previous result allowed are used up.
     pub(super) fn take(&self, len: u64, capacity: impl FnOnce() -> io::Result<(u64, u64)>) -> io::Result<()> {
         if self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(len)).is_ok() {
             return Ok(());

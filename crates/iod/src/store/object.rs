@@ -45,7 +45,7 @@ enum State {
 pub(crate) enum Presence {
     /// The object does not exist.
     Absent,
-    /// The open file.
+    /// The object exists, with its open file.
     Open(Arc<Open>),
     /// The object file exists but is damaged, or has the head of another object.
     Damaged,
@@ -266,8 +266,8 @@ impl Object {
     /// Truncates or extends the object to `size`, durably; returns its size afterwards.
     ///
     /// An object that is shorter than `size` is extended. So an object that later is shorter than expected has lost
-    /// bytes. If the local file system does not support a file of that size, the object keeps its size, and the range
-    /// up to `size` reads as a hole of the file.
+    /// bytes. If the local file system does not support such a large file, the object keeps its size. The range up to
+    /// `size` then reads as a hole.
     pub(crate) fn truncate(&self, store: &Store, generation: Generation, size: u64) -> Result<u64, Failure> {
         if size > FILE_SIZE_MAX {
             return Err(Status::FBig.into());
@@ -446,8 +446,8 @@ impl Object {
         };
         *state = State::Open(open.clone());
         open.check_failed()?;
-        // Write the head again if an earlier run left it. A sync that failed before the restart may have lost the head,
-        // and a later sync would not write it.
+        // Write the head again if an earlier run wrote it. A sync that failed before the restart may have lost the
+        // head, and a later sync would not write it.
         if open.generation() < fence || open.is_unproven() {
             let fence = fence.max(open.generation());
             let bytes = Head { generation: fence, ..open.head() }.encode();

@@ -45,7 +45,7 @@ impl Leaf {
         self.changes.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Makes the change of names with this number durable, and all earlier ones.
+    /// Makes the change with this number durable, and all earlier changes of names in the folder.
     pub(crate) fn sync(&self, change: u64, disk: &dyn Disk, counters: &Counters) -> io::Result<()> {
         if self.durable.load(Ordering::Acquire) >= change {
             return Ok(());
@@ -119,8 +119,8 @@ impl Shards {
     /// that of an object file.
     pub(crate) fn object_of(folder: u16, name: &str) -> Option<ObjectId> {
         let (file, stream) = match name.split_once('-') {
-            // Refuse a stream number of 0 in a name: each object has only one valid name, and that of stream 0 has no
-            // number.
+            // Refuse a name with stream number 0: each object has only one valid name, and for stream 0 the name has no
+            // stream number.
             Some((file, stream)) => (file, hex(stream, 8).filter(|stream| *stream != 0)? as u32),
             None => (name, 0),
         };

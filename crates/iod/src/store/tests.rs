@@ -75,7 +75,7 @@ fn a_failed_sync_is_never_followed_by_success() {
     }
     assert_eq!(commit(&store, 1), Err(Status::Io));
     commit(&store, 2).unwrap();
-    // REMOVE also removes the memory of the object's failed sync.
+    // REMOVE also makes the store forget the failed sync of the object.
     store.object(object_id(1)).remove(&store, ONE).unwrap();
     write(&store, 1, 0, b"anew").unwrap();
     commit(&store, 1).unwrap();

@@ -117,8 +117,8 @@ fn hello_waits_for_running_writes_and_stops_new_ones_of_old_connections() {
         // After the new connection has sent PROVE, the iod begins no change on the old connections.
         wait_until(|| {
             let mut client = Client::new(Nowhere);
-            // This request writes nothing, so the blocked disk does not delay it. The iod closes the old connection
-            // once it is replaced.
+            // The iod refuses this write to object 0 without the disk, which is blocked. Once the connection is
+            // replaced, the iod closes it instead.
             let args = client.write_args(0, false, &[]);
             matches!(record::<WriteReply>(waiting, &mut client, Procedure::Write, &args), Err(Fault::Closed))
         });

@@ -124,8 +124,8 @@ fn capabilities_and_tickets_of_one_volume_are_refused_by_the_other() {
         let renamed = Capability { fsid, ..cap.clone() };
         assert_eq!(user.read(renamed).unwrap_err().status(), Status::CapRefused);
     }
-    // The iod refuses a ticket that one iod's secret has signed for the other file system, and a ticket for a file
-    // system that the iod does not serve.
+    // The iod refuses two kinds of tickets: those whose file system does not match the iod that signed them, and those
+    // for a file system that no volume serves.
     let [one, two] = [cluster_key().of_iod(IOD), other_key().of_iod(OTHER_IOD)];
     for (fsid, key) in [(OTHER, one.clone()), (FSID, two.clone())] {
         let mut stranger = Client::new(server.tcp());

@@ -193,7 +193,7 @@ impl Connection {
     }
 
     /// Connects as [`Connection::connect`] does, to an address that a peer has sent. If the address is a Unix socket,
-    /// the socket and the listening process must belong to root or to the user of this process (see [`crate::local`]).
+    /// only root or the user of this process may own the socket and the listening process (see [`crate::local`]).
     ///
     /// # Errors
     /// [`Error::Connect`] for a socket of another user. This process then has sent nothing over the socket.
@@ -546,8 +546,8 @@ impl Link {
 
     /// Closes the connection with the reason `error`, which all waiting calls return.
     ///
-    /// Close the send side first. A call that enters the table after this function has emptied it then fails to send,
-    /// and removes itself.
+    /// This function closes the send side first. So a call that enters the table after this function has emptied it
+    /// fails to send, and removes itself.
     pub(super) fn close(&self, error: Error) {
         self.way.close(error);
         let error = self.why_closed();

@@ -117,7 +117,7 @@ impl Memory {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves `bytes` if the sum of all reservations then is at most `limit`. Returns whether it did.
+    /// Reserves `bytes` if all reservations together then are at most `limit` bytes. Returns whether it reserved them.
     fn take(&self, bytes: usize, limit: usize) -> bool {
         let more = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
         let taken = self.used.fetch_update(SeqCst, SeqCst, more).is_ok();

@@ -157,8 +157,8 @@ impl Outbox {
         }
     }
 
-    /// Waits until the socket accepts data, or fails after the time limit. `first` is the number of the first part in
-    /// the queue, and when this part began to wait.
+    /// Waits until the socket accepts data, or fails after the time limit. `first` holds the number of the first part
+    /// in the queue and the time when this part began to wait.
     async fn room(&self, first: &mut Option<(u64, Instant)>) -> io::Result<()> {
         let left = self.left.load(Relaxed);
         let since = match *first {

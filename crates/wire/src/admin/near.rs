@@ -16,7 +16,8 @@ pub struct NearArgs {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NearReply {
     /// A random number that the daemon chooses at each start; 0 for clients that may not use the socket. A client that
-    /// connects to the socket asks again and compares the numbers, to check that it has reached the same daemon.
+    /// has connected over the socket calls NEAR again and compares the numbers. Equal numbers show that it has reached
+    /// the same daemon.
     pub run: u64,
     /// The daemon's Unix socket; `None` if this client may not use the socket.
     pub local: Option<Local>,

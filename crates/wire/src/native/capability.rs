@@ -186,8 +186,8 @@ impl Capability {
         blake3::keyed_hash(&key.0, &signed)
     }
 
-    /// Checks the MAC of the capability with the secret of this iod. Also checks that the capability belongs to this
-    /// file system and to `session`, is valid at `now` (Unix time in seconds), and grants all rights in `needed`.
+    /// Checks the MAC of the capability with the secret of this iod. Also checks the file system, the session, and the
+    /// expiry at `now` (Unix time in seconds). The capability must grant all rights in `needed`.
     ///
     /// The caller must also compare the generation with the generation of the object.
     ///

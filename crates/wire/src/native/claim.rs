@@ -11,7 +11,7 @@ use super::Capability;
 pub struct Claim {
     /// Id of the metadata store.
     pub store: StoreId,
-    /// The epoch of the mgr that sent the claim. The epoch grows by one at each start of the mgr.
+    /// The epoch of the mgr that sent the claim. The epoch grows at each start of the mgr.
     pub epoch: u32,
     /// A random number, never 0, that identifies one copy of the metadata store. The metadata store has recorded this
     /// number before the claim, so an older copy does not have it.

@@ -135,8 +135,8 @@ impl DataHandle {
         out.u64(self.expires);
     }
 
-    /// Checks the MAC of a handle with the secret of this iod, and that the handle belongs to this file system and is
-    /// valid at `now` (Unix time in seconds).
+    /// Checks the MAC of a handle with the secret of this iod, the file system, and the expiry at `now` (Unix time in
+    /// seconds).
     ///
     /// # Errors
     /// `CapExpired` for a genuine handle that has expired, `BadHandle` in all other cases.

@@ -16,7 +16,7 @@ pub const ADDRESSES_MAX: usize = 16;
 /// when it is executing no request of the closed connections and will execute no more of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Origin {
-    /// The owner: random bytes that only the client knows. Connections that replace one another have the same owner.
+    /// The owner: bytes that no other client can guess. Connections that replace one another have the same owner.
     pub owner: [u8; 16],
     /// The incarnation: each connection that replaces earlier connections has a larger number. Connections with equal
     /// numbers do not replace each other.

@@ -117,8 +117,8 @@ impl Xdr for Piece {
     }
 }
 
-/// The result of READ without its data. The iod sends it, then the length of the data, then the data straight from
-/// their buffers.
+/// The result of READ without its data. The iod sends this head, then the length of the data, then the data without
+/// copying them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadHead {
     /// Size of the object in bytes; 0 if the object does not exist.
@@ -177,8 +177,8 @@ pub struct WriteHead {
     pub cap: Capability,
     /// Whether the iod must make the bytes durable before it replies.
     pub stable: bool,
-    /// The size in bytes that the object has at least, as far as the client knows. If the object is shorter, it has
-    /// lost bytes, and the iod fails the write with `Lost`.
+    /// Smallest valid size of the object in bytes: the client knows that so many bytes were durable. A shorter or
+    /// missing object has lost bytes, and the iod fails the write with `Lost`.
     pub least: u64,
     /// The byte ranges that the data belong to, at most `EXTENTS_MAX` ranges.
     pub extents: Vec<WriteExtent>,

@@ -29,7 +29,7 @@ impl Xdr for LengthsArgs {
 /// The mgr's answer to one question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Length {
-    /// Number of the question that this answers.
+    /// Number of the question to which this is the answer.
     pub number: u64,
     /// The lengths at some moment after the mgr had received the question. `None` if the mgr cannot tell without asking
     /// an iod.

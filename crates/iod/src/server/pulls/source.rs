@@ -15,10 +15,10 @@ use wire::rpc::record::{Mark, mark};
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
 use xdr::{Reader, Writer, Xdr};
 
-/// Time limit for a TCP connect to one address of the source iod. The other addresses must get a chance too.
+/// Time limit for a TCP connect to one address of the source iod, so that enough time remains for its other addresses.
 const CONNECT: Duration = Duration::from_millis(1500);
 
-/// The source iod of a PULL. Errors are texts for people: whatever the error, the PULL cannot read.
+/// A connection from a PULL to the source iod. Errors are texts for people, because the PULL stops at each error.
 pub(super) struct Source {
     stream: TcpStream,
     xid: u32,
@@ -45,8 +45,8 @@ impl Source {
         let stream = TcpStream::connect_timeout(&address, wait).map_err(|e| e.to_string())?;
         stream.set_nodelay(true).map_err(|e| e.to_string())?;
         let mut source = Source { stream, xid: 0, checksums: false };
-        // Use a new random owner, so that PROVE does not make the source iod close another connection of this iod.
-        // Replaced reads do no harm.
+        // Use a new random owner, so that PROVE does not make the source iod close another connection of this iod. This
+        // connection sends only READs, so it needs no order with other connections.
         let mut owner = [0; 16];
         getrandom::fill(&mut owner).map_err(|e| e.to_string())?;
         let mut nonce = [0; 32];
@@ -120,7 +120,7 @@ impl Source {
         Ok(())
     }
 
-    /// Receives the next record, which must be a single fragment, because an iod sends no others.
+    /// Receives the next record, which must be a single fragment, because an iod sends each record as one fragment.
     fn receive(&mut self, until: Instant) -> io::Result<Bytes> {
         let mut head = [0; 4];
         self.fill(&mut head, until)?;

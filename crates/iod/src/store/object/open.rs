@@ -129,8 +129,8 @@ impl Open {
         Generation(self.generation.load(Ordering::Acquire))
     }
 
-    /// Returns whether the object has changes since it was opened that are not durable yet. Changes that a failed sync
-    /// has lost do not count.
+    /// Returns whether the object has changes, made since the iod opened it, that are not durable yet. Changes that a
+    /// failed sync has lost do not count.
     pub(super) fn is_dirty(&self) -> bool {
         let durable = self.durable.load(Ordering::Acquire).max(FOUND);
         durable < self.written.load(Ordering::Acquire) && self.check_failed().is_ok()
@@ -200,7 +200,7 @@ impl Open {
         Ok(hole.map_or(offset, |at| at.saturating_sub(HEAD_LEN)))
     }
 
-    /// Returns the offset of the first data at or after `offset`; `None` if none follow.
+    /// Returns the offset of the first data at or after `offset`; `None` if no data follow.
     pub(in crate::store) fn next_data(&self, offset: u64, counters: &Counters) -> Result<Option<u64>, Failure> {
         Counters::add(&counters.seeks, 1);
         let data = self.file.next_data(HEAD_LEN + offset).map_err(|e| failure(&e, "look for data"))?;
@@ -224,7 +224,7 @@ impl Open {
         Ok(())
     }
 
-    /// Logs a damage, and returns the failure for the reply to the client.
+    /// Logs damaged data, and returns the failure for the reply to the client.
     pub(super) fn tell(&self, failure: Failure) -> Failure {
         if failure.status == Status::Corrupt {
             let detail = failure.detail.as_deref().unwrap_or_default();
