@@ -30,7 +30,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Payload bytes of READ replies that were copied through memory.
+    /// Payload bytes of READ replies that the iod copied through memory.
     bytes_read = "bytes.read.copied",
     /// Payload bytes of READ replies that were sent by `sendfile`.
     bytes_sent_file = "bytes.read.sendfile",

@@ -171,7 +171,7 @@ pub trait DiskFile: Send + Sync {
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()>;
 
     /// Returns whether the disk has allocated storage for every byte of a range, so that overwriting the range needs no
-    /// free space. May return false for a fully allocated range, never true for a range with a hole.
+    /// free space. May return false for a fully allocated range.
     ///
     /// # Errors
     /// The errors of the operating system.

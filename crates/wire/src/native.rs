@@ -181,7 +181,7 @@ impl Procedure {
 /// The reason why a request to an iod failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// The status code.
+    /// The status code with which the request failed.
     pub status: Status,
     /// An explanation for people, if any. The sender truncates it to [`DETAIL_MAX`] bytes.
     pub detail: Option<String>,

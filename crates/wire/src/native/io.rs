@@ -13,7 +13,7 @@ use super::{Capability, PIECES_MAX};
 pub struct Extent {
     /// Offset of the first byte in the object.
     pub offset: u64,
-    /// Number of bytes.
+    /// Number of bytes to read.
     pub len: u32,
 }
 
@@ -33,7 +33,7 @@ impl Xdr for Extent {
 pub struct WriteExtent {
     /// Offset of the first byte in the object.
     pub offset: u64,
-    /// Number of bytes.
+    /// Number of bytes to write.
     pub len: u32,
     /// CRC-32C of the bytes to write. On connections without checksums the field is 0, and the iod does not check it.
     pub crc32c: u32,
