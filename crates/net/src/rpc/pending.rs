@@ -81,7 +81,7 @@ mod tests {
         Call(u64),
         /// The peer replies to the oldest waiting call.
         Answer,
-        /// This many seconds pass.
+        /// The clock advances by this many seconds.
         Pass(u64),
     }
 
@@ -139,7 +139,7 @@ mod tests {
                     self.alarms.insert(((again - self.start).as_secs(), name));
                 }
             }
-            // Exactly those calls must have timed out whose deadline has passed.
+            // Exactly the calls whose deadline has passed must have timed out.
             let now = self.now;
             self.waiting.retain_mut(|(_, until, told)| match told.try_recv() {
                 Ok(Err(Error::Timeout(_))) => {

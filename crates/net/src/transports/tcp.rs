@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// The congestion control that connections request. On loopback and within a rack, `cubic` is much faster than a
-/// default that reacts to delay.
+/// delay-based system default.
 const CONGESTION: &str = "cubic";
 /// How long the peer may leave sent data or keepalive probes unacknowledged, in milliseconds. After this time, the
 /// kernel closes the connection.

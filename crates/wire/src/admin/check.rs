@@ -31,7 +31,7 @@ pub struct CheckArgs {
 /// Result of CHECK: one page of findings.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckReply {
-    /// Why the mgr refused the request, for instance because it knows no such check, runs too many checks, or the user
+    /// Why the mgr refused the request: the check is unknown or has ended, too many checks are running, or the user
     /// lacks rights. All other fields are then empty.
     pub refused: Option<String>,
     /// The number of the check, for the next call.

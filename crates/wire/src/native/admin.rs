@@ -43,7 +43,7 @@ pub enum HeadState {
 }
 
 impl HeadState {
-    /// All states of a head.
+    /// All states that a head can have.
     pub const ALL: [HeadState; 4] = [HeadState::Own, HeadState::Damaged, HeadState::Foreign, HeadState::Newer];
 }
 

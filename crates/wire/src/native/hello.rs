@@ -151,9 +151,9 @@ impl Xdr for Local {
 /// file system gets this result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HelloReply {
-    /// Id of the iod.
+    /// Id of the iod that replies.
     pub iod: IodId,
-    /// Id of the file system.
+    /// Id of the file system that the session uses.
     pub fsid: Fsid,
     /// The write verifier of the iod, which changes at each start of the iod.
     pub verifier: Verifier,

@@ -117,8 +117,8 @@ impl Xdr for Piece {
     }
 }
 
-/// The result of READ without its data. The iod sends this head, then the length of the data, then the data without
-/// copying them.
+/// The result of READ without its data. The iod encodes this head and the length of the data. The data follow from
+/// separate buffers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadHead {
     /// Size of the object in bytes; 0 if the object does not exist.
