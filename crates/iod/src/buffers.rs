@@ -13,11 +13,12 @@ use crate::lock::lock;
 const PAGE: usize = 4096;
 /// Length of a buffer: a payload and its XDR padding.
 pub(crate) const BUFFER_LEN: usize = PAYLOAD_MAX + PAGE;
-/// Number of free buffers that the pool keeps. Under load it allocates more, and frees them afterwards.
+/// Number of free buffers that the pool keeps for reuse. Under load the pool allocates more buffers, and frees them
+/// when they return.
 const KEPT: usize = 64;
 
-/// A pool that lends buffers. A caller waits while all buffers are lent. While the pool is short, the watch thread soon
-/// disconnects peers that hold buffers and make no progress.
+/// A pool that lends buffers to connections. A caller waits while all buffers are lent. While at least half of the
+/// buffers are lent, the iod disconnects a peer that stalls for two seconds inside a request or reply.
 #[derive(Clone)]
 pub(crate) struct Pool(Arc<Shared>);
 
@@ -31,9 +32,9 @@ struct Shared {
 struct State {
     free: Vec<Memory>,
     lent: usize,
-    /// Number of buffers lent to the connections of each machine.
+    /// Number of buffers lent to the connections of each peer machine.
     by_machine: HashMap<Machine, usize>,
-    /// Number of connections of each machine that wait for a buffer.
+    /// Number of connections of each peer machine that wait for a buffer.
     waiting: HashMap<Machine, usize>,
 }
 
@@ -43,7 +44,7 @@ impl State {
     }
 }
 
-/// Decrements the count of a machine.
+/// Decrements the count of `machine` in a table of counts by machine; removes the entry at zero.
 fn take_one(counts: &mut HashMap<Machine, usize>, machine: Machine) {
     if let Some(count) = counts.get_mut(&machine) {
         *count -= 1;
@@ -60,13 +61,13 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// Makes a pool that lends at most `most` buffers at a time.
+    /// Makes a pool that lends at most `most` buffers at the same time.
     pub(crate) fn new(most: usize) -> Self {
         Pool(Arc::new(Shared { state: Mutex::default(), returned: Condvar::new(), most }))
     }
 
-    /// Waits for the right to hold as much memory as one buffer, for a request from this machine. No machine gets more
-    /// than its share (`is_share_full`).
+    /// Waits for a permit to allocate as much memory as one buffer, for a request from this machine. No machine gets
+    /// more than its share (`is_share_full`).
     pub(crate) fn permit(&self, machine: Machine) -> Permit {
         let mut state = lock(&self.0.state);
         while state.is_full(machine, self.0.most) {
@@ -79,20 +80,21 @@ impl Pool {
         Permit { pool: self.clone(), machine }
     }
 
-    /// Lends a buffer of [`BUFFER_LEN`] bytes with arbitrary content, for a request from this machine.
+    /// Waits for a free buffer of [`BUFFER_LEN`] bytes and lends it to a request from this machine. The content of the
+    /// buffer is arbitrary.
     pub(crate) fn borrow(&self, machine: Machine) -> Buffer {
         let permit = self.permit(machine);
         let memory = lock(&self.0.state).free.pop();
         Buffer { memory: Some(memory.unwrap_or_else(Memory::new)), permit }
     }
 
-    /// Returns whether at least half of the buffers are lent.
+    /// Returns whether at least half of the buffers of the pool are lent.
     pub(crate) fn is_short(&self) -> bool {
         lock(&self.0.state).lent >= self.0.most / 2
     }
 }
 
-/// The right to hold memory; returned to its pool when dropped.
+/// A permit to allocate memory of the size of one buffer. Dropping it returns the permit to its pool.
 pub(crate) struct Permit {
     pool: Pool,
     machine: Machine,
@@ -103,8 +105,9 @@ impl Drop for Permit {
         let mut state = lock(&self.pool.0.state);
         state.lent -= 1;
         take_one(&mut state.by_machine, self.machine);
-        // notify_all wakes every waiter, so do not notify while all waiting machines have their full share. Otherwise a
-        // machine with hundreds of stalled requests would add that cost to every request of other machines.
+        // `notify_all` wakes every waiting thread. So call it only if a waiting machine is below its share of the
+        // buffers. Otherwise a machine with hundreds of stalled requests would slow down the requests of other
+        // machines.
         if state.waiting.keys().any(|machine| !state.is_full(*machine, self.pool.0.most)) {
             self.pool.0.returned.notify_all();
         }
@@ -186,7 +189,8 @@ mod tests {
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| sender.send(pool.borrow(ONE).len()).unwrap());
-            // The spawned thread waits for a buffer of its own machine; the other machine does not wait.
+            // The spawned thread waits, because its machine has its full share of buffers. A connection of the other
+            // machine gets a buffer at once.
             held.push(pool.borrow(OTHER));
             assert!(receiver.try_recv().is_err());
             held.truncate(1);

@@ -1,4 +1,4 @@
-//! Counters of an iod: atomics that all threads increment and the STATS procedure reports.
+//! Counters of an iod: atomics that the iod's threads increment and the STATS procedure returns.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use wire::native::{Counter, Procedure};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $field:ident = $name:literal),* $(,)?) => {
-        /// All counters of an iod since its start.
+        /// All counters of an iod, counted since the iod started.
         #[derive(Debug, Default)]
         pub struct Counters {
             requests: [AtomicU64; Procedure::ALL.len()],
@@ -30,43 +30,44 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Payload bytes of READ replies that were copied through memory.
+    /// Payload bytes of READ replies that the iod copied through memory.
     bytes_read = "bytes.read.copied",
     /// Payload bytes of READ replies that were sent by `sendfile`.
     bytes_sent_file = "bytes.read.sendfile",
-    /// Payload bytes written.
+    /// Payload bytes that WRITE requests wrote to objects.
     bytes_written = "bytes.written",
-    /// Bytes copied from other iods by PULL.
+    /// Bytes that PULL copied from objects of other iods.
     bytes_pulled = "bytes.pulled",
-    /// Bytes copied from one object to another by PULL.
+    /// Bytes that PULL copied from one object of this iod to another.
     bytes_copied = "bytes.copied",
-    /// PULLs that ended early because the other iod could not be read.
+    /// PULLs that ended early because this iod could not read from the other iod.
     pulls_stopped = "pulls.stopped",
-    /// PULLs refused because too many were running.
+    /// PULLs that the iod refused because it was already executing the largest allowed number of PULLs.
     pulls_refused = "pulls.refused",
-    /// `fdatasync` calls on objects.
+    /// `fdatasync` calls on object files.
     syncs_object = "syncs.object",
-    /// `fsync` calls on directories.
+    /// `fsync` calls on directories of the store.
     syncs_directory = "syncs.directory",
-    /// `fdatasync` calls on files of block checksums.
+    /// `fdatasync` calls on sum files, which hold the block checksums of objects.
     syncs_sums = "syncs.sums",
-    /// Requested syncs that an earlier or concurrent sync had already covered.
+    /// Syncs that a request needed and that an earlier or concurrent sync had already done.
     syncs_shared = "syncs.shared",
-    /// Syncs that failed.
+    /// `fdatasync` and `fsync` calls that failed.
     syncs_failed = "syncs.failed",
-    /// Objects created.
+    /// Objects that the iod created.
     objects_created = "objects.created",
-    /// Objects removed.
+    /// Objects that the iod removed.
     objects_removed = "objects.removed",
-    /// Object files that REMOVE left because their head is that of something else.
+    /// Object files that REMOVE did not delete, because the head in the file names another object or another file
+    /// system.
     objects_left = "objects.left",
     /// Descriptors of object files passed to clients of this machine, for short-circuit reads.
     objects_short_circuit = "objects.short_circuit",
-    /// Object files opened.
+    /// Object files that the iod opened.
     objects_opened = "objects.opened",
-    /// Object files closed to keep the number of open files below its limit.
+    /// Object files that the iod closed to keep the number of open files below its limit.
     objects_evicted = "objects.evicted",
-    /// Blocks whose content does not match their checksum.
+    /// Blocks of objects whose content did not match their checksum.
     sums_mismatched = "sums.mismatched",
     /// Blocks that had no checksum after a crash and got one from a scrub.
     sums_rebuilt = "sums.rebuilt",
@@ -74,33 +75,34 @@ counters! {
     scrub_bytes = "scrub.bytes",
     /// Objects that scrubs have finished.
     scrub_objects = "scrub.objects",
-    /// Findings of damage by scrubs.
+    /// Damaged ranges and objects that scrubs have found.
     scrub_findings = "scrub.findings",
-    /// Calls that look for data and holes (SEEK_DATA, SEEK_HOLE).
+    /// `lseek` calls on object files that look for data or holes (SEEK_DATA, SEEK_HOLE).
     seeks = "objects.hole_seeks",
-    /// Capabilities and tickets refused because they were forged, belonged to another session, or lacked the right.
+    /// Capabilities and tickets that the iod refused because they were forged, belonged to another session, or lacked
+    /// the right.
     refused_capability = "refused.capability",
-    /// Capabilities and tickets refused because they had expired.
+    /// Capabilities and tickets that the iod refused because they had expired.
     refused_expired = "refused.expired",
-    /// Capabilities refused because of an older generation (fenced).
+    /// Capabilities that the iod refused because the mgr had fenced their generation.
     refused_fenced = "refused.fenced",
-    /// Requests refused because they came before HELLO.
+    /// Requests that the iod refused because they arrived on a connection without a session.
     refused_no_session = "refused.no_session",
-    /// Payloads whose checksum did not match on arrival.
+    /// Payloads that the iod refused because their checksum did not match.
     checksum_failures = "checksum_failures",
-    /// Requests that failed for other reasons.
+    /// Requests that failed for a reason that has no counter of its own.
     failures = "failures",
     /// Connections whose thread panicked.
     panics = "panics",
-    /// Connections accepted.
+    /// Connections that the iod accepted.
     connections = "connections.accepted",
     /// Connections open now.
     connections_open = "connections.open",
-    /// Connections refused because there were too many.
+    /// Connections that the iod refused because too many were open.
     connections_refused = "connections.refused",
-    /// Connections closed because the peer took too long inside a request or reply.
+    /// Connections that the iod closed because the peer took too long inside a request or reply.
     connections_stalled = "connections.stalled",
-    /// Connections closed because the peer sent invalid data or stalled.
+    /// Connections that the iod closed because the peer sent invalid data or stalled.
     connections_broken = "connections.broken",
 }
 
@@ -110,12 +112,12 @@ impl Counters {
         counter.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Counts a request.
+    /// Increments the number of requests of this procedure.
     pub(crate) fn request(&self, procedure: Procedure) {
         Self::add(&self.requests[procedure as usize], 1);
     }
 
-    /// Counts a request that failed or was refused, under the counter of its status.
+    /// Increments the counter for the status with which a request failed.
     pub(crate) fn failed(&self, status: Status) {
         let counter = match status {
             Status::CapRefused => &self.refused_capability,
@@ -128,7 +130,7 @@ impl Counters {
         Self::add(counter, 1);
     }
 
-    /// Returns the value of the counter with this name, or 0 if there is none.
+    /// Returns the value of the counter with this name, or 0 if no counter has the name.
     pub fn get(&self, name: &str) -> u64 {
         self.snapshot().into_iter().find(|c| c.name == name).map_or(0, |c| c.value)
     }

@@ -10,15 +10,15 @@ use std::path::Path;
 pub use local::Local;
 pub use memory::{Fault, Memory, Operation};
 
-/// The directory of one store. Paths are relative to it, with `/` between names; the empty path is the directory
-/// itself.
+/// The directory of one store, on a local file system or simulated in memory. Paths are relative to the directory, with
+/// `/` between names; the empty path is the directory itself.
 ///
-/// Results and error numbers are those of Linux: the store distinguishes errors by number.
+/// Errors are Linux error numbers, because the store distinguishes errors by number.
 pub trait Disk: Send + Sync {
-    /// Returns the path of the directory, for messages.
+    /// Returns the path of the store's directory, for messages.
     fn path(&self) -> &Path;
 
-    /// Creates the directory durably if it does not exist.
+    /// Creates the store's directory durably if it does not exist.
     ///
     /// # Errors
     /// The errors of the operating system.
@@ -30,8 +30,8 @@ pub trait Disk: Send + Sync {
     /// `NotFound` if there is no such file, and the errors of the operating system.
     fn open(&self, path: &str) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Opens a file for reading, to pass to another process of this machine; `None` if this disk has no files of the
-    /// system.
+    /// Opens a file read-only, so that the iod can pass its descriptor to another process of this machine. Returns
+    /// `None` if the disk is simulated and has no file descriptors.
     ///
     /// # Errors
     /// The errors of [`Disk::open`].
@@ -73,35 +73,37 @@ pub trait Disk: Send + Sync {
     /// `NotFound` if there is no such folder, and the errors of the operating system.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
 
-    /// Makes the names in a folder durable.
+    /// Makes the directory entries of a folder durable.
     ///
     /// # Errors
     /// The errors of the operating system. After an error, a later success does not mean that the names are durable.
     fn sync_folder(&self, path: &str) -> io::Result<()>;
 
-    /// Returns the bytes of the underlying file system: total, and free for the iod.
+    /// Returns the capacity in bytes of the file system below the store: the total, and the bytes that the iod may
+    /// still use.
     ///
     /// # Errors
     /// The errors of the operating system.
     fn capacity(&self) -> io::Result<(u64, u64)>;
 
-    /// Returns the number of the device: stores of one host with the same number share its capacity.
+    /// Returns the device number of the disk, if there is one. Stores of one host with the same device number share its
+    /// capacity.
     fn device(&self) -> Option<u64>;
 
-    /// Returns the largest number of files that a store should keep open.
+    /// Returns the largest number of object files that a store should keep open.
     fn open_files(&self) -> usize;
 }
 
-/// Length and storage of a file, in bytes.
+/// The length of a file and the disk space that it occupies, both in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Measure {
-    /// Length of the file.
+    /// Length of the file in bytes.
     pub len: u64,
     /// Bytes allocated on the disk.
     pub allocated: u64,
 }
 
-/// An open file. Offsets are bytes.
+/// An open file of a store. All offsets are in bytes.
 pub trait DiskFile: Send + Sync {
     /// Reads up to `buffer.len()` bytes; returns 0 at the end of the file.
     ///
@@ -115,20 +117,21 @@ pub trait DiskFile: Send + Sync {
     /// The errors of the operating system, never `Interrupted`. After an error nothing was written.
     fn write_at(&self, first: &[u8], second: &[u8], offset: u64) -> io::Result<usize>;
 
-    /// Copies up to `len` bytes of another file inside the kernel; returns the number copied, 0 at the end of the
-    /// source.
+    /// Copies up to `len` bytes from another file without passing them through user space. Returns the number of bytes
+    /// copied, 0 at the end of the source file.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` and other errors of the operating system, some of which mean that it cannot copy this way.
+    /// `EOPNOTSUPP` and other errors of the operating system. Some of them only mean that the file system cannot copy
+    /// this way; the caller then reads and writes the bytes.
     fn copy_from(&self, source: &dyn DiskFile, from: u64, to: u64, len: u64) -> io::Result<u64>;
 
-    /// Returns the length and the storage of the file.
+    /// Returns the length of the file and the bytes that it occupies on disk.
     ///
     /// # Errors
     /// The errors of the operating system.
     fn measure(&self) -> io::Result<Measure>;
 
-    /// Truncates or extends the file.
+    /// Truncates or extends the file to `len` bytes.
     ///
     /// # Errors
     /// The errors of the operating system.
@@ -140,53 +143,55 @@ pub trait DiskFile: Send + Sync {
     /// The errors of the operating system. After an error, a later success does not mean that the data are durable.
     fn sync(&self) -> io::Result<()>;
 
-    /// Returns the first offset with data at or after `offset`.
+    /// Returns the first offset with data at or after `offset` (SEEK_DATA).
     ///
     /// # Errors
     /// The errors of the operating system.
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>>;
 
-    /// Returns the first hole at or after `offset`. The end of the file counts as a hole; beyond the end the result is
-    /// `None`.
+    /// Returns the offset of the first hole at or after `offset` (SEEK_HOLE). The end of the file counts as a hole.
+    /// Returns `None` if `offset` is beyond the end of the file.
     ///
     /// # Errors
     /// The errors of the operating system.
     fn next_hole(&self, offset: u64) -> io::Result<Option<u64>>;
 
-    /// Punches a hole; the length does not change.
+    /// Punches a hole; the length of the file does not change.
     ///
     /// # Errors
     /// `EOPNOTSUPP` if the disk does not support holes, and the errors of the operating system.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Allocates storage for a range; new bytes read as zeros. Extends the file if the range ends beyond its end.
+    /// Allocates storage for a range; newly allocated bytes read as zeros. Extends the file if the range ends beyond
+    /// the end of the file.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if the disk cannot, `ENOSPC` if it is full, and the errors of the operating system. After an error
-    /// the file may be longer, and storage may have been allocated.
+    /// `EOPNOTSUPP` if the disk cannot allocate in advance, `ENOSPC` if the disk is full, and the errors of the
+    /// operating system. After an error the file may be longer, and the disk may have allocated a part of the range.
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Returns whether a whole range has storage, so that writing it allocates nothing. May return false although the
-    /// whole range has storage.
+    /// Returns whether the disk has allocated storage for every byte of a range, so that overwriting the range needs no
+    /// free space. May return false for a fully allocated range.
     ///
     /// # Errors
     /// The errors of the operating system.
     fn is_stored(&self, offset: u64, len: u64) -> io::Result<bool>;
 
-    /// Drops a range from the page cache where possible, so that the next read comes from the disk.
+    /// Drops the cached pages of a range, if the disk supports it, so that the next read comes from the disk.
     fn forget(&self, offset: u64, len: u64);
 
-    /// Locks the file against every other open handle until this one is dropped; returns whether that succeeded.
+    /// Locks the file against every other open handle, until this handle is dropped. Returns whether the file was
+    /// locked.
     ///
     /// # Errors
     /// The errors of the operating system.
     fn lock(&self) -> io::Result<bool>;
 
-    /// Returns the file of the system for `sendfile`, if there is one.
+    /// Returns the file as a file of the operating system, for `sendfile`; `None` for a simulated file.
     fn as_file(&self) -> Option<&File>;
 }
 
-/// Writes all of `first` followed by all of `second`.
+/// Writes all of `first` followed by all of `second` at `offset`, with as many calls as necessary.
 pub(crate) fn write_all(file: &dyn DiskFile, mut first: &[u8], mut second: &[u8], mut offset: u64) -> io::Result<()> {
     while !first.is_empty() || !second.is_empty() {
         let n = file.write_at(first, second, offset)?;
@@ -201,7 +206,7 @@ pub(crate) fn write_all(file: &dyn DiskFile, mut first: &[u8], mut second: &[u8]
     Ok(())
 }
 
-/// Reads until `buffer` is full or the file ends; returns the number of bytes read.
+/// Reads at `offset` until `buffer` is full or the file ends; returns the number of bytes read.
 pub(crate) fn read_full(file: &dyn DiskFile, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {

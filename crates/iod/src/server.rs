@@ -44,53 +44,58 @@ pub use volume::Volume;
 
 /// Longest path of a Unix socket (`sun_path` without its NUL).
 const SOCKET_PATH_MAX: usize = 107;
-/// Name of the socket in the store's directory.
+/// Name of the iod's Unix socket in the directory of the store.
 const SOCKET: &str = "iod.sock";
 
-/// A store to serve.
+/// A store that an iod serves.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
     /// Directory of the store.
     pub dir: PathBuf,
-    /// File system that the store must belong to; otherwise the start fails.
+    /// Id of the file system that the store must belong to. The iod does not start if the store belongs to another file
+    /// system.
     pub fsid: Fsid,
-    /// Secret of the cluster.
+    /// Secret of the cluster that the file system belongs to.
     pub key: Key,
 }
 
 /// Configuration of an iod. [`Config::new`] has the defaults.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Directory of the store.
+    /// Directory of the first store.
     pub dir: PathBuf,
-    /// File system that the store must belong to; otherwise the start fails.
+    /// Id of the file system that the first store must belong to. The iod does not start if the store belongs to
+    /// another file system.
     pub fsid: Fsid,
-    /// Secret of the cluster.
+    /// Secret of the cluster that the first store's file system belongs to.
     pub key: Key,
-    /// Further stores to serve, each of another file system. All other settings hold for every store.
+    /// Further stores to serve, each of a different file system. All other settings apply to every store.
     pub more: Vec<StoreConfig>,
-    /// TCP addresses to listen on; port 0 takes a free one.
+    /// TCP addresses on which the iod listens. For port 0 the system chooses a free port.
     pub listen: Vec<SocketAddr>,
-    /// Addresses of the NFS service for the same objects, which the mgr passes to clients of the files layout.
+    /// Addresses at which the NFS service (`ds`) serves the same objects. The mgr passes these addresses to clients of
+    /// the files layout.
     pub data_server: Vec<String>,
-    /// Whether clients of the same host may connect over a Unix socket.
+    /// Whether clients of the same host may connect to the iod over a Unix socket.
     pub unix: bool,
-    /// Whether the superuser and the user of the iod process get descriptors of object files over the Unix socket, for
-    /// short-circuit reads. These users could open the files anyway.
+    /// Whether the iod passes descriptors of object files over the Unix socket, for short-circuit reads. Only the
+    /// superuser and the user of the iod process get descriptors; both could open the files anyway.
     pub short_circuit: bool,
     /// Congestion control of TCP connections; `None` keeps the default of the system.
     pub congestion: Option<String>,
-    /// Maximum number of connections.
+    /// Maximum number of open connections.
     pub max_connections: usize,
-    /// Maximum number of connections from one machine ([`types::Machine`]); over the Unix socket, of one user.
+    /// Maximum number of open connections from one machine ([`types::Machine`]); over the Unix socket, from one user.
     pub max_per_peer: usize,
-    /// Time limit for a started request to arrive, for the peer to take a reply, and for PROVE to arrive (10 s at
-    /// most). While at least half of the payload buffers are in use, requests and replies have at most two seconds.
+    /// Longest time that a started request may take to arrive, or that the peer may take to accept a reply. PROVE must
+    /// arrive in this time too, and within ten seconds of the connection. While at least half of the payload buffers
+    /// are lent, the limit for requests and replies is at most two seconds.
     pub stall: Duration,
 }
 
 impl Config {
-    /// Returns the defaults for a store in `dir` on `listen`: Unix socket, short-circuit reads, cubic, 30 seconds.
+    /// Returns the default configuration for a store in `dir` on TCP address `listen`: with a Unix socket and
+    /// short-circuit reads, congestion control `cubic`, and a time limit of 30 seconds for stalled peers.
     pub fn new(dir: impl Into<PathBuf>, fsid: Fsid, key: Key, listen: Vec<SocketAddr>) -> Self {
         Config {
             dir: dir.into(),
@@ -109,30 +114,31 @@ impl Config {
     }
 }
 
-/// Reason why an iod did not start.
+/// The reason why an iod did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The store cannot be opened or used.
+    /// The iod cannot open or use the store.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Two stores belong to the same file system, so that a ticket could mean either.
+    /// Two stores belong to the same file system. A HELLO names only the file system, so the iod could not choose
+    /// between the stores.
     #[error("{} and {} belong to the same file system, {fsid}; serve each with an iod of its own", .dirs[0].display(), .dirs[1].display())]
     SameFileSystem {
-        /// The file system.
+        /// Id of the file system to which both stores belong.
         fsid: Fsid,
-        /// The directories of the stores.
+        /// Directories of the two stores.
         dirs: [PathBuf; 2],
     },
     /// The iod cannot listen on an address.
     #[error("cannot listen on {address}: {source}; is another daemon using it?")]
     Listen {
-        /// The address.
+        /// The address on which the iod tried to listen.
         address: SocketAddr,
-        /// The system's reason.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// No thread could be started.
+    /// The operating system could not start a thread for the iod.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }
@@ -144,16 +150,17 @@ struct Shared {
     max_connections: usize,
     max_per_peer: usize,
     stall: Duration,
-    /// Number of the next connection.
+    /// The number that the next connection gets.
     next: AtomicU64,
 }
 
-/// How long a start waits for an earlier iod to close the store: the system may need time to clean up a killed process.
+/// How long a start waits for an earlier iod to release its lock on the store. The system may need this time to clean
+/// up after a killed process.
 const IN_USE_WAIT: Duration = Duration::from_secs(5);
-/// Interval between attempts to open the store.
+/// Interval between attempts to open a store that an earlier iod has locked.
 const IN_USE_PAUSE: Duration = Duration::from_millis(50);
 
-/// The data server.
+/// The data server; [`Iod::start`] runs it.
 #[derive(Debug)]
 pub struct Iod;
 
@@ -179,7 +186,7 @@ impl Iod {
             let pulls = Pulls::over_sockets();
             Volume { local, short_circuit: config.short_circuit, data_server, pulls, ..Volume::new(store, &key) }
         });
-        // There is always a first store.
+        // `open_all` returns at least one store, because the configuration has a first store.
         let Some(first) = volumes.next() else { return Err(StoreError::Missing(config.dir).into()) };
         let others = volumes.collect();
         let shared = Arc::new(Shared {
@@ -201,7 +208,8 @@ impl Iod {
     }
 }
 
-/// Opens the stores, and checks that each belongs to its file system and no two to the same one.
+/// Opens the stores. Checks that each store belongs to its configured file system, and that no two stores belong to the
+/// same file system.
 fn open_all<'a>(configs: impl Iterator<Item = &'a StoreConfig>) -> Result<Vec<(Store, Key)>, StartError> {
     let mut stores: Vec<(Store, Key)> = Vec::new();
     for StoreConfig { dir, fsid, key } in configs {
@@ -218,7 +226,7 @@ fn open_all<'a>(configs: impl Iterator<Item = &'a StoreConfig>) -> Result<Vec<(S
     Ok(stores)
 }
 
-/// Listens on TCP addresses; also returns the actual addresses.
+/// Listens on these TCP addresses. Also returns the actual addresses, in which port 0 is replaced by the chosen port.
 fn listen_all(addresses: &[SocketAddr]) -> Result<(Vec<Listener>, Vec<SocketAddr>), StartError> {
     let (mut listeners, mut addrs) = (Vec::new(), Vec::new());
     for address in addresses.iter().copied() {
@@ -230,7 +238,7 @@ fn listen_all(addresses: &[SocketAddr]) -> Result<(Vec<Listener>, Vec<SocketAddr
     Ok((listeners, addrs))
 }
 
-/// Binds the Unix socket of a store, if possible.
+/// Binds the Unix socket of a store. Logs a failure and returns `None`, so that the iod starts without the socket.
 fn socket_of(dir: &Path) -> Option<(UnixSocket, UnixListener)> {
     let bound = UnixSocket::bind(dir);
     bound.inspect_err(|error| tracing::warn!(%error, "no Unix socket; clients of this host will use TCP")).ok()
@@ -243,50 +251,50 @@ pub struct Running {
     listeners: Vec<Listener>,
     threads: Vec<JoinHandle<()>>,
     addrs: Vec<SocketAddr>,
-    /// The Unix sockets of the volumes.
+    /// The Unix sockets on which the iod listens, one for each volume.
     sockets: Vec<Option<UnixSocket>>,
 }
 
 impl Running {
-    /// Returns the TCP addresses in the order of [`Config::listen`], with the actual ports.
+    /// Returns the TCP addresses in the order of [`Config::listen`], with the actual port in place of port 0.
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
 
-    /// Returns the path of the Unix socket of the first volume, if there is one.
+    /// Returns the path of the first volume's Unix socket; `None` if the iod does not listen on one.
     pub fn unix_path(&self) -> Option<&Path> {
         self.sockets.first()?.as_ref().map(|s| s.path.as_path())
     }
 
-    /// Returns the identity of the iod as which the first volume is served.
+    /// Returns the id of the iod that the first volume belongs to. Each volume of a daemon has an iod id of its own.
     pub fn iod(&self) -> IodId {
         self.volume().store().iod()
     }
 
-    /// Returns the service, for other services of the same objects. The stores are closed when the last reference is
-    /// dropped.
+    /// Returns the daemon behind the sockets, for other services of the same objects. Dropping the last reference
+    /// closes the stores.
     pub fn daemon(&self) -> Arc<Daemon> {
         self.shared.daemon.clone()
     }
 
-    /// Returns the first volume.
+    /// Returns the volume of the first configured store.
     pub fn volume(&self) -> &Arc<Volume> {
         self.shared.daemon.first()
     }
 
-    /// Returns the store of the first volume.
+    /// Returns the first configured store.
     pub fn store(&self) -> &Store {
         self.volume().store()
     }
 
-    /// Returns all counters of the first volume.
+    /// Returns all counters of the first volume, with those of the daemon's connections.
     pub fn counters(&self) -> Vec<Counter> {
         self.shared.daemon.counters_of(self.volume())
     }
 
-    /// Stops the iod: accepts no new connections, completes requests in progress, and closes all connections. The
-    /// stores are closed when this returns, unless another service still refers to them. Uncommitted data are only in
-    /// the page cache of the system.
+    /// Stops the iod: accepts no more connections, completes requests in progress, and closes all connections. The
+    /// stores are closed when this function returns, unless another service still refers to the daemon. Uncommitted
+    /// data are only in the page cache of the system.
     pub fn stop(self) {
         drop(self);
     }
@@ -311,21 +319,22 @@ impl Drop for Running {
     }
 }
 
-/// A bound Unix socket; dropping it removes its file.
+/// A bound Unix socket; dropping this value removes the socket file.
 struct UnixSocket {
     path: PathBuf,
-    /// The temporary folder of the socket, if the path of the store is too long.
+    /// The temporary folder that holds the socket, if the path in the store's directory would be too long.
     folder: Option<PathBuf>,
 }
 
 impl UnixSocket {
-    /// Binds a socket in the store's directory, which is locked, or in a new temporary folder.
+    /// Binds a socket in the directory of the store. Binds in a new temporary folder if the path would be too long or
+    /// is not UTF-8. The caller holds the lock of the store, so no other iod uses the socket.
     fn bind(dir: &Path) -> io::Result<(Self, UnixListener)> {
         let dir = dir.canonicalize()?;
         let mut socket = UnixSocket { path: dir.join(SOCKET), folder: None };
         if socket.path.as_os_str().len() > SOCKET_PATH_MAX || socket.path.to_str().is_none() {
             let folder = std::env::temp_dir().join(format!("weir-iod-{}", uuid::Uuid::new_v4().simple()));
-            // Fails if the folder exists: another user may have created it.
+            // `make_way` fails if the folder exists. An existing folder may belong to another user.
             net::files::make_way(&folder)?;
             socket = UnixSocket { path: folder.join(SOCKET), folder: Some(folder) };
         }
@@ -336,7 +345,7 @@ impl UnixSocket {
             }
         }
         let listener = UnixListener::bind(&socket.path)?;
-        // A client that connects to the socket still needs a ticket.
+        // Every user may connect to the socket, because the iod serves only clients that prove to have a ticket.
         fs::set_permissions(&socket.path, fs::Permissions::from_mode(0o666))?;
         Ok((socket, listener))
     }
@@ -349,7 +358,8 @@ impl UnixSocket {
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
-        // Leftovers are harmless: the next start removes or ignores them.
+        // If the removal fails, the remaining file or folder is harmless: the next start replaces the socket, and
+        // ignores an old temporary folder.
         drop(fs::remove_file(&self.path));
         if let Some(folder) = &self.folder {
             drop(fs::remove_dir(folder));
@@ -357,7 +367,7 @@ impl Drop for UnixSocket {
     }
 }
 
-/// Opens a store, and waits while another iod has it open.
+/// Opens a store; waits if another iod still has the store locked.
 fn open_when_free(dir: &Path) -> Result<Store, StoreError> {
     let until = Instant::now() + IN_USE_WAIT;
     let mut said = false;
@@ -374,7 +384,8 @@ fn open_when_free(dir: &Path) -> Result<Store, StoreError> {
     }
 }
 
-/// Raises the limit of open files to the allowed maximum: each object and each connection uses one.
+/// Raises the process's soft limit of open files to its hard limit, because each open object and each connection uses a
+/// descriptor.
 fn raise_file_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

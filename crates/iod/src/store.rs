@@ -43,22 +43,23 @@ use head::Head;
 use shards::{Leaf, Shards};
 use tombstones::Tombstones;
 
-/// Maximum number of objects whose failed sync is remembered individually; beyond it the whole store counts as failed.
+/// Maximum number of objects whose failed sync the store remembers individually. With more failures, every object
+/// counts as failed.
 const FAILED_MAX: usize = 1024;
 
-/// Features of a store, chosen when it is formatted.
+/// Optional features of a store, chosen when the store is formatted and never changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Features {
-    /// Whether blocks of objects have checksums, which reads and scrubs verify.
+    /// Whether the store keeps a checksum of each block of an object, which reads and scrubs verify.
     pub block_checksums: bool,
 }
 
-/// An open store, locked against every other process.
+/// An open object store. It holds a lock that keeps every other process from opening the store.
 pub struct Store {
     disk: Arc<dyn Disk>,
     fsid: Fsid,
     iod: IodId,
-    /// Whether new objects have block checksums.
+    /// Whether the store keeps block checksums of new objects.
     sums: bool,
     verifier: Verifier,
     counters: Counters,
@@ -67,27 +68,28 @@ pub struct Store {
     room: FreeSpace,
     gone: Tombstones,
     claimed: Mutex<Claimed>,
-    /// See [`Store::check_confirmed`].
+    /// Whether the iod may serve clients; see [`Store::check_confirmed`].
     confirmed: AtomicBool,
-    /// Objects whose sync failed. They stay failed when their file is closed and opened again.
+    /// Objects whose sync failed. The failure outlives the eviction of an object from the cache.
     failed: Mutex<HashSet<ObjectId>>,
     all_failed: AtomicBool,
-    /// What the format file says, and the file: holding it open keeps the lock.
+    /// The content of the `FORMAT` file, and its open file, which holds the lock of the store.
     format: Mutex<(Format, Box<dyn DiskFile>)>,
-    /// Whether the format file says, durably, that there may be objects of other streams than 0.
+    /// Whether a durable flag in the `FORMAT` file says that objects of streams other than 0 may exist.
     streams: AtomicBool,
 }
 
 impl Store {
-    /// Formats a store for file system `fsid` in an empty or missing directory; returns its new identity.
+    /// Formats a store for file system `fsid` in an empty or missing directory. Returns the id of the new iod.
     ///
     /// # Errors
-    /// When the directory is not empty, for instance because it already holds a store, or cannot be written.
+    /// When the directory is not empty, for instance because it already holds a store, or when the process cannot write
+    /// to it.
     pub fn format(dir: &Path, fsid: Fsid) -> Result<IodId, StoreError> {
         Self::format_on(&Local::new(dir), fsid)
     }
 
-    /// Formats a store as [`Store::format`] does, on any disk.
+    /// Formats a store as [`Store::format`] does, on a local or simulated disk.
     ///
     /// # Errors
     /// The errors of [`Store::format`].
@@ -95,7 +97,8 @@ impl Store {
         Self::format_with(disk, fsid, Features::default())
     }
 
-    /// Formats a store as [`Store::format`] does, on any disk, with features that stay for the life of the store.
+    /// Formats a store as [`Store::format`] does, on a local or simulated disk, with these features. Features never
+    /// change.
     ///
     /// # Errors
     /// The errors of [`Store::format`].
@@ -105,8 +108,8 @@ impl Store {
         Ok(iod)
     }
 
-    /// Formats a store as [`Store::format_with`] does, under the identity of an iod whose disk is lost. The mgr treats
-    /// the store as that iod with all data lost.
+    /// Formats a store as [`Store::format_with`] does, under the id of an iod whose disk is lost. To the mgr, the new
+    /// store is this iod without any of its objects.
     ///
     /// # Errors
     /// The errors of [`Store::format`].
@@ -115,19 +118,21 @@ impl Store {
         format::format(disk, &Format { fsid, iod, created: unix_now(), sums, streams: false })
     }
 
-    /// Opens and locks the store in a directory, and restricts the directory to its owner. Each open has a new write
-    /// verifier.
+    /// Opens and locks the store in a directory, and restricts access to the directory to its owner. The write verifier
+    /// is different after each open.
     ///
     /// # Errors
-    /// When there is no store, or it is in use, damaged, of a newer version, or cannot be written.
+    /// When the directory holds no store, or the store is locked by another process, damaged, of a newer version, or
+    /// not writable.
     pub fn open(dir: &Path) -> Result<Store, StoreError> {
         let store = Self::open_on(Arc::new(Local::new(dir)))?;
-        // Change modes only after the directory is known to be a store: it could be any directory.
+        // Change the modes of the directory only after opening the store: a directory without a store may belong to
+        // another program.
         Local::new(dir).narrow();
         Ok(store)
     }
 
-    /// Opens a store as [`Store::open`] does, on any disk.
+    /// Opens a store as [`Store::open`] does, on a local or simulated disk.
     ///
     /// # Errors
     /// The errors of [`Store::open`].
@@ -136,7 +141,7 @@ impl Store {
         Self::open_with(disk, objects)
     }
 
-    /// Opens the store with a cache of `capacity` open objects.
+    /// Opens the store with a cache for about `capacity` objects.
     fn open_with(disk: Arc<dyn Disk>, capacity: usize) -> Result<Store, StoreError> {
         let (format, file) = format::open(&*disk)?;
         let claimed = Claimed::read(&*disk)?;
@@ -168,17 +173,17 @@ impl Store {
         })
     }
 
-    /// Returns the file system that the store belongs to.
+    /// Returns the id of the file system that the store belongs to.
     pub fn fsid(&self) -> Fsid {
         self.fsid
     }
 
-    /// Returns the identity of the iod.
+    /// Returns the id of the iod, which the store got when it was formatted.
     pub fn iod(&self) -> IodId {
         self.iod
     }
 
-    /// Returns the write verifier of this run.
+    /// Returns the write verifier, which is different after each open of the store.
     pub fn verifier(&self) -> Verifier {
         self.verifier
     }
@@ -192,7 +197,7 @@ impl Store {
         &*self.disk
     }
 
-    /// Returns the counters of the store.
+    /// Returns the counters that requests to this store increment.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -206,26 +211,28 @@ impl Store {
         all
     }
 
-    /// Returns the bytes of the underlying file system: total, and free for the iod without its reserve.
+    /// Returns the capacity of the underlying file system in bytes: the total, and the free bytes that the iod may use.
+    /// The iod does not use its reserve.
     ///
     /// # Errors
-    /// When the system cannot report the capacity.
+    /// When the operating system cannot report the capacity.
     pub fn capacity(&self) -> io::Result<(u64, u64)> {
         let (total, free) = self.disk.capacity()?;
         Ok((total, free_space::spare((total, free))))
     }
 
-    /// Claims free space for `len` new bytes; fails with `NoSpc` if the disk would be left with less than its reserve.
+    /// Claims free space for `len` new bytes. Fails with `NoSpc` if the disk would have less free space than the iod's
+    /// reserve.
     fn take_room(&self, len: u64) -> Result<(), Failure> {
         self.room.take(len, || self.disk.capacity()).map_err(|e| failure(&e, "write the object"))
     }
 
-    /// Returns how many bytes may be reserved before the free space must be checked again.
+    /// Returns the number of bytes that may be allocated before the iod must check the free space of the disk again.
     fn piece(&self) -> u64 {
         free_space::piece(self.capacity().map_or(0, |(_, spare)| spare))
     }
 
-    /// Returns the object with this id, existing or not.
+    /// Returns the object with this id from the cache, or adds it to the cache. The object need not exist on disk.
     pub(crate) fn object(&self, id: ObjectId) -> Arc<Object> {
         let mut beyond = false;
         loop {
@@ -234,8 +241,8 @@ impl Store {
                     Counters::add(&self.counters.objects_evicted, u64::from(dropped));
                     return object;
                 }
-                // A failed sync is remembered by the id of the object, so evicting the object does not lose it. Another
-                // failure may be temporary, so the object stays in the cache.
+                // If a sync failed for good, the store remembers the failure by object id, so the object can be
+                // evicted. After a temporary failure, the object still has unsynced data and stays in the cache.
                 Lookup::SyncFirst(victim) => beyond = victim.sync(self).is_err() && victim.is_dirty(),
             }
         }
@@ -253,14 +260,14 @@ impl Store {
         self.disk.open(&Shards::path(id))
     }
 
-    /// Creates an object file with its head. The name may only be taken by the remains of an object that was never
-    /// committed.
+    /// Creates an object file with its head. A file of this name may exist only as the remains of an object that was
+    /// never committed.
     ///
-    /// Before the first object of another stream than 0, the format file says so: builds that know no streams would
-    /// miss the object, and must not open the store.
+    /// Before the store creates its first object of a stream other than 0, it sets a flag in the `FORMAT` file. Builds
+    /// without support for streams would overlook the object, so this flag keeps them from opening the store.
     ///
-    /// A file without a head is no object, so the file may be visible before its head is written. The first COMMIT
-    /// makes the head durable at the latest, with the same sync.
+    /// A file without a head is no object, so its name may become visible before its head is written. The sync of the
+    /// first COMMIT makes the head durable.
     fn create_object(&self, id: ObjectId, head: &Head) -> io::Result<(Box<dyn DiskFile>, Arc<Leaf>)> {
         if id.stream != 0 {
             self.announce_streams()?;
@@ -292,7 +299,8 @@ impl Store {
             return Ok(());
         }
         let mut format = lock(&self.format);
-        // Write it even if the file says so: an earlier run may have died before its sync.
+        // Write the flag even if the `FORMAT` file already has it: an earlier run may have written the flag and died
+        // before its sync.
         let with_streams = Format { streams: true, ..format.0 };
         with_streams.write(&*format.1)?;
         format.0 = with_streams;
@@ -300,13 +308,14 @@ impl Store {
         Ok(())
     }
 
-    /// Opens an object's file for a short-circuit reader; `None` if the disk cannot do that.
+    /// Opens an object's file for a short-circuit reader. Returns `None` if the disk is simulated and has no
+    /// descriptors.
     fn open_to_lend(&self, id: ObjectId) -> io::Result<Option<File>> {
         self.disk.open_to_lend(&Shards::path(id))
     }
 
-    /// Opens the checksums of the object that was created with this nonce; returns whether their file had to be
-    /// created. A new object starts without checksums.
+    /// Opens the sum file of the object that was created with this nonce; creates the sum file if it is missing. Also
+    /// returns whether it was missing. If the object is `new`, removes the checksums of an earlier object.
     fn open_sums(&self, id: ObjectId, nonce: u64, new: bool) -> io::Result<(BlockChecksums, bool)> {
         let path = Shards::sums_path(id);
         let (file, made) = match self.disk.open(&path) {
@@ -319,7 +328,7 @@ impl Store {
         Ok((BlockChecksums::open(file, nonce, new || made)?, made))
     }
 
-    /// Returns a nonce for a new object, if the store has checksums.
+    /// Returns a random nonce for a new object; `None` if the store has no block checksums.
     fn new_nonce(&self) -> io::Result<Option<u64>> {
         let mut bytes = [0; 8];
         if self.sums {
@@ -328,7 +337,7 @@ impl Store {
         Ok(self.sums.then(|| u64::from_be_bytes(bytes)))
     }
 
-    /// Removes an object's files; returns whether the object file existed.
+    /// Removes the object file and the sum file of an object; returns whether the object file existed.
     fn remove_object(&self, id: ObjectId) -> io::Result<bool> {
         if self.sums {
             match self.disk.remove(&Shards::sums_path(id)) {
@@ -365,7 +374,7 @@ impl Store {
     }
 }
 
-/// Converts an error of the system to a failure of the protocol.
+/// Converts an error of the operating system to a [`Failure`] of the native data protocol.
 fn failure(error: &io::Error, doing: &str) -> Failure {
     let status = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOSPC) => Status::NoSpc,
@@ -373,7 +382,8 @@ fn failure(error: &io::Error, doing: &str) -> Failure {
         Some(Errno::FBIG) => Status::FBig,
         Some(Errno::ROFS) => Status::Rofs,
         Some(Errno::IO) => Status::Io,
-        // Too many open files or no memory: a temporary condition, so the client retries.
+        // The process has too many open files or too little memory. This is temporary, so return `Delay`, and the
+        // client retries.
         Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => Status::Delay,
         Some(Errno::ACCESS | Errno::PERM) => Status::Access,
         _ => Status::Io,

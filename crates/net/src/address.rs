@@ -5,26 +5,26 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// TCP over IPv4, one of the supported network identifiers (RFC 5665 §5.2.3).
+/// Network identifier of TCP over IPv4 in a universal address (RFC 5665 §5.2.3).
 pub const NETID_TCP: &str = "tcp";
-/// TCP over IPv6 (RFC 5665 §5.2.3).
+/// Network identifier of TCP over IPv6 in a universal address (RFC 5665 §5.2.3).
 pub const NETID_TCP6: &str = "tcp6";
 
-/// An address as written in configuration files and on the command line.
+/// The address of a daemon, as written in configuration files and on the command line.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Address {
-    /// A host name or IP address and a port; written `host:port`, IPv6 as `[address]:port`.
+    /// A TCP address, written as `host:port`. An IPv6 address is written as `[address]:port`.
     Tcp {
-        /// Name or address, without brackets.
+        /// Host name or IP address, without brackets.
         host: String,
-        /// TCP port.
+        /// TCP port number.
         port: u16,
     },
-    /// A Unix socket; written as an absolute path, optionally with the prefix `unix:`.
+    /// A Unix socket, written as an absolute path, with or without the prefix `unix:`.
     Unix(PathBuf),
 }
 
-/// Error: the text is not an address.
+/// The error for a text that is not a valid address.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is not an address: {why}")]
 pub struct BadAddress {
@@ -32,13 +32,14 @@ pub struct BadAddress {
     why: &'static str,
 }
 
-/// Longest host name (RFC 1035 §2.3.4).
+/// Maximum length of a host name in bytes (RFC 1035 §2.3.4).
 const HOST_MAX: usize = 255;
-/// Longest path of a Unix socket on Linux, without its NUL.
+/// Maximum length of a Unix socket's path on Linux in bytes, without its NUL byte.
 const SOCKET_PATH_MAX: usize = 107;
 
 impl Address {
-    /// Returns the IP address, with IPv4-mapped IPv6 addresses as IPv4; `None` for names and Unix sockets.
+    /// Returns the IP address of the host; an IPv4-mapped IPv6 address as an IPv4 address. Returns `None` for a host
+    /// name or a Unix socket.
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
             Address::Tcp { host, .. } => host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical()),
@@ -46,7 +47,8 @@ impl Address {
         }
     }
 
-    /// Parses `host:port`, `host` (then with `default_port`), `[ipv6]:port`, an IPv6 address alone or a socket path.
+    /// Parses an address: `host:port`, `host`, `[ipv6]:port`, an IPv6 address without brackets, or the path of a Unix
+    /// socket. An address without a port gets `default_port`; with `None` the port is required.
     pub fn parse(text: &str, default_port: Option<u16>) -> Result<Self, BadAddress> {
         let bad = |why| BadAddress { text: text.chars().take(300).collect(), why };
         if let Some(path) = text.strip_prefix("unix:").or_else(|| text.starts_with('/').then_some(text)) {
@@ -70,7 +72,7 @@ impl Address {
         }
     }
 
-    /// Returns the IP address and port; `None` for names and Unix sockets.
+    /// Returns the IP address and port; `None` if the host is a name or the address is a Unix socket.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         match self {
             Address::Tcp { host, port } => Some(SocketAddr::new(host.parse().ok()?, *port)),
@@ -79,7 +81,7 @@ impl Address {
     }
 }
 
-/// Splits off the port after the colon, if there is one.
+/// Splits a text into the host, without brackets, and the port, if the text has one.
 fn split_port(text: &str) -> Result<(&str, Option<&str>), &'static str> {
     if let Some(rest) = text.strip_prefix('[') {
         let (host, after) = rest.split_once(']').ok_or("the closing bracket is missing")?;
@@ -112,7 +114,7 @@ impl fmt::Display for Address {
 impl FromStr for Address {
     type Err = BadAddress;
 
-    /// Parses as [`Address::parse`] does; the port is required.
+    /// Parses as [`Address::parse`] does. The port of a TCP address is required.
     fn from_str(text: &str) -> Result<Self, BadAddress> {
         Address::parse(text, None)
     }
@@ -151,9 +153,10 @@ pub fn from_universal(netid: &str, text: &str) -> Result<SocketAddr, BadAddress>
     ip.map(|ip| SocketAddr::new(ip, port)).ok_or_else(|| bad("the host must be an IP address of its network"))
 }
 
-/// Returns the boot id of this machine: processes with the same boot id can share Unix sockets.
+/// Returns the boot id of this machine. Two processes with the same boot id run on the same machine, and can connect
+/// over Unix sockets.
 ///
-/// `None` if the system does not provide it (Linux: `/proc/sys/kernel/random/boot_id`).
+/// Returns `None` if the operating system has no boot id (Linux: `/proc/sys/kernel/random/boot_id`).
 pub fn boot_id() -> Option<[u8; 16]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     text.trim().parse::<types::Fsid>().ok().map(|uuid| uuid.0)

@@ -1,23 +1,23 @@
-//! A pool of receive buffers, so that a large record does not page-fault on fresh memory each time.
+//! A pool of receive buffers, so that the process does not page-fault on fresh memory for each large record.
 
 use bytes::Bytes;
 use std::sync::Mutex;
 
-/// The capacity of each class of buffers, and the number of idle buffers kept.
+/// The capacity in bytes of each class of buffers, and the number of idle buffers that the pool keeps of the class.
 ///
 /// The capacities are the common payload sizes (64 KiB, 256 KiB, 1 MiB) plus space for headers.
 const CLASSES: [(usize, usize); 3] = [(72 << 10, 64), (264 << 10, 64), (types::limits::RECORD_MAX, 48)];
 
 static IDLE: [Mutex<Vec<Vec<u8>>>; CLASSES.len()] = [const { Mutex::new(Vec::new()) }; CLASSES.len()];
 
-/// A buffer for one record: initially empty, never zero-filled.
+/// A buffer for one record. It starts empty and is not filled with zeros.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
     data: Vec<u8>,
 }
 
 impl Buffer {
-    /// Returns a buffer with capacity for at least `len` bytes.
+    /// Returns an empty buffer with a capacity of at least `len` bytes.
     pub(crate) fn with_room(len: usize) -> Self {
         let class = CLASSES.iter().position(|(capacity, _)| len <= *capacity);
         let idle = class.and_then(|c| IDLE[c].lock().ok()?.pop());
@@ -25,12 +25,12 @@ impl Buffer {
         Buffer { data: idle.unwrap_or_else(|| Vec::with_capacity(capacity)) }
     }
 
-    /// Returns the bytes, for appending.
+    /// Returns the content of the buffer, so that the caller can append bytes.
     pub(crate) fn data(&mut self) -> &mut Vec<u8> {
         &mut self.data
     }
 
-    /// Returns the bytes as a shared slice; the memory returns to the pool when the last slice is dropped.
+    /// Returns the content as a shared slice. The memory returns to the pool when the last slice of it is dropped.
     pub(crate) fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn memory_returns_when_the_last_slice_is_dropped() {
-        // No other test of this process uses buffers of this class.
+        // This is the only test in this process that uses buffers of this class, so the pool is empty.
         let (room, _) = CLASSES[1];
         let mut buffer = Buffer::with_room(room - 1);
         let start = buffer.data().as_ptr();

@@ -1,17 +1,17 @@
-//! The wall clock of all I/O code, which a simulator can replace.
+//! The wall clock of all code that does I/O; a simulator can replace it.
 //!
-//! Durations are measured with [`tokio::time::Instant`], which a simulator controls.
+//! To measure durations, the code uses [`tokio::time::Instant`], which a simulator controls.
 
 use std::cell::Cell;
 use std::time::SystemTime;
 use tokio::time::Instant;
 
 thread_local! {
-    /// The simulated time of day, and the runtime instant at which it was set.
+    /// The simulated wall-clock time, and the tokio time at which the simulator set it. `None` outside a simulator.
     static SIMULATED: Cell<Option<(SystemTime, Instant)>> = const { Cell::new(None) };
 }
 
-/// Returns the time of day.
+/// Returns the wall-clock time.
 pub fn now() -> SystemTime {
     match SIMULATED.get() {
         Some((then, since)) => then + since.elapsed(),
@@ -19,13 +19,13 @@ pub fn now() -> SystemTime {
     }
 }
 
-/// Returns the seconds since 1970, or 0 before that.
+/// Returns the wall-clock time as Unix time in seconds; 0 if the clock is before 1970.
 pub fn unix_now() -> u64 {
     now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Sets the time of day of this thread to `start`; it then advances with the clock of the tokio runtime, which may be
-/// paused. `None` restores the system's time.
+/// Sets the wall clock of this thread to `start`. From then on it advances with the clock of the tokio runtime, which a
+/// simulator can pause. `None` restores the operating system's clock.
 pub fn simulate(start: Option<SystemTime>) {
     SIMULATED.set(start.map(|start| (start, Instant::now())));
 }

@@ -1,10 +1,10 @@
-//! Counters of the traffic, connections, memory and calls of a process.
+//! Counters of a process for the traffic, the memory and the calls of its RPC connections.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Counters shared by any number of connections; cheap to clone.
+/// Counters that several connections share. A clone refers to the same counters.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     inner: Arc<Inner>,
@@ -26,52 +26,54 @@ struct Inner {
     calls: RwLock<HashMap<(bool, u32, u32), AtomicU64>>,
 }
 
-/// Maximum number of rows for (direction, program, procedure): peers choose these numbers, so the table must be
-/// bounded.
+/// Maximum number of rows in the table of call counts by direction, program and procedure. Peers choose the numbers of
+/// programs and procedures, so the table must be bounded.
 const PAIRS_MAX: usize = 256;
 
-/// The totals of traffic, connections and memory.
+/// A snapshot of the counters of traffic, connections and memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Traffic {
-    /// Bytes received, record marks included.
+    /// Bytes that the process has received, including record marks.
     pub bytes_in: u64,
-    /// Bytes sent, record marks included.
+    /// Bytes that the process has sent, including record marks.
     pub bytes_out: u64,
-    /// Connections made or accepted so far.
+    /// Number of connections that the process has made or accepted.
     pub connections_opened: u64,
-    /// Connections open now.
+    /// Number of connections that are open now.
     pub connections_open: u64,
-    /// Connections refused because there were too many, in total or from one machine.
+    /// Number of connections that the server refused because too many were open, in total or from one machine.
     pub connections_refused: u64,
-    /// Connections closed because the peer made no progress inside a record or a reply, or sent no first request.
+    /// Number of connections that were closed because the peer made no progress inside a record or a reply, or sent no
+    /// first request.
     pub connections_cut: u64,
-    /// Connections closed because the peer sent bytes that are no record or no RPC message.
+    /// Number of connections that were closed because the peer sent bytes that are no valid record or RPC message.
     pub connections_malformed: u64,
-    /// How often reading from a connection had to wait for memory.
+    /// Number of times that a connection had to wait for memory before it could receive a record or execute a call.
     pub memory_waits: u64,
-    /// Bytes counted now for requests in progress and unsent replies.
+    /// Bytes of memory that requests in progress and unsent replies hold now.
     pub memory_held: u64,
-    /// The maximum of these bytes so far.
+    /// The largest value that `memory_held` has had.
     pub memory_most: u64,
-    /// Calls that ended in a panic, answered with SYSTEM_ERR.
+    /// Number of panics of calls, which the server answered with SYSTEM_ERR, and of background tasks, which were
+    /// restarted.
     pub panics: u64,
 }
 
-/// The number of calls of one procedure.
+/// The number of calls of one RPC procedure in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct CallCount {
-    /// Whether the calls were incoming (`true`) or outgoing.
+    /// True for calls that peers made, false for calls that this process made.
     pub incoming: bool,
     /// RPC program number.
     pub program: u32,
     /// RPC procedure number.
     pub procedure: u32,
-    /// Number of calls.
+    /// Number of calls since the process started.
     pub count: u64,
 }
 
 impl Counters {
-    /// Returns the totals so far.
+    /// Returns the current values of the counters of traffic, connections and memory.
     pub fn traffic(&self) -> Traffic {
         let opened = self.inner.opened.load(Relaxed);
         Traffic {
@@ -89,7 +91,7 @@ impl Counters {
         }
     }
 
-    /// Returns the calls so far, one row per direction, program and procedure, sorted.
+    /// Returns the number of calls so far, in one row for each direction, program and procedure. The rows are sorted.
     pub fn calls(&self) -> Vec<CallCount> {
         let calls = self.inner.calls.read().unwrap_or_else(PoisonError::into_inner);
         let row = |(&(incoming, program, procedure), count): (&(bool, u32, u32), &AtomicU64)| CallCount {
@@ -150,18 +152,18 @@ impl Counters {
         self.inner.waits.fetch_add(1, Relaxed);
     }
 
-    /// Adds `bytes` to the bytes held.
+    /// Adds `bytes` to the memory that requests and replies hold.
     pub(crate) fn hold(&self, bytes: usize) {
         let before = self.inner.held.fetch_add(bytes as u64, Relaxed);
         self.inner.held_most.fetch_max(before + bytes as u64, Relaxed);
     }
 
-    /// Subtracts `bytes` from the bytes held.
+    /// Subtracts `bytes` from the memory that requests and replies hold.
     pub(crate) fn release(&self, bytes: usize) {
         self.inner.held.fetch_sub(bytes as u64, Relaxed);
     }
 
-    /// Counts a caught panic, of a call or of a task that is restarted.
+    /// Counts a panic of a call or of a background task, which the caller has caught.
     pub fn panicked(&self) {
         self.inner.panics.fetch_add(1, Relaxed);
     }

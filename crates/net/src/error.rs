@@ -1,45 +1,45 @@
-//! Errors of calls and connections between processes.
+//! Errors of RPC calls and of connections between processes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Reason why a call or a connection failed.
+/// The reason why a call or a connection failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The connection could not be made.
+    /// The process could not connect to an address. It has sent nothing.
     #[error("cannot connect to {address}: {reason}")]
     Connect {
-        /// The address to connect to.
+        /// The address to which the process tried to connect.
         address: Arc<str>,
-        /// The system's reason.
+        /// The error of the operating system.
         reason: Arc<str>,
     },
-    /// The process cannot listen at this address.
+    /// The process cannot listen at an address.
     #[error("cannot listen on {address}: {reason}")]
     Listen {
-        /// The address to listen on.
+        /// The address at which the process tried to listen.
         address: Arc<str>,
-        /// The system's reason.
+        /// The error of the operating system.
         reason: Arc<str>,
     },
-    /// The connection ended before the reply arrived; the call may or may not have been executed.
+    /// The connection ended before the reply arrived. The peer may have executed the call or not.
     #[error("connection lost: {0}")]
     Broken(Arc<str>),
-    /// No reply within the caller's timeout; the call may or may not have been executed.
+    /// No reply arrived within the caller's timeout. The peer may have executed the call or not.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// The peer replied that it did not execute the call.
+    /// The peer replied that it has not executed the call.
     #[error("the peer refused the call: {0}")]
     Refused(#[from] crate::rpc::Refusal),
-    /// The peer's reply could not be decoded.
+    /// The caller could not decode the reply of the peer.
     #[error("the peer's answer is malformed: {0}")]
     Malformed(#[from] xdr::Malformed),
-    /// The message exceeds the maximum record size; nothing was sent.
+    /// The message exceeds the maximum length of a record. The process has sent nothing.
     #[error("a message of {len} bytes exceeds the limit of {max} bytes")]
     TooBig {
-        /// The length of the message in bytes.
+        /// Length of the message in bytes.
         len: usize,
-        /// The limit in bytes.
+        /// Maximum length of a record in bytes.
         max: usize,
     },
 }
@@ -49,7 +49,7 @@ impl Error {
         Error::Broken(reason.to_string().into())
     }
 
-    /// Returns whether the peer certainly did not execute the call.
+    /// Returns whether it is certain that the peer did not execute the call.
     pub fn not_executed(&self) -> bool {
         matches!(self, Error::Connect { .. } | Error::TooBig { .. } | Error::Refused(_))
     }

@@ -1,33 +1,34 @@
-//! Permissions of the files of daemons: only the owner has access, whatever the umask; other users may only reach
-//! sockets.
+//! Permissions of the files of daemons: only the owner may read and write them, whatever the umask. Other users may
+//! only reach sockets.
 //!
-//! A metadata store holds the content of small files, all names and the secret of the directory cookies; an object
-//! store holds the rest.
+//! A metadata store contains the content of small files, all names, and the secret of the directory cookies. An object
+//! store contains the content of all other files.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// Mode of a file.
+/// Mode of a file of a store: only the owner may read and write it.
 pub const FILE: u32 = 0o600;
-/// Mode of a directory.
+/// Mode of a directory of a store: only the owner may use it.
 pub const DIRECTORY: u32 = 0o700;
-/// Mode of a directory on the path to a socket: other users can traverse it, but not list it.
+/// Mode of a directory on the path to a socket: other users may traverse the directory, but not list its names.
 pub const WAY: u32 = 0o711;
 
-/// Creates a directory that contains a socket, directly or in a subdirectory.
+/// Creates a directory with mode [`WAY`], for a socket in it or in a subdirectory.
 ///
 /// # Errors
-/// The errors of `mkdir(2)`, also if the directory exists.
+/// The errors of `mkdir(2)`, including `EEXIST` if the directory exists.
 pub fn make_way(dir: &Path) -> io::Result<()> {
     DirBuilder::new().mode(WAY).create(dir)
 }
 
-/// Removes permissions beyond these modes from a directory and from names in it; logs one line if it removed any. The
-/// empty name is the directory itself. Skips names that do not exist; logs failed changes as well.
+/// Removes permissions that exceed these modes, from the directory `dir` and from names in it. The empty name stands
+/// for `dir` itself. Skips names that do not exist. Logs what it changed and what it could not change.
 ///
-/// An earlier version created these files by the umask, and a copied store may have lost its modes.
+/// Stores need this for two reasons: earlier versions of Weir created the files by the umask, and copying a store may
+/// change the modes of its files.
 pub fn narrow(dir: &Path, most: &[(&str, u32)]) {
     let (mut narrowed, mut failed) = (Vec::new(), Vec::new());
     for (name, most) in most {

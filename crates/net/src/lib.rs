@@ -1,4 +1,5 @@
-//! Transports and RPC for all daemons: ONC RPC over TCP, Unix sockets, inside a process, and over simulated networks.
+//! Transports and RPC for all daemons: ONC RPC over TCP, over Unix sockets, inside one process, and over simulated
+//! networks.
 
 pub mod address;
 mod buffers;

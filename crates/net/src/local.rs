@@ -1,24 +1,26 @@
-//! A check of Unix sockets whose paths a peer sent, which decides whether this process may connect to them.
+//! A check whether a Unix socket belongs to a trusted user, for sockets whose path a peer has sent.
 //!
-//! A malicious peer can name any path of the machine. The client would trust the process behind that socket like the
-//! peer, and a connection alone may start a service (socket activation). So the socket and the listening process must
-//! belong to root or to the user of this process. For all other sockets a caller uses the TCP address.
+//! A malicious peer could send the path of any socket on this machine. The client would then trust the process behind
+//! that socket as it trusts the peer. Even a connect without data may start a service (socket activation). So both the
+//! socket and the listening process must belong to root or to the user of this process. For other sockets, callers use
+//! the TCP address of the peer.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Returns whether a server that runs as this user is trusted: root, or the user of this process.
+/// Returns whether this process trusts a server that runs as `user`: it trusts root and its own user.
 pub fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-/// Checks, before connecting, that the path itself is a socket of a trusted user.
+/// Checks, before a connect, that the path is a socket which belongs to a trusted user. Does not follow a symbolic
+/// link.
 ///
 /// # Errors
-/// `PermissionDenied` when the socket belongs to another user, `InvalidInput` when the path is no socket, and the
-/// errors of `lstat(2)`.
+/// `PermissionDenied` if the socket belongs to another user, `InvalidInput` if the path is not a socket, and the errors
+/// of `lstat(2)`.
 pub fn check_path(path: &Path) -> io::Result<()> {
     let found = std::fs::symlink_metadata(path)?;
     if !found.file_type().is_socket() {
@@ -27,15 +29,16 @@ pub fn check_path(path: &Path) -> io::Result<()> {
     check_user(found.uid())
 }
 
-/// Checks, after connecting, that a trusted user listens: the path may have been replaced meanwhile.
+/// Checks, after a connect, that the listening process runs as a trusted user. Another process may have replaced the
+/// socket since [`check_path`].
 ///
 /// # Errors
-/// `PermissionDenied` when another user listens, and the errors of `getsockopt(2)`.
+/// `PermissionDenied` if the process runs as another user, and the errors of `getsockopt(2)`.
 pub fn check_peer(socket: impl AsFd) -> io::Result<()> {
     check_user(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
 }
 
-/// Checks the user of a server, for callers that already know the peer's credentials.
+/// Checks that `user`, as whom a server runs, is trusted. For callers that have already read the peer credentials.
 pub(crate) fn check_user(user: u32) -> io::Result<()> {
     if is_trusted(user) {
         return Ok(());
@@ -65,7 +68,7 @@ mod tests {
         assert_eq!(kind(&file), io::ErrorKind::InvalidInput);
         assert_eq!(kind(&link), io::ErrorKind::InvalidInput);
         assert_eq!(kind(&dir.path().join("none")), io::ErrorKind::NotFound);
-        // Only root can change the owner of a socket.
+        // Skip this check without root: only root can give a socket to another user.
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
             assert_eq!(kind(&path), io::ErrorKind::PermissionDenied);

@@ -1,4 +1,5 @@
-//! ONC RPC in both directions over one connection: calls, replies and callbacks are distinguished by message type.
+//! ONC RPC in both directions over one connection: client and server can both send calls. The message type (CALL or
+//! REPLY) distinguishes calls from replies.
 
 mod connection;
 mod inside;
@@ -16,38 +17,38 @@ use std::time::Duration;
 use types::limits;
 use wire::rpc::{AcceptStat, Auth, RejectStat, ReplyStat};
 
-/// Reason why a peer did not execute a call; also the error result of a [`Service`].
+/// The reason why a peer did not execute a call, and the error type of a [`Service`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The server does not have the program.
+    /// PROG_UNAVAIL: the server does not serve this program.
     #[error("the server does not have this RPC program")]
     ProgUnavail,
-    /// The server has other versions of the program.
+    /// PROG_MISMATCH: the server serves other versions of this program.
     #[error("the server supports only versions {low} to {high} of this RPC program")]
     ProgMismatch {
-        /// Lowest version served.
+        /// Lowest version of the program that the server serves.
         low: u32,
-        /// Highest version served.
+        /// Highest version of the program that the server serves.
         high: u32,
     },
-    /// The program has no such procedure.
+    /// PROC_UNAVAIL: the program has no procedure with this number.
     #[error("the RPC program has no such procedure")]
     ProcUnavail,
-    /// The arguments could not be decoded.
+    /// GARBAGE_ARGS: the server could not decode the arguments.
     #[error("the server could not decode the arguments")]
     GarbageArgs,
-    /// The server failed.
+    /// SYSTEM_ERR: the server failed, for instance because the call panicked.
     #[error("the server failed")]
     SystemErr,
-    /// The peer uses another version of the RPC protocol.
+    /// RPC_MISMATCH: the server uses other versions of the RPC protocol.
     #[error("the server supports only RPC versions {low} to {high}")]
     RpcMismatch {
-        /// Lowest version spoken.
+        /// Lowest version of the RPC protocol that the server uses.
         low: u32,
-        /// Highest version spoken.
+        /// Highest version of the RPC protocol that the server uses.
         high: u32,
     },
-    /// The credential was refused, with its `auth_stat` (RFC 5531 §9).
+    /// AUTH_ERROR: the server refused the credential. The number is an `auth_stat` (RFC 5531 §9).
     #[error("the server rejected the credential (auth_stat {0})")]
     Auth(u32),
 }
@@ -88,33 +89,36 @@ impl Refusal {
     }
 }
 
-/// Limits of connections and their memory.
+/// Limits on connections and on the memory that they may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Largest record accepted or sent, in bytes; a peer that sends a larger one is disconnected.
+    /// Maximum length of a record in bytes, sent or received. A peer that sends a longer record is disconnected.
     pub record_max: usize,
-    /// Maximum number of calls in progress per connection, for each direction; further calls wait.
+    /// Maximum number of calls in progress on one connection in each direction. Further calls wait.
     pub in_flight: usize,
-    /// Maximum number of connections of a server; further ones are closed at once.
+    /// Maximum number of connections of a server. The server closes further connections at once.
     pub connections_max: usize,
-    /// Maximum number of connections of one machine ([`types::Machine`]); over Unix sockets, of one user.
+    /// Maximum number of connections from one machine ([`types::Machine`]). Over Unix sockets, each user counts as a
+    /// machine.
     pub connections_per_peer: usize,
-    /// Maximum bytes of one connection for requests in progress and unsent replies. At the limit the server stops
-    /// reading from the connection. Must be a little more than twice `record_max`.
+    /// Maximum number of bytes that the requests in progress and the unsent replies of one connection may use. At this
+    /// limit the server stops reading from the connection. Must be a little more than twice `record_max`.
     pub connection_bytes: usize,
-    /// Maximum of these bytes for all connections of a server.
+    /// Maximum number of bytes that the requests in progress and the unsent replies of all connections of a server may
+    /// use.
     pub total_bytes: usize,
-    /// Time limit for the begin of the first record of an accepted connection.
+    /// Time limit for the first record of an accepted connection to begin to arrive.
     pub first_request: Duration,
-    /// Time limit for a started record to arrive, and for the peer to take the first part of the send queue; afterwards
-    /// the peer is disconnected.
+    /// Time limit for the rest of a record to arrive, and for the peer to accept the first part of the send queue. A
+    /// peer that exceeds the limit is disconnected.
     pub stall: Duration,
-    /// The same limit while memory is short.
+    /// The time limit that replaces `stall` while the server is short of memory.
     pub stall_under_pressure: Duration,
-    /// How long a server that shuts down waits for calls in progress.
+    /// How long a server that shuts down waits for the end of calls in progress.
     pub shutdown_grace: Duration,
-    /// Whether to connect to other machines from a port below 1024, if this process may; only the superuser may use
-    /// these ports. The other end can require such a port before it trusts the credentials of this client.
+    /// Whether this client connects to other machines from a port below 1024. Only the superuser may use such ports, so
+    /// a server can trust the credentials in calls from them. Without permission for such a port, the client uses
+    /// another port.
     pub reserved_port: bool,
 }
 

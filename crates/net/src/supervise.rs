@@ -1,4 +1,4 @@
-//! A supervisor for background tasks, which restarts a task after a panic so that the daemon keeps working.
+//! A supervisor for background tasks, which restarts a task after a panic, so that the daemon continues to work.
 
 use crate::Counters;
 use futures_util::FutureExt;
@@ -6,11 +6,11 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-/// Pause after a panic, so that a task that always panics does not use a whole processor.
+/// Pause before a restart, so that a task which always panics does not use a whole CPU.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs `work`. After a panic, counts and logs it, waits a second, and starts `work` again. Returns when `work`
-/// completes.
+/// Runs the task `work` until it completes. If `work` panics, counts and logs the panic, waits one second, and starts
+/// `work` again.
 pub async fn supervise<F: Future<Output = ()>>(what: &str, counters: Counters, mut work: impl FnMut() -> F) {
     while AssertUnwindSafe(async { work().await }).catch_unwind().await.is_err() {
         counters.panicked();

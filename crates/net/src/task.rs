@@ -1,7 +1,7 @@
-//! Task spawning: in a simulator each task belongs to the simulated process that started it, and is killed with that
-//! process.
+//! Spawning of tasks. In a simulator, each task belongs to the group of the simulated process that started it, and is
+//! killed with this group.
 //!
-//! All tasks of the services are started here. Outside a simulator [`spawn`] is the one of tokio.
+//! All services start their tasks here. Outside a simulator, [`spawn`] is the same as `tokio::spawn`.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
-/// The tasks of one simulated process. Clones refer to the same group.
+/// The tasks of one simulated process. A clone refers to the same group.
 #[derive(Clone, Debug)]
 pub struct Group(Arc<Inner>);
 
@@ -26,7 +26,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Tasks {
     live: Vec<AbortHandle>,
-    /// Finished tasks are removed when there are more tasks than this.
+    /// When the list of tasks has more entries than this, the finished tasks are removed from it.
     tidy_at: usize,
 }
 
@@ -35,22 +35,22 @@ thread_local! {
 }
 
 impl Group {
-    /// Makes a group without tasks; `number` identifies it, see [`Group::number`].
+    /// Makes a group without tasks, with this number (see [`Group::number`]).
     pub fn new(number: u64) -> Self {
         Group(Arc::new(Inner { number, dead: AtomicBool::new(false), tasks: Mutex::default() }))
     }
 
-    /// Returns the number of the group.
+    /// Returns the number by which the simulator identifies the group.
     pub fn number(&self) -> u64 {
         self.0.number
     }
 
-    /// Returns the group of the task that runs now in this thread.
+    /// Returns the group of the task that runs on this thread; `None` outside a simulator.
     pub fn current() -> Option<Group> {
         CURRENT.with_borrow(Clone::clone)
     }
 
-    /// Starts a task of this group; if the group is dead, the task does not run.
+    /// Starts a task in this group. If the group was killed, the task does not run.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
@@ -60,16 +60,17 @@ impl Group {
         handle
     }
 
-    /// Kills all tasks of the group at their current await point, and all tasks that they start while they are dropped.
+    /// Kills all tasks of the group at their current await point. Tasks that they start from their destructors are
+    /// killed too.
     ///
-    /// The tasks are gone after the runtime has run once more.
+    /// The tasks are gone after the runtime has polled once more.
     pub fn kill(&self) {
         self.0.dead.store(true, Relaxed);
         let live = std::mem::take(&mut self.tasks().live);
         live.iter().for_each(AbortHandle::abort);
     }
 
-    /// Returns whether the group was killed.
+    /// Returns whether [`Group::kill`] was called.
     pub fn is_dead(&self) -> bool {
         self.0.dead.load(Relaxed)
     }
@@ -91,7 +92,7 @@ impl Group {
         tasks.live.push(task);
     }
 
-    /// Runs `work` as part of this group.
+    /// Runs `work` with this group as the current group of the thread.
     fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
         struct Back(Option<Group>);
         impl Drop for Back {
@@ -104,10 +105,10 @@ impl Group {
     }
 }
 
-/// A task of a group.
+/// A task of a group, which makes the group the current one while it is polled or dropped.
 struct Member<F> {
     group: Group,
-    /// `None` after completion.
+    /// The future of the task; `None` after it has completed.
     future: Option<Pin<Box<F>>>,
 }
 
@@ -123,7 +124,7 @@ impl<F: Future> Future for Member<F> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
         match &mut this.future {
-            // A task of a dead group is about to be aborted.
+            // The group was killed, so the runtime is about to abort this task. Do not poll its future any more.
             Some(future) if !this.group.is_dead() => this.group.enter(|| future.as_mut().poll(cx)),
             _ => Poll::Pending,
         }
@@ -137,7 +138,7 @@ impl<F> Drop for Member<F> {
     }
 }
 
-/// Starts a task in the current runtime.
+/// Starts a task in the current tokio runtime.
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -148,7 +149,7 @@ where
     }
 }
 
-/// Starts a task in the runtime of `handle`, from any thread.
+/// Starts a task in the tokio runtime of `handle`. Any thread may call this.
 pub fn spawn_on<F>(handle: &Handle, future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -159,8 +160,8 @@ where
     }
 }
 
-/// Starts a task as [`spawn_on`] does, but polls it first on this thread, so that a task without waits needs no thread
-/// switch.
+/// Starts a task as [`spawn_on`] does, but polls it first on the current thread. A task that does not wait thus needs
+/// no thread switch.
 ///
 /// The caller must not hold a lock that the task needs.
 pub fn begin_on<F>(handle: &Handle, future: F)
@@ -178,10 +179,10 @@ where
     let _ = begun.poll(&mut Context::from_waker(&waker));
 }
 
-/// A task that was first polled outside the runtime; its first wakeup moves it into the runtime.
+/// A task that was first polled outside the tokio runtime. Its first wakeup moves it into the runtime.
 struct Begun {
     handle: Handle,
-    /// `None` after completion.
+    /// The future of the task; `None` after it has completed.
     work: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
     moved: AtomicBool,
 }
@@ -200,14 +201,15 @@ impl Begun {
 
 impl Wake for Begun {
     fn wake(self: Arc<Self>) {
-        // After the move, only the waker of the runtime counts.
+        // After the move into the runtime, the runtime polls the task with a waker of its own. So later wakeups of this
+        // waker have no effect.
         if !self.moved.swap(true, Relaxed) {
             self.handle.clone().spawn(std::future::poll_fn(move |context| self.poll(context)));
         }
     }
 }
 
-/// Starts a task that is aborted when `set` is dropped.
+/// Starts a task that is aborted when the `JoinSet` is dropped.
 pub fn spawn_in<F>(set: &mut JoinSet<F::Output>, future: F)
 where
     F: Future<Output: Send> + Send + 'static,
@@ -227,7 +229,7 @@ mod tests {
     use std::sync::atomic::AtomicU32;
     use tokio::sync::oneshot;
 
-    /// Starts another task when it is dropped.
+    /// A value that starts another task when it is dropped.
     struct Again(Arc<AtomicU32>);
 
     impl Drop for Again {

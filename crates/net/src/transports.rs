@@ -1,4 +1,4 @@
-//! The transports of RPC connections (TCP, Unix sockets, simulated networks) behind one interface.
+//! The transports of RPC connections behind one interface: TCP, Unix sockets, and simulated networks.
 
 pub mod memory;
 mod tcp;
@@ -16,12 +16,13 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// Returns a connection number that is unique in this process, or in the simulated network of this thread.
+/// Returns a new connection number. No other connection of this process, or of the simulated network of this thread,
+/// has the same number.
 pub(crate) fn connection_id() -> u64 {
     memory::installed().map_or_else(|| NEXT_ID.fetch_add(1, Relaxed), |network| network.connection_id())
 }
 
-/// A connected socket.
+/// A connected socket of any transport.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
@@ -29,7 +30,7 @@ pub(crate) enum Stream {
     Memory(Arc<dyn Pipe>),
 }
 
-/// The receiving half.
+/// The receiving half of a connected socket.
 #[derive(Debug)]
 pub(crate) enum ReadHalf {
     Tcp(tokio::net::tcp::OwnedReadHalf),
@@ -37,7 +38,7 @@ pub(crate) enum ReadHalf {
     Memory(Arc<dyn Pipe>),
 }
 
-/// The sending half.
+/// The sending half of a connected socket.
 #[derive(Debug)]
 pub(crate) enum WriteHalf {
     Tcp(tokio::net::tcp::OwnedWriteHalf),
@@ -46,7 +47,8 @@ pub(crate) enum WriteHalf {
 }
 
 impl Stream {
-    /// Connects; tries the addresses of a host name in turn. For `reserved` see [`crate::rpc::Limits::reserved_port`].
+    /// Connects to an address. For a host name, tries its IP addresses one after the other. For `reserved` see
+    /// [`crate::rpc::Limits::reserved_port`].
     pub(crate) async fn connect(address: &Address, reserved: bool) -> Result<Self, Error> {
         let connected = match address {
             Address::Tcp { host, port } => match memory::installed().map(|network| network.connect(host, *port)) {
@@ -58,7 +60,7 @@ impl Stream {
         connected.map_err(|e| Error::Connect { address: address.to_string().into(), reason: e.to_string().into() })
     }
 
-    /// Returns the peer's address; empty for a client on a Unix socket.
+    /// Returns the address of the peer; an empty address if the peer is a client on a Unix socket.
     pub(crate) fn peer(&self) -> Address {
         match self {
             Stream::Tcp(s) => tcp::peer(s),
@@ -67,7 +69,7 @@ impl Stream {
         }
     }
 
-    /// Returns the address of this end; `None` unless it is a TCP address.
+    /// Returns the address of this end; `None` for a connection that does not use TCP.
     pub(crate) fn local(&self) -> Option<Address> {
         match self {
             Stream::Tcp(s) => s.local_addr().ok().map(Address::from),
@@ -75,7 +77,8 @@ impl Stream {
         }
     }
 
-    /// Returns the user of the peer when it connected or began to listen; `None` unless this is a Unix socket.
+    /// Returns the user of the peer of a Unix socket, at the time when it connected or began to listen; `None` for
+    /// other transports.
     pub(crate) fn peer_user(&self) -> Option<User> {
         match self {
             Stream::Unix(s) => s.peer_cred().ok().map(User::of),
@@ -83,10 +86,10 @@ impl Stream {
         }
     }
 
-    /// Splits the socket into its receiving and its sending half.
+    /// Splits the socket into its receiving half and its sending half.
     ///
     /// # Errors
-    /// When the system cannot watch the socket for readiness.
+    /// When the tokio runtime cannot register the socket for readiness events.
     pub(crate) fn into_split(self) -> io::Result<(ReadHalf, WriteHalf)> {
         Ok(match self {
             Stream::Tcp(s) => {
@@ -103,13 +106,14 @@ impl Stream {
 }
 
 impl ReadHalf {
-    /// Appends arrived bytes to `buf`, up to its remaining space; returns 0 at the end of the stream.
+    /// Waits for bytes and appends them to `buf`, at most as many as its spare capacity. Returns the number of bytes, 0
+    /// at the end of the stream.
     pub(crate) async fn read(&mut self, buf: &mut impl BufMut) -> io::Result<usize> {
         match self {
             ReadHalf::Tcp(half) => half.read_buf(buf).await,
             ReadHalf::Unix(half) => half.read(buf).await,
             ReadHalf::Memory(pipe) => {
-                // Read as much as the current chunk of a growing buffer holds, as a socket read does.
+                // Read at most what the current chunk of the buffer can hold, as a read from a real socket does.
                 let max = buf.chunk_mut().len();
                 let bytes = poll_fn(|cx| pipe.poll_read(cx, max)).await?;
                 let len = bytes.len();
@@ -137,10 +141,10 @@ impl WriteHalf {
         }
     }
 
-    /// Closes both directions, so that reads and writes in progress return.
+    /// Closes the connection in both directions, so that blocked reads and writes return.
     pub(crate) fn shutdown(&self) {
         let both = rustix::net::Shutdown::Both;
-        // Fails only if the peer is already gone.
+        // `shutdown` fails only if the peer has already closed the connection.
         let _ = match self {
             WriteHalf::Tcp(half) => rustix::net::shutdown(half.as_ref(), both),
             WriteHalf::Unix(half) => rustix::net::shutdown(half, both),
@@ -152,7 +156,7 @@ impl WriteHalf {
     }
 }
 
-/// A listening socket. Dropping a Unix socket listener removes its path.
+/// A listening socket. Dropping a listener on a Unix socket removes the socket's path.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
@@ -167,8 +171,8 @@ enum Socket {
 }
 
 impl Listener {
-    /// Listens at `address`; port 0 takes any free port. Replaces a socket path that a dead process left behind; fails
-    /// if a process still listens on it.
+    /// Listens at `address`. For port 0 the system chooses a free port. Replaces the socket file that a dead process
+    /// has left at a path; fails if a process still listens there.
     pub async fn bind(address: &Address) -> Result<Self, Error> {
         let bound = match address {
             Address::Tcp { host, port } => match memory::installed() {
@@ -188,7 +192,7 @@ impl Listener {
         Ok(Listener { socket, address })
     }
 
-    /// Returns the address, with the actual port.
+    /// Returns the address of the listener, with the actual port in place of port 0.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -205,7 +209,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Address::Unix(path) = &self.address {
-            // Ignore the error: the path may already be gone.
+            // Ignore the error: another process may have removed the path already.
             let _ = std::fs::remove_file(path);
         }
     }

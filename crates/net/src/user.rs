@@ -1,26 +1,27 @@
-//! The credentials of a Unix socket peer, as the kernel reports them.
+//! The user and groups of the peer of a Unix socket, as the kernel reports them.
 
 use tokio::net::unix::UCred;
 
-/// A user of this machine.
+/// A user of this machine, with its groups.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct User {
-    /// The effective user id.
+    /// Effective user id.
     pub uid: u32,
-    /// The effective group id.
+    /// Effective group id.
     pub gid: u32,
-    /// The supplementary groups; empty for the superuser, who needs none, and if they cannot be determined.
+    /// Supplementary group ids. Empty for the superuser, who needs none, and if this process cannot determine the
+    /// groups.
     pub groups: Vec<u32>,
 }
 
 impl User {
-    /// Returns the user of this process.
+    /// Returns the user as whom this process runs.
     pub(crate) fn own() -> Self {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         User { uid, gid, groups: groups_of(std::process::id(), uid).unwrap_or_default() }
     }
 
-    /// Returns the user of a socket's peer.
+    /// Returns the user of the peer of a Unix socket.
     pub(crate) fn of(cred: UCred) -> Self {
         let (uid, gid) = (cred.uid(), cred.gid());
         let process = cred.pid().and_then(|pid| u32::try_from(pid).ok());
@@ -29,8 +30,8 @@ impl User {
     }
 }
 
-/// Returns the supplementary groups of a process that runs as this user. If the pid was reused, that process runs as
-/// the same user.
+/// Returns the supplementary groups of a process; `None` if it does not run as user `uid`. If another process has taken
+/// over the process id, that process belongs to the same user, so its groups are acceptable.
 fn groups_of(process: u32, uid: u32) -> Option<Vec<u32>> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     parse(&status, uid)
@@ -38,7 +39,7 @@ fn groups_of(process: u32, uid: u32) -> Option<Vec<u32>> {
 
 fn parse(status: &str, uid: u32) -> Option<Vec<u32>> {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    // The fields are the real, effective, saved and file system uid.
+    // `Uid:` is followed by the real, effective, saved and file system uid.
     let effective: u32 = field("Uid:")?.split_whitespace().nth(1)?.parse().ok()?;
     let groups = field("Groups:")?.split_whitespace().map(|group| group.parse().ok()).collect::<Option<_>>()?;
     (effective == uid).then_some(groups)

@@ -1,4 +1,5 @@
-//! Stalled and numerous clients: the server limits, counts and disconnects them, and other clients continue.
+//! Tests of an RPC server with many clients, some of which stall: the server limits, counts and disconnects them, and
+//! serves the other clients.
 
 use bytes::Bytes;
 use net::rpc::{CallContext, Connection, Limits, NoService, Refusal, Server, Service, serve};
@@ -12,15 +13,15 @@ use wire::rpc::{Auth, CallHeader, record};
 use xdr::{Reader, Segments, Writer};
 
 const PROGRAM: u32 = 0x2057_0001;
-/// Returns as many bytes as the argument says.
+/// Procedure of the test service: returns as many bytes as its argument says.
 const READ: u32 = 1;
-/// Returns the length of the argument.
+/// Procedure of the test service: returns the length of its argument.
 const WRITE: u32 = 2;
-/// Waits for a permit of the gate, which no test gives.
+/// Procedure of the test service: waits for a permit of the semaphore `gate`. No test of this file adds a permit.
 const HOLD: u32 = 3;
 const PANIC: u32 = 4;
 const MIB: usize = 1 << 20;
-/// Longer than any of these tests takes.
+/// A timeout that is longer than any of these tests takes.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Store {
@@ -77,7 +78,7 @@ fn message(procedure: u32, body: &[u8]) -> Bytes {
     record::mark(out.finish()).to_bytes()
 }
 
-/// Waits until the counters reach a state; panics after [`LONG`].
+/// Waits until the server's counters reach a state; panics after [`LONG`].
 async fn until(what: &str, counters: &Counters, reached: impl Fn(&net::Traffic) -> bool) {
     let waits = async {
         while !reached(&counters.traffic()) {
@@ -88,7 +89,7 @@ async fn until(what: &str, counters: &Counters, reached: impl Fn(&net::Traffic) 
     assert!(in_time.is_ok(), "never: {what}: {:?}", counters.traffic());
 }
 
-/// Makes round trips of a well-behaved client.
+/// Makes `rounds` large calls of a well-behaved client, each of which must succeed.
 async fn progress(good: &Connection, rounds: usize) {
     for _ in 0..rounds {
         let written = call(good, WRITE, vec![3; MIB].into()).await.expect("write");
@@ -98,7 +99,8 @@ async fn progress(good: &Connection, rounds: usize) {
     }
 }
 
-/// A hundred clients send half a record, and a hundred never read replies. Together they exceed the memory by far.
+/// A hundred clients send half a record, and a hundred clients receive no reply. Together they request much more memory
+/// than the server has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stalled_clients_hold_bounded_memory_and_a_good_one_continues() {
     let total = 24 * MIB;
@@ -116,7 +118,8 @@ async fn stalled_clients_hold_bounded_memory_and_a_good_one_continues() {
     let ask = message(READ, &(MIB as u32).to_be_bytes());
     for _ in 0..100 {
         let writer = raw(&server).await;
-        // The server takes only a part, if it has stopped reading or has already closed the connection.
+        // The server may accept only a part of these bytes, because it has stopped reading or has closed the
+        // connection.
         let _ = writer.try_write(&half[..MIB / 2]);
         let mut reader = raw(&server).await;
         let asks = ask.repeat(40);
@@ -153,7 +156,7 @@ async fn an_incomplete_record_times_out_but_an_idle_connection_does_not() {
         assert!(matches!(peer.read(&mut [0; 8]).await, Ok(0) | Err(_)), "{what}");
         until(what, &counters, |t| t.connections_cut == before + 1).await;
     }
-    // The connection was idle for several times as long as a record may take.
+    // This connection was idle for several times as long as a record may take to arrive. The server must not close it.
     call(&idle, WRITE, Bytes::new()).await.expect("still alive");
     until("all is given back", &counters, |t| t.memory_held == 0).await;
 }
@@ -214,7 +217,7 @@ async fn one_machine_gets_only_its_share_of_the_connections() {
     let refused = connect(&server).await;
     assert!(matches!(call(&refused, WRITE, Bytes::new()).await, Err(Error::Broken(_))));
     assert_eq!(counters.traffic().connections_refused, 1);
-    // All loopback addresses count as the same machine.
+    // The server counts all loopback addresses as one machine, so it refuses this client too.
     let socket = tokio::net::TcpSocket::new_v4().expect("socket");
     socket.bind("127.0.0.2:0".parse().expect("address")).expect("bind");
     let address = server.addresses()[0].socket_addr().expect("TCP");
@@ -259,10 +262,10 @@ async fn panics_are_answered_and_counted() {
     until("the stranger is gone", &counters, |t| t.connections_malformed == 1).await;
 }
 
-/// Waiting calls hold little memory: hundreds of them do not delay large calls of other clients.
+/// Three hundred calls that wait in the service hold so little memory that large calls of other clients need not wait.
 #[tokio::test]
 async fn waiting_calls_hold_little_memory() {
-    // All clients are on one machine, which may use memory as long as it holds less than half.
+    // All clients are on one machine, which may hold as much memory as remains free for other machines.
     let limits = Limits { total_bytes: 12 * MIB, connection_bytes: 4 * MIB, ..Limits::default() };
     let (server, counters) = start(limits).await;
     let waiters: Vec<_> = futures_util::future::join_all((0..3).map(|_| connect(&server))).await;

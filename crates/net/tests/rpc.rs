@@ -1,4 +1,5 @@
-//! RPC over real sockets and within the process: concurrent calls, callbacks, broken connections, bad input and limits.
+//! Tests of RPC over sockets and within a process: concurrent calls, callbacks, broken connections, invalid input and
+//! limits.
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -15,19 +16,19 @@ use xdr::{Reader, Segments, Writer};
 
 const PROGRAM: u32 = 0x2057_0001;
 const ECHO: u32 = 1;
-/// Waits until procedure RELEASE has been called.
+/// Procedure of the test service: waits until a test calls the procedure RELEASE.
 const HOLD: u32 = 2;
 const RELEASE: u32 = 3;
-/// Calls ECHO of the caller and returns its result.
+/// Procedure of the test service: sends the call ECHO back to the caller, and returns its result.
 const CALL_BACK: u32 = 4;
 const WHO: u32 = 5;
-/// Returns 1 MiB.
+/// Procedure of the test service: returns 1 MiB of data.
 const BIG: u32 = 6;
 const GARBAGE: u32 = 7;
-/// Returns more bytes than a record may hold.
+/// Procedure of the test service: returns more bytes than a record may have.
 const TOO_BIG: u32 = 8;
 const PANIC: u32 = 9;
-/// Longer than any of these tests takes.
+/// A timeout that is longer than any of these tests takes.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Tester {
@@ -114,14 +115,14 @@ async fn connect(server: &Server) -> Connection {
     connect_to(&server.addresses()[0]).await.unwrap()
 }
 
-/// The transport between a client and a server.
+/// How a test client is connected to the server: over a socket or within the process.
 #[derive(Clone, Copy, Debug)]
 enum By {
     Socket,
     Door,
 }
 
-/// Connects by a socket or within the process.
+/// Connects to the server over a socket or within the process.
 async fn join(server: &Server, by: By) -> Connection {
     join_with(server, by, Limits::default()).await.unwrap()
 }
@@ -134,7 +135,7 @@ async fn join_with(server: &Server, by: By, limits: Limits) -> Result<Connection
     }
 }
 
-/// Makes two tests of each function: one by a socket, and one within the process.
+/// Makes two tests from each function: the first one connects over a socket, the second one within the process.
 macro_rules! either_way {
     ($($name:ident),* $(,)?) => {
         mod by_socket {
@@ -187,7 +188,7 @@ async fn raw_connect(server: &Server) -> TcpStream {
     TcpStream::connect(server.addresses()[0].socket_addr().unwrap()).await.unwrap()
 }
 
-/// Receives a reply of one record; returns its xid and results.
+/// Receives a reply that consists of one fragment. Returns its xid and its results.
 async fn raw_reply(stream: &mut TcpStream) -> Option<(u32, Bytes)> {
     let mark = stream.read_u32().await.ok()?;
     let mut message = vec![0; (mark & 0x7fff_ffff) as usize];
@@ -255,7 +256,7 @@ async fn callbacks_share_the_connection(by: By) {
     for (answer, body) in futures_util::future::join_all(calls).await.into_iter().zip(&bodies) {
         assert_eq!(&answer.unwrap(), body);
     }
-    // A client without a service refuses the callback, and the server receives the refusal.
+    // The client serves no program, so it refuses the callback. The service receives this refusal as an error.
     let (limits, counters, nobody) = (Limits::default(), Counters::default(), Arc::new(NoService));
     let bare = match by {
         By::Socket => Connection::connect(&server.addresses()[0], nobody, limits, counters, LONG).await,
@@ -301,7 +302,8 @@ async fn another_rpc_version_is_denied() {
     stream.write_all(&words.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<_>>()).await.unwrap();
     let mut answer = [0; 28];
     stream.read_exact(&mut answer).await.unwrap();
-    // Reply, denied, RPC_MISMATCH, versions 2 to 2.
+    // The words of the expected reply: record mark, xid, REPLY, MSG_DENIED, RPC_MISMATCH, lowest version 2, highest
+    // version 2.
     let want = [0x8000_0018_u32, 77, 1, 1, 0, 2, 2];
     assert_eq!(answer[..], want.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<_>>());
 }
@@ -330,7 +332,7 @@ async fn a_closed_connection_fails_every_pending_call() {
         let body = Bytes::from_static(b"x");
         let calls = futures_util::future::join_all((0..10).map(|_| call(&connection, ECHO, &body)));
         let cutter = async {
-            // The first call has arrived. All ten calls are pending, because the client starts them together.
+            // When the first call has arrived, all ten calls wait for replies, because the client starts them together.
             peer.read_u8().await.unwrap();
             if cut != "at once" {
                 peer.write_all(&[0x80, 0, 0, 100, 0, 0]).await.unwrap();
@@ -358,12 +360,12 @@ async fn a_disconnect_notifies_the_service_and_running_calls_finish(by: By) {
     connection.close();
     assert!(matches!(held.await.unwrap(), Err(Error::Broken(_))));
     service.gone.acquire().await.unwrap().forget();
-    // The call still takes the permit, although no caller waits for its reply.
+    // The service still executes the call, and takes the permit, although no caller waits for the reply.
     service.gate.add_permits(1);
     while service.gate.available_permits() > 0 {
         tokio::task::yield_now().await;
     }
-    // Dropping the last handle closes the connection too.
+    // Dropping the last handle also closes the connection.
     drop(join(&server, by).await);
     service.gone.acquire().await.unwrap().forget();
     assert_eq!(counters.traffic().connections_open, 0);
@@ -407,10 +409,10 @@ async fn malformed_records_disconnect_their_sender_and_no_other_client() {
     ] {
         let mut stream = raw_connect(&server).await;
         stream.write_all(&bytes).await.unwrap();
-        // The end of the stream, or a reset when the server left bytes unread.
+        // The client sees the end of the stream, or a reset if the server has not read all bytes.
         assert!(matches!(stream.read(&mut [0; 8]).await, Ok(0) | Err(_)), "{what}");
     }
-    // An unexpected reply does not end the connection.
+    // The server ignores a reply that no call waits for, and continues to serve the connection.
     let mut stream = raw_connect(&server).await;
     stream.write_all(&words(&[0x8000_0018, 9, 1, 0, 0, 0, 0])).await.unwrap();
     stream.write_all(&one_fragment(raw_call(6, ECHO, b"four"))).await.unwrap();
@@ -427,13 +429,14 @@ async fn replies_for_a_client_that_does_not_read_are_bounded() {
         slow.write_all(&one_fragment(raw_call(xid, BIG, b""))).await.unwrap();
     }
     service.wait_entered(4).await;
-    // The server serves another client meanwhile. An unbounded server would execute further calls during these round
-    // trips.
+    // The calls of another client still work. During these calls, a server without a limit would execute more calls of
+    // the slow client.
     let other = connect(&server).await;
     for _ in 0..300 {
         call(&other, ECHO, &Bytes::from_static(b"x")).await.unwrap();
     }
-    // Four calls are in progress, and the kernel buffers hold some replies: far below 100 replies of 1 MiB.
+    // The server has executed far fewer than 100 calls of the slow client: four in progress, and a few whose replies
+    // fit into the socket buffers.
     let executed = service.entered.load(SeqCst) - 300;
     assert!(executed < 100, "{executed} answers were made for a peer that reads none");
     for xid in 0..count {
@@ -464,7 +467,7 @@ async fn calls_above_the_in_flight_limit_wait(by: By) {
 
 #[tokio::test]
 async fn connections_are_limited() {
-    // One machine may hold no more connections than remain free.
+    // A machine may have at most half of the connections, so the limit of 4 allows 2 connections.
     let (server, service, counters) = start(Limits { connections_max: 4, ..Limits::default() }).await;
     let first = connect(&server).await;
     let second = connect(&server).await;
@@ -476,7 +479,8 @@ async fn connections_are_limited() {
     assert_eq!(counters.traffic().connections_refused, 1);
     drop(first);
     service.gone.acquire().await.unwrap().forget();
-    // The server releases the connection a moment after it has notified the service.
+    // The server notifies the service first and frees the connection's place a moment later, so try again until it
+    // accepts.
     loop {
         let next = connect(&server).await;
         if call(&next, ECHO, &Bytes::new()).await.is_ok() {
@@ -519,14 +523,14 @@ async fn bind_reports_addresses_in_use_and_replaces_stale_sockets() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let address = Address::Unix(path.clone());
-    // A stale socket, on which no process listens.
+    // Leave a socket file behind on which no process listens.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let (server, ..) = start_at(&address, Limits::default()).await;
     assert!(Listener::bind(&address).await.is_err(), "a living server was pushed aside");
     call(&connect(&server).await, ECHO, &Bytes::new()).await.unwrap();
     server.shutdown().await;
     assert!(!path.exists());
-    // A file that is not a socket is not replaced.
+    // The server does not replace a file that is not a socket.
     std::fs::write(&path, "precious").unwrap();
     assert!(Listener::bind(&address).await.is_err());
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
@@ -554,7 +558,7 @@ async fn sockets_named_by_a_peer_must_belong_to_root_or_this_user() {
     }
     std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
     assert!(sent(address).await.unwrap_err().to_string().contains("belongs to user 4242"));
-    // Only the check of the listener can refuse here: the socket belongs to root, and another user listens.
+    // The socket file belongs to root, but another user listens. So only the check after the connect can refuse it.
     let path = dir.path().join("another");
     let socket = std::thread::spawn({
         let path = path.clone();
@@ -562,7 +566,8 @@ async fn sockets_named_by_a_peer_must_belong_to_root_or_this_user() {
             use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
             let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
             bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-            // This system call changes the user of this thread only, and the thread ends.
+            // Call the `setresuid` system call directly, which changes the user of this thread only. The thread ends
+            // soon.
             let user = rustix::thread::Uid::from_raw(4242);
             rustix::thread::set_thread_res_uid(user, user, user).unwrap();
             listen(&socket, 1).unwrap();
@@ -576,7 +581,7 @@ async fn sockets_named_by_a_peer_must_belong_to_root_or_this_user() {
 
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(48))]
-    /// The server receives the same messages, however they are split into fragments and writes.
+    /// The server receives the same messages, whatever fragments and writes the client splits them into.
     #[test]
     fn any_fragmentation_delivers_the_same_messages(
         messages in proptest::collection::vec((0usize..30_000, 1usize..20_000), 1..12),
@@ -637,7 +642,7 @@ async fn in_process_calls_that_need_not_wait_complete_at_once() {
     assert_eq!(answer.unwrap(), body);
     assert!(call(&connection, CALL_BACK, &body).now_or_never().is_none(), "a callback is a task of its own");
     assert_eq!(call(&connection, CALL_BACK, &body).await.unwrap(), body);
-    // A call continues after its caller has given up.
+    // A call runs to its end after its caller has stopped waiting.
     assert!(call(&connection, HOLD, &body).now_or_never().is_none());
     service.gate.add_permits(1);
     while service.gate.available_permits() > 0 {
@@ -668,7 +673,7 @@ async fn in_process_connections_and_memory_are_limited() {
         tokio::task::yield_now().await;
     }
     drop(first);
-    // The server may release the place a moment after the client has dropped the connection.
+    // The server may free the connection's place a moment after the client has dropped the connection, so try again.
     while join_with(&server, By::Door, Limits::default()).await.is_err() {
         tokio::task::yield_now().await;
     }

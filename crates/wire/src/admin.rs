@@ -1,6 +1,7 @@
 //! The admin program: the RPC program with which `weir status`, `weir fsck` and other commands query a daemon.
 //!
-//! Later versions may add names and groups at any time. A program that shows them prints unknown ones unchanged.
+//! Later versions may add names and groups to [`Status`] at any time. So a command that displays a status must also
+//! display names and groups that it does not know.
 
 mod check;
 mod dump;
@@ -19,94 +20,96 @@ pub use scrub::{
 use bytes::Bytes;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// RPC program number: the number of the native data program plus one.
+/// RPC program number of the admin program: the number of the native data program plus one.
 pub const PROGRAM: u32 = crate::native::PROGRAM + 1;
-/// The only version of the program.
+/// The only RPC version of the admin program.
 pub const VERSION: u32 = 1;
 
-/// Does nothing.
+/// Procedure NULL: does nothing (RFC 5531 §12.1).
 pub const NULL: u32 = 0;
-/// Returns the state of the daemon: no arguments, [`Status`] as the result.
+/// Procedure STATUS: returns the state of the daemon. No arguments; the result is a [`Status`].
 pub const STATUS: u32 = 1;
-/// Looks for damage, and repairs it on request: [`CheckArgs`] to [`CheckReply`]. Needs AUTH_SYS credentials of the
-/// superuser or of the owner of the root directory.
+/// Procedure CHECK: the mgr looks for damage in its metadata and on the iods, and repairs it on request ([`CheckArgs`]
+/// to [`CheckReply`]). The caller needs AUTH_SYS credentials of the superuser or of the owner of the root directory.
 pub const CHECK: u32 = 2;
-/// Looks for damage on the disks of the iods: [`ScrubArgs`] to [`ScrubReply`]. Needs the same credentials as CHECK.
+/// Procedure SCRUB: the mgr looks for damage on the disks of the iods ([`ScrubArgs`] to [`ScrubReply`]). The caller
+/// needs the same credentials as for CHECK.
 pub const SCRUB: u32 = 3;
-/// Reports the Unix socket of the daemon to clients of the same machine: [`NearArgs`] to [`NearReply`]. Any caller may
-/// use it.
+/// Procedure NEAR: returns the daemon's Unix socket to clients on the same machine ([`NearArgs`] to [`NearReply`]). Any
+/// caller may use NEAR.
 pub const NEAR: u32 = 4;
-/// Dumps the metadata store: [`DumpArgs`] to [`DumpReply`]. Needs the same credentials as CHECK.
+/// Procedure DUMP: returns a dump of the metadata store ([`DumpArgs`] to [`DumpReply`]). The caller needs the same
+/// credentials as for CHECK.
 pub const DUMP: u32 = 5;
-/// Reports the Unix socket of the mgr to administrators on the same machine, whatever exports they see: [`NearArgs`] to
-/// [`NearReply`]. Over this socket, the superuser of the machine may use CHECK and SCRUB, because the kernel reports
-/// the user id of the peer to the mgr.
+/// Procedure NEAR_TO_ADMINISTER: returns the mgr's Unix socket to administrators on the same machine, even if they may
+/// mount no export ([`NearArgs`] to [`NearReply`]). Over this socket the superuser may use CHECK and SCRUB, because the
+/// kernel reports the peer's user id to the mgr.
 pub const NEAR_TO_ADMINISTER: u32 = 6;
-/// Returns which iods have the objects of a file: [`PlacementArgs`] to [`Status`], without groups if there are no
-/// objects.
+/// Procedure PLACEMENT: returns which iods have the objects of a file ([`PlacementArgs`] to [`Status`]). The result has
+/// no groups if the file has no objects.
 pub const PLACEMENT: u32 = 7;
 
-/// Maximum number of groups in one answer.
+/// Maximum number of groups in one [`Status`].
 pub const GROUPS_MAX: usize = 1024;
-/// Maximum number of values in one group.
+/// Maximum number of values in one [`Group`].
 pub const VALUES_MAX: usize = 1024;
-/// Longest name or text in bytes.
+/// Maximum length of a name or of a text value, in bytes.
 pub const TEXT_MAX: usize = 1024;
 
-/// The state of a daemon.
+/// The state of a daemon, as the STATUS procedure returns it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Status {
-    /// The groups, in display order.
+    /// The groups of values, in display order.
     pub groups: Vec<Group>,
 }
 
-/// A group of related values, for instance of one daemon or of one kind of counter.
+/// A group of named values, for instance about one daemon, or the counters of one kind.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Group {
-    /// The kind of group, for instance `mgr`, `iod` or `operations`. Several groups may have the same name.
+    /// Name of the group, for instance `mgr`, `iod` or `operations`. Several groups may have the same name.
     pub name: String,
-    /// The values, in display order.
+    /// Names and values in display order.
     pub values: Vec<(String, Value)>,
 }
 
-/// A value.
+/// A named value in the state of a daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// A count or a size in bytes.
+    /// A number: a count, or a size in bytes.
     Number(u64),
-    /// Anything else.
+    /// A text for people.
     Text(String),
 }
 
 impl Status {
-    /// Returns the first group with this name.
+    /// Returns the first group with this name, or `None` if no group has it.
     pub fn group(&self, name: &str) -> Option<&Group> {
         self.groups.iter().find(|g| g.name == name)
     }
 }
 
 impl Group {
-    /// Returns an empty group.
+    /// Returns a group with this name and without values.
     pub fn new(name: &str) -> Self {
         Group { name: name.to_owned(), values: Vec::new() }
     }
 
-    /// Appends a number.
+    /// Appends a number under this name.
     pub fn number(&mut self, name: &str, value: u64) {
         self.values.push((name.to_owned(), Value::Number(value)));
     }
 
-    /// Appends a text.
+    /// Appends a text under this name.
     pub fn text(&mut self, name: &str, value: impl std::fmt::Display) {
         self.values.push((name.to_owned(), Value::Text(value.to_string())));
     }
 
-    /// Returns the value with this name.
+    /// Returns the value with this name, or `None` if no value has it.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.values.iter().find(|(n, _)| n == name).map(|(_, v)| v)
     }
 
-    /// Returns the number with this name, or 0 if there is none.
+    /// Returns the number with this name, or 0 if no number has it.
     pub fn get_number(&self, name: &str) -> u64 {
         match self.get(name) {
             Some(Value::Number(n)) => *n,

@@ -1,4 +1,5 @@
-//! The network messages of Weir as plain types: ONC RPC, NFSv4.1/4.2, NFS callbacks, and the native data program.
+//! The network messages of Weir as plain types: ONC RPC, NFSv4.1/4.2, NFS callbacks, the native data program, and the
+//! admin program.
 
 pub mod admin;
 pub mod native;

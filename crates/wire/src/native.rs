@@ -1,7 +1,7 @@
-//! The native data program: the protocol with which clients and the mgr read and write objects on an iod.
+//! The native data program: the messages with which clients and the mgr read and write objects on an iod.
 //!
 //! The program is an ONC RPC program over record-marked streams; `docs/native-protocol.md` describes it. The body of
-//! every accepted reply is a status word, then either the result or an explanation ([`Failure`]).
+//! each accepted reply is a status word, followed by either the result or an explanation ([`Failure`]).
 
 mod admin;
 mod capability;
@@ -40,35 +40,40 @@ use types::limits;
 use types::{FileId, Generation, ObjectId, Status};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// RPC program number: a space and "WEI", from the user-defined range (RFC 5531 §8.3).
+/// RPC program number of the native data program: a space and "WEI" in ASCII, in the user-defined range (RFC 5531
+/// §8.3).
 pub const PROGRAM: u32 = 0x2057_4549;
-/// The only RPC version of the program.
+/// The only RPC version of the native data program.
 pub const VERSION: u32 = 1;
-/// Oldest and newest revision of the messages inside [`VERSION`] that this build speaks. HELLO agrees on one of them.
+/// Oldest and newest revision of the messages that this build speaks. In HELLO the client and the iod agree on one
+/// revision. All revisions have the RPC version [`VERSION`].
 pub const REVISIONS: std::ops::RangeInclusive<u32> = 3..=3;
 
-/// The generation in the capability of a REMOVE that deletes a file permanently. No file ever has this generation.
+/// The generation in the capability for a REMOVE of an object that no client may create again. No file ever has this
+/// generation.
 pub const GENERATION_GONE: Generation = Generation(u32::MAX);
 
-/// The session of the mgr. The mgr assigns all other session numbers to clients.
+/// The session number of the mgr. All other session numbers belong to clients, and the mgr assigns them.
 pub const MGR_SESSION: u64 = 0;
 
-/// Longest explanation of a failure, in bytes.
+/// Maximum length of the explanation in a [`Failure`], in bytes.
 pub const DETAIL_MAX: usize = 256;
-/// Longest text in a HELLO reply (host, socket path, software), in bytes.
+/// Maximum length in bytes of a text in the replies to HELLO and PROVE (host, socket path, software).
 pub const TEXT_MAX: usize = 256;
-/// Maximum number of pieces in one READ reply. If there are more, the iod sends holes as zeros, joined to adjacent
-/// data.
+/// Maximum number of pieces in one READ reply. If an object has more holes in the requested ranges, the iod sends some
+/// holes as zeros, as part of the adjacent data.
 pub const PIECES_MAX: usize = 4 * limits::EXTENTS_MAX;
 /// Maximum number of entries in one LIST reply.
 pub const LIST_MAX: usize = 1024;
-/// Maximum number of findings in one SCRUB reply. An iod with so many findings replies early.
+/// Maximum number of findings in one SCRUB reply. An iod that reaches this number replies before it has read the
+/// requested bytes.
 pub const SCRUB_FINDINGS_MAX: usize = 256;
 /// Maximum number of objects in one NEWS reply.
 pub const NEWS_MAX: usize = 1024;
-/// Maximum number of questions in one LENGTHS reply, and of answers in the next call.
+/// Maximum number of questions in one LENGTHS reply, and of answers in the arguments of the next LENGTHS.
 pub const LENGTHS_MAX: usize = 1024;
-/// Longest prefix of a file that proves a short-circuit descriptor valid ([`Loan::mark`]), in bytes.
+/// Maximum length in bytes of [`Loan::mark`], the first bytes of an object file by which a short-circuit reader
+/// validates it.
 pub const LOAN_MARK_MAX: usize = 512;
 /// Maximum number of counters in one STATS reply.
 pub const COUNTERS_MAX: usize = 512;
@@ -78,16 +83,16 @@ const _: () = assert!(LIST_MAX * 36 + 4096 < limits::HEADER_MAX);
 
 macro_rules! procedures {
     ($($(#[$doc:meta])* $name:ident = $number:literal),* $(,)?) => {
-        /// The procedures of the program.
+        /// The procedures of the native data program.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
         #[repr(u32)]
         pub enum Procedure { $($(#[$doc])* $name = $number),* }
 
         impl Procedure {
-            /// Every procedure, by number and without a gap.
+            /// All procedures, indexed by procedure number.
             pub const ALL: &[Procedure] = &[$(Procedure::$name),*];
 
-            /// Returns the name for counters and logs.
+            /// Returns the name of the procedure in counters and logs.
             pub fn name(self) -> &'static str {
                 match self { $(Procedure::$name => stringify!($name)),* }
             }
@@ -96,61 +101,68 @@ macro_rules! procedures {
 }
 
 procedures! {
-    /// Does nothing; needs no HELLO.
+    /// NULL: does nothing. Needs no HELLO.
     Null = 0,
-    /// Names the session of a connection and asks the iod for proof of its identity: [`HelloArgs`] to [`HelloReply`].
+    /// HELLO: names the session of a connection, and asks the iod to prove its identity ([`HelloArgs`] to
+    /// [`HelloReply`]).
     Hello = 1,
-    /// Reads extents of one object: [`ReadArgs`] to [`ReadReply`].
+    /// READ: returns extents of one object ([`ReadArgs`] to [`ReadReply`]).
     Read = 2,
-    /// Writes extents of one object: [`WriteArgs`] to [`WriteReply`].
+    /// WRITE: writes extents of one object ([`WriteArgs`] to [`WriteReply`]).
     Write = 3,
-    /// Makes earlier writes durable: [`ObjectArgs`] to [`CommitReply`].
+    /// COMMIT: makes all earlier writes to an object durable ([`ObjectArgs`] to [`CommitReply`]).
     Commit = 4,
-    /// Returns the size: [`ObjectArgs`] to [`SizeReply`].
+    /// SIZE: returns the size of an object ([`ObjectArgs`] to [`SizeReply`]).
     Size = 5,
-    /// Truncates or extends an object, durably: [`TruncateArgs`] to [`TruncateReply`].
+    /// TRUNCATE: truncates or extends an object durably ([`TruncateArgs`] to [`TruncateReply`]).
     Truncate = 6,
-    /// Deletes an object, durably; a missing object is no error: [`ObjectArgs`] to nothing.
+    /// REMOVE: deletes an object durably. Succeeds if the object does not exist. [`ObjectArgs`] to no result.
     Remove = 7,
-    /// Turns a range into a hole, durably, without changing the size: [`PunchArgs`] to nothing.
+    /// PUNCH: turns a range of an object into a hole durably, without a change of the size. [`PunchArgs`] to no result.
     Punch = 8,
-    /// Finds the next data or hole: [`SeekArgs`] to [`SeekReply`].
+    /// SEEK: returns the next data or hole of an object ([`SeekArgs`] to [`SeekReply`]).
     Seek = 9,
-    /// Lists the objects of the store: [`ListArgs`] to [`ListReply`].
+    /// LIST: returns the objects of the store, part by part ([`ListArgs`] to [`ListReply`]).
     List = 10,
-    /// Returns counters and capacity: nothing to [`StatsReply`]. Needs a session, but no capability.
+    /// STATS: returns the counters and the capacity of the iod. No arguments; the result is a [`StatsReply`]. Needs a
+    /// session, but no capability.
     Stats = 11,
-    /// Refuses capabilities of older generations, durably: [`FenceArgs`] to nothing.
+    /// FENCE: makes the iod refuse, durably, capabilities of older generations for an object. [`FenceArgs`] to no
+    /// result.
     Fence = 12,
-    /// Reads a part of the store and verifies its checksums: [`ScrubArgs`] to [`ScrubReply`].
+    /// SCRUB: reads a part of the store and verifies its block checksums ([`ScrubArgs`] to [`ScrubReply`]).
     Scrub = 13,
-    /// Waits for objects that clients of the files layout have written: [`NewsArgs`] to [`NewsReply`].
+    /// NEWS: returns the objects that clients of the files layout have written; blocks while there are none
+    /// ([`NewsArgs`] to [`NewsReply`]).
     News = 14,
-    /// Allocates space for a range, durably, and extends the object to the end of the range: [`ReserveArgs`] to
-    /// nothing.
+    /// RESERVE: allocates space for a range of an object durably, and extends the object to the end of the range.
+    /// [`ReserveArgs`] to no result.
     Reserve = 15,
-    /// Copies bytes from an object of another iod, or of this one, into an object: [`PullArgs`] to [`PullReply`]. Only
-    /// for the mgr.
+    /// PULL: copies bytes from an object of another iod, or of the same iod, into an object ([`PullArgs`] to
+    /// [`PullReply`]). Only the mgr may use PULL.
     Pull = 16,
-    /// Answers questions about file lengths, and waits for the next questions: [`LengthsArgs`] to [`LengthsReply`].
+    /// LENGTHS: answers the iod's questions about file lengths, and returns its next questions; blocks while there are
+    /// none ([`LengthsArgs`] to [`LengthsReply`]).
     Lengths = 17,
-    /// Passes a descriptor of the file of an object, over Unix sockets only: [`ObjectArgs`] to [`LendReply`].
+    /// LEND: passes a descriptor of the file of an object to the client, over Unix sockets only ([`ObjectArgs`] to
+    /// [`LendReply`]).
     Lend = 18,
-    /// Records durably which metadata store uses the iod, or returns the recorded store: [`ClaimArgs`] to
-    /// [`ClaimReply`].
+    /// CLAIM: makes the iod record durably which metadata store uses its objects, or returns the recorded metadata
+    /// store ([`ClaimArgs`] to [`ClaimReply`]).
     Claim = 19,
-    /// Proves that the client knows the secret of its ticket, and opens the session: [`ProveArgs`] to [`ProveReply`].
-    /// Follows HELLO.
+    /// PROVE: proves that the client knows the secret of its ticket, and opens the session ([`ProveArgs`] to
+    /// [`ProveReply`]). PROVE follows HELLO.
     Prove = 20,
 }
 
 impl Procedure {
-    /// Returns the procedure with this number.
+    /// Returns the procedure with this number; `None` if no procedure has it.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.get(number as usize).copied()
     }
 
-    /// Returns whether the procedure changes state that later requests see, so that the iod must not execute it late.
+    /// Returns whether the procedure changes an object. The iod must not execute such a request after requests of a
+    /// newer connection of the same client.
     pub fn changes(self) -> bool {
         matches!(
             self,
@@ -166,12 +178,12 @@ impl Procedure {
     }
 }
 
-/// The reason why a request failed.
+/// The reason why a request to an iod failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// The reason.
+    /// The status code with which the request failed.
     pub status: Status,
-    /// Details for people; truncated to [`DETAIL_MAX`] bytes when sent.
+    /// An explanation for people, if any. The sender truncates it to [`DETAIL_MAX`] bytes.
     pub detail: Option<String>,
 }
 
@@ -192,7 +204,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Encodes a reply body: a status word, then the result or the explanation.
+/// Encodes the body of a reply: a status word, followed by the result or the explanation.
 pub fn encode_reply<T: Xdr>(reply: &Result<T, Failure>, out: &mut Writer) {
     match reply {
         Ok(result) => {
@@ -206,7 +218,7 @@ pub fn encode_reply<T: Xdr>(reply: &Result<T, Failure>, out: &mut Writer) {
     }
 }
 
-/// Decodes a reply body. An unknown status number becomes `ServerFault`, with the number in the detail.
+/// Decodes the body of a reply. An unknown status code becomes `ServerFault`, with the code in the explanation.
 pub fn decode_reply<T: Xdr>(input: &mut Reader) -> Result<Result<T, Failure>, Malformed> {
     let number = input.u32()?;
     if number == 0 {
@@ -222,7 +234,7 @@ pub fn decode_reply<T: Xdr>(input: &mut Reader) -> Result<Result<T, Failure>, Ma
     }))
 }
 
-/// Empty arguments, or an empty result.
+/// The arguments of a procedure without arguments, or the result of one without a result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Nothing;
 
@@ -243,7 +255,7 @@ fn take_object(input: &mut Reader) -> Result<ObjectId, Malformed> {
     Ok(ObjectId::new(FileId(input.u64()?), input.u32()?))
 }
 
-/// Returns the longest prefix of `text` that has at most `max` bytes and ends at a character boundary.
+/// Returns the longest prefix of `text` that has at most `max` bytes and ends at a UTF-8 character boundary.
 fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }

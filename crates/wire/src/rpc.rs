@@ -9,7 +9,7 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// The version of the RPC protocol itself (RFC 5531 §9).
 pub const RPC_VERSION: u32 = 2;
-/// Longest machine name in AUTH_SYS (RFC 5531 appendix A).
+/// Maximum length of the machine name in AUTH_SYS, in bytes (RFC 5531 appendix A).
 pub const MACHINE_MAX: usize = 255;
 /// Maximum number of supplementary groups in AUTH_SYS (RFC 5531 appendix A).
 pub const GROUPS_MAX: usize = 16;
@@ -19,47 +19,48 @@ const AUTH_SYS: u32 = 1;
 const CALL: u32 = 0;
 const REPLY: u32 = 1;
 
-/// A credential or verifier (`opaque_auth`, RFC 5531 §8.2).
+/// A credential or a verifier of an RPC message (`opaque_auth`, RFC 5531 §8.2).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Auth {
-    /// AUTH_NONE; decoding drops the body.
+    /// AUTH_NONE. Its body has no meaning, so the decoder drops it.
     #[default]
     None,
-    /// AUTH_SYS with a well-formed body.
+    /// AUTH_SYS with a valid body.
     Sys(AuthSys),
-    /// Any other flavor, or AUTH_SYS with a malformed body.
+    /// Any other flavor, or AUTH_SYS with an invalid body.
     Other {
-        /// The flavor's number.
+        /// The number of the flavor (RFC 5531 §8.2).
         flavor: u32,
         /// The body of the credential or verifier, at most 400 bytes.
         body: Bytes,
     },
 }
 
-/// The body of AUTH_SYS (`authsys_parms`, RFC 5531 appendix A).
+/// The body of an AUTH_SYS credential (`authsys_parms`, RFC 5531 appendix A).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AuthSys {
-    /// Arbitrary number chosen by the caller.
+    /// An arbitrary number that the caller chooses.
     pub stamp: u32,
     /// Name of the caller's machine, at most 255 bytes.
     pub machine: Bytes,
-    /// Effective user id.
+    /// Effective user id of the caller.
     pub uid: u32,
-    /// Effective group id.
+    /// Effective group id of the caller.
     pub gid: u32,
-    /// Supplementary groups, at most 16.
+    /// Supplementary groups of the caller, at most 16.
     pub gids: Vec<u32>,
 }
 
 impl AuthSys {
-    /// Returns the body for `cred`. Groups beyond the sixteenth are left out, as AUTH_SYS requires.
+    /// Returns the AUTH_SYS body for the credentials `cred`. Omits groups beyond the sixteenth, because AUTH_SYS has no
+    /// space for more.
     pub fn new(cred: &Cred, machine: &str) -> Self {
         let machine = Bytes::copy_from_slice(&machine.as_bytes()[..machine.len().min(MACHINE_MAX)]);
         let gids = cred.groups.iter().copied().take(GROUPS_MAX).collect();
         AuthSys { stamp: 0, machine, uid: cred.uid, gid: cred.gid, gids }
     }
 
-    /// Returns the credentials that the body carries.
+    /// Returns the credentials that this AUTH_SYS body stands for.
     pub fn cred(&self) -> Cred {
         Cred { uid: self.uid, gid: self.gid, groups: self.gids.clone() }
     }
@@ -117,16 +118,16 @@ impl Xdr for Auth {
     }
 }
 
-/// The header of a call (`call_body`, RFC 5531 §9); the arguments follow it.
+/// The header of an RPC call (`call_body`, RFC 5531 §9). The encoded arguments follow the header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallHeader {
-    /// Transaction id; the caller chooses it and the reply repeats it.
+    /// Transaction id (xid), which the caller chooses and the reply repeats.
     pub xid: u32,
-    /// Program number.
+    /// RPC program number.
     pub program: u32,
-    /// Version of the program.
+    /// Version of the RPC program.
     pub version: u32,
-    /// Procedure number.
+    /// Procedure number in the RPC program.
     pub procedure: u32,
     /// Credential of the caller.
     pub cred: Auth,
@@ -134,87 +135,88 @@ pub struct CallHeader {
     pub verf: Auth,
 }
 
-/// The header of a reply (`reply_body`, RFC 5531 §9); results follow only after [`AcceptStat::Success`].
+/// The header of an RPC reply (`reply_body`, RFC 5531 §9). Results follow the header only after
+/// [`AcceptStat::Success`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplyHeader {
-    /// The call's transaction id.
+    /// The transaction id (xid) of the call.
     pub xid: u32,
     /// The outcome of the call.
     pub stat: ReplyStat,
 }
 
-/// The outcome of a call (`reply_stat`).
+/// The outcome of an RPC call (`reply_stat`, RFC 5531 §9).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ReplyStat {
-    /// MSG_ACCEPTED.
+    /// MSG_ACCEPTED: the server accepted the call.
     Accepted {
-        /// The server's verifier.
+        /// The verifier of the server.
         verf: Auth,
-        /// Whether the server executed the call.
+        /// Whether the server executed the call, or why not.
         stat: AcceptStat,
     },
-    /// MSG_DENIED.
+    /// MSG_DENIED: the server denied the call.
     Denied(RejectStat),
 }
 
-/// Whether an accepted call was executed (`accept_stat`).
+/// Whether the server executed an accepted call (`accept_stat`, RFC 5531 §9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AcceptStat {
-    /// Executed; its results follow.
+    /// SUCCESS: the server executed the call, and the results follow.
     Success,
-    /// This server does not serve the program.
+    /// PROG_UNAVAIL: the server does not serve this program.
     ProgUnavail,
-    /// The server serves other versions of the program.
+    /// PROG_MISMATCH: the server serves other versions of this program.
     ProgMismatch {
-        /// Lowest version served.
+        /// Lowest version of the program that the server serves.
         low: u32,
-        /// Highest version served.
+        /// Highest version of the program that the server serves.
         high: u32,
     },
-    /// The program has no such procedure.
+    /// PROC_UNAVAIL: the program has no procedure with this number.
     ProcUnavail,
-    /// The arguments could not be decoded.
+    /// GARBAGE_ARGS: the server could not decode the arguments.
     GarbageArgs,
-    /// The server failed, for instance because it is out of memory.
+    /// SYSTEM_ERR: the server failed, for instance because it is out of memory.
     SystemErr,
 }
 
-/// Why a call was denied (`reject_stat`).
+/// Why the server denied a call (`reject_stat`, RFC 5531 §9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RejectStat {
-    /// The server speaks another version of the RPC protocol.
+    /// RPC_MISMATCH: the server uses other versions of the RPC protocol.
     RpcMismatch {
-        /// Lowest version spoken.
+        /// Lowest version of the RPC protocol that the server uses.
         low: u32,
-        /// Highest version spoken.
+        /// Highest version of the RPC protocol that the server uses.
         high: u32,
     },
-    /// The server rejects the credential or verifier. The number is an `auth_stat` (RFC 5531 §9).
+    /// AUTH_ERROR: the server rejects the credential or the verifier. The number is an `auth_stat` (RFC 5531 §9).
     AuthError(u32),
 }
 
-/// `auth_stat`: the credential could not be decoded.
+/// AUTH_BADCRED (`auth_stat`): the server could not decode the credential.
 pub const AUTH_BADCRED: u32 = 1;
-/// `auth_stat`: the server does not accept these credentials from this peer.
+/// AUTH_REJECTEDCRED (`auth_stat`): the server does not accept this credential from this peer.
 pub const AUTH_REJECTEDCRED: u32 = 2;
-/// `auth_stat`: the server does not accept the flavor.
+/// AUTH_TOOWEAK (`auth_stat`): the server does not accept this flavor of credentials.
 pub const AUTH_TOOWEAK: u32 = 5;
 
-/// The header of a message; the rest of the message stays in the reader.
+/// The header of an RPC message. The decoder leaves the rest of the message in the reader.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message {
-    /// A call.
+    /// An RPC call.
     Call(CallHeader),
-    /// A reply.
+    /// An RPC reply.
     Reply(ReplyHeader),
-    /// A call in another version of the RPC protocol; the server denies it with [`RejectStat::RpcMismatch`].
+    /// A call in another version of the RPC protocol. The server denies it with [`RejectStat::RpcMismatch`].
     WrongVersion {
-        /// Transaction id of the call.
+        /// Transaction id (xid) of the call.
         xid: u32,
     },
 }
 
-/// Decodes the header of a message. Arguments or results remain in `input`.
+/// Decodes the header of an RPC message. The arguments or results remain in `input`.
 pub fn decode_message(input: &mut Reader) -> Result<Message, Malformed> {
     let xid = input.u32()?;
     match input.u32()? {
@@ -233,7 +235,7 @@ pub fn decode_message(input: &mut Reader) -> Result<Message, Malformed> {
 }
 
 impl CallHeader {
-    /// Appends the header. The caller appends the arguments.
+    /// Encodes the header of the call. The caller appends the arguments.
     pub fn encode(&self, out: &mut Writer) {
         for word in [self.xid, CALL, RPC_VERSION, self.program, self.version, self.procedure] {
             out.u32(word);
@@ -244,12 +246,12 @@ impl CallHeader {
 }
 
 impl ReplyHeader {
-    /// Returns the header that precedes the results of call `xid`.
+    /// Returns the header of a reply with results, for the call with this xid.
     pub fn success(xid: u32) -> Self {
         ReplyHeader { xid, stat: ReplyStat::Accepted { verf: Auth::None, stat: AcceptStat::Success } }
     }
 
-    /// Appends the header. The caller appends the results, if any.
+    /// Encodes the header of the reply. The caller appends the results, if any.
     pub fn encode(&self, out: &mut Writer) {
         out.u32(self.xid);
         out.u32(REPLY);

@@ -1,4 +1,4 @@
-//! Encoding of messages: frames derived by hand from the RFCs, frames captured from Linux, and damaged frames.
+//! Tests of message encoding: frames derived by hand from the RFCs, frames captured from Linux, and damaged frames.
 
 #[path = "messages/captured.rs"]
 mod captured;

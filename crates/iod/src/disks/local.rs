@@ -27,12 +27,13 @@ impl Local {
         Local { dir: dir.into() }
     }
 
-    /// Restricts the directory and its contents to their owner. Other users may still reach the Unix socket in the
-    /// directory.
+    /// Restricts the store's directory and its contents to their owner. Other users may still traverse the directory,
+    /// to connect to the iod's Unix socket in it.
     pub(crate) fn narrow(&self) {
         use crate::store::{FORMAT, OBJECTS, STORE};
         use net::files::{DIRECTORY, FILE, WAY};
-        // The mode of the objects folder keeps all other users out of it.
+        // The `objects` folder gets a mode that denies all access to other users, so the modes of the object files do
+        // not matter.
         net::files::narrow(&self.dir, &[("", WAY), (OBJECTS, DIRECTORY), (FORMAT, FILE), (STORE, FILE)]);
     }
 
@@ -65,7 +66,8 @@ impl Disk for Local {
     fn prepare(&self) -> io::Result<()> {
         let existed = self.dir.exists();
         folders().create(&self.dir)?;
-        // A directory with other contents keeps its mode; the store refuses it.
+        // Restrict only an empty directory. A directory with other files may belong to another program, and the store
+        // refuses to use it.
         if self.list("")?.iter().all(|name| name == "lost+found") {
             self.narrow();
         }
@@ -126,7 +128,8 @@ impl Disk for Local {
         fs::metadata(&self.dir).ok().map(|meta| meta.dev())
     }
 
-    /// Returns one eighth of the process's limit on open files; connections and other stores need the rest.
+    /// Returns one eighth of the process's limit on open files. Connections, and other stores of the same iod, need the
+    /// rest.
     fn open_files(&self) -> usize {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         limit.map_or(OPEN_OBJECTS_MAX, |limit| usize::try_from(limit / 8).unwrap_or(usize::MAX))
@@ -139,8 +142,8 @@ struct LocalFile {
 }
 
 impl Drop for LocalFile {
-    /// Releases the lock explicitly. A child process between `fork` and `exec` shares every descriptor, so closing the
-    /// file here would leave the lock with the child.
+    /// Releases the lock explicitly. A child process between `fork` and `exec` shares every descriptor. So a mere
+    /// `close` here would leave the file locked by the child.
     fn drop(&mut self) {
         if *self.locked.get_mut() {
             let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
@@ -148,7 +151,7 @@ impl Drop for LocalFile {
     }
 }
 
-/// Repeats a call while it fails with `EINTR`.
+/// Repeats a system call while it fails with `EINTR`.
 fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> io::Result<T> {
     loop {
         match call() {
@@ -222,7 +225,8 @@ impl DiskFile for LocalFile {
 
     fn is_stored(&self, offset: u64, len: u64) -> io::Result<bool> {
         match extents::cover(&self.file, offset, len) {
-            // The file system does not support FIEMAP: compare the length with the allocated bytes instead.
+            // The file system does not support FIEMAP. If the file has at least as many allocated bytes as its length,
+            // assume that it has no holes.
             Err(Errno::OPNOTSUPP | Errno::NOTTY) => {
                 let Measure { len: end, allocated } = self.measure()?;
                 Ok(offset.saturating_add(len) <= end && allocated >= end)
@@ -233,7 +237,7 @@ impl DiskFile for LocalFile {
 
     fn forget(&self, offset: u64, len: u64) {
         if let Some(len) = NonZeroU64::new(len) {
-            // This is only advice: a system that ignores it reads from the page cache.
+            // `posix_fadvise` is only advice: a system that ignores it serves the next read from the page cache.
             let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::DontNeed);
         }
     }

@@ -1,14 +1,15 @@
-//! A simulated disk in memory that can lose unsynced data, fail, fill up and die, for tests and simulated clusters.
+//! A simulated disk in memory that can lose unsynced data, return errors, fill up and die, for tests and simulated
+//! clusters.
 //!
-//! A power cut loses the same changes that a real file system may lose. Each 512-byte sector of a file that changed
-//! since the last sync becomes old, new, or some version in between. The same holds for the length of the file. Of the
-//! names made and removed in a folder since its last sync, any subset survives. The caller makes all these choices, in
-//! a fixed order.
+//! A power cut loses the same changes that a real file system may lose. Each 512-byte sector that changed since the
+//! last sync of its file keeps its old content, its new content, or a version in between. The same holds for the length
+//! of the file. Of the names created and removed in a folder since its last sync, any subset survives. The caller of
+//! [`Memory::power_cut`] makes all these choices, in a fixed order.
 //!
-//! After a failed sync the disk behaves as Linux does. The pages of the file that should have been written are lost
-//! unless they are written again, although the page cache still shows them. Names are in the log of the file system. If
-//! that log cannot be written, the file system fails every operation until it is mounted again, which here is a power
-//! cut.
+//! After a failed sync the disk behaves as Linux does. The page cache still shows the pages that the sync should have
+//! written, but later syncs do not write them unless they change again. Names are in the log of the file system. If a
+//! write to this log fails, every operation fails until the file system is mounted again. Here a power cut stands for
+//! that mount.
 
 mod node;
 
@@ -24,48 +25,48 @@ use super::{Disk, DiskFile, Measure};
 use crate::lock::lock;
 use node::{Node, PAGE};
 
-/// An operation on a disk, as the argument of fault injection.
+/// An operation on a disk, as the argument of an injected fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// Reading bytes.
+    /// Reading bytes of a file.
     Read,
     /// Opening a file.
     Open,
     /// Listing a folder.
     List,
-    /// Writing bytes.
+    /// Writing bytes to a file.
     Write,
-    /// Truncating or extending.
+    /// Truncating or extending a file.
     SetLen,
-    /// Punching a hole.
+    /// Punching a hole into a file.
     Punch,
-    /// Reserving storage.
+    /// Allocating storage for a range of a file.
     Reserve,
     /// Syncing a file.
     Sync,
-    /// Making a file.
+    /// Creating a file.
     Create,
     /// Removing a file.
     Remove,
     /// Renaming a file.
     Rename,
-    /// Making a folder.
+    /// Creating a folder.
     MakeFolder,
     /// Syncing a folder.
     SyncFolder,
 }
 
 impl Operation {
-    /// Returns whether the operation changes the disk, or the data that survive a power cut.
+    /// Returns whether the operation changes the content of the disk, or which data survive a power cut.
     pub fn is_change(self) -> bool {
         !matches!(self, Operation::Read | Operation::Open | Operation::List)
     }
 }
 
-/// Decides whether an operation on a path fails, and with which error.
+/// Fault injection: decides whether an operation on a path fails, and with which error.
 pub type Fault = dyn FnMut(Operation, &str) -> Option<io::Error> + Send;
 
-/// A disk in memory. Clones share the same disk.
+/// A simulated disk in memory. A clone refers to the same disk.
 #[derive(Clone)]
 pub struct Memory {
     path: PathBuf,
@@ -78,7 +79,7 @@ enum Entry {
     File(u64),
 }
 
-/// A change of a name that is not durable yet.
+/// A creation or removal of a name that the disk may lose at a power cut, because its folder was not synced.
 #[derive(Clone)]
 struct Pending {
     folder: String,
@@ -93,10 +94,10 @@ enum Change {
 }
 
 struct State {
-    /// Incremented by every power cut or kill; files opened before return errors.
+    /// Number of power cuts and kills so far. Handles that were opened before the last one return errors.
     life: u64,
     capacity: u64,
-    /// Pages of all files that have a name or are open.
+    /// Number of pages that all files with a name or an open handle use.
     pages: u64,
     now: BTreeMap<String, Entry>,
     durable: BTreeMap<String, Entry>,
@@ -107,12 +108,12 @@ struct State {
     changes: u64,
     dies_at: Option<u64>,
     dead: bool,
-    /// Copies of the disk from before every change, if they are requested.
+    /// Copies of the disk, each from before one change; `None` until [`Memory::keep_copies`].
     copies: Option<Vec<State>>,
 }
 
 impl State {
-    /// Returns a disk with the same content, without injected errors and without pending death.
+    /// Returns a disk with the same content, without an injected fault and without a scheduled death.
     fn copy(&self) -> State {
         State {
             now: self.now.clone(),
@@ -128,7 +129,7 @@ impl State {
 }
 
 impl Memory {
-    /// Makes an empty disk of `capacity` bytes, called `name` in messages.
+    /// Makes an empty disk of `capacity` bytes; messages call it `name`.
     pub fn new(name: impl Into<PathBuf>, capacity: u64) -> Self {
         let state = State {
             life: 0,
@@ -152,58 +153,60 @@ impl Memory {
         lock(&self.state)
     }
 
-    /// Returns the number of changes requested so far, including failed ones.
+    /// Returns the number of changes that callers have requested so far, including failed changes.
     pub fn changes(&self) -> u64 {
         self.state().changes
     }
 
-    /// Lets `more` further changes succeed. Afterwards every operation returns `EIO` until a power cut.
+    /// Lets `more` further changes succeed. After them, every operation returns `EIO` until a power cut.
     pub fn die_after(&self, more: u64) {
         let mut state = self.state();
         state.dies_at = Some(state.changes + more);
     }
 
-    /// Returns whether the disk has died or its file system has failed.
+    /// Returns whether the disk returns `EIO` for every operation, because it has died or its file system has failed.
     pub fn is_dead(&self) -> bool {
         self.state().dead
     }
 
-    /// Starts to keep a copy of the disk from before every change, for [`Memory::copies`].
+    /// From now on, keeps a copy of the disk from before every change. [`Memory::copies`] returns these copies.
     pub fn keep_copies(&self) {
         self.state().copies.get_or_insert_default();
     }
 
-    /// Returns a disk with the same content, as if this one had died now. Call [`Memory::power_cut`] on it before use.
+    /// Returns a copy of this disk, in the state that a death now would leave. Call [`Memory::power_cut`] on the copy
+    /// before use.
     pub fn copy(&self) -> Memory {
         Memory { path: self.path.clone(), state: Arc::new(Mutex::new(self.state().copy())) }
     }
 
-    /// Returns the copies made since the last call: disks that died just before a change. Call [`Memory::power_cut`] on
-    /// them before use.
+    /// Returns the copies that the disk has made since the last call, each in the state that a death before one change
+    /// would leave. Call [`Memory::power_cut`] on each copy before use.
     pub fn copies(&self) -> Vec<Memory> {
         let copies = self.state().copies.as_mut().map(std::mem::take).unwrap_or_default();
         let disk = |state| Memory { path: self.path.clone(), state: Arc::new(Mutex::new(state)) };
         copies.into_iter().map(disk).collect()
     }
 
-    /// Calls `fault` before every operation from now on.
+    /// Calls `fault` before every operation from now on. An error that `fault` returns becomes the result of the
+    /// operation.
     pub fn inject(&self, fault: impl FnMut(Operation, &str) -> Option<io::Error> + Send + 'static) {
         self.state().fault = Some(Box::new(fault));
     }
 
-    /// Stops injecting errors. Data that failed syncs lost stay lost.
+    /// Stops fault injection. Data that failed syncs have lost stay lost.
     pub fn heal(&self) {
         self.state().fault = None;
     }
 
-    /// Sets the capacity to `capacity` bytes.
+    /// Sets the capacity of the disk to `capacity` bytes.
     pub fn set_capacity(&self, capacity: u64) {
         self.state().capacity = capacity;
     }
 
-    /// Cuts the power and turns it on again. Synced data survive. For the rest, `choose` decides: it gets a bound and
-    /// returns a number below it. Files that were open return `EIO` from now on, and their locks are released. Injected
-    /// errors remain.
+    /// Cuts the power and turns it on again. Synced data survive. For each other change, the disk calls `choose` with a
+    /// bound; `choose` returns a number below the bound. Handles that were open return `EIO` from now on, and their
+    /// locks are released. Injected faults stay.
     pub fn power_cut(&self, choose: &mut dyn FnMut(u64) -> u64) {
         let mut state = self.state();
         let state = &mut *state;
@@ -226,7 +229,7 @@ impl Memory {
         (state.dies_at, state.dead) = (None, false);
     }
 
-    /// Ends the process that uses the disk, as `kill -9` does: all its changes survive, synced or not. Files that were
+    /// Ends the process that uses the disk, as `kill -9` does: all changes survive, synced or not. Handles that were
     /// open return `EIO` from now on, and their locks are released.
     pub fn kill(&self) {
         let mut state = self.state();
@@ -237,22 +240,22 @@ impl Memory {
         state.pages = state.nodes.values().filter(|node| node.linked).map(Node::pages).sum();
     }
 
-    /// Corrupts a byte of a file durably, without an error, as a failing disk does. Returns whether the file has that
-    /// byte.
+    /// Corrupts one byte of a file durably and without an error, as a failing disk may do. Returns whether the file has
+    /// a byte at this offset.
     pub fn spoil(&self, path: &str, offset: u64, xor: u8) -> bool {
         let mut state = self.state();
         let Some(Entry::File(id)) = state.now.get(path).copied() else { return false };
         state.nodes.get_mut(&id).is_some_and(|node| node.spoil(offset, xor))
     }
 
-    /// Returns the paths of all files, in order.
+    /// Returns the paths of all files, sorted.
     pub fn files(&self) -> Vec<String> {
         let state = self.state();
         state.now.iter().filter(|(_, entry)| **entry != Entry::Folder).map(|(path, _)| path.clone()).collect()
     }
 }
 
-/// Returns the folders above a path, without the root directory of the store.
+/// Returns the folders on a path, without the root directory of the store.
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(at, _)| &path[..at])
 }
@@ -274,7 +277,7 @@ fn apply(tree: &mut BTreeMap<String, Entry>, change: Change) {
 }
 
 impl State {
-    /// Counts an operation and fails it if a fault or the death of the disk requires that.
+    /// Counts an operation. Returns an error if an injected fault demands one, or if the disk has died.
     fn step(&mut self, operation: Operation, path: &str) -> io::Result<()> {
         if operation.is_change() {
             self.dead |= self.dies_at.is_some_and(|at| self.changes >= at);
@@ -317,7 +320,7 @@ impl State {
         self.pending.push(Pending { folder: folder.to_owned(), change });
     }
 
-    /// Marks a file as unnamed; frees its pages if it is not open.
+    /// Marks a file as one without a name; frees its pages if no handle is open.
     fn unlink(&mut self, id: u64) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         node.linked = false;
@@ -326,7 +329,7 @@ impl State {
         }
     }
 
-    /// Drops files that have no name, are not open, and cannot return through a durable name or a pending change.
+    /// Drops every file that has no name and no open handle, unless a power cut could restore a name of the file.
     fn sweep(&mut self) {
         let (durable, pending) = (&self.durable, &self.pending);
         let named = |id: u64| {
@@ -487,7 +490,7 @@ struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// Counts an operation and executes it on the file.
+    /// Counts an operation on the open file and executes it.
     fn with<T>(
         &self,
         operation: Operation,
@@ -514,7 +517,7 @@ impl MemoryFile {
     }
 }
 
-/// The pages in use and the largest allowed number.
+/// Number of pages in use, and the capacity of the disk in pages.
 struct Budget {
     pages: u64,
     most: u64,
@@ -609,7 +612,7 @@ impl Drop for MemoryFile {
         let Some(node) = state.nodes.get_mut(&self.id).filter(|_| state.life == self.life) else { return };
         node.open -= 1;
         if node.open == 0 {
-            // Only the iod locks files, and through a single handle of each file.
+            // Release the lock with the last handle: only the iod locks files, each through a single handle.
             node.locked = false;
             if !node.linked {
                 state.pages -= node.pages();

@@ -1,4 +1,4 @@
-//! Tests of the contract of every disk, and of the losses of the simulated disk.
+//! Tests of the contract that every disk must keep, and of the losses that the simulated disk makes.
 
 use std::io;
 
@@ -132,7 +132,7 @@ fn reserved_ranges_can_be_written_on_a_full_disk_and_after_a_power_cut() {
     write_all(&*file, &vec![3; 40 << 10], &[], 0).unwrap();
 }
 
-/// Unsynced changes may vanish or survive; synced data survive.
+/// After a power cut, unsynced changes may be lost or survive; synced data survive.
 #[test]
 fn synced_bytes_survive_a_power_cut() {
     for keep in [0, u64::MAX] {
@@ -168,7 +168,7 @@ fn bytes_lost_by_a_failed_sync_stay_lost() {
     let copy = disk.copy();
     copy.power_cut(&mut |_| 0);
     assert_eq!(copy.open("f").unwrap().measure().unwrap().len, 0);
-    // Writing to the page again makes it dirty again.
+    // A second write to the page makes the page dirty again, so that the next sync writes it.
     write_all(&*file, b"LO", &[], 0).unwrap();
     write_all(&*file, b"T", &[], 3).unwrap();
     file.sync().unwrap();

@@ -1,4 +1,5 @@
-//! The check of tickets, capabilities and filehandles: whether they are genuine, for this iod, and still valid.
+//! The check of tickets, capabilities and filehandles: whether the mgr signed them for this iod, and whether they are
+//! still valid.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
 
@@ -6,44 +7,47 @@ use net::clock::unix_now;
 use types::{Fsid, IodId, Status};
 use wire::native::{Capability, DataHandle, HelloArgs, IodKey, Key, MGR_SESSION, Rights, STORE_OBJECT, Ticket};
 
-/// The state of the check: the secret of the iod, and the data of the mgr's CLAIM.
+/// The secret of the iod, and the data from the mgr's last CLAIM, which together decide whether a right is valid.
 pub(super) struct CapabilityCheck {
     key: IodKey,
     fsid: Fsid,
-    /// Number of seconds by which the mgr's clock is ahead of this host's.
+    /// Number of seconds by which the mgr's clock is ahead of this host's clock.
     ahead: AtomicI64,
-    /// The first epoch of the mgr whose sessions are valid.
+    /// The oldest epoch of the mgr whose sessions are valid.
     least_epoch: AtomicU32,
 }
 
 impl CapabilityCheck {
-    /// Makes the check of this iod and file system, in the cluster with this secret.
+    /// Makes the check for this iod and file system. `key` is the secret of the cluster.
     pub(super) fn new(key: &Key, fsid: Fsid, iod: IodId) -> Self {
         CapabilityCheck { key: key.of_iod(iod), fsid, ahead: AtomicI64::new(0), least_epoch: AtomicU32::new(0) }
     }
 
-    /// Notes a claim by the mgr: `now` is its clock, and sessions are valid from `least_epoch` on.
+    /// Stores the data of a CLAIM: `now` is the time on the mgr's clock. The sessions of epochs before `least_epoch`
+    /// are no longer valid.
     pub(super) fn claimed(&self, now: u64, least_epoch: u32) {
         self.ahead.store(now.wrapping_sub(unix_now()).cast_signed(), Relaxed);
-        // Two claims may arrive in either order.
+        // Two CLAIMs may arrive out of order, so the epoch never decreases.
         self.least_epoch.fetch_max(least_epoch, Relaxed);
     }
 
-    /// Returns the time by the clock of the mgr, which decides when rights expire.
+    /// Returns the time on the mgr's clock, in Unix seconds. The expiry of rights is compared with this time.
     pub(super) fn now(&self) -> u64 {
         unix_now().saturating_add_signed(self.ahead.load(Relaxed))
     }
 
-    /// Returns whether the rights of this session are of a valid epoch. The high half of a client's number is the mgr's
-    /// epoch.
+    /// Returns whether the mgr assigned this session number in a valid epoch. The high half of a client's session
+    /// number is the epoch of the mgr.
     fn is_of_now(&self, session: u64) -> bool {
         session == MGR_SESSION || (session >> 32) as u32 >= self.least_epoch.load(Relaxed)
     }
 
-    /// Returns the ticket that a HELLO names, with its secret. PROVE shows whether the peer has this secret, too.
+    /// Returns the ticket that a HELLO describes, with the secret that the iod derives from it. The peer has yet to
+    /// prove by PROVE that it knows this secret.
     ///
     /// # Errors
-    /// `CapRefused` for a ticket of another file system, `CapExpired` for an expired one.
+    /// `CapRefused` for a ticket of another file system, `CapExpired` for a ticket that has expired or is of an invalid
+    /// epoch.
     pub(super) fn ticket(&self, args: &HelloArgs) -> Result<Ticket, Status> {
         if args.fsid != self.fsid {
             return Err(Status::CapRefused);
@@ -54,7 +58,7 @@ impl CapabilityCheck {
         Ok(self.key.ticket(self.fsid, args.session, args.expires))
     }
 
-    /// Checks a capability for one object and for `needed`, presented in this session.
+    /// Checks that a capability for one object grants the rights `needed` to this session.
     ///
     /// # Errors
     /// The errors of [`Capability::verify`]; `Fenced` for a capability of an earlier epoch.
@@ -63,7 +67,7 @@ impl CapabilityCheck {
         if cap.object == STORE_OBJECT { Err(Status::CapRefused) } else { Ok(()) }
     }
 
-    /// Checks a capability for the whole store.
+    /// Checks that a capability grants ADMIN on the whole store ([`STORE_OBJECT`]) to this session.
     ///
     /// # Errors
     /// The errors of [`Capability::verify`].
@@ -77,11 +81,11 @@ impl CapabilityCheck {
         if self.is_of_now(session) { Ok(()) } else { Err(Status::Fenced) }
     }
 
-    /// Checks a filehandle of a data server.
+    /// Checks a filehandle that an NFS client sent to this data server.
     ///
     /// # Errors
-    /// `BadHandle` for one that is not genuine or not for this iod. `Fenced` for one that has expired or is of an
-    /// earlier epoch: the client then asks the mgr for a new one.
+    /// `BadHandle` for a handle that is forged or belongs to another iod. `Fenced` for a handle that has expired or is
+    /// of an invalid epoch; the client then asks the mgr for a new handle.
     pub(super) fn data_handle(&self, handle: &DataHandle) -> Result<(), Status> {
         let in_force = handle.verify(&self.key, self.fsid, self.now());
         in_force.map_err(|e| if e == Status::CapExpired { Status::Fenced } else { e })?;

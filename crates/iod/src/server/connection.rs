@@ -1,4 +1,5 @@
-//! One connection of an iod, which receives records, calls the procedures, and sends the replies in order.
+//! One connection of an iod, which receives requests as RPC records, executes them one at a time, and sends the replies
+//! in order.
 
 use std::io;
 use std::sync::Arc;
@@ -20,26 +21,27 @@ use crate::buffers::Permit;
 use crate::counters::Counters;
 use crate::store::{ReadPlan, Store};
 
-/// Input buffer size: a whole request with a small payload fits, so that one call receives it.
+/// Size of the input buffer in bytes. A whole request with a small payload fits, so one `recv` call can receive it.
 const INPUT: usize = 32 << 10;
-/// Upper bound of the bytes before a payload: RPC header, capability and 1024 extents.
+/// Upper bound of the bytes of a WRITE before its payload: RPC header, capability and 1024 extents.
 const BEFORE_PAYLOAD: usize = 20 << 10;
-/// Longest record that is accepted before the peer has proven its identity.
+/// Longest record in bytes that the iod accepts before the peer has proved by PROVE that it has a ticket.
 const STRANGER_MAX: usize = 4 << 10;
-/// Replies with at most this much data use memory of the connection; larger ones borrow a buffer.
+/// A reply with at most this many bytes of data uses memory of the connection. A longer reply borrows a buffer from the
+/// pool.
 pub(super) const SMALL: usize = 16 << 10;
-/// Bytes of a record mark.
+/// Length of a record mark in bytes (RFC 5531 §11).
 pub(super) const MARK: usize = 4;
 
 const _: () = assert!(BEFORE_PAYLOAD + MARK < INPUT && STRANGER_MAX < INPUT);
 
-/// A request, completely or partly received.
+/// A request that the iod has received completely or in part.
 struct Record {
-    /// The beginning of the record; all of it if `rest` is 0.
+    /// The beginning of the record, or the whole record if `rest` is 0.
     head: Bytes,
-    /// Number of bytes still in the socket.
+    /// Number of bytes of the record that are still in the socket.
     rest: usize,
-    /// The memory permit of a record assembled from fragments.
+    /// The memory permit for a record that arrived in several fragments.
     permit: Option<Permit>,
 }
 
@@ -50,7 +52,7 @@ pub(super) struct Connection<C> {
     /// The machine of the peer.
     pub(super) machine: Machine,
     pub(super) session: Option<Session>,
-    /// Set between HELLO and PROVE.
+    /// The session that HELLO named; `None` before HELLO and after PROVE.
     pub(super) greeted: Option<Greeted>,
     input: BytesMut,
     pub(super) output: Vec<u8>,
@@ -58,19 +60,19 @@ pub(super) struct Connection<C> {
     pub(super) plan: ReadPlan,
 }
 
-/// Reason why the iod closes a connection.
+/// The reason why the iod closes a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
-    /// The peer sent bytes that are not a request.
+    /// The peer sent bytes that are not a valid request.
     #[error("{0}")]
     Malformed(#[from] Malformed),
-    /// The peer sent a request that the protocol does not allow here.
+    /// The peer sent a request that the protocol does not allow in the current state of the connection.
     #[error("{0}")]
     Protocol(&'static str),
-    /// The peer has a newer connection.
+    /// The same client has opened a newer connection, which replaces this connection.
     #[error("the peer has made a newer connection")]
     Replaced,
-    /// The socket failed or the peer stalled.
+    /// The socket returned an error, or the peer stalled for too long.
     #[error("{0}")]
     Socket(#[from] io::Error),
 }
@@ -97,13 +99,13 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    /// Serves requests until the peer disconnects.
+    /// Serves requests until the peer closes the connection.
     pub(super) fn run(mut self) -> Result<(), Broken> {
         while self.serve_next()? {}
         Ok(())
     }
 
-    /// Serves one request; returns whether there was one before the end of the stream.
+    /// Serves one request. Returns false if the peer closed the connection before a request.
     pub(super) fn serve_next(&mut self) -> Result<bool, Broken> {
         match self.receive()? {
             Some(record) => self.serve(record).map(|()| true),
@@ -121,7 +123,7 @@ impl<C: Channel> Connection<C> {
         self.volume().map(|volume| &volume.store)
     }
 
-    /// Returns the counters of the volume; those of the daemon before PROVE.
+    /// Returns the counters of the session's volume, or the counters of the daemon before PROVE.
     pub(super) fn counters(&self) -> &Counters {
         self.store().map_or(&self.daemon.counters, Store::counters)
     }
@@ -146,7 +148,8 @@ impl<C: Channel> Connection<C> {
         Ok(Some(Record { rest: mark.len - head.len(), head, permit: None }))
     }
 
-    /// Waits for the next mark, which stays in the input. If `patient`, the first byte of the mark has no time limit.
+    /// Waits for the next record mark and leaves it in the input. If `patient` is true, the peer may wait without limit
+    /// before it sends the first byte of the mark.
     fn receive_mark(&mut self, progress: &mut Progress, patient: bool) -> Result<Option<Mark>, Broken> {
         while self.input.len() < MARK {
             self.make_room(MARK);
@@ -154,7 +157,7 @@ impl<C: Channel> Connection<C> {
                 Received::Bytes(_) => {}
                 Received::End if self.input.is_empty() => return Ok(None),
                 Received::End => return Err(Malformed::Short.into()),
-                // Between requests an authenticated peer may be silent without limit.
+                // An authenticated peer may wait without limit between two requests.
                 Received::Nothing if self.input.is_empty() && patient => self.rest(),
                 Received::Nothing => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
             }
@@ -166,7 +169,7 @@ impl<C: Channel> Connection<C> {
         Ok(Some(mark))
     }
 
-    /// Frees the memory that earlier requests used.
+    /// Frees the buffers of this connection, because the peer sends no request now.
     fn rest(&mut self) {
         self.input = BytesMut::new();
         self.output = Vec::new();
@@ -174,7 +177,7 @@ impl<C: Channel> Connection<C> {
         self.plan = ReadPlan::default();
     }
 
-    /// Receives until the input has at least `len` bytes.
+    /// Receives from the socket until the input buffer has at least `len` bytes.
     fn fill(&mut self, len: usize) -> Result<(), Broken> {
         if self.input.len() >= len {
             return Ok(());
@@ -192,7 +195,8 @@ impl<C: Channel> Connection<C> {
         Ok(())
     }
 
-    /// Gives the input capacity for `len` bytes, and for much more than a few bytes per receive call.
+    /// Grows the input buffer to a capacity of at least `len` bytes. Also makes sure that a `recv` call can return many
+    /// bytes at once.
     fn make_room(&mut self, len: usize) {
         if self.input.capacity() < len || self.input.capacity() - self.input.len() < STRANGER_MAX {
             let whole = len.max(INPUT);
@@ -200,7 +204,7 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    /// Joins the fragments of a record.
+    /// Receives all fragments of a record and joins them.
     fn assemble(&mut self, first: Mark, mut progress: Progress) -> Result<Record, Broken> {
         let permit = self.daemon.pool.permit(self.machine);
         let mut whole = Vec::new();
@@ -246,7 +250,8 @@ impl<C: Channel> Connection<C> {
             }
             _ if !small => Err(Broken::Protocol("a record too large for its procedure")),
             Ok(procedure) => {
-                // A thread that holds one buffer must never wait for another.
+                // Return the permit for this record's memory before the procedure borrows a buffer. If threads waited
+                // for a second buffer while they hold one, they could deadlock.
                 drop(permit);
                 self.counters().request(procedure);
                 let _change = if procedure.changes() { self.change()? } else { None };
@@ -256,19 +261,19 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    /// Begins a change, which ends when the result is dropped. `None` before PROVE, when no request can change
-    /// anything.
+    /// Registers a change of an object in progress, until the result is dropped. Returns `None` before PROVE, when no
+    /// request can change an object.
     fn change(&self) -> Result<Option<Change>, Replaced> {
         self.session.as_ref().map(|session| session.membership.change()).transpose()
     }
 
-    /// Replies to a call that was not executed.
+    /// Sends the RPC reply for a call that the iod did not execute.
     pub(super) fn refuse(&mut self, xid: u32, stat: AcceptStat) -> Result<(), Broken> {
         let stat = ReplyStat::Accepted { verf: Auth::None, stat };
         self.send_reply(&ReplyHeader { xid, stat }, |_| {})
     }
 
-    /// Replies to a call.
+    /// Sends the RPC reply for a call that the iod executed.
     pub(super) fn answer<T: Xdr>(&mut self, xid: u32, result: Result<T, Failure>) -> Result<(), Broken> {
         if let Err(failure) = &result {
             self.counters().failed(failure.status);
@@ -281,7 +286,7 @@ impl<C: Channel> Connection<C> {
         self.send_output(&[])
     }
 
-    /// Sends the encoded reply followed by `data`.
+    /// Sends the reply in `output`, followed by `data`.
     pub(super) fn send_output(&mut self, data: &[u8]) -> Result<(), Broken> {
         self.socket.wait_begins();
         self.socket.send(&self.output, data, false)?;
@@ -289,7 +294,8 @@ impl<C: Channel> Connection<C> {
         Ok(())
     }
 
-    /// Encodes the beginning of a reply into `output`, with the mark of a record that has `behind` more bytes.
+    /// Encodes the beginning of a reply into `output`. The record mark announces `behind` more bytes, which the caller
+    /// sends after `output`.
     pub(super) fn encode(&mut self, header: &ReplyHeader, behind: usize, body: impl FnOnce(&mut Writer)) {
         let mut out = Writer::reusing(std::mem::take(&mut self.output));
         out.u32(0);
@@ -301,7 +307,7 @@ impl<C: Channel> Connection<C> {
     }
 }
 
-/// Returns the procedure that a call names.
+/// Returns the procedure that the header of a call names.
 fn procedure(call: &CallHeader) -> Result<Procedure, AcceptStat> {
     if call.program != PROGRAM {
         return Err(AcceptStat::ProgUnavail);

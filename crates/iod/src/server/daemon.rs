@@ -1,4 +1,4 @@
-//! The daemon: the state that all volumes of an iod share, and the choice of the volume for a request.
+//! The daemon: the state that all volumes of an iod share, and the lookup of the volume for a request.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,19 +9,21 @@ use super::volume::Volume;
 use crate::buffers::Pool;
 use crate::counters::Counters;
 
-/// The service without threads and sockets: volumes of different file systems, and the memory that they share.
+/// The data service without its threads and sockets: volumes of different file systems, and the buffer pool that the
+/// volumes share.
 pub struct Daemon {
     pub(super) pool: Pool,
-    /// Counters of connections, and of requests before HELLO has named a volume.
+    /// Counters of connections, and of requests that arrive before PROVE opens a session with a volume.
     pub(super) counters: Counters,
     first: Arc<Volume>,
     others: Vec<Arc<Volume>>,
-    /// Counters of the other service for the same objects (`ds`).
+    /// Returns the counters of the NFS service (`ds`) for the same objects, if that service runs.
     doors: OnceLock<Box<dyn Fn() -> Vec<Counter> + Send + Sync>>,
 }
 
 impl Daemon {
-    /// Makes a service of volumes. If two belong to the same file system, only the first of them is served.
+    /// Makes a daemon that serves these volumes. If two volumes belong to the same file system, the daemon serves only
+    /// the first of them.
     pub fn new(first: Volume, others: Vec<Volume>) -> Self {
         let pool = Pool::default();
         let shared = |volume| Arc::new(Volume { pool: pool.clone(), ..volume });
@@ -29,7 +31,7 @@ impl Daemon {
         Daemon { pool, counters: Counters::default(), first, others, doors: OnceLock::new() }
     }
 
-    /// Returns the first volume.
+    /// Returns the volume of the first configured store.
     pub fn first(&self) -> &Arc<Volume> {
         &self.first
     }
@@ -39,34 +41,37 @@ impl Daemon {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// Returns the volume of a file system.
+    /// Returns the volume of this file system; `None` if the daemon serves no such volume.
     pub fn volume(&self, fsid: Fsid) -> Option<&Arc<Volume>> {
         self.volumes().find(|volume| volume.store.fsid() == fsid)
     }
 
-    /// Checks that a filehandle is genuine, for this iod, and still valid; returns its volume.
+    /// Checks that the mgr signed a filehandle for a volume of this iod, and that the handle is still valid. Returns
+    /// the volume.
     ///
     /// # Errors
-    /// `BadHandle` if it is not genuine or not for a volume of this iod; `Fenced` if it is no longer valid.
+    /// `BadHandle` if the handle is forged or names no volume of this iod; `Fenced` if the handle is no longer valid.
     pub fn check_handle(&self, handle: &DataHandle) -> Result<&Arc<Volume>, Status> {
         let mut named = self.volumes().filter(|volume| volume_tag(volume.store.fsid()) == handle.volume);
         let found = named.find_map(|volume| match volume.check_handle(handle) {
-            // Another file system may have the same tag.
+            // A handle names its file system only by a short tag. Two file systems may have the same tag, so try the
+            // next volume.
             Err(Status::BadHandle) => None,
             checked => Some(checked.map(|()| volume)),
         });
         found.unwrap_or(Err(Status::BadHandle))
     }
 
-    /// Adds the counters of another service for the same objects to those of every volume. Only the first call has an
-    /// effect.
+    /// Registers the counters of another service for the same objects. STATS then returns these counters for every
+    /// volume. Only the first call has an effect.
     pub fn count_also(&self, counters: impl Fn() -> Vec<Counter> + Send + Sync + 'static) {
-        // Counters of a second service are not reported, which is harmless.
+        // Only the first call of `count_also` succeeds. The counters of a later call are missing in STATS, which is
+        // harmless.
         let _ = self.doors.set(Box::new(counters));
     }
 
-    /// Returns all counters of a volume: its own, with those of the connections of the daemon, and those of the other
-    /// service.
+    /// Returns all counters of a volume: the volume's own counters plus those of the daemon's connections, then the
+    /// counters of the other service.
     pub fn counters_of(&self, volume: &Volume) -> Vec<Counter> {
         let mut all = volume.store.snapshot();
         for (counter, shared) in all.iter_mut().zip(self.counters.snapshot()) {

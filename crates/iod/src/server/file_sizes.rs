@@ -1,9 +1,10 @@
 //! Questions of an iod to the mgr about the length of a file (LENGTHS).
 //!
-//! Where an object ends, its file may end as well, or continue with a hole. A client of the files layout that reads
-//! across that point believes the answer of the data server (RFC 8881 §18.22.3). The mgr asks for such questions and
-//! answers them with its next call (LENGTHS). It answers without asking any iod, so that no circular wait arises.
-//! Answers are not cached: an answer is valid only for callers that asked before the mgr looked it up.
+//! Where an object ends, its file may end too, or may continue with a hole. A client of the files layout that reads
+//! across the end of the object relies on the data server to know which (RFC 8881 §18.22.3). So the iod asks the mgr.
+//! The mgr fetches the questions with LENGTHS and sends the answers with its next LENGTHS call. The mgr does not
+//! contact an iod for an answer, so no circular wait arises. The iod does not cache answers: an answer is valid only
+//! for readers that asked before the mgr looked up the length.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -14,7 +15,7 @@ use wire::native::{FileLength, LENGTHS_MAX, Length, LengthQuestion};
 
 use crate::lock::lock;
 
-/// The questions and their waiting callers.
+/// The questions to the mgr, and the readers that wait for answers.
 #[derive(Default)]
 pub(super) struct FileSizes {
     state: Mutex<State>,
@@ -24,12 +25,12 @@ pub(super) struct FileSizes {
 #[derive(Default)]
 struct State {
     questions: Questions,
-    /// Whether a mgr has called since a caller last waited in vain. While false, no caller waits.
+    /// Whether a mgr has called LENGTHS since a reader last waited in vain. While this is false, no reader waits.
     heard: bool,
     closing: bool,
 }
 
-/// The questions with waiting callers, by number.
+/// The questions that readers wait for, by question number.
 #[derive(Clone, Default, Debug)]
 struct Questions {
     last: u64,
@@ -39,17 +40,17 @@ struct Questions {
 #[derive(Clone, Debug)]
 struct Question {
     object: ObjectId,
-    /// Whether the mgr has received the question.
+    /// Whether the iod has sent the question to the mgr.
     handed_out: bool,
-    /// Number of callers that wait for the answer.
+    /// Number of readers that wait for the answer.
     waiting: usize,
     answer: Option<Option<FileLength>>,
 }
 
 impl Questions {
-    /// Adds a question and returns its number. The caller shares a question that the mgr has not received yet. It does
-    /// not share one that the mgr has, because its answer may be older than this call. Returns `None` if there are too
-    /// many questions.
+    /// Adds a question and returns its number, or `None` if too many questions are open. Readers share a question until
+    /// the iod has sent it to the mgr. A later reader needs a question of its own, because the answer may be older than
+    /// its read.
     fn ask(&mut self, object: ObjectId) -> Option<u64> {
         let shared = self.open.iter_mut().find(|(_, question)| question.object == object && !question.handed_out);
         if let Some((number, question)) = shared {
@@ -64,7 +65,7 @@ impl Questions {
         Some(self.last)
     }
 
-    /// Stores the mgr's answers. Ignores answers to questions that have no waiting caller or were never sent.
+    /// Stores the mgr's answers. Ignores an answer to a question that has no waiting reader or that the iod never sent.
     fn answer(&mut self, answers: &[Length]) {
         for Length { number, length } in answers {
             if let Some(question) = self.open.get_mut(number).filter(|question| question.handed_out) {
@@ -77,7 +78,7 @@ impl Questions {
         self.open.values().any(|question| question.answer.is_none())
     }
 
-    /// Returns all questions without an answer, including those of a lost reply.
+    /// Returns all questions without an answer. A question in a lost reply is thus sent again.
     fn hand_out(&mut self) -> Vec<LengthQuestion> {
         let unanswered = self.open.iter_mut().filter(|(_, question)| question.answer.is_none());
         unanswered
@@ -92,7 +93,7 @@ impl Questions {
         self.open.get(&number).and_then(|question| question.answer)
     }
 
-    /// Removes one waiting caller from a question, with or without an answer.
+    /// Removes one waiting reader from a question, and removes the question with its last reader.
     fn leave(&mut self, number: u64) {
         if let Some(question) = self.open.get_mut(&number) {
             question.waiting -= 1;
@@ -104,8 +105,8 @@ impl Questions {
 }
 
 impl FileSizes {
-    /// Asks the mgr for the length of an object's file; returns `None` if the mgr does not know or does not answer in
-    /// time.
+    /// Asks the mgr for the length of an object's file. Returns `None` if the mgr does not know the length, or if no
+    /// answer arrives within `patience`.
     pub(super) fn ask(&self, object: ObjectId, patience: Duration) -> Option<FileLength> {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
@@ -127,7 +128,8 @@ impl FileSizes {
         answer
     }
 
-    /// Takes the mgr's answers and waits for further questions.
+    /// Stores the answers of the mgr's LENGTHS call. Then waits up to `patience` for open questions and returns them
+    /// for the reply.
     pub(super) fn next(&self, answers: &[Length], patience: Duration) -> Vec<LengthQuestion> {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
@@ -144,7 +146,7 @@ impl FileSizes {
         state.questions.hand_out()
     }
 
-    /// Ends all waits.
+    /// Ends the waits of all readers and of the mgr's call, because the iod stops.
     pub(super) fn close(&self) {
         lock(&self.state).closing = true;
         self.changed.notify_all();
@@ -171,19 +173,20 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Ask(ObjectId),
-        /// The mgr looks up the questions of its last reply.
+        /// The mgr looks up the answers to the questions in its last reply.
         LookUp,
-        /// The mgr calls with the answers that it has, and gets the reply.
+        /// The mgr calls LENGTHS with the answers that it has looked up, and receives the next questions.
         Call,
-        /// The mgr restarts: its questions and answers are lost.
+        /// The mgr restarts and loses its questions and answers.
         Forget,
-        /// The first waiting caller times out.
+        /// The reader that has waited longest gives up.
         Leave,
-        /// An old answer arrives again.
+        /// The mgr's previous LENGTHS call arrives a second time.
         Repeat,
     }
 
-    /// A mgr that answers with the time of its lookup, and callers with the time and the number of their question.
+    /// A model of a mgr, whose answer is the time of its lookup, and of readers, each with its start time and its
+    /// question number.
     #[derive(Clone, Default)]
     struct World {
         questions: Questions,
@@ -221,7 +224,8 @@ mod tests {
             self.check();
         }
 
-        /// Each answer was looked up after its caller asked, and no question without a caller is kept.
+        /// Checks that the mgr looked up each answer after its reader had asked. Checks that no question without a
+        /// waiting reader stays in the table.
         fn check(&self) {
             for (since, number) in &self.waiting {
                 match self.questions.answered(*number) {
@@ -233,7 +237,7 @@ mod tests {
             assert_eq!(kept, self.waiting.len());
         }
 
-        /// A working mgr answers all callers.
+        /// With a mgr that keeps calling, every reader gets an answer.
         fn settle(mut self) {
             for step in [Step::Forget, Step::Call, Step::LookUp, Step::Call] {
                 self.step(step);
@@ -280,7 +284,7 @@ mod tests {
         let lengths = FileSizes::default();
         assert_eq!(lengths.ask(object_id(1), LONG), None);
         assert_eq!(lengths.next(&[], NOW), []);
-        // The mgr has called once and is silent now.
+        // The mgr has called once and does not call again, so the reader's wait times out.
         assert_eq!(lengths.ask(object_id(1), NOW), None);
         assert_eq!(lengths.ask(object_id(1), LONG), None);
         assert_eq!(lengths.next(&[], NOW), []);

@@ -1,10 +1,10 @@
-//! The ordering of an owner's connections: no request of an older connection executes beside or after requests of a
-//! newer one.
+//! The ordering of a client's connections: no request of a replaced connection executes during or after requests of its
+//! replacement.
 //!
-//! A client that lost a connection repeats its unanswered requests over a new one. The old requests may still wait in a
-//! socket or for a disk. If they ran later, they would undo newer changes. So PROVE names the owner and the incarnation
-//! of a connection ([`Origin`]). The iod ends the older connections of the same owner, and answers PROVE when none of
-//! them has a change in progress.
+//! A client that lost a connection repeats its unanswered requests over a new one. The iod may still have the old
+//! requests in a socket buffer, or blocked on a disk. If the iod executed them later, they would overwrite newer
+//! changes. So PROVE names the owner and the incarnation of a connection ([`Origin`]). The iod closes the older
+//! connections of the same owner. It replies to PROVE when none of them has a change in progress.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,15 +14,16 @@ use wire::native::Origin;
 
 use crate::lock::lock;
 
-/// Error: a newer connection of the same owner has replaced this one.
+/// The error of a connection that a newer connection of the same owner has replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Replaced;
 
-/// The authenticated connections of all owners.
+/// The authenticated connections of a volume, by owner.
 #[derive(Default)]
 pub(super) struct Incarnations {
-    /// Connections by owner, in the order of their PROVEs. An owner without connections has no entry: a PROVE that
-    /// arrives after that belongs to a connection that no client uses.
+    /// Connections by owner, in the order of their PROVEs. An owner without open connections has no entry, so the iod
+    /// then accepts any incarnation. A late PROVE with an old incarnation is harmless, because no client uses its
+    /// connection.
     of_owner: Mutex<HashMap<[u8; 16], Vec<Entry>>>,
 }
 
@@ -31,7 +32,7 @@ struct Entry {
     gate: Arc<Gate>,
 }
 
-/// The gate that every change of a connection passes.
+/// The gate of a connection: each change of the connection must pass it, and a newer connection closes it.
 struct Gate {
     replaced: AtomicBool,
     changing: Mutex<bool>,
@@ -39,22 +40,23 @@ struct Gate {
     hang_up: Box<dyn Fn() + Send + Sync>,
 }
 
-/// The entry of a connection among those of its owner; removed when dropped.
+/// The entry of a connection in the list of its owner; removed when dropped.
 pub(super) struct Membership {
     lines: Arc<Incarnations>,
     origin: Origin,
     gate: Arc<Gate>,
 }
 
-/// A change in progress; dropping it ends the change.
+/// A change of an object in progress on a connection; dropping this value ends the change.
 pub(super) struct Change(Arc<Gate>);
 
 impl Incarnations {
-    /// Adds a connection to those of its owner, after all older ones are told to end and have no change in progress. A
-    /// newer connection calls `hang_up` when it replaces this one; the function must make the connection end soon.
+    /// Replaces the older connections of the same owner: closes them, waits until none of them has a change in
+    /// progress, and adds the new connection. A later connection that replaces this one calls `hang_up`, which must
+    /// close this connection without blocking.
     ///
     /// # Errors
-    /// When a newer connection exists, or arrives during the wait.
+    /// [`Replaced`] when the owner has a newer connection, or opens one during the wait.
     pub(super) fn join(
         self: &Arc<Self>,
         origin: Origin,
@@ -72,14 +74,16 @@ impl Incarnations {
             if line.iter().any(|entry| entry.incarnation > origin.incarnation) {
                 return Err(Replaced);
             }
-            // Connections that an earlier call has ended may still have a change in progress, so wait for them as well.
+            // An older connection that an earlier `join` has closed may still have a change in progress, so wait for
+            // all older connections.
             let older = line.iter().filter(|entry| entry.incarnation < origin.incarnation);
             let older = older.map(|entry| entry.gate.clone()).collect();
             line.push(Entry { incarnation: origin.incarnation, gate: gate.clone() });
             older
         };
         let membership = Membership { lines: self.clone(), origin, gate };
-        // Mark all before waking any: one of them may be waiting in this function for another.
+        // Mark all older connections as replaced before waking any of them. An older connection may itself be waiting
+        // in `join` for another connection.
         for gate in &older {
             gate.replaced.store(true, Ordering::SeqCst);
         }
@@ -109,15 +113,16 @@ impl Gate {
 }
 
 impl Membership {
-    /// Returns whether the connection was replaced, so that its remaining work has no use.
+    /// Returns whether a newer connection has replaced this one, so that no client needs its remaining work.
     pub(super) fn is_replaced(&self) -> bool {
         self.gate.is_replaced()
     }
 
-    /// Begins a change.
+    /// Begins a change, unless a newer connection has replaced this one.
     ///
     /// # Errors
-    /// When the connection was replaced: no request of it may change anything any more.
+    /// [`Replaced`] if a newer connection has replaced this one. Then no request of this connection may change an
+    /// object.
     pub(super) fn change(&self) -> Result<Change, Replaced> {
         let mut changing = lock(&self.gate.changing);
         if self.gate.is_replaced() {

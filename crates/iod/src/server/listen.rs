@@ -23,22 +23,22 @@ use super::socket::{Socket, coarse_now};
 use crate::counters::Counters;
 use crate::lock::lock;
 
-/// Pause after a failed accept, for instance when the process has too many open files.
+/// Pause after `accept` failed, for instance because the process has too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A listening socket.
+/// A listening socket of an iod.
 #[derive(Clone)]
 pub(super) enum Listener {
-    /// TCP.
+    /// A TCP socket.
     Tcp(Arc<TcpListener>),
-    /// Unix.
+    /// A Unix socket.
     Unix(Arc<UnixListener>),
 }
 
-/// A socket and the machine of its peer.
+/// The socket of an open connection, and the machine of its peer.
 type Guest = (Arc<Socket>, Machine);
 
-/// The set of open connections.
+/// The open connections of an iod, by connection number.
 #[derive(Default)]
 pub(super) struct Live {
     sockets: Mutex<HashMap<u64, Guest>>,
@@ -46,14 +46,14 @@ pub(super) struct Live {
     stopping: AtomicBool,
 }
 
-/// The entry of one connection in [`Live`]; removed when dropped.
+/// The entry of one open connection in [`Live`]; removed when dropped.
 struct Place {
     live: Arc<Live>,
     number: u64,
 }
 
 impl Live {
-    /// Closes all connections and waits until their threads have released the store.
+    /// Closes all connections. Waits until the threads of the connections have dropped their references to the store.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         let mut sockets = lock(&self.sockets);
@@ -65,15 +65,16 @@ impl Live {
         }
     }
 
-    /// Makes the accepting threads and the watch thread end.
+    /// Makes the accepting threads and the watch thread end; later connections are refused.
     pub(super) fn refuse(&self) {
         let _sockets = lock(&self.sockets);
         self.stopping.store(true, Ordering::Release);
         self.changed.notify_all();
     }
 
-    /// Starts a thread that disconnects slow peers, until [`Live::refuse`]. The timeouts of socket calls only catch a
-    /// peer that sends nothing at all; this thread catches a peer that sends byte by byte.
+    /// Starts the watch thread, which runs until [`Live::refuse`] and disconnects peers that are too slow. Socket
+    /// timeouts catch only a peer that sends nothing at all; the watch thread also catches a peer that sends one byte
+    /// now and then.
     pub(super) fn watch(live: Arc<Live>, shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
         let tick = (shared.stall / 8).clamp(Duration::from_millis(5), Duration::from_millis(500));
         thread::Builder::new().name("iod-watch".into()).spawn(move || {
@@ -96,7 +97,8 @@ impl Live {
                         }
                     }
                     let span = socket.waiting_since().map_or(0, |since| now.saturating_sub(since));
-                    // A slow connection is counted only once, although it stays here until its thread has ended.
+                    // `cut_off` returns true only once, so a slow connection is counted once. It stays in the table
+                    // until its thread has ended.
                     if u128::from(span) > most.as_millis() && socket.cut_off() {
                         Counters::add(&shared.daemon.counters.connections_stalled, 1);
                         tracing::info!(?peer, pressed, "disconnected a peer that stalled inside a request or reply");
@@ -109,13 +111,13 @@ impl Live {
 }
 
 impl Listener {
-    /// Wakes the thread that waits in `accept`; all later calls of `accept` fail as well.
+    /// Wakes the thread that waits in `accept`; this call and all later calls of `accept` fail.
     pub(super) fn shutdown(&self) {
         let fd = match self {
             Listener::Tcp(listener) => listener.as_fd(),
             Listener::Unix(listener) => listener.as_fd(),
         };
-        // On Linux, `accept` of a listening socket that was shut down returns EINVAL.
+        // On Linux, `shutdown(2)` of a listening socket makes `accept` return EINVAL.
         let _ = rustix::net::shutdown(fd, Shutdown::Both);
     }
 
@@ -126,7 +128,7 @@ impl Listener {
         }
     }
 
-    /// Accepts connections in a new thread, until [`Live::refuse`] and [`Listener::shutdown`].
+    /// Accepts connections in a new thread, which ends after [`Live::refuse`] and [`Listener::shutdown`].
     pub(super) fn serve(self, shared: Arc<Shared>, live: Arc<Live>) -> io::Result<JoinHandle<()>> {
         thread::Builder::new().name("iod-accept".into()).spawn(move || {
             while !live.stopping.load(Ordering::Acquire) {
@@ -143,7 +145,7 @@ impl Listener {
     }
 }
 
-/// Starts the thread of a new connection, or refuses the connection.
+/// Starts the thread of a new connection, or closes the connection if too many are open.
 fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &Arc<Live>) {
     let machine = machine(&fd, peer);
     let counters = &shared.daemon.counters;
@@ -159,8 +161,8 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     {
         let mut sockets = lock(&live.sockets);
         let (open, most) = (sockets.len(), shared.max_connections);
-        // Count per machine only when the total is large enough: with fewer connections, no machine can exceed its
-        // share.
+        // Count the connections of the peer's machine only when many connections are open. With fewer connections no
+        // machine can exceed its share, and the count takes time.
         let own = || sockets.values().filter(|(_, other)| *other == machine).count();
         let may_be_many = open >= shared.max_per_peer || is_share_full(open, open, most);
         let many = may_be_many && {
@@ -197,13 +199,14 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     let (thread_shared, thread_socket) = (shared.clone(), socket);
     let spawned = thread::Builder::new().name(format!("iod-{number}")).spawn(move || {
         let shared = thread_shared;
-        // A panic in the thread of one connection ends only that connection.
+        // A panic in the thread of a connection ends this connection only, not the iod.
         if panic::catch_unwind(AssertUnwindSafe(|| serve((peer, machine), &shared, thread_socket))).is_err() {
             Counters::add(&shared.daemon.counters.panics, 1);
             tracing::error!(?peer, "the work for a connection panicked");
         }
         shared.daemon.counters.connections_open.fetch_sub(1, Ordering::Relaxed);
-        // A thread that waits in `stop` may open the store again afterwards, so release the store first.
+        // Drop the reference to the store before the entry in the table. When the table is empty, the thread in `stop`
+        // may open the store again.
         drop(shared);
         drop(place);
     });
@@ -213,10 +216,10 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     }
 }
 
-/// Chooses the unproven connection to close when a connection from `newcomer` arrives, if one must be closed. If that
-/// machine has its maximum of unproven connections, its oldest is chosen; otherwise the oldest of the machine that has
-/// most, once the total maximum is reached. `strangers` are (since when, number, machine) of the connections without a
-/// successful PROVE.
+/// Chooses an unauthenticated connection to close when a connection from `newcomer` arrives, or `None` if all may stay.
+/// If `newcomer` has its maximum of unauthenticated connections, closes its oldest one. Otherwise, if the total maximum
+/// is reached, closes the oldest connection of the machine with the most. Each item of `strangers` is (time of connect,
+/// connection number, machine).
 fn gives_way(strangers: impl Iterator<Item = (u64, u64, Machine)>, newcomer: Machine) -> Option<u64> {
     let strangers: Vec<_> = strangers.collect();
     if strangers.len() < STRANGERS_PER_MACHINE_MAX {
@@ -228,14 +231,14 @@ fn gives_way(strangers: impl Iterator<Item = (u64, u64, Machine)>, newcomer: Mac
         (*many, *oldest) = (*many + 1, (*oldest).min((*since, *number)));
     }
     let own = of.get(&newcomer).filter(|(many, _)| *many >= STRANGERS_PER_MACHINE_MAX);
-    // If several machines have the same number of connections, choose the machine with the oldest connection. Otherwise
-    // each new connection would close the previous new connection.
+    // Among machines with equally many connections, choose the machine with the oldest connection. Otherwise each new
+    // connection would displace the one that arrived just before it.
     let most = || of.values().max_by_key(|(many, oldest)| (*many, Reverse(*oldest)));
     let most = || most().filter(|_| strangers.len() >= STRANGERS_MAX);
     own.or_else(most).map(|(_, (_, number))| *number)
 }
 
-/// Returns the machine of a peer; over a Unix socket, the local user of the peer.
+/// Returns the machine of a peer. Over a Unix socket, the peer's user counts as its machine.
 fn machine(fd: &OwnedFd, peer: Option<SocketAddr>) -> Machine {
     let user =
         || rustix::net::sockopt::socket_peercred(fd).map_or(Machine::UNKNOWN, |peer| Machine::Local(peer.uid.as_raw()));
@@ -286,11 +289,11 @@ mod tests {
             None,
             "the connections of one machine do not displace those of another"
         );
-        // The total maximum is reached: a connection of the machine with most of them is closed.
+        // The total maximum is reached, so the iod closes a connection of the machine that has the most connections.
         let all = STRANGERS_MAX as u64;
         let others = (0..all - 3).map(|n| (n, n, Machine::at(std::net::Ipv4Addr::from(0x0b00_0000 + n as u32).into())));
         assert_eq!(gives_way(others.chain(of(two, all..all + 3)), three), Some(all));
-        // If each machine has one, the oldest connection is closed.
+        // Each machine has one connection, so the iod closes the oldest connection.
         let each = (0..all).map(|n| (n, n, Machine::at(std::net::Ipv4Addr::from(0x0b00_0000 + n as u32).into())));
         assert_eq!(gives_way(each, three), Some(0));
     }

@@ -1,4 +1,4 @@
-//! The function-call interface to the objects of an iod, for another service in the same process (`ds`).
+//! The function-call interface to the objects of an iod, for the NFS service (`ds`) in the same process.
 
 use std::time::Duration;
 
@@ -11,36 +11,37 @@ use super::write_reports::Written;
 use crate::counters::Counters;
 use crate::store::ReadPlan;
 
-/// Time limit for a write report to reach the mgr.
+/// Time limit for the mgr to confirm a write report.
 const TELL_WAIT: Duration = Duration::from_secs(10);
 
-/// Time limit for the mgr to report a file length. After this time the reader is sent to the mgr instead.
+/// Time limit for the mgr to return the length of a file. After this time the NFS service makes the client read through
+/// the mgr.
 const LENGTH_WAIT: Duration = Duration::from_secs(2);
 
-/// The content of a range of an object.
+/// The bytes that a read of an object returned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectBytes {
-    /// The bytes up to the end of the range or of the object; holes are zeros.
+    /// The bytes up to the end of the requested range or of the object, whichever comes first. Holes are zeros.
     pub data: Bytes,
-    /// The size of the object.
+    /// The size of the object in bytes.
     pub size: u64,
 }
 
 impl Volume {
-    /// Checks that a filehandle is genuine, for this volume, and still valid.
+    /// Checks that the mgr signed a filehandle for this volume, and that the handle is still valid.
     ///
     /// # Errors
-    /// `BadHandle` if it is not genuine or not for this volume; `Fenced` if it is no longer valid.
+    /// `BadHandle` if the handle is forged or names another volume; `Fenced` if the handle is no longer valid.
     pub fn check_handle(&self, handle: &DataHandle) -> Result<(), Status> {
         self.judge.data_handle(handle)
     }
 
-    /// Returns the write verifier of this run.
+    /// Returns the write verifier of the store, which changes each time the store is opened.
     pub fn verifier(&self) -> Verifier {
         self.store.verifier()
     }
 
-    /// Reads `len` bytes, at most one payload, at `offset` of an object; blocks for the disk.
+    /// Reads `len` bytes at `offset` of an object; `len` is at most one payload. Blocks while the disk reads.
     ///
     /// # Errors
     /// The errors of READ: `Fenced`, `Corrupt`, `Io`, `TooBig`.
@@ -80,8 +81,8 @@ impl Volume {
         Ok(ObjectBytes { data: data.into(), size: plan.size })
     }
 
-    /// Writes `data` at `offset` of an object, durably if `stable`; returns the size of the object. Blocks for the
-    /// disk.
+    /// Writes `data` at `offset` of an object, and makes the bytes durable if `stable`. Returns the size of the object
+    /// after the write. Blocks while the disk writes.
     ///
     /// # Errors
     /// The errors of WRITE: `Fenced`, `NoSpc`, `FBig`, `Corrupt`, `Io`.
@@ -106,13 +107,13 @@ impl Volume {
         Ok(size)
     }
 
-    /// Reports to the mgr that an object was written under the layout `grant` and now has this size. Waits for the
-    /// answer of the mgr for up to ten seconds; returns whether the mgr has confirmed the report.
+    /// Reports to the mgr that a client wrote to an object under layout number `grant`, and that the object now has
+    /// this size. Waits up to ten seconds for the mgr; returns whether the mgr has confirmed the report.
     pub fn tell_written(&self, object: ObjectId, grant: u64, size: u64) -> bool {
         self.news.tell(object, Written { grant, size }, TELL_WAIT)
     }
 
-    /// Returns the size of an object; blocks for the disk.
+    /// Returns the size of an object in bytes. Blocks while the disk reads.
     ///
     /// # Errors
     /// The errors of SIZE: `Fenced`, `Corrupt`, `Io`.
@@ -121,13 +122,14 @@ impl Volume {
         Ok(self.store.object(object).size(&self.store, generation)?.0)
     }
 
-    /// Asks the mgr for the length of the object's file and the length that the object must have, at some moment during
-    /// this call. Returns `None` if the mgr does not know, or does not answer within two seconds. Blocks for the mgr.
+    /// Asks the mgr for the length of the object's file and for the least valid size of the object. Both values were
+    /// valid at some moment during this call. Returns `None` if the mgr does not know, or does not answer within two
+    /// seconds. Blocks while the mgr answers.
     pub fn file_length(&self, object: ObjectId) -> Option<FileLength> {
         self.lengths.ask(object, LENGTH_WAIT)
     }
 
-    /// Makes all written data of an object durable; blocks for the disk.
+    /// Makes all earlier writes to an object durable. Blocks while the disk syncs.
     ///
     /// # Errors
     /// The errors of COMMIT: `Fenced`, `Corrupt`, `Io`.

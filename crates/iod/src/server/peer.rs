@@ -1,4 +1,5 @@
-//! A peer without a socket, which exchanges whole RPC records with the iod on the caller's thread.
+//! A connection to an iod without a socket: the caller passes whole RPC records, and the iod executes them on the
+//! caller's thread.
 
 use std::fs::File;
 use std::io;
@@ -13,28 +14,31 @@ use super::socket::{Channel, Received, SendFile};
 
 /// A connection to a [`Daemon`] for callers that deliver records themselves: simulated networks and tests.
 ///
-/// It runs the same code as a socket connection; only the bytes come from memory.
+/// The iod runs the same code for this connection as for one over a socket, except that it reads and writes memory.
 pub struct Peer {
     connection: Connection<Memory>,
     broken: bool,
 }
 
 impl Peer {
-    /// Makes a new connection, before HELLO.
+    /// Makes a new connection; the next request must be HELLO.
     pub fn new(daemon: Arc<Daemon>) -> Self {
         Peer { connection: Connection::new(daemon, Memory::default(), Machine::UNKNOWN), broken: false }
     }
 
-    /// Serves one request, a whole RPC record without its mark; returns the record of the reply.
+    /// Executes one request, a whole RPC record without its record mark. Returns the record of the reply, also without
+    /// a mark.
     ///
     /// # Errors
-    /// When the iod closes the connection, now or at an earlier request. The last reply may be lost with it.
+    /// When the iod closes the connection at this request, or has closed it at an earlier one. In either case no reply
+    /// is returned.
     pub fn record(&mut self, request: Bytes) -> Result<Bytes, Broken> {
         if self.broken {
             return Err(Broken::Protocol("the connection was closed"));
         }
         let channel = &mut self.connection.socket;
-        // A record too long for a mark exceeds the iod's limit anyway, whatever its mark says.
+        // A mark can announce at most 2 GiB. A longer record exceeds the iod's limit anyway, so the truncated length
+        // has the same effect.
         let mark = (request.len().min(i32::MAX as usize) as u32 | 1 << 31).to_be_bytes();
         channel.input = Bytes::copy_from_slice(&mark).chain(request);
         channel.output.clear();
@@ -47,7 +51,7 @@ impl Peer {
     }
 }
 
-/// The bytes of a request and of its reply.
+/// The input of the connection (one request) and its output (the reply).
 struct Memory {
     input: bytes::buf::Chain<Bytes, Bytes>,
     output: BytesMut,
@@ -80,7 +84,7 @@ impl Channel for Memory {
     }
 
     fn hanger(&self) -> impl Fn() + Send + Sync + 'static {
-        // The caller sees the closed connection at its next record.
+        // Nothing to close: the caller gets the error when it passes the next record.
         || {}
     }
 

@@ -1,4 +1,4 @@
-//! The procedures of the native data program, for a connection of an iod.
+//! The procedures of the native data protocol, as methods of an iod's connection.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use crate::buffers::Buffer;
 use crate::counters::Counters;
 use crate::store::{HEAD_LEN, Object, Open, ReadPlan};
 
-/// Data of at least this length are sent by `sendfile` if no checksum is needed.
+/// READ replies with at least this many bytes of data are sent by `sendfile`, unless the connection uses checksums.
 const SENDFILE_MIN: u64 = 32 << 10;
-/// Smallest payload limit that a client may ask for.
+/// Smallest limit on payloads, in bytes, that a client may request in HELLO.
 const PAYLOAD_MIN: u32 = 512;
-/// Time limit of NEWS and LENGTHS without anything to report.
+/// Time after which the iod replies to NEWS or LENGTHS although it has nothing to report.
 const NEWS_WAIT: Duration = Duration::from_secs(5);
 
-/// The result of HELLO, until PROVE opens the session.
+/// The session that HELLO named, until PROVE opens it.
 pub(super) struct Greeted {
     volume: Arc<Volume>,
     ticket: Ticket,
@@ -41,30 +41,30 @@ pub(super) struct Greeted {
     max_payload: u32,
 }
 
-/// The session of an authenticated peer.
+/// The session that a peer has opened by PROVE.
 pub(super) struct Session {
     number: u64,
     volume: Arc<Volume>,
-    /// The entry of the connection among those of its owner.
+    /// The entry of the connection in the list of its owner's connections.
     pub(super) membership: Membership,
     checksums: bool,
     max_payload: u32,
 }
 
 impl Session {
-    /// Returns the number of the session.
+    /// Returns the session number from the ticket.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Returns the volume, which the ticket of the session has named.
+    /// Returns the volume of the file system that the ticket named.
     pub(super) fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
 }
 
 impl<C: Channel> Connection<C> {
-    /// Executes any procedure except WRITE.
+    /// Executes a procedure other than WRITE, and sends the reply.
     pub(super) fn call(&mut self, xid: u32, procedure: Procedure, mut input: Reader) -> Result<(), Broken> {
         let session = self.session.is_some();
         tracing::debug!(session = self.session.as_ref().map_or(0, Session::number), ?procedure, "request");
@@ -77,7 +77,8 @@ impl<C: Channel> Connection<C> {
                 Ok(args) => self.read(xid, &args),
                 Err(error) => self.garbage(xid, error),
             },
-            // `Connection::serve` handles WRITE, whose payload may still be in the socket.
+            // WRITE does not come here: `Connection::serve` executes it, because a part of its payload may still be in
+            // the socket.
             Procedure::Write => self.refuse(xid, AcceptStat::ProcUnavail),
             Procedure::Commit => self.with(xid, &mut input, Self::commit),
             Procedure::Size => self.with(xid, &mut input, Self::size),
@@ -101,7 +102,7 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    /// Decodes the arguments, calls `procedure` and sends the reply.
+    /// Decodes the arguments of a call, executes `procedure`, and sends the reply.
     fn with<A: Xdr, R: Xdr>(
         &mut self,
         xid: u32,
@@ -122,8 +123,8 @@ impl<C: Channel> Connection<C> {
         Err(error.into())
     }
 
-    /// Finds the volume, negotiates the session and proves the identity of this iod. The arguments do not authenticate
-    /// the peer: it stays unproven until PROVE.
+    /// Executes HELLO: looks up the volume, negotiates the options of the session, and proves the identity of this iod.
+    /// The peer stays unauthenticated until PROVE.
     fn hello(&mut self, args: HelloArgs) -> Result<HelloReply, Failure> {
         if self.session.is_some() || self.greeted.is_some() {
             return Err(Failure { status: Status::Inval, detail: Some("HELLO was sent before".into()) });
@@ -138,7 +139,7 @@ impl<C: Channel> Connection<C> {
             );
             return Err(Failure { status: Status::BadVersion, detail: Some(detail) });
         }
-        // A file system that is not served is refused as a forged ticket is.
+        // For a file system that this iod does not serve, return the same error as for a forged ticket.
         let volume = self.daemon.volume(args.fsid).ok_or(Status::CapRefused)?.clone();
         let ticket = volume.judge.ticket(&args)?;
         if args.max_payload < PAYLOAD_MIN {
@@ -165,7 +166,7 @@ impl<C: Channel> Connection<C> {
         Ok(reply)
     }
 
-    /// Opens the session that HELLO named, if the peer has the secret of its ticket.
+    /// Executes PROVE: opens the session that HELLO named, if the peer proves that it knows the secret of the ticket.
     fn prove(&mut self, args: ProveArgs) -> Result<ProveReply, Failure> {
         let Some(Greeted { volume, ticket, said, checksums, max_payload }) = self.greeted.take() else {
             return Err(Failure { status: Status::Inval, detail: Some("PROVE must follow HELLO, once".into()) });
@@ -173,7 +174,8 @@ impl<C: Channel> Connection<C> {
         if !ticket.is_proven(&said, &args) {
             return Err(Status::CapRefused.into());
         }
-        // Do this before `join`, which waits for changes in progress on earlier connections of the owner.
+        // Mark the peer as authenticated before `join`. `join` may wait for changes on older connections, and meanwhile
+        // the iod must not close this connection as unauthenticated.
         self.socket.is_known_now();
         let membership = volume.lines.join(args.origin, self.socket.hanger()).map_err(|Replaced| Failure {
             status: Status::Delay,
@@ -190,7 +192,7 @@ impl<C: Channel> Connection<C> {
         Ok(reply)
     }
 
-    /// Checks a capability for an object and for the rights `needed`.
+    /// Checks that a capability grants the rights `needed` on one object to this session.
     fn check(&self, cap: &Capability, needed: Rights) -> Result<(), Failure> {
         let session = self.session.as_ref().ok_or(Status::NoSession)?;
         session.volume.judge.object(cap, session.number, needed)?;
@@ -200,7 +202,7 @@ impl<C: Channel> Connection<C> {
         Ok(())
     }
 
-    /// Checks a capability and returns its object.
+    /// Checks a capability; returns the object and generation that it names.
     pub(super) fn object(&self, cap: &Capability, needed: Rights) -> Result<(Arc<Object>, Generation), Failure> {
         self.check(cap, needed)?;
         Ok((self.store()?.object(cap.object), cap.generation))
@@ -273,7 +275,7 @@ impl<C: Channel> Connection<C> {
         result
     }
 
-    /// Sends the reply head followed by `data`, which include the padding.
+    /// Sends the encoded head of a READ reply, followed by `data` with its XDR padding.
     fn send_head(&mut self, xid: u32, plan: &mut ReadPlan, data: &[u8]) -> Result<(), Broken> {
         self.encode_head(xid, plan);
         self.send_output(data)
@@ -299,8 +301,9 @@ impl<C: Channel> Connection<C> {
                 Ok(()) => {}
                 Err(SendFile::Socket(error)) => return Err(error.into()),
                 Err(SendFile::File(error)) => {
-                    // The reply has begun, so it cannot report the error. Close the connection. The next read copies
-                    // the bytes into memory, and can report an error.
+                    // The iod has already sent the beginning of the reply, so it cannot report the error. It closes the
+                    // connection. The next READ of this object copies the bytes through memory, and can report an
+                    // error.
                     open.read_by_copy.store(true, Ordering::Relaxed);
                     return Err(error.into());
                 }
@@ -313,7 +316,7 @@ impl<C: Channel> Connection<C> {
         Ok(())
     }
 
-    /// Receives the remaining `rest` bytes of a WRITE from the socket and executes it.
+    /// Executes a WRITE, and receives the last `rest` bytes of its payload from the socket.
     pub(super) fn write(&mut self, xid: u32, mut input: Reader, rest: usize) -> Result<(), Broken> {
         if self.session.is_none() {
             return self.answer::<Nothing>(xid, Err(Status::NoSession.into()));
@@ -400,7 +403,7 @@ impl<C: Channel> Connection<C> {
         Ok(SeekReply { offset })
     }
 
-    /// Checks a capability for the whole store.
+    /// Checks that a capability grants ADMIN on the whole store to this session.
     fn check_store(&self, cap: &Capability) -> Result<(), Failure> {
         let session = self.session.as_ref().ok_or(Status::NoSession)?;
         Ok(session.volume.judge.store(cap, session.number)?)
@@ -451,14 +454,14 @@ impl<C: Channel> Connection<C> {
     }
 }
 
-/// Decodes the whole input as one value.
+/// Decodes one value, and fails if bytes remain after it.
 fn take<A: Xdr>(input: &mut Reader) -> Result<A, Malformed> {
     let args = A::decode(input)?;
     input.finish()?;
     Ok(args)
 }
 
-/// Verifies the checksum of every extent.
+/// Verifies the CRC-32C of the data of every extent of a WRITE.
 fn verify(extents: &[WriteExtent], data: [&[u8]; 2]) -> Result<(), Failure> {
     let [mut first, mut second] = data;
     for extent in extents {

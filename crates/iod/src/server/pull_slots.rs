@@ -1,14 +1,14 @@
-//! The slots of running pulls, which limit how many run at a time.
+//! Slots for running PULLs, which limit how many an iod executes at the same time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Maximum number of concurrent pulls. Each holds at most two payloads in memory.
+/// Maximum number of PULLs that an iod executes at the same time. Each uses memory for at most two payloads.
 const PULLS_MAX: usize = 16;
 
-/// The number of running pulls, and whether this iod can pull from other iods.
+/// The number of running PULLs, and whether this iod can connect to other iods.
 pub(super) struct Pulls {
     running: AtomicUsize,
-    /// Whether the iod can open connections; simulated iods have no sockets.
+    /// Whether the iod can connect to other iods; a simulated iod has no sockets.
     pub(super) sockets: bool,
 }
 
@@ -19,19 +19,19 @@ impl Default for Pulls {
 }
 
 impl Pulls {
-    /// Returns the pulls of an iod that may open connections.
+    /// Makes the slots of an iod that can connect to other iods.
     pub(super) fn over_sockets() -> Self {
         Pulls { sockets: true, ..Pulls::default() }
     }
 
-    /// Takes a slot; `None` if all slots are in use.
+    /// Takes a slot for a PULL; returns `None` if all slots are in use.
     pub(super) fn begin(&self) -> Option<Place<'_>> {
         let more = |running| (running < PULLS_MAX).then_some(running + 1);
         self.running.try_update(Ordering::AcqRel, Ordering::Relaxed, more).ok().map(|_| Place(self))
     }
 }
 
-/// The slot of a running pull; released when dropped.
+/// The slot of a running PULL; dropping it frees the slot.
 pub(super) struct Place<'a>(&'a Pulls);
 
 impl Drop for Place<'_> {

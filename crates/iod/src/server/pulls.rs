@@ -1,9 +1,9 @@
-//! The PULL procedure, which copies bytes of an object of this or another iod into an object without passing them
-//! through the caller.
+//! The PULL procedure: the iod copies bytes from an object of another iod, or of itself, into an object, without
+//! sending them to the caller.
 //!
-//! Pulls of two iods from each other cannot deadlock. A pull waits only for READs, a READ waits for no pull, and pulls
-//! have their own slots and memory. A pull ends within a few seconds whatever the other iod does, because the next
-//! request of its connection waits for it.
+//! Two iods that pull from each other cannot deadlock. A PULL waits only for READs, a READ waits for no PULL, and PULLs
+//! have their own slots and memory. A PULL has a time limit of a few seconds, because later requests of its connection
+//! wait for it.
 
 mod source;
 
@@ -25,14 +25,14 @@ use crate::counters::Counters;
 use crate::store::{Object, Open, ReadPlan};
 use source::Source;
 
-/// Total time limit of a pull for waiting for the other iod.
+/// Time limit for all connects and READs of one PULL at the source iod.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Reason why a pull ends early.
+/// The reason why a PULL ends early.
 enum Stop {
-    /// The source cannot be read; earlier bytes are copied.
+    /// The source object cannot be read. The target object has all bytes that were copied before.
     Source(String),
-    /// The target cannot be written.
+    /// The target object cannot be written.
     Target(Failure),
 }
 
@@ -43,9 +43,9 @@ impl From<Failure> for Stop {
 }
 
 impl<C: Channel> Connection<C> {
-    /// Executes PULL.
+    /// Executes PULL and returns its result; the caller sends the reply.
     pub(super) fn pull(&mut self, args: PullArgs) -> Result<PullReply, Failure> {
-        // Only the mgr may pull: other clients could make this host connect to arbitrary addresses.
+        // Only the mgr may request a PULL. Other clients could make this host connect to arbitrary addresses.
         if self.session.as_ref().is_none_or(|session| session.number() != MGR_SESSION) {
             return Err(Status::CapRefused.into());
         }
@@ -55,7 +55,8 @@ impl<C: Channel> Connection<C> {
         let cap = &args.source.cap;
         let here = args.source.iod == store.iod();
         if here {
-            // If the source is another iod, that iod checks the capability itself.
+            // This iod checks the capability for the source only if the source object is its own. Otherwise the source
+            // iod checks it.
             volume.judge.object(cap, PULL_SESSION, Rights::READ)?;
         }
         if here && cap.object == args.cap.object {
@@ -98,17 +99,17 @@ impl<C: Channel> Connection<C> {
     }
 }
 
-/// The state of one pull.
+/// The state of one running PULL.
 struct Work<'a> {
     volume: &'a Volume,
     args: &'a PullArgs,
     target: Arc<Object>,
-    /// Whether the connection of the pull was replaced; then the pull must end as well.
+    /// Returns whether a newer connection has replaced the one that requested this PULL. Then the PULL must end.
     replaced: &'a dyn Fn() -> bool,
 }
 
 impl Work<'_> {
-    /// Copies from another iod; `done` counts the bytes written.
+    /// Copies from an object of another iod; adds the number of copied bytes to `done`.
     fn fetch(&self, done: &mut u64) -> Result<(), Stop> {
         let until = Instant::now() + PATIENCE;
         let mut source = None;
@@ -132,7 +133,7 @@ impl Work<'_> {
         Source::connect(&self.args.source, self.volume.store.fsid(), until)
     }
 
-    /// Copies from another object of this iod.
+    /// Copies from another object of this iod; adds the number of copied bytes to `done`.
     fn copy(&self, done: &mut u64) -> Result<(), Stop> {
         let store = &self.volume.store;
         let cap = &self.args.source.cap;
@@ -160,7 +161,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Lets the file system copy, if it can and no checksum is involved; returns whether it copied everything.
+    /// Makes the file system copy the bytes, if it supports that and neither object has checksums. Returns whether it
+    /// copied all bytes.
     fn copy_files(&self, source: &Open, part: &[PullExtent]) -> Result<bool, Failure> {
         for extent in part {
             if !self.target.copy_from(&self.volume.store, self.args.cap.generation, source, extent)? {
@@ -170,8 +172,8 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// Writes the data that were read, and zeros for holes and beyond the source's end: this iod does not know where
-    /// the file ends.
+    /// Writes the bytes of the source into the target. Writes zeros for holes of the source and past its end, because
+    /// this iod does not know where the file ends.
     fn put(
         &self,
         part: &[PullExtent],
@@ -203,7 +205,7 @@ impl Work<'_> {
     }
 }
 
-/// Splits the extents, in order, into parts of at most one payload (one READ) each.
+/// Splits the extents, in order, into groups that one READ each can return.
 fn parts(extents: &[PullExtent]) -> impl Iterator<Item = Vec<PullExtent>> + use<'_> {
     let mut rest = extents.iter().copied().filter(|extent| extent.len > 0);
     let mut left: Option<PullExtent> = None;

@@ -1,7 +1,7 @@
-//! The LEND procedure, which passes descriptors of object files to local clients for short-circuit reads.
+//! The LEND procedure, which passes descriptors of object files to clients on the same machine for short-circuit reads.
 //!
-//! A descriptor cannot be revoked. So only users that could open the file anyway get one: the superuser and the user of
-//! the iod process. All other users read by READ.
+//! The iod cannot revoke a descriptor. So it passes descriptors only to users that could open the file anyway: the
+//! superuser and the user of the iod process. All other users send READ.
 
 use rustix::io::Errno;
 use types::Status;
@@ -13,7 +13,7 @@ use super::socket::Channel;
 use crate::store::{HEAD_LEN, Lent};
 
 impl<C: Channel> Connection<C> {
-    /// Executes LEND: sends a descriptor of the object's file.
+    /// Executes LEND: sends a descriptor of the object's file with the reply.
     pub(super) fn lend(&mut self, xid: u32, args: &ObjectArgs) -> Result<(), Broken> {
         let lent = match self.find_to_lend(args) {
             Ok(Some(lent)) => lent,
@@ -24,7 +24,7 @@ impl<C: Channel> Connection<C> {
         self.encode(&ReplyHeader::success(xid), 0, |out| encode_reply(&Ok(reply), out));
         self.socket.wait_begins();
         match self.socket.send_lending(&self.output, &lent.file) {
-            // ETOOMANYREFS: nothing was sent, because too many descriptors are in flight.
+            // The kernel passed no descriptor, because too many of them are in flight (ETOOMANYREFS).
             Err(error) if Errno::from_io_error(&error) == Some(Errno::TOOMANYREFS) => {
                 self.answer::<LendReply>(xid, Err(Status::Delay.into()))
             }

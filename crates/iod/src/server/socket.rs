@@ -1,4 +1,4 @@
-//! The byte stream of a connection: a connected socket with timeouts for a peer that makes no progress.
+//! A connected socket of an iod, with time limits for a peer that makes no progress.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -15,82 +15,84 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
 use rustix::time::ClockId;
 
-/// Size of send and receive buffers of Unix sockets; the default is small for payloads of 1 MiB.
+/// Size of the send and receive buffers of Unix sockets, in bytes. The system's default is small for payloads of 1 MiB.
 const UNIX_BUFFER: usize = 1 << 20;
 
-/// A bidirectional byte stream to a peer.
+/// A bidirectional byte stream to the peer of a connection.
 pub(super) trait Channel {
-    /// Receives once and appends to `buffer`, as much as its capacity allows.
+    /// Receives once and appends the bytes to `buffer`, at most as many as its spare capacity.
     fn receive_more(&mut self, buffer: &mut BytesMut) -> io::Result<Received>;
 
-    /// Fills `buffer`; returns an error if it cannot.
+    /// Receives until `buffer` is full; returns an error if the stream ends or fails before.
     fn receive_exact(&mut self, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// Sends `head` followed by `data`; `more` announces that further bytes follow soon.
+    /// Sends `head` followed by `data`. If `more` is true, the caller will soon send further bytes.
     fn send(&mut self, head: &[u8], data: &[u8], more: bool) -> io::Result<()>;
 
-    /// Starts the clock of the peer: the iod waits for it until [`Channel::wait_ends`].
+    /// Starts the measurement of how long the iod waits for the peer. [`Channel::wait_ends`] ends it.
     fn wait_begins(&mut self) {}
 
-    /// Stops the clock of the peer.
+    /// Ends the measurement of how long the iod waits for the peer.
     fn wait_ends(&mut self) {}
 
-    /// Returns a function that closes both directions permanently, callable from any thread.
+    /// Returns a function that closes the stream in both directions. Any thread may call the function.
     fn hanger(&self) -> impl Fn() + Send + Sync + 'static;
 
-    /// Notes that the peer has proven its identity.
+    /// Records that the peer has proved its identity by PROVE.
     fn is_known_now(&self) {}
 
-    /// Returns whether [`Channel::send_file`] is supported.
+    /// Returns whether the channel supports [`Channel::send_file`].
     fn sends_files(&self) -> bool;
 
-    /// Returns whether the peer's user could open the store's files itself, and the channel can pass descriptors.
+    /// Returns whether LEND may pass descriptors to this peer: the channel can pass them, and the peer's user could
+    /// open the files itself.
     fn may_have_files(&self) -> bool {
         false
     }
 
-    /// Sends `head`, with a descriptor of `file` at its first byte.
+    /// Sends `head`; passes a descriptor of `file` with the first byte.
     fn send_lending(&mut self, _head: &[u8], _file: &File) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Sends `len` bytes of `file` from `offset`; sends zeros beyond the end of the file.
+    /// Sends `len` bytes of `file` from `offset` on. Sends zeros for bytes beyond the end of the file.
     fn send_file(&mut self, file: &File, offset: u64, len: u64) -> Result<(), SendFile>;
 }
 
 /// A TCP or Unix stream socket.
 pub(super) struct Socket {
     fd: OwnedFd,
-    /// Time limit for a peer without any progress.
+    /// Longest time that the peer may make no progress inside a request or reply.
     stall: Timespec,
-    /// Set for Unix sockets: a thread blocked in recv also wakes up whenever the peer has received something.
+    /// True for Unix sockets. The kernel wakes a thread that blocks in recv(2) on a Unix socket also when the peer has
+    /// received data.
     restless: bool,
-    /// Since when the iod waits for the peer, by [`coarse_now`]; 0 while it does not wait.
+    /// When the iod began to wait for the peer, as milliseconds of [`coarse_now`]; 0 while the iod does not wait.
     waiting: AtomicU64,
-    /// Since when the peer is connected without proof of identity, by [`coarse_now`]; 0 after the proof.
+    /// When the peer connected, as milliseconds of [`coarse_now`]; 0 after the peer has proved its identity.
     stranger: AtomicU64,
     cut_off: AtomicBool,
 }
 
-/// Returns the milliseconds of a very cheap clock, never 0.
+/// Returns the milliseconds of a monotonic clock that is cheap to read, never 0.
 pub(super) fn coarse_now() -> u64 {
     let now = rustix::time::clock_gettime(ClockId::MonotonicCoarse);
     (now.tv_sec as u64) * 1000 + now.tv_nsec as u64 / 1_000_000 + 1
 }
 
-/// Result of a receive call.
+/// The result of a receive call on a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Received {
     /// Number of bytes received.
     Bytes(usize),
-    /// The peer has closed its direction of the stream.
+    /// The peer has closed its direction of the stream, so no more bytes follow.
     End,
-    /// Nothing arrived within the stall time limit.
+    /// No byte arrived within the time limit for a stalled peer.
     Nothing,
 }
 
 impl Socket {
-    /// Makes the socket of a TCP connection.
+    /// Makes a [`Socket`] from a connected TCP socket.
     pub(super) fn tcp(fd: OwnedFd, stall: Duration, congestion: Option<&str>) -> io::Result<Self> {
         sockopt::set_tcp_nodelay(&fd, true)?;
         sockopt::set_socket_keepalive(&fd, true)?;
@@ -102,9 +104,9 @@ impl Socket {
         Self::new(fd, stall, false)
     }
 
-    /// Makes the socket of a Unix connection.
+    /// Makes a [`Socket`] from a connected Unix socket.
     pub(super) fn unix(fd: OwnedFd, stall: Duration) -> io::Result<Self> {
-        // The kernel limits these sizes to the maximum of the system.
+        // The kernel silently reduces these sizes to the system's maximum.
         sockopt::set_socket_send_buffer_size(&fd, UNIX_BUFFER)?;
         sockopt::set_socket_recv_buffer_size(&fd, UNIX_BUFFER)?;
         Self::new(fd, stall, true)
@@ -124,36 +126,38 @@ impl Socket {
         })
     }
 
-    /// Returns since when the iod waits for the peer, by [`coarse_now`].
+    /// Returns when the iod began to wait for the peer, as milliseconds of [`coarse_now`].
     pub(super) fn waiting_since(&self) -> Option<u64> {
         Some(self.waiting.load(Ordering::Relaxed)).filter(|since| *since > 0)
     }
 
-    /// Returns since when the peer is unproven, by [`coarse_now`]; `None` if it has proven itself or is cut off.
+    /// Returns when the peer connected, as milliseconds of [`coarse_now`]. Returns `None` if the peer has proved its
+    /// identity, or if the iod has closed the connection.
     pub(super) fn stranger_since(&self) -> Option<u64> {
         Some(self.stranger.load(Ordering::Relaxed)).filter(|since| *since > 0 && !self.is_cut_off())
     }
 
-    /// Closes both directions permanently; returns whether this call was the first.
+    /// Closes the connection of a slow peer in both directions; returns whether this call was the first.
     pub(super) fn cut_off(&self) -> bool {
         self.shutdown();
         !self.cut_off.swap(true, Ordering::Relaxed)
     }
 
-    /// Returns whether [`Socket::cut_off`] has closed the connection.
+    /// Returns whether [`Socket::cut_off`] has closed this connection.
     pub(super) fn is_cut_off(&self) -> bool {
         self.cut_off.load(Ordering::Relaxed)
     }
 
-    /// Closes both directions; calls in progress return.
+    /// Closes the stream in both directions, so that blocked receive and send calls return.
     pub(super) fn shutdown(&self) {
-        // A socket that the peer has already reset needs no shutdown.
+        // The call fails if the peer has already reset the connection, which is as good as a shutdown.
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// Waits until data arrive or the peer is gone; returns false if the stall time limit passes first. A thread that
-    /// blocks in recv(2) on a Unix socket wakes up twice for each exchange, because the kernel also signals that the
-    /// peer has received the reply. poll(2) wakes a thread only for the events that it asked for.
+    /// Waits until bytes arrive or the stream ends; returns false if the time limit for a stalled peer passes first.
+    ///
+    /// A thread that blocks in recv(2) on a Unix socket wakes up twice for each request: the kernel also wakes it when
+    /// the peer has received the reply. poll(2) wakes a thread only for the events that it waits for.
     fn wait(&self) -> io::Result<bool> {
         loop {
             match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&self.stall)) {
@@ -180,7 +184,7 @@ impl Socket {
         }
     }
 
-    /// Sends `head` followed by `data`, in one call if the socket accepts them.
+    /// Sends `head` followed by `data`, with one system call if the socket accepts all bytes.
     fn send_all(&self, mut head: &[u8], mut data: &[u8], more: bool) -> io::Result<()> {
         let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
         while !head.is_empty() || !data.is_empty() {
@@ -264,7 +268,7 @@ impl Channel for Arc<Socket> {
     }
 
     fn may_have_files(&self) -> bool {
-        // SO_PEERCRED gives the credentials of the peer at the time of connect.
+        // SO_PEERCRED returns the credentials that the peer had when it connected.
         let peer = || sockopt::socket_peercred(&self.fd).map(|peer| peer.uid);
         self.restless && peer().is_ok_and(|uid| uid.is_root() || uid == rustix::process::geteuid())
     }
@@ -289,7 +293,7 @@ impl Channel for Arc<Socket> {
         while offset < end {
             let left = (end - offset) as usize;
             match rustix::fs::sendfile(&self.fd, file, Some(&mut offset), left) {
-                // The file was truncated meanwhile.
+                // The file ends before the requested range: another request has truncated it. Send zeros.
                 Ok(0) => return self.send_zeros(end - offset).map_err(SendFile::Socket),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Err(SendFile::Socket(io::ErrorKind::TimedOut.into())),
@@ -303,11 +307,11 @@ impl Channel for Arc<Socket> {
     }
 }
 
-/// Reason why sending a file failed.
+/// The reason why [`Channel::send_file`] failed.
 pub(super) enum SendFile {
-    /// The socket failed: the connection is over.
+    /// The socket failed, so the iod closes the connection.
     Socket(io::Error),
-    /// Reading the file failed in the middle of a reply. The connection is over as well; the next attempt should not
-    /// use `sendfile`.
+    /// Reading the file failed in the middle of a reply, so the iod closes the connection. The next READ of the object
+    /// must not use `sendfile`.
     File(io::Error),
 }

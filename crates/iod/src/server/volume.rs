@@ -1,4 +1,4 @@
-//! A volume: the objects of one file system on an iod, and everything that belongs to this file system alone.
+//! A volume: the objects of one file system on an iod, with the secret, sessions and reports of this file system.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use super::write_reports::WriteReports;
 use crate::buffers::Pool;
 use crate::store::Store;
 
-/// A store, and the secret that decides which requests for it are valid.
+/// The store of one file system on an iod, and the secret that decides which requests are valid for it.
 pub struct Volume {
     pub(super) store: Store,
     pub(super) judge: CapabilityCheck,
-    /// The memory for payloads, which all volumes of a daemon share.
+    /// The pool of payload buffers, which all volumes of a daemon share.
     pub(super) pool: Pool,
     pub(super) local: Option<Local>,
     pub(super) short_circuit: bool,
@@ -28,7 +28,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Makes a volume of `store` that accepts clients with tickets from the mgr of the cluster with this secret.
+    /// Makes a volume that serves `store` to clients whose tickets the mgr signed with the cluster's secret `key`.
     pub fn new(store: Store, key: &Key) -> Self {
         Volume {
             judge: CapabilityCheck::new(key, store.fsid(), store.iod()),
@@ -44,7 +44,7 @@ impl Volume {
         }
     }
 
-    /// Returns the store.
+    /// Returns the object store of the volume.
     pub fn store(&self) -> &Store {
         &self.store
     }

@@ -1,9 +1,10 @@
-//! Write reports (NEWS), which tell the mgr about stable writes before their clients get an answer.
+//! Write reports (NEWS), by which the mgr learns of stable writes by NFS clients before the iod replies to these
+//! clients.
 //!
-//! A client of the files layout sends the mgr nothing about bytes that a data server answered with FILE_SYNC, not even
-//! the new length of the file (RFC 8881 §18.32.3). So the data server reports the write to the mgr. It answers the
-//! client after the mgr has confirmed the report. The mgr asks for reports and waits for them (NEWS); one answer may
-//! carry the reports of a thousand writes.
+//! A client of the files layout does not report a FILE_SYNC write to the mgr, not even the new length of the file (RFC
+//! 8881 §18.32.3). So the iod reports the write to the mgr, and replies to the client after the mgr has confirmed the
+//! report. The mgr fetches reports with NEWS, which blocks until a report exists. One NEWS reply may carry the reports
+//! of a thousand writes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -14,10 +15,11 @@ use wire::native::{NEWS_MAX, NewsReply};
 
 use crate::lock::lock;
 
-/// Maximum number of objects whose reported state is remembered. Forgotten objects are reported again.
+/// Maximum number of objects of which the iod remembers the last confirmed report. Writes to other objects are reported
+/// again.
 const REMEMBERED_MAX: usize = 1 << 16;
 
-/// The queue of write reports.
+/// The write reports that the mgr has not confirmed, and the writers that wait for confirmations.
 #[derive(Default)]
 pub(super) struct WriteReports {
     state: Mutex<State>,
@@ -26,33 +28,34 @@ pub(super) struct WriteReports {
 
 #[derive(Default)]
 struct State {
-    /// Number of the last report.
+    /// Number of the newest report.
     last: u64,
-    /// Number of the last report that was sent to the mgr.
+    /// Number of the newest report that the iod has sent to the mgr.
     told: u64,
-    /// The mgr has confirmed all reports up to this number.
+    /// Number of the newest report that the mgr has confirmed. A confirmation covers all earlier reports.
     known: u64,
-    /// Reports that the mgr has not confirmed.
+    /// Reports that the mgr has not confirmed, by report number.
     waiting: BTreeMap<u64, (ObjectId, Written)>,
-    /// The state of objects that the mgr knows, and whether the object was written since without a new report.
+    /// The last confirmed report of each object, and whether the object was written again since without a new report.
     remembered: HashMap<ObjectId, (Written, bool)>,
     closing: bool,
 }
 
-/// A write to report.
+/// The content of a write report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Written {
-    /// Number of the layout of the write.
+    /// Number of the layout under which the client wrote.
     pub(super) grant: u64,
-    /// Size of the object after the write.
+    /// Size of the object in bytes after the write.
     pub(super) size: u64,
 }
 
 impl WriteReports {
-    /// Reports to the mgr that an object was written, and waits for its confirmation; returns whether the mgr has
-    /// confirmed.
+    /// Reports a write to the mgr and waits up to `patience` for the confirmation; returns whether the mgr has
+    /// confirmed the report.
     ///
-    /// Under one layout only the first write and every growth of the object need a report.
+    /// Under one layout, only the first write to an object and writes that extend the object need a report. For all
+    /// other writes the function returns true at once.
     pub(super) fn tell(&self, object: ObjectId, written: Written, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
@@ -70,7 +73,7 @@ impl WriteReports {
         while state.known < number && !state.closing {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                // The report stays in the queue, because it is still true.
+                // The writer gives up, but the report stays in the queue, because the write has happened.
                 break;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -78,12 +81,13 @@ impl WriteReports {
         state.known >= number
     }
 
-    /// Notes that the mgr has confirmed all reports up to `known`, and waits for unconfirmed ones.
+    /// Executes NEWS: stores that the mgr has confirmed the reports up to number `known`. Then waits up to `patience`
+    /// for unconfirmed reports and returns them.
     pub(super) fn next(&self, known: u64, patience: Duration) -> NewsReply {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
         if known == 0 {
-            // This is another mgr, or one that has restarted.
+            // A mgr sends 0 in its first NEWS, so this mgr has restarted or is a new one.
             state.remembered.clear();
         } else if known <= state.told && known > state.known {
             state.learn(known);
@@ -99,12 +103,12 @@ impl WriteReports {
         state.hand_out()
     }
 
-    /// Returns whether an object was written without a report since its last one; clears the mark.
+    /// Returns whether an object was written without a report since its last report, and clears this flag.
     pub(super) fn take_changed(&self, object: ObjectId) -> bool {
         lock(&self.state).remembered.get_mut(&object).is_some_and(|(_, changed)| std::mem::take(changed))
     }
 
-    /// Ends all waits for reports and for confirmations.
+    /// Ends the waits of all writers and of the mgr's call, because the iod stops.
     pub(super) fn close(&self) {
         lock(&self.state).closing = true;
         self.changed.notify_all();
@@ -162,18 +166,18 @@ mod tests {
             let writer = scope.spawn(|| news.tell(object_id(7), written(1, 100), LONG));
             let first = news.next(0, LONG);
             assert_eq!(first.written, [object_id(7)]);
-            // If an answer is lost, the next one repeats the reports.
+            // If a NEWS reply is lost, the next reply repeats the reports.
             assert_eq!(news.next(0, LONG), first);
             assert!(!writer.is_finished());
             assert_eq!(news.next(first.number, NOW).written, []);
             assert!(writer.join().unwrap());
         });
-        // What the mgr knows needs no report.
+        // A write that does not extend the object under the same layout needs no report.
         assert!(news.tell(object_id(7), written(1, 100), NOW) && news.tell(object_id(7), written(1, 50), NOW));
         assert!(
             news.take_changed(object_id(7)) && !news.take_changed(object_id(7)) && !news.take_changed(object_id(8))
         );
-        // A new layout, more bytes, or a new mgr needs a report.
+        // A write needs a report under a new layout, when it extends the object, and after a restart of the mgr.
         assert!(!news.tell(object_id(7), written(2, 100), NOW));
         assert!(!news.tell(object_id(7), written(1, 101), NOW));
         let second = news.next(1, NOW);

@@ -1,9 +1,9 @@
-//! Block checksums of an object, kept in a sum file beside its file (`docs/FORMATS.md`, "Sum file").
+//! Block checksums of an object, stored in a sum file beside the object file (`docs/FORMATS.md`, "Sum file").
 //!
-//! Invariant: a checksum that is on disk after a power cut always matches the bytes on disk. So a checksum is written
-//! only after its bytes are synced. Before bytes with a checksum are overwritten, the removal of that checksum is made
-//! durable. Blocks without a checksum are not verified. Therefore a failed check is never the result of a crash, and
-//! committed bytes lose their checksum only by being changed.
+//! Invariant: after a power cut, each checksum on disk matches the bytes on disk. So the iod writes a checksum only
+//! after it has synced the bytes. Before it overwrites bytes that have a checksum, it removes that checksum durably.
+//! Blocks without a checksum are not verified. Therefore a crash never causes a failed verification, and committed
+//! bytes are without a checksum only after a request has changed them.
 
 mod record;
 
@@ -23,39 +23,39 @@ use crate::lock::{read, write};
 pub(crate) use record::BLOCK;
 use record::{BLOCKS, RECORD, REGION, Record};
 
-/// Number of changed regions of one object after which the iod syncs the object without a request; bounds the memory
-/// for these regions.
+/// Number of changed regions of one object at which the iod syncs the object by itself. This bounds the memory for
+/// changed regions.
 pub(crate) const CHANGED_MAX: usize = 4096;
 
-/// The checksums of one open object. Reads share the lock and writes hold it exclusively, so that bytes and checksums
-/// change together.
+/// The checksums of one open object. Reads take the lock shared and writes take it exclusively, so that bytes and
+/// checksums change together.
 pub(crate) struct BlockChecksums {
     file: Box<dyn DiskFile>,
     nonce: u64,
     table: RwLock<Table>,
-    /// A sync failed: the content of the sum file after a power cut is unknown.
+    /// A sync of the sum file failed, so its content after a power cut is unknown.
     failed: AtomicBool,
 }
 
 #[derive(Default)]
 struct Table {
-    /// Number of records in the sum file.
+    /// Number of records (regions) in the sum file.
     regions: u64,
-    /// Whether the records are durable. A previous run may have written them and died before its sync. Then a record in
-    /// memory may lack a checksum that the disk still has.
+    /// Whether the records in the sum file are durable. An earlier run may have removed a checksum and died before its
+    /// sync. Then the disk may still have this checksum after a power cut.
     proven: bool,
-    /// Blocks changed since the begin of the last sync, by region.
+    /// Blocks that changed since the last sync of the object began, by region.
     changed: BTreeMap<u64, Changed>,
-    /// Blocks whose sync is in progress, with their new checksums.
+    /// Blocks that the running sync makes durable, with their new checksums.
     sealing: BTreeMap<u64, Record>,
 }
 
-/// The changed blocks of a region.
+/// The changed blocks of a region, as bit masks, with the checksums that are already known.
 #[derive(Clone)]
 struct Changed {
-    /// Blocks whose checksum must be computed from the file.
+    /// Blocks whose checksum the next sync must compute from the file.
     stale: u64,
-    /// Blocks that were written whole, so that their checksum is known.
+    /// Blocks that a request wrote completely, so that the checksum of the written bytes is the block's checksum.
     fresh: u64,
     sums: [u32; BLOCKS],
 }
@@ -64,22 +64,22 @@ impl Changed {
     const NONE: Changed = Changed { stale: 0, fresh: 0, sums: [0; BLOCKS] };
 }
 
-/// A range that does not match its checksum.
+/// A range of an object, in bytes, whose content does not match its checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mismatch {
     pub(crate) offset: u64,
     pub(crate) len: u64,
 }
 
-/// Result of a failed verification.
+/// The reason why a verification failed.
 pub(crate) enum Unverified {
-    /// The bytes do not match.
+    /// The bytes do not match their checksum.
     Mismatch(Mismatch),
     /// The disk returned an error.
     Failed(Failure),
 }
 
-/// The part of a range in one block: number of the block, offset in the block, offset in the range, length.
+/// The part of a byte range in one block: number of the block, offset in the block, offset in the range, and length.
 struct Part {
     block: u64,
     within: usize,
@@ -98,20 +98,20 @@ fn parts(offset: u64, len: usize) -> impl Iterator<Item = Part> {
     })
 }
 
-/// Returns the region of a block and its index there.
+/// Returns the region of a block and the block's index in the region.
 fn place(block: u64) -> (u64, usize) {
     (block / BLOCKS as u64, (block % BLOCKS as u64) as usize)
 }
 
-/// The records of a range of regions.
+/// The records of consecutive regions, from region `first` on.
 struct Records {
     first: u64,
-    /// One record for each region; `None` if it is damaged.
+    /// One record for each region; `None` for a damaged record.
     list: Vec<Option<Record>>,
 }
 
 impl Records {
-    /// Returns length and checksum of a block; `None` if its record is damaged.
+    /// Returns the covered length and the checksum of a block; `None` if the record of its region is damaged.
     fn of(&self, block: u64) -> Option<(u16, u32)> {
         let (region, index) = place(block);
         let record = self.list.get((region - self.first) as usize)?.as_ref()?;
@@ -134,7 +134,7 @@ impl Table {
         Ok(Records { first, list })
     }
 
-    /// Loads the records of the blocks that a byte range touches.
+    /// Loads the records of all regions that a byte range overlaps.
     fn load_range(&self, sums: &BlockChecksums, offset: u64, end: u64) -> io::Result<Records> {
         self.load(sums, offset / REGION, end.max(offset + 1).div_ceil(REGION) - 1)
     }
@@ -166,7 +166,7 @@ impl Table {
         changed || self.sealing.get(&region).is_some_and(|s| s.lens[index] > 0)
     }
 
-    /// Drops the pending changes of the blocks from `first` up to `end`.
+    /// Drops the pending checksum updates of the blocks from `first` up to `end`.
     fn forget(&mut self, first: u64, end: u64) {
         let within = |region: u64| {
             let start = region * BLOCKS as u64;
@@ -185,7 +185,8 @@ impl Table {
         self.changed.retain(|_, changed| changed.stale | changed.fresh != 0);
     }
 
-    /// Returns the current checksum of a block and the length that it covers, 0 if there is none.
+    /// Returns the length that the checksum of a block covers, and the checksum. The length is 0 if the block has no
+    /// checksum. Returns `None` if the record is damaged.
     fn current(&self, records: &Records, block: u64) -> Option<(u16, u32)> {
         let (region, index) = place(block);
         match self.changed.get(&region) {
@@ -196,7 +197,8 @@ impl Table {
 }
 
 impl BlockChecksums {
-    /// Opens the checksums in `file` of the object with this nonce; `new` if the file cannot have any yet.
+    /// Opens the checksums in `file`, the sum file of the object with this nonce. `new` is true if the file cannot
+    /// contain checksums yet.
     pub(crate) fn open(file: Box<dyn DiskFile>, nonce: u64, new: bool) -> io::Result<Self> {
         let regions = file.measure()?.len / RECORD as u64;
         Ok(BlockChecksums {
@@ -207,7 +209,8 @@ impl BlockChecksums {
         })
     }
 
-    /// Returns the end of the last byte with a checksum on disk; `None` if the record that shows it is damaged.
+    /// Returns the offset behind the last byte that has a checksum on disk. Returns `None` if a damaged record hides
+    /// this offset.
     pub(crate) fn end(&self) -> io::Result<Option<u64>> {
         let table = read(&self.table);
         for region in (0..table.regions).rev() {
@@ -224,28 +227,29 @@ impl BlockChecksums {
         Ok(Some(0))
     }
 
-    /// Returns the bytes of the sum file on disk.
+    /// Returns the disk space that the sum file occupies, in bytes.
     pub(crate) fn allocated(&self) -> io::Result<u64> {
         self.file.measure().map(|measure| measure.allocated)
     }
 
-    /// Returns the number of regions with changes that no sync has covered.
+    /// Returns the number of regions with changes that no sync has covered yet.
     pub(crate) fn changed(&self) -> usize {
         read(&self.table).changed.len()
     }
 
-    /// Returns whether a sync failed.
+    /// Returns whether a sync of the sum file failed.
     pub(crate) fn failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Makes the records durable.
+    /// Makes the records in the sum file durable.
     fn sync(&self, counters: &Counters) -> io::Result<()> {
         Counters::add(&counters.syncs_sums, 1);
         self.file.sync().inspect_err(|_| self.failed.store(true, Ordering::Release))
     }
 
-    /// Syncs the records before bytes change: a block without a checksum in memory must not have one on disk.
+    /// Syncs the sum file, if an earlier run may have left it unsynced, before bytes of the object change. After this,
+    /// a block without a checksum in memory has none on disk.
     fn prove(&self, table: &mut Table, counters: &Counters) -> Result<(), Failure> {
         if !table.proven {
             self.sync(counters).map_err(|e| failure(&e, "sync the checksums of the object"))?;
@@ -254,7 +258,8 @@ impl BlockChecksums {
         Ok(())
     }
 
-    /// Calls `act` to write `a` followed by `b` at `offset` of `data`, and notes their checksums.
+    /// Calls `act`, which writes `a` followed by `b` at `offset` of `data`. Updates the checksums of the written blocks
+    /// in memory.
     pub(crate) fn write(
         &self,
         data: &dyn DiskFile,
@@ -283,9 +288,9 @@ impl BlockChecksums {
         Ok(())
     }
 
-    /// Removes, durably, the checksums of blocks before their bytes change. Verifies blocks that keep some of their
-    /// bytes, so that damage never gets a valid checksum. Replaces a damaged record by an empty one if all bytes of its
-    /// region change.
+    /// Removes, durably, the checksums of blocks before a request changes their bytes. First verifies each block of
+    /// which some bytes stay, so that a damaged block never gets a new checksum. Replaces a damaged record by an empty
+    /// one if all bytes of its region change.
     fn release(
         &self,
         table: &mut Table,
@@ -307,7 +312,8 @@ impl BlockChecksums {
             let mut touched = false;
             let record = match record {
                 Some(record) => record,
-                // All bytes that the damaged record covered are overwritten.
+                // The request overwrites all bytes whose checksums the damaged record held, so the record can be
+                // replaced.
                 None if offset <= start && end >= self.end_in(data, start).map_err(fail)? => {
                     touched = true;
                     record.insert(Record::EMPTY)
@@ -324,7 +330,7 @@ impl BlockChecksums {
                     self.check(data, from, record.lens[index], record.sums[index]).map_err(|e| e.failure(counters))?;
                 }
                 (record.lens[index], record.sums[index], touched) = (0, 0, true);
-                // If the write fails, the next sync computes the checksum again.
+                // The next sync computes the checksum again, even if the following write fails.
                 table.make_stale(from / BLOCK);
             }
             if touched {
@@ -335,13 +341,13 @@ impl BlockChecksums {
         if synced { self.sync(counters).map_err(fail) } else { Ok(()) }
     }
 
-    /// Returns the end of the object's bytes in the region that begins at `start`.
+    /// Returns the offset where the bytes of the object end in the region that begins at `start`.
     fn end_in(&self, data: &dyn DiskFile, start: u64) -> io::Result<u64> {
         let size = data.measure()?.len.saturating_sub(HEAD_LEN);
         Ok(size.clamp(start, start + REGION))
     }
 
-    /// Compares the block at `from` with its checksum.
+    /// Reads the first `len` bytes of the block at `from` and compares them with the checksum `sum`.
     fn check(&self, data: &dyn DiskFile, from: u64, len: u16, sum: u32) -> Result<(), Unverified> {
         let mut block = [0; BLOCK as usize];
         let block = &mut block[..len.into()];
@@ -354,8 +360,8 @@ impl BlockChecksums {
         }
     }
 
-    /// Reads `buffer.len()` bytes at `offset` and verifies every block that they touch. The first and the last block
-    /// are read completely for that. Bytes beyond the end of the file read as zeros.
+    /// Reads `buffer.len()` bytes at `offset` and verifies every block that this range touches. To verify the first and
+    /// the last block, reads them completely. Bytes beyond the end of the file read as zeros.
     pub(crate) fn read(&self, data: &dyn DiskFile, offset: u64, buffer: &mut [u8]) -> Result<(), Unverified> {
         if buffer.is_empty() {
             return Ok(());
@@ -383,7 +389,7 @@ impl BlockChecksums {
         Ok(())
     }
 
-    /// Verifies that the blocks of a range that reads as a hole have no checksum, or match one of zeros.
+    /// Verifies a range that the disk reports as a hole: each block must have no checksum, or the checksum of zeros.
     pub(crate) fn check_hole(&self, data: &dyn DiskFile, offset: u64, end: u64) -> Result<(), Unverified> {
         let table = read(&self.table);
         let fail = |e: io::Error| Unverified::Failed(failure(&e, "read the checksums of the object"));
@@ -403,7 +409,8 @@ impl BlockChecksums {
         Ok(())
     }
 
-    /// Computes the checksums of all changes so far, before a sync of `data`; `size` returns the object's size.
+    /// Computes the checksums of all blocks that have changed, before the caller syncs `data`. `size` returns the
+    /// object's size.
     pub(crate) fn begin_seal(&self, data: &dyn DiskFile, size: impl Fn() -> u64) -> Result<(), Failure> {
         let mut table = write(&self.table);
         let size = size();
@@ -431,8 +438,8 @@ impl BlockChecksums {
         Ok(())
     }
 
-    /// Returns the checksum of a block's current bytes; `None` if its covered part is damaged, so that the old checksum
-    /// stays.
+    /// Returns the checksum of a block's current bytes. Returns `None` if the bytes that the old checksum covers are
+    /// damaged; then the caller keeps the old checksum.
     fn sum_again(&self, data: &dyn DiskFile, from: u64, len: u16, old: u16, sum: u32) -> Result<Option<u32>, Failure> {
         let mut block = [0; BLOCK as usize];
         let block = &mut block[..len.into()];
@@ -441,7 +448,8 @@ impl BlockChecksums {
         Ok(covered.then(|| crc32c(block)))
     }
 
-    /// Stores, durably, the checksums of blocks that have not changed again. Call this after the sync of the data.
+    /// Stores, durably, the checksums that [`BlockChecksums::begin_seal`] computed. Skips blocks that have changed
+    /// again. The caller must have synced the data.
     pub(crate) fn finish_seal(&self, counters: &Counters) -> io::Result<()> {
         let mut table = write(&self.table);
         if table.sealing.is_empty() {
@@ -451,7 +459,7 @@ impl BlockChecksums {
         while let Some((region, new)) = table.sealing.pop_first() {
             stored = stored.and_then(|()| self.seal(&mut table, region, &new));
             if stored.is_err() {
-                // Mark the blocks as changed, so that the next sync computes them again.
+                // Mark the blocks as changed again, so that the next sync computes their checksums.
                 let blocks = (0..BLOCKS as u64).filter(|index| new.lens[*index as usize] > 0);
                 blocks.for_each(|index| table.make_stale(region * BLOCKS as u64 + index));
             }
@@ -462,7 +470,7 @@ impl BlockChecksums {
     }
 
     fn seal(&self, table: &mut Table, region: u64, new: &Record) -> io::Result<()> {
-        // Keep a damaged record: it may hold checksums that are needed.
+        // Keep a damaged record, because it may hold checksums of blocks that have not changed.
         let Some(mut record) = table.load(self, region, region)?.list.remove(0) else { return Ok(()) };
         let again = table.changed.get(&region).map_or(0, |changed| changed.stale | changed.fresh);
         for index in (0..BLOCKS).filter(|index| new.lens[*index] > 0 && again >> index & 1 == 0) {
@@ -471,7 +479,7 @@ impl BlockChecksums {
         table.store(self, region, &record)
     }
 
-    /// Removes, durably, the checksums beyond `size`, before the object is truncated.
+    /// Removes, durably, the checksums of all blocks beyond `size`, before the caller truncates the object.
     pub(crate) fn cut(&self, data: &dyn DiskFile, size: u64, counters: &Counters) -> Result<(), Failure> {
         let fail = |e: io::Error| failure(&e, "remove checksums of the object");
         let mut table = write(&self.table);
@@ -495,7 +503,7 @@ impl BlockChecksums {
         Ok(())
     }
 
-    /// Removes, durably, the checksums of blocks that a hole from `offset` to `end` changes, before it is punched.
+    /// Removes, durably, the checksums of the blocks from `offset` to `end`, before the caller punches a hole there.
     pub(crate) fn punch(&self, data: &dyn DiskFile, offset: u64, end: u64, counters: &Counters) -> Result<(), Failure> {
         let mut table = write(&self.table);
         self.prove(&mut table, counters)?;
@@ -512,8 +520,8 @@ impl BlockChecksums {
         Ok(())
     }
 
-    /// Marks unchanged data blocks without a checksum, so that the next sync computes one; returns their number.
-    /// Damaged records stay as they are.
+    /// Marks unchanged data blocks that have no checksum, so that the next sync computes their checksums. Returns the
+    /// number of marked blocks. Does not touch damaged records.
     pub(crate) fn adopt(&self, offset: u64, end: u64) -> io::Result<u64> {
         let mut table = write(&self.table);
         let records = table.load_range(self, offset, end)?;
@@ -529,7 +537,7 @@ impl BlockChecksums {
 }
 
 impl Unverified {
-    /// Converts the error to a failure; counts damage.
+    /// Converts the error to a [`Failure`] of the native data protocol, and counts damaged blocks.
     pub(crate) fn failure(self, counters: &Counters) -> Failure {
         match self {
             Unverified::Failed(failure) => failure,
@@ -549,7 +557,7 @@ fn damaged(mismatch: Mismatch, why: &str) -> Failure {
     }
 }
 
-/// Returns the CRC-32C of `len` bytes at `at` of the concatenation of `a` and `b`.
+/// Returns the CRC-32C of `len` bytes, from offset `at`, of `a` followed by `b`.
 fn sum_of(a: &[u8], b: &[u8], at: usize, len: usize) -> u32 {
     if at + len <= a.len() {
         return crc32c(&a[at..at + len]);

@@ -1,4 +1,4 @@
-//! The cache of objects in memory: a bounded table with clock (second-chance) eviction.
+//! The cache of objects in memory: a bounded hash table with CLOCK (second-chance) eviction.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -10,31 +10,32 @@ use crate::lock::lock;
 
 const SHARDS: usize = 16;
 
-/// All cached objects; there is never more than one [`Object`] for an id.
+/// The cached objects of a store. There is never more than one [`Object`] in memory for an object id.
 pub(crate) struct Cache {
     shards: Vec<Mutex<Shard>>,
-    /// Maximum number of objects of each shard.
+    /// Maximum number of objects in each shard of the cache.
     room: usize,
 }
 
 #[derive(Default)]
 struct Shard {
     slots: HashMap<ObjectId, Slot>,
-    /// Every key of `slots` once, in eviction order.
+    /// The ids of all cached objects, in the order in which eviction visits them.
     clock: VecDeque<ObjectId>,
 }
 
 struct Slot {
     object: Arc<Object>,
-    /// Used since the last eviction check.
+    /// Whether a lookup has returned the object since eviction last visited it.
     used: bool,
 }
 
-/// Result of a lookup.
+/// The result of a lookup in the cache.
 pub(crate) enum Lookup {
-    /// The object; the flag says whether another one was evicted for it.
+    /// The object, and whether the cache evicted another object for it.
     Found(Arc<Object>, bool),
-    /// The cache is full. The caller must sync this object, so that it can be evicted, and look up again.
+    /// The cache is full and can evict only this object, after a sync. The caller must sync the object and repeat the
+    /// lookup.
     SyncFirst(Arc<Object>),
 }
 
@@ -44,8 +45,8 @@ impl Cache {
         Cache { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), room: capacity.div_ceil(SHARDS).max(1) }
     }
 
-    /// Returns the object with this id, new and unopened if it was not cached. With `beyond` the object is added even
-    /// if the cache is full, for the case that the object to evict cannot be synced now.
+    /// Returns the object with this id. If the object is not cached, adds it without opening its file. With `beyond`,
+    /// adds the object even if the cache is full, for callers whose sync of the object to evict has failed.
     pub(crate) fn get(&self, id: ObjectId, beyond: bool) -> Lookup {
         let mut shard = lock(&self.shards[id.file.0 as usize % SHARDS]);
         if let Some(slot) = shard.slots.get_mut(&id) {
@@ -57,7 +58,8 @@ impl Cache {
             match shard.make_room() {
                 FreeSpace::Made => dropped = true,
                 FreeSpace::SyncFirst(object) => return Lookup::SyncFirst(object),
-                // All objects are in use at this moment: at most as many as there are connections.
+                // Requests use all cached objects, so let the cache exceed its limit: by at most one object for each
+                // connection.
                 FreeSpace::AllBusy => {}
             }
         }
@@ -67,7 +69,7 @@ impl Cache {
         Lookup::Found(object, dropped)
     }
 
-    /// Returns the number of cached objects.
+    /// Returns the number of objects in the cache.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|s| lock(s).slots.len()).sum()
     }
@@ -80,13 +82,14 @@ enum FreeSpace {
 }
 
 impl Shard {
-    /// Evicts one object that is not in use and has nothing to sync; prefers those not used recently.
+    /// Evicts one object that no request uses and that has no unsynced changes. Prefers objects that no lookup has
+    /// returned recently.
     fn make_room(&mut self) -> FreeSpace {
         let mut dirty = None;
         for _ in 0..2 * self.clock.len() {
             let Some(id) = self.clock.pop_front() else { break };
             let Some(slot) = self.slots.get_mut(&id) else { continue };
-            // No thread can take a new reference while the shard is locked.
+            // The count cannot grow here: a thread needs the lock of the shard to get another reference to the object.
             let busy = Arc::strong_count(&slot.object) > 1;
             if busy || std::mem::take(&mut slot.used) {
                 self.clock.push_back(id);

@@ -1,5 +1,5 @@
-//! The `STORE` file: the claim of the metadata store that uses the objects, which keeps out other stores and older
-//! copies.
+//! The `STORE` file: a record of the metadata store that uses the objects, by which an iod refuses other metadata
+//! stores and outdated copies.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -20,22 +20,23 @@ const CHECKED: usize = 48;
 pub(crate) const STORE: &str = "STORE";
 const STORE_NEW: &str = "STORE.new";
 
-/// The remembered claim of a metadata store.
+/// The claim of a metadata store that the iod has recorded, if any.
 #[derive(Default)]
 pub(super) struct Claimed {
     remembered: Option<Claim>,
-    /// The highest object number, determined once for a store without a claim. Clients of an mgr that makes no claims
-    /// could create objects meanwhile; they use the metadata store that is about to claim.
+    /// The highest object number in a store without a claim, determined once. Clients of an mgr without claims may
+    /// create objects afterwards. This does no harm, because that mgr uses the metadata store that is about to claim
+    /// the iod.
     highest: Option<u64>,
 }
 
 impl Claimed {
-    /// Returns whether no claim is remembered.
+    /// Returns whether the iod has recorded no claim.
     pub(super) fn is_empty(&self) -> bool {
         self.remembered.is_none()
     }
 
-    /// Reads the claim of the store on a disk.
+    /// Reads the `STORE` file of the store on this disk.
     pub(super) fn read(disk: &dyn Disk) -> Result<Self, StoreError> {
         let fail = |doing| move |e| error(disk.path(), doing, e);
         let file = match disk.open(STORE) {
@@ -83,12 +84,12 @@ fn decode(bytes: &[u8]) -> Result<Claim, &'static str> {
     Ok(Claim { store: StoreId(store), epoch, mark: be(&bytes[32..40]), numbers: be(&bytes[40..48]) })
 }
 
-/// Writes the claim by rename: after a crash either the old or the new one exists, whole.
+/// Writes the `STORE` file by rename, so that a crash leaves either the old or the new file, never a mixture.
 fn write(disk: &dyn Disk, claim: &Claim) -> io::Result<()> {
     match disk.remove(STORE_NEW) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        // Sync the removal before the name is used again. Otherwise a power cut could keep the rename below together
-        // with the file of a failed attempt.
+        // A failed attempt left a `STORE.new` file. Make its removal durable before the name is used again. Otherwise a
+        // power cut could keep the later rename, but give the name `STORE` to the old file.
         removed => removed.and_then(|()| disk.sync_folder(""))?,
     }
     let file = disk.create_new(STORE_NEW)?;
@@ -98,7 +99,8 @@ fn write(disk: &dyn Disk, claim: &Claim) -> io::Result<()> {
     disk.sync_folder("")
 }
 
-/// Returns whether a claim may be accepted, given the remembered claim, or the highest object number if there is none.
+/// Returns whether the iod may accept a claim, given the recorded claim, or the highest object number if the iod has
+/// recorded no claim.
 fn may_take(claiming: &Claiming, remembered: Option<&Claim>, highest: Option<u64>) -> bool {
     match remembered {
         Some(old) => old.store == claiming.claim.store && old.mark == claiming.expected,
@@ -107,9 +109,10 @@ fn may_take(claiming: &Claiming, remembered: Option<&Claim>, highest: Option<u64
 }
 
 impl Store {
-    /// Returns the remembered claim, and accepts the given one if allowed.
+    /// Executes CLAIM: accepts `claiming` if that is allowed, and returns the claim that the iod has recorded
+    /// afterwards. With `want_highest`, also returns the highest object number.
     pub(crate) fn claim(&self, claiming: Option<&Claiming>, want_highest: bool) -> Result<ClaimReply, Failure> {
-        // One call at a time, so that a second call sees the result of the first.
+        // Hold the lock for the whole call, so that a concurrent CLAIM sees the claim that this one records.
         let mut claimed = lock(&self.claimed);
         if claimed.remembered.is_none() && claimed.highest.is_none() {
             claimed.highest = Some(self.highest()?);
@@ -136,8 +139,8 @@ impl Store {
         Ok(ClaimReply { taken, remembered: claimed.remembered, highest })
     }
 
-    /// Checks that the iod may serve clients: no metadata store has ever claimed it, or one has claimed it since its
-    /// start. So an outdated copy of a disk, which no mgr claims, serves no client.
+    /// Checks that the iod may serve clients: no metadata store has ever claimed the iod, or one has claimed it since
+    /// the iod started. So an iod that runs on an outdated copy of its disk serves no client, because no mgr claims it.
     pub(crate) fn check_confirmed(&self) -> Result<(), Failure> {
         match self.confirmed.load(Ordering::Acquire) {
             true => Ok(()),
@@ -148,7 +151,7 @@ impl Store {
         }
     }
 
-    /// Returns the highest object number, 0 if there is no object.
+    /// Returns the highest object number in the store; 0 if the store has no object.
     fn highest(&self) -> Result<u64, Failure> {
         let mut highest = 0;
         self.walk(None, |object| {

@@ -1,4 +1,5 @@
-//! The `FORMAT` file of a store: its identity, and the lock that keeps a second iod out.
+//! The `FORMAT` file of a store, which holds the identity of the store and the lock that keeps a second iod from
+//! opening it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,98 +10,98 @@ use wire::native::crc32c;
 use crate::disks::{Disk, DiskFile, read_full, write_all};
 
 const MAGIC: [u8; 8] = *b"WEIRIOD\0";
-/// The newest store format of this build. Version 1 has neither block checksums nor objects of other streams than 0, 2
-/// has block checksums, 3 streams, 4 both.
+/// The newest store format that this build can open. Version 1 has no optional feature. Version 2 has block checksums.
+/// Version 3 may have objects of streams other than 0. Version 4 has both.
 const VERSION: u32 = 4;
 const LEN: usize = 56;
 const CHECKED: usize = 52;
 
 pub(crate) const FORMAT: &str = "FORMAT";
 const FORMAT_NEW: &str = "FORMAT.new";
-/// The folder of all objects.
+/// The folder in the store's directory that holds all object files.
 pub(crate) const OBJECTS: &str = "objects";
 
-/// Reason why a store cannot be created or used, and what to do.
+/// The reason why a store cannot be created or opened. The message says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The directory does not exist.
+    /// The directory of the store does not exist.
     #[error("{}: no such directory; make it and format it with `weir mkfs`, or check the path", .0.display())]
     Missing(PathBuf),
-    /// The path is not a directory.
+    /// The path of the store is not a directory.
     #[error("{}: not a directory", .0.display())]
     NotADirectory(PathBuf),
-    /// The directory holds no store.
+    /// The directory holds no object store.
     #[error("{}: no object store here; format it with `weir mkfs`, or check the path", .0.display())]
     NotFormatted(PathBuf),
-    /// The directory already holds a store.
+    /// The directory already holds an object store, so it cannot be formatted.
     #[error("{}: holds an object store already; nothing was changed. To start afresh, empty the directory first", .0.display())]
     AlreadyFormatted(PathBuf),
-    /// The directory holds other files.
+    /// The directory contains files that belong to no object store, so it cannot be formatted.
     #[error("{}: not empty (it has {found:?}); give an empty directory", .dir.display())]
     NotEmpty {
-        /// The directory.
+        /// The directory that cannot be formatted.
         dir: PathBuf,
-        /// The name of one of them.
+        /// The name of one of the files in the directory.
         found: String,
     },
-    /// Another process has locked the store.
+    /// Another process has opened the store and holds its lock.
     #[error("{}: another iod is using this store; stop it first, or give this one a directory of its own", .0.display())]
     InUse(PathBuf),
-    /// A later version of Weir wrote the store.
+    /// A later version of Weir wrote the store, in a format that this build cannot open.
     #[error("{}: the store has format version {found}, this build knows up to {VERSION}; use a newer weir", .dir.display())]
     NewerVersion {
-        /// The directory.
+        /// The directory of the store.
         dir: PathBuf,
-        /// The version of the store.
+        /// The format version of the store.
         found: u32,
     },
-    /// The `FORMAT` file is damaged.
+    /// The `FORMAT` file of the store is damaged.
     #[error("{}: the FORMAT file is damaged ({reason}); restore it from a backup, the objects are untouched", .dir.display())]
     Damaged {
-        /// The directory.
+        /// The directory of the store.
         dir: PathBuf,
-        /// What is wrong.
+        /// What is wrong with the `FORMAT` file, for people.
         reason: &'static str,
     },
-    /// The `STORE` file is damaged.
+    /// The `STORE` file of the store is damaged.
     #[error("{}: the STORE file is damaged ({reason}); if the metadata store is the newest one, remove the file: the mgr \
              then claims the objects again, unless they have numbers that it has not allocated", .dir.display())]
     DamagedClaim {
-        /// The directory.
+        /// The directory of the store.
         dir: PathBuf,
-        /// What is wrong.
+        /// What is wrong with the `STORE` file, for people.
         reason: &'static str,
     },
-    /// The store belongs to another file system.
+    /// The store belongs to another file system than the one that the iod should serve.
     #[error("{}: the store belongs to file system {found}, not to {wanted}; check the directory and the cluster file", .dir.display())]
     OtherFileSystem {
-        /// The directory.
+        /// The directory of the store.
         dir: PathBuf,
-        /// The file system in `FORMAT`.
+        /// The id of the file system in the `FORMAT` file.
         found: Fsid,
-        /// The file system of the cluster file.
+        /// The id of the file system that the iod should serve, from the cluster file.
         wanted: Fsid,
     },
-    /// The process lacks write permission.
+    /// The process has no permission to write to the store's directory.
     #[error("{}: cannot write ({source}); check owner, mode and mount options of the directory", .dir.display())]
     NotWritable {
-        /// The directory.
+        /// The directory of the store.
         dir: PathBuf,
-        /// The system's reason.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The disk is full.
+    /// The disk of the store is full.
     #[error("{}: no space left; free some or use another disk", .0.display())]
     Full(PathBuf),
-    /// Any other error of the system.
+    /// Another error of the operating system.
     #[error("{}: cannot {doing}: {source}", .path.display())]
     Io {
-        /// The file or directory.
+        /// The file or directory on which the operation failed.
         path: PathBuf,
-        /// The operation that failed.
+        /// The operation that failed, for people.
         doing: &'static str,
-        /// The system's reason.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
@@ -115,16 +116,16 @@ pub(super) fn error(dir: &Path, doing: &'static str, source: io::Error) -> Store
     }
 }
 
-/// The content of `FORMAT`.
+/// The content of a `FORMAT` file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Format {
     pub(crate) fsid: Fsid,
     pub(crate) iod: IodId,
-    /// Unix time in seconds.
+    /// Time at which the store was formatted, as Unix time in seconds.
     pub(crate) created: u64,
-    /// Whether new objects have block checksums.
+    /// Whether new objects get block checksums.
     pub(crate) sums: bool,
-    /// Whether there may be objects of other streams than 0.
+    /// Whether the store may have objects of streams other than 0.
     pub(crate) streams: bool,
 }
 
@@ -161,20 +162,21 @@ impl Format {
         Ok(Format { fsid: Fsid(fsid), iod: IodId(iod), created: be(field(44, 52)?), sums, streams })
     }
 
-    /// Replaces the content of an open `FORMAT` file, durably. All of it is in one sector, which disks write atomically.
+    /// Replaces the content of an open `FORMAT` file durably. The content fits into one sector, which disks write
+    /// atomically.
     pub(crate) fn write(&self, file: &dyn DiskFile) -> io::Result<()> {
         write_all(file, &self.encode(), &[], 0)?;
         file.sync()
     }
 }
 
-/// Returns the big-endian number in `bytes`.
+/// Decodes a big-endian number.
 pub(super) fn be(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// Creates a store in an empty or missing directory. The `FORMAT` file appears last and atomically, so an interrupted
-/// attempt can be repeated.
+/// Creates a store in an empty or missing directory. The `FORMAT` file appears last and atomically, so a caller can
+/// repeat an interrupted attempt.
 pub(crate) fn format(disk: &dyn Disk, format: &Format) -> Result<(), StoreError> {
     let dir = disk.path();
     let fail = |doing| move |source| error(dir, doing, source);
@@ -200,7 +202,7 @@ pub(crate) fn format(disk: &dyn Disk, format: &Format) -> Result<(), StoreError>
     disk.sync_folder("").map_err(fail("sync the directory"))
 }
 
-/// Reads `FORMAT` and locks the store; the lock lasts as long as the file is open.
+/// Reads the `FORMAT` file and locks the store. The lock lasts as long as the returned file is open.
 pub(crate) fn open(disk: &dyn Disk) -> Result<(Format, Box<dyn DiskFile>), StoreError> {
     let dir = disk.path();
     let file = match disk.open(FORMAT) {

@@ -1,37 +1,39 @@
-//! Accounting of the free disk space: writes stop before the disk is full, so that names can still be removed.
+//! Accounting of the free disk space: an iod refuses writes before the disk is full, so that it can still remove
+//! objects.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use types::limits::{IOD_RESERVE_BYTES, IOD_ROOM_BYTES, META_RESERVE_BYTES, iod_reserve};
 
-/// The bytes that may be written before the free space must be checked again.
+/// The number of bytes that the iod may still write before it must ask the operating system for the free space again.
 #[derive(Debug, Default)]
 pub(super) struct FreeSpace {
     left: AtomicU64,
 }
 
-/// Returns the usable space of a disk with these bytes (total, free), without the reserve.
+/// Returns the free bytes that the iod may use on a disk with this (total, free) capacity. The iod's reserve is not
+/// included.
 pub(super) fn spare((total, free): (u64, u64)) -> u64 {
     free.saturating_sub(iod_reserve(total))
 }
 
-/// Returns the largest reservation at once, for this usable space. Other stores of the disk may have seen the same free
-/// space at the same time and use it meanwhile. Even with a dozen such stores, the part of the reserve that the mgr
-/// needs remains.
+/// Returns the largest number of bytes to allocate at once, given the free bytes `spare` that the iod may use. Other
+/// stores on the same disk may allocate at the same moment, after seeing the same free space. Even if twelve stores do
+/// so, the mgr's part of the reserve stays free.
 pub(super) fn piece(spare: u64) -> u64 {
     (spare / 16).clamp(PIECE_MIN, PIECE_MAX)
 }
 
-/// Minimum bytes of one reservation.
+/// Smallest result of [`piece`], in bytes.
 const PIECE_MIN: u64 = 1 << 20;
-/// Maximum bytes of one reservation.
+/// Largest result of [`piece`], in bytes.
 const PIECE_MAX: u64 = 8 << 20;
 const _: () = assert!(12 * PIECE_MAX <= IOD_RESERVE_BYTES - META_RESERVE_BYTES / 4);
 
 impl FreeSpace {
-    /// Claims `len` bytes, or fails with `ENOSPC`. `capacity` returns the total and the free bytes of the disk; it is
-    /// called only when the result of the last call is used up.
+    /// Claims `len` bytes of free space, or fails with `ENOSPC`. `capacity` returns the total and the free bytes of the
+    /// disk. It is called only after the bytes that its previous result allowed are used up.
     pub(super) fn take(&self, len: u64, capacity: impl FnOnce() -> io::Result<(u64, u64)>) -> io::Result<()> {
         if self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(len)).is_ok() {
             return Ok(());
@@ -40,7 +42,8 @@ impl FreeSpace {
         if spare < len {
             return Err(rustix::io::Errno::NOSPC.into());
         }
-        // Only a part of it: other stores of the disk use the same space, and files need more than their bytes.
+        // Keep only a part of the free space: other stores use the same disk, and a file system needs space for
+        // metadata too.
         self.left.store(((spare - len) / 8).min(IOD_ROOM_BYTES), Ordering::Relaxed);
         Ok(())
     }
@@ -74,7 +77,7 @@ mod tests {
     fn stores_that_allocate_at_the_same_moment_keep_the_reserve() {
         let total = 100 << 30;
         let mut free = 19 << 30;
-        // Eleven stores that checked at the beginning are slow.
+        // Eleven stores have checked the free space at the beginning, and allocate only at the end.
         let slow = 11 * piece(spare((total, free)));
         loop {
             let found = spare((total, free));

@@ -1,48 +1,51 @@
-//! The head of an object file: the identity of the object, with a checksum, in the first sector.
+//! The head of an object file: the identity of the object and its generation, with a checksum, in the first sector of
+//! the file.
 
 use types::{FileId, Fsid, Generation, ObjectId};
 use wire::native::{HeadState, crc32c};
 
-/// Bytes before the object's own bytes: one page, so that data pages stay aligned.
+/// Length of the head in bytes, and so the file offset of the object's first byte. One page, so that pages of the
+/// object and of the file coincide.
 pub(crate) const HEAD_LEN: u64 = 4096;
-/// All fields are in the first sector, which disks write atomically.
+/// Length of the part of the head that has fields: one sector, which disks write atomically.
 pub(crate) const SECTOR: usize = 512;
 
 const MAGIC: [u8; 8] = *b"WEIROBJ\0";
-/// The newest version. Version 1 has neither nonce nor stream, 2 a nonce, 3 a stream, 4 both. Objects of stream 0 have
-/// versions 1 and 2, as in stores that know no streams.
+/// The newest version of heads. Version 1 has neither nonce nor stream, version 2 has a nonce, version 3 a stream,
+/// version 4 both. Objects of stream 0 have versions 1 and 2, which older builds can read.
 const VERSION: u32 = 4;
-/// Where the fields begin that not all versions have.
+/// Offset of the optional fields, nonce and stream.
 const MORE: usize = 48;
 
-/// The fields of the head.
+/// The fields of the head of an object file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Head {
     pub(crate) fsid: Fsid,
     pub(crate) object: ObjectId,
     pub(crate) generation: Generation,
-    /// Unix time in seconds.
+    /// Time at which the object was created, as Unix time in seconds.
     pub(crate) created: u64,
-    /// For objects with checksums: distinguishes their sum file from that of an earlier object with the same id.
+    /// A random number that ties the object to its sum file. The sum file of an earlier object with the same id has
+    /// another nonce. `None` for objects without block checksums.
     pub(crate) nonce: Option<u64>,
 }
 
-/// Why the beginning of a file is not the head of the object that the file name names.
+/// The reason why an object file does not begin with a valid head of the object that the file is named after.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct BadHead {
     pub(crate) state: HeadState,
-    /// The reason, for people.
+    /// What is wrong with the head, for people.
     pub(crate) reason: String,
 }
 
 impl BadHead {
-    /// Returns the state of an object that is damaged for this reason.
+    /// Returns the reason for a head that the disk cannot read or whose content is damaged.
     pub(crate) fn damaged(reason: impl Into<String>) -> Self {
         BadHead { state: HeadState::Damaged, reason: reason.into() }
     }
 }
 
-/// Returns the number of bytes that the checksum of a head covers; `None` for an unknown version.
+/// Returns the number of bytes that the checksum of a head covers; `None` if this build does not know the version.
 fn checked(version: u32) -> Option<usize> {
     let more = [0, 8, 4, 12];
     more.get(version.checked_sub(1)? as usize).map(|more| MORE + more)
@@ -57,7 +60,7 @@ impl Head {
         MORE + self.nonce.map_or(0, |_| 8) + if self.object.stream == 0 { 0 } else { 4 }
     }
 
-    /// Encodes the whole head; integers are big-endian.
+    /// Encodes the head, padded to its full length. Integers are big-endian.
     pub(crate) fn encode(&self) -> [u8; HEAD_LEN as usize] {
         let mut out = [0; HEAD_LEN as usize];
         out[..8].copy_from_slice(&MAGIC);
@@ -78,16 +81,16 @@ impl Head {
         out
     }
 
-    /// Returns the used bytes from the beginning of the head: different bytes mean another object or another
-    /// generation.
+    /// Returns the bytes of the head up to and including its checksum. These bytes change with each fence, and differ
+    /// between objects.
     pub(crate) fn mark(&self) -> Vec<u8> {
         self.encode()[..self.checked() + 4].to_vec()
     }
 
     /// Decodes the beginning of an object file, which may be shorter than a head.
     ///
-    /// `Ok(None)`: only zeros, the remains of an object that was never committed before a power cut.
-    /// `Err`: the reason why this is not an object of `fsid` called `object` that this version understands.
+    /// Returns `Ok(None)` if all bytes are zeros: a power cut left an object that was never committed. Returns `Err` if
+    /// the head is not that of object `object` of file system `fsid`, or has an unknown version.
     pub(crate) fn decode(bytes: &[u8], fsid: Fsid, object: ObjectId) -> Result<Option<Head>, BadHead> {
         if bytes.iter().all(|b| *b == 0) {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Listing of all objects of a store.
+//! LIST on an iod: a walk over all objects of a store.
 
 use std::io;
 
@@ -12,14 +12,15 @@ use super::{Store, failure};
 use crate::disks::{Disk, read_full};
 
 impl Store {
-    /// Returns at most `max` objects after `after`, in folder order.
+    /// Returns at most `max` objects after `after`, ordered by folder number and then by object id.
     ///
-    /// Files without a usable head are included and marked. Objects created or removed during the walk may or may not be listed.
+    /// The list includes object files without a usable head, and marks them. An object that is created or removed
+    /// during a walk of several calls may be listed or not.
     pub(crate) fn list(&self, after: Option<ObjectId>, max: u32) -> Result<ListReply, Failure> {
         let max = (max as usize).clamp(1, LIST_MAX);
         let mut reply = ListReply { entries: Vec::new(), eof: true };
         self.walk(after, |object| {
-            // The last object of the previous call.
+            // The last object that the previous call returned.
             if after == Some(object) {
                 return Ok(true);
             }
@@ -33,8 +34,8 @@ impl Store {
         Ok(reply)
     }
 
-    /// Calls `visit` with every object that has a file, damaged or not, from `start` on in folder order, until it
-    /// returns false.
+    /// Calls `visit` for each object that has a file, damaged or not. Begins at `start`, in the order of folder numbers
+    /// and object ids, and ends when `visit` returns false.
     pub(super) fn walk(
         &self,
         start: Option<ObjectId>,
@@ -65,7 +66,8 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the entry of one object; `None` if it is gone or was never committed.
+    /// Returns the list entry of an object. Returns `None` if the object was removed during the walk or was never
+    /// committed.
     fn entry(&self, object: ObjectId) -> Result<Option<ListEntry>, Failure> {
         let read = || -> io::Result<_> {
             let file = self.open_object(object)?;
@@ -94,7 +96,7 @@ impl Store {
     }
 }
 
-/// Returns the names in a folder; an empty list if it does not exist.
+/// Returns the names in a folder, or an empty list if the folder does not exist.
 fn names(disk: &dyn Disk, path: &str) -> Result<Vec<String>, Failure> {
     match disk.list(path) {
         Ok(names) => Ok(names),
@@ -103,7 +105,7 @@ fn names(disk: &dyn Disk, path: &str) -> Result<Vec<String>, Failure> {
     }
 }
 
-/// Returns the numbers of the folders below `path`, in order.
+/// Returns the numbers of the subfolders of `path`, sorted.
 fn folders(disk: &dyn Disk, path: &str) -> Result<Vec<u16>, Failure> {
     let mut numbers: Vec<u16> = names(disk, path)?
         .iter()
@@ -114,7 +116,7 @@ fn folders(disk: &dyn Disk, path: &str) -> Result<Vec<u16>, Failure> {
     Ok(numbers)
 }
 
-/// Returns the objects with a file in folder `number`.
+/// Returns the objects that have a file in folder `number`, sorted.
 fn files(disk: &dyn Disk, path: &str, number: u16) -> Result<Vec<ObjectId>, Failure> {
     Ok(names(disk, path)?.iter().filter_map(|name| Shards::object_of(number, name)).collect())
 }

@@ -1,4 +1,4 @@
-//! One object of an iod: its file, its state in memory, and the operations on it.
+//! One object of an iod: its open file, its state in memory, and the operations on it.
 
 mod open;
 mod short_circuit;
@@ -23,41 +23,42 @@ use crate::lock::{read, write};
 pub(crate) use open::{Open, ReadPlan};
 pub(crate) use short_circuit::Lent;
 
-/// An object that may or may not exist. Reads, writes and syncs share its lock; changes of its identity or size hold it
-/// exclusively.
+/// An object of the store, which may not exist on disk. Reads, writes and syncs take its lock shared. Requests that
+/// create or remove it, or change its size or generation, take the lock exclusively.
 pub(crate) struct Object {
     id: ObjectId,
     state: RwLock<State>,
 }
 
 enum State {
-    /// The file was not looked up yet.
+    /// No request has looked for the file of the object yet.
     Unopened,
-    /// The object does not exist.
+    /// The object has no file, so it does not exist.
     Absent,
     /// The object exists, and its file is open.
     Open(Arc<Open>),
-    /// The file of the object must not be used, for this reason.
+    /// The object file is damaged, or has the head of another object. Requests fail with `Corrupt`.
     Damaged(BadHead),
 }
 
-/// The state of an object, for maintenance of the store.
+/// The state of an object, for scrubs.
 pub(crate) enum Presence {
     /// The object does not exist.
     Absent,
-    /// The open file.
+    /// The object exists, with its open file.
     Open(Arc<Open>),
-    /// The file of the object exists and must not be used.
+    /// The object file exists but is damaged, or has the head of another object.
     Damaged,
 }
 
 impl Object {
-    /// Makes an object whose file was not looked up yet.
+    /// Makes an object whose file no request has looked for yet.
     pub(crate) fn new(id: ObjectId) -> Self {
         Object { id, state: RwLock::new(State::Unopened) }
     }
 
-    /// Returns whether the object has changes that are not durable and can still be synced.
+    /// Returns whether the object has changes that are not durable yet. Changes that a failed sync has lost do not
+    /// count.
     pub(crate) fn is_dirty(&self) -> bool {
         match &*read(&self.state) {
             State::Open(open) => open.is_dirty(),
@@ -65,7 +66,7 @@ impl Object {
         }
     }
 
-    /// Takes the shared lock, after looking up the file.
+    /// Opens the object file if no request has looked for it yet, and takes the lock shared.
     fn shared(&self, store: &Store) -> Result<RwLockReadGuard<'_, State>, Failure> {
         loop {
             let state = read(&self.state);
@@ -77,7 +78,7 @@ impl Object {
         }
     }
 
-    /// Takes the exclusive lock, after looking up the file.
+    /// Takes the lock exclusively, and opens the object file if no request has looked for it yet.
     fn exclusive(&self, store: &Store) -> Result<RwLockWriteGuard<'_, State>, Failure> {
         let mut state = write(&self.state);
         if matches!(*state, State::Unopened) {
@@ -105,7 +106,7 @@ impl Object {
         }
     }
 
-    /// Opens the object of an existing file with this head and `size` bytes after it.
+    /// Returns the state of an object whose file exists, with this head and `size` bytes behind the head.
     fn found(&self, store: &Store, file: Box<dyn DiskFile>, head: Head, size: u64) -> Result<State, Failure> {
         let leaf = store.leaf(self.id);
         let mut entry = Leaf::FOUND;
@@ -116,7 +117,8 @@ impl Object {
             if made {
                 entry = leaf.changed();
             }
-            // Bytes become durable before their checksum does. So a file shorter than its checksums has lost bytes.
+            // Bytes become durable before their checksum. So if a checksum covers bytes beyond the end of the file, the
+            // object has lost bytes.
             let end = opened.end().map_err(|e| failure(&e, "read the checksums"))?;
             if let Some(end) = end.filter(|end| *end > size) {
                 let reason = format!("the object has {size} bytes, but {end} bytes were committed");
@@ -131,7 +133,7 @@ impl Object {
         Ok(State::Open(Arc::new(open)))
     }
 
-    /// Creates the file of an absent object.
+    /// Creates the file of an object that does not exist.
     fn create(&self, store: &Store, generation: Generation) -> Result<Arc<Open>, Failure> {
         if store.gone.is(self.id) {
             return Err(Status::Fenced.into());
@@ -142,7 +144,7 @@ impl Object {
         let (file, leaf) = store.create_object(self.id, &head).map_err(fail)?;
         let sums = nonce.map(|nonce| store.open_sums(self.id, nonce, true)).transpose();
         let sums = sums.map_err(|error| {
-            // Without its checksums the object is incomplete, so remove it.
+            // Without a sum file the object is incomplete, so remove the object file too.
             drop(store.remove_object(self.id));
             fail(error)
         })?;
@@ -154,7 +156,7 @@ impl Object {
         Ok(Arc::new(open))
     }
 
-    /// Adds the pieces of `extents` to `plan`; returns the file if there are data to read.
+    /// Adds to `plan` the pieces of the reply to a READ of `extents`. Returns the open file if the pieces include data.
     pub(crate) fn plan_read(
         &self,
         store: &Store,
@@ -169,7 +171,7 @@ impl Object {
             let end = extent.offset.checked_add(u64::from(extent.len)).ok_or(Status::Inval)?;
             let inside = end.min(plan.size).max(extent.offset);
             if let Some(open) = open {
-                // Each later extent needs at least two pieces.
+                // Keep two pieces free for each of the following extents.
                 let spare = PIECES_MAX - 2 * (extents.len() - index - 1);
                 open.plan(plan, extent.offset, inside, spare, store.counters())?;
             }
@@ -178,9 +180,11 @@ impl Object {
         Ok(open.filter(|_| plan.data_len > 0).cloned())
     }
 
-    /// Writes the extents, whose bytes are the concatenated slices of `data`; returns the size afterwards.
+    /// Writes the extents, whose bytes are the concatenated slices of `data`; returns the size of the object
+    /// afterwards.
     ///
-    /// Overlapping extents are written in order. After an error any part may have been written.
+    /// If extents overlap, the later extent overwrites the earlier one. After an error, any part of the extents may
+    /// have been written.
     pub(crate) fn write(
         &self,
         store: &Store,
@@ -212,7 +216,7 @@ impl Object {
         }
     }
 
-    /// Creates the object, unless another thread has created it meanwhile.
+    /// Creates the object, unless another thread has created it first.
     fn make(&self, store: &Store, generation: Generation) -> Result<(), Failure> {
         let mut state = self.exclusive(store)?;
         if state.checked(generation)?.is_none() {
@@ -222,17 +226,17 @@ impl Object {
         Ok(())
     }
 
-    /// Makes all earlier writes durable; returns the durable size.
+    /// Makes all earlier writes durable; returns the size of the object that is durable.
     pub(crate) fn commit(&self, store: &Store, generation: Generation) -> Result<u64, Failure> {
         let open = self.shared(store)?.checked(generation)?.cloned();
         let Some(open) = open else { return Ok(0) };
-        // Concurrent writes may not be on disk.
+        // Read the size before the sync: the sync may not cover a concurrent write that extends the object.
         let size = open.size();
         open.sync(store)?;
         Ok(size.min(open.size()))
     }
 
-    /// Syncs as [`Object::commit`] does, for the iod itself.
+    /// Syncs the object as [`Object::commit`] does, but needs no capability, because the iod itself decides to sync.
     pub(crate) fn sync(&self, store: &Store) -> Result<(), Failure> {
         let open = match &*self.shared(store)? {
             State::Open(open) => open.clone(),
@@ -241,7 +245,7 @@ impl Object {
         open.sync(store)
     }
 
-    /// Returns the state of the object.
+    /// Returns whether the object exists and is usable.
     pub(crate) fn presence(&self, store: &Store) -> Result<Presence, Failure> {
         Ok(match &*self.shared(store)? {
             State::Unopened | State::Absent => Presence::Absent,
@@ -250,7 +254,7 @@ impl Object {
         })
     }
 
-    /// Returns the size and the bytes allocated on disk.
+    /// Returns the size of the object and its allocated disk space, both in bytes.
     pub(crate) fn size(&self, store: &Store, generation: Generation) -> Result<(u64, u64), Failure> {
         let state = self.shared(store)?;
         let Some(open) = state.checked(generation)? else { return Ok((0, 0)) };
@@ -261,8 +265,9 @@ impl Object {
 
     /// Truncates or extends the object to `size`, durably; returns its size afterwards.
     ///
-    /// A shorter object is extended, so that a later check can distinguish it from an object that lost bytes. If the
-    /// local file system does not support that size, the object keeps its size; the file then has a hole there.
+    /// An object that is shorter than `size` is extended. So an object that later is shorter than expected has lost
+    /// bytes. If the local file system does not support such a large file, the object keeps its size. The range up to
+    /// `size` then reads as a hole.
     pub(crate) fn truncate(&self, store: &Store, generation: Generation, size: u64) -> Result<u64, Failure> {
         if size > FILE_SIZE_MAX {
             return Err(Status::FBig.into());
@@ -293,12 +298,14 @@ impl Object {
         }
         let size = open.size();
         drop(state);
-        // An earlier attempt may have changed the size and failed to sync.
+        // Sync even if the object already has this size: an earlier request may have changed the size and failed to
+        // sync.
         open.sync(store)?;
         Ok(size)
     }
 
-    /// Removes the object durably, damaged or not. Leaves a file whose head is that of something else.
+    /// Removes the object durably, even if it is damaged. Does not remove a file that has the head of another object or
+    /// of a newer version.
     pub(crate) fn remove(&self, store: &Store, generation: Generation) -> Result<(), Failure> {
         let mut state = self.exclusive(store)?;
         if !matches!(*state, State::Damaged(_)) {
@@ -308,7 +315,8 @@ impl Object {
             store.gone.remember(self.id);
         }
         if let State::Damaged(BadHead { state: HeadState::Foreign | HeadState::Newer, reason }) = &*state {
-            // The object itself does not exist, so there is nothing to remove.
+            // The file has the head of another object or of a newer version. Keep the file; REMOVE succeeds, because
+            // this object does not exist.
             Counters::add(&store.counters().objects_left, 1);
             tracing::error!(object = %self.id, reason, "not removed: the file has the head of another object or file system");
             return Ok(());
@@ -322,14 +330,14 @@ impl Object {
             Counters::add(&store.counters().objects_removed, 1);
             store.sync_leaf(&leaf, leaf.changed())
         } else if store.disk().is_folder(leaf.path()) {
-            // An earlier attempt may have removed the file and stopped before its sync.
+            // An earlier request may have removed the file and failed before it synced the folder.
             store.sync_leaf(&leaf, Leaf::FOUND)
         } else {
             Ok(())
         }
     }
 
-    /// Punches a hole, durably; the size does not change.
+    /// Punches a hole durably; the size of the object does not change.
     pub(crate) fn punch(&self, store: &Store, generation: Generation, offset: u64, len: u64) -> Result<(), Failure> {
         let end = offset.checked_add(len).ok_or(Status::Inval)?;
         let state = self.exclusive(store)?;
@@ -357,10 +365,10 @@ impl Object {
         open.sync(store)
     }
 
-    /// Reserves storage for a range, durably, so that later writes do not fail with `NoSpc`. Extends the object to the
-    /// end of the range.
+    /// Allocates disk space for a range durably, so that later writes to the range do not fail with `NoSpc`. Extends
+    /// the object to the end of the range.
     ///
-    /// After an error any part may be reserved, and the object may be longer.
+    /// After an error, a part of the range may be allocated, and the object may be longer.
     pub(crate) fn reserve(&self, store: &Store, generation: Generation, offset: u64, len: u64) -> Result<(), Failure> {
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Status::FBig)?;
         let open = loop {
@@ -381,8 +389,8 @@ impl Object {
         open.sync(store)
     }
 
-    /// Lets the file system copy bytes of another object as a write; returns whether it could. Returns false if there
-    /// are checksums, which the iod must verify and compute.
+    /// Makes the file system copy bytes of another object into this object; returns whether it copied all of them.
+    /// Returns false if one of the objects has block checksums, because the iod must then read the bytes itself.
     pub(crate) fn copy_from(
         &self,
         store: &Store,
@@ -405,7 +413,7 @@ impl Object {
         }
     }
 
-    /// Returns the offset of the next data or hole.
+    /// Returns the offset of the first data or hole at or after `offset`.
     pub(crate) fn seek(
         &self,
         store: &Store,
@@ -427,19 +435,19 @@ impl Object {
         }
     }
 
-    /// Refuses capabilities older than `fence` from now on, durably.
+    /// Refuses, durably, all capabilities of a generation before `fence` from now on.
     pub(crate) fn fence(&self, store: &Store, generation: Generation, fence: Generation) -> Result<(), Failure> {
         let mut state = self.exclusive(store)?;
         let open = match state.checked(generation)? {
             Some(open) => open.clone(),
-            // No capability can create the object again.
+            // The object has a tombstone: no capability can create it again, so nothing needs a fence.
             None if store.gone.is(self.id) => return Ok(()),
             None => self.create(store, fence)?,
         };
         *state = State::Open(open.clone());
         open.check_failed()?;
-        // Write the head again if it may not be durable: a sync that failed before a restart may have lost it, and the
-        // next sync would not write it.
+        // Write the head again if an earlier run wrote it. A sync that failed before the restart may have lost the
+        // head, and a later sync would not write it.
         if open.generation() < fence || open.is_unproven() {
             let fence = fence.max(open.generation());
             let bytes = Head { generation: fence, ..open.head() }.encode();
@@ -454,8 +462,8 @@ impl Object {
 }
 
 impl State {
-    /// Returns the open object, or `None` if there is none; refuses damaged objects and capabilities of an older
-    /// generation.
+    /// Returns the open object; `None` if the object does not exist. Refuses damaged objects, and capabilities of a
+    /// generation before the object's.
     fn checked(&self, generation: Generation) -> Result<Option<&Arc<Open>>, Failure> {
         match self {
             State::Open(open) if generation < open.generation() => Err(Status::Fenced.into()),
@@ -466,7 +474,8 @@ impl State {
     }
 }
 
-/// Refuses writes to an object that has lost bytes: a write beyond the loss would turn the missing bytes into zeros.
+/// Refuses a write to an object that is shorter than its durable size, and so has lost bytes. A write beyond the loss
+/// would make the lost bytes read as zeros.
 fn is_long_enough(size: u64, least: u64) -> Result<(), Failure> {
     if size >= least {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Scrubbing, which checks a part of the store at a time: heads, checksums, and whether the disk can be read.
+//! Scrubbing: a call checks the heads and block checksums of some objects, and reads all their bytes from disk.
 
 use types::limits::PAYLOAD_MAX;
 use types::{ObjectId, Status};
@@ -11,16 +11,16 @@ use crate::counters::Counters;
 use crate::disks::read_full;
 use crate::store::head::HEAD_LEN;
 
-/// Maximum number of bytes that one call reads; bounds its duration.
+/// Maximum number of bytes that one call of [`Store::scrub`] reads; bounds the duration of the call.
 const BUDGET_MAX: u64 = 16 << 20;
-/// Budget that each object costs in addition to its bytes.
+/// Number of budget bytes that each object costs, in addition to its own bytes.
 const OBJECT_COST: u64 = 4096;
-/// Bytes read at a time.
+/// Number of bytes that a scrub reads at once.
 const CHUNK: u64 = PAYLOAD_MAX as u64 / 2;
-/// Number of findings after which a call ends, so that the findings of one more chunk still fit into the reply.
+/// Number of findings after which a call ends, so that the findings in one more chunk still fit into the reply.
 const FINDINGS_ENOUGH: usize = SCRUB_FINDINGS_MAX - (CHUNK / BLOCK) as usize / 2 - 1;
 
-/// The state of one scrub call.
+/// The state of one call of [`Store::scrub`].
 struct Scrub<'a> {
     store: &'a Store,
     buffer: &'a mut [u8],
@@ -29,10 +29,11 @@ struct Scrub<'a> {
 }
 
 impl Store {
-    /// Checks the store from `from` on until about `budget` bytes are read; `buffer` must hold a payload.
+    /// Checks the store from `from` on until it has read about `budget` bytes. `buffer` must have the size of a
+    /// payload.
     ///
-    /// Objects created or removed meanwhile may or may not be checked. Blocks being written are checked as far as their
-    /// checksums are known.
+    /// An object that is created or removed during a scrub may be checked or not. A block that a client is writing is
+    /// verified only if its checksum is already known.
     pub(crate) fn scrub(
         &self,
         from: Option<ScrubCursor>,
@@ -48,7 +49,7 @@ impl Store {
                 return Ok(false);
             }
             let next = scrub.object(object, offset)?;
-            // Subtract the cost after the work, so that every call makes progress.
+            // Subtract the cost of the object after checking it, so that every call checks at least one object.
             scrub.budget = scrub.budget.saturating_sub(OBJECT_COST);
             scrub.reply.next = next.map(|offset| ScrubCursor { object, offset });
             scrub.reply.objects += u64::from(next.is_none());
@@ -69,7 +70,8 @@ impl Scrub<'_> {
         self.budget == 0 || self.reply.findings.len() >= FINDINGS_ENOUGH
     }
 
-    /// Checks one object from `offset` on; returns where to continue, or `None` if the object is finished.
+    /// Checks one object from `offset` on. Returns the offset at which the next call must continue, or `None` if the
+    /// object is finished.
     fn object(&mut self, id: ObjectId, offset: u64) -> Result<Option<u64>, Failure> {
         let open = match self.store.object(id).presence(self.store) {
             Ok(Presence::Absent) => return Ok(None),
@@ -93,7 +95,7 @@ impl Scrub<'_> {
         Ok(next)
     }
 
-    /// Checks the bytes of an object from `at` on.
+    /// Checks the bytes of an object from offset `at` on.
     fn bytes(&mut self, id: ObjectId, open: &Open, mut at: u64, rebuilt: &mut u64) -> Result<Option<u64>, Failure> {
         let counters = self.store.counters();
         while at < open.size() {
@@ -101,7 +103,7 @@ impl Scrub<'_> {
                 return Ok(Some(at));
             }
             let size = open.size();
-            // If the disk cannot report holes, continue with reading, which finds the cause.
+            // If SEEK_DATA fails, treat the rest as data: reading it finds damage.
             let data = open.next_data(at, counters).unwrap_or(Some(at)).unwrap_or(size).min(size);
             if at < data {
                 self.hole(id, open, at, data);
@@ -109,7 +111,7 @@ impl Scrub<'_> {
                 continue;
             }
             let hole = open.next_hole(at, counters).unwrap_or(size).clamp(at + 1, size);
-            // Chunks end at block boundaries.
+            // End each chunk at a block boundary, so that each block is read and verified once.
             let until = hole.min((at / BLOCK) * BLOCK + CHUNK.min(self.budget.next_multiple_of(BLOCK)));
             if self.chunk(id, open, at, until)?
                 && let Some(sums) = &open.sums
@@ -128,9 +130,10 @@ impl Scrub<'_> {
         Ok(None)
     }
 
-    /// Reads a chunk, and on an error each of its blocks. Returns whether all blocks are good.
+    /// Reads a chunk and verifies it. If this fails, reads each block by itself to find the damaged blocks. Returns
+    /// whether all blocks are good.
     fn chunk(&mut self, id: ObjectId, open: &Open, start: u64, end: u64) -> Result<bool, Failure> {
-        // Drop the cached pages: a read from the page cache does not check the disk.
+        // Drop the cached pages of the chunk first, because a read from the page cache does not test the disk.
         open.file.forget(HEAD_LEN + start, end - start);
         if self.read(open, start, end).is_ok() {
             return Ok(true);
@@ -176,7 +179,7 @@ impl Scrub<'_> {
         }
     }
 
-    /// Adds a finding; merges it with the previous one if they are adjacent.
+    /// Adds a finding; merges it with the previous finding if their ranges are adjacent.
     fn find(&mut self, found: Finding) {
         let findings = &mut self.reply.findings;
         let continues = |last: &&mut Finding| {
@@ -191,7 +194,7 @@ impl Scrub<'_> {
     }
 }
 
-/// Returns whether a failure is a permanent one of the disk.
+/// Returns whether a failure means damaged data, and not a temporary error.
 fn is_damage(failure: &Failure) -> bool {
     matches!(failure.status, Status::Io | Status::Corrupt)
 }

@@ -1,7 +1,7 @@
-//! The folders of the object files, and the syncs that they still need.
+//! The folders of the object files of a store, and their syncs.
 //!
-//! Objects with neighbouring ids share a folder: files created together are often committed together, and then share
-//! the sync of the folder.
+//! Objects with neighbouring numbers share a folder. Clients often commit files together that they created together,
+//! and one sync of the folder then suffices.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,36 +15,37 @@ use crate::counters::Counters;
 use crate::disks::Disk;
 use crate::lock::lock;
 
-/// Suffix of the sum file of an object.
+/// Suffix of the name of a sum file.
 const SUMS_SUFFIX: &str = ".sum";
 
-/// One folder, with up to 256 neighbouring objects for each multiple of 2^24.
+/// One folder of object files. It holds up to 256 consecutive object numbers out of every 2^24.
 pub(crate) struct Leaf {
     path: String,
-    /// Number of entries created or removed. Starts at 1: the remains of an earlier run may not be durable either.
+    /// Number of names that were created in or removed from the folder. Starts at 1, because names that an earlier run
+    /// left may not be durable.
     changes: AtomicU64,
-    /// Number of changes that are durable.
+    /// Number of changes of names that are durable.
     durable: AtomicU64,
-    /// Held during a sync, so that waiting threads share the next sync.
+    /// Held during a sync of the folder. Threads that wait for this lock then share one sync.
     syncing: Mutex<()>,
     failed: AtomicBool,
 }
 
 impl Leaf {
-    /// The change number of the entries that existed before this run.
+    /// The change number that stands for the names that existed before this run.
     pub(crate) const FOUND: u64 = 1;
 
-    /// Returns the path of the folder on the disk.
+    /// Returns the path of the folder, relative to the store's directory.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    /// Counts a created or removed entry; returns the change number for [`Leaf::sync`].
+    /// Counts a created or removed name. Returns the change number, which [`Leaf::sync`] makes durable.
     pub(crate) fn changed(&self) -> u64 {
         self.changes.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Makes change number `change` durable.
+    /// Makes the change with this number durable, and all earlier changes of names in the folder.
     pub(crate) fn sync(&self, change: u64, disk: &dyn Disk, counters: &Counters) -> io::Result<()> {
         if self.durable.load(Ordering::Acquire) >= change {
             return Ok(());
@@ -61,8 +62,8 @@ impl Leaf {
         let result = self.sync_chain(disk, counters);
         match result {
             Ok(()) => self.durable.store(covered, Ordering::Release),
-            // After a failed sync the kernel drops the pages that it could not write, so a later success proves
-            // nothing.
+            // After a failed sync, Linux marks the lost pages as clean. So a later sync may succeed without having
+            // written them.
             Err(_) => {
                 self.failed.store(true, Ordering::Release);
                 Counters::add(&counters.syncs_failed, 1);
@@ -71,7 +72,8 @@ impl Leaf {
         result
     }
 
-    /// Syncs the folder. The first sync of this run also syncs the two folders above it, which hold its entry.
+    /// Syncs the folder. The first sync of a run also syncs the two parent folders, because the folder's own name may
+    /// not be durable.
     fn sync_chain(&self, disk: &dyn Disk, counters: &Counters) -> io::Result<()> {
         let mut folder = self.path.as_str();
         disk.sync_folder(folder)?;
@@ -87,36 +89,38 @@ impl Leaf {
     }
 }
 
-/// All folders of a store.
+/// All folders of object files in a store.
 #[derive(Default)]
 pub(crate) struct Shards {
-    /// At most 65536 folders.
+    /// The folders that this run has used, by number; at most 65536.
     leaves: Mutex<HashMap<u16, Arc<Leaf>>>,
 }
 
 impl Shards {
-    /// Returns the folder number of an object. All streams of a file are in one folder.
+    /// Returns the number of the folder that holds an object. All streams of a file have the same folder.
     fn number(object: ObjectId) -> u16 {
         (object.file.0 >> 8) as u16
     }
 
-    /// Returns the path of an object's file. The name of an object of stream 0 is its file alone, as in stores that
-    /// know no streams.
+    /// Returns the path of an object's file. For stream 0 the name has no stream number, so that older builds find the
+    /// file.
     pub(crate) fn path(object: ObjectId) -> String {
         let (number, ObjectId { file: FileId(file), stream }) = (Self::number(object), object);
         let folder = format!("{OBJECTS}/{:02x}/{:02x}", number >> 8, number & 0xff);
         if stream == 0 { format!("{folder}/{file:016x}") } else { format!("{folder}/{file:016x}-{stream:08x}") }
     }
 
-    /// Returns the path of the file with an object's block checksums.
+    /// Returns the path of an object's sum file, which holds its block checksums.
     pub(crate) fn sums_path(object: ObjectId) -> String {
         Self::path(object) + SUMS_SUFFIX
     }
 
-    /// Returns the object whose file has this name in folder `folder` (its number); `None` for foreign names.
+    /// Returns the object that a file with this name in folder number `folder` belongs to; `None` if the name is not
+    /// that of an object file.
     pub(crate) fn object_of(folder: u16, name: &str) -> Option<ObjectId> {
         let (file, stream) = match name.split_once('-') {
-            // Stream 0 has no suffix: an object has one name only.
+            // Refuse a name with stream number 0: each object has only one valid name, and for stream 0 the name has no
+            // stream number.
             Some((file, stream)) => (file, hex(stream, 8).filter(|stream| *stream != 0)? as u32),
             None => (name, 0),
         };
@@ -124,12 +128,12 @@ impl Shards {
         (Self::number(object) == folder).then_some(object)
     }
 
-    /// Returns the position of an object in folder order.
+    /// Returns the sort key of an object in a walk over the store: folder number, then object id.
     pub(crate) fn order(object: ObjectId) -> (u16, ObjectId) {
         (Self::number(object), object)
     }
 
-    /// Returns the folder of an object, which may not exist yet.
+    /// Returns the folder that holds an object. The folder may not exist on disk yet.
     pub(crate) fn leaf(&self, object: ObjectId) -> Arc<Leaf> {
         let number = Self::number(object);
         let mut leaves = lock(&self.leaves);
@@ -146,7 +150,7 @@ impl Shards {
     }
 }
 
-/// Returns the number that `text` writes with exactly `digits` lower-case hexadecimal digits.
+/// Parses a number of exactly `digits` lower-case hexadecimal digits.
 fn hex(text: &str, digits: usize) -> Option<u64> {
     let ours = text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     u64::from_str_radix(text, 16).ok().filter(|_| ours)

@@ -1,4 +1,4 @@
-//! Tests of the store without sockets: disks whose syncs fail, and cache eviction.
+//! Tests of the store without sockets: failed syncs, cache eviction, and full disks.
 
 mod crash;
 mod scrub;
@@ -18,7 +18,7 @@ fn object_id(file: u64) -> ObjectId {
     ObjectId::stream_0(FileId(file))
 }
 
-/// A disk that counts its syncs, and on request fails the syncs of object files.
+/// A disk that counts syncs and, on request, fails the syncs of object files.
 #[derive(Clone)]
 struct Lying {
     memory: Memory,
@@ -64,18 +64,18 @@ fn a_failed_sync_is_never_followed_by_success() {
     disk.broken.store(true, Ordering::SeqCst);
     assert_eq!(commit(&store, 1), Err(Status::Io));
     disk.broken.store(false, Ordering::SeqCst);
-    // The kernel would now report success.
+    // The disk works again, so a new `fdatasync` would succeed. The store must still report the failure.
     assert_eq!(commit(&store, 1), Err(Status::Io));
     assert_eq!(write(&store, 1, 0, b"again"), Err(Status::Io));
     assert_eq!(store.object(object_id(1)).truncate(&store, ONE, 9).unwrap_err().status, Status::Io);
-    // The failure stays after the file is closed.
+    // The store remembers the failed sync after the cache has evicted the object and closed its file.
     for id in 100..400 {
         write(&store, id, 0, b"x").unwrap();
         commit(&store, id).unwrap();
     }
     assert_eq!(commit(&store, 1), Err(Status::Io));
     commit(&store, 2).unwrap();
-    // Removing an object also removes its failure.
+    // REMOVE also makes the store forget the failed sync of the object.
     store.object(object_id(1)).remove(&store, ONE).unwrap();
     write(&store, 1, 0, b"anew").unwrap();
     commit(&store, 1).unwrap();
@@ -153,7 +153,7 @@ fn a_folder_left_by_an_earlier_run_is_synced_once() {
     assert_eq!(disk.syncs.load(Ordering::SeqCst), 4, "the object and its folders may not be durable");
     commit(&store, 1).unwrap();
     assert_eq!(disk.syncs.load(Ordering::SeqCst), 4);
-    // Objects that were only read are not synced, not even to evict them.
+    // Eviction does not sync objects of which the store has only read the size.
     drop(store);
     let store = disk.open(16);
     for id in 1..200 {
@@ -167,7 +167,7 @@ fn repeating_a_change_after_a_failed_sync_and_a_restart_makes_it_durable() {
     let cut = |store: &Store| store.object(object_id(1)).truncate(store, ONE, 100).map_err(|f| f.status);
     let fence =
         |store: &Store| store.object(object_id(2)).fence(store, Generation(9), Generation(9)).map_err(|f| f.status);
-    // A power cut keeps a random part of it.
+    // Each round cuts the power with another random choice of the changes that survive.
     for kept in 0..16 {
         let disk = Lying::new();
         let store = disk.open(16);
@@ -230,7 +230,8 @@ fn reserve(store: &Store, id: u64, offset: u64, len: u64) -> Result<(), Status> 
     store.object(object_id(id)).reserve(store, ONE, offset, len).map_err(|f| f.status)
 }
 
-/// The disk is down to its reserve, yet reserved storage can be written, also after a restart.
+/// The disk has no more free space than the reserve. Space that RESERVE has allocated can still be written, also after
+/// a restart.
 #[test]
 fn reserved_space_can_be_written_on_a_full_disk() {
     for features in [Features::default(), Features { block_checksums: true }] {

@@ -1,7 +1,7 @@
-//! Tombstones of deleted objects, so that a late write does not create an object again.
+//! Tombstones of removed objects, by which the iod refuses late writes that would create an object again.
 //!
-//! This is best effort: the list is bounded and lost when the iod ends. The mgr collects objects that late writes
-//! created.
+//! Tombstones are a best effort: their number is bounded, and the iod loses them when it ends. The mgr finds and
+//! removes the objects that late writes have created nevertheless.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Mutex;
@@ -11,19 +11,19 @@ use types::limits::IOD_GONE_MAX;
 
 use crate::lock::lock;
 
-/// The most recently deleted objects.
+/// The objects that were removed most recently.
 #[derive(Default)]
 pub(super) struct Tombstones(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
     ids: HashSet<ObjectId>,
-    /// The same ids, oldest first.
+    /// The ids in `ids`, in the order of their removal.
     order: VecDeque<ObjectId>,
 }
 
 impl Tombstones {
-    /// Adds a tombstone; drops the oldest one if there are too many.
+    /// Adds a tombstone for an object; drops the oldest tombstone if there are too many.
     pub(super) fn remember(&self, id: ObjectId) {
         let mut inner = lock(&self.0);
         if !inner.ids.insert(id) {
@@ -37,7 +37,7 @@ impl Tombstones {
         }
     }
 
-    /// Returns whether there is a tombstone for a file.
+    /// Returns whether an object has a tombstone.
     pub(super) fn is(&self, id: ObjectId) -> bool {
         lock(&self.0).ids.contains(&id)
     }

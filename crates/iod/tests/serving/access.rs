@@ -5,7 +5,7 @@ use wire::native::*;
 
 use crate::cluster::{ALL, Client, FSID, Fault, IOD, SESSION, Server, cap, cap_of, cluster_key, key, now};
 
-/// Calls every procedure that takes a capability for an object; returns the results.
+/// Calls every procedure that takes a capability for an object; returns the result of each call.
 fn everything(client: &mut Client, cap: &Capability) -> Vec<(Procedure, Result<(), Fault>)> {
     let cap = || cap.clone();
     let mut out = Vec::new();
@@ -127,7 +127,8 @@ fn claims_need_the_right_to_administer_the_whole_store() {
     assert_eq!(reply, ClaimReply { taken: true, remembered: Some(claim), highest: None });
 }
 
-/// After a restart the disk may be an older copy. The mgr does not claim such an iod, so the iod must not serve it.
+/// After a restart, the iod may run on an outdated copy of its disk. The mgr does not claim such an iod, so the iod
+/// must not serve its objects.
 #[test]
 fn a_restarted_iod_delays_requests_until_it_is_claimed() {
     let mut server = Server::new();
@@ -221,8 +222,9 @@ fn without_the_ticket_secret_neither_client_nor_iod_can_authenticate() {
     let server = Server::new();
     let good = key().ticket(FSID, SESSION, now() + 1000);
     let args = HelloArgs::new(&good, [8; 32], false);
-    // Anybody can send the public fields of HELLO, but not a valid proof. The iod refuses invented proofs, its own
-    // proof, and the proof of another connection. The client refuses replies that do not match its ticket.
+    // A peer without the secret of a ticket can send the public fields of HELLO, but no valid proof. The iod refuses an
+    // invented proof, its own proof, and the proof of another connection. The client refuses replies to HELLO that do
+    // not match its ticket.
     let mut other = Client::new(server.tcp());
     let reply: HelloReply = other.call(Procedure::Hello, &args).unwrap();
     let of_other = good.check(&args, &reply, ORIGIN).unwrap();
@@ -239,13 +241,13 @@ fn without_the_ticket_secret_neither_client_nor_iod_can_authenticate() {
         let refused = client.call::<ProveReply>(Procedure::Prove, &made_up(proof(&reply, of_other.proof))).unwrap_err();
         assert_eq!(refused.status(), Status::CapRefused);
         assert_eq!(client.write(1, 0, b"x").unwrap_err().status(), Status::NoSession);
-        // A connection has one attempt, so the genuine proof is refused afterwards.
+        // After a wrong proof the iod refuses even the right one: a connection may send PROVE only once.
         let genuine = good.check(&args, &reply, ORIGIN).unwrap();
         assert_eq!(client.call::<ProveReply>(Procedure::Prove, &genuine).unwrap_err().status(), Status::Inval);
         assert_eq!(client.stats().unwrap_err().status(), Status::NoSession);
         foreign.iter().for_each(|ticket| assert_eq!(ticket.check(&args, &reply, ORIGIN), Err(Status::CapRefused)));
     }
-    // The client detects every change of the reply on the way.
+    // The proof of the iod covers every field of its reply to HELLO, so the client detects each changed field.
     let changes: [fn(&mut HelloReply); 5] = [
         |reply| reply.iod.0[0] ^= 1,
         |reply| reply.verifier.0[0] ^= 1,
@@ -281,7 +283,7 @@ fn rights_of_earlier_epochs_end_with_a_claim() {
     let server = Server::new();
     let (mut mgr, mut client) = (server.local_client(true), server.client());
     client.write(1, 0, b"before").unwrap();
-    // The sessions of the test clients are of epoch 0.
+    // The sessions of the test clients belong to epoch 0, and the claim invalidates all epochs before 3.
     let claim = Claim { store: StoreId([1; 16]), epoch: 3, mark: 2, numbers: 3 };
     let claiming = Some(Claiming { expected: 0, next: 100, claim });
     let args = ClaimArgs { cap: mgr.cap(0, Rights::ADMIN), claiming, now: now(), least_epoch: 3, highest: false };
@@ -320,7 +322,8 @@ fn fences_hold_and_survive_a_restart() {
         assert_eq!(client.call::<ReadReply>(Procedure::Read, &read).unwrap().data, "old");
     }
     assert_eq!(server.counter("refused.fenced"), 22);
-    // The generation of a fence never decreases, and newer capabilities are accepted.
+    // FENCE with an older generation does not lower the object's generation, and FENCE accepts newer capabilities than
+    // the object's.
     let args = FenceArgs { cap: cap_of(1, 7, ALL), generation: Generation(3) };
     client.call::<Nothing>(Procedure::Fence, &args).unwrap();
     let read = ReadArgs { cap: cap_of(1, 4, ALL), extents: vec![] };

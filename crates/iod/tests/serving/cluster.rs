@@ -1,4 +1,4 @@
-//! Common helpers of the tests: an iod in a temporary directory, and a blocking client.
+//! Helpers of the iod's tests: an iod with a store in a temporary directory, and a blocking client.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,25 +19,25 @@ pub const FSID: Fsid = Fsid(*b"file system test");
 pub const SESSION: u64 = 77;
 pub const ALL: Rights = Rights(7);
 
-/// The id of every iod, unless a test sets another one.
+/// The id of each iod in these tests, unless a test formats a store under another id.
 pub const IOD: IodId = IodId([5; 16]);
 
-/// The secret of the cluster.
+/// The secret of the test cluster, which the mgr and all iods share.
 pub fn cluster_key() -> Key {
     Key::new([3; 32])
 }
 
-/// The secret of [`IOD`], which signs tickets and capabilities.
+/// The secret of the iod [`IOD`], with which the mgr signs tickets and capabilities for this iod.
 pub fn key() -> IodKey {
     cluster_key().of_iod(IOD)
 }
 
-/// Formats an empty store of [`IOD`].
+/// Formats an empty store on a disk, under the iod id [`IOD`].
 pub fn format_store(disk: &dyn Disk, features: Features) {
     Store::format_as(disk, FSID, features, IOD).unwrap();
 }
 
-/// Serves the store on a disk in memory, without sockets.
+/// Serves a store on a simulated disk to callers without sockets.
 pub fn daemon(disk: &Memory) -> Arc<Daemon> {
     let store = Store::open_on(Arc::new(disk.clone())).unwrap();
     Arc::new(Daemon::new(Volume::new(store, &cluster_key()), Vec::new()))
@@ -51,7 +51,7 @@ pub fn config(dir: &Path) -> Config {
     Config::new(dir, FSID, cluster_key(), vec!["127.0.0.1:0".parse().unwrap()])
 }
 
-/// An iod whose directory is removed when this value is dropped.
+/// A running iod whose store is in a temporary directory. Dropping this value removes the directory.
 pub struct Server {
     pub running: Option<Running>,
     pub dir: tempfile::TempDir,
@@ -87,7 +87,7 @@ impl Server {
         self.running().counters().iter().find(|c| c.name == name).unwrap_or_else(|| panic!("{name}")).value
     }
 
-    /// Returns a client on TCP with checksums.
+    /// Returns a client that is connected over TCP and uses checksums.
     pub fn client(&self) -> Client {
         self.client_with(true)
     }
@@ -99,7 +99,7 @@ impl Server {
         client
     }
 
-    /// Returns a client on the Unix socket.
+    /// Returns a client that is connected over the Unix socket.
     pub fn local_client(&self, checksums: bool) -> Client {
         let mut client = Client::new(UnixStream::connect(self.running().unix_path().unwrap()).unwrap());
         client.hello(checksums).unwrap();
@@ -128,7 +128,7 @@ impl Stream for UnixStream {
     }
 }
 
-/// A stream that goes nowhere, for clients that only encode messages.
+/// A stream that sends and receives nothing, for clients that only encode messages.
 pub struct Nowhere;
 
 impl Read for Nowhere {
@@ -150,14 +150,14 @@ impl Stream for Nowhere {
     fn set_timeout(&self, _: Duration) {}
 }
 
-/// Why a call has no result.
+/// The reason why a call returned no result.
 #[derive(Debug)]
 pub enum Fault {
-    /// The iod refused the request.
+    /// The iod executed the call and returned this failure.
     Refused(Failure),
-    /// The RPC layer refused the call, so it was not executed.
+    /// The iod did not execute the call, because its RPC layer refused it.
     NotExecuted(ReplyStat),
-    /// The connection has ended.
+    /// The iod has closed the connection.
     Closed,
 }
 
@@ -170,18 +170,20 @@ impl Fault {
     }
 }
 
-/// A blocking client. [`Client::call`] has one request in flight; [`Client::send`] allows more.
+/// A blocking client of the native data protocol. [`Client::call`] waits for each reply; [`Client::send`] allows
+/// several requests in flight.
 pub struct Client {
     pub stream: Box<dyn Stream>,
     pub checksums: bool,
-    /// The secret of the iod.
+    /// The secret of the iod, with which the client signs its own capabilities.
     pub key: IodKey,
     xid: u32,
 }
 
 impl Client {
     pub fn new(stream: impl Stream + 'static) -> Self {
-        // No reply should take this long. The timeout makes a test fail that would hang otherwise.
+        // The iod always replies within this time. With the timeout, a test whose iod does not reply fails instead of
+        // hanging.
         stream.set_timeout(Duration::from_secs(60));
         Client { stream: Box::new(stream), checksums: false, key: key(), xid: 100 }
     }
@@ -198,12 +200,12 @@ impl Client {
         Ok(reply)
     }
 
-    /// Opens a session with this ticket.
+    /// Opens a session with this ticket; returns the iod's reply to HELLO.
     pub fn hello_with(&mut self, ticket: &Ticket, origin: Origin, checksums: bool) -> Result<HelloReply, Fault> {
         self.greet(ticket, origin, checksums).map(|(reply, _)| reply)
     }
 
-    /// As [`Client::hello_with`]; returns the answers to HELLO and PROVE.
+    /// Opens a session with this ticket; returns the iod's replies to HELLO and PROVE.
     pub fn greet(
         &mut self,
         ticket: &Ticket,
@@ -239,7 +241,7 @@ impl Client {
         self.xid
     }
 
-    /// Receives the next record.
+    /// Receives the next RPC record.
     pub fn receive(&mut self) -> Result<Bytes, Fault> {
         let mut head = [0; 4];
         self.stream.read_exact(&mut head).map_err(|_| Fault::Closed)?;
@@ -254,7 +256,7 @@ impl Client {
         decoded(self.receive()?, xid)
     }
 
-    /// Returns the xid of the last message.
+    /// Returns the xid of the last request that the client encoded.
     pub fn xid(&self) -> u32 {
         self.xid
     }
@@ -264,7 +266,7 @@ impl Client {
         self.reply(xid)
     }
 
-    /// Returns a capability for an object on the iod of this client.
+    /// Returns a capability for an object, signed for the iod and the session of this client.
     pub fn cap(&self, object: u64, rights: Rights) -> Capability {
         self.cap_of(object, 1, rights)
     }
@@ -304,7 +306,7 @@ impl Client {
         self.call(Procedure::Write, &args)
     }
 
-    /// Reads a list of ranges and checks the invariants of every reply.
+    /// Reads a list of ranges with one READ, and checks that the reply keeps the rules of the protocol.
     pub fn read_list(&mut self, object: u64, extents: &[(u64, u32)]) -> Result<ReadReply, Fault> {
         let list = extents.iter().map(|(offset, len)| Extent { offset: *offset, len: *len }).collect();
         let reply: ReadReply =
@@ -313,7 +315,7 @@ impl Client {
         Ok(reply)
     }
 
-    /// Returns the bytes of one range up to the end of the object, with holes as zeros.
+    /// Reads one range. Returns its bytes up to the end of the object, with zeros for holes.
     pub fn read(&mut self, object: u64, offset: u64, len: u32) -> Result<Vec<u8>, Fault> {
         Ok(flat(&self.read_list(object, &[(offset, len)])?))
     }
@@ -365,13 +367,13 @@ impl Client {
         self.commit(object).unwrap().verifier
     }
 
-    /// Returns whether the iod has closed the connection. Bytes that arrive instead are discarded.
+    /// Returns whether the iod has closed the connection. Discards bytes that arrive instead.
     pub fn is_closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0; 64]), Ok(0) | Err(_))
     }
 }
 
-/// Arguments of HELLO or PROVE.
+/// The arguments of HELLO or of PROVE, as one type.
 pub enum Greeting {
     Hello(HelloArgs),
     Prove(ProveArgs),
@@ -390,8 +392,8 @@ impl Xdr for Greeting {
     }
 }
 
-/// Opens a session with a ticket: sends HELLO, checks the proof of the iod, and sends the client's proof with PROVE.
-/// `exchange` sends a request and returns the reply record and the xid.
+/// Opens a session with a ticket: sends HELLO, checks the proof of the iod, and sends PROVE. The caller's `exchange`
+/// sends a request and returns the reply record and the request's xid.
 pub fn greet<C>(
     ticket: &Ticket,
     origin: Origin,
@@ -412,7 +414,7 @@ pub fn object_args(object: u64) -> ObjectArgs {
     ObjectArgs { cap: cap(object, ALL) }
 }
 
-/// Decodes the result in the record of a reply.
+/// Decodes the result of call `xid` from the record of its reply.
 pub fn decoded<R: Xdr>(record: Bytes, xid: u32) -> Result<R, Fault> {
     let mut input = Reader::new(record);
     match decode_message(&mut input).unwrap() {
@@ -442,7 +444,8 @@ pub fn cap_of(object: u64, generation: u32, rights: Rights) -> Capability {
     )
 }
 
-/// Checks that the pieces cover the extents in order, match the object's size, and carry the right checksums.
+/// Checks a READ reply: the pieces cover the extents in order, agree with the object's size, and have the right
+/// checksums.
 fn check_read(reply: &ReadReply, extents: &[(u64, u32)], checksums: bool) {
     let mut pieces = reply.head.pieces.iter();
     let mut data = reply.data.clone();
@@ -470,7 +473,7 @@ fn check_read(reply: &ReadReply, extents: &[(u64, u32)], checksums: bool) {
     assert!(pieces.next().is_none() && data.is_empty());
 }
 
-/// Returns the bytes of a reply: holes as zeros, nothing past the end of the object.
+/// Returns the bytes of a READ reply, with zeros for holes. Pieces past the end of the object contribute no bytes.
 pub fn flat(reply: &ReadReply) -> Vec<u8> {
     let mut data = reply.data.clone();
     let mut out = Vec::new();
@@ -484,7 +487,7 @@ pub fn flat(reply: &ReadReply) -> Vec<u8> {
     out
 }
 
-/// Returns pseudo-random bytes of a seed, none of them zero.
+/// Returns `len` pseudo-random bytes that are determined by a seed. No byte is zero.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)
@@ -497,7 +500,7 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Polls `done` until it returns true; panics after 60 seconds.
+/// Calls `done` repeatedly until it returns true. Panics after 60 seconds.
 pub fn wait_until(mut done: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !done() {

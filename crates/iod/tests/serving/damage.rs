@@ -1,4 +1,5 @@
-//! Invalid input: damaged payloads, garbage, incomplete records, and connections without requests.
+//! Tests of an iod with invalid input: damaged payloads, random bytes, incomplete records, and connections without
+//! requests.
 
 use std::io::Write;
 use std::time::Duration;
@@ -30,13 +31,13 @@ fn a_payload_with_a_flipped_bit_is_refused_and_not_written() {
         assert_eq!(client.read(1, 0, 100_000).unwrap(), old);
     }
     assert_eq!(server.counter("checksum_failures"), 5);
-    // A session without checksums compares nothing.
+    // In a session without checksums, the iod does not verify payloads.
     let mut plain = server.client_with(false);
     plain.write(1, 0, &new).unwrap();
     assert_eq!(plain.read(1, 0, 100_000).unwrap(), new);
 }
 
-/// Returns the status of a call that the RPC layer refused.
+/// Returns the `accept_stat` of a call that the iod did not execute.
 fn not_executed<T: std::fmt::Debug>(result: Result<T, Fault>) -> AcceptStat {
     match result {
         Err(Fault::NotExecuted(ReplyStat::Accepted { stat, .. })) => stat,
@@ -77,7 +78,7 @@ fn garbage_arguments_are_answered_and_end_the_connection() {
         let mut client = if *procedure == Procedure::Hello { Client::new(server.tcp()) } else { server.client() };
         let xid = client.send(
             *procedure,
-            // No procedure has arguments of this length.
+            // No procedure has arguments of the same length as this value, so the iod cannot decode them.
             &wire::native::WriteReply { verifier: types::Verifier([1; 8]), stable: true, size: 3 },
         );
         assert_eq!(not_executed(client.reply::<Nothing>(xid)), AcceptStat::GarbageArgs, "{procedure:?}");
@@ -112,7 +113,7 @@ fn malformed_records_end_the_connection() {
     for (index, bytes) in cases.iter().enumerate() {
         for known in [false, true] {
             let mut client = if known { server.client() } else { Client::new(server.tcp()) };
-            // The iod may close the connection while the test sends.
+            // Ignore send errors: the iod may close the connection while the test sends.
             let _ = client.stream.write_all(bytes);
             if index == cases.len() - 1 {
                 continue; // the record is incomplete, and the iod waits for the rest
@@ -167,7 +168,7 @@ fn stalled_connections_are_closed_and_other_clients_continue() {
     let args = half.write_args(1, false, &[(0, &pattern(500_000, 1))]);
     let record = mark(half.message(Procedure::Write as u32, &args)).to_bytes();
     half.stream.write_all(&record[..200_000]).unwrap();
-    // This client requests more bytes of replies than the sockets can hold, and reads none.
+    // This client requests more bytes than the socket buffers can hold, and receives no reply.
     let mut deaf = server.client_with(false);
     deaf.write(2, 0, &pattern(1 << 20, 2)).unwrap();
     let read = ReadArgs { cap: cap(2, ALL), extents: vec![Extent { offset: 0, len: 1 << 20 }] };
@@ -186,7 +187,7 @@ fn stalled_connections_are_closed_and_other_clients_continue() {
         server.counter("connections.broken") == 3
     });
     assert!(silent.is_closed() && half.is_closed());
-    // A pause between requests is not a stall.
+    // The well-behaved client was idle for a while. The iod does not close an authenticated connection that is idle.
     assert_eq!(good.read(3, 0, 9).unwrap(), b"works");
     assert_eq!(server.counter("connections.broken"), 3);
 }
@@ -196,14 +197,15 @@ fn an_authenticated_connection_may_be_idle() {
     let server = Server::with(|config| config.stall = Duration::from_millis(20));
     let mut quiet = server.client();
     let mut other = Client::new(server.tcp());
-    // When the iod has closed the unauthenticated connection, the other one has been idle for longer.
+    // The iod closes the unauthenticated connection first. Then the authenticated connection, which was opened earlier,
+    // is still open.
     assert!(other.is_closed());
     quiet.write(1, 0, b"here I am").unwrap();
 }
 
 #[test]
 fn an_iod_refuses_connections_above_the_limit() {
-    // One machine may hold no more connections than remain free.
+    // A machine may use at most half of the connections, so the limit of 4 allows 2 connections.
     let server = Server::with(|config| config.max_connections = 4);
     let mut first = server.client();
     let _second = server.client();
@@ -214,7 +216,7 @@ fn an_iod_refuses_connections_above_the_limit() {
     wait_until(|| Client::new(server.tcp()).hello(true).is_ok());
 }
 
-/// The iod answers every record or closes the connection, and continues to serve.
+/// The iod replies to each random record or closes the connection, and continues to serve other clients.
 #[test]
 fn random_records_do_not_stop_the_iod() {
     let server = Server::new();

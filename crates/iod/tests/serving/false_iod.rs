@@ -1,4 +1,4 @@
-//! A false iod: a server at the address of an iod that answers every request with success and records the requests.
+//! A false iod for tests of clients: a server that replies to every request with success and records the requests.
 
 use bytes::Bytes;
 use std::io::{Read, Write};
@@ -10,10 +10,10 @@ use wire::rpc::record::{Mark, mark};
 use wire::rpc::{Message, ReplyHeader, decode_message};
 use xdr::{Reader, Writer, Xdr};
 
-/// The procedures that clients called, with their arguments.
+/// The procedures that clients have called, with the encoded arguments of each call.
 pub type Heard = Arc<Mutex<Vec<(u32, Bytes)>>>;
 
-/// An answer to HELLO with everything about an iod that is not secret; its proof is invalid.
+/// A reply to HELLO with all public data of an iod, but with an invalid proof.
 pub fn known_to_all(iod: IodId, fsid: Fsid) -> HelloReply {
     HelloReply {
         iod,
@@ -28,7 +28,8 @@ pub fn known_to_all(iod: IodId, fsid: Fsid) -> HelloReply {
     }
 }
 
-/// Serves connections in threads of its own until the listener is shut down; answers HELLO with `answer`.
+/// Serves the connections of a listener in new threads, until the listener is shut down. Replies to HELLO with
+/// `answer`.
 pub fn listen(listener: TcpListener, answer: HelloReply) -> Heard {
     let heard = Heard::default();
     let told = heard.clone();

@@ -1,4 +1,4 @@
-//! Full and read-only disks.
+//! Tests of an iod whose disk is full or read-only.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,13 +8,13 @@ use types::Status;
 
 use crate::cluster::{FSID, Server, config, pattern};
 
-/// A small tmpfs, which is unmounted when this value is dropped.
+/// A small file system (tmpfs) in a temporary directory. Dropping this value unmounts it.
 struct Small {
     dir: tempfile::TempDir,
 }
 
 impl Small {
-    /// Mounts the file system; `None` where mounting is not allowed.
+    /// Mounts a small file system; returns `None` if the test process may not mount.
     fn mount(bytes: usize) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         if run("mount", &["-t", "tmpfs", "-o", &format!("size={bytes}"), "none"], dir.path()) {
@@ -35,7 +35,7 @@ impl Drop for Small {
     }
 }
 
-/// Runs a command on a directory; returns whether the command succeeded.
+/// Runs a command with `dir` as its last argument; returns whether the command succeeded.
 fn run(command: &str, args: &[&str], dir: &Path) -> bool {
     Command::new(command).args(args).arg(dir).status().is_ok_and(|status| status.success())
 }
@@ -60,7 +60,7 @@ fn a_full_disk_returns_nospc_and_keeps_all_data() {
     };
     assert_eq!(error.status(), Status::NoSpc);
     assert!((2 << 20..4 << 20).contains(&written), "{written}");
-    // A creation finds no space for the head of the object either, and leaves no object.
+    // The iod also refuses to create an object, for lack of space for its head. No object remains.
     let room = pattern(4096, 2);
     let filled = (0..2000).find_map(|i| client.write(1, (1 << 30) + i * 4096, &room).err());
     assert_eq!(filled.expect("the last block is taken at some time").status(), Status::NoSpc);
@@ -71,7 +71,7 @@ fn a_full_disk_returns_nospc_and_keeps_all_data() {
     let (reserve, disk) = (stats.capacity / 16, rustix::fs::statvfs(small.dir.path()).unwrap());
     let left = disk.f_bavail * disk.f_frsize;
     assert!((reserve..reserve + 4096).contains(&left), "{left} left");
-    // Allocated blocks can be overwritten, even after another program has filled the rest of the disk.
+    // The iod can still overwrite allocated blocks, even after another program has filled the rest of the disk.
     client.write(1, 0, &data).unwrap();
     let filler = small.dir.path().join("filler");
     std::fs::write(&filler, vec![1; 1 << 20]).unwrap_err();
@@ -79,7 +79,7 @@ fn a_full_disk_returns_nospc_and_keeps_all_data() {
     assert_eq!(client.write(2, 0, b"x").unwrap_err().status(), Status::NoSpc);
     client.write(1, 0, &data).unwrap();
 
-    // All written data are intact, also after a restart on the full disk.
+    // All data that the iod has written are intact, also after a restart on the full disk.
     for _ in 0..2 {
         let mut client = server.client();
         for block in 0..written >> 20 {

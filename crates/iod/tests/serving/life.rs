@@ -1,4 +1,4 @@
-//! Start, stop, restart and kill of an iod, and directories without a valid store.
+//! Tests of start, stop, restart and kill of an iod, and of directories without a valid store.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -109,7 +109,7 @@ fn format_refuses_an_existing_store_and_completes_an_interrupted_one() {
     assert_ne!(Store::format(&cut_off, FSID).unwrap(), iod);
     Store::open(&cut_off).unwrap();
 
-    // Objects without a FORMAT file may be user data, so formatting refuses the directory.
+    // An `objects` folder without a `FORMAT` file may be user data, so formatting refuses the directory.
     fs::remove_file(cut_off.join("FORMAT")).unwrap();
     fs::create_dir(cut_off.join("objects/00")).unwrap();
     assert!(matches!(Store::format(&cut_off, FSID), Err(StoreError::NotEmpty { .. })));
@@ -176,14 +176,15 @@ fn a_store_with_a_long_path_gets_its_socket_in_another_directory() {
     assert_eq!(running.unix_path(), None);
 }
 
-/// Not a test: the iod process that [`a_killed_iod_keeps_all_stable_writes`] starts and kills.
+/// The body of the iod process that the test [`a_killed_iod_keeps_all_stable_writes`] starts and kills. As a test it
+/// does nothing.
 #[test]
 fn iod_process_for_the_kill_test() {
     let Some(dir) = std::env::var_os(TO_BE_KILLED) else { return };
     let running = Iod::start(config(Path::new(&dir))).unwrap();
     fs::write(Path::new(&dir).join("port.new"), running.addrs()[0].port().to_string()).unwrap();
     fs::rename(Path::new(&dir).join("port.new"), Path::new(&dir).join("port")).unwrap();
-    // If the test ends without killing this process, its standard input closes and the process ends.
+    // If the test ends without killing this process, its standard input reaches end-of-file and the process ends.
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
@@ -215,7 +216,7 @@ fn a_killed_iod_keeps_all_stable_writes() {
             assert_eq!(client.read(old + 1, 0, 200_000).unwrap(), data);
         }
         client.write_list(round + 1, true, &[(0, &data)]).unwrap();
-        // The iod dies while a request is partly sent.
+        // The test kills the iod while the client has sent only a part of a request.
         let args = client.write_args(100 + round, false, &[(0, &data)]);
         let record = mark(client.message(Procedure::Write as u32, &args)).to_bytes();
         client.stream.write_all(&record[..150_000]).unwrap();
@@ -256,7 +257,7 @@ fn objects_with_invalid_heads_are_corrupt_and_never_overwritten() {
         spoil(3, &|bytes| bytes[11] = 9),
         fs::read(path(4)).unwrap(),
     ];
-    // Object 5 is a copy of object 4 under another name.
+    // The file of object 5 is a copy of that of object 4, so its head names object 4.
     fs::copy(path(4), path(5)).unwrap();
     server.running = Some(Iod::start(config(&server.store_dir())).unwrap());
     let mut client = server.client();
@@ -274,7 +275,8 @@ fn objects_with_invalid_heads_are_corrupt_and_never_overwritten() {
     let listed: Vec<_> = listed.iter().map(|e| (e.object.file.0, e.head)).collect();
     let states = [HeadState::Damaged, HeadState::Damaged, HeadState::Newer, HeadState::Own, HeadState::Foreign];
     assert_eq!(listed, (1..).zip(states).collect::<Vec<_>>());
-    // Only REMOVE discards a damaged object. A file with the head of something else stays.
+    // After damage, only REMOVE makes an object usable again. REMOVE keeps a file whose head has a newer version or
+    // names another object.
     client.remove(1).unwrap();
     client.write(1, 0, b"anew").unwrap();
     for id in [3, 5] {

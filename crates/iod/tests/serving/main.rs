@@ -1,4 +1,4 @@
-//! Tests of an iod on real sockets, with a small blocking client.
+//! Integration tests of an iod on real sockets and disks, with a small blocking client.
 
 mod access;
 mod cluster;

@@ -1,4 +1,5 @@
-//! Random histories of operations on objects, compared with a model of plain byte vectors.
+//! Random histories of operations on objects of an iod. After each operation, the test compares the objects with plain
+//! byte vectors.
 
 use std::collections::HashMap;
 
@@ -20,7 +21,7 @@ enum Op {
     Restart,
 }
 
-/// Draws an offset: anywhere, near a page border, or zero.
+/// Draws an offset in an object: an arbitrary one, one near a page boundary, or zero.
 fn offset() -> impl Strategy<Value = u32> {
     prop_oneof![
         0..300_000u32,
@@ -108,7 +109,8 @@ fn apply(client: &mut Client, model: &mut Vec<u8>, object: u64, op: &Op, seed: u
                 assert_eq!((data, hole), (None, None));
                 return;
             }
-            // The local file system decides which ranges are data. Skipped bytes and holes must be zeros in the model.
+            // SEEK may report a zeroed range as data or as a hole, because the local file system decides. But all bytes
+            // that SEEK skips or reports as a hole must be zeros in the model.
             let first = data.unwrap_or(size);
             assert!(from <= first && first <= size);
             assert!(model[*offset as usize..first as usize].iter().all(|b| *b == 0));

@@ -1,6 +1,6 @@
-//! Write reports (NEWS) and size questions (LENGTHS): requests with which the mgr serves iods that NFS clients use.
+//! Tests of NEWS and LENGTHS, with which an iod reports NFS writes to the mgr and asks the mgr for file lengths.
 //!
-//! The iod reports an NFS write to the mgr before it answers the client.
+//! The iod reports an NFS write to the mgr before it replies to the NFS client.
 
 use std::thread;
 
@@ -11,7 +11,7 @@ use crate::cluster::{ALL, Client, FSID, Server, cap, key, now};
 
 const OBJECT: ObjectId = ObjectId::stream_0(FileId(7));
 
-/// Returns a client with the session of the mgr.
+/// Returns a client that has opened a session as the mgr.
 fn mgr(server: &Server) -> Client {
     let mut client = Client::new(server.tcp());
     let ticket = key().ticket(FSID, MGR_SESSION, now() + 1000);
@@ -47,15 +47,15 @@ fn an_nfs_write_waits_until_the_mgr_has_received_the_write_report() {
         let (mgr, served) = (&mut mgr, &served);
         let next = scope.spawn(move || news(mgr, told.number));
         assert!(writer.join().unwrap());
-        // A write within the object's size under the same layout needs no report. The iod only marks the object as
-        // changed. SIZE returns this mark to the mgr, not to other clients.
+        // A write that does not extend the object needs no report under the same layout. The iod only marks the object
+        // as changed. SIZE returns this mark to the mgr, but not to other clients.
         write(b"world");
         assert!(served.tell_written(OBJECT, 1, size));
         assert!(!changed(&mut client, cap(OBJECT.file.0, ALL)));
         let longer = write(b"hello world");
         let writer = scope.spawn(move || served.tell_written(OBJECT, 1, longer));
         assert_eq!(next.join().unwrap().written, [OBJECT]);
-        // A stop of the iod ends the wait of the writer.
+        // When the iod stops, a writer no longer waits for the mgr to confirm its report.
         drop(server.running.take());
         assert!(!writer.join().unwrap());
     });
@@ -84,12 +84,13 @@ fn only_the_mgr_receives_and_answers_questions_about_file_sizes() {
     assert_eq!(refused.unwrap_err().status(), Status::CapRefused);
     let refused = mgr.call::<LengthsReply>(Procedure::Lengths, &args(of_mgr(OBJECT), vec![]));
     assert_eq!(refused.unwrap_err().status(), Status::CapRefused);
-    // The mgr has not called LENGTHS yet, so the iod does not wait for an answer.
+    // The mgr has not called LENGTHS yet, so the reader gets no length and does not wait.
     assert_eq!(served.file_length(OBJECT), None);
     let mut lengths = move |answers| mgr.call::<LengthsReply>(Procedure::Lengths, &args(of_mgr(STORE_OBJECT), answers));
     thread::scope(|scope| {
         let next = scope.spawn(move || (lengths(vec![]), lengths));
-        // The mgr's call may arrive later than the question, so the test asks until it gets an answer.
+        // The mgr's first LENGTHS call may arrive later than the reader's question. So the reader asks until it gets an
+        // answer.
         let length = || std::iter::repeat_with(|| served.file_length(OBJECT)).find_map(|length| length).unwrap();
         let asking = scope.spawn(length);
         let (asked, mut lengths) = next.join().unwrap();
@@ -97,7 +98,7 @@ fn only_the_mgr_receives_and_answers_questions_about_file_sizes() {
         let next =
             scope.spawn(move || lengths(vec![Length { number, length: Some(FileLength { file: 55, least: 7 }) }]));
         assert_eq!(asking.join().unwrap(), FileLength { file: 55, least: 7 });
-        // A stop of the iod ends the wait of the mgr and of the caller.
+        // When the iod stops, neither the mgr's LENGTHS call nor a reader waits any longer.
         drop(server.running.take());
         let _ = next.join().unwrap();
         assert_eq!(served.file_length(OBJECT), None);

@@ -1,4 +1,4 @@
-//! Every procedure on objects, called by a client.
+//! Tests of all procedures of an iod that read or change an object.
 
 use types::Status;
 use wire::native::{Origin, PieceKind, SeekWhat};
@@ -26,7 +26,8 @@ fn hello_and_prove_report_the_identity_and_limits_of_the_iod() {
 #[test]
 fn written_bytes_read_back_over_tcp_and_unix_sockets() {
     let server = Server::new();
-    // Lengths below and above the connection's memory, the head buffer and the sendfile limit; some of them are odd.
+    // Payload lengths below and above each size at which the iod uses other buffers or `sendfile`; some lengths are
+    // odd.
     let lens = [1, 3, 4096, (16 << 10) - 1, (16 << 10) + 1, 33_333, 65_535, 65_536, 300_001, MIB - 1, MIB];
     let clients = [server.client(), server.client_with(false), server.local_client(true), server.local_client(false)];
     for (way, mut client) in clients.into_iter().enumerate() {
@@ -89,7 +90,7 @@ fn reads_and_seeks_distinguish_holes_from_data() {
         assert_eq!(client.seek(9, 1 << 20, SeekWhat::Hole).unwrap(), Some((1 << 20) + (64 << 10)));
         assert_eq!(client.seek(9, (1 << 20) + (64 << 10), SeekWhat::Data).unwrap(), None);
 
-        // A punch makes a hole and does not change the size.
+        // PUNCH makes a hole and does not change the size of the object.
         client.punch(9, 4096, 8192).unwrap();
         let reply = client.read_list(9, &[(0, 64 << 10)]).unwrap();
         assert_eq!(reply.head.size, (1 << 20) + (64 << 10));
@@ -112,7 +113,7 @@ fn reserved_space_reads_as_zeros_and_a_punch_frees_it() {
     assert!(size.allocated >= before + (1 << 20), "{} of {before}", size.allocated);
     assert!(client.read(4, 3 << 19, 1 << 19).unwrap() == vec![0; 1 << 19]);
     assert_eq!(client.read(4, 0, 6).unwrap(), b"data\0\0");
-    // A second reservation allocates nothing and does not shorten the object.
+    // RESERVE of a range that is already allocated allocates nothing, and does not shorten the object.
     client.reserve(4, 1 << 20, 4096).unwrap();
     assert_eq!(client.size(4).unwrap(), size);
     client.write(4, 1 << 20, &pattern(4096, 1)).unwrap();

@@ -1,4 +1,5 @@
-//! Slow, silent and numerous connections: the iod limits their time, memory and number, and other clients continue.
+//! Tests of slow, stalled and numerous connections: the iod limits their time, memory and number, and serves other
+//! clients meanwhile.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,7 +16,8 @@ use wire::rpc::record::mark;
 
 use crate::cluster::{ALL, Client, Server, cap, config, pattern, wait_until};
 
-/// Every byte is progress, but the transfer would take practically forever.
+/// These clients send or receive one byte at a time. They always make progress, but a request or reply would take many
+/// minutes.
 #[test]
 fn clients_that_send_or_receive_byte_by_byte_are_disconnected() {
     let server = Server::with(|config| config.stall = Duration::from_millis(400));
@@ -24,7 +26,7 @@ fn clients_that_send_or_receive_byte_by_byte_are_disconnected() {
     let record = mark(dripping.message(Procedure::Write as u32, &args)).to_bytes();
     let dripped = std::thread::spawn(move || {
         record.chunks(1).any(|byte| {
-            // So slow that the request exceeds the iod's time limit on any machine.
+            // Send slowly enough that the request exceeds the iod's time limit, however fast the machine is.
             wait_a_little();
             dripping.stream.write_all(byte).is_err()
         })
@@ -39,12 +41,12 @@ fn clients_that_send_or_receive_byte_by_byte_are_disconnected() {
     let seen = over.clone();
     let sipped = std::thread::spawn(move || {
         let mut some = [0; 64];
-        // So slow that the reply exceeds the iod's time limit on any machine.
+        // Receive slowly enough that the reply exceeds the iod's time limit, however fast the machine is.
         while !seen.load(Ordering::Acquire) {
             sipping.stream.read_exact(&mut some).unwrap();
             wait_a_little();
         }
-        // The rest of the sent bytes arrives, and then the end of the stream.
+        // Receive what the iod had sent before it closed the connection, up to the end of the stream.
         std::io::copy(&mut sipping.stream, &mut std::io::sink()).unwrap_or(0)
     });
 
@@ -60,7 +62,7 @@ fn clients_that_send_or_receive_byte_by_byte_are_disconnected() {
     wait_until(|| server.counter("connections.open") == 1);
 }
 
-/// Waits a millisecond without `sleep`: waits for a condition variable that nobody notifies.
+/// Waits a millisecond for a condition variable that no thread notifies, in place of `sleep`.
 fn wait_a_little() {
     let nothing = std::sync::Condvar::new();
     let lock = std::sync::Mutex::new(());
@@ -72,7 +74,7 @@ fn stalled_connections_lose_their_buffers_when_buffers_run_out() {
     let server = Server::new();
     allow_files(4 * IOD_BUFFERS_MAX as u64);
     let data = pattern(500_000, 1);
-    // More partly sent requests than the iod has buffers.
+    // Open more connections with a partly sent request than the iod has payload buffers.
     let half: Vec<_> = (0..IOD_BUFFERS_MAX as u64 + 20)
         .map(|id| {
             let mut client = server.client();
@@ -115,7 +117,7 @@ fn the_oldest_unauthenticated_connections_are_closed_above_a_limit() {
 fn unauthenticated_connections_are_closed_after_a_time_limit() {
     let server = Server::with(|config| config.stall = Duration::from_secs(2));
     let (mut good, mut silent, mut busy) = (server.client(), Client::new(server.tcp()), Client::new(server.tcp()));
-    // A connection that sends requests all the time does not stay open longer.
+    // Requests do not extend the time that an unauthenticated connection may stay open.
     let (mut asked, began) = (0, std::time::Instant::now());
     let record = mark(busy.message(Procedure::Stats as u32, &Nothing)).to_bytes();
     while busy.stream.write_all(&record).is_ok() && busy.receive().is_ok() {
@@ -126,7 +128,8 @@ fn unauthenticated_connections_are_closed_after_a_time_limit() {
     good.write(1, 0, b"here I am").unwrap();
 }
 
-/// Not a test: the iod process whose memory [`a_thousand_idle_sessions_take_little_memory`] measures.
+/// The body of the iod process whose memory [`a_thousand_idle_sessions_take_little_memory`] measures. As a test it does
+/// nothing.
 #[test]
 fn iod_process_for_the_memory_test() {
     let Some(dir) = std::env::var_os(TO_BE_MEASURED) else { return };
@@ -160,7 +163,8 @@ fn a_thousand_idle_sessions_take_little_memory() {
         client.hello(true).unwrap();
         client
     };
-    // The first session allocates shared memory, which does not count for the measured sessions.
+    // The first session makes the iod allocate memory that all sessions share. The test measures only the sessions
+    // after it.
     let mut first = client();
     first.write(1, 0, &pattern(100_000, 1)).unwrap();
     let before = memory(&child);
@@ -179,14 +183,14 @@ fn a_thousand_idle_sessions_take_little_memory() {
     child.wait().unwrap();
 }
 
-/// Returns the resident memory of a process in bytes.
+/// Returns the resident memory of a process, in bytes.
 fn memory(child: &Child) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() * 1024
 }
 
-/// Raises the limit of open files of this process; returns whether `count` files are allowed.
+/// Raises the limit of open files of this process to at least `count`; returns whether that succeeded.
 fn allow_files(count: u64) -> bool {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= count) {

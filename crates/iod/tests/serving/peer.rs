@@ -1,4 +1,4 @@
-//! Requests without sockets: [`Peer`] executes records directly, on a disk in memory.
+//! Tests of [`Peer`], with which a caller passes RPC records to an iod without a socket, on a simulated disk.
 
 use bytes::{Buf, Bytes};
 use iod::{Memory, Peer};

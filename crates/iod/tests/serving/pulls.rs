@@ -1,4 +1,5 @@
-//! PULL, which copies bytes from one iod to another or within one: its result, its errors, and its access checks.
+//! Tests of PULL, which copies bytes from one iod to another or within one iod: its results, its errors, and its access
+//! checks.
 
 use std::net::TcpListener;
 
@@ -10,8 +11,8 @@ use crate::cluster::{ALL, Client, FSID, Fault, Server, cluster_key, config, form
 
 const OTHER: IodId = IodId([6; 16]);
 
-/// Returns a capability for an object of the iod `at`. `session` says whether the mgr uses it, or another iod that pulls
-/// on the mgr's behalf (`PULL_SESSION`).
+/// Returns a capability for an object on the iod `at`. `session` is the session of the mgr, or `PULL_SESSION` for an
+/// iod that reads on behalf of the mgr.
 fn sign(at: &Server, object: u64, generation: u32, rights: Rights, session: u64) -> Capability {
     let key = cluster_key().of_iod(at.running().iod());
     key.sign_capability(FSID, ObjectId::stream_0(FileId(object)), Generation(generation), rights, now() + 1000, session)
@@ -24,7 +25,7 @@ fn server(sums: bool) -> Server {
     Server { running: Some(Iod::start(config(&store)).unwrap()), dir }
 }
 
-/// Starts another iod, which has objects of the same numbers.
+/// Starts a second iod. Its objects have the same numbers as those of the first iod.
 fn another(sums: bool) -> Server {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
@@ -32,7 +33,7 @@ fn another(sums: bool) -> Server {
     Server { running: Some(Iod::start(config(&store)).unwrap()), dir }
 }
 
-/// Returns a client with the session of the mgr.
+/// Returns a client that has opened a session as the mgr.
 fn mgr(server: &Server) -> Client {
     session(server, MGR_SESSION)
 }
@@ -45,7 +46,7 @@ fn session(server: &Server, number: u64) -> Client {
     client
 }
 
-/// Returns the arguments of a PULL into object 1 of `target` from object 2 of `source`.
+/// Returns the arguments of a PULL from object 2 of the iod `source` into object 1 of the iod `target`.
 fn args(target: &Server, source: &Server, extents: &[(u64, u64, u32)]) -> PullArgs {
     let extents = extents.iter().map(|(from, to, len)| PullExtent { from: *from, to: *to, len: *len }).collect();
     let (iod, address) = (source.running().iod(), source.running().addrs()[0]);
@@ -76,7 +77,8 @@ fn pull_copies_bytes_between_iods_and_within_one() {
             let mut from = pattern(3 << 20, 1);
             source.client().write(2, 0, &from[..1 << 20]).unwrap();
             source.client().write(2, 1 << 20, &from[1 << 20..2 << 20]).unwrap();
-            // The source ends with a hole. The hole and the range past its end must overwrite the target with zeros.
+            // The source object ends with a hole. PULL must write zeros into the target for this hole, and for the
+            // range past the end of the source.
             source.client().truncate(2, 5 << 19).unwrap();
             from[2 << 20..].fill(0);
             let mut want = pattern(4 << 20, 9);
@@ -94,7 +96,7 @@ fn pull_copies_bytes_between_iods_and_within_one() {
             assert!(content(&one, 1) == want, "within {within}, checksums {of_source} {of_target}");
             let (pulled, copied) = (one.counter("bytes.pulled"), one.counter("bytes.copied"));
             assert_eq!((pulled, copied), if within { (0, asked.len()) } else { (asked.len(), 0) });
-            // PULL creates a missing target object.
+            // If the target object does not exist, PULL creates it.
             let mut asked = args(&one, source, &[(0, 100, 1 << 20)]);
             asked.cap = sign(&one, 3, 1, Rights::WRITE, MGR_SESSION);
             assert_eq!(pull(&mut mgr(&one), &asked).unwrap().size, 100 + (1 << 20));
@@ -125,7 +127,8 @@ fn only_the_mgr_may_send_pull() {
     ] {
         assert_eq!(refused(&bad), status, "{bad:?}");
     }
-    // The source iod checks the capability for the source. If the source is on the same iod, the target iod checks it.
+    // The source iod checks the capability for the source object. The target iod checks it only if it also has the
+    // source object.
     let source_cap = |at: &Server, object, rights, session| sign(at, object, 1, rights, session);
     for (object, rights, session) in [
         (2, ALL, MGR_SESSION),
@@ -149,7 +152,7 @@ fn only_the_mgr_may_send_pull() {
     assert_eq!(refused(&same), Status::Inval);
     assert_eq!(one.client().size(1).unwrap().size, 0, "none of the refused pulls has written");
     assert_eq!(pull(&mut mgr(&one), &good).unwrap().done, 6);
-    // A session for reading on behalf of the mgr allows nothing else.
+    // An iod that reads on behalf of the mgr (`PULL_SESSION`) may not request a PULL itself.
     let mut reader = session(&other, PULL_SESSION);
     assert_eq!(pull(&mut reader, &good).unwrap_err().status(), Status::CapRefused);
 }
@@ -165,7 +168,8 @@ fn pull_stops_if_the_source_cannot_be_read_and_for_no_other_reason() {
         assert_eq!(reply.size, 0);
         (reply.done, reply.stopped.is_some())
     };
-    // Three bad addresses: a listener that never answers, a port without a listener, and another iod.
+    // PULL ends early for each of these addresses of the source: a listener that never replies, a port without a
+    // listener, and another iod.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for address in [silent.local_addr().unwrap(), gone, one.running().addrs()[0]] {
@@ -179,14 +183,14 @@ fn pull_stops_if_the_source_cannot_be_read_and_for_no_other_reason() {
     let mut bad = good.clone();
     bad.source.iod = IodId([7; 16]);
     assert_eq!(stopped(&bad), (0, true));
-    // The source object is fenced.
+    // After a fence of the source object, PULL ends early, because the source iod refuses the old capability.
     other.client().fence(2, 5).unwrap();
     assert_eq!(stopped(&good), (0, true));
     assert_eq!(one.counter("pulls.stopped"), 6);
     let mut newer = good;
     newer.source.cap = sign(&other, 2, 5, Rights::READ, PULL_SESSION);
     assert_eq!(pull(&mut mgr, &newer).unwrap().done, 1 << 20);
-    // The target object is fenced.
+    // After a fence of the target object, PULL fails.
     one.client().fence(1, 5).unwrap();
     assert_eq!(pull(&mut mgr, &newer).unwrap_err().status(), Status::Fenced);
 }

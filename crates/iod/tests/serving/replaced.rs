@@ -1,4 +1,5 @@
-//! Connections that replace older connections of the same client: the iod executes no later request of the old ones.
+//! Tests of connections that replace older connections of the same client: the iod executes no further request of the
+//! old connections.
 
 use std::sync::mpsc;
 use std::thread;
@@ -92,7 +93,7 @@ fn hello_waits_for_running_writes_and_stops_new_ones_of_old_connections() {
     }
     let args = client.write_args(1, false, &[(0, b"first")]);
     record::<WriteReply>(slow, &mut client, Procedure::Write, &args).unwrap();
-    // The disk blocks the next write until the test continues.
+    // From now on, the disk blocks each write until the test continues.
     let (go_on, hold) = mpsc::channel::<()>();
     let (began, begin) = mpsc::channel();
     disk.inject(move |operation, _| {
@@ -113,10 +114,11 @@ fn hello_waits_for_running_writes_and_stops_new_ones_of_old_connections() {
             hello(new, &mut Client::new(Nowhere), 2);
             told.send(()).unwrap();
         });
-        // The iod never begins a change of an old connection after the new connection has sent its proof.
+        // After the new connection has sent PROVE, the iod begins no change on the old connections.
         wait_until(|| {
             let mut client = Client::new(Nowhere);
-            // Until the replacement, the iod refuses this write of object 0 without the disk, which is blocked.
+            // The iod refuses this write to object 0 without the disk, which is blocked. Once the connection is
+            // replaced, the iod closes it instead.
             let args = client.write_args(0, false, &[]);
             matches!(record::<WriteReply>(waiting, &mut client, Procedure::Write, &args), Err(Fault::Closed))
         });

@@ -1,4 +1,5 @@
-//! Short-circuit reads (LEND): which clients receive the file of an object, and how a client notices that a loan ended.
+//! Tests of LEND (short-circuit reads): which clients receive the file of an object, and how a client notices that a
+//! loan is invalid.
 
 use std::fs::{File, Permissions};
 use std::io::{IoSliceMut, Read};
@@ -14,13 +15,13 @@ use wire::rpc::record::Mark;
 
 use crate::cluster::{Client, FSID, Fault, Nowhere, Server, cap, cap_of, decoded, key, pattern};
 
-/// A client that receives file descriptors.
+/// A client that can receive file descriptors over a Unix socket.
 struct Borrower {
     client: Client,
     stream: UnixStream,
 }
 
-/// A lent file and the description of the loan.
+/// An object file that the iod has lent, and the data with which the client validates the loan.
 struct Borrowed {
     file: File,
     loan: Loan,
@@ -67,7 +68,8 @@ impl Borrowed {
         bytes
     }
 
-    /// Returns whether the loan is valid: the head of the file is unchanged, and the file has not been removed.
+    /// Returns whether the loan is valid: the file begins with the same bytes as when the iod lent it, and the file has
+    /// a name.
     fn is_good(&self) -> bool {
         let mut mark = vec![0; self.loan.mark.len()];
         self.file.read_exact_at(&mut mark, 0).unwrap();
@@ -85,7 +87,7 @@ fn a_lent_file_shows_current_bytes_and_cannot_be_written() {
     let lent = borrower.borrow(1);
     assert_eq!(lent.read(0, 200_000), bytes);
     assert_eq!(lent.file.metadata().unwrap().len(), lent.loan.begin + 100_000);
-    // The lent file shows later writes and truncations.
+    // The client sees later writes and truncations through the lent file.
     writer.write(1, 99_999, b"xyz").unwrap();
     assert_eq!(lent.read(99_998, 9), [bytes[99_998], b'x', b'y', b'z']);
     writer.punch(1, 0, 5).unwrap();
@@ -94,7 +96,7 @@ fn a_lent_file_shows_current_bytes_and_cannot_be_written() {
     assert!(lent.is_good());
     lent.file.write_at(b"no", 0).unwrap_err();
     lent.file.set_len(0).unwrap_err();
-    // The connection stays usable and lends the file again.
+    // After a loan, the connection still serves requests, and the iod lends the file a second time.
     assert_eq!(borrower.client.read(1, 5, 100).unwrap(), bytes[5..7]);
     assert!(borrower.borrow(1).is_good());
     assert_eq!(server.counter("objects.short_circuit"), 2);
@@ -213,7 +215,7 @@ fn lend_is_refused_to_users_who_cannot_open_the_files_themselves() {
     let outcome = std::thread::scope(|scope| {
         let somebody = scope.spawn(|| {
             let nobody = rustix::process::Uid::from_raw(65534);
-            // This system call changes the user of this thread only.
+            // Calls the `setresuid` system call directly, which changes the user of this thread only.
             rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
             let mut borrower = Borrower::new(&server);
             let lent = borrower.lend(cap(1, Rights::READ)).map(|lent| lent.is_some());

@@ -1,4 +1,4 @@
-//! Concurrent requests from many connections.
+//! Tests of concurrent requests from many connections to one iod.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -82,8 +82,8 @@ fn concurrent_commits_share_directory_syncs() {
             });
         }
     });
-    // Each object is synced once. Their common directory is synced at most once for each object, and the two parent
-    // directories once each.
+    // The iod syncs each object once. It syncs the common directory of the objects at most once for each object, and
+    // the two parent directories once each.
     assert_eq!(server.counter("syncs.object"), 4 * OBJECTS);
     assert!(server.counter("syncs.directory") <= 4 * OBJECTS + 2);
     let mut client = server.client();

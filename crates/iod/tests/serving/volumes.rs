@@ -1,4 +1,5 @@
-//! One daemon with volumes of two file systems: neither file system sees or opens the objects of the other.
+//! Tests of one iod daemon that serves volumes of two file systems: clients of one file system cannot reach objects of
+//! the other.
 
 use iod::{Config, Features, Iod, Local, StartError, Store, StoreConfig};
 use types::{FileId, Fsid, Generation, IodId, ObjectId, Status};
@@ -11,7 +12,7 @@ use xdr::Segments;
 
 use crate::cluster::{ALL, Client, FSID, Fault, IOD, SESSION, Server, cluster_key, config, flat, now};
 
-/// The second file system. Handles name it by the same tag as the first one.
+/// The second file system. Its id begins like that of the first, so filehandles have the same tag for both.
 const OTHER: Fsid = Fsid(*b"file other store");
 const OTHER_IOD: IodId = IodId([6; 16]);
 const FILE: u64 = 7;
@@ -21,14 +22,14 @@ fn other_key() -> Key {
     Key::new([4; 32])
 }
 
-/// Formats a store of the second file system beside that of `config`, and adds it.
+/// Formats a store of the second file system beside that of `config`, and adds the store to `config`.
 fn with_other(config: &mut Config) {
     let dir = config.dir.with_file_name("other");
     Store::format_as(&Local::new(&dir), OTHER, Features::default(), OTHER_IOD).unwrap();
     config.more.push(StoreConfig { dir, fsid: OTHER, key: other_key() });
 }
 
-/// A client of one of the volumes.
+/// A client of one volume, with the secret that signs its capabilities.
 struct User {
     client: Client,
     fsid: Fsid,
@@ -98,7 +99,8 @@ fn the_same_file_id_of_two_file_systems_is_two_objects() {
         assert_eq!(user.read(user.cap(Rights::READ)).unwrap(), text);
     }
     let [one, two] = &mut users;
-    // Each volume has counters of its own. Both show the connections of the daemon.
+    // Each volume counts its own requests. The counters of connections are shared: both volumes report all connections
+    // of the daemon.
     assert_eq!([one.counter("bytes.written"), two.counter("bytes.written")], [12, 16]);
     assert_eq!([one.counter("requests.write"), two.counter("requests.write")], [1, 1]);
     assert_eq!([one.counter("connections.open"), two.counter("connections.open")], [2, 2]);
@@ -122,7 +124,8 @@ fn capabilities_and_tickets_of_one_volume_are_refused_by_the_other() {
         let renamed = Capability { fsid, ..cap.clone() };
         assert_eq!(user.read(renamed).unwrap_err().status(), Status::CapRefused);
     }
-    // A ticket of the one key for the other file system, and one for a file system that is not served.
+    // The iod refuses a ticket for one file system that is signed with the iod secret of the other. It also refuses a
+    // ticket for a file system that no volume serves.
     let [one, two] = [cluster_key().of_iod(IOD), other_key().of_iod(OTHER_IOD)];
     for (fsid, key) in [(OTHER, one.clone()), (FSID, two.clone())] {
         let mut stranger = Client::new(server.tcp());
@@ -135,7 +138,7 @@ fn capabilities_and_tickets_of_one_volume_are_refused_by_the_other() {
     }
     let mut stranger = User::new(&server, Fsid([9; 16]), one);
     assert_eq!(stranger.hello().unwrap_err().status(), Status::CapRefused);
-    // Filehandles: both file systems have the same tag, and the authenticator decides.
+    // The handles of both file systems have the same tag, so the daemon must use the MAC to find the volume.
     let daemon = server.running().daemon();
     for user in &users {
         let handle = user.handle();

@@ -1,4 +1,4 @@
-//! An RPC connection, with calls in progress in both directions, matched by xid.
+//! An RPC connection, over which both ends can have several calls in progress. Calls and replies are matched by xid.
 
 use super::inside::Inside;
 use super::memory::{Account, Holder, Memory};
@@ -23,27 +23,29 @@ use types::limits::{CALL_BYTES, REPLY_SMALL};
 use wire::rpc::{Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message, record};
 use xdr::{Reader, Segments, Writer};
 
-/// A timeout that never expires in practice.
+/// A timeout so long that it never expires in practice.
 const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// A service that executes calls from connections: the procedures of a server, or the callbacks of a client.
+/// A service that executes the calls of peers: the procedures of a server, or the callbacks of a client.
 pub trait Service: Send + Sync + 'static {
-    /// Executes one call. `body` holds the arguments; the results are returned encoded.
+    /// Executes one call. `body` contains the encoded arguments; returns the encoded results.
     ///
-    /// Each call runs in its own task, so calls of one connection overlap. A call completes even if the connection
-    /// breaks meanwhile; its reply is then dropped.
+    /// Each call runs in a task of its own, so calls of one connection run concurrently. A call runs to its end even if
+    /// the connection breaks; the reply is then dropped.
     fn call(&self, context: CallContext, body: Reader) -> impl Future<Output = Result<Segments, Refusal>> + Send;
 
-    /// Returns an upper bound of the result bytes, derived from the arguments; this memory is reserved before the call.
+    /// Returns an upper bound for the length of the results, derived from the arguments. The server reserves this
+    /// memory before it executes the call.
     fn reply_bound(&self, _header: &CallHeader, _body: &Reader) -> usize {
         REPLY_SMALL
     }
 
-    /// Reports that a connection has ended: no further call comes from it; calls in progress still finish.
+    /// Notifies the service that a connection has ended. No further call arrives over it, but calls in progress run to
+    /// their end.
     fn disconnected(&self, _connection: u64) {}
 }
 
-/// A service without any program.
+/// A service that refuses all calls, because it serves no program.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoService;
 
@@ -53,36 +55,36 @@ impl Service for NoService {
     }
 }
 
-/// Origin and header of a call.
+/// The connection and the header of a call that a service executes.
 #[derive(Clone, Debug)]
 pub struct CallContext {
-    /// The connection of the call; the service can send calls back over it.
+    /// The connection over which the call arrived. The service can send callbacks over it.
     pub peer: Connection,
-    /// The head of the call.
+    /// The RPC header of the call.
     pub header: CallHeader,
-    /// Length of the whole message in bytes, head and arguments, without record marks.
+    /// Length of the header and the arguments in bytes, without record marks.
     pub message_len: usize,
-    /// When the message was complete; afterwards it may have waited for a slot or for memory.
+    /// When the whole message had arrived. After this time the call may have waited for a slot or for memory.
     pub arrived: Instant,
 }
 
-/// The reply to a call.
+/// The reply to a call that the peer executed.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// The encoded results; opaque data taken from it share the receive buffer.
+    /// The encoded results. Opaque data decoded from it share the memory of the receive buffer.
     pub body: Reader,
 }
 
-/// A connection to a peer; clones refer to the same connection.
+/// A connection to a peer. A clone refers to the same connection.
 ///
-/// A connection made by [`Connection::connect`] is closed when its last clone is dropped.
+/// A connection that [`Connection::connect`] made is closed when its last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Connection {
     link: Arc<Link>,
     _closer: Option<Arc<Closer>>,
 }
 
-/// The state of one end of a connection.
+/// The state of one end of an RPC connection.
 #[derive(Debug)]
 pub(super) struct Link {
     id: u64,
@@ -93,9 +95,9 @@ pub(super) struct Link {
     way: Way,
     xid: AtomicU32,
     pending: Mutex<Pending>,
-    /// Slots for outgoing calls.
+    /// Limits the outgoing calls in progress: each call takes one permit.
     outgoing: Arc<Semaphore>,
-    /// Slots for incoming calls, held until their replies are sent.
+    /// Limits the incoming calls in progress: each call takes one permit, and keeps it until its reply is sent.
     pub(super) incoming: Arc<Semaphore>,
     pub(super) account: Arc<Account>,
     begun: Begun,
@@ -103,7 +105,7 @@ pub(super) struct Link {
     pub(super) counters: Counters,
 }
 
-/// The path of messages to the other end.
+/// How messages reach the other end: over a socket, or within the process.
 #[derive(Debug)]
 enum Way {
     Stream(Outbox),
@@ -111,7 +113,7 @@ enum Way {
 }
 
 impl Way {
-    /// Sends a message without waiting; drops `hold` when the message is sent.
+    /// Sends a message without blocking. Drops `hold` as soon as the message is sent.
     fn send(&self, message: Segments, hold: Hold) -> Result<(), Error> {
         match self {
             Way::Stream(outbox) => outbox.send(record::mark(message), Some(hold)),
@@ -140,7 +142,7 @@ impl Way {
         }
     }
 
-    /// Writes data that could not be sent at once, for the lifetime of the connection.
+    /// Writes the messages that senders could not write at once. Runs for the lifetime of the connection.
     async fn run(&self) {
         if let Way::Stream(outbox) = self {
             outbox.run().await;
@@ -162,7 +164,7 @@ impl Holder for Link {
     }
 }
 
-/// Closes the connection when the last handle is dropped.
+/// A guard that closes the connection when its last clone is dropped.
 #[derive(Debug)]
 struct Closer(Arc<Link>);
 
@@ -172,13 +174,13 @@ impl Drop for Closer {
     }
 }
 
-/// Returns the error for an address to which no connection can be opened.
+/// Returns the error for an address to which the process cannot connect.
 fn unusable(address: &Address, error: &io::Error) -> Error {
     Error::Connect { address: address.to_string().into(), reason: error.to_string().into() }
 }
 
 impl Connection {
-    /// Connects to `address` within `timeout`; `service` executes the calls of the peer.
+    /// Connects to `address` within `timeout`. `service` executes the calls that the peer sends.
     pub async fn connect<S: Service>(
         address: &Address,
         service: Arc<S>,
@@ -190,11 +192,11 @@ impl Connection {
         Self::begin(address, stream, service, limits, counters)
     }
 
-    /// Connects as [`Connection::connect`] does, to an address that a peer sent. A Unix socket, and the process that
-    /// listens there, must belong to root or to the user of this process: see [`crate::local`].
+    /// Connects as [`Connection::connect`] does, to an address that a peer has sent. If the address is a Unix socket,
+    /// only root or the user of this process may own the socket and the listening process (see [`crate::local`]).
     ///
     /// # Errors
-    /// [`Error::Connect`] for any other socket, before anything is sent there.
+    /// [`Error::Connect`] for a socket of another user. This process then has sent nothing over the socket.
     pub async fn connect_sent<S: Service>(
         address: &Address,
         service: Arc<S>,
@@ -240,12 +242,12 @@ impl Connection {
         Ok(Connection::closing(connection.link))
     }
 
-    /// Returns a handle that does not close the connection when dropped.
+    /// Returns a handle of the connection. Dropping the handle does not close the connection.
     pub(super) fn of(link: Arc<Link>) -> Self {
         Connection { link, _closer: None }
     }
 
-    /// Returns a handle that closes the connection when its last clone is dropped.
+    /// Returns a handle of the connection. The connection is closed when the last clone of the handle is dropped.
     pub(super) fn closing(link: Arc<Link>) -> Self {
         Connection { _closer: Some(Arc::new(Closer(link.clone()))), link }
     }
@@ -278,7 +280,7 @@ impl Connection {
         Ok((Connection::of(link), Receiver::new(read, &limits, account, begun, first, counters)))
     }
 
-    /// Serves an accepted connection until it ends.
+    /// Serves a connection that the server has accepted, until the connection ends.
     pub(super) async fn serve<S: Service>(self, receiver: Receiver, service: Arc<S>) {
         receive(self.link.clone(), receiver, service).await;
     }
@@ -292,9 +294,9 @@ impl Connection {
         Connection::over(stream, limits, memory, Some(Instant::now() + limits.first_request), counters)
     }
 
-    /// Calls `procedure` of the peer with the encoded arguments `body`; waits for the results for at most `timeout`.
+    /// Calls `procedure` of the peer with the encoded arguments `body`. Waits up to `timeout` for the results.
     ///
-    /// If the limit of calls in progress is reached, waits for a slot, within `timeout`.
+    /// If the maximum number of calls is in progress, waits for a slot first; this wait counts towards `timeout`.
     pub async fn call(
         &self,
         program: u32,
@@ -332,32 +334,33 @@ impl Connection {
         Ok(Reply { body })
     }
 
-    /// Returns a number that is unique among the connections of this process.
+    /// Returns the number of this connection, which no other connection of this process has.
     pub fn id(&self) -> u64 {
         self.link.id
     }
 
-    /// Returns the peer's address; empty for a client on a Unix socket.
+    /// Returns the address of the peer; an empty address if the peer is a client on a Unix socket.
     pub fn peer(&self) -> &Address {
         &self.link.peer
     }
 
-    /// Returns the address of this end; `None` unless it is a TCP address.
+    /// Returns the address of this end; `None` for a connection that does not use TCP.
     pub fn local(&self) -> Option<&Address> {
         self.link.local.as_ref()
     }
 
-    /// Returns the user of the peer of a Unix socket when it connected or began to listen; `None` for TCP.
+    /// Returns the user id of the peer of a Unix socket, at the time when it connected or began to listen. Returns
+    /// `None` for TCP.
     pub fn peer_user(&self) -> Option<u32> {
         self.peer_identity().map(|user| user.uid)
     }
 
-    /// Returns the user as [`Connection::peer_user`] does, with its groups.
+    /// Returns the peer's user as [`Connection::peer_user`] does, with its groups.
     pub fn peer_identity(&self) -> Option<&User> {
         self.link.peer_user.as_ref()
     }
 
-    /// Returns the machine of the peer.
+    /// Returns the machine of the peer, by which the server limits connections and memory.
     pub fn machine(&self) -> Machine {
         machine(&self.link.peer, self.peer_user())
     }
@@ -367,28 +370,28 @@ impl Connection {
         self.link.way.closed().is_some()
     }
 
-    /// Waits until the connection has ended; returns the reason.
+    /// Waits until the connection has ended; returns the reason for the end.
     pub async fn closed(&self) -> Error {
         self.link.ended().await
     }
 
-    /// Closes the connection: calls in progress fail with [`Error::Broken`].
+    /// Closes the connection. Calls in progress fail with [`Error::Broken`].
     pub fn close(&self) {
         self.link.close(Error::broken("closed here"));
     }
 
-    /// Accepts no further calls. Waits until calls in progress are answered and their replies sent, or the connection
-    /// ends.
+    /// Stops accepting calls from the peer. Waits until the replies to the calls in progress are sent, or the
+    /// connection ends.
     pub(super) async fn drained(&self) {
         let all = u32::try_from(self.link.limits.in_flight).unwrap_or(u32::MAX);
-        // An error means that the connection is closed, so there is nothing to wait for.
+        // `acquire_many` fails only if the connection is closed. Then there are no replies to wait for.
         if let Ok(places) = self.link.incoming.acquire_many(all).await {
             places.forget();
         }
     }
 }
 
-/// The guard of a waiting call: removes the call from the table when the caller stops waiting.
+/// A guard of a call that waits for its reply. If the caller stops waiting, the guard removes the call from the table.
 struct Waiting<'a> {
     link: &'a Link,
     xid: u32,
@@ -418,15 +421,15 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Fails each call whose deadline passes. Sleeps until `at`, then until each next deadline, and ends when no call waits
-/// or another task watches an earlier deadline.
+/// Fails each call whose deadline has passed. Sleeps until `at` and then until each following deadline. Ends when no
+/// call waits, or when another task watches an earlier deadline.
 async fn watch(link: Weak<Link>, mut at: Instant) {
     loop {
         tokio::time::sleep_until(at).await;
         let Some(link) = link.upgrade() else { return };
         let (late, again) = link.pending().ring(at, Instant::now());
         for call in late {
-            // The caller may have stopped waiting.
+            // The send fails if the caller no longer waits for the reply, which does no harm.
             let _ = call.tell.send(Err(Error::Timeout(call.timeout)));
         }
         match again {
@@ -436,7 +439,7 @@ async fn watch(link: Weak<Link>, mut at: Instant) {
     }
 }
 
-/// Returns the machine of a peer; over a Unix socket, its local user.
+/// Returns the machine of a peer. Over a Unix socket, each user counts as a machine.
 pub(super) fn machine(peer: &Address, user: Option<u32>) -> Machine {
     match (user, peer) {
         (Some(user), _) => Machine::Local(user),
@@ -471,7 +474,7 @@ impl Link {
         }
     }
 
-    /// Makes one end of an in-process connection; the caller sets the other end afterwards.
+    /// Makes one end of an in-process connection. The caller must connect it with the other end afterwards.
     pub(super) fn inside(
         id: u64,
         peer: &Address,
@@ -490,7 +493,7 @@ impl Link {
         machine(&self.peer, self.peer_user.as_ref().map(|user| user.uid))
     }
 
-    /// Returns the state of an in-process connection; `None` for a socket.
+    /// Returns the in-process part of this connection; `None` if the connection uses a socket.
     pub(super) fn as_inside(&self) -> Option<&Inside> {
         match &self.way {
             Way::Inside(inside) => Some(inside),
@@ -498,7 +501,7 @@ impl Link {
         }
     }
 
-    /// Waits until the connection has ended; returns the reason.
+    /// Waits until the connection has ended; returns the reason for the end.
     async fn ended(&self) -> Error {
         loop {
             let mut notified = std::pin::pin!(self.closed.notified());
@@ -510,11 +513,11 @@ impl Link {
         }
     }
 
-    /// Passes the reply of a call to its caller.
+    /// Passes the reply to a call to the task that waits for it.
     pub(super) fn answered(&self, xid: u32, message: Bytes) {
         let waiting = self.pending().take(xid);
         if let Some(call) = waiting {
-            // The caller may have stopped waiting.
+            // The send fails if the caller no longer waits for the reply, which does no harm.
             let _ = call.tell.send(Ok(message));
         }
     }
@@ -523,14 +526,14 @@ impl Link {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `until` for a slot of an outgoing call. The outer `None` is a timeout, the inner `None` a closed
-    /// connection.
+    /// Waits up to the deadline `until` for a slot for an outgoing call. Returns `None` after the deadline, and
+    /// `Some(None)` if the connection is closed.
     async fn place(&self, until: Instant) -> Option<Option<OwnedSemaphorePermit>> {
         match self.outgoing.clone().try_acquire_owned() {
             Ok(permit) => Some(Some(permit)),
             Err(TryAcquireError::Closed) => Some(None),
             Err(TryAcquireError::NoPermits) => {
-                // Boxed, so that calls that get a slot at once do not carry the state of the wait.
+                // Box the waiting future, so that the future of a call that gets a slot at once stays small.
                 let permit = Box::pin(timeout_at(until, self.outgoing.clone().acquire_owned())).await;
                 Some(permit.ok()?.ok())
             }
@@ -541,9 +544,10 @@ impl Link {
         self.way.closed().unwrap_or_else(|| Error::broken("closed here"))
     }
 
-    /// Closes the connection; all waiting callers get `error`.
+    /// Closes the connection with the reason `error`, which all waiting calls return.
     ///
-    /// The send side is closed first: a call that is added to the table afterwards fails to send and removes itself.
+    /// This function closes the send side first. So a call that enters the table after this function has emptied it
+    /// fails to send, and removes itself.
     pub(super) fn close(&self, error: Error) {
         self.way.close(error);
         let error = self.why_closed();
@@ -552,7 +556,7 @@ impl Link {
         self.account.close();
         let waiting = self.pending().take_all();
         for call in waiting {
-            // The caller may have stopped waiting.
+            // The send fails if the caller no longer waits for the reply, which does no harm.
             let _ = call.tell.send(Err(error.clone()));
         }
         self.closed.notify_waiters();
@@ -577,15 +581,16 @@ impl Link {
             Err(refusal) => encode(refusal.to_stat()),
         };
         if let Some(charge) = &hold.charge {
-            // The request and its work memory are freed; only the reply is left.
+            // The call has freed the memory of its arguments, so charge only the memory of the reply.
             charge.resize(message.len());
         }
-        // An error means that the connection is gone, so there is no one to answer.
+        // The send fails if the connection has ended. Then no peer waits for the reply.
         let _ = self.way.send(message, hold);
     }
 }
 
-/// Closes the link and notifies the service when dropped, even when the runtime drops it.
+/// A guard that closes the connection and notifies the service when dropped, even if the runtime drops the task that
+/// owns it.
 pub(super) struct Attended<S: Service> {
     link: Arc<Link>,
     service: Arc<S>,
@@ -606,12 +611,13 @@ impl<S: Service> Drop for Attended<S> {
     }
 }
 
-/// Waits for the end of an in-process connection, which has nothing to receive.
+/// Waits until an in-process connection has ended. Its messages arrive without a receiving task.
 pub(super) async fn attend<S: Service>(mut end: Attended<S>) {
     end.reason = end.link.ended().await;
 }
 
-/// Receives until the connection ends: passes replies to their callers and calls to the service.
+/// Receives messages until the connection ends. Passes replies to the tasks that wait for them, and calls to the
+/// service.
 async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: Arc<S>) {
     let mut end = Attended::new(link.clone(), service.clone());
     end.reason = loop {
@@ -645,7 +651,8 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
                 break Error::broken(format_args!("not an RPC message: {e}"));
             }
         };
-        // While all slots or all memory are in use, read nothing more: further calls of the peer wait in its socket.
+        // While all slots or all memory are in use, do not receive more. Further calls of the peer then wait in the
+        // socket buffers.
         let Ok(permit) = link.incoming.clone().acquire_owned().await else { break link.why_closed() };
         let reply = call.as_ref().map_or(REPLY_SMALL, |header| service.reply_bound(header, &body));
         let bytes = record.bytes.len() + CALL_BYTES + reply.min(link.limits.record_max);
@@ -670,7 +677,7 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
     drop(end);
 }
 
-/// Executes a call in a new task.
+/// Executes a call of the peer in a new task.
 fn execute<S: Service>(
     link: &Arc<Link>,
     service: &Arc<S>,
@@ -682,7 +689,8 @@ fn execute<S: Service>(
     task::spawn(async move { carry_out(&link, &*service, call, body, hold).await });
 }
 
-/// Executes a call and sends the reply; takes the length of the message and its arrival time.
+/// Executes a call and sends the reply. The tuple contains the call's header, the length of its message in bytes, and
+/// its time of arrival.
 pub(super) async fn carry_out<S: Service>(
     link: &Arc<Link>,
     service: &S,
@@ -693,7 +701,8 @@ pub(super) async fn carry_out<S: Service>(
     let xid = header.xid;
     let peer = Connection::of(link.clone());
     let work = service.call(CallContext { peer, header, message_len, arrived }, body);
-    // After a panic of the service the caller must still get a reply; the state of the call is not used again.
+    // If the service panics, the peer must still get a reply. Unwind safety holds, because no code uses the state of
+    // the call after its panic.
     let result = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
         tracing::error!(peer = %link.peer, "a call panicked");
         link.counters.panicked();

@@ -1,8 +1,8 @@
-//! In-process connections: each end passes its messages directly to the other end, without a socket.
+//! In-process RPC connections: each end passes messages to the other end by function calls, without a socket.
 //!
-//! A call from the connecting end starts on the caller's thread. If it has nothing to wait for, it is answered without
-//! a switch to another thread. A call from the serving end (a callback) starts in its own task, because the callback
-//! may have to wait for the calling thread.
+//! A call by the client starts on the caller's thread, so a call that does not wait needs no thread switch. A call by
+//! the server (a callback) starts in a task of its own. The callback may have to wait for the thread that is making the
+//! call.
 
 use super::connection::{Attended, CallContext, Connection, Link, Service, attend, carry_out};
 use super::memory::Memory;
@@ -21,9 +21,9 @@ use types::limits::CALL_BYTES;
 use wire::rpc::{CallHeader, Message, decode_message};
 use xdr::{Reader, Segments};
 
-/// An entry for clients into a server of the same process; see [`super::Server::door`].
+/// A handle with which clients in the same process connect to a server; see [`super::Server::door`].
 ///
-/// It holds only weak references: after the server has stopped, connecting fails.
+/// A handle has only weak references to the server. After the server has stopped, connects fail.
 #[derive(Clone, Debug)]
 pub struct Door {
     address: Address,
@@ -31,7 +31,7 @@ pub struct Door {
     service: Weak<dyn Erased>,
 }
 
-/// A [`Service`] with its type erased.
+/// The object-safe version of [`Service`].
 pub(super) trait Erased: Send + Sync {
     fn call_boxed(self: Arc<Self>, context: CallContext, body: Reader)
     -> BoxFuture<'static, Result<Segments, Refusal>>;
@@ -63,7 +63,7 @@ impl std::fmt::Debug for dyn Erased {
     }
 }
 
-/// An [`Erased`] service as a [`Service`].
+/// An adapter that makes an [`Erased`] service a [`Service`].
 #[derive(Debug)]
 struct Any(Arc<dyn Erased>);
 
@@ -81,25 +81,26 @@ impl Service for Any {
     }
 }
 
-/// What one end knows about the other.
+/// The state of one end of an in-process connection: its reference to the other end.
 #[derive(Debug, Default)]
 pub(super) struct Inside(Mutex<State>);
 
 #[derive(Debug, Default)]
 enum State {
-    /// The connection is being set up.
+    /// The two ends are not connected yet.
     #[default]
     New,
     Open(Arc<End>),
     Closed(Error),
 }
 
-/// One end as seen from the other. The two ends refer to each other until one of them is closed.
+/// One end of an in-process connection, as the other end refers to it. Each end keeps the other one alive until the
+/// connection is closed.
 #[derive(Debug)]
 struct End {
     link: Arc<Link>,
     service: Arc<Any>,
-    /// Whether calls start on the caller's thread.
+    /// Whether a call to this end starts on the caller's thread.
     at_once: bool,
     runtime: Handle,
 }
@@ -109,7 +110,7 @@ impl Inside {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes a message to the other end. The reply to a call may have arrived when this returns.
+    /// Passes a message to the other end. If the message is a call, its reply may arrive before this function returns.
     pub(super) fn send(&self, message: &Segments) -> Result<(), Error> {
         let end = match &*self.state() {
             State::Open(end) => end.clone(),
@@ -120,7 +121,7 @@ impl Inside {
         Ok(())
     }
 
-    /// Returns the reason why the connection has ended, if it has.
+    /// Returns the reason why the connection has ended; `None` while it is open.
     pub(super) fn closed(&self) -> Option<Error> {
         match &*self.state() {
             State::Closed(error) => Some(error.clone()),
@@ -128,7 +129,7 @@ impl Inside {
         }
     }
 
-    /// Closes both ends; only the first reason counts.
+    /// Closes both ends. Only the reason in the first call counts.
     pub(super) fn close(&self, error: Error) {
         let mut state = self.state();
         if matches!(*state, State::Closed(_)) {
@@ -143,7 +144,7 @@ impl Inside {
 }
 
 impl End {
-    /// Handles a message from the other end.
+    /// Handles a message that the other end has sent: a call or a reply.
     fn take(self: Arc<Self>, message: Bytes) {
         let (arrived, len) = (Instant::now(), message.len());
         let mut body = Reader::new(message.clone());
@@ -159,12 +160,12 @@ impl End {
                     false => drop(task::spawn_on(&runtime, work)),
                 }
             }
-            // Both ends are parts of the same program.
+            // Both ends run the same build, so an invalid message can only be the result of a bug.
             Ok(Message::WrongVersion { .. }) | Err(_) => self.link.close(Error::broken("not an RPC message")),
         }
     }
 
-    /// Executes a call once it has a slot and memory. The call completes even if its caller has stopped waiting.
+    /// Executes a call as soon as it has a slot and memory. The call runs to its end even if the caller stops waiting.
     async fn work_on(self: Arc<Self>, (header, len, arrived): (CallHeader, usize, Instant), body: Reader) {
         let link = &self.link;
         let Ok(permit) = link.incoming.clone().acquire_owned().await else { return };
@@ -181,11 +182,11 @@ impl Door {
         Door { address, shared: Arc::downgrade(shared), service: Arc::downgrade(&service) }
     }
 
-    /// Connects to the server as [`Connection::connect`] does. For the server, the client's address is the server's
-    /// own.
+    /// Connects to the server as [`Connection::connect`] does. The server sees its own address as the address of the
+    /// client.
     ///
     /// # Errors
-    /// When the server is gone or has too many connections.
+    /// When the server has stopped or has too many connections.
     pub fn enter<S: Service>(&self, service: Arc<S>, limits: Limits, counters: Counters) -> Result<Connection, Error> {
         let refused = |reason: &str| Error::Connect { address: self.address.to_string().into(), reason: reason.into() };
         let (Some(shared), Some(serving)) = (self.shared.upgrade(), self.service.upgrade()) else {

@@ -1,8 +1,10 @@
-//! Memory accounting for peers: reserve before use, wait while memory is short, and disconnect peers that stall.
+//! Memory accounting of a server's connections: a connection reserves memory before it uses it, and waits while memory
+//! is short.
 //!
-//! Every incoming call has a [`Charge`] for its record, its work and its largest possible reply. The server does not
-//! read from a connection that would exceed its share, so the peer's data wait in the socket. While memory stays short,
-//! connections whose peer makes no progress inside a record or a reply for too long are closed.
+//! Each incoming call has a [`Charge`] for its record, its work memory, and its largest possible reply. If a connection
+//! would exceed its share, the server does not read from it, and the peer's data wait in the socket buffers. While
+//! memory stays short, the server closes connections whose peer makes no progress inside a record or a reply for too
+//! long.
 
 use super::Limits;
 use crate::Counters;
@@ -14,26 +16,27 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use types::Machine;
 
-/// Charges up to this many bytes are small. They may exceed the limit a little, so that calls which end a wait (a
-/// LAYOUTRETURN, the reply to a callback) do not wait behind the calls that they unblock.
+/// Charges of at most this many bytes are small, and may exceed the limit a little. Some calls end the wait of other
+/// calls, for instance LAYOUTRETURN or the reply to a callback. Such a call must not wait behind the calls that it
+/// unblocks.
 const SMALL: usize = 64 << 10;
-/// Small charges may exceed the total by one part in this many.
+/// Small charges may exceed the total limit by this fraction: one part in eight.
 const HEADROOM: usize = 8;
-/// A connection that already holds memory may use one part in this many of the free memory.
+/// A connection that already holds memory may hold at most this fraction of the free memory: one part in eight.
 const SHARE: usize = 8;
-/// Interval at which a waiting call looks for stalled connections.
+/// Interval at which calls that wait for memory look for stalled connections.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// A connection, as seen by the memory accounting.
+/// A connection, as the memory accounting uses it.
 pub(crate) trait Holder: Send + Sync {
-    /// Returns for how long the peer has made no progress inside a record or a reply; `None` if it is in neither, or
-    /// the connection has ended.
+    /// Returns how long the peer has made no progress inside a record or a reply. Returns `None` if no record and no
+    /// reply is in progress, or if the connection has ended.
     fn stalled(&self) -> Option<Duration>;
-    /// Closes the connection.
+    /// Closes the connection, because its peer has stalled.
     fn cut(&self);
 }
 
-/// The memory limits and usage of all connections of a server.
+/// The memory limits of a server, and the memory that its connections use.
 pub(crate) struct Memory {
     total: usize,
     each: usize,
@@ -42,23 +45,23 @@ pub(crate) struct Memory {
     waiting: AtomicUsize,
     freed: Notify,
     holders: Mutex<HashMap<u64, Weak<dyn Holder>>>,
-    /// Bytes held by the connections of each machine.
+    /// Bytes that the connections of each machine hold.
     machines: Mutex<HashMap<Machine, Weak<AtomicUsize>>>,
     counters: Counters,
-    /// The last time a waiting call looked for stalled connections.
+    /// When a call that waits for memory last looked for stalled connections.
     looked: Mutex<Option<Instant>>,
 }
 
-/// The memory account of one connection.
+/// The memory that one connection holds, in the accounting of its server.
 pub(crate) struct Account {
     memory: Arc<Memory>,
     held: AtomicUsize,
-    /// Bytes held by all connections of the same machine.
+    /// Bytes that all connections of the same machine hold.
     of_machine: Arc<AtomicUsize>,
     closed: AtomicBool,
 }
 
-/// Bytes counted for a connection; dropping it releases them.
+/// Bytes that a connection has reserved for a call. Dropping the charge releases the bytes.
 #[derive(Debug)]
 pub(crate) struct Charge {
     account: Arc<Account>,
@@ -81,7 +84,7 @@ impl Memory {
         })
     }
 
-    /// Creates the account of a new connection from `machine`.
+    /// Creates the account of a new connection from this machine.
     pub(crate) fn account(self: &Arc<Self>, machine: Machine) -> Arc<Account> {
         let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
         let known = machines.get(&machine).and_then(Weak::upgrade);
@@ -100,12 +103,12 @@ impl Memory {
         })
     }
 
-    /// Registers a connection, to be closed if it stalls while memory is short.
+    /// Registers a connection, so that the server can close it if its peer stalls while memory is short.
     pub(crate) fn watch(&self, connection: u64, holder: Weak<dyn Holder>) {
         self.holders().insert(connection, holder);
     }
 
-    /// Removes a connection that has ended.
+    /// Removes the registration of a connection that has ended.
     pub(crate) fn forget(&self, connection: u64) {
         self.holders().remove(&connection);
     }
@@ -114,7 +117,7 @@ impl Memory {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves `bytes` if the total does not exceed `limit`.
+    /// Reserves `bytes` if all reservations together then are at most `limit` bytes. Returns whether it reserved them.
     fn take(&self, bytes: usize, limit: usize) -> bool {
         let more = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
         let taken = self.used.fetch_update(SeqCst, SeqCst, more).is_ok();
@@ -124,8 +127,8 @@ impl Memory {
         taken
     }
 
-    /// Closes every connection that stalls for too long, if memory is short. Only one waiting call does this per
-    /// interval.
+    /// If memory is short, closes each connection whose peer has stalled for too long. In each interval only one of the
+    /// waiting calls does this.
     fn relieve(&self) {
         let now = Instant::now();
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,8 +148,8 @@ impl Memory {
 }
 
 impl Account {
-    /// Reserves `bytes`; waits while the connection or the total would exceed its limit. Returns `None` once the
-    /// connection is closed.
+    /// Reserves `bytes`. Waits while the connection, its machine, or the server would exceed a limit. Returns `None` if
+    /// the connection is closed.
     pub(crate) async fn admit(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
         if let Some(charge) = self.try_admit(bytes) {
             return Some(charge);
@@ -154,8 +157,8 @@ impl Account {
         self.memory.counters.waited();
         let memory = self.memory.clone();
         let _waiting = Waiting::new(&memory);
-        // Set outside the loop, so that frequent releases by other calls do not postpone the search for stalled
-        // connections.
+        // Set the time before the loop: if other calls often release memory, the loop repeats often, and must still
+        // look for stalled connections.
         let mut look = Instant::now() + LOOK;
         loop {
             let mut freed = std::pin::pin!(memory.freed.notified());
@@ -178,11 +181,11 @@ impl Account {
         let held = self.held.load(SeqCst);
         let small = bytes <= SMALL;
         let free = memory.total.saturating_sub(memory.used.load(SeqCst));
-        // No machine may hold more memory than it leaves free for other machines.
+        // No machine may hold more memory than is free for all other machines.
         if !small && self.of_machine.load(SeqCst) + bytes > free {
             return None;
         }
-        // A connection that holds nothing waits only for the total and for its machine, so that every connection makes
+        // A connection that holds no memory waits only for its machine and for the total. So each connection can make
         // progress.
         if held > 0 {
             let share = if small { memory.each } else { memory.each.min(free / SHARE) };
@@ -199,7 +202,7 @@ impl Account {
         Some(Charge { account: self.clone(), bytes: AtomicUsize::new(bytes) })
     }
 
-    /// Ends all waits for memory of this connection.
+    /// Ends the waits for memory of this connection, because the connection is closed.
     pub(crate) fn close(&self) {
         self.closed.store(true, SeqCst);
         self.memory.freed.notify_waiters();
@@ -212,8 +215,8 @@ impl Account {
             self.memory.used.fetch_add(to - from, SeqCst);
             return self.memory.counters.hold(to - from);
         }
-        // Release the counter first: otherwise memory that another thread reserves at once would be counted in addition
-        // to the released bytes.
+        // Update the counter before `used`. Otherwise another thread could reserve the released bytes, and the counter
+        // would count them twice for a moment.
         self.memory.counters.release(from - to);
         self.memory.used.fetch_sub(from - to, SeqCst);
         self.held.fetch_sub(from - to, SeqCst);
@@ -225,7 +228,7 @@ impl Account {
 }
 
 impl Charge {
-    /// Changes the charge to the bytes really held; never waits.
+    /// Changes the charge to the bytes that the call really holds. Never waits.
     pub(crate) fn resize(&self, bytes: usize) {
         let before = self.bytes.swap(bytes, SeqCst);
         self.account.change(before, bytes);
@@ -238,7 +241,7 @@ impl Drop for Charge {
     }
 }
 
-/// Counts a waiting call, until this guard is dropped.
+/// A guard that counts a waiting call until it is dropped.
 struct Waiting<'a>(&'a Memory);
 
 impl<'a> Waiting<'a> {
@@ -290,7 +293,7 @@ mod tests {
         assert!(now(&one, 200 * K).is_none(), "beyond its own limit");
         let more = now(&one, 100 * K).expect("up to its limit");
         let large = now(&other, 7000 * K).expect("one of any size for who holds nothing");
-        // 500 KiB are free: an eighth of them is less than `one` already holds.
+        // 500 KiB are free. An eighth of this is less than the connection `one` already holds.
         drop(more);
         assert!(now(&one, 80 * K).is_none());
         drop(large);

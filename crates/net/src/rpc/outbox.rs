@@ -1,7 +1,7 @@
-//! The send queue of a connection: callers write directly while the socket accepts data; otherwise a task writes.
+//! The send queue of a connection. Callers write directly while the socket accepts data; otherwise a task writes.
 //!
-//! Exactly one writer is active at a time (`writing`). A caller that queues a message while there is no writer becomes
-//! the writer. Messages queued meanwhile are part of its next vectored write.
+//! At most one writer is active at a time (`writing`). A caller that queues a message while no writer is active becomes
+//! the writer. The writer sends messages that are queued meanwhile with its next vectored write.
 
 use super::memory::Charge;
 use crate::Error;
@@ -16,33 +16,33 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 use xdr::Segments;
 
-/// Maximum number of segments of one vectored write.
+/// Maximum number of segments in one vectored write.
 const SLICES_MAX: usize = 64;
-/// Number of writes that one caller makes before it passes the queue to the task.
+/// Maximum number of writes by one caller, before it leaves the rest of the queue to the task.
 const TURNS_MAX: usize = 16;
 
-/// The slot of a call in progress, and the memory counted for it.
+/// The slot of a call in progress, and the memory reserved for the call.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) _permit: OwnedSemaphorePermit,
     pub(crate) charge: Option<Charge>,
 }
 
-/// Keeps the slot of a call until the bytes of its message are sent.
+/// A reference that keeps the slot and the memory of a call until the message is sent.
 pub(crate) type Hold = Arc<Place>;
 
 #[derive(Debug)]
 pub(crate) struct Outbox {
     half: WriteHalf,
     queue: Mutex<Queue>,
-    /// The parts that the active writer took from the queue; only the active writer locks this.
+    /// The parts that the active writer has moved out of the queue. Only the active writer takes this lock.
     taken: Mutex<VecDeque<Part>>,
     wake: Notify,
-    /// Time limit for the first part in the queue, if the peer takes none or too little of it.
+    /// Time limit for the peer to accept the whole first part of the queue.
     stall: Duration,
-    /// Number of parts that are sent completely.
+    /// Number of parts that were sent completely.
     left: AtomicU64,
-    /// Since when the first part waits for the socket.
+    /// When the first part of the queue began to wait for the socket; `None` while no part waits.
     blocked: Mutex<Option<Instant>>,
     counters: crate::Counters,
 }
@@ -57,16 +57,16 @@ struct Queue {
 #[derive(Debug)]
 struct Part {
     bytes: Bytes,
-    /// Keeps the slot of the call until this part is sent; only the last part of a message has it.
+    /// Keeps the slot of the call until this part is sent. Only the last part of a message has the reference.
     _hold: Option<Hold>,
 }
 
 enum Turn {
-    /// The queue is empty; there is no writer any more.
+    /// The queue is empty, so the caller is no longer the writer.
     Idle,
-    /// More parts are left; the caller is still the writer.
+    /// More parts are queued, and the caller is still the writer.
     More,
-    /// The socket accepts no data now; the caller is still the writer.
+    /// The socket accepts no data now, and the caller is still the writer.
     Blocked,
 }
 
@@ -84,14 +84,14 @@ impl Outbox {
         }
     }
 
-    /// Returns since when the peer has not taken the first part; `None` while no part waits for the socket.
+    /// Returns when the first part of the queue began to wait for the socket; `None` while no part waits.
     pub(crate) fn blocked(&self) -> Option<Instant> {
         *self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a whole record and writes as much as the socket accepts at once.
+    /// Queues a record, and writes as much as the socket accepts at once.
     ///
-    /// Never waits: callers must get a hold first, which bounds the number of messages.
+    /// Never waits. The number of queued messages is bounded, because each caller must first get a slot.
     pub(crate) fn send(&self, record: Segments, hold: Option<Hold>) -> Result<(), Error> {
         {
             let mut queue = self.lock();
@@ -125,15 +125,16 @@ impl Outbox {
         Ok(())
     }
 
-    /// Writes the data that callers could not write. Returns when the connection is closed, also because the peer was
-    /// too slow.
+    /// Writes the data that callers could not write at once. Returns when the connection is closed, for instance
+    /// because the peer was too slow.
     pub(crate) async fn run(&self) {
         loop {
             self.wake.notified().await;
             self.drain().await;
             *self.blocked.lock().unwrap_or_else(PoisonError::into_inner) = None;
             if self.lock().closed.is_some() {
-                // No other writer is left to send or drop these parts.
+                // The connection is closed and this task was the active writer, so it must drop the parts that it has
+                // not sent.
                 let dropped = std::mem::take(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner));
                 return drop(dropped);
             }
@@ -156,7 +157,8 @@ impl Outbox {
         }
     }
 
-    /// Waits until the socket accepts data; `first` is the number of the first part, and since when it waits.
+    /// Waits until the socket accepts data, or fails after the time limit. `first` holds the number of the first part
+    /// in the queue and the time when this part began to wait.
     async fn room(&self, first: &mut Option<(u64, Instant)>) -> io::Result<()> {
         let left = self.left.load(Relaxed);
         let since = match *first {
@@ -177,7 +179,7 @@ impl Outbox {
         }
     }
 
-    /// Makes one vectored write; only the active writer calls this.
+    /// Makes one vectored write. Only the active writer may call this.
     fn turn(&self) -> io::Result<Turn> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if taken.is_empty() {
@@ -213,7 +215,8 @@ impl Outbox {
         Ok(Turn::More)
     }
 
-    /// Closes the queue with `error`: refuses further messages, drops queued ones, and shuts down both directions.
+    /// Closes the queue with the reason `error`: refuses further messages, drops queued messages, and shuts down the
+    /// socket in both directions.
     ///
     /// Only the first call has an effect.
     pub(crate) fn close(&self, error: Error) {
@@ -230,7 +233,7 @@ impl Outbox {
         self.wake.notify_one();
     }
 
-    /// Returns the reason why the connection is closed; `None` while it is open.
+    /// Returns the reason why the queue is closed; `None` while it is open.
     pub(crate) fn closed(&self) -> Option<Error> {
         self.lock().closed.clone()
     }

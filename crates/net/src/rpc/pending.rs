@@ -1,8 +1,9 @@
-//! The table of calls that wait for replies, with one timer for all of them.
+//! The table of calls that wait for replies, with one timer for all calls of a connection.
 //!
-//! A timer that is earlier than all other timers must wake the timer thread, and nearly every call is answered long
-//! before its timeout. So there is one alarm, for the call with the earliest deadline. When it fires, it is set again
-//! for the earliest deadline then. With a peer that always answers, this costs one alarm per timeout period.
+//! A timer of its own for each call would be expensive: nearly every reply arrives long before the timeout, and each
+//! timer may wake the timer thread. So the table sets one alarm, for the earliest deadline. When the alarm fires, it is
+//! set to the deadline that is then the earliest. If the peer always replies, this costs one alarm for each timeout
+//! period.
 
 use crate::Error;
 use bytes::Bytes;
@@ -11,29 +12,30 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// The sender that passes the reply to the caller.
+/// The channel that passes the reply to the waiting caller.
 pub(crate) type Tell = oneshot::Sender<Result<Bytes, Error>>;
 
-/// A waiting call.
+/// A call that waits for its reply.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) tell: Tell,
-    /// The deadline.
+    /// When the call times out.
     pub(crate) until: Instant,
-    /// The timeout, for the error message.
+    /// The timeout that the caller requested, for the error message.
     pub(crate) timeout: Duration,
 }
 
-/// The waiting calls of one connection, by xid.
+/// The calls of one connection that wait for replies, by xid.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     calls: HashMap<u32, Call>,
-    /// The earliest time for which an alarm is set; not later than any call's deadline.
+    /// The earliest time for which an alarm is set. No call has an earlier deadline.
     alarm: Option<Instant>,
 }
 
 impl Pending {
-    /// Adds a call. Returns the time of a new alarm, if no existing alarm is early enough.
+    /// Adds a call. Returns the time for which the caller must set a new alarm; `None` if an existing alarm is early
+    /// enough.
     pub(crate) fn add(&mut self, xid: u32, call: Call) -> Option<Instant> {
         let until = call.until;
         self.calls.insert(xid, call);
@@ -44,18 +46,19 @@ impl Pending {
         self.alarm
     }
 
-    /// Removes and returns a call, if it still waits.
+    /// Removes and returns the call with this xid; `None` if no such call waits.
     pub(crate) fn take(&mut self, xid: u32) -> Option<Call> {
         self.calls.remove(&xid)
     }
 
-    /// Removes and returns all calls.
+    /// Removes and returns all waiting calls.
     pub(crate) fn take_all(&mut self) -> Vec<Call> {
         self.calls.drain().map(|(_, call)| call).collect()
     }
 
-    /// Handles the alarm that was set for `at`. Removes and returns the calls whose deadline has passed, and the time
-    /// for which this alarm must be set again. An alarm that an earlier one has replaced is not set again.
+    /// Handles the alarm that was set for the time `at`. Removes and returns the calls whose deadline has passed. Also
+    /// returns the time for which this alarm must be set again; `None` if no call waits or an earlier alarm has
+    /// replaced this one.
     pub(crate) fn ring(&mut self, at: Instant, now: Instant) -> (Vec<Call>, Option<Instant>) {
         let late = self.calls.extract_if(|_, call| call.until <= now).map(|(_, call)| call).collect();
         if self.alarm != Some(at) {
@@ -71,23 +74,23 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// The next event of the test.
+    /// An event in the history that the test generates.
     #[derive(Clone, Copy, Debug)]
     enum Event {
-        /// A call with this timeout is made.
+        /// The client makes a call with this timeout in seconds.
         Call(u64),
-        /// The oldest waiting call is answered.
+        /// The peer replies to the oldest waiting call.
         Answer,
-        /// This much time passes.
+        /// The clock advances by this many seconds.
         Pass(u64),
     }
 
     const EVENTS: [Event; 5] = [Event::Call(1), Event::Call(3), Event::Answer, Event::Pass(1), Event::Pass(2)];
 
-    /// The receiver of a caller.
+    /// The channel over which a caller receives its reply.
     type Told = oneshot::Receiver<Result<Bytes, Error>>;
 
-    /// The waiting calls by number with their deadlines, and the alarms by time.
+    /// A model of the connection: the waiting calls with their xids and deadlines, and the alarms that are set.
     struct World {
         start: Instant,
         now: u64,
@@ -123,7 +126,7 @@ mod tests {
             }
         }
 
-        /// Advances the clock by one second and fires the alarms that are due.
+        /// Advances the clock by one second and fires the alarms whose time has come.
         fn tick(&mut self) {
             self.now += 1;
             while let Some((time, name)) = self.alarms.first().copied().filter(|(time, _)| *time <= self.now) {
@@ -136,7 +139,7 @@ mod tests {
                     self.alarms.insert(((again - self.start).as_secs(), name));
                 }
             }
-            // Exactly the calls whose deadline has passed have timed out by now.
+            // Exactly the calls whose deadline has passed must have timed out.
             let now = self.now;
             self.waiting.retain_mut(|(_, until, told)| match told.try_recv() {
                 Ok(Err(Error::Timeout(_))) => {

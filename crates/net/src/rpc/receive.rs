@@ -1,5 +1,5 @@
-//! The record receiver of a connection: small records are slices of a shared read buffer, large ones get a buffer of
-//! their own.
+//! The record receiver of a connection. A small record is a slice of a shared read buffer; a large record gets a buffer
+//! of its own.
 
 use super::Limits;
 use super::memory::{Account, Charge};
@@ -13,13 +13,15 @@ use tokio::time::{Instant, timeout_at};
 use types::limits;
 use wire::rpc::record::{Mark, Progress};
 
-/// Size of one read while records are small; also the most bytes that are copied when a large record begins.
+/// Size of the shared read buffer in bytes. It also bounds the bytes that are copied from this buffer at the start of a
+/// large record.
 const INBOX: usize = 8 << 10;
 
-/// Minimum free space for a read: a payload of 4 KiB with its headers fits, so that one call receives a small record.
+/// Minimum free space in the shared read buffer for one read. A record with a payload of 4 KiB fits, so one system call
+/// can receive it.
 const ROOM: usize = 4608;
 
-/// Reason why receiving from a connection ends.
+/// The reason why the receiver of a connection stops.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReceiveError {
     #[error("{0}")]
@@ -32,7 +34,7 @@ pub(crate) enum ReceiveError {
     Malformed(#[from] xdr::Malformed),
 }
 
-/// The time when the large record in progress began; `None` while there is none.
+/// When the large record in progress began; `None` while no large record is in progress.
 pub(crate) type Begun = Arc<Mutex<Option<Instant>>>;
 
 #[derive(Debug)]
@@ -43,22 +45,22 @@ pub(crate) struct Receiver {
     stall: Duration,
     account: Arc<Account>,
     begun: Begun,
-    /// The deadline for the begin of the first record; `None` after the first record.
+    /// The deadline for the first record to begin; `None` after the first record.
     first: Option<Instant>,
     /// The deadline for the rest of the record in progress.
     deadline: Option<Instant>,
     counters: crate::Counters,
 }
 
-/// A record without its marks.
+/// A received record, without its record marks.
 pub(crate) struct Record {
     pub(crate) bytes: Bytes,
-    /// The memory counted for a large record and its largest reply; `None` for a small record.
+    /// The memory reserved for a large record and its largest reply; `None` for a small record.
     pub(crate) charge: Option<Charge>,
 }
 
 impl Receiver {
-    /// Makes a receiver; `first` is the deadline for the first record, if there is one.
+    /// Makes a receiver. `first` is the deadline for the first record to begin; `None` means no deadline.
     pub(crate) fn new(
         half: ReadHalf,
         limits: &Limits,
@@ -71,7 +73,7 @@ impl Receiver {
         Receiver { half, inbox: BytesMut::new(), record_max, stall, account, begun, first, deadline: None, counters }
     }
 
-    /// Receives the next record; returns `None` if the peer closed the connection between two records.
+    /// Receives the next record. Returns `None` if the peer closed the connection between two records.
     pub(crate) async fn record(&mut self) -> Result<Option<Record>, ReceiveError> {
         let received = self.receive().await;
         (self.first, self.deadline) = (None, None);
@@ -90,11 +92,11 @@ impl Receiver {
             return Ok(Some(Record { bytes: self.inbox.split_to(mark.len).freeze(), charge: None }));
         }
         let expected = if mark.last { mark.len } else { self.record_max };
-        // Charge for the largest reply as well, so that a call that holds memory never waits for more.
+        // Reserve memory for the largest reply as well. So no call waits for more memory while it holds some.
         let charge = self.account.admit(expected + self.record_max).await;
         let shared = self.begun.clone();
         let begun = Begin::new(&shared);
-        // Start the deadline here: the server caused the wait for memory, not the peer.
+        // Start the deadline only now: the wait for memory was the server's fault, not the peer's.
         self.deadline = Some(begun.at + self.stall);
         let mut buffer = Buffer::with_room(mark.len);
         loop {
@@ -112,7 +114,7 @@ impl Receiver {
         }
     }
 
-    /// Receives the next mark; returns `None` at the end of the stream.
+    /// Receives the next record mark; returns `None` at the end of the stream.
     async fn mark(&mut self) -> Result<Option<Mark>, ReceiveError> {
         match self.fill(4, !self.inbox.is_empty()).await {
             Err(ReceiveError::Cut) if self.inbox.is_empty() => return Ok(None),
@@ -123,10 +125,11 @@ impl Receiver {
         Ok(Some(Mark::from_bytes(bytes)))
     }
 
-    /// Reads until the inbox holds `len` bytes, at most [`INBOX`]; `inside` says whether a record has begun.
+    /// Reads until the shared read buffer contains `len` bytes, at most [`INBOX`]. `inside` is true if a record has
+    /// already begun.
     async fn fill(&mut self, len: usize, mut inside: bool) -> Result<(), ReceiveError> {
         while self.inbox.len() < len {
-            // Between records a peer may be silent without limit; inside a record it may not.
+            // A peer may be silent without limit between two records, but not inside a record.
             if inside && self.deadline.is_none() {
                 self.deadline = Some(Instant::now() + self.stall);
             }
@@ -143,7 +146,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Appends received bytes to `data` until it holds `len` bytes.
+    /// Appends received bytes to `data` until `data` has `len` bytes.
     async fn fragment(&mut self, data: &mut Vec<u8>, len: usize) -> Result<(), ReceiveError> {
         let have = self.inbox.len().min(len - data.len());
         data.extend_from_slice(&self.inbox[..have]);
@@ -160,7 +163,7 @@ impl Receiver {
     }
 }
 
-/// Awaits `read`, up to the deadline.
+/// Awaits `read` until the deadline; returns [`ReceiveError::Stalled`] after the deadline.
 async fn in_time(
     deadline: Option<Instant>,
     read: impl Future<Output = io::Result<usize>>,
@@ -171,7 +174,7 @@ async fn in_time(
     }
 }
 
-/// Marks that a large record is being received, until this guard is dropped.
+/// A guard that marks a large record as in progress until it is dropped.
 struct Begin<'a> {
     begun: &'a Begun,
     at: Instant,

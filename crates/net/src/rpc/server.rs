@@ -1,4 +1,4 @@
-//! The RPC server, which accepts connections and serves them until it is stopped.
+//! The RPC server, which accepts connections and serves their calls until it is stopped.
 
 use super::Limits;
 use super::connection::{Connection, Service, machine};
@@ -13,10 +13,10 @@ use tokio::task::JoinSet;
 use types::Machine;
 use types::machine::is_share_full;
 
-/// Pause after a failed accept, for instance when the process has no free descriptor.
+/// Pause after `accept` failed, for instance because the process has no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A running server; dropping it stops it immediately.
+/// A running server. Dropping this value stops the server immediately.
 #[derive(Debug)]
 pub struct Server {
     addresses: Vec<Address>,
@@ -25,7 +25,7 @@ pub struct Server {
     acceptors: JoinSet<()>,
 }
 
-/// State that all connections of a server share.
+/// The state that all connections of a server share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) limits: Limits,
@@ -35,7 +35,7 @@ pub(super) struct Shared {
     connections: Mutex<Connections>,
 }
 
-/// The open connections, and their number for each machine.
+/// The open connections by number, and the number of connections from each machine.
 #[derive(Debug, Default)]
 struct Connections {
     by_id: HashMap<u64, Connection>,
@@ -61,7 +61,8 @@ impl Connections {
         }
     }
 
-    /// Returns the reason to refuse another connection of this machine, or `None` to accept the connection.
+    /// Returns why the server must refuse another connection from this machine, or `None` if it may accept the
+    /// connection.
     fn full(&self, machine: Machine, limits: &Limits) -> Option<&'static str> {
         if self.by_id.len() >= limits.connections_max {
             return Some("too many connections");
@@ -72,7 +73,7 @@ impl Connections {
     }
 }
 
-/// Serves `service` on every listener, in tasks of the current runtime.
+/// Serves `service` on each listener, in tasks of the current tokio runtime.
 pub fn serve<S: Service>(listeners: Vec<Listener>, service: Arc<S>, limits: Limits, counters: Counters) -> Server {
     let addresses: Vec<_> = listeners.iter().map(|l| l.address().clone()).collect();
     let (stop, _) = watch::channel(false);
@@ -87,19 +88,19 @@ pub fn serve<S: Service>(listeners: Vec<Listener>, service: Arc<S>, limits: Limi
 }
 
 impl Server {
-    /// Returns the addresses of the listeners, in their order.
+    /// Returns the addresses of the listeners, in the order of the listeners.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// Returns an entry for clients in this process, whose connections have the address of the first listener; `None`
-    /// without listeners.
+    /// Returns a handle with which clients in this process can connect without a socket. Their connections have the
+    /// address of the first listener. Returns `None` if the server has no listener.
     pub fn door(&self) -> Option<Door> {
         self.door.clone()
     }
 
-    /// Stops accepting, lets calls in progress finish within the grace period of the limits, then closes all
-    /// connections.
+    /// Stops the server: accepts no more connections, waits for calls in progress up to `Limits::shutdown_grace`, and
+    /// closes all connections.
     pub async fn shutdown(mut self) {
         self.shared.stop.send_replace(true);
         while self.acceptors.join_next().await.is_some() {}
@@ -124,8 +125,8 @@ impl Drop for Server {
 }
 
 impl Shared {
-    /// Returns the reason to refuse another connection of this peer, or `None` to accept the connection. Logs and
-    /// counts refusals.
+    /// Returns why the server must refuse another connection from this peer, or `None` if it may accept the connection.
+    /// Logs and counts each refusal.
     pub(super) fn refuses(&self, peer: &Address, user: Option<u32>) -> Option<&'static str> {
         if *self.stop.borrow() {
             return Some("the server stops");
@@ -140,12 +141,12 @@ impl Shared {
         })
     }
 
-    /// Adds a new connection.
+    /// Adds a connection to the open connections.
     pub(super) fn admit(&self, connection: &Connection) {
         self.connections().add(connection);
     }
 
-    /// Removes a connection that has ended.
+    /// Removes a connection that has ended from the open connections.
     pub(super) fn ended(&self, connection: &Connection) {
         self.memory.forget(connection.id());
         self.connections().remove(connection);

@@ -1,7 +1,7 @@
-//! The interface of a simulated network, which replaces TCP within one thread.
+//! The interface between this crate and a simulated network, which replaces TCP in one thread.
 //!
-//! A simulator that calls [`install`] handles every TCP connect and listen of its thread from then on. It decides about
-//! delay, loss and order. No byte leaves the thread.
+//! After a simulator has called [`install`], its network executes all connects and listens of this thread. The network
+//! decides about delays, losses and the order of messages. No byte leaves the thread.
 
 use crate::Address;
 use bytes::Bytes;
@@ -12,39 +12,40 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A network that exists in one thread only.
+/// A simulated network, for the tasks of one thread.
 pub trait Network: Send + Sync + 'static {
-    /// Connects to a host and port for the current task group ([`crate::task::Group::current`]).
+    /// Connects the current task group ([`crate::task::Group::current`]) to a host and port.
     fn connect(&self, host: &str, port: u16) -> BoxFuture<'static, io::Result<Arc<dyn Pipe>>>;
 
-    /// Listens at a host and port.
+    /// Listens at a host and port of the simulated network.
     fn bind(&self, host: &str, port: u16) -> io::Result<Arc<dyn Port>>;
 
-    /// Returns a number that is unique among the connections of this network.
+    /// Returns a new connection number, which no other connection of this network has.
     fn connection_id(&self) -> u64;
 }
 
-/// One end of a connection: ordered bytes in both directions. Dropping it ends the connection.
+/// One end of a simulated connection, which carries ordered bytes in both directions. Dropping it closes the
+/// connection.
 pub trait Pipe: Debug + Send + Sync {
-    /// Returns the peer's address.
+    /// Returns the address of the peer.
     fn peer(&self) -> Address;
 
-    /// Returns at most `max` arrived bytes; empty at the end of the stream.
+    /// Returns at most `max` bytes that have arrived; returns an empty slice at the end of the stream.
     fn poll_read(&self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>>;
 
-    /// Sends as much of `parts` as fits; `WouldBlock` if nothing fits.
+    /// Sends as many bytes of `parts` as the connection accepts; returns `WouldBlock` if it accepts none.
     fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Waits until data can be sent.
+    /// Waits until the connection accepts data.
     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Closes both directions, so that reads and writes in progress return.
+    /// Closes the connection in both directions, so that waiting reads and writes return.
     fn shutdown(&self);
 }
 
-/// A listening port; dropping it stops listening.
+/// A listening port of the simulated network. Dropping it ends the listening.
 pub trait Port: Debug + Send + Sync {
-    /// Waits for a connection.
+    /// Waits for a connection and accepts it.
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Arc<dyn Pipe>>>;
 }
 
@@ -52,12 +53,12 @@ thread_local! {
     static NETWORK: RefCell<Option<Arc<dyn Network>>> = const { RefCell::new(None) };
 }
 
-/// Makes `network` handle the connections of this thread; `None` restores TCP.
+/// Makes `network` execute the connects and listens of this thread. `None` restores TCP.
 pub fn install(network: Option<Arc<dyn Network>>) {
     NETWORK.set(network);
 }
 
-/// Returns the network installed in this thread.
+/// Returns the network that is installed in this thread; `None` outside a simulator.
 pub(crate) fn installed() -> Option<Arc<dyn Network>> {
     NETWORK.with_borrow(Clone::clone)
 }

@@ -1,4 +1,4 @@
-//! The TCP transport.
+//! The TCP transport of RPC connections.
 
 use crate::Address;
 use std::io;
@@ -7,16 +7,18 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// The requested congestion control. Over loopback and in one rack it is much faster than a delay-based system default.
+/// The congestion control that connections request. On loopback and within a rack, `cubic` is much faster than a
+/// delay-based system default.
 const CONGESTION: &str = "cubic";
-/// How long unacknowledged data or keepalive probes may stay unanswered before the connection counts as dead.
+/// How long the peer may leave sent data or keepalive probes unacknowledged, in milliseconds. After this time, the
+/// kernel closes the connection.
 const DEAD_PEER_MS: u32 = 60_000;
 
-/// The ports below 1024 to try, from the highest down, as the Linux NFS client does.
+/// The local ports below 1024 that a connect tries, from the highest to the lowest, as the Linux NFS client does.
 const RESERVED: std::ops::RangeInclusive<u16> = 665..=1023;
 
-/// Connects; tries the addresses of a host name in turn. With `reserved`, uses a port below 1024 for another machine,
-/// if one is available.
+/// Connects to a host and port. For a host name, tries its IP addresses one after the other. With `reserved`, connects
+/// to other machines from a local port below 1024 if possible.
 pub(super) async fn connect(host: &str, port: u16, reserved: bool) -> io::Result<TcpStream> {
     if reserved && rustix::process::geteuid().is_root() {
         let mut last = None;
@@ -25,8 +27,8 @@ pub(super) async fn connect(host: &str, port: u16, reserved: bool) -> io::Result
         for address in elsewhere {
             match connect_reserved(address).await {
                 Ok(stream) => return Ok(prepared(stream)),
-                // All ports are in use, or this is only root in a container. From another port the server may refuse
-                // requests that it would accept from a reserved port.
+                // All reserved ports are in use, or the process is root only in a container. Connect from another port.
+                // The server may then refuse requests that it would accept from a reserved port.
                 Err(e) if is_of_the_port(&e) => {
                     tracing::warn!(%address, error = %e, "cannot use a local port below 1024")
                 }
@@ -50,7 +52,7 @@ async fn connect_reserved(to: SocketAddr) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
     for port in RESERVED.rev() {
         let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        // Several connections may share a port if their destinations differ.
+        // With SO_REUSEADDR, several connections can use the same local port if their destinations differ.
         socket.set_reuseaddr(true)?;
         let connected = match socket.bind(SocketAddr::new(from, port)) {
             Ok(()) => socket.connect(to).await,
@@ -60,8 +62,9 @@ async fn connect_reserved(to: SocketAddr) -> io::Result<TcpStream> {
             Err(e) if is_of_the_port(&e) => last = e,
             connected => {
                 let stream = connected?;
-                // The connection is closed only after all calls are answered. Without this, TIME_WAIT would block one
-                // of the few ports for a minute.
+                // With SO_LINGER 0, a closed connection does not block its port for a minute in TIME_WAIT. There are
+                // few reserved ports. No data are lost, because the connection is closed only after all replies have
+                // arrived.
                 rustix::net::sockopt::set_socket_linger(stream.as_fd(), Some(Duration::ZERO))?;
                 return Ok(stream);
             }
@@ -70,26 +73,26 @@ async fn connect_reserved(to: SocketAddr) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Listens; returns the address with the actual port.
+/// Listens at a host and port. Returns the address with the actual port.
 pub(super) async fn bind(host: &str, port: u16) -> io::Result<(TcpListener, Address)> {
     let listener = TcpListener::bind((host, port)).await?;
     let address = listener.local_addr()?.into();
     Ok((listener, address))
 }
 
-/// Waits for a connection.
+/// Waits for a connection and accepts it.
 pub(super) async fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
     Ok(prepared(listener.accept().await?.0))
 }
 
-/// Returns the peer's address.
+/// Returns the address of the peer.
 pub(super) fn peer(stream: &TcpStream) -> Address {
     let unknown = |_| Address::Tcp { host: "unknown".into(), port: 0 };
     stream.peer_addr().map_or_else(unknown, Address::from)
 }
 
 fn prepared(stream: TcpStream) -> TcpStream {
-    // These settings are optional: a kernel without them is no reason to fail.
+    // Ignore errors of these socket options: the connection also works on a kernel without them.
     let _ = stream.set_nodelay(true);
     let fd = stream.as_fd();
     if rustix::net::sockopt::set_tcp_congestion(fd, CONGESTION).is_err() {

@@ -1,55 +1,56 @@
-//! CHECK: the request of `weir fsck` to a mgr, which returns findings page by page.
+//! CHECK: the request of `weir fsck` to a mgr. The mgr returns the findings page by page.
 
 use super::{TEXT_MAX, put_text, take_text};
 use bytes::Bytes;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Maximum number of findings of one page.
+/// Maximum number of findings in one page.
 pub const FINDINGS_MAX: usize = 64;
 /// Maximum number of paths in one finding.
 pub const PATHS_MAX: usize = 8;
-/// Longest path in bytes; a longer one is truncated.
+/// Maximum length of a path in a finding, in bytes. The mgr truncates longer paths.
 pub const PATH_MAX: usize = 1024;
 
 const _: () = assert!(FINDINGS_MAX * (PATHS_MAX * (PATH_MAX + 8) + 5 * TEXT_MAX) < types::limits::RECORD_MAX);
 
 /// Arguments of CHECK.
 ///
-/// A check runs on the mgr under a number. Each call asks for the next page; the client can ask once more for a page
-/// that did not arrive. The mgr ends a check for which no call arrives for a while.
+/// The mgr numbers its running checks. Each call asks for the next page of a check. The client may ask once more for a
+/// page whose reply was lost. The mgr aborts a check if no call arrives for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckArgs {
-    /// The number of the check, from its first page; 0 starts a check.
+    /// The number of the check, from the reply with its first page; 0 starts a new check.
     pub run: u64,
-    /// The page, from 0. Only the last page sent and the one after it are available.
+    /// The page to return, counted from 0. The mgr keeps only the page that it sent last; it can return this page and
+    /// the next.
     pub page: u32,
-    /// Whether to repair what the check finds; the mgr reads it only when a check starts.
+    /// Whether the mgr repairs the damage that it finds. The mgr ignores this field after the first page.
     pub repair: bool,
 }
 
-/// One page of a check.
+/// Result of CHECK: one page of findings.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckReply {
-    /// Why the request was refused: unknown or ended check, too many checks, or missing rights of the user. All other
-    /// fields are empty.
+    /// Why the mgr refused the request: the check is unknown or has ended, too many checks are running, or the user
+    /// lacks rights. All other fields are then empty.
     pub refused: Option<String>,
-    /// The number of the check.
+    /// The number of the check, for the next call.
     pub run: u64,
-    /// The number of the page.
+    /// The number of this page, counted from 0.
     pub page: u32,
-    /// Findings since the last page.
+    /// The findings since the previous page.
     pub findings: Vec<Finding>,
-    /// The current phase: a word or two for people.
+    /// The phase that the check is in: a word or two for people.
     pub phase: String,
-    /// Records, files or objects checked in this phase.
+    /// Number of records, files or objects checked in this phase so far.
     pub done: u64,
-    /// Approximate number of records, files or objects in this phase; 0 if unknown.
+    /// Approximate number of records, files or objects that this phase checks; 0 if the mgr does not know.
     pub total: u64,
-    /// Whether this is the last page.
+    /// Whether this page is the last page of the check.
     pub end: bool,
-    /// On the last page: why the check was aborted.
+    /// On the last page: why the mgr aborted the check. `None` if the check is complete.
     pub broken_off: Option<String>,
-    /// On the last page: counts by name.
+    /// On the last page: names and values of the check's totals.
     pub counts: Vec<(String, u64)>,
 }
 
@@ -57,46 +58,46 @@ pub struct CheckReply {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u32)]
 pub enum Severity {
-    /// The check could not examine something.
+    /// The check could not examine a file or an object.
     Unchecked = 0,
-    /// Something is inconsistent; no data are lost.
+    /// The metadata are inconsistent, but no data are lost.
     Error = 1,
     /// Data or names may be lost.
     Loss = 2,
 }
 
-/// The result of the repair of a finding.
+/// Whether a finding was repaired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Mended {
-    /// No repair was tried.
+    /// The mgr did not try to repair the finding.
     No = 0,
-    /// The finding was repaired.
+    /// The mgr has repaired the finding.
     Yes = 1,
-    /// A repair was requested, but it failed or needs a person.
+    /// The mgr was asked for a repair, but the repair failed or needs an administrator.
     Failed = 2,
 }
 
-/// A problem that a check found.
+/// A problem that a check has found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// The code: a word that never changes.
+    /// The kind of problem: a word that later versions do not change.
     pub code: String,
-    /// The severity.
+    /// The severity of the problem.
     pub severity: Severity,
-    /// The inode concerned.
+    /// Number of the inode with the problem; `None` if the problem is not about one inode.
     pub inode: Option<u64>,
-    /// Paths of the inode, or the path of the name concerned.
+    /// Paths of the inode, or the path of the name that has the problem.
     pub paths: Vec<Bytes>,
-    /// Id of the iod concerned.
+    /// Id of the iod with the problem; `None` if the problem is not about one iod.
     pub iod: Option<String>,
-    /// The range of the file concerned: first byte, and one past the last.
+    /// The range of the file with the problem: offset of its first byte, and offset behind its last byte.
     pub range: Option<(u64, u64)>,
-    /// What is wrong, for people.
+    /// Description of the problem, for people.
     pub text: String,
-    /// What a repair does.
+    /// Description of what a repair does, for people.
     pub remedy: String,
-    /// Result of the repair.
+    /// Whether the mgr has repaired the problem.
     pub mended: Mended,
 }
 

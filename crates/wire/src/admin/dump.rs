@@ -1,40 +1,41 @@
-//! DUMP: the request of `weir dump` to a mgr, which returns page by page a file that can restore the metadata store.
+//! DUMP: the request of `weir dump` to a mgr. The mgr returns, page by page, a file from which the metadata store can
+//! be restored.
 
 use super::{put_text, take_text};
 use bytes::Bytes;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Maximum number of bytes of one page.
+/// Maximum number of bytes of the dump file in one page.
 pub const DUMP_PAGE_MAX: usize = 512 << 10;
 
 /// Arguments of DUMP.
 ///
-/// A dump runs on the mgr under a number. Each call asks for the next page; the client can ask once more for the last
-/// page sent. The mgr ends a dump for which no call arrives for a while.
+/// The mgr numbers its running dumps. Each call asks for the next page of a dump. The client may ask once more for the
+/// page that the mgr sent last. The mgr aborts a dump if no call arrives for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DumpArgs {
-    /// The number of the dump, from its first page; 0 starts a dump.
+    /// The number of the dump, from the reply with its first page; 0 starts a new dump.
     pub run: u64,
-    /// The page, from 0.
+    /// The page to return, counted from 0.
     pub page: u32,
 }
 
-/// One page of a dump.
+/// Result of DUMP: one page of the dump file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpReply {
-    /// Why the request was refused. All other fields are empty.
+    /// Why the mgr refused the request. All other fields are then empty.
     pub refused: Option<String>,
-    /// The number of the dump.
+    /// The number of the dump, for the next call.
     pub run: u64,
-    /// The number of the page.
+    /// The number of this page, counted from 0.
     pub page: u32,
-    /// The next bytes of the file.
+    /// The bytes of the dump file in this page.
     pub bytes: Bytes,
-    /// Records in all pages so far.
+    /// Number of metadata records in this page and all earlier pages.
     pub records: u64,
-    /// Approximate number of all records; 0 if unknown.
+    /// Approximate number of metadata records in the whole dump; 0 if the mgr does not know.
     pub total: u64,
-    /// Whether this is the last page, which completes the file.
+    /// Whether this page is the last page, so that the dump file is complete.
     pub end: bool,
 }
 

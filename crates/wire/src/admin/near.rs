@@ -1,4 +1,4 @@
-//! NEAR: returns the Unix socket over which a client of the same machine reaches the daemon without TCP.
+//! NEAR: returns the Unix socket over which a client on the same machine can reach the daemon without TCP.
 
 use super::{put_text, take_text};
 use crate::native::Local;
@@ -7,18 +7,19 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 /// Arguments of NEAR.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NearArgs {
-    /// The client's own address of the connection, `host:port`; empty over a Unix socket. If the daemon sees another
-    /// address, a proxy or NAT is between them, and the daemon must not bypass it.
+    /// The client's own address of this connection, as `host:port`; empty over a Unix socket. If the daemon sees the
+    /// client under another address, a proxy or NAT is between them. The daemon then does not return its socket.
     pub from: String,
 }
 
 /// Results of NEAR.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NearReply {
-    /// A random number of this run of the daemon. A client recognizes the daemon at the socket by the same number. The
-    /// daemon sends it over the socket and to clients that receive the socket's path; other clients receive 0.
+    /// A random number that the daemon chooses at each start; 0 for clients that may not use the socket. A client that
+    /// has connected over the socket calls NEAR again and compares the numbers. Equal numbers show that it has reached
+    /// the same daemon.
     pub run: u64,
-    /// The Unix socket, if this client may use one.
+    /// The daemon's Unix socket; `None` if this client may not use the socket.
     pub local: Option<Local>,
 }
 

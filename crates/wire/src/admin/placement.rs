@@ -1,12 +1,12 @@
-//! PLACEMENT: returns which iods have the objects of a file, from the mgr's metadata, without a request to the iods.
+//! PLACEMENT: returns which iods have the objects of a file. The mgr reads this from its metadata and asks no iod.
 
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Arguments of PLACEMENT. The result is a [`Status`](super::Status) with one group for the file and one for each
+/// Arguments of PLACEMENT. The result is a [`Status`](super::Status) with one group for the file and one group for each
 /// object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PlacementArgs {
-    /// The inode number of the file.
+    /// Inode number of the file.
     pub inode: u64,
 }
 

@@ -1,17 +1,17 @@
-//! SCRUB: starts, monitors and cancels the search for damage on the disks of the iods.
+//! SCRUB of the admin program: starts, monitors and cancels the search for damage on the disks of the iods.
 
 use super::{put_text, take_text};
 use crate::native::Damage;
 use bytes::Bytes;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Maximum number of findings in one reply.
+/// Maximum number of findings in one reply to SCRUB.
 pub const SCRUB_FINDINGS_MAX: usize = 64;
 /// Maximum number of paths in one finding.
 pub const SCRUB_PATHS_MAX: usize = 8;
-/// Longest path in bytes; a longer one is truncated.
+/// Maximum length of a path in a finding, in bytes. The mgr truncates longer paths.
 pub const SCRUB_PATH_MAX: usize = 1024;
-/// Maximum number of file ranges in one finding.
+/// Maximum number of damaged file ranges in one finding.
 pub const SCRUB_RANGES_MAX: usize = 64;
 
 const _: () = assert!(
@@ -19,97 +19,98 @@ const _: () = assert!(
         < types::limits::RECORD_MAX
 );
 
-/// What the mgr does before it replies.
+/// What the mgr does before it replies with the state of the scrub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum ScrubAction {
-    /// Only report the state.
+    /// Do nothing; only reply with the state.
     Status = 0,
-    /// Start a scrub; refused while a scrub is running.
+    /// Start a scrub. The mgr refuses this while a scrub is running.
     Start = 1,
-    /// Cancel the running scrub; no error if none is running.
+    /// Cancel the running scrub. This is no error if no scrub is running.
     Cancel = 2,
 }
 
 /// Arguments of SCRUB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScrubArgs {
-    /// The action.
+    /// What the mgr does before it replies.
     pub action: ScrubAction,
-    /// For a new scrub: limit in bytes per second of all iods together; 0 means no limit.
+    /// For a new scrub: maximum speed in bytes per second, of all iods together; 0 means no limit.
     pub rate: u64,
-    /// Index of the first finding to return; `None` returns none. Looking up the paths of findings takes time.
+    /// Index of the first finding to return. `None` returns no findings, which is faster, because the mgr need not look
+    /// up the paths of damaged files.
     pub findings_from: Option<u32>,
 }
 
-/// The state of the last scrub.
+/// The state of the scrub that was started last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u32)]
 pub enum ScrubState {
-    /// No scrub was ever started.
+    /// No scrub was started since the file system was formatted.
     #[default]
     Never = 0,
     /// The scrub is running.
     Running = 1,
-    /// The scrub is complete.
+    /// The scrub has checked all objects.
     Done = 2,
-    /// The scrub was cancelled.
+    /// An administrator has cancelled the scrub.
     Cancelled = 3,
-    /// The scrub could not continue.
+    /// An error has ended the scrub.
     Failed = 4,
 }
 
-/// The state of the last scrub, and its findings.
+/// Result of SCRUB: the state of the scrub that was started last, and its findings.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ScrubReply {
-    /// Why the action was refused. The other fields still describe the last scrub.
+    /// Why the mgr refused the action; `None` if it did not. The other fields describe the last scrub in both cases.
     pub refused: Option<String>,
-    /// The state.
+    /// The state of the scrub.
     pub state: ScrubState,
-    /// The problem that delays or ended the scrub.
+    /// The error that delays the scrub or has ended it, for people.
     pub problem: Option<String>,
-    /// Start time, in Unix seconds.
+    /// Time at which the scrub started, as Unix time in seconds.
     pub started: u64,
-    /// Limit in bytes per second; 0 means no limit.
+    /// Maximum speed of the scrub in bytes per second; 0 means no limit.
     pub rate: u64,
-    /// Objects completed.
+    /// Number of objects that the scrub has checked.
     pub objects: u64,
-    /// Number of objects when the scrub began; 0 if not known yet.
+    /// Number of objects on all iods when the scrub began; 0 if the mgr does not know yet.
     pub objects_total: u64,
-    /// Bytes read.
+    /// Number of bytes that the scrub has read.
     pub bytes: u64,
-    /// Bytes in the objects when the scrub began.
+    /// Number of bytes in all objects when the scrub began.
     pub bytes_total: u64,
-    /// Bytes read in blocks that have a checksum.
+    /// Number of bytes that the scrub has read in blocks that have a checksum.
     pub verified: u64,
-    /// Blocks without a checksum after a crash that received one.
+    /// Number of blocks that had no checksum after a crash and got one from the scrub.
     pub rebuilt: u64,
-    /// Number of all findings; the mgr may keep fewer.
+    /// Number of findings of the scrub. The mgr may keep fewer of them.
     pub found: u64,
-    /// Number of findings kept.
+    /// Number of findings that the mgr has kept and can return.
     pub kept: u32,
-    /// The requested findings.
+    /// The findings from the requested index on.
     pub findings: Vec<ScrubFinding>,
 }
 
-/// Damage and its location.
+/// A finding of a scrub: damaged bytes of one object, and the file that they belong to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScrubFinding {
-    /// Id of the iod.
+    /// Id of the iod that has the damaged object.
     pub iod: String,
-    /// The object id, which is the inode number of the file.
+    /// File number of the damaged object, which is the inode number of its file.
     pub object: u64,
-    /// What is wrong.
+    /// Description of the damage, for people.
     pub damage: Damage,
-    /// First damaged byte of the object.
+    /// Offset of the first damaged byte of the object.
     pub offset: u64,
-    /// Number of damaged bytes.
+    /// Number of damaged bytes of the object.
     pub len: u64,
     /// Paths of the file; empty if the file no longer exists.
     pub paths: Vec<Bytes>,
-    /// The damaged ranges of the file: first byte, and one past the last.
+    /// The damaged ranges of the file: offset of the first byte, and offset behind the last byte.
     pub ranges: Vec<(u64, u64)>,
-    /// Whether the file has more damaged ranges.
+    /// Whether the file has more damaged ranges than this finding lists.
     pub more: bool,
 }
 

@@ -1,4 +1,4 @@
-//! LIST and STATS: requests of the mgr and of operators about a whole store.
+//! LIST and STATS: requests of the mgr and of administrators about the whole store of an iod.
 
 use types::{Generation, ObjectId};
 use xdr::{Malformed, Reader, Writer, Xdr};
@@ -8,11 +8,11 @@ use super::{COUNTERS_MAX, Capability, LIST_MAX, TEXT_MAX, cut, put_object, take_
 /// Arguments of LIST.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListArgs {
-    /// For [`super::STORE_OBJECT`]; needs ADMIN.
+    /// Capability for the whole store ([`super::STORE_OBJECT`]); needs the right ADMIN.
     pub cap: Capability,
-    /// The last object of the previous reply; `None` for the first request.
+    /// The last object in the previous reply; `None` in the first request of a walk.
     pub after: Option<ObjectId>,
-    /// Largest number of entries to return.
+    /// Maximum number of entries to return.
     pub max: u32,
 }
 
@@ -32,18 +32,18 @@ impl Xdr for ListArgs {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum HeadState {
-    /// The head is that of the object that the file name names.
+    /// The head is intact, and names the same object as the name of the file.
     Own = 0,
-    /// The head cannot be read.
+    /// The iod cannot read the head, or its checksum does not match.
     Damaged = 1,
-    /// The head is that of another file system or of another object. The iod does not remove the file.
+    /// The head names another object or another file system. REMOVE does not delete the file.
     Foreign = 2,
-    /// The head has a version that the iod does not know. The iod does not remove the file.
+    /// The head has a version that this iod does not know. REMOVE does not delete the file.
     Newer = 3,
 }
 
 impl HeadState {
-    /// All states.
+    /// All states that a head can have.
     pub const ALL: [HeadState; 4] = [HeadState::Own, HeadState::Damaged, HeadState::Foreign, HeadState::Newer];
 }
 
@@ -59,18 +59,18 @@ impl Xdr for HeadState {
     }
 }
 
-/// One object of the store.
+/// An entry of LIST: one object of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListEntry {
-    /// The object, by the name of its file.
+    /// The object that the name of the file stands for.
     pub object: ObjectId,
-    /// The size of the object in bytes.
+    /// Size of the object in bytes.
     pub size: u64,
-    /// Bytes that the object occupies on disk, including the object head.
+    /// Disk space that the object occupies in bytes, including the head of its file.
     pub allocated: u64,
-    /// Fencing generation of the object; 0 unless the head is the object's own.
+    /// Generation in the head of the object; 0 if the state of the head is not [`HeadState::Own`].
     pub generation: Generation,
-    /// The state of its head.
+    /// The state of the head in the object's file.
     pub head: HeadState,
 }
 
@@ -94,12 +94,12 @@ impl Xdr for ListEntry {
     }
 }
 
-/// Result of LIST. The iod chooses the order; each object appears at most once in a whole walk.
+/// Result of LIST. The iod chooses the order of the objects, and returns each object at most once in a walk.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ListReply {
-    /// The next objects.
+    /// The next objects of the walk.
     pub entries: Vec<ListEntry>,
-    /// Whether this is the end of the list.
+    /// Whether the walk has reached the last object.
     pub eof: bool,
 }
 
@@ -114,12 +114,12 @@ impl Xdr for ListReply {
     }
 }
 
-/// A named counter that only grows while the iod runs, or a gauge.
+/// A named counter, which grows while the iod runs, or a gauge, which may also fall.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counter {
     /// The name of the counter, for instance `requests.read`.
     pub name: String,
-    /// The value of the counter.
+    /// The value of the counter since the iod started, or the current value of the gauge.
     pub value: u64,
 }
 
@@ -137,9 +137,9 @@ impl Xdr for Counter {
 /// Result of STATS.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StatsReply {
-    /// Size in bytes of the file system that holds the store.
+    /// Total capacity in bytes of the file system on which the store is.
     pub capacity: u64,
-    /// Bytes of that file system that the iod can still fill.
+    /// Free bytes of this file system that the iod may use.
     pub free: u64,
     /// The counters, at most `COUNTERS_MAX`.
     pub counters: Vec<Counter>,

@@ -1,5 +1,5 @@
-//! Capabilities and session tickets: rights that the mgr signs for one iod and that the iod checks without asking
-//! another server.
+//! Capabilities and session tickets: rights that the mgr signs for one iod, and that the iod checks without a request
+//! to the mgr.
 
 use std::fmt;
 use std::ops::BitOr;
@@ -9,44 +9,44 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::{HelloArgs, HelloReply, Origin, ProveArgs, ProveReply, put_object, take_object};
 
-/// First byte under the MAC of a capability. Tickets have another first byte, so that an iod accepts neither a ticket
-/// as a capability nor a capability as a ticket.
+/// First byte of the input of a capability's MAC. A ticket's MAC has another first byte, so that an iod accepts neither
+/// a ticket as a capability nor a capability as a ticket.
 const DOMAIN_CAPABILITY: u8 = 1;
 const DOMAIN_TICKET: u8 = 2;
-/// First byte under the MAC of an id that only holders of the secret can compute ([`Key::derived_id`]).
+/// First byte of the input of [`Key::derived_id`], whose output only holders of the cluster's secret can compute.
 const DOMAIN_ID: u8 = 3;
-/// First byte under the MAC of a filehandle of data servers.
+/// First byte of the input of the MAC of a data server's filehandle.
 const DOMAIN_DATA_HANDLE: u8 = 4;
-/// First byte under the MAC of a filehandle of the mgr.
+/// First byte of the input of the MAC of the mgr's filehandles.
 const DOMAIN_FILE_HANDLE: u8 = 5;
-/// First byte under the MAC from which the secret of a single iod is derived.
+/// First byte of the input from which the secret of one iod is derived.
 const DOMAIN_IOD: u8 = 6;
-/// First byte under the MAC of the proofs that both sides of a connection send.
+/// First byte of the input of the proofs that the client and the iod send in HELLO and PROVE.
 const DOMAIN_IOD_PROOF: u8 = 7;
 const DOMAIN_CLIENT_PROOF: u8 = 8;
 const DOMAIN_TOLD_PROOF: u8 = 9;
 
-/// The object id that means the whole store, for instance in capabilities for LIST. No file has this id.
+/// The object id that stands for the whole store, for instance in capabilities for LIST. No file has this id.
 pub const STORE_OBJECT: ObjectId = ObjectId::stream_0(FileId(0));
 
-/// The secret that the mgr and the iods of a cluster share. Never printed.
+/// The secret that the mgr and the iods of a cluster share. Its `Debug` output does not contain the secret.
 #[derive(Clone)]
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// Returns the secret with these bytes.
+    /// Returns the secret that consists of these bytes.
     pub fn new(bytes: [u8; 32]) -> Self {
         Key(bytes)
     }
 
-    /// Derives the secret of one iod. A signature with it is valid on that iod only.
+    /// Derives the secret of one iod. What this secret signs is valid on this iod only.
     pub fn of_iod(&self, iod: IodId) -> IodKey {
         let mut of = [DOMAIN_IOD; 17];
         of[1..].copy_from_slice(&iod.0);
         IodKey(*blake3::keyed_hash(&self.0, &of).as_bytes())
     }
 
-    /// Returns the MAC of a filehandle of the mgr.
+    /// Returns the MAC of one of the mgr's filehandles.
     pub fn file_handle_mac(&self, signed: &[u8]) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&[DOMAIN_FILE_HANDLE]).update(signed);
@@ -55,14 +55,15 @@ impl Key {
         mac
     }
 
-    /// Returns whether `mac` is [`Key::file_handle_mac`] of `signed`. Compares in constant time.
+    /// Returns whether `mac` equals [`Key::file_handle_mac`] of `signed`. Compares in constant time, so that the
+    /// duration reveals nothing about the right MAC.
     pub fn is_file_handle_mac(&self, signed: &[u8], mac: &[u8]) -> bool {
         let genuine = self.file_handle_mac(signed);
         mac.len() == genuine.len() && genuine.iter().zip(mac).fold(0, |wrong, (a, b)| wrong | (a ^ b)) == 0
     }
 
-    /// Derives an id from `of`: the same input gives the same id, and only holders of the secret can compute it. Used
-    /// for owners of connections ([`Origin`]) and for devices.
+    /// Derives an id from the bytes `of`. Equal bytes give equal ids, and only holders of the secret can compute the
+    /// id. The callers derive ids of connection owners ([`Origin`]) and of devices.
     pub fn derived_id(&self, of: &[u8]) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&[DOMAIN_ID]).update(of);
@@ -72,12 +73,13 @@ impl Key {
     }
 }
 
-/// The secret of one iod, derived from the secret of the cluster. Never printed.
+/// The secret of one iod, derived from the secret of the cluster. Its `Debug` output does not contain the secret.
 #[derive(Clone)]
 pub struct IodKey([u8; 32]);
 
 impl IodKey {
-    /// Signs a capability for one object. `expires` is in Unix seconds, `session` is the number from the ticket.
+    /// Signs a capability for one object. `expires` is Unix time in seconds; `session` is the session number in the
+    /// client's ticket.
     pub fn sign_capability(
         &self,
         fsid: Fsid,
@@ -92,7 +94,8 @@ impl IodKey {
         cap
     }
 
-    /// Makes a ticket for session number `session`. It is valid for HELLO before `expires` (Unix seconds).
+    /// Makes a ticket for session number `session`. A HELLO with this ticket is valid before `expires` (Unix time in
+    /// seconds).
     pub fn ticket(&self, fsid: Fsid, session: u64, expires: u64) -> Ticket {
         let mut signed = [0u8; 33];
         signed[0] = DOMAIN_TICKET;
@@ -102,7 +105,7 @@ impl IodKey {
         Ticket { fsid, session, expires, secret: *blake3::keyed_hash(&self.0, &signed).as_bytes() }
     }
 
-    /// Returns the MAC of a filehandle of a data server.
+    /// Returns the MAC of a data server's filehandle.
     pub(super) fn data_handle_mac(&self, signed: &[u8]) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&[DOMAIN_DATA_HANDLE]).update(signed);
@@ -124,19 +127,20 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The set of operations that a capability allows, as bits.
+/// The operations that a capability allows, as a set of bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Rights(pub u32);
 
 impl Rights {
-    /// READ, SIZE, SEEK, LEND, and the object that PULL reads.
+    /// Allows READ, SIZE, SEEK and LEND, and PULL from the object.
     pub const READ: Rights = Rights(1);
-    /// WRITE, COMMIT, TRUNCATE, PUNCH, RESERVE, and the object that PULL writes.
+    /// Allows WRITE, COMMIT, TRUNCATE, PUNCH and RESERVE, and PULL into the object.
     pub const WRITE: Rights = Rights(2);
-    /// REMOVE, FENCE, and LIST when the object is [`STORE_OBJECT`]. Only for the mgr.
+    /// Allows REMOVE and FENCE. With [`STORE_OBJECT`], allows the procedures about the whole store, for instance LIST.
+    /// Only the mgr has this right.
     pub const ADMIN: Rights = Rights(4);
 
-    /// Returns whether all rights in `needed` are present.
+    /// Returns whether this set has all rights in `needed`.
     pub fn contains(self, needed: Rights) -> bool {
         self.0 & needed.0 == needed.0
     }
@@ -149,22 +153,22 @@ impl BitOr for Rights {
     }
 }
 
-/// The right of one session to use one object until a fixed time.
+/// The right of one session to use one object until a fixed time, signed by the mgr for one iod.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Capability {
     /// File system of the object.
     pub fsid: Fsid,
-    /// The object.
+    /// The object that the session may use.
     pub object: ObjectId,
-    /// Fencing generation in which the mgr issued the capability.
+    /// Generation of the file when the mgr signed the capability. After a fence, iods refuse older generations.
     pub generation: Generation,
-    /// The allowed operations.
+    /// The operations that the session may use on the object.
     pub rights: Rights,
     /// Unix time in seconds from which the iod refuses the capability.
     pub expires: u64,
-    /// The session that may use the capability.
+    /// Number of the session that may use the capability.
     pub session: u64,
-    /// Keyed BLAKE3 over all of the above.
+    /// Keyed BLAKE3 hash over all other fields of the capability.
     pub mac: [u8; 32],
 }
 
@@ -182,15 +186,15 @@ impl Capability {
         blake3::keyed_hash(&key.0, &signed)
     }
 
-    /// Checks that the capability is genuine for this iod and file system, belongs to `session`, is valid at `now`
-    /// (Unix seconds), and grants all of `needed`.
+    /// Checks the MAC of the capability with the secret of this iod. Also checks the file system, the session, and the
+    /// expiry at `now` (Unix time in seconds). The capability must grant all rights in `needed`.
     ///
-    /// The caller must compare the generation with that of the object.
+    /// The caller must also compare the generation with the generation of the object.
     ///
     /// # Errors
-    /// `CapExpired` for a genuine capability that has expired, `CapRefused` for everything else.
+    /// `CapExpired` for a genuine capability that has expired, `CapRefused` in all other cases.
     pub fn verify(&self, key: &IodKey, fsid: Fsid, now: u64, session: u64, needed: Rights) -> Result<(), Status> {
-        // `blake3::Hash` compares in constant time.
+        // The comparison takes constant time, because `blake3::Hash` implements it so.
         if self.authenticator(key) != blake3::Hash::from_bytes(self.mac) {
             return Err(Status::CapRefused);
         }
@@ -204,7 +208,7 @@ impl Capability {
     }
 }
 
-/// Shows everything but the authenticator, which would let a reader of logs use the capability.
+/// Omits the MAC: with the MAC, a reader of logs could use the capability.
 impl fmt::Debug for Capability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Capability")
@@ -242,19 +246,20 @@ impl Xdr for Capability {
     }
 }
 
-/// The right to open a session on one iod; the client receives it from the mgr with the device address.
+/// The right to open a session on one iod. The client gets the ticket from the mgr, with the address of the iod.
 ///
-/// The client never sends the secret to the iod. The iod derives the secret from the other fields and its own key. So
-/// each side proves to the other that it knows the secret, and a third party that answers or listens learns nothing.
+/// The client never sends the secret of the ticket. The iod derives this secret from the public fields and from its own
+/// secret. So client and iod can prove to each other that they know the secret, and an eavesdropper or an impostor does
+/// not learn it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Ticket {
-    /// File system of the session.
+    /// File system that the session uses.
     pub fsid: Fsid,
-    /// Number of the session; its capabilities carry the same number.
+    /// Number of the session. Capabilities for this session carry the same number.
     pub session: u64,
-    /// Unix time in seconds from which the ticket opens no session.
+    /// Unix time in seconds from which the iod refuses the ticket.
     pub expires: u64,
-    /// Keyed BLAKE3 over all of the above.
+    /// The secret of the ticket: a keyed BLAKE3 hash over the other fields.
     secret: [u8; 32],
 }
 
@@ -269,7 +274,8 @@ impl Ticket {
         self.proof(DOMAIN_CLIENT_PROOF, said, &origin.to_bytes())
     }
 
-    /// Puts the iod's proof into its reply to HELLO. Returns the digest over which the client must prove itself.
+    /// Stores the iod's proof in its reply to HELLO. Returns the digest of the HELLO exchange, which the client's proof
+    /// must cover.
     pub fn answer(&self, args: &HelloArgs, reply: &mut HelloReply) -> Said {
         reply.proof = Proof::default();
         let said = Said::of(args, reply);
@@ -277,11 +283,11 @@ impl Ticket {
         said
     }
 
-    /// Checks that a reply to HELLO comes from the iod of the ticket. Returns the arguments of PROVE for the client of
-    /// this connection.
+    /// Checks that the iod of this ticket has sent the reply to HELLO. Returns the arguments of PROVE, with the
+    /// client's proof.
     ///
     /// # Errors
-    /// `CapRefused`: the sender of the reply does not know the secret of that iod.
+    /// `CapRefused` if the sender of the reply does not know the secret of the ticket.
     pub fn check(&self, args: &HelloArgs, reply: &HelloReply, origin: Origin) -> Result<ProveArgs, Status> {
         let mut genuine = reply.clone();
         let said = self.answer(args, &mut genuine);
@@ -291,16 +297,16 @@ impl Ticket {
         Ok(ProveArgs { origin, proof: self.client_proof(&said, &origin) })
     }
 
-    /// Puts the iod's proof into its reply to PROVE.
+    /// Stores the iod's proof in its reply to PROVE.
     pub fn seal(&self, said: &Said, reply: &mut ProveReply) {
         reply.proof = Proof::default();
         reply.proof = self.proof(DOMAIN_TOLD_PROOF, said, &reply.to_bytes());
     }
 
-    /// Checks that a reply to PROVE comes from the iod that sent the reply `hello` to HELLO.
+    /// Checks that the reply to PROVE comes from the iod that has sent the reply `hello` to HELLO.
     ///
     /// # Errors
-    /// `CapRefused`: the proof does not match.
+    /// `CapRefused` if the proof in the reply does not match.
     pub fn check_told(&self, args: &HelloArgs, hello: &HelloReply, told: &ProveReply) -> Result<(), Status> {
         let said = self.answer(args, &mut hello.clone());
         let mut genuine = told.clone();
@@ -308,13 +314,14 @@ impl Ticket {
         if genuine.proof.is(&told.proof) { Ok(()) } else { Err(Status::CapRefused) }
     }
 
-    /// Returns whether the client that sent `args` after the HELLO exchange `said` has the ticket.
+    /// Returns whether the client that sent `args`, after the HELLO exchange with digest `said`, knows the secret of
+    /// this ticket.
     pub fn is_proven(&self, said: &Said, args: &ProveArgs) -> bool {
         self.client_proof(said, &args.origin).is(&args.proof)
     }
 }
 
-/// A digest of both messages of HELLO. The proof in the reply counts as zeros.
+/// A digest over the arguments and the reply of a HELLO. The proof field of the reply counts as zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Said([u8; 32]);
 
@@ -328,18 +335,19 @@ impl Said {
     }
 }
 
-/// The value with which one side of a connection proves that it knows the secret of the ticket.
+/// A MAC with which the client or the iod proves that it knows the secret of the ticket.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Proof(pub [u8; 32]);
 
 impl Proof {
-    /// Returns whether both proofs are equal. Compares in constant time.
+    /// Returns whether both proofs are equal. Compares in constant time, so that the duration reveals nothing about the
+    /// right proof.
     pub fn is(&self, other: &Proof) -> bool {
         blake3::Hash::from_bytes(self.0) == blake3::Hash::from_bytes(other.0)
     }
 }
 
-/// Prints no part of the proof.
+/// Prints no byte of the proof, so that logs do not contain it.
 impl fmt::Debug for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[proof]")
@@ -356,7 +364,7 @@ impl Xdr for Proof {
     }
 }
 
-/// Shows everything but the secret.
+/// Omits the secret, so that logs do not contain it.
 impl fmt::Debug for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ticket")

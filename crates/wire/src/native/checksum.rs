@@ -1,4 +1,4 @@
-//! CRC-32C of payloads (Castagnoli polynomial, as in iSCSI, RFC 7143 §13.1).
+//! CRC-32C checksums of payloads (Castagnoli polynomial, as in iSCSI, RFC 7143 §13.1).
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -7,22 +7,22 @@ pub fn crc32c(data: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, data) as u32
 }
 
-/// An incremental CRC-32C over data that arrive in parts.
+/// The state of a CRC-32C over data that arrive in several parts.
 #[derive(Debug)]
 pub struct Crc32c(Digest);
 
 impl Crc32c {
-    /// Returns the state before the first part.
+    /// Returns the state before the first part of the data.
     pub fn new() -> Self {
         Crc32c(Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 
-    /// Adds the next part.
+    /// Adds the next part of the data to the checksum.
     pub fn update(&mut self, part: &[u8]) {
         self.0.update(part);
     }
 
-    /// Returns the checksum of all parts.
+    /// Returns the CRC-32C of all parts so far.
     pub fn finish(self) -> u32 {
         self.0.finalize() as u32
     }

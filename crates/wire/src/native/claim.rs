@@ -1,21 +1,22 @@
-//! CLAIM: records on an iod which metadata store uses its objects, so that no other store and no older copy of the
-//! store uses them.
+//! CLAIM: makes an iod record which metadata store uses its objects. The iod then refuses other metadata stores, and
+//! older copies of the same one.
 
 use types::StoreId;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::Capability;
 
-/// The record of an iod about the metadata store that uses it.
+/// The metadata store that uses an iod, as the iod records it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Claim {
-    /// The metadata store.
+    /// Id of the metadata store.
     pub store: StoreId,
-    /// The epoch of the mgr that sent the claim; it grows at each start of the mgr.
+    /// The epoch of the mgr that sent the claim. The epoch grows at each start of the mgr.
     pub epoch: u32,
-    /// A random number that the store has recorded and that no other copy of the store has; never 0.
+    /// A random number, never 0, that identifies one copy of the metadata store. The metadata store has recorded this
+    /// number before the claim, so an older copy does not have it.
     pub mark: u64,
-    /// The limit of inode numbers: until its next claim, the mgr assigns only numbers below this one.
+    /// Limit of inode numbers. Until its next claim, the mgr assigns only inode numbers below this limit.
     pub numbers: u64,
 }
 
@@ -33,32 +34,31 @@ impl Xdr for Claim {
     }
 }
 
-/// A claim, and the conditions under which an iod accepts it.
+/// A claim of a metadata store, and the conditions under which the iod accepts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Claiming {
-    /// The mark that the iod must have recorded; 0 means that it must have recorded no store.
+    /// The mark that the iod must have recorded. 0 means that the iod must have recorded no metadata store.
     pub expected: u64,
-    /// The first inode number that the store has not assigned. An iod without a recorded store must have no object with
-    /// this or a higher number.
+    /// The first inode number that the metadata store has not assigned. An iod that has recorded no metadata store must
+    /// have no object with this or a higher number.
     pub next: u64,
-    /// The claim to record.
+    /// The claim that the iod records if it accepts it.
     pub claim: Claim,
 }
 
 /// Arguments of CLAIM.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClaimArgs {
-    /// For [`super::STORE_OBJECT`]; needs ADMIN.
+    /// Capability for the whole store ([`super::STORE_OBJECT`]); needs the right ADMIN.
     pub cap: Capability,
-    /// The claim; `None` only reads the record of the iod.
+    /// The claim of the mgr. With `None`, the mgr only reads the recorded claim.
     pub claiming: Option<Claiming>,
-    /// The time of the mgr, in Unix seconds. If the iod accepts the claim, it uses this time to decide whether rights
-    /// have expired.
+    /// The time on the mgr's clock, as Unix time in seconds. An iod that accepts the claim compares the expiry of
+    /// rights with the mgr's clock from now on.
     pub now: u64,
-    /// If the iod accepts the claim, it refuses from then on the rights of sessions from epochs of the mgr below this
-    /// one.
+    /// An iod that accepts the claim refuses, from now on, all sessions of mgr epochs below this epoch.
     pub least_epoch: u32,
-    /// Whether to return the highest object number. For this the iod must scan all names of its store.
+    /// Whether the iod also returns its highest object number, for which it must scan the names of all objects.
     pub highest: bool,
 }
 
@@ -87,12 +87,12 @@ impl Xdr for ClaimArgs {
 /// Result of CLAIM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClaimReply {
-    /// Whether the iod accepted the claim. An accepted claim is durable.
+    /// Whether the iod accepted the claim. It replies only after the claim is durable.
     pub taken: bool,
-    /// The record of the iod after the request.
+    /// The claim that the iod has recorded now; `None` if it has recorded none.
     pub remembered: Option<Claim>,
-    /// The highest object number, 0 if there is no object. Present if it was requested, or if the iod has recorded no
-    /// store.
+    /// The highest object number on the iod; 0 if the iod has no object. Present if the mgr requested it, or if the iod
+    /// has recorded no claim.
     pub highest: Option<u64>,
 }
 

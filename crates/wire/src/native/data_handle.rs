@@ -1,5 +1,5 @@
-//! Filehandles of data servers: signed by the mgr, they state what a client of the files layout may do, and an iod
-//! checks them without the mgr.
+//! Filehandles of data servers, for clients of the files layout. The mgr signs in a handle what its client may do, and
+//! an iod checks the handle without the mgr.
 
 use std::fmt;
 
@@ -8,14 +8,15 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::{IodKey, Rights, put_object, take_object};
 
-/// First bytes of every handle, including the version of the format.
+/// First four bytes of each handle; the last of them is the version of the format.
 const MAGIC: u32 = 0x5744_4804;
-/// Length of a handle in bytes. Clients refuse more than 128 (`NFS4_FHSIZE`), and shorter handles let a files layout
-/// name more iods.
+/// Length of a handle in bytes. NFS limits a handle to 128 bytes (`NFS4_FHSIZE`). A files layout can name more iods if
+/// its handles are short.
 pub const DATA_HANDLE_LEN: usize = SHOWN_LEN + 16;
-/// Length of the part in front of the MAC.
+/// Length of the part of a handle before its MAC, in bytes.
 const SHOWN_LEN: usize = 2 * 4 + 12 + 3 * 4 + 3 * 8;
-/// Bits of the number of iods and of the index in a handle; the rights have the bits above.
+/// Number of bits in a handle for the number of iods, and for the index of the iod. Both share a word with the rights,
+/// which have the higher bits.
 const INDEX_BITS: u32 = 12;
 
 const _: () = assert!(DATA_HANDLE_LEN <= types::limits::FILEHANDLE_MAX);
@@ -23,65 +24,65 @@ const _: () = assert!(types::limits::STRIPE_COUNT_MAX < 1 << INDEX_BITS);
 
 /// The filehandle of a file at one data server (RFC 8881 §13.3).
 ///
-/// It replaces opens and stateids, which an iod does not know. Fencing an object invalidates the handles of earlier
-/// generations. Each handle also expires.
+/// The handle itself carries the client's rights, because an iod knows no opens and stateids. A fence of the object
+/// makes the handles of earlier generations invalid, and each handle expires.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DataHandle {
-    /// The volume of the object ([`volume_tag`]).
+    /// Short number of the file system of the object ([`volume_tag`]).
     pub volume: u32,
-    /// The object of the file on the iod.
+    /// The object on this iod that belongs to the file.
     pub object: ObjectId,
-    /// Fencing generation for which the handle was made.
+    /// Generation of the file when the mgr made the handle. After a fence, iods refuse older generations.
     pub generation: Generation,
-    /// The allowed operations: READ, WRITE.
+    /// The operations that the handle allows: READ, WRITE, or both.
     pub rights: Rights,
-    /// Stripe unit in bytes.
+    /// Stripe unit of the file in bytes.
     pub stripe_unit: u32,
     /// Number of iods over which the file is striped.
     pub stripe_count: u32,
-    /// Index of the iod in the stripe, counted from the iod with the first byte of the file.
+    /// Index of this iod among the iods of the file, from 0. The iod with index 0 has the first byte of the file.
     pub stripe_index: u32,
-    /// Number of the layout that carried the handle; no other layout of this file has the same number.
+    /// Number of the layout that carried the handle. No other layout of the file has this number.
     pub grant: u64,
-    /// The mgr's number of the client for which the handle was made.
+    /// Session number by which the mgr identifies the client that it made the handle for.
     pub session: u64,
-    /// Unix time in seconds from which the handle is refused.
+    /// Unix time in seconds from which the iod refuses the handle.
     pub expires: u64,
-    /// Keyed BLAKE3 over all of the above and the id of the file system.
+    /// First 16 bytes of a keyed BLAKE3 hash over all other fields and the id of the file system.
     pub mac: [u8; 16],
 }
 
-/// Returns the number by which handles name the volume of a file system. Two file systems may have the same number: the
-/// MAC covers the whole id.
+/// Returns the short number of a file system in handles. Two file systems may have the same number, so the MAC of a
+/// handle covers the whole id.
 pub fn volume_tag(fsid: Fsid) -> u32 {
     let [a, b, c, d, ..] = fsid.0;
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// The striping parameters in a handle.
+/// The part of a handle that tells how the file is striped over iods.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Striping {
-    /// Stripe unit in bytes.
+    /// Stripe unit of the file in bytes.
     pub unit: u32,
-    /// Number of iods.
+    /// Number of iods over which the file is striped.
     pub count: u32,
-    /// Index of the iod in the stripe, counted from the iod with the first byte of the file.
+    /// Index of the iod among the iods of the file, from 0. The iod with index 0 has the first byte of the file.
     pub index: u32,
 }
 
-/// The client of a handle, and the end of its validity.
+/// The part of a handle about its client and its expiry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// Number of the layout.
+    /// Number of the layout that carries the handle.
     pub grant: u64,
-    /// The mgr's number of the client.
+    /// Session number by which the mgr identifies the client.
     pub session: u64,
-    /// Unix time in seconds from which the handle is refused.
+    /// Unix time in seconds from which the iod refuses the handle.
     pub expires: u64,
 }
 
 impl DataHandle {
-    /// Returns a handle for the iod with the secret `key`, signed with this secret.
+    /// Makes a handle for the iod whose secret is `key`, and signs it with this secret.
     pub fn sign(
         key: &IodKey,
         fsid: Fsid,
@@ -110,7 +111,7 @@ impl DataHandle {
         handle
     }
 
-    /// Returns the bytes that the MAC covers.
+    /// Returns the input of the handle's MAC.
     fn signed(&self, fsid: Fsid) -> [u8; 16 + SHOWN_LEN] {
         let mut out = Writer::new();
         out.fixed(&fsid.0);
@@ -126,7 +127,7 @@ impl DataHandle {
         put_object(out, self.object);
         out.u32(self.generation.0);
         out.u32(self.stripe_unit);
-        // Values that do not fit are truncated. An iod refuses such a handle, or the handle allows nothing.
+        // Truncate values that need more bits. The result grants nothing, or is a handle that the iod refuses.
         let low = |value: u32| value & ((1 << INDEX_BITS) - 1);
         out.u32(self.rights.0 << (2 * INDEX_BITS) | low(self.stripe_count) << INDEX_BITS | low(self.stripe_index));
         out.u64(self.grant);
@@ -134,13 +135,14 @@ impl DataHandle {
         out.u64(self.expires);
     }
 
-    /// Checks that a handle is genuine for this iod and file system, and valid at `now` (Unix seconds).
+    /// Checks the MAC of a handle with the secret of this iod, the file system, and the expiry at `now` (Unix time in
+    /// seconds).
     ///
     /// # Errors
-    /// `CapExpired` for a genuine handle that has expired, `BadHandle` for everything else.
+    /// `CapExpired` for a genuine handle that has expired, `BadHandle` in all other cases.
     pub fn verify(&self, key: &IodKey, fsid: Fsid, now: u64) -> Result<(), Status> {
         let genuine = key.data_handle_mac(&self.signed(fsid));
-        // Compares in constant time.
+        // Compare in constant time, so that the duration reveals nothing about the right MAC.
         if genuine.iter().zip(&self.mac).fold(0, |wrong, (a, b)| wrong | (a ^ b)) != 0 {
             return Err(Status::BadHandle);
         }
@@ -148,7 +150,7 @@ impl DataHandle {
     }
 }
 
-/// Prints everything but the MAC.
+/// Omits the MAC: with the MAC, a reader of logs could use the handle.
 impl fmt::Debug for DataHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DataHandle")

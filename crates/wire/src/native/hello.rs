@@ -1,5 +1,5 @@
-//! HELLO and PROVE: the first two requests of a connection, which name its session, agree on options, and open the
-//! session.
+//! HELLO and PROVE: the first two requests of a connection to an iod. HELLO names the session and agrees on options,
+//! PROVE authenticates the client and opens the session.
 
 use types::limits::PAYLOAD_MAX;
 use types::{Fsid, IodId, Verifier};
@@ -7,17 +7,19 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::{Proof, REVISIONS, TEXT_MAX, Ticket, cut, take_text, text};
 
-/// Maximum number of addresses of a data server.
+/// Maximum number of NFS addresses in a reply to PROVE.
 pub const ADDRESSES_MAX: usize = 16;
 
-/// The owner of a connection, and its incarnation. When an iod learns the origin of a connection, it closes all
-/// connections of the same owner with smaller incarnations. The iod replies to PROVE when no request of the closed
-/// connections is in progress or can still start.
+/// The owner of a connection, and its incarnation.
+///
+/// On PROVE, the iod closes all connections of the same owner that have a smaller incarnation. The iod replies to PROVE
+/// when it is executing no request of the closed connections and will execute no more of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Origin {
-    /// The owner: random bytes that only the owner knows, the same in all connections that replace one another.
+    /// The owner: bytes that no other client can guess. Connections that replace one another have the same owner.
     pub owner: [u8; 16],
-    /// Grows with each connection that replaces the earlier ones. Connections with equal incarnations coexist.
+    /// The incarnation: each connection that replaces earlier connections has a larger number. Connections with equal
+    /// numbers do not replace each other.
     pub incarnation: u64,
 }
 
@@ -32,33 +34,33 @@ impl Xdr for Origin {
     }
 }
 
-/// The ticket data and options that a client sends.
+/// Arguments of HELLO: the public fields of a ticket, and the options that the client proposes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HelloArgs {
-    /// File system of the ticket.
+    /// File system that the ticket names.
     pub fsid: Fsid,
-    /// Number of the session to open.
+    /// Number of the session that the ticket names, which PROVE will open.
     pub session: u64,
-    /// Expiry of the ticket, in Unix seconds.
+    /// Expiry of the ticket, as Unix time in seconds.
     pub expires: u64,
-    /// Random bytes that the iod's proof covers. (Revision 1 has the MAC of the ticket here.)
+    /// Random bytes of the client, which the iod's proof covers. (In revision 1 this field is the MAC of the ticket.)
     pub nonce: [u8; 32],
-    /// Oldest revision that the client speaks.
+    /// Oldest revision of the protocol that the client speaks.
     pub min_version: u32,
-    /// Newest revision that the client speaks.
+    /// Newest revision of the protocol that the client speaks.
     pub max_version: u32,
-    /// Whether payloads carry checksums.
+    /// Whether the client wants payloads to carry checksums.
     pub checksums: bool,
-    /// Largest payload in bytes that the client sends or accepts.
+    /// Size in bytes of the largest payload that the client sends or accepts.
     pub max_payload: u32,
 }
 
-/// Length of the [`Origin`] at the end of [`HelloArgs`] in revision 1. From revision 2 the bytes are zeros and are
-/// ignored.
+/// Length in bytes of the [`Origin`] at the end of a revision 1 [`HelloArgs`]. From revision 2 on, the sender fills
+/// these bytes with zeros and the receiver ignores them.
 const OLD_ORIGIN: usize = 24;
 
 impl HelloArgs {
-    /// Returns the arguments of a client with this ticket that accepts the largest payload and speaks every revision of
+    /// Returns the arguments of a client that has this ticket, accepts the largest payload, and speaks all revisions of
     /// this build.
     pub fn new(ticket: &Ticket, nonce: [u8; 32], checksums: bool) -> Self {
         HelloArgs {
@@ -103,13 +105,13 @@ impl Xdr for HelloArgs {
     }
 }
 
-/// The client's proof that it has the ticket of the session named in HELLO. The client sends it only to a peer that has
-/// proved to be the iod.
+/// Arguments of PROVE: the client's proof that it has the ticket named in HELLO. The client sends its proof only after
+/// the iod has proved its own identity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProveArgs {
-    /// The owner of the connection.
+    /// The owner of the connection, and its incarnation.
     pub origin: Origin,
-    /// The proof of the client ([`Ticket::check`]).
+    /// The proof of the client, which [`Ticket::check`] computes.
     pub proof: Proof,
 }
 
@@ -124,12 +126,13 @@ impl Xdr for ProveArgs {
     }
 }
 
-/// The Unix socket over which a client of the same host reaches the daemon without TCP.
+/// The Unix socket over which a client on the same host reaches a daemon without TCP.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Local {
-    /// The boot id of the daemon's host (`/proc/sys/kernel/random/boot_id`). Equal boot ids mean the same host.
+    /// The boot id of the daemon's host (`/proc/sys/kernel/random/boot_id`). A client with the same boot id is on the
+    /// same host.
     pub host: String,
-    /// Path of the Unix socket.
+    /// Path of the Unix socket on the daemon's host.
     pub path: String,
 }
 
@@ -144,26 +147,27 @@ impl Xdr for Local {
     }
 }
 
-/// The identity of the iod, and the agreed options. Any peer that knows the id of the file system receives it.
+/// Result of HELLO: the identity of the iod, and the options of the connection. Every peer that knows the id of the
+/// file system gets this result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HelloReply {
-    /// The iod.
+    /// Id of the iod that replies.
     pub iod: IodId,
-    /// The file system.
+    /// Id of the file system that the session uses.
     pub fsid: Fsid,
-    /// The write verifier of the iod.
+    /// The write verifier of the iod, which changes at each start of the iod.
     pub verifier: Verifier,
-    /// The revision that both sides use from now on.
+    /// The revision of the protocol that client and iod use from now on.
     pub version: u32,
-    /// Whether payloads carry checksums on this connection.
+    /// Whether payloads on this connection carry checksums.
     pub checksums: bool,
-    /// Largest payload in bytes on this connection.
+    /// Size in bytes of the largest payload on this connection.
     pub max_payload: u32,
-    /// Maximum number of extents in one request.
+    /// Maximum number of extents in one request on this connection.
     pub max_extents: u32,
-    /// Random bytes that the client's proof covers.
+    /// Random bytes of the iod, which the client's proof covers.
     pub nonce: [u8; 32],
-    /// The proof of the iod ([`Ticket::answer`]).
+    /// The proof of the iod, which [`Ticket::answer`] computes.
     pub proof: Proof,
 }
 
@@ -195,18 +199,18 @@ impl Xdr for HelloReply {
     }
 }
 
-/// The description that an iod sends to clients that have proved to have a ticket.
+/// Result of PROVE: a description of the iod, which only clients with a ticket get.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProveReply {
-    /// The Unix socket for clients of the same host, if there is one.
+    /// The iod's Unix socket for clients on the same host; `None` if the iod has no socket.
     pub local: Option<Local>,
-    /// Addresses at which clients of the files layout reach the same objects by NFS, `host:port` or `[host]:port`, in
-    /// order of preference. A host of `0.0.0.0` or `[::]` stands for the host at which the iod is reached. Empty if the
-    /// iod serves no NFS.
+    /// Addresses at which clients of the files layout reach the same objects by NFS, as `host:port` or `[host]:port`,
+    /// in order of preference. The host `0.0.0.0` or `[::]` stands for the host under which the mgr reaches the iod.
+    /// Empty if the iod serves no NFS.
     pub data_server: Vec<String>,
-    /// Name and version of the software, for people.
+    /// Name and version of the iod's software, for people.
     pub software: String,
-    /// Proof that the reply was not changed in transit ([`Ticket::seal`]).
+    /// The proof of the iod over this reply, which [`Ticket::seal`] computes.
     pub proof: Proof,
 }
 

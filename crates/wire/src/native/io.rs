@@ -1,5 +1,5 @@
-//! READ and WRITE of the native data program: list I/O on one object, with the payload last in the message and never
-//! copied.
+//! READ and WRITE: list I/O on one object. The payload is at the end of the message, so that sender and receiver need
+//! not copy it.
 
 use bytes::Bytes;
 use types::Verifier;
@@ -8,12 +8,12 @@ use xdr::{Malformed, Reader, Segments, Writer, Xdr};
 
 use super::{Capability, PIECES_MAX};
 
-/// Bytes of an object to read.
+/// A byte range of an object to read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// First byte.
+    /// Offset of the first byte in the object.
     pub offset: u64,
-    /// Number of bytes.
+    /// Number of bytes to read.
     pub len: u32,
 }
 
@@ -28,14 +28,14 @@ impl Xdr for Extent {
     }
 }
 
-/// Bytes of an object to write.
+/// A byte range of an object to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteExtent {
-    /// First byte.
+    /// Offset of the first byte in the object.
     pub offset: u64,
-    /// Number of bytes.
+    /// Number of bytes to write.
     pub len: u32,
-    /// CRC-32C of these bytes; 0 and unchecked on connections without checksums.
+    /// CRC-32C of the bytes to write. On connections without checksums the field is 0, and the iod does not check it.
     pub crc32c: u32,
 }
 
@@ -54,9 +54,10 @@ impl Xdr for WriteExtent {
 /// Arguments of READ.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadArgs {
-    /// Names the object; needs READ.
+    /// Capability that names the object; needs the right READ.
     pub cap: Capability,
-    /// The extents to read: at most `EXTENTS_MAX`, together at most the agreed payload.
+    /// The byte ranges to read: at most `EXTENTS_MAX` ranges, and together at most one payload of the size agreed in
+    /// HELLO.
     pub extents: Vec<Extent>,
 }
 
@@ -71,26 +72,26 @@ impl Xdr for ReadArgs {
     }
 }
 
-/// The kind of a run of bytes of an object.
+/// The kind of a piece of a READ reply.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum PieceKind {
-    /// Data; the reply carries the bytes.
+    /// Data: the reply carries the bytes.
     Data = 0,
-    /// A hole: bytes that were never written and read as zeros. The reply does not carry them.
+    /// A hole: no client has written these bytes, and they read as zeros. The reply does not carry them.
     Hole = 1,
-    /// Bytes at and past the end of the object. The reply does not carry them.
+    /// The range is past the end of the object. The reply carries no bytes for it.
     Beyond = 2,
 }
 
-/// A run of bytes of one kind.
+/// A piece of a READ reply: consecutive bytes of the object that are all data, all hole, or all past the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// The kind of the piece.
+    /// Whether the piece is data, a hole, or past the end of the object.
     pub kind: PieceKind,
-    /// Number of bytes, never 0.
+    /// Number of bytes in the piece, never 0.
     pub len: u32,
-    /// CRC-32C of the data on connections with checksums, otherwise 0.
+    /// CRC-32C of the data in the piece. 0 for other pieces, and on connections without checksums.
     pub crc32c: u32,
 }
 
@@ -116,18 +117,18 @@ impl Xdr for Piece {
     }
 }
 
-/// The result of READ without its data. An iod encodes it, then the length of the data, then the data from their own
-/// buffers.
+/// The result of READ without its data. The iod encodes this head and the length of the data. The data follow from
+/// separate buffers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadHead {
     /// Size of the object in bytes; 0 if the object does not exist.
     pub size: u64,
-    /// Pieces that cover the requested extents, in order. No piece spans two extents.
+    /// Pieces that cover the requested byte ranges, in order. A piece belongs to one range only.
     pub pieces: Vec<Piece>,
 }
 
 impl ReadHead {
-    /// Returns the number of data bytes that follow.
+    /// Returns the number of data bytes that follow this head in the reply.
     pub fn data_len(&self) -> u64 {
         self.pieces.iter().filter(|p| p.kind == PieceKind::Data).map(|p| u64::from(p.len)).sum()
     }
@@ -147,9 +148,9 @@ impl Xdr for ReadHead {
 /// Result of READ.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadReply {
-    /// Size and pieces.
+    /// The size of the object, and the pieces that describe the data.
     pub head: ReadHead,
-    /// The bytes of all data pieces, back to back.
+    /// The bytes of all data pieces, one after the other.
     pub data: Bytes,
 }
 
@@ -172,14 +173,14 @@ impl Xdr for ReadReply {
 /// The arguments of WRITE without the data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WriteHead {
-    /// Names the object; needs WRITE.
+    /// Capability that names the object; needs the right WRITE.
     pub cap: Capability,
-    /// Whether the bytes must be durable before the iod replies.
+    /// Whether the iod must make the bytes durable before it replies.
     pub stable: bool,
-    /// Smallest valid size of the object in bytes. A missing or shorter object has lost bytes, and the iod fails the
-    /// write with `Lost`.
+    /// Smallest valid size of the object in bytes: the client knows that so many bytes were durable. A shorter or
+    /// missing object has lost bytes, and the iod fails the write with `Lost`.
     pub least: u64,
-    /// Target extents of the data, at most `EXTENTS_MAX`.
+    /// The byte ranges that the data belong to, at most `EXTENTS_MAX` ranges.
     pub extents: Vec<WriteExtent>,
 }
 
@@ -202,12 +203,12 @@ impl Xdr for WriteHead {
 }
 
 impl WriteHead {
-    /// Returns the number of data bytes that follow.
+    /// Returns the number of data bytes that follow this head in the request.
     pub fn data_len(&self) -> u64 {
         self.extents.iter().map(|e| u64::from(e.len)).sum()
     }
 
-    /// Decodes the arguments up to the data. The second value is the announced length of the data, at most
+    /// Decodes the arguments of WRITE up to the data. Also returns the announced length of the data, which is at most
     /// `PAYLOAD_MAX`.
     pub fn decode_before_data(input: &mut Reader) -> Result<(Self, usize), Malformed> {
         let head = WriteHead::decode(input)?;
@@ -225,9 +226,9 @@ impl WriteHead {
 /// Arguments of WRITE.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WriteArgs {
-    /// Capability, stability and extents.
+    /// The capability, the stability, and the byte ranges of the write.
     pub head: WriteHead,
-    /// The bytes of all extents back to back; one segment when decoded.
+    /// The bytes of all byte ranges, one after the other. A decoded request has them in one segment.
     pub data: Segments,
 }
 
@@ -250,11 +251,11 @@ impl Xdr for WriteArgs {
 /// Result of WRITE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteReply {
-    /// The write verifier. Unstable bytes are durable only after a COMMIT that returns the same verifier.
+    /// The write verifier of the iod. If a later COMMIT returns another verifier, the iod may have lost unstable bytes.
     pub verifier: Verifier,
-    /// Whether the bytes are durable now.
+    /// Whether the bytes are durable already.
     pub stable: bool,
-    /// Size of the object after the write.
+    /// Size of the object in bytes after the write.
     pub size: u64,
 }
 

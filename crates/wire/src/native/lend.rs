@@ -1,25 +1,25 @@
-//! LEND (short-circuit reads): passes a descriptor of an object's file to a client of the same machine, which reads the
-//! bytes itself.
+//! LEND: passes a descriptor of an object's file to a client on the same machine, which then reads the bytes itself
+//! (short-circuit reads).
 
 use bytes::Bytes;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::LOAN_MARK_MAX;
 
-/// The data that accompany a passed descriptor.
+/// What a client needs to know about a lent object file, besides its descriptor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Loan {
-    /// Offset in the file at which the bytes of the object begin.
+    /// File offset of the first byte of the object.
     pub begin: u64,
-    /// The first bytes of the file, at least one. When the file begins with other bytes, the descriptor is no longer
-    /// valid.
+    /// The first bytes of the object file, at least one byte. If the file begins with different bytes, the client must
+    /// no longer use the descriptor.
     pub mark: Bytes,
 }
 
 /// Result of LEND.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LendReply {
-    /// `None` if the object does not exist. The descriptor arrives with the first byte of the reply.
+    /// The loan; `None` if the object does not exist. The descriptor arrives together with the first byte of the reply.
     pub loan: Option<Loan>,
 }
 

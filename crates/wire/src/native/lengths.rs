@@ -1,5 +1,5 @@
-//! LENGTHS: questions of an iod to the mgr about file lengths, asked when an object ends inside a range that a client
-//! of the files layout reads.
+//! LENGTHS: questions of an iod to the mgr about file lengths. The iod asks when a client of the files layout reads
+//! past the end of an object.
 
 use types::ObjectId;
 use xdr::{Malformed, Reader, Writer, Xdr};
@@ -9,9 +9,9 @@ use super::{Capability, LENGTHS_MAX, put_object, take_object};
 /// Arguments of LENGTHS.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LengthsArgs {
-    /// For [`super::STORE_OBJECT`]; needs ADMIN.
+    /// Capability for the whole store ([`super::STORE_OBJECT`]); needs the right ADMIN.
     pub cap: Capability,
-    /// Answers to the questions of the previous reply.
+    /// The mgr's answers to questions in earlier replies.
     pub answers: Vec<Length>,
 }
 
@@ -26,22 +26,22 @@ impl Xdr for LengthsArgs {
     }
 }
 
-/// The answer to one question.
+/// The mgr's answer to one question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Length {
-    /// Number of the question.
+    /// Number of the question to which this is the answer.
     pub number: u64,
-    /// A length that is valid at some moment after the question was read; `None` if the mgr could not determine it
-    /// without asking iods.
+    /// The lengths at some moment after the mgr had received the question. `None` if the mgr cannot tell without asking
+    /// an iod.
     pub length: Option<FileLength>,
 }
 
-/// The length of a file, and the least length of one of its objects.
+/// The length of a file, and the size that one of its objects must have at least.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FileLength {
     /// Length of the file in bytes.
     pub file: u64,
-    /// Least valid size in bytes of the file's object on the asking iod. A shorter object has lost bytes.
+    /// Size in bytes that the file's object on the asking iod must have at least. A shorter object has lost bytes.
     pub least: u64,
 }
 
@@ -61,10 +61,10 @@ impl Xdr for Length {
     }
 }
 
-/// Result of LENGTHS. The iod also replies, without questions, when it had no question for a while.
+/// Result of LENGTHS. If the iod has no question for a while, it replies without questions.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LengthsReply {
-    /// The questions to answer with the next LENGTHS.
+    /// Questions that the mgr must answer with its next LENGTHS.
     pub asked: Vec<LengthQuestion>,
 }
 
@@ -78,12 +78,12 @@ impl Xdr for LengthsReply {
     }
 }
 
-/// A question of an iod.
+/// The question of an iod: how long is the file of this object?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LengthQuestion {
-    /// Number of the question, unique in this run of the iod.
+    /// Number of the question. The iod uses each number once until it restarts.
     pub number: u64,
-    /// The object of the file.
+    /// The object whose file length the iod needs.
     pub object: ObjectId,
 }
 

@@ -1,5 +1,5 @@
-//! NEWS: reports to the mgr the objects that clients of the files layout have written and made durable, because no
-//! client reports them.
+//! NEWS: an iod reports to the mgr which objects clients of the files layout have written with FILE_SYNC. Those NFS
+//! clients do not report such writes themselves.
 
 use types::ObjectId;
 use xdr::{Malformed, Reader, Writer, Xdr};
@@ -9,10 +9,10 @@ use super::{Capability, NEWS_MAX, put_object, take_object};
 /// Arguments of NEWS.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewsArgs {
-    /// For [`super::STORE_OBJECT`]; needs ADMIN.
+    /// Capability for the whole store ([`super::STORE_OBJECT`]); needs the right ADMIN.
     pub cap: Capability,
-    /// The number of the last reply that the mgr has processed. 0 starts again: the iod forgets earlier
-    /// acknowledgements.
+    /// Number of the last reply whose reports the mgr has processed. A restarted mgr sends 0, and the iod then forgets
+    /// which reports the mgr has confirmed.
     pub known: u64,
 }
 
@@ -27,12 +27,13 @@ impl Xdr for NewsArgs {
     }
 }
 
-/// Result of NEWS. The iod also replies, with an empty list, when nothing was written for a while.
+/// Result of NEWS. If no object is written for a while, the iod replies without objects.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NewsReply {
-    /// Number of this reply; the mgr returns it with the next NEWS.
+    /// Number of this reply. The mgr sends it with its next NEWS, to confirm the reports.
     pub number: u64,
-    /// Objects that were written. The mgr must record the change of their files and ask for their lengths.
+    /// Objects that clients have written. The mgr must update the change attributes of their files, and ask the iods
+    /// for the sizes of the objects.
     pub written: Vec<ObjectId>,
 }
 

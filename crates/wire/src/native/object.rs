@@ -1,14 +1,14 @@
-//! Messages of the procedures on one whole object: COMMIT, SIZE, TRUNCATE, REMOVE, PUNCH, RESERVE, SEEK and FENCE.
+//! Requests about one object without payload: COMMIT, SIZE, TRUNCATE, REMOVE, PUNCH, RESERVE, SEEK and FENCE.
 
 use types::{Generation, Verifier};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::Capability;
 
-/// Arguments of COMMIT, SIZE, REMOVE and LEND: only the object.
+/// Arguments of COMMIT, SIZE, REMOVE and LEND, which only name an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectArgs {
-    /// Names the object; COMMIT needs WRITE, SIZE and LEND READ, REMOVE ADMIN.
+    /// Capability that names the object. COMMIT needs the right WRITE, SIZE and LEND need READ, REMOVE needs ADMIN.
     pub cap: Capability,
 }
 
@@ -25,7 +25,8 @@ impl Xdr for ObjectArgs {
 /// Result of COMMIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CommitReply {
-    /// Everything written under this verifier before the COMMIT is durable.
+    /// The write verifier of the iod. If it equals the verifier in the reply to an earlier WRITE, the written bytes are
+    /// durable.
     pub verifier: Verifier,
     /// Size of the object in bytes.
     pub size: u64,
@@ -47,10 +48,10 @@ impl Xdr for CommitReply {
 pub struct SizeReply {
     /// Size of the object in bytes.
     pub size: u64,
-    /// Bytes that the object occupies on disk, including the object head.
+    /// Disk space in bytes that the object occupies, including the head of its file.
     pub allocated: u64,
-    /// Whether clients of the files layout have changed the object since NEWS last reported it. Reported once, and only
-    /// to the mgr.
+    /// Whether clients of the files layout have written to the object since its last NEWS report. The iod returns true
+    /// only once, and only to the mgr.
     pub changed: bool,
 }
 
@@ -69,9 +70,9 @@ impl Xdr for SizeReply {
 /// Arguments of TRUNCATE.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TruncateArgs {
-    /// Names the object; needs WRITE.
+    /// Capability that names the object; needs the right WRITE.
     pub cap: Capability,
-    /// The new size in bytes.
+    /// The new size of the object in bytes.
     pub size: u64,
 }
 
@@ -89,7 +90,7 @@ impl Xdr for TruncateArgs {
 /// Result of TRUNCATE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TruncateReply {
-    /// Size of the object in bytes afterwards.
+    /// Size of the object in bytes after the request.
     pub size: u64,
 }
 
@@ -106,11 +107,11 @@ impl Xdr for TruncateReply {
 /// Arguments of PUNCH.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PunchArgs {
-    /// Names the object; needs WRITE.
+    /// Capability that names the object; needs the right WRITE.
     pub cap: Capability,
-    /// First byte of the hole.
+    /// Offset of the first byte of the hole in the object.
     pub offset: u64,
-    /// Number of bytes; may reach past the end.
+    /// Length of the hole in bytes. The hole may reach past the end of the object.
     pub len: u64,
 }
 
@@ -129,11 +130,11 @@ impl Xdr for PunchArgs {
 /// Arguments of RESERVE.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReserveArgs {
-    /// Names the object; needs WRITE.
+    /// Capability that names the object; needs the right WRITE.
     pub cap: Capability,
-    /// First byte of the range to allocate.
+    /// Offset of the first byte of the range to allocate.
     pub offset: u64,
-    /// Number of bytes; 0 changes nothing.
+    /// Length of the range in bytes; 0 changes nothing.
     pub len: u64,
 }
 
@@ -149,13 +150,13 @@ impl Xdr for ReserveArgs {
     }
 }
 
-/// What SEEK looks for.
+/// What SEEK looks for: data or a hole.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum SeekWhat {
-    /// Written bytes.
+    /// The first data at or after the offset, as SEEK_DATA of `lseek(2)`.
     Data = 0,
-    /// A hole; the end of the object counts as one.
+    /// The first hole at or after the offset, as SEEK_HOLE of `lseek(2)`. The end of the object counts as a hole.
     Hole = 1,
 }
 
@@ -176,11 +177,11 @@ impl Xdr for SeekWhat {
 /// Arguments of SEEK.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SeekArgs {
-    /// Names the object; needs READ.
+    /// Capability that names the object; needs the right READ.
     pub cap: Capability,
-    /// First byte of the search.
+    /// Offset in the object at which the search starts.
     pub offset: u64,
-    /// What to search for.
+    /// Whether to look for data or for a hole.
     pub what: SeekWhat,
 }
 
@@ -199,7 +200,8 @@ impl Xdr for SeekArgs {
 /// Result of SEEK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeekReply {
-    /// The first matching byte at or after the start. `None` if the start is at or past the end, or if no data follow.
+    /// Offset of the first data or hole. `None` if the search starts at or past the end of the object, or if no data
+    /// follow.
     pub offset: Option<u64>,
 }
 
@@ -216,10 +218,10 @@ impl Xdr for SeekReply {
 /// Arguments of FENCE.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FenceArgs {
-    /// Names the object; needs ADMIN.
+    /// Capability that names the object; needs the right ADMIN.
     pub cap: Capability,
-    /// The iod refuses capabilities of older generations from now on. A generation that is not newer than the object's
-    /// has no effect.
+    /// From now on, the iod refuses capabilities of generations before this one. If the object already has this or a
+    /// newer generation, FENCE changes nothing.
     pub generation: Generation,
 }
 

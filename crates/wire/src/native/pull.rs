@@ -7,20 +7,20 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 use super::hello::ADDRESSES_MAX;
 use super::{Capability, TEXT_MAX, Ticket, cut, take_text, text};
 
-/// The session of iods that read from other iods on behalf of the mgr. No client has this session.
+/// The session number of iods that read from other iods on behalf of the mgr, during PULL. No client has this session.
 pub const PULL_SESSION: u64 = u64::MAX;
 
-/// Maximum number of bytes of one PULL, so that no PULL takes long.
+/// Maximum number of bytes that one PULL copies, so that it does not take long.
 pub const PULL_MAX: u64 = 4 << 20;
 
-/// A range of bytes to copy.
+/// A byte range to copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PullExtent {
-    /// First byte in the source object.
+    /// Offset of the first byte in the source object.
     pub from: u64,
-    /// First byte in the target object.
+    /// Offset of the first byte in the target object.
     pub to: u64,
-    /// Number of bytes.
+    /// Number of bytes to copy.
     pub len: u32,
 }
 
@@ -36,16 +36,16 @@ impl Xdr for PullExtent {
     }
 }
 
-/// The source of a PULL.
+/// The source object of a PULL, and how to reach the iod that has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PullSource {
-    /// Names the source object; gives READ to [`PULL_SESSION`].
+    /// Capability that names the source object, and gives the right READ to [`PULL_SESSION`].
     pub cap: Capability,
-    /// Opens [`PULL_SESSION`] on the source iod.
+    /// Ticket with which the target iod opens [`PULL_SESSION`] on the source iod.
     pub ticket: Ticket,
-    /// The iod that has the source object; may be the target iod itself.
+    /// Id of the iod that has the source object. It may be the iod that executes the PULL.
     pub iod: IodId,
-    /// TCP addresses of the source iod, `address:port` with numeric addresses, in order of preference.
+    /// TCP addresses of the source iod, as `address:port` with numeric addresses, in order of preference.
     pub addresses: Vec<String>,
 }
 
@@ -70,23 +70,23 @@ impl Xdr for PullSource {
 /// Arguments of PULL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PullArgs {
-    /// Names the target object; needs WRITE.
+    /// Capability that names the target object; needs the right WRITE.
     pub cap: Capability,
-    /// Whether the bytes must be durable before the iod replies.
+    /// Whether the iod must make the copied bytes durable before it replies.
     pub stable: bool,
-    /// The source.
+    /// The source object, and the iod that has it.
     pub source: PullSource,
-    /// The ranges to copy, in this order: at most `EXTENTS_MAX`, together at most [`PULL_MAX`] bytes.
+    /// The byte ranges to copy, in this order: at most `EXTENTS_MAX` ranges, and together at most [`PULL_MAX`] bytes.
     pub extents: Vec<PullExtent>,
 }
 
 impl PullArgs {
-    /// Returns the number of bytes to copy.
+    /// Returns the number of bytes in all ranges together.
     pub fn len(&self) -> u64 {
         self.extents.iter().map(|extent| u64::from(extent.len)).sum()
     }
 
-    /// Returns whether there is nothing to copy.
+    /// Returns whether all ranges together have no byte.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -113,16 +113,17 @@ impl Xdr for PullArgs {
 /// Result of PULL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PullReply {
-    /// The write verifier, as in the result of WRITE.
+    /// The write verifier of the target iod. If a later COMMIT returns another verifier, the iod may have lost unstable
+    /// bytes.
     pub verifier: Verifier,
-    /// Whether the copied bytes are durable now.
+    /// Whether the copied bytes are durable already.
     pub stable: bool,
-    /// Size of the target object afterwards.
+    /// Size of the target object in bytes after the copy.
     pub size: u64,
-    /// Number of bytes copied, counted from the start of the first extent.
+    /// Number of bytes that the iod has copied, from the start of the first range.
     pub done: u64,
-    /// Why the remaining bytes could not be read, for people; `None` if all were copied. Truncated to [`TEXT_MAX`]
-    /// bytes when sent.
+    /// Why the iod could not read the remaining bytes, for people; `None` if the iod copied all bytes. The iod
+    /// truncates the text to [`TEXT_MAX`] bytes.
     pub stopped: Option<String>,
 }
 

@@ -1,16 +1,16 @@
-//! SCRUB: reads a part of a store from disk and verifies its checksums.
+//! SCRUB of the native data program: an iod reads a part of its store from disk and verifies the block checksums.
 
 use types::ObjectId;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::{Capability, SCRUB_FINDINGS_MAX, put_object, take_object};
 
-/// The position at which a scrub continues.
+/// The position in a store at which a scrub continues.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ScrubCursor {
-    /// The object. If it no longer exists, the scrub continues with the next object.
+    /// The object to check next. If the object no longer exists, the scrub continues with the object after it.
     pub object: ObjectId,
-    /// Offset in the object.
+    /// Offset in the object, in bytes.
     pub offset: u64,
 }
 
@@ -28,11 +28,11 @@ impl Xdr for ScrubCursor {
 /// Arguments of SCRUB.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScrubArgs {
-    /// For [`super::STORE_OBJECT`]; needs ADMIN.
+    /// Capability for the whole store ([`super::STORE_OBJECT`]); needs the right ADMIN.
     pub cap: Capability,
-    /// The position from the previous reply; `None` for the first request.
+    /// The position from the previous reply; `None` in the first request of a scrub.
     pub from: Option<ScrubCursor>,
-    /// Approximate number of bytes to read before the reply. The iod has a limit of its own.
+    /// Approximate number of bytes that the iod reads before it replies. The iod has an upper limit of its own.
     pub budget: u32,
 }
 
@@ -49,20 +49,20 @@ impl Xdr for ScrubArgs {
     }
 }
 
-/// The kind of damage.
+/// The kind of damage that a scrub found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u32)]
 pub enum Damage {
-    /// Damage of the whole object: of its head, or of its length.
+    /// The head of the object file is damaged, or the object has lost bytes at its end.
     Object = 0,
-    /// The bytes do not match their checksum.
+    /// Bytes of the object do not match their block checksum.
     Checksum = 1,
-    /// The disk cannot read the bytes.
+    /// The disk returns an error when the iod reads these bytes.
     Unreadable = 2,
 }
 
 impl Damage {
-    /// All kinds.
+    /// All kinds of damage.
     pub const ALL: [Damage; 3] = [Damage::Object, Damage::Checksum, Damage::Unreadable];
 }
 
@@ -78,16 +78,16 @@ impl Xdr for Damage {
     }
 }
 
-/// Damage that a scrub found.
+/// A finding of a scrub: damaged bytes of one object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Finding {
-    /// The object.
+    /// The damaged object.
     pub object: ObjectId,
-    /// What is wrong.
+    /// The kind of damage.
     pub damage: Damage,
-    /// First damaged byte of the object.
+    /// Offset of the first damaged byte in the object.
     pub offset: u64,
-    /// Number of damaged bytes; 0 for [`Damage::Object`], which concerns all bytes.
+    /// Number of damaged bytes. 0 for [`Damage::Object`], where all bytes of the object are affected.
     pub len: u64,
 }
 
@@ -112,17 +112,17 @@ impl Xdr for Finding {
 /// Result of SCRUB.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ScrubReply {
-    /// Position of the next request; `None` at the end of the store.
+    /// The position for the next request; `None` if the scrub has reached the end of the store.
     pub next: Option<ScrubCursor>,
-    /// Objects completed.
+    /// Number of objects whose check this request has finished.
     pub objects: u64,
-    /// Bytes read.
+    /// Number of bytes that this request has read.
     pub bytes: u64,
-    /// Bytes read in blocks that have a checksum.
+    /// Number of bytes that this request has read in blocks that have a checksum.
     pub verified: u64,
-    /// Blocks that had no checksum and received one.
+    /// Number of blocks that had no checksum and got one from this request.
     pub rebuilt: u64,
-    /// Damage; adjacent ranges are joined.
+    /// The damage that this request has found. Adjacent damaged ranges of the same kind are joined.
     pub findings: Vec<Finding>,
 }
 

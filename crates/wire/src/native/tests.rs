@@ -1,4 +1,4 @@
-//! Golden bytes, round trips and refusals of the native data program.
+//! Tests of the messages of the native data program: golden bytes, round trips, and forged or damaged messages.
 
 use std::fmt::Debug;
 
@@ -23,7 +23,7 @@ fn cap(rights: Rights) -> Capability {
     key().sign_capability(fsid(), object(0x1122), Generation(3), rights, 1000, 42)
 }
 
-/// Returns an object with a recognizable stream.
+/// Returns an object id whose stream number is easy to recognize in golden bytes.
 fn object(file: u64) -> ObjectId {
     ObjectId::new(FileId(file), 0x55)
 }
@@ -48,12 +48,12 @@ const CAP: &str = concat!(
     "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"
 );
 
-/// Returns a capability with a recognizable MAC.
+/// Returns a capability whose MAC is easy to recognize in golden bytes.
 fn plain() -> Capability {
     Capability { mac: [0x5a; 32], ..cap(Rights::READ | Rights::WRITE) }
 }
 
-/// Returns a ticket with a recognizable secret.
+/// Returns a ticket whose secret is easy to recognize in golden bytes.
 fn ticket() -> Ticket {
     let mut bytes = key().ticket(fsid(), 42, 1000).to_bytes().to_vec();
     bytes[32..].fill(0x5a);
@@ -334,8 +334,8 @@ fn hello_has_its_golden_bytes() {
 
 const ORIGIN: Origin = Origin { owner: [9; 16], incarnation: 7 };
 
-/// A HELLO of revision 1 has the MAC of its ticket in place of the nonce, and an origin at the end. An iod still
-/// decodes it, so that it can reply with the revisions that it speaks.
+/// A HELLO of revision 1 has the MAC of the ticket where later revisions have the nonce, and an `Origin` at the end.
+/// The iod must still decode it, so that it can reply which revisions it speaks.
 #[test]
 fn the_hello_of_revision_1_is_read() {
     let mut old = hello().0;
@@ -377,7 +377,7 @@ fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
             );
         }
     }
-    // Tickets of another iod, session, expiry, and file system.
+    // Each of these tickets differs in one property: the iod, the session, the expiry, or the file system.
     let others = [
         Key::new([7; 32]).of_iod(IodId([3; 16])).ticket(fsid(), 42, 1000),
         key().ticket(fsid(), 43, 1000),
@@ -389,7 +389,7 @@ fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
         assert!(!other.is_proven(&said, &shown));
         assert_eq!(other.check_told(&args, &reply, &told), Err(Status::CapRefused));
     }
-    // The client detects every changed bit of either message.
+    // The proof of the iod covers both messages of HELLO, so the client detects each changed bit.
     for bit in 0..args.to_bytes().len() * 8 {
         let mut bytes = args.to_bytes().to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
@@ -402,7 +402,7 @@ fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
     for bit in 0..reply.to_bytes().len() * 8 {
         let mut bytes = reply.to_bytes().to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        // Changed padding does not change the decoded message.
+        // A changed bit in XDR padding does not change the decoded message.
         if let Ok(changed) = HelloReply::from_bytes(&bytes.into())
             && changed != reply
         {
@@ -483,7 +483,7 @@ fn capabilities_hold_only_as_signed() {
         assert_eq!(good.verify(&other, fsid(), 999, 42, Rights::READ), Err(Status::CapRefused));
     }
 
-    // The iod detects every changed bit of any field.
+    // The MAC covers all fields of a capability, so the iod detects each changed bit.
     let bytes = good.to_bytes();
     for bit in 0..bytes.len() * 8 {
         let mut forged = bytes.to_vec();

@@ -4,18 +4,18 @@ use bytes::Bytes;
 use std::fmt::Debug;
 use xdr::Xdr;
 
-/// A splitmix64 generator; its numbers depend on the seed only.
+/// A splitmix64 random number generator for tests. Its numbers depend only on the seed.
 pub struct Seed(pub u64);
 
-/// A type of which pseudo-random values can be made.
+/// A type for which tests can generate pseudo-random values.
 pub trait Arbitrary {
-    /// Returns the value that `seed` determines.
+    /// Returns a pseudo-random value, which depends only on `seed`.
     fn arbitrary(seed: &mut Seed) -> Self;
 }
 
-/// A visitor that is called for every generated type.
+/// A visitor of all generated XDR types, so that one test can cover them all.
 pub trait Visit {
-    /// Visits one type.
+    /// Visits one type, whose name in the RFCs is `name`.
     fn one<T: Xdr + Arbitrary + PartialEq + Clone + Debug>(&mut self, name: &'static str);
 }
 
@@ -49,7 +49,7 @@ impl Seed {
         self.below(2) == 1
     }
 
-    /// Returns a number below `end`.
+    /// Returns a pseudo-random number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         (self.u64() % end as u64) as usize
     }
@@ -58,7 +58,7 @@ impl Seed {
         values[self.below(values.len())]
     }
 
-    /// Returns a value that is not in `taken`.
+    /// Returns a pseudo-random value that is not in `taken`.
     pub fn except<T: Arbitrary + PartialEq>(&mut self, taken: &[T]) -> T {
         loop {
             let value = T::arbitrary(self);
@@ -72,14 +72,15 @@ impl Seed {
         std::array::from_fn(|_| self.u64() as u8)
     }
 
-    /// Returns opaque data: mostly short, one time in sixteen up to `max` bytes, and never more than 5000 bytes.
+    /// Returns opaque data of pseudo-random length: mostly at most 20 bytes, one time in sixteen up to `max` bytes, but
+    /// never more than 5000.
     pub fn opaque(&mut self, max: usize) -> Bytes {
         let max = if self.below(16) == 0 { max.min(5000) } else { max.min(20) };
         let len = self.below(max + 1);
         (0..len).map(|_| self.u64() as u8).collect()
     }
 
-    /// Returns an array of at most two items, so that nested arrays stay small.
+    /// Returns an array of at most two items, so that values with nested arrays stay small.
     pub fn array<T>(&mut self, max: usize, mut item: impl FnMut(&mut Seed) -> T) -> Vec<T> {
         let len = self.below(max.min(2) + 1);
         (0..len).map(|_| item(self)).collect()

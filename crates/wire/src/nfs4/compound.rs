@@ -1,8 +1,9 @@
 //! Incremental codec for COMPOUND and CB_COMPOUND (RFC 8881 sections 16.2 and 20.2), which handles one operation at a
 //! time.
 //!
-//! A server must answer the operations before a malformed or unknown one, so it never decodes a whole COMPOUND at once.
-//! It reads a header first. Then [`Ops`] returns operation numbers, each followed by its body.
+//! A server must execute the operations before a malformed or unknown operation. So it cannot decode a whole COMPOUND
+//! at once. It decodes the header first. Then [`Ops`] returns one operation number after the other, and the server
+//! decodes the body of each operation.
 
 use super::{nfs_cb_opnum4, nfs_opnum4, nfsstat4, utf8str_cs};
 use types::limits;
@@ -11,35 +12,36 @@ use xdr::{Malformed, Reader, Segments, Writer, Xdr};
 /// The header before the operations of a COMPOUND call (`COMPOUND4args`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ArgsHeader {
-    /// Returned unchanged in the reply, without any other meaning.
+    /// A text that the server copies into the reply without interpreting it.
     pub tag: utf8str_cs,
-    /// Minor version of NFSv4 of the operations.
+    /// Minor version of NFSv4 that the operations belong to.
     pub minorversion: u32,
-    /// Number of operations. Decoding sets no limit: too many operations are an NFS error (NFS4ERR_TOO_MANY_OPS).
+    /// Number of operations. Decoding accepts any number; the server returns NFS4ERR_TOO_MANY_OPS if there are too
+    /// many.
     pub numops: u32,
 }
 
 /// The header before the operations of a CB_COMPOUND call (`CB_COMPOUND4args`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CbArgsHeader {
-    /// Returned unchanged in the reply, without any other meaning.
+    /// A text that the client copies into the reply without interpreting it.
     pub tag: utf8str_cs,
-    /// Minor version of NFSv4 of the operations.
+    /// Minor version of NFSv4 that the operations belong to.
     pub minorversion: u32,
-    /// Unused since NFSv4.1, where sessions replace it.
+    /// The callback identifier of NFSv4.0. NFSv4.1 does not use it, because callbacks belong to a session.
     pub callback_ident: u32,
-    /// Number of operations. Decoding sets no limit.
+    /// Number of operations. Decoding accepts any number.
     pub numops: u32,
 }
 
 /// The header before the results of a COMPOUND or CB_COMPOUND reply (`COMPOUND4res`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResHeader {
-    /// Status of the last operation that the server executed.
+    /// Status of the last operation that the peer executed.
     pub status: nfsstat4,
-    /// The tag of the call.
+    /// The tag of the call, copied unchanged.
     pub tag: utf8str_cs,
-    /// Number of results: of all successful operations, and of the first failed one.
+    /// Number of results: one for each successful operation, and one for the first failed operation.
     pub numres: u32,
 }
 
@@ -86,10 +88,10 @@ impl Xdr for ResHeader {
     }
 }
 
-/// An iterator over the operations (or results) after a header.
+/// An iterator over the operations of a COMPOUND, or over the results in its reply.
 ///
-/// After each number the caller must read the body of that operation before it reads the next number. Only the type of
-/// a body determines its length.
+/// After each operation number, the caller must decode the body of that operation before the next number. The length of
+/// a body follows only from its type.
 #[derive(Clone, Debug)]
 pub struct Ops {
     left: u32,
@@ -97,20 +99,21 @@ pub struct Ops {
 }
 
 impl Ops {
-    /// Returns an iterator over `count` operations in the rest of `input`.
+    /// Returns an iterator over `count` operations, whose encoding is the rest of `input`.
     pub fn new(count: u32, input: Reader) -> Self {
         Ops { left: count, input }
     }
 
-    /// Returns how many operation numbers have not been read yet.
+    /// Returns the number of operations that the caller has not begun to decode.
     pub fn left(&self) -> u32 {
         self.left
     }
 
-    /// Reads the number of the next operation; `None` after the last one. NFS may not define the number.
+    /// Decodes the number of the next operation; returns `None` after the last operation. The number may be one that
+    /// NFS does not define.
     ///
     /// # Errors
-    /// The message ends before the announced number of operations.
+    /// When the message has fewer operations than the header announced.
     pub fn next_number(&mut self) -> Result<Option<u32>, Malformed> {
         if self.left == 0 {
             return Ok(None);
@@ -119,31 +122,31 @@ impl Ops {
         self.input.u32().map(Some)
     }
 
-    /// Reads the body of the operation whose number was read last.
+    /// Decodes the body of the current operation, whose number the caller has just decoded.
     ///
     /// # Errors
-    /// The body is not a valid `T`.
+    /// When the body is not a valid `T`.
     pub fn body<T: Xdr>(&mut self) -> Result<T, Malformed> {
         T::decode(&mut self.input)
     }
 
-    /// Returns the reader of the rest, for a body that the caller decodes itself.
+    /// Returns the reader at the current position, for callers that decode a body themselves.
     pub fn input(&mut self) -> &mut Reader {
         &mut self.input
     }
 
-    /// Checks that everything was read.
+    /// Checks that the caller has decoded all operations and that no bytes follow them.
     ///
     /// # Errors
-    /// Some operations or bytes have not been read.
+    /// When operations or bytes are left.
     pub fn finish(&self) -> Result<(), Malformed> {
         if self.left > 0 { Err(Malformed::Trailing) } else { self.input.finish() }
     }
 }
 
-/// The number of an operation, of either program.
+/// The number of an operation of COMPOUND or of CB_COMPOUND.
 pub trait OpNumber {
-    /// Returns the number on the wire.
+    /// Returns the operation number as it is encoded in messages.
     fn number(self) -> u32;
 }
 
@@ -169,10 +172,11 @@ pub fn cb_opnum(number: u32) -> Option<nfs_cb_opnum4> {
     nfs_cb_opnum4::try_from(i32::try_from(number).ok()?).ok()
 }
 
-/// Initial capacity in bytes: enough for most COMPOUNDs, which would otherwise be reallocated while they grow.
+/// Initial capacity of the encoder in bytes. Most COMPOUNDs fit, so they are not reallocated while they grow.
 const ROOM: usize = 512;
 
-/// An encoder that appends operations (or results) and at the end puts the header with their count in front.
+/// An encoder for COMPOUNDs and their replies. It appends operations (or results), and at the end prepends the header
+/// with their number.
 #[derive(Debug, Default)]
 pub struct OpsWriter {
     count: u32,
@@ -180,37 +184,37 @@ pub struct OpsWriter {
 }
 
 impl OpsWriter {
-    /// Returns an encoder without operations.
+    /// Returns an encoder that has no operations yet.
     pub fn new() -> Self {
         OpsWriter { count: 0, out: Writer::with_capacity(ROOM) }
     }
 
-    /// Returns the number of operations so far.
+    /// Returns the number of operations that were appended.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Returns the number of bytes so far, without the header.
+    /// Returns the number of encoded bytes, without the header.
     pub fn len(&self) -> usize {
         self.out.len()
     }
 
-    /// Returns whether there is no operation yet.
+    /// Returns whether no operation was appended yet.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Appends an operation that has no body.
+    /// Appends an operation without a body.
     pub fn void(&mut self, number: impl OpNumber) -> &mut Self {
         self.with(number, |_| {})
     }
 
-    /// Appends an operation with its body.
+    /// Appends an operation with this body.
     pub fn op(&mut self, number: impl OpNumber, body: &impl Xdr) -> &mut Self {
         self.with(number, |out| body.encode(out))
     }
 
-    /// Appends an operation whose body `body` writes.
+    /// Appends an operation whose body the function `body` encodes.
     pub fn with(&mut self, number: impl OpNumber, body: impl FnOnce(&mut Writer)) -> &mut Self {
         self.count += 1;
         self.out.u32(number.number());
@@ -218,7 +222,7 @@ impl OpsWriter {
         self
     }
 
-    /// Appends an operation that is already encoded (number and body). Large parts are not copied.
+    /// Appends an operation whose number and body are already encoded. Does not copy large segments.
     pub fn encoded(&mut self, op: &Segments) -> &mut Self {
         self.count += 1;
         for part in op.parts() {
@@ -227,19 +231,19 @@ impl OpsWriter {
         self
     }
 
-    /// Returns the arguments of COMPOUND.
+    /// Prepends the header; returns the encoded arguments of a COMPOUND.
     pub fn into_args(self, tag: utf8str_cs, minorversion: u32) -> Segments {
         let numops = self.count;
         self.behind(&ArgsHeader { tag, minorversion, numops })
     }
 
-    /// Returns the arguments of CB_COMPOUND.
+    /// Prepends the header; returns the encoded arguments of a CB_COMPOUND.
     pub fn into_cb_args(self, tag: utf8str_cs, minorversion: u32, callback_ident: u32) -> Segments {
         let numops = self.count;
         self.behind(&CbArgsHeader { tag, minorversion, callback_ident, numops })
     }
 
-    /// Returns the results of COMPOUND or CB_COMPOUND.
+    /// Prepends the header; returns the encoded result of a COMPOUND or CB_COMPOUND.
     pub fn into_res(self, status: nfsstat4, tag: utf8str_cs) -> Segments {
         let numres = self.count;
         self.behind(&ResHeader { status, tag, numres })
@@ -275,7 +279,8 @@ mod tests {
                 assert_eq!(nfs_argop4::decode(&mut before.clone()).as_ref(), Ok(op));
                 let number = ops.next_number().unwrap().unwrap();
                 assert_eq!(opnum(number), Some(op.discriminant()));
-                // The eager type skips the body. The skipped bytes are the bytes that a writer must write.
+                // Decode the operation a second time with the generated type, to find where its body ends. The encoder
+                // must produce the same bytes.
                 let mut skipped = before.clone();
                 nfs_argop4::decode(&mut skipped).unwrap();
                 let len = before.remaining() - skipped.remaining();

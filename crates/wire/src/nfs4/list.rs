@@ -1,8 +1,9 @@
-//! Codec for linked lists of XDR (RFC 4506 section 4.19) as vectors: `true` precedes each item, `false` ends the list.
+//! Codec for the linked lists of XDR (RFC 4506 section 4.19), as vectors. On the wire, `true` precedes each item, and
+//! `false` ends the list.
 
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Reads a linked list of at most `max` items.
+/// Decodes a linked list of at most `max` items.
 pub(super) fn read_list<T>(
     input: &mut Reader,
     max: usize,
@@ -19,7 +20,7 @@ pub(super) fn read_list<T>(
     Ok(items)
 }
 
-/// Writes a linked list.
+/// Encodes a linked list.
 pub(super) fn write_list<T: Xdr>(out: &mut Writer, items: &[T]) {
     for item in items {
         out.bool(true);

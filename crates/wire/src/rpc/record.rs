@@ -1,50 +1,52 @@
-//! Record marking of ONC RPC on byte streams (RFC 5531 §11): fragments with a length and a "last" bit.
+//! Record marking of ONC RPC over byte streams (RFC 5531 §11): a record consists of fragments. Each fragment follows a
+//! mark with its length and a "last fragment" bit.
 
 use bytes::Bytes;
 use xdr::{Malformed, Segments};
 
 const LAST: u32 = 1 << 31;
 
-/// The four bytes before a fragment, decoded.
+/// A record mark: the four bytes before a fragment, decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mark {
-    /// Whether the fragment ends its record.
+    /// Whether this fragment is the last one of its record.
     pub last: bool,
-    /// Bytes of the fragment, without the mark.
+    /// Length of the fragment in bytes, without the mark.
     pub len: usize,
 }
 
 impl Mark {
-    /// Decodes the mark in these four bytes.
+    /// Decodes a mark from its four bytes.
     pub fn from_bytes(bytes: [u8; 4]) -> Self {
         let word = u32::from_be_bytes(bytes);
         Mark { last: word & LAST != 0, len: (word & !LAST) as usize }
     }
 }
 
-/// The progress of a record being received. Every mark is checked against the limits before the receiver stores its
-/// fragment.
+/// The progress of a record that a peer sends. The receiver checks each mark against these limits before it allocates
+/// memory for the fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// Largest size of the whole record in bytes.
+    /// Maximum length of the whole record in bytes.
     pub bytes_max: usize,
-    /// Largest number of fragments.
+    /// Maximum number of fragments in the record.
     pub fragments_max: usize,
-    /// Bytes announced so far.
+    /// Sum of the lengths in all marks so far, in bytes.
     pub bytes: usize,
-    /// Fragments begun so far.
+    /// Number of marks so far.
     pub fragments: usize,
 }
 
 impl Progress {
-    /// Returns the state before the first fragment.
+    /// Returns the state before the first mark of a record.
     pub fn new(bytes_max: usize, fragments_max: usize) -> Self {
         Progress { bytes_max, fragments_max, bytes: 0, fragments: 0 }
     }
 
     /// Counts the fragment that `mark` announces.
     ///
-    /// Fails if the record or the count exceeds its limit, or if a fragment other than the last one is empty.
+    /// Fails if the record exceeds its length limit or its number of fragments, or if a fragment before the last one is
+    /// empty.
     pub fn begin(&mut self, mark: Mark) -> Result<(), Malformed> {
         self.fragments += 1;
         self.bytes += mark.len;
@@ -60,10 +62,10 @@ impl Progress {
     }
 }
 
-/// Returns `message` as a record of one fragment.
+/// Returns `message` as a record that consists of one fragment.
 ///
 /// # Panics
-/// If the message has 2 GiB or more, which no limit of Weir allows.
+/// If the message has 2 GiB or more. No limit of Weir allows such a message.
 pub fn mark(message: Segments) -> Segments {
     let len = u32::try_from(message.len()).ok().filter(|len| len & LAST == 0).expect("message below 2 GiB");
     let mut record = Segments::from(Bytes::copy_from_slice(&(len | LAST).to_be_bytes()));

@@ -1,11 +1,13 @@
-//! Messages that a Linux kernel sent or received, one of each kind: decoded, encoded again, and damaged.
+//! Tests with messages that a Linux kernel has sent or received, one of each kind: the tests decode, encode and damage
+//! them.
 
 use bytes::Bytes;
 use wire::nfs4::{CB_COMPOUND4args, CB_COMPOUND4res, COMPOUND4args, COMPOUND4res};
 use wire::rpc::{Message, decode_message};
 use xdr::{Reader, Xdr};
 
-/// Returns kinds and bytes of the messages; `tests/kernel-client` makes the file (`WEIR_GOLDEN`).
+/// Returns the kind and the bytes of each captured message. The test `tests/kernel-client` writes the file of messages
+/// if `WEIR_GOLDEN` is set.
 fn messages() -> Vec<(&'static str, Bytes)> {
     let lines: Vec<&str> = include_str!("../frames/linux-6.1.txt").lines().skip(1).collect();
     let bytes = |hex: &str| {
@@ -15,7 +17,7 @@ fn messages() -> Vec<(&'static str, Bytes)> {
     lines.chunks(2).map(|pair| (pair[0].strip_prefix("# ").unwrap(), bytes(pair[1]))).collect()
 }
 
-/// Decodes the body of a message and returns its encoding; `None` if the body cannot be decoded.
+/// Decodes the body of a message and encodes the result; returns `None` if the body cannot be decoded.
 fn again(kind: &str, body: &Bytes) -> Option<Bytes> {
     fn both<T: Xdr>(body: &Bytes) -> Option<Bytes> {
         T::from_bytes(body).ok().map(|value| value.to_bytes())
@@ -55,7 +57,8 @@ fn damaged_messages_are_refused_or_decode_without_loss() {
         for bit in 0..body.len() * 8 {
             let mut bad = body.to_vec();
             bad[bit / 8] ^= 1 << (bit % 8);
-            // Nonzero padding may be accepted and is encoded as zeros. The encoding must keep the length.
+            // The decoder may accept a changed bit in XDR padding, and the encoder writes zeros there. But the length
+            // must stay the same.
             let bad = Bytes::from(bad);
             let read = again(kind, &bad);
             assert!(read.is_none_or(|read| read.len() == bad.len()), "{kind}: bit {bit}");

@@ -1,4 +1,4 @@
-//! Golden frames: every frame decodes to the values in its comments, and these encode to the same bytes.
+//! Golden frames: each frame must decode to the values in its comments, and these values must encode to the same bytes.
 
 use crate::frames;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ fn stateid(seqid: u32) -> stateid4 {
     stateid4 { seqid, other: std::array::from_fn(|i| 0xc0 + i as u8) }
 }
 
-/// Decodes and encodes a COMPOUND of one operation, and compares both results.
+/// Decodes a frame with a COMPOUND of one operation, and encodes it again. Compares the arguments and the bytes.
 fn alone<T: Xdr + PartialEq + std::fmt::Debug>(frame: &str, minorversion: u32, number: nfs_opnum4, args: T) {
     let mut input = Reader::new(frames::bytes(frame));
     let header = ArgsHeader::decode(&mut input).unwrap();
@@ -199,7 +199,7 @@ fn layout_recall() {
     assert_eq!(out.into_cb_args(header.tag, 1, 0).to_bytes(), frame);
 }
 
-/// The largest WRITE is encoded without a copy of its payload.
+/// The encoder must not copy the payload of a WRITE, even the largest one.
 #[test]
 fn payloads_are_encoded_without_a_copy() {
     let data = Bytes::from(vec![7; types::limits::PAYLOAD_MAX]);
@@ -210,8 +210,8 @@ fn payloads_are_encoded_without_a_copy() {
     assert!(message.len() <= types::limits::RECORD_MAX);
 }
 
-/// The unit tests of this crate compare all messages of the native program with golden bytes. This test only checks
-/// that the frames decode.
+/// This test only checks that the frames decode. Unit tests of this crate compare all messages of the native data
+/// program with golden bytes.
 #[test]
 fn frames_of_the_native_and_admin_programs_decode() {
     assert!(WriteArgs::from_bytes(&frames::bytes(frames::NATIVE_WRITE)).is_ok());

@@ -1,4 +1,4 @@
-//! A check by FIEMAP of which ranges of a file have storage.
+//! A check by the FIEMAP ioctl: whether the file system has allocated storage for every byte of a file range.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -6,9 +6,10 @@ use std::fs::File;
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 
-/// Number of extents that one call asks for.
+/// Maximum number of extents that one FIEMAP call returns.
 const EXTENTS: usize = 32;
-/// How often the file system is asked for more extents; a range with more pieces counts as not stored.
+/// Maximum number of FIEMAP calls for one range. A range with more extents than these calls return counts as not
+/// allocated.
 const ASKED_MAX: usize = 64;
 
 /// `struct fiemap_extent` of Linux.
@@ -34,14 +35,15 @@ struct Head {
     reserved: u32,
 }
 
-/// `struct fiemap` with space for some extents.
+/// `struct fiemap` with an array of [`EXTENTS`] extents.
 #[repr(C)]
 struct Map {
     head: Head,
     extents: [Extent; EXTENTS],
 }
 
-// SAFETY: the call reads the head, and writes the head and at most `count` extents after it, which `Map` can hold.
+// SAFETY: FS_IOC_FIEMAP reads `Head` at the pointer, and writes `Head` and at most `count` extents behind it. `Map` has
+// exactly this layout, and callers set `count` to the number of its extents.
 unsafe impl Ioctl for &mut Map {
     type Output = ();
     const IS_MUTATING: bool = true;
@@ -59,7 +61,7 @@ unsafe impl Ioctl for &mut Map {
     }
 }
 
-/// Returns whether extents cover a whole range, written or only reserved.
+/// Returns whether extents cover every byte of a range. Allocated but unwritten extents count.
 pub(super) fn cover(file: &File, offset: u64, len: u64) -> Result<bool, Errno> {
     let end = offset.saturating_add(len);
     let mut at = offset;
@@ -69,7 +71,8 @@ pub(super) fn cover(file: &File, offset: u64, len: u64) -> Result<bool, Errno> {
         }
         let head = Head { start: at, length: end - at, flags: 0, mapped: 0, count: EXTENTS as u32, reserved: 0 };
         let mut map = Map { head, extents: [Extent::default(); EXTENTS] };
-        // SAFETY: `Map` has the layout that this call expects, see above.
+        // SAFETY: FS_IOC_FIEMAP writes only into `map`, because `count` is the number of extents that `map` has memory
+        // for.
         unsafe { rustix::ioctl::ioctl(file, &mut map) }?;
         let before = at;
         for extent in map.extents.iter().take(map.head.mapped as usize) {

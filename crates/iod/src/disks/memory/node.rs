@@ -1,4 +1,5 @@
-//! One file of the simulated disk: its current content, and the content that may survive a power cut.
+//! One file of the simulated disk: its current content, and the versions of its pages and length that may survive a
+//! power cut.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,16 +7,17 @@ use std::sync::Arc;
 /// Bytes of a page: the unit of storage and of holes.
 pub(super) const PAGE: u64 = 4096;
 const SECTOR: usize = 512;
-/// Versions of a page that are kept between two syncs: the durable one and the first ones after it.
+/// Maximum number of versions of a page that the file keeps between two syncs: the durable version and the first
+/// versions after it.
 const VERSIONS: usize = 4;
 
 type Page = Arc<[u8; PAGE as usize]>;
 
-/// The earlier versions of a page; `None` is a hole.
+/// The earlier versions of a page since the last sync; `None` is a hole.
 #[derive(Clone, Default)]
 struct Past {
     versions: Vec<Option<Page>>,
-    /// A sync failed and the page has not changed since, so a later sync does not write it.
+    /// A sync of the page failed and the page has not changed again, so a later sync does not write the page.
     lost: bool,
 }
 
@@ -23,14 +25,15 @@ struct Past {
 #[derive(Clone, Default)]
 pub(super) struct Node {
     pages: BTreeMap<u64, Page>,
-    /// Pages reserved with `reserve`, with or without content; the value says whether the reservation is durable.
+    /// Pages for which `reserve` allocated storage, with or without content. The value says whether the allocation is
+    /// durable.
     reserved: BTreeMap<u64, bool>,
     len: u64,
-    /// Earlier versions of the pages that changed since the last sync.
+    /// Earlier versions of each page that changed since the last sync.
     past: BTreeMap<u64, Past>,
-    /// Earlier lengths since the last sync, without the newest; the durable length comes first.
+    /// Earlier lengths of the file since the last sync, without the current length. The durable length is the first.
     lens: Vec<u64>,
-    /// A sync failed and the bytes at the end were lost, so a later sync does not make the newest length durable.
+    /// A sync failed and lost the last bytes of the file, so a later sync does not make the current length durable.
     lens_lost: bool,
     /// Number of open handles.
     pub(super) open: u32,
@@ -49,13 +52,14 @@ impl Node {
         self.len
     }
 
-    /// Returns the number of pages that the file uses.
+    /// Returns the number of pages of storage that the file uses.
     pub(super) fn pages(&self) -> u64 {
         let empty = self.reserved.keys().filter(|page| !self.pages.contains_key(page)).count();
         (self.pages.len() + empty) as u64
     }
 
-    /// Reserves pages for a range, as far as `take` grants them; returns whether all were granted.
+    /// Allocates storage for the pages of a range, and calls `take` for each new page. Returns false at the first page
+    /// for which `take` finds no free space.
     pub(super) fn reserve(&mut self, offset: u64, len: u64, take: &mut dyn FnMut() -> bool) -> bool {
         let end = offset.saturating_add(len);
         for page in offset / PAGE..end.div_ceil(PAGE) {
@@ -89,7 +93,8 @@ impl Node {
         len
     }
 
-    /// Writes as far as `take` grants pages; returns the number of bytes written.
+    /// Writes `data`, and calls `take` for each new page. Stops at the first page for which `take` finds no free space;
+    /// returns the number of bytes written.
     pub(super) fn write(&mut self, data: &[u8], offset: u64, take: &mut dyn FnMut() -> bool) -> usize {
         let mut done = 0;
         for (page, within, at, n) in parts(offset, data.len()) {
@@ -105,7 +110,7 @@ impl Node {
         if done > 0 && end > self.len {
             self.change_len(end);
         }
-        // This write reaches the end of the file, so the next sync writes the last bytes and the length again.
+        // If this write reached the end of the file, the next sync writes the last bytes and the length again.
         self.lens_lost &= done == 0 || end < self.len;
         done
     }
@@ -123,7 +128,7 @@ impl Node {
         self.clear(offset, offset.saturating_add(len).min(self.len));
     }
 
-    /// Zeroes the bytes from `start` to `end`; whole pages become holes.
+    /// Zeroes the bytes from `start` to `end`. Pages that lie wholly in this range become holes.
     fn clear(&mut self, start: u64, end: u64) {
         let whole = start.div_ceil(PAGE)..end / PAGE;
         self.reserved.retain(|page, _| !whole.contains(page));
@@ -163,8 +168,9 @@ impl Node {
         }
     }
 
-    /// Applies a failed sync. The pages that it should have written may be lost even if later syncs succeed, and so may
-    /// a length that grew with them. Truncations are in the file system's log and survive.
+    /// Applies a failed sync. Later syncs do not write the pages that this sync should have written, unless they change
+    /// again. The same holds for a length that grew. Truncations survive, because they are in the log of the file
+    /// system.
     pub(super) fn lose(&mut self) {
         self.past.values_mut().for_each(|past| past.lost = true);
         self.lens_lost |= self.lens.iter().any(|len| *len < self.len);
@@ -190,7 +196,7 @@ impl Node {
         true
     }
 
-    /// Replaces the content by the content that remains after a power cut.
+    /// Replaces the content of the file by the content that remains after a power cut.
     pub(super) fn power_cut(&mut self, choose: &mut dyn FnMut(u64) -> u64) {
         for (number, past) in std::mem::take(&mut self.past) {
             let newest = self.pages.remove(&number);
@@ -206,14 +212,15 @@ impl Node {
             self.len = lens[below(choose, lens.len())];
         }
         self.reserved.retain(|page, durable| *durable && page * PAGE < self.len);
-        // No file system exposes bytes beyond the old end of a file, even if the file grows later.
+        // Zero the bytes beyond the length that survived. A real file system does not expose old bytes there, even if
+        // the file grows later.
         self.clear(self.len, u64::MAX / PAGE * PAGE);
         self.past.clear();
         self.lens_lost = false;
     }
 }
 
-/// Returns one of the versions, or a mixture of their sectors.
+/// Returns one version of a page, or a page whose sectors come from several versions.
 fn torn(versions: Vec<Option<Page>>, choose: &mut dyn FnMut(u64) -> u64) -> Option<Page> {
     let count = versions.len();
     if choose(4) != 0 {
@@ -232,7 +239,7 @@ fn below(choose: &mut dyn FnMut(u64) -> u64, bound: usize) -> usize {
     (choose(bound as u64) as usize).min(bound - 1)
 }
 
-/// Splits a range into pages: page number, offset in the page, offset in the range, length.
+/// Splits a byte range by pages. Each item is page number, offset in the page, offset in the range, and length.
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize, usize)> {
     let mut at = 0;
     std::iter::from_fn(move || {

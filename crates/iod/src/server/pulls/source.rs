@@ -1,4 +1,4 @@
-//! A blocking connection to another iod from which PULL reads, with a deadline for each call.
+//! A blocking connection from a PULL to the iod that it reads from, with a deadline for each call.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,10 +15,10 @@ use wire::rpc::record::{Mark, mark};
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
 use xdr::{Reader, Writer, Xdr};
 
-/// Time limit for connecting to one address; the iod may have other addresses to try.
+/// Time limit for a TCP connect to one address of the source iod, so that enough time remains for its other addresses.
 const CONNECT: Duration = Duration::from_millis(1500);
 
-/// An iod to read from. Errors are texts for people, because every error means that nothing can be read.
+/// A connection from a PULL to the source iod. Errors are texts for people, because the PULL stops at each error.
 pub(super) struct Source {
     stream: TcpStream,
     xid: u32,
@@ -26,11 +26,11 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Connects to the iod and authenticates by HELLO and PROVE, before `until`.
+    /// Connects to the source iod and authenticates by HELLO and PROVE, before the deadline `until`.
     pub(super) fn connect(at: &PullSource, fsid: Fsid, until: Instant) -> Result<Self, String> {
         let mut problem = "it has no address to be reached at".to_owned();
         for text in &at.addresses {
-            // Host names are not resolved: a lookup has no time limit.
+            // An address must be numeric: a lookup of a host name has no time limit.
             let Ok(address) = text.parse::<SocketAddr>() else { continue };
             match Self::greet(address, at, fsid, until) {
                 Ok(source) => return Ok(source),
@@ -45,7 +45,8 @@ impl Source {
         let stream = TcpStream::connect_timeout(&address, wait).map_err(|e| e.to_string())?;
         stream.set_nodelay(true).map_err(|e| e.to_string())?;
         let mut source = Source { stream, xid: 0, checksums: false };
-        // A new random owner: this connection only reads, so it must not replace any other connection.
+        // Use a new random owner, so that PROVE does not make the source iod close another connection of this iod. This
+        // connection sends only READs, so it needs no order with other connections.
         let mut owner = [0; 16];
         getrandom::fill(&mut owner).map_err(|e| e.to_string())?;
         let mut nonce = [0; 32];
@@ -66,7 +67,7 @@ impl Source {
         Ok(source)
     }
 
-    /// Reads extents of together at most one payload; the reply covers them exactly.
+    /// Reads extents that together fit into one payload. The pieces of the reply cover exactly these extents.
     pub(super) fn read(&mut self, cap: Capability, extents: Vec<Extent>, until: Instant) -> Result<ReadReply, String> {
         let asked: u64 = extents.iter().map(|extent| u64::from(extent.len)).sum();
         let reply: ReadReply = self.call(Procedure::Read, &ReadArgs { cap, extents }, until)?;
@@ -76,7 +77,7 @@ impl Source {
         }
         let mut rest = &reply.data[..];
         for piece in reply.head.pieces.iter().filter(|piece| piece.kind == PieceKind::Data) {
-            // The decoder has checked that the length of the data matches the pieces.
+            // `split_at` cannot panic: the decoder has checked that the data are as long as the data pieces together.
             let (data, behind) = rest.split_at(piece.len as usize);
             if self.checksums && crc32c(data) != piece.crc32c {
                 return Err("its data do not match their checksum".into());
@@ -119,7 +120,7 @@ impl Source {
         Ok(())
     }
 
-    /// Receives the next record. An iod sends each record as one fragment.
+    /// Receives the next record, which must be a single fragment, because an iod sends each record as one fragment.
     fn receive(&mut self, until: Instant) -> io::Result<Bytes> {
         let mut head = [0; 4];
         self.fill(&mut head, until)?;
@@ -146,7 +147,7 @@ impl Source {
     }
 }
 
-/// Returns the time until the deadline; `TimedOut` if it has passed.
+/// Returns the time until the deadline, or the error `TimedOut` if the deadline has passed.
 fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }

@@ -1,14 +1,15 @@
-//! The record of one region in a sum file: 64 checksums in one sector, which disks write atomically.
+//! The record of one region in a sum file: the checksums of 64 blocks in one disk sector, because disks write a sector
+//! atomically.
 
 use wire::native::crc32c;
 
-/// Bytes of a block, the unit of checksums.
+/// Bytes of a block, for which the sum file has one checksum.
 pub(crate) const BLOCK: u64 = 4096;
-/// Blocks of a region.
+/// Number of blocks in a region.
 pub(super) const BLOCKS: usize = 64;
-/// Bytes of a region.
+/// Bytes of an object in a region.
 pub(super) const REGION: u64 = BLOCK * BLOCKS as u64;
-/// Bytes of a record.
+/// Bytes of a record in the sum file: one disk sector.
 pub(super) const RECORD: usize = 512;
 
 const MAGIC: [u8; 4] = *b"WSUM";
@@ -18,20 +19,21 @@ const END: usize = SUMS + 4 * BLOCKS;
 
 const _: () = assert!(END <= RECORD);
 
-/// The known checksums of the blocks of a region.
+/// The checksums of the blocks of one region.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Record {
-    /// The number of bytes of each block, from its start, that the checksum covers; 0 if there is none.
+    /// For each block, the number of bytes from its start that the checksum covers; 0 if the block has no checksum.
     pub(super) lens: [u16; BLOCKS],
-    /// CRC-32C of the covered bytes.
+    /// For each block, the CRC-32C of its covered bytes.
     pub(super) sums: [u32; BLOCKS],
 }
 
 impl Record {
-    /// A record without checksums.
+    /// A record in which no block has a checksum.
     pub(super) const EMPTY: Record = Record { lens: [0; BLOCKS], sums: [0; BLOCKS] };
 
-    /// Encodes the sector of region `region` of the object with this nonce; integers are big-endian.
+    /// Encodes the record as a sector, for region number `region` of the object with this nonce. Integers are
+    /// big-endian.
     pub(super) fn encode(&self, nonce: u64, region: u64) -> [u8; RECORD] {
         let mut out = [0; RECORD];
         out[..4].copy_from_slice(&MAGIC);
@@ -48,10 +50,8 @@ impl Record {
         out
     }
 
-    /// Decodes a sector. One that was never written, or written for an earlier object with the same number, has no
-    /// checksums.
-    ///
-    /// `None`: the sector is damaged.
+    /// Decodes a sector of a sum file. Returns an empty record for a sector that was never written, or that belongs to
+    /// an earlier object with the same id. Returns `None` for a damaged sector.
     pub(super) fn decode(bytes: &[u8; RECORD], nonce: u64, region: u64) -> Option<Record> {
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));

@@ -1,11 +1,12 @@
-//! Tests of block checksums: interleavings that no sequential history reaches, and long random histories.
+//! Tests of block checksums: interleavings of requests and syncs that one thread alone cannot reach, and long random
+//! histories.
 
 use super::*;
 use crate::disks::{Disk, Memory};
 
 const NONCE: u64 = 9;
 
-/// A file of data and its checksums.
+/// An object file and its sum file on a simulated disk.
 struct Trial {
     disk: Memory,
     data: Box<dyn DiskFile>,
@@ -121,7 +122,7 @@ fn a_truncate_removes_checksums_durably_before_it_removes_bytes() {
 
 #[test]
 fn a_damaged_block_never_gets_a_matching_checksum() {
-    // Append to, or overwrite part of, a damaged block.
+    // The first write appends to the damaged block, the second overwrites a part of it.
     for (offset, len) in [(3000, 50), (100, 50)] {
         let mut trial = Trial::new();
         trial.write(0, &[1; 3000]).unwrap();
@@ -131,7 +132,7 @@ fn a_damaged_block_never_gets_a_matching_checksum() {
         assert_eq!(status(written), (offset < 3000).then_some(Status::Corrupt));
         trial.commit();
         assert_eq!(status(trial.read()), Some(Status::Corrupt), "{offset}");
-        // Overwriting the whole block repairs it.
+        // A write of the whole block repairs the block.
         trial.write(0, &[3; 3100]).unwrap();
         trial.commit();
         trial.read().unwrap();

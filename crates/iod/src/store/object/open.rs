@@ -1,4 +1,4 @@
-//! The open file of an object: its state in memory, reads, writes and syncs.
+//! The open file of an object: its state in memory, and the reads, writes and syncs of the object.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,43 +15,47 @@ use crate::store::head::{HEAD_LEN, Head};
 use crate::store::shards::Leaf;
 use crate::store::{Store, failure};
 
-/// The change number of everything that exists when a file is opened. An earlier run may have died before its sync. So
-/// even a request that changes nothing must not be answered as durable before a sync.
+/// The change number that stands for the content that a file has when the iod opens it. An earlier run may have died
+/// before it synced this content. So the iod must sync once before it reports anything about the object as durable.
 const FOUND: u64 = 1;
 
-/// An open object file. Only the iod changes it, so its size and dense prefix are known without a system call.
+/// An open object file. Only the iod changes the file, so the iod knows its size without a system call.
 pub(crate) struct Open {
     id: ObjectId,
     pub(crate) file: Box<dyn DiskFile>,
-    /// Checksums of the blocks, in stores that have them.
+    /// The block checksums of the object; `None` in stores without block checksums.
     pub(crate) sums: Option<BlockChecksums>,
     head: Head,
     pub(super) generation: AtomicU32,
-    /// Bytes of the object. Grows under the shared lock, shrinks under the exclusive lock.
+    /// Size of the object in bytes. Grows under the shared lock of the object, shrinks under the exclusive lock.
     pub(super) size: AtomicU64,
-    /// There is no hole before this offset. Grows and shrinks like `size`; may exceed it for a moment.
+    /// Length of the dense prefix: the object has no hole before this offset. May exceed `size` for a moment.
     pub(super) dense: AtomicU64,
-    /// Number of finished changes. Starts at [`FOUND`]: the remains of an earlier run may not be durable either.
+    /// Number of finished changes. Starts at [`FOUND`], because the content that an earlier run left may not be
+    /// durable.
     written: AtomicU64,
-    /// Number of changes known to be durable.
+    /// Number of changes that are durable.
     durable: AtomicU64,
-    /// Held during a sync, so that waiting threads share the next sync.
+    /// Held during a sync. Threads that wait for this lock then share one sync.
     syncing: Mutex<()>,
-    /// A sync failed: nothing may be reported as durable any more.
+    /// A sync failed, so the iod reports nothing about this object as durable until the object is removed or the iod
+    /// restarts.
     pub(super) failed: AtomicBool,
-    /// `sendfile` failed, which cannot be reported to the peer in mid-reply: read through memory instead.
+    /// `sendfile` failed in the middle of a reply, where the iod cannot report an error. READs now copy the bytes
+    /// through memory.
     pub(crate) read_by_copy: AtomicBool,
     leaf: Arc<Leaf>,
-    /// The number of the folder change that must be durable for the file to be found after a crash.
+    /// The change number of the folder with which the file got its name. The file survives a power cut once this change
+    /// is durable.
     entry: u64,
 }
 
-/// The plan of a READ: its pieces, and where the bytes of the data pieces are.
+/// The plan of a READ: the pieces of its reply, and the byte ranges of the object that the reply carries as data.
 #[derive(Default)]
 pub(crate) struct ReadPlan {
     pub(crate) size: u64,
     pub(crate) pieces: Vec<Piece>,
-    /// Object offset and length of runs of data; adjacent pieces are merged.
+    /// Offset and length of each byte range with data; adjacent ranges are merged.
     pub(crate) runs: Vec<(u64, u64)>,
     pub(crate) data_len: u64,
 }
@@ -68,7 +72,7 @@ impl ReadPlan {
         if len == 0 {
             return;
         }
-        // Extents, and so pieces, are shorter than 4 GiB.
+        // The cast cannot truncate: an extent is shorter than 4 GiB, and a piece is not longer than its extent.
         self.pieces.push(Piece { kind, len: len as u32, crc32c: 0 });
         if kind == PieceKind::Data {
             self.data_len += len;
@@ -81,8 +85,8 @@ impl ReadPlan {
 }
 
 impl Open {
-    /// Makes the state of an object of `size` bytes. Its file is in `leaf`, durably once folder change `entry` is
-    /// durable.
+    /// Makes the state of an object of `size` bytes. The file got its name in folder `leaf` with the folder's change
+    /// number `entry`.
     pub(super) fn new(
         file: Box<dyn DiskFile>,
         sums: Option<BlockChecksums>,
@@ -108,7 +112,7 @@ impl Open {
         }
     }
 
-    /// Returns the head with the current generation.
+    /// Returns the head of the object with its current generation.
     pub(super) fn head(&self) -> Head {
         Head { generation: self.generation(), ..self.head }
     }
@@ -125,18 +129,19 @@ impl Open {
         Generation(self.generation.load(Ordering::Acquire))
     }
 
-    /// Returns whether there are changes since the open that are not durable and can still be synced.
+    /// Returns whether the object has changes, made since the iod opened it, that are not durable yet. Changes that a
+    /// failed sync has lost do not count.
     pub(super) fn is_dirty(&self) -> bool {
         let durable = self.durable.load(Ordering::Acquire).max(FOUND);
         durable < self.written.load(Ordering::Acquire) && self.check_failed().is_ok()
     }
 
-    /// Returns whether the content may be unsynced remains of an earlier run.
+    /// Returns whether the file may still have content that an earlier run wrote and did not sync.
     pub(super) fn is_unproven(&self) -> bool {
         self.durable.load(Ordering::Acquire) < FOUND
     }
 
-    /// Counts a finished change. Call this after the change, so that no sync covers an unfinished one.
+    /// Counts a finished change. The caller must have finished the change, because a later sync counts it as durable.
     pub(in crate::store) fn changed(&self) {
         self.written.fetch_add(1, Ordering::AcqRel);
     }
@@ -148,7 +153,8 @@ impl Open {
         Err(Failure { status: Status::Io, detail: Some("an earlier sync of this object failed".into()) })
     }
 
-    /// Adds the pieces between `offset` and `end`, both within the size, to the plan; keeps it within `spare` pieces.
+    /// Adds the pieces between `offset` and `end` to the plan, in at most `spare` pieces in all. Both offsets must not
+    /// exceed the size of the object.
     pub(super) fn plan(
         &self,
         plan: &mut ReadPlan,
@@ -161,7 +167,7 @@ impl Open {
         while at < end {
             let mut dense = self.dense();
             if at >= dense {
-                // A hole at the edge of the dense prefix may have been filled since.
+                // A write may have filled the hole behind the dense prefix since the last check.
                 dense = self.next_hole(dense, counters)?;
                 self.dense.fetch_max(dense, Ordering::AcqRel);
             }
@@ -174,7 +180,7 @@ impl Open {
                     None => (PieceKind::Hole, end),
                 }
             };
-            // The plan is full: the rest becomes one data piece, in which holes read as zeros.
+            // If the plan has no more free pieces, return the rest as one data piece. Its holes read as zeros.
             let full = plan.pieces.len() + 2 >= spare;
             let (kind, until) = if full { (PieceKind::Data, end) } else { (kind, until.min(end)) };
             if let Some(sums) = self.sums.as_ref().filter(|_| kind == PieceKind::Hole) {
@@ -187,21 +193,22 @@ impl Open {
         Ok(())
     }
 
-    /// Returns the first hole at or after `offset`, which may be the end of the file.
+    /// Returns the offset of the first hole at or after `offset`. The end of the file counts as a hole.
     pub(in crate::store) fn next_hole(&self, offset: u64, counters: &Counters) -> Result<u64, Failure> {
         Counters::add(&counters.seeks, 1);
         let hole = self.file.next_hole(HEAD_LEN + offset).map_err(|e| failure(&e, "look for holes"))?;
         Ok(hole.map_or(offset, |at| at.saturating_sub(HEAD_LEN)))
     }
 
-    /// Returns the first data at or after `offset`.
+    /// Returns the offset of the first data at or after `offset`; `None` if no data follow.
     pub(in crate::store) fn next_data(&self, offset: u64, counters: &Counters) -> Result<Option<u64>, Failure> {
         Counters::add(&counters.seeks, 1);
         let data = self.file.next_data(HEAD_LEN + offset).map_err(|e| failure(&e, "look for data"))?;
         Ok(data.map(|at| at.saturating_sub(HEAD_LEN)))
     }
 
-    /// Reads the runs of a plan into `buffer` and verifies them. Bytes truncated since the plan was made read as zeros.
+    /// Reads the byte ranges of a plan into `buffer` and verifies their checksums. Bytes that were truncated after the
+    /// plan was made read as zeros.
     pub(crate) fn read(&self, runs: &[(u64, u64)], mut buffer: &mut [u8], counters: &Counters) -> Result<(), Failure> {
         for (offset, len) in runs {
             let (now, rest) = buffer.split_at_mut(*len as usize);
@@ -217,7 +224,7 @@ impl Open {
         Ok(())
     }
 
-    /// Logs damage before it is reported to the client.
+    /// Logs damaged data, and returns the failure for the reply to the client.
     pub(super) fn tell(&self, failure: Failure) -> Failure {
         if failure.status == Status::Corrupt {
             let detail = failure.detail.as_deref().unwrap_or_default();
@@ -226,13 +233,14 @@ impl Open {
         failure
     }
 
-    /// Claims free space for a write. Ranges with storage can be written even when the disk is down to its reserve.
+    /// Claims free space for a write. A write that only overwrites allocated space succeeds even when the disk has no
+    /// more free space than the reserve.
     pub(super) fn take_room(&self, store: &Store, extents: &[WriteExtent]) -> Result<(), Failure> {
         let range = |extent: &WriteExtent| (extent.offset, u64::from(extent.len));
         store.take_room(self.growth(extents)).or_else(|refused| self.unless_stored(refused, extents.iter().map(range)))
     }
 
-    /// Returns the failure, unless all of these ranges have storage.
+    /// Returns the failure `refused`, unless the file system has allocated space for all these ranges.
     fn unless_stored(&self, refused: Failure, ranges: impl Iterator<Item = (u64, u64)>) -> Result<(), Failure> {
         for (offset, len) in ranges {
             let stored = self.file.is_stored(HEAD_LEN + offset, len);
@@ -243,13 +251,14 @@ impl Open {
         Ok(())
     }
 
-    /// Reserves storage up to `end` and extends the object to it. No byte changes, so the checksums stay valid.
+    /// Allocates disk space from `offset` up to `end`, and extends the object to `end`. No byte changes, so the
+    /// checksums stay valid.
     pub(super) fn reserve(&self, store: &Store, offset: u64, end: u64) -> Result<(), Failure> {
         let more = end.saturating_sub(self.dense().min(self.size()).max(offset));
         let room = store.take_room(more);
         room.or_else(|refused| self.unless_stored(refused, std::iter::once((offset, end - offset))))?;
         let mut at = offset;
-        // Reserve piece by piece: other stores of the disk may have seen the same free space at the same time.
+        // Allocate piece by piece and check the free space before each piece. Other stores may use the same disk.
         while at < end {
             let len = store.piece().min(end - at);
             if at > offset {
@@ -279,7 +288,8 @@ impl Open {
         })
     }
 
-    /// Returns the bytes of the extents that may need new disk space: those beyond the dense prefix.
+    /// Returns the number of bytes in the extents for which the disk may need new space: the bytes beyond the dense
+    /// prefix.
     pub(super) fn growth(&self, extents: &[WriteExtent]) -> u64 {
         let dense = self.dense().min(self.size());
         let end = |extent: &WriteExtent| extent.offset + u64::from(extent.len);
@@ -319,7 +329,7 @@ impl Open {
         Ok(self.size())
     }
 
-    /// Lets the file system copy bytes of another object; returns whether it copied all of them.
+    /// Makes the file system copy bytes of another object into this object; returns whether it copied all of them.
     pub(super) fn copy_from(&self, source: &Open, extent: &PullExtent) -> Result<bool, Failure> {
         let PullExtent { from, to, len } = *extent;
         let (mut done, len) = (0, u64::from(len));
@@ -332,7 +342,7 @@ impl Open {
             }
             let left = len - done;
             match self.file.copy_from(&*source.file, HEAD_LEN + from + done, HEAD_LEN + to + done, left) {
-                // The source was truncated meanwhile.
+                // The source ended early, because another request truncated it.
                 Ok(0) => break Ok(false),
                 Ok(n) => done += n,
                 Err(error) => break Err(error),
@@ -340,7 +350,7 @@ impl Open {
         };
         if done > 0 {
             self.size.fetch_max(to + done, Ordering::AcqRel);
-            // Holes of the source may be holes here, so do not extend the dense prefix.
+            // Do not extend the dense prefix: the copy may have holes where the source has holes.
             self.changed();
         }
         outcome.or_else(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -361,7 +371,8 @@ impl Open {
         Ok(())
     }
 
-    /// Makes all finished changes and the directory entry durable. Threads that wait for a sync share the next one.
+    /// Makes all finished changes and the name of the file durable. Threads that wait for a running sync share the next
+    /// one.
     pub(in crate::store) fn sync(&self, store: &Store) -> Result<(), Failure> {
         let counters = store.counters();
         let target = self.written.load(Ordering::Acquire);
@@ -387,7 +398,8 @@ impl Open {
         }
         Counters::add(&counters.syncs_object, 1);
         if let Err(error) = self.file.sync() {
-            // The kernel drops pages that it failed to write, so a later success proves nothing.
+            // After a failed sync, Linux marks the lost pages as clean. So a later sync may succeed without having
+            // written them.
             self.failed.store(true, Ordering::Release);
             self.note_failed_sync(store);
             return Err(failure(&error, "sync the object"));
@@ -401,7 +413,7 @@ impl Open {
         }
     }
 
-    /// Remembers a failed sync in the store, so that closing the file does not lose it.
+    /// Records a failed sync in the store, so that the failure outlives this open file.
     pub(super) fn note_failed_sync(&self, store: &Store) {
         if self.check_failed().is_err() {
             store.note_failure(self.id);
@@ -410,7 +422,7 @@ impl Open {
         }
     }
 
-    /// Returns whether so many regions have unsynced changes that the iod should sync the object without a request.
+    /// Returns whether so many regions have unsynced checksums that the iod should sync the object by itself.
     pub(super) fn wants_sync(&self) -> bool {
         self.sums.as_ref().is_some_and(|sums| sums.changed() >= CHANGED_MAX)
     }

@@ -1,7 +1,8 @@
-//! Power-cut tests: before every change of a history the disk dies, keeps some of the unsynced changes, and is opened
-//! again.
+//! Power-cut tests: before every change of a history of operations, the disk dies, keeps some of its unsynced changes,
+//! and is opened again.
 //!
-//! The history runs once; the disks that die are copies from before each change.
+//! The history runs only once: the simulated disk keeps a copy from before each change, and each copy is a disk that
+//! dies there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -13,7 +14,7 @@ use super::FSID;
 use crate::disks::{Disk, Memory};
 use crate::store::{Features, ReadPlan, Store};
 
-/// Objects in three folders; the high half is the stream.
+/// Object ids in three folders. The high half of each number is the stream, the low half the file.
 const OBJECTS: [u64; 6] = [1, 2, 3, 0x101, 0x2_0301, 5 << 32 | 1];
 const BLOCK: u64 = 4096;
 
@@ -43,7 +44,7 @@ impl Random {
     }
 }
 
-/// Returns a history of operations, always the same.
+/// Returns a pseudo-random history of operations, the same in every run.
 fn history(len: usize) -> Vec<(u64, Op)> {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut generations = BTreeMap::new();
@@ -62,7 +63,7 @@ fn history(len: usize) -> Vec<(u64, Op)> {
                 Op::Fence(*generation)
             }
             18 => Op::Reserve(random.below(60_000), 1 + random.below(30_000)),
-            // Overwrites existing bytes.
+            // This write mostly overwrites bytes that earlier writes have written.
             _ => Op::Write(vec![(random.below(4) * BLOCK, 2 * BLOCK as usize), (40_000, 100)]),
         };
         (object, op)
@@ -70,7 +71,7 @@ fn history(len: usize) -> Vec<(u64, Op)> {
     (0..len).map(&mut step).collect()
 }
 
-/// Returns ranges that do not overlap, some at high offsets.
+/// Returns ranges that do not overlap, some of them at high offsets.
 fn extents(random: &mut Random, far: bool) -> Vec<(u64, usize)> {
     let mut at = if far && random.below(2) == 0 { 250_000 } else { 0 };
     (0..1 + random.below(3))
@@ -89,14 +90,15 @@ fn bytes(step: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (step * 31 + i / 7) as u8 | 1).collect()
 }
 
-/// The allowed states of an object after a power cut.
+/// The contents that an object may have after a power cut.
 #[derive(Clone, Default)]
 struct Model {
-    /// The content of the object at the last commit and after each later change; the last one is the current content.
+    /// The content of the object at its last commit and after each later change. The last element is the current
+    /// content.
     versions: Vec<Rc<Vec<u8>>>,
-    /// Blocks changed since the last commit.
+    /// Blocks of the object that changed since its last commit.
     touched: BTreeSet<u64>,
-    /// Blocks with committed data.
+    /// Blocks of the object that have committed data.
     committed: BTreeSet<u64>,
     data: BTreeSet<u64>,
     generation: u32,
@@ -121,7 +123,7 @@ impl Model {
         self.touched.extend(start / BLOCK..end.div_ceil(BLOCK));
     }
 
-    /// Applies an operation that is not durable yet.
+    /// Applies an operation to the model. The operation may survive a power cut or not.
     fn begin(&mut self, step: usize, op: &Op) {
         if matches!(op, Op::Commit) {
             return;
@@ -165,7 +167,7 @@ impl Model {
         self.versions.push(Rc::new(now));
     }
 
-    /// Notes that the operation was answered.
+    /// Records that the store has replied to the operation, so that a durable operation must survive a power cut.
     fn end(&mut self, op: &Op) {
         if !matches!(op, Op::Write(_)) {
             self.settle();
@@ -178,10 +180,10 @@ impl Model {
         if found.len() < least || found.len() > most {
             return Err(format!("size {} is not between {least} and {most}", found.len()));
         }
-        // Each byte is old or new; zero where a version is shorter.
+        // A byte may have its value in any version. Versions that end before the byte count as zero.
         let allowed = |at: usize, byte: u8| self.versions.iter().any(|v| v.get(at).copied().unwrap_or(0) == byte);
         for (start, page) in (0..).step_by(4096).zip(found.chunks(4096)) {
-            // Most pages equal one version.
+            // Fast path: most pages are equal to the page of one version.
             if self.versions.iter().any(|v| v.get(start..start + page.len()) == Some(page)) {
                 continue;
             }
@@ -205,7 +207,7 @@ fn perform(store: &Store, object: u64, step: usize, op: &Op) -> Result<(), Failu
                 .collect();
             let data: Vec<u8> = parts.iter().flat_map(|(_, len)| bytes(step, *len)).collect();
             let (a, b) = data.split_at(data.len() / 3);
-            // Create the object with the oldest generation, so that fences have an effect.
+            // Create the object with the oldest generation of all, so that later fences have an effect.
             object.write(store, NOW, (&extents, 0), [a, b]).map(drop)
         }
         Op::Commit => object.commit(store, NOW).map(drop),
@@ -248,11 +250,11 @@ impl Trial {
     }
 
     fn open(disk: &Memory) -> Store {
-        // A small cache, so that some objects are closed in between.
+        // Use a small cache, so that the store closes and reopens some objects during the history.
         Store::open_with(std::sync::Arc::new(disk.clone()), 3).unwrap()
     }
 
-    /// Cuts the power before every change of the history, and at its end; returns the number of changes.
+    /// Cuts the power before every change of the disk and after every reply. Returns the number of changes.
     fn everywhere(&self) -> usize {
         let disk = self.disk();
         let store = Self::open(&disk);
@@ -262,7 +264,7 @@ impl Trial {
         for (step, (object, op)) in self.history.iter().enumerate() {
             models.get_mut(object).unwrap().begin(step, op);
             perform(&store, *object, step, op).unwrap();
-            // The disk dies in the middle of the operation.
+            // The disk dies before one of the changes of this operation.
             for copy in disk.copies() {
                 for variant in 0..3 {
                     self.cut(&copy.copy(), &models, points << 8 | variant);
@@ -270,7 +272,7 @@ impl Trial {
                 points += 1;
             }
             models.get_mut(object).unwrap().end(op);
-            // The disk dies after the answer.
+            // The disk dies after the store has replied to the operation.
             for variant in 0..3 {
                 self.cut(&disk.copy(), &models, points << 8 | variant);
             }
@@ -278,8 +280,9 @@ impl Trial {
         points as usize
     }
 
-    /// Kills the iod before every change of the history and repeats the interrupted operation on a new iod. Then cuts
-    /// the power before every change of that operation, and at its end; returns the number of repeated operations.
+    /// Kills the iod before every change of the disk, and repeats the interrupted operation on a restarted iod. Then
+    /// cuts the power before every change of the repeated operation, and after it. Returns the number of repeated
+    /// operations.
     fn again_everywhere(&self) -> usize {
         let disk = self.disk();
         let store = Self::open(&disk);
@@ -289,7 +292,7 @@ impl Trial {
         for (step, (object, op)) in self.history.iter().enumerate() {
             models.get_mut(object).unwrap().begin(step, op);
             perform(&store, *object, step, op).unwrap();
-            // Data uncommitted at the kill have no checksum until they are written again.
+            // Blocks that were not committed at the kill have no checksum until a request writes them again.
             let mut done = models.clone();
             let model = done.get_mut(object).unwrap();
             let sealed = &model.committed - &model.touched;
@@ -314,7 +317,7 @@ impl Trial {
         points as usize
     }
 
-    /// Cuts the power of a disk and checks the remains; the lower bits of `seed` choose the changes that survive.
+    /// Cuts the power of a disk and checks the objects on it. The low bits of `seed` choose the changes that survive.
     fn cut(&self, disk: &Memory, models: &BTreeMap<u64, Model>, seed: u64) {
         let mut random = Random(seed | 1 << 60);
         disk.power_cut(&mut |bound| match seed & 0xff {
@@ -336,7 +339,7 @@ impl Trial {
         if self.sums {
             self.damage_is_seen(disk, &store, models, &mut random);
         }
-        // The history continues normally.
+        // After the power cut, the store executes further operations correctly.
         let object = OBJECTS[random.below(OBJECTS.len() as u64) as usize];
         for op in [Op::Write(vec![(5, 9000)]), Op::Commit, Op::Remove, Op::Write(vec![(0, 10)]), Op::Commit] {
             perform(&store, object, 1, &op).unwrap();
@@ -347,12 +350,12 @@ impl Trial {
         assert!(listed.iter().all(|entry| entry.head == HeadState::Own));
     }
 
-    /// A damaged byte in a committed and unchanged block is never returned.
+    /// The store never returns a damaged byte of a committed block that has not changed since the commit.
     fn damage_is_seen(&self, disk: &Memory, store: &Store, models: &BTreeMap<u64, Model>, random: &mut Random) {
         for (object, model) in models {
             let kept: Vec<_> = model.committed.difference(&model.touched).collect();
             let Some(block) = kept.get(random.below(kept.len() as u64) as usize) else { continue };
-            // The first byte of each block is always a committed one.
+            // Damage the first byte of the block: a committed block has at least this byte committed.
             let path = crate::store::Shards::path(object_id(*object));
             assert!(disk.spoil(&path, crate::store::HEAD_LEN + **block * BLOCK, 4), "object {object} block {block}");
             let status = read(store, *object).map(drop).map_err(|f| f.status);
@@ -370,7 +373,7 @@ fn trial(sums: bool) -> Trial {
     Trial { sums, history: history(if full() { 2500 } else { 80 }) }
 }
 
-/// Makes a [`trial`] with a shorter history, for tests that take several times as long.
+/// Makes a [`trial`] with a shorter history, for tests that take much longer for each operation.
 fn short(sums: bool) -> Trial {
     Trial { sums, history: history(if full() { 2500 } else { 40 }) }
 }

@@ -1,4 +1,4 @@
-//! Tests of scrubs on a store whose disk is damaged.
+//! Tests of scrubs on a store whose simulated disk is damaged.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn open(disk: &Memory) -> Store {
     Store::open_on(Arc::new(disk.clone())).unwrap()
 }
 
-/// Runs a whole scrub in steps of `budget`; also returns the number of steps.
+/// Scrubs the whole store with calls of `budget` bytes each. Returns the combined reply and the number of calls.
 fn scrub(store: &Store, budget: u32) -> (ScrubReply, usize) {
     let mut buffer = vec![0; PAYLOAD_MAX];
     let mut all = ScrubReply::default();
@@ -67,7 +67,7 @@ fn a_scrub_in_steps_of_any_size_reads_a_whole_undamaged_store() {
         fill(&store);
         let (whole, once) = scrub(&store, u32::MAX);
         assert_eq!((whole.objects, whole.findings.len(), whole.rebuilt), (20, 0, 0));
-        // The last page of an object counts as data completely.
+        // A scrub counts the whole last page of an object, because the simulated disk stores whole pages.
         assert!(whole.bytes >= 20 * 110_000 && whole.bytes <= 20 * 120_000, "{}", whole.bytes);
         assert_eq!(whole.verified, if sums { whole.bytes } else { 0 });
         for budget in [1, 4096, 50_000, 1 << 20] {
@@ -139,7 +139,7 @@ fn blocks_without_a_checksum_after_a_crash_get_one_and_are_counted() {
     let disk = formatted(true);
     let store = open(&disk);
     fill(&store);
-    // All bytes reach the disk, but none of them is committed.
+    // The power cut keeps all written bytes, although no client has committed them. So the blocks have no checksum.
     write(&store, 100, 0, &[9; 8192]).unwrap();
     drop(store);
     disk.power_cut(&mut |bound| bound - 1);
