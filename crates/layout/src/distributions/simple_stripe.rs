@@ -1,5 +1,5 @@
-//! The simple stripe distribution, round robin by stripe unit and dense: file unit `u` is unit `u / count` of object `u
-//! % count`.
+//! The simple stripe distribution: round robin by stripe unit, densely packed. Stripe unit `u` of the file is stripe
+//! unit `u / count` of object `u % count`.
 
 use super::{Mapping, Place};
 
@@ -11,7 +11,7 @@ pub(super) struct SimpleStripe {
 }
 
 impl SimpleStripe {
-    /// Returns a stripe with parameters that the caller has checked.
+    /// Returns a stripe distribution. The caller has checked the parameters.
     pub(super) fn new(unit: u64, count: usize) -> Self {
         SimpleStripe { unit, count: count as u64 }
     }
