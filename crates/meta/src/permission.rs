@@ -88,8 +88,8 @@ pub(crate) fn mode_in(dir: &Core, mode: u32, cred: &Cred) -> u32 {
     if mode & both == both && dir.mode & S_ISGID != 0 && outsider { mode & !S_ISGID } else { mode }
 }
 
-/// Returns the error `Perm` if files of this kind have no extended attributes or `cred` is not allowed to own them, and
-/// `Access` if the mode forbids the change.
+/// Returns the error `Perm` if files of this kind cannot have extended attributes, or if the file is a sticky directory
+/// that `cred` does not own. Returns the error `Access` unless `cred` may write the file.
 pub(crate) fn may_change_xattrs(cred: &Cred, file: &Core) -> Result<(), Status> {
     let sticky_dir = match file.kind() {
         FileKind::Regular => false,

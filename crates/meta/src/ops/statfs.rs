@@ -1,4 +1,4 @@
-//! The inode count of the file system, for FSSTAT and statfs(2).
+//! The number of inodes in the file system, for statfs(2).
 
 use crate::schema::{self, Counts, Record};
 use crate::tx::Tx;
