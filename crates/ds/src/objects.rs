@@ -30,7 +30,7 @@ pub(crate) struct Objects {
 struct Target {
     volume: Arc<Volume>,
     handle: DataHandle,
-    /// Offset in the object.
+    /// Offset in the object at which the requested range begins.
     offset: u64,
 }
 
@@ -141,8 +141,8 @@ impl DataServer for Objects {
                 // A full read needs no query for the file length: a client that wants more bytes sends another READ.
                 return Ok(ReadOut { data: got.data.into(), eof: false });
             }
-            // The object ends inside the range. The file may end here too, or continue with a hole, and only the mgr
-            // knows.
+            // The object ends inside the requested range. The file may end here too, or continue with a hole, and only
+            // the mgr knows which.
             let Some(length) = Self::work(&volume, move |volume| Ok(volume.file_length(object))).await? else { break };
             // An unchanged object size proves that the object also ended here when the mgr answered.
             if Self::work(&volume, move |volume| volume.object_size(object, generation)).await? == got.size {
@@ -204,7 +204,7 @@ mod tests {
         }) {
             let data: Vec<u8> = (1..=stored as u8).collect();
             let out = ended(ObjectBytes { data: data.clone().into(), size: 77 }, offset, len, length);
-            // The expected file content: stored bytes, then zeros, nothing beyond the end.
+            // Returns the expected byte at a file offset: a stored byte, or zero beyond the end of the object.
             let byte = |at: u64| data.get((at - offset) as usize).copied().unwrap_or(0);
             let right: Vec<u8> = (offset..(offset + u64::from(len)).min(length)).map(byte).collect();
             assert_eq!(out.data.to_bytes(), right, "{stored} {len} {length}");

@@ -13,7 +13,7 @@ use wire::nfs4::NFS4_PROGRAM;
 use wire::rpc::{AUTH_TOOWEAK, CallHeader};
 use xdr::{Reader, Segments};
 
-/// Version number of the NFS program; the procedure numbers follow (RFC 8881 §16).
+/// Version number of the NFS program (RFC 8881 §16).
 const NFS_V4: u32 = 4;
 const NFSPROC4_NULL: u32 = 0;
 const NFSPROC4_COMPOUND: u32 = 1;

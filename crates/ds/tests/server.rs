@@ -264,21 +264,23 @@ async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
     for offset in [0, 100, 5000] {
         assert_eq!(client.read(&handle, offset, 4096).await.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
     }
-    // For each file length, READs of 4096 bytes: its offset, the number of stored bytes, the number of zeros, and EOF.
+    // A case is a file length and several READs of 4096 bytes. Each READ has its offset and the expected reply: the
+    // number of stored bytes, the number of zeros, and the EOF flag.
     let cases = [
-        // Files that end with the object, that continue with a hole beyond the read, and that end within the hole.
+        // The file ends with the object in the first case, continues with a hole beyond the READ in the second, and
+        // ends inside the hole in the third.
         (100, [(0, 100, 0, true), (60, 40, 0, true), (100, 0, 0, true), (5000, 0, 0, true)]),
         (
             5 * u64::from(UNIT),
             [(0, 100, 3996, false), (99, 1, 4095, false), (100, 0, 4096, false), (5000, 0, 4096, false)],
         ),
         (5001, [(0, 100, 3996, false), (99, 1, 4095, false), (905, 0, 4096, true), (5000, 0, 1, true)]),
-        // A file that was just truncated to less than the object size.
+        // The file was just truncated to a length below the size of the object.
         (30, [(0, 30, 0, true), (29, 1, 0, true), (30, 0, 0, true), (99, 0, 0, true)]),
     ];
     for (is, reads) in cases {
         length.send(Some(Some(long(is)))).unwrap();
-        // The iod may still use the old length, for which READ fails.
+        // Wait until the iod has received the new file length. Until then this READ may fail.
         while client.read(&handle, 5000, 1).await.is_err() {}
         for (offset, stored, zeros, eof) in reads {
             let read = client.read(&handle, offset, 4096).await.unwrap();

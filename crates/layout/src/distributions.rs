@@ -32,14 +32,14 @@ impl DistributionId {
         self as u32
     }
 
-    /// Returns the name that users write in a policy.
+    /// Returns the name of the distribution, as users write it in a policy.
     pub fn name(self) -> &'static str {
         match self {
             DistributionId::SimpleStripe => "simple_stripe",
         }
     }
 
-    /// Returns the distribution with this name.
+    /// Returns the distribution with this name; `None` if this version does not know it.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|id| id.name() == name)
     }
@@ -48,10 +48,10 @@ impl DistributionId {
 /// The reason why a distribution refuses its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadGeometry {
-    /// The stripe unit is out of bounds or not a multiple of [`STRIPE_UNIT_MIN`].
+    /// The stripe unit (the field, in bytes) is out of bounds or not a multiple of [`STRIPE_UNIT_MIN`].
     #[error("stripe unit {0}: write a multiple of {STRIPE_UNIT_MIN} from {STRIPE_UNIT_MIN} to {STRIPE_UNIT_MAX} bytes")]
     StripeUnit(u64),
-    /// The number of iods is zero or too large.
+    /// The number of iods (the field) is zero or too large.
     #[error("stripe count {0}: a file is striped over 1 to {STRIPE_COUNT_MAX} iods")]
     Count(usize),
 }
@@ -131,7 +131,7 @@ impl Distribution {
         self.stripe_unit
     }
 
-    /// Returns the number of objects, 1 to [`STRIPE_COUNT_MAX`].
+    /// Returns the number of objects over which the file is distributed, 1 to [`STRIPE_COUNT_MAX`].
     pub fn count(&self) -> usize {
         self.mapping().count()
     }
@@ -141,7 +141,8 @@ impl Distribution {
         self.mapping().place(offset)
     }
 
-    /// Returns the pieces of a file range in file order. The pieces cover the range exactly.
+    /// Returns the pieces of a file range in file order: each piece is contiguous in one object. Together the pieces
+    /// cover the range exactly.
     pub fn pieces(&self, range: ByteRange) -> Pieces<'_> {
         Pieces { distribution: self, next: range.offset, end: range.end() }
     }
@@ -202,7 +203,7 @@ pub fn check_stripe_unit(stripe_unit: u64) -> Result<(), BadGeometry> {
     if fits && stripe_unit.is_multiple_of(STRIPE_UNIT_MIN) { Ok(()) } else { Err(BadGeometry::StripeUnit(stripe_unit)) }
 }
 
-/// Returns an error for a number of iods that is out of bounds.
+/// Returns an error if the number of iods is zero or exceeds [`STRIPE_COUNT_MAX`].
 pub fn check_count(count: usize) -> Result<(), BadGeometry> {
     if (1..=STRIPE_COUNT_MAX).contains(&count) { Ok(()) } else { Err(BadGeometry::Count(count)) }
 }

@@ -4,9 +4,9 @@
 //! Gathered bytes are in chunks that never overlap: a newer write overwrites the older bytes of the same range. Chunks
 //! belong to windows, which divide the file into ranges of equal length. The caller sends a full window at once, as
 //! whole stripe units. It sends other windows when the oldest byte has waited for the delay, or when another operation
-//! needs the bytes on the servers. Bytes in flight stay in memory until the servers have them. If sending fails, they
-//! return to the gathered bytes, where newer writes take precedence. Gaps between written bytes are never filled: the
-//! caller sends only bytes that a program wrote.
+//! needs the bytes on the servers. Bytes in flight stay in memory until the servers have them. If sending fails, the
+//! bytes in flight become gathered bytes again, except where newer writes cover them. Gaps between written bytes are
+//! never filled: the caller sends only bytes that a program wrote.
 
 use crate::Distribution;
 use bytes::Bytes;
@@ -37,12 +37,12 @@ impl Run {
     }
 }
 
-/// A selection of gathered bytes to send.
+/// A selection of gathered bytes that the caller wants to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// All gathered bytes.
     All,
-    /// The chunks that overlap this range.
+    /// The chunks of gathered bytes that overlap this file range.
     Meeting(ByteRange),
     /// The full windows, or all gathered bytes if they exceed the memory limit.
     Full,
@@ -69,7 +69,8 @@ struct Window {
 }
 
 impl Gather {
-    /// Returns an empty value. Gathered bytes are due after `delay`, and windows have `window` bytes.
+    /// Returns a `Gather` without bytes, whose windows have `window` bytes each. Gathered bytes are due after the time
+    /// `delay`.
     ///
     /// # Panics
     /// If `window` is 0.
@@ -113,7 +114,7 @@ impl Gather {
         2 * len + CHUNK_BYTES * windows as usize + self.weight
     }
 
-    /// Returns whether any byte of this part is gathered or in flight.
+    /// Returns whether any byte of `part` is gathered or in flight.
     pub fn meets(&self, part: Part) -> bool {
         let leaving = match part {
             Part::All => !self.leaving.is_empty(),
@@ -140,9 +141,9 @@ impl Gather {
         self.weight as u64 >= CROWDED as u64 * self.window
     }
 
-    /// Removes a part for sending and returns its runs in file order. The caller writes the runs and then reports the
-    /// outcome with [`Self::arrived`] or [`Self::back`]. Returns `None` if the part is empty. Also returns `None` while
-    /// other bytes are in flight, because newer bytes must not overtake older ones.
+    /// Removes the gathered bytes that `part` selects, and returns them in file order for sending. The caller writes
+    /// the runs and then reports the outcome with [`Self::arrived`] or [`Self::back`]. Returns `None` if the part is
+    /// empty. Also returns `None` while other bytes are in flight, because newer bytes must not overtake older ones.
     pub fn leave(&mut self, part: Part) -> Option<Vec<Run>> {
         if !self.leaving.is_empty() || !self.holds(part) {
             return None;
@@ -167,7 +168,7 @@ impl Gather {
     }
 
     /// Reports that sending failed. The bytes in flight return to the gathered bytes, except where newer writes cover
-    /// them. They are due again at `due`.
+    /// them. These bytes are due at the time `due`.
     pub fn back(&mut self, due: Duration) {
         let back = std::mem::take(&mut self.leaving);
         if !back.is_empty() {
@@ -203,8 +204,8 @@ impl Gather {
         self.held.range(range.offset / self.window..=last)
     }
 
-    /// Adds bytes to the gathered ones. Where both overlap, the new bytes win if `over` is set; otherwise the gathered
-    /// bytes stay. Returns whether the new bytes overlap or adjoin gathered bytes.
+    /// Adds bytes to the gathered bytes. Where new and gathered bytes overlap, the new bytes win if `over` is set;
+    /// otherwise the gathered bytes stay. Returns whether the new bytes overlap or adjoin gathered bytes.
     fn lay(&mut self, offset: u64, data: &[u8], over: bool) -> bool {
         let mut joined = false;
         let mut done = 0;
@@ -229,14 +230,15 @@ fn range_of(offset: u64, data: &[u8]) -> ByteRange {
 
 impl Window {
     fn meeting(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> {
-        // The chunk that begins last before the range may overlap the range.
+        // The last chunk that begins before the range may overlap the range.
         let first = self.chunks.range(..=range.offset).next_back().map_or(range.offset, |(offset, _)| *offset);
         let chunks = self.chunks.range(first..range.end().max(first)).map(|(offset, data)| range_of(*offset, data));
         chunks.filter(move |chunk| chunk.overlaps(range))
     }
 
-    /// Adds bytes to the chunks of this window. Where both overlap, the new bytes win if `over` is set; otherwise the
-    /// chunk stays. Returns the growth of memory in bytes, and whether the new bytes overlap or adjoin a chunk.
+    /// Adds bytes to the chunks of this window. Where new bytes and a chunk overlap, the new bytes win if `over` is
+    /// set; otherwise the chunk stays. Returns the growth of memory in bytes, and whether the new bytes overlap or
+    /// adjoin a chunk.
     fn lay(&mut self, offset: u64, mut data: &[u8], over: bool) -> (usize, bool) {
         let (mut at, mut grown, mut joined) = (offset, 0, false);
         while !data.is_empty() {

@@ -2,8 +2,8 @@
 //! stored layout record.
 //!
 //! NFS carries a layout as a kind number and an opaque body. The namespace stores a layout as a kind number and an
-//! opaque record. Only the mgr, the iods and the clients decode bodies and records, with this module. Weir's client
-//! uses the kinds of [`PREFERRED`]. The mgr offers the other kinds to kernel NFS clients, over the same objects.
+//! opaque record. The mgr and the clients decode bodies and records with this module. Weir's client uses the kinds of
+//! [`PREFERRED`]. The mgr offers the other kinds to kernel NFS clients, over the same objects.
 
 pub mod files;
 pub mod flexfiles;
@@ -18,9 +18,9 @@ pub const PREFERRED: [KindId; 1] = [native::Native::ID];
 pub trait Kind: Send + Sync + 'static {
     /// The `layouttype4` number and the name of the kind.
     const ID: KindId;
-    /// The body of a layout (`loc_body`).
+    /// The type of a layout body (`loc_body`) of this kind.
     type Body: Xdr + Send;
-    /// The body of a device address (`da_addr_body`).
+    /// The type of a device address body (`da_addr_body`) of this kind.
     type Device: Xdr + Send;
 }
 
@@ -32,7 +32,7 @@ pub struct KindId {
 }
 
 impl KindId {
-    /// Returns the id of the kind with this `layouttype4`.
+    /// Returns the id of a layout kind: its `layouttype4` number and its name.
     pub const fn new(number: u32, name: &'static str) -> Self {
         KindId { number, name }
     }

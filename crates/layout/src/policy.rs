@@ -7,7 +7,7 @@
 //!
 //! A new directory gets a copy of its parent's policy attributes, so that no lookup walks up the tree. A later change
 //! of a directory's policy changes no directory below it. A new file takes its placement ([`Part::is_placement`]) from
-//! its directory and never changes it. All other parts take effect at the next open.
+//! its directory. The placement of a file never changes. All other parts take effect at the next open.
 
 mod origin;
 mod settings;
@@ -46,7 +46,7 @@ macro_rules! parts {
             $($(#[$doc])* $part,)*
         }
 
-        /// A complete policy: how files are laid out, read and written.
+        /// A complete policy: a value for every part.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub struct Policy {
             $($(#[$doc])* pub $field: $type,)*
@@ -93,7 +93,7 @@ macro_rules! parts {
                 }
             }
 
-            /// Returns this policy with each part that `set` contains replaced.
+            /// Returns this policy, with the parts that `set` contains replaced by the values in `set`.
             pub fn with(self, set: &Settings) -> Policy {
                 Policy { $($field: set.$field.unwrap_or(self.$field),)* }
             }
@@ -107,7 +107,7 @@ macro_rules! parts {
         }
 
         impl Settings {
-            /// Returns whether a part is set.
+            /// Returns whether these settings set the part.
             pub fn has(&self, part: Part) -> bool {
                 match part {
                     $(Part::$part => self.$field.is_some(),)*
@@ -121,7 +121,7 @@ macro_rules! parts {
                 }
             }
 
-            /// Unsets all parts except those that `keep` selects.
+            /// Removes the parts for which `keep` returns false.
             pub fn retain(&mut self, keep: impl Fn(Part) -> bool) {
                 $(if !keep(Part::$part) {
                     self.$field = None;
@@ -155,9 +155,9 @@ parts! {
     StripeUnit stripe_unit: u64 = 1 << 20, values::unit, format_size, "a multiple of 64 from 64 to 1G, such as 64K or 1M";
     /// Number of iods over which a file is striped; 0 for all iods.
     StripeCount stripe_count: u32 = 0, values::stripe_count, values::number, format!("a number from 0 (all iods) to {STRIPE_COUNT_MAX}");
-    /// Number of copies of a file, each on different iods.
+    /// Number of copies of a file. Each copy is on different iods.
     Mirrors mirrors: u32 = 1, values::mirrors, values::number, format!("a number of copies from 1 to {MIRRORS_MAX}");
-    /// The distribution, which maps the bytes of a file to objects on iods.
+    /// The distribution, which maps the bytes of a file to bytes of objects on iods.
     Distribution distribution: DistributionId = DistributionId::SimpleStripe, values::distribution, values::distribution_name,
         values::distribution_names();
     /// When a client requests the layout of a file (LAYOUTGET).
@@ -203,7 +203,7 @@ pub enum PolicyError {
         /// The invalid text.
         value: String,
     },
-    /// The part cannot be set in this place, such as a part of the mgr in a mount option.
+    /// The part cannot be set in this place. For example, a mount option cannot set `mgr_gather_delay`.
     #[error("{name} cannot be set {place}; {hint}", name = part.name(), place = origin.place(), hint = part.places())]
     Place {
         /// The part that the setting names.

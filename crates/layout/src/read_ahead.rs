@@ -11,9 +11,8 @@ const HITS: u32 = 2;
 const FIRST: u64 = 64 << 10;
 /// Maximum number of records that a strided stream reads ahead.
 const RECORDS: u64 = 16;
-/// Smallest record of a strided stream that is read ahead, in bytes. Each record needs its own request, so smaller
-/// records are not worth it. Also, the kernel splits long reads at its page limit, and the short remainders look like
-/// records.
+/// Smallest record of a strided stream that is read ahead, in bytes. A smaller record is not worth a request of its
+/// own. Also, when the kernel splits long reads at its page limit, the short remainders look like records.
 const RECORD: u64 = 1024;
 
 /// The request streams of one open file.
@@ -22,7 +21,7 @@ const RECORD: u64 = 1024;
 #[derive(Clone, Debug, Default)]
 pub struct Streams {
     streams: Vec<Stream>,
-    /// Number of requests so far; serves as the clock of the streams.
+    /// Number of requests so far. The streams use this number as a clock.
     clock: u64,
 }
 

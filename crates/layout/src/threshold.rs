@@ -14,7 +14,7 @@ use types::ByteRange;
 /// Block size of the iods' file systems, in bytes. Ranges that are shorter on average take the direct path as list I/O
 /// only if each request has [`LIST_RANGES`] or more of them.
 const LIST_BLOCK: u64 = 4096;
-/// Number of ranges in one list I/O request from which the request takes the direct path, however short the ranges are.
+/// A list I/O request with at least this many ranges takes the direct path, however short the ranges are.
 const LIST_RANGES: u64 = 32;
 
 /// The largest threshold, with which all requests take the mgr path.
@@ -23,7 +23,7 @@ pub const ALWAYS_MGR: u64 = u64::MAX;
 /// The smallest threshold, with which all requests take the direct path.
 pub const ALWAYS_STRAIGHT: u64 = 0;
 
-/// The path of a request.
+/// The path that a request takes to the objects of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Path {
     /// The request goes to the mgr, which reads or writes the objects on the iods.
@@ -40,14 +40,14 @@ pub fn path(len: u64, t: u64) -> Path {
 /// Maximum number of bytes in a probe of the mgr path.
 const TRIED_MAX: u64 = 1 << 20;
 
-/// The threshold for a batch of gathered bytes, and whether to probe a path with them.
+/// The threshold for a set of gathered ranges, and whether to probe a path with these ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Verdict {
     /// The threshold T in bytes.
     pub t: u64,
     /// The path to probe in order to measure its service time; `None` for no probe. A probe of the direct path sends
-    /// all bytes on it. A probe of the mgr path sends only one request, from the longest range, because more bytes
-    /// might take long.
+    /// all gathered bytes on the direct path. A probe of the mgr path sends only one request, from the longest range,
+    /// because more bytes might take long.
     pub tries: Option<Path>,
 }
 
@@ -91,9 +91,8 @@ pub fn divide_by(
 /// `requests` returns the number of these requests, at least one.
 ///
 /// Ranges shorter than a block on average are expensive for iods, which must read and write a whole block for each. The
-/// mgr may join such ranges with ranges of other clients. So they take the direct path only if each request has
-/// `LIST_RANGES` or more of them. An example: a program changes parts of many mapped pages, while other clients write
-/// the file.
+/// mgr may join such ranges with ranges of other clients. So ranges shorter than a block take the direct path only if
+/// each request has `LIST_RANGES` or more ranges.
 pub fn divide(
     ranges: &[ByteRange],
     t: u64,
@@ -110,7 +109,7 @@ pub fn divide(
     });
     let bytes = through.iter().map(|range| range.len).sum::<u64>();
     let many = through.len() as u64;
-    // A single range gains nothing from list I/O. Fewer than T bytes in total take the mgr path even in one request.
+    // List I/O needs at least two ranges. Fewer than T bytes in total take the mgr path even as one request.
     if many > 1 && path(bytes, t) == Path::Direct {
         let requests = requests(&through).max(1);
         let blocks = bytes >= LIST_BLOCK * many && path(bytes / requests, t) == Path::Direct;

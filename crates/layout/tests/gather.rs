@@ -1,5 +1,5 @@
-//! Tests of write gathering against a reference model that is a flat array of bytes. They run random histories and all
-//! short histories.
+//! Tests of write gathering against a reference model that is a flat array of bytes. The tests run random histories and
+//! all short histories.
 
 use bytes::Bytes;
 use layout::gather::{Gather, Part, Run, ranges, slices};
@@ -97,8 +97,8 @@ impl World {
     }
 
     fn check(&mut self) {
-        // Where no byte is gathered or in flight, the disks must have the newest byte. No byte may appear that no
-        // program wrote.
+        // Where no byte is gathered or in flight, the disks must have the newest byte. The gather must not invent bytes
+        // that no program wrote.
         let mut seen = self.disks.clone();
         put(&mut seen, &self.leaving);
         for (at, newest) in self.newest.iter().enumerate() {

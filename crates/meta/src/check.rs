@@ -110,13 +110,13 @@ struct Check<'a> {
     circular: HashSet<FileId>,
 }
 
-/// The result of reading an inode's core.
+/// The result of reading the core record of an inode.
 enum Seen {
     /// The store has no core for the inode.
     Absent,
-    /// The core is damaged.
+    /// The core record of the inode is damaged.
     Damaged,
-    /// The core is valid.
+    /// The core record of the inode is valid.
     Core(Core),
 }
 

@@ -12,7 +12,7 @@ const MAGIC: [u8; 8] = *b"WEIRDUMP";
 const VERSION: u32 = 1;
 /// Length of the head in bytes, including its checksum.
 pub const HEAD: usize = 56;
-/// The kinds of blocks, as stored at the start of each block.
+/// The kinds of blocks in a dump. A block begins with the number of its kind.
 const RECORDS: u32 = 1;
 const END: u32 = 2;
 /// The encoder ends a block once the block has at least this many bytes.

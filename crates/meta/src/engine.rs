@@ -33,7 +33,7 @@ pub type MergeFn = fn(old: Option<&[u8]>, delta: &[u8]) -> Option<Value>;
 pub struct Broken(Arc<str>);
 
 impl Broken {
-    /// Returns an error with the text of `cause`.
+    /// Returns an error whose message is the text of `cause`.
     pub fn new(cause: impl std::fmt::Display) -> Self {
         Broken(cause.to_string().into())
     }
@@ -103,7 +103,7 @@ pub enum Write {
 /// otherwise not at all.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// The number of the batch in log messages.
+    /// The number of the batch, for log messages.
     pub id: RequestId,
     /// Preconditions. The store checks them against the state after all earlier batches.
     pub expects: Vec<Expect>,
@@ -169,7 +169,7 @@ pub type Merged = (Option<Value>, Value);
 /// The outcome of a submitted batch.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// The store has applied the batch. A durable batch is durable.
+    /// The store has applied the batch. If the batch required durability, it is durable.
     Committed {
         /// The window (group of batches) in which the store committed the batch.
         point: Point,
@@ -201,7 +201,7 @@ pub enum Walk {
 
 /// A consistent, read-only snapshot of a store.
 pub trait View {
-    /// Returns the value of `key`.
+    /// Returns the value of `key`; `None` if the store has no such record.
     fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable>;
 
     /// Passes up to `limit` records of `range` to `visit`, in key order. Returns the next key in the range, at which a
@@ -266,7 +266,7 @@ pub struct Standing {
     pub bytes: u64,
     /// Event counters since the store was opened.
     pub counters: Counters,
-    /// The cause if the store has failed permanently; the daemon must then be restarted.
+    /// The cause of the permanent failure; `None` if the store works. After a failure the daemon must be restarted.
     pub broken: Option<Broken>,
 }
 

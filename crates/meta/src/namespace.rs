@@ -107,8 +107,8 @@ struct Shared<E> {
     format: FormatRecord,
     ids: Ids,
     requests: AtomicU64,
-    /// The number of the mgr's start, shifted left by `CHANGES_PER_START`. The namespace adds it to every change
-    /// attribute that it returns.
+    /// The number of the mgr's start, shifted left by `CHANGES_PER_START`. The namespace adds this value to every
+    /// change attribute that it returns.
     since: AtomicU64,
     /// Whether the namespace refuses to allocate inode numbers; see `hold_numbers`.
     held: AtomicBool,
@@ -234,7 +234,8 @@ impl<E: Engine> Namespace<E> {
         op(&Tx::new(&*view, (&self.shared.format.cookies, self.since()), cred, Timestamp::default()))
     }
 
-    /// Runs the operation on a new view. The batch in the result is `None` if the operation changes nothing.
+    /// Runs the operation on a new view. Returns the plan of the answer, and the batch to commit; `None` if the
+    /// operation changes nothing.
     fn plan<T>(
         &self,
         cred: &Cred,
@@ -247,7 +248,7 @@ impl<E: Engine> Namespace<E> {
         let mut batch = tx.into_batch();
         batch.durable &= !self.soon;
         batch.id = RequestId(self.shared.requests.fetch_add(1, Ordering::Relaxed));
-        // A batch without changes needs no commit: all reads of the operation come from the same view.
+        // A batch without changes needs no commit, because all reads of the operation come from the same view.
         Ok((answer, (!batch.writes.is_empty()).then_some(batch)))
     }
 
@@ -305,7 +306,8 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::raise_generation::plan(tx, id, least)).await
     }
 
-    /// Returns the offset up to which bytes of a regular file are known to be on iods' disks; 0 if unknown.
+    /// Returns the offset after the last byte of a regular file that is known to be durable on an iod; 0 if none is
+    /// known.
     pub fn written(&self, id: FileId) -> Result<u64, Status> {
         self.read(&Cred::root(), |tx| Ok(tx.tail(id)?.written))
     }

@@ -11,11 +11,11 @@ const S_IXGRP: u32 = 0o010;
 /// The rights that the permission bits of a file give a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rights {
-    /// Read a file's content, or list a directory.
+    /// Whether the caller may read a file's content or list a directory.
     pub read: bool,
-    /// Write a file's content, or add and remove entries of a directory.
+    /// Whether the caller may write a file's content, or add and remove entries of a directory.
     pub write: bool,
-    /// Execute a file, or look up names in a directory.
+    /// Whether the caller may execute a file, or look up names in a directory.
     pub execute: bool,
 }
 

@@ -18,7 +18,7 @@ pub struct ChangeInfo {
 /// The layout of a file, as the namespace stores it. The namespace does not interpret the body.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Layout {
-    /// Number of the layout kind.
+    /// Kind of the layout: a `layouttype4` number, or [`Self::LATER`] or a similar constant for a file without objects.
     pub kind: u32,
     /// The layout record, of at most [`types::limits::LAYOUT_RECORD_MAX`] bytes.
     pub body: Bytes,
@@ -82,11 +82,12 @@ impl Layout {
 /// 8881 §18.16).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum How {
-    /// An existing regular file is not an error and stays unchanged; the caller truncates it if requested.
+    /// An existing regular file is not an error and stays unchanged. The caller truncates the file if the client
+    /// requests it.
     Unchecked(SetAttrs),
     /// An existing name is an error.
     Guarded(SetAttrs),
-    /// An existing name is an error, unless its file was created with this verifier.
+    /// An existing name is an error, unless an exclusive create with this verifier created its file.
     Exclusive([u8; 8], SetAttrs),
 }
 
@@ -95,10 +96,10 @@ pub enum How {
 pub struct FileInfo {
     /// The attributes. `used` is an estimate from the size, because only the iods know the allocated space.
     pub attrs: Attrs,
-    /// File length for which every object was durably long enough; 0 if unknown. An object shorter than a file of this
-    /// length requires has lost bytes.
+    /// File length for which every object is known to be durably long enough; 0 if unknown. An object that is shorter
+    /// than a file of this length requires has lost bytes.
     pub whole: u64,
-    /// Offset up to which bytes of the file are known to be on iods' disks; 0 if unknown.
+    /// Offset after the last byte of the file that is known to be durable on an iod; 0 if none is known.
     pub written: u64,
     /// Fencing generation of the file's objects.
     pub generation: Generation,
@@ -118,7 +119,7 @@ pub struct Made {
 /// The result of a create: the regular file that was created or found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Created {
-    /// The state of the file.
+    /// Attributes, layout and fencing generation of the file.
     pub file: FileInfo,
     /// Whether the file was created by this call, or by an earlier call with the same verifier.
     pub created: bool,
@@ -187,11 +188,11 @@ pub struct ReadDir {
 /// Whether an extended attribute must exist before it is set (`setxattr_option4`, RFC 8276 §8.4.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetXattr {
-    /// Sets the attribute whether or not it exists.
+    /// The operation sets the attribute whether or not it exists.
     Either,
-    /// Fails if the attribute exists.
+    /// The operation fails if the attribute exists.
     Create,
-    /// Fails if the attribute does not exist.
+    /// The operation fails if the attribute does not exist.
     Replace,
 }
 
@@ -226,9 +227,9 @@ pub struct FileState {
     pub id: FileId,
     /// File size in bytes.
     pub size: u64,
-    /// Offset up to which bytes of the file are known to be on iods' disks; 0 if unknown.
+    /// Offset after the last byte of the file that is known to be durable on an iod; 0 if none is known.
     pub written: u64,
-    /// File length for which every object was durably long enough; see [`FileInfo::whole`].
+    /// File length for which every object is known to be durably long enough; see [`FileInfo::whole`].
     pub whole: u64,
     /// Change attribute of the file.
     pub change: u64,
@@ -243,7 +244,7 @@ pub struct FileState {
 pub struct Name {
     /// Inode number of the directory.
     pub dir: FileId,
-    /// The name.
+    /// The name of the directory entry.
     pub name: Bytes,
     /// Inode number of the file that the name refers to.
     pub child: FileId,

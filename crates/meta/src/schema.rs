@@ -22,7 +22,7 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// A record of the store: a version number followed by XDR fields.
 pub trait Record: Sized {
-    /// The version that this program writes. It refuses to read any other version.
+    /// The version of the record that this program writes. The program refuses to read any other version.
     const VERSION: u32 = 1;
 
     /// Appends all fields except the version number to `out`.
@@ -39,7 +39,7 @@ pub trait Record: Sized {
         out.finish().to_bytes()
     }
 
-    /// Decodes the record in `value`.
+    /// Decodes the record in `value`. The error says why the value is malformed.
     fn read(value: Bytes) -> Result<Self, Malformed> {
         let mut input = Reader::new(value);
         if input.u32()? != Self::VERSION {
@@ -100,7 +100,7 @@ pub fn dentries_end(dir: FileId) -> Key {
     tagged(b'd', dir, &[0xff; 8])
 }
 
-/// Returns the cookie in a key of a directory entry; `Corrupt` for other keys.
+/// Returns the cookie in the key of a directory entry; `Corrupt` for other keys.
 pub fn cookie_of(key: &[u8]) -> Result<u64, Status> {
     let bytes = key.get(9..).and_then(|rest| rest.try_into().ok()).ok_or(Status::Corrupt)?;
     Ok(u64::from_be_bytes(bytes))
@@ -145,12 +145,12 @@ pub fn unused_key(id: FileId) -> Key {
 }
 
 /// Returns the key of the bytes of an inline file. The record is the file's bytes from offset 0 on, without a version
-/// number. If it is shorter than the file size, the remaining bytes of the file are zeros.
+/// number. If the record is shorter than the file size, the remaining bytes of the file are zeros.
 pub fn bytes_key(id: FileId) -> Key {
     tagged(b'b', id, &[])
 }
 
-/// Returns the key of an intent of a file ([`Intent`]); `kind` is the number of the intent's kind.
+/// Returns the key of an intent of a file ([`Intent`]); `kind` is the number that [`Intent::kind`] returns.
 pub fn intent_key(id: FileId, kind: u8) -> Key {
     tagged(b'w', id, &[kind])
 }
@@ -180,7 +180,8 @@ pub fn id_of(key: &[u8]) -> Result<FileId, Status> {
     Ok(FileId(u64::from_be_bytes(bytes)))
 }
 
-/// Returns the key of a registry record: a small record of the mgr, such as a registered iod. Its value is opaque.
+/// Returns the key of a registry record: a small record of the mgr, such as a registered iod. The store does not
+/// interpret its value.
 pub fn registry_key(name: &[u8]) -> Key {
     let mut key = Vec::with_capacity(1 + name.len());
     key.push(b'r');

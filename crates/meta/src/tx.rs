@@ -6,7 +6,7 @@ use crate::schema::{self, Body, CookieKey, Core, Delta, Dentry, Intent, Record, 
 use bytes::Bytes;
 use types::{Attrs, Cred, FileId, FileKind, Generation, Status, Timestamp, limits};
 
-/// The transaction of one operation: its view, its caller, and the batch that it builds.
+/// The transaction of one operation: its view, the credentials of its caller, and the batch that it builds.
 pub(crate) struct Tx<'a> {
     view: &'a dyn View,
     cookies: &'a CookieKey,
@@ -14,7 +14,7 @@ pub(crate) struct Tx<'a> {
     since: u64,
     /// Credentials of the calling user.
     pub(crate) cred: &'a Cred,
-    /// The current time, for timestamps that the operation sets.
+    /// The current time, which the operation uses for timestamps.
     pub(crate) now: Timestamp,
     batch: Batch,
     merges: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Tx<'a> {
 /// How the batch changes a [`Tail`], so that the answer can report the change attribute.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Touch {
-    /// The batch does not change the tail, whose change attribute is this value.
+    /// The batch does not change the tail. The field is the current change attribute.
     None(u64),
     /// The merge with this index (counting the merges of the batch) changes the tail.
     Merge(usize),
@@ -36,7 +36,7 @@ pub(crate) type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> Result<Walk, Status> + 'v
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) merged: Vec<Merged>,
-    /// Value that the answer adds to each stored change attribute.
+    /// Value that the operation adds to each stored change attribute before it returns the attribute.
     pub(crate) since: u64,
 }
 
@@ -59,8 +59,8 @@ impl Settled {
         })
     }
 
-    /// Returns the attributes of `id` before and after the batch. `cores` are the core before and after; `index` is the
-    /// index of the merge that changed the tail.
+    /// Returns the attributes of `id` before and after the batch. `cores` are the core records before and after the
+    /// batch; `index` is the index of the merge that changed the tail.
     pub(crate) fn attrs(&self, id: FileId, cores: (&Core, &Core), index: usize) -> Result<(Attrs, Attrs), Status> {
         let (before, after) = self.tails(index)?;
         Ok((cores.0.attrs(id, &before), cores.1.attrs(id, &after)))
@@ -225,8 +225,8 @@ impl<'a> Tx<'a> {
         if place.alike.is_empty() {
             self.batch.expects.push(Expect::NoneIn(key_of(0), key_of(256)));
         } else {
-            // Every operation that adds an entry to this bucket takes the first free index. A concurrent one has
-            // therefore taken this index or changed another entry of the bucket, and a precondition fails.
+            // Every operation that adds an entry to this bucket takes the first free index. So a concurrent operation
+            // has taken this index or changed another entry of the bucket, and then a precondition fails.
             let alike = place.alike.iter().map(|(key, value)| Expect::Reads(key.clone(), value.clone()));
             self.batch.expects.extend(alike);
             self.batch.expects.push(Expect::Absent(key.clone()));

@@ -192,7 +192,7 @@ fn reopen(cut: &Disk, room: u64, seed: u64) -> Result<u64, meta::StoreError> {
     if store.view().expect("view").get(meta::schema::FORMAT) != Ok(None) {
         assert_eq!(faults, [], "seed {seed}");
     }
-    // The open has made the replayed changes durable, so a further power cut does not lose them.
+    // The open has made the replayed changes durable, so another power cut does not lose them.
     cut.break_after(0);
     drop((store, stepper));
     let (store, _stepper) = open(&cut.after_power_cut(|_| 0), room)?;
@@ -217,8 +217,8 @@ fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
             points += 1;
             let cut = disk.after_power_cut(kept(seed + n as u64));
             let found = reopen(&cut, room, seed + n as u64);
-            // The power cut may lose operations that did not promise durability, but the recovered state must include
-            // all promised ones.
+            // The power cut may lose operations that did not promise durability. The recovered state must contain all
+            // operations that did.
             let promised = work.promised.iter().rev().find(|(operations, _)| *operations <= n);
             match (found, promised) {
                 (Ok(state), Some((_, first))) => assert!(
@@ -226,7 +226,7 @@ fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
                     "seed {seed}, cut after operation {n}: the store is not as it was when it promised, nor as later"
                 ),
                 (Err(error), Some(_)) => panic!("seed {seed}, cut after operation {n}: {error}"),
-                // The power was cut before the store was created.
+                // No check is possible, because the power was cut before the store was created.
                 (_, None) => {}
             }
         }

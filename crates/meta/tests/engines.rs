@@ -28,7 +28,7 @@ enum Want {
     Conflict(usize),
 }
 
-/// The reference implementation of a batch: applies it to a plain map, which is copied as a whole.
+/// The reference implementation of a batch, which applies the batch to a plain map.
 fn apply(map: &mut Map, batch: &Batch) -> Want {
     for (n, expect) in batch.expects.iter().enumerate() {
         let holds = match expect {

@@ -170,7 +170,7 @@ fn a_tail_torn_at_any_byte_ends_the_replay_or_is_damage() {
     let (disk, anchor, records) = laps();
     assert_eq!(replay(&disk, anchor).expect("replay"), records);
     let whole = bytes_of(&disk);
-    // The previous contents of the blocks: zeros, other bytes, or records of another lap of the ring.
+    // `before` is the previous content of the blocks: zeros, other bytes, or records of another lap of the ring.
     let mut log = Log::open(Box::new(disk.log(u64::MAX)), anchor).expect("open");
     log.applied();
     (20..24).for_each(|n| append(&mut log, &numbered(n, 4000 * (n as usize % 3))));
@@ -202,7 +202,8 @@ fn replay_accepts_no_record_with_a_flipped_bit() {
     let whole = bytes_of(&disk);
     for (n, (from, len)) in extents(anchor, &records).into_iter().enumerate() {
         for bit in 0..8 * len.next_multiple_of(BLOCK) {
-            // Flip every bit of the record at full scale, else every ninth one. In the padding, flip every 64th bit.
+            // At full scale, flip every bit of the record, otherwise every ninth bit. In the padding, flip every 64th
+            // bit.
             let stride = if is_full_scale() { 1 } else { 9 };
             if bit % (if bit / 8 < len { stride } else { 64 }) != 0 {
                 continue;

@@ -104,15 +104,15 @@ fn directory_permissions_govern_listing_lookup_and_changes() {
         assert_eq!(block(fs.link(&who, NOW, file, dir, b"linked")).map(drop), change);
         assert_eq!(block(fs.rename(&who, NOW, (dir, b"b"), (dir, b"c"), Renaming::Replace)).map(drop), change);
         assert_eq!(block(fs.remove(&who, NOW, dir, b"a")).map(drop), change);
-        // An existing name gives EEXIST even without write permission on the directory, because `mkdir -p` depends on
-        // it.
+        // If the name exists, the error is EEXIST even without write permission on the directory, because `mkdir -p`
+        // depends on this.
         assert_eq!(
             world.dir(&who, dir, "sub", 0o700).map(drop),
             Err(if search { Status::Exist } else { Status::Access })
         );
         let gone = if search { Status::NoEnt } else { Status::Access };
         assert_eq!(block(fs.remove(&who, NOW, dir, b"none")).map(drop), Err(gone));
-        // Renames into and out of the directory need write permission on it.
+        // A rename into or out of the directory needs write permission on the directory.
         assert_eq!(block(fs.rename(&who, NOW, (dir, b"e"), (FileId::ROOT, b"e"), Renaming::Replace)).map(drop), change);
         world.file(&who, FileId::ROOT, "mine", 0o600).expect("create");
         assert_eq!(
@@ -206,7 +206,7 @@ fn only_the_owner_may_chmod() {
     assert_eq!(world.set(&owner(), file, mode(0o10000)), Err(Status::Inval));
     assert_eq!(world.set(&owner(), file, mode(0o7711)), Ok(()));
     assert_eq!(world.mode(file), 0o7711);
-    // The owner of a file need not be in the file's group.
+    // An owner outside the file's group cannot set the set-group-id bit.
     let outside = Cred { groups: vec![], gid: 99, ..owner() };
     assert_eq!(world.set(&outside, file, mode(0o6711)), Ok(()));
     assert_eq!(world.mode(file), 0o4711);
@@ -342,7 +342,7 @@ fn extended_attributes_are_bounded_in_number_and_sum() {
     for n in 0..4 {
         assert_eq!(set(dir, format!("weir.{n}"), full), Ok(()));
     }
-    // The attributes that a new directory inherits count against the limit too.
+    // The limit applies to all attributes of a directory, including those that it copied from its parent.
     let sub = world.dir(&owner(), dir, "sub", 0o755).expect("mkdir");
     for id in [dir, sub] {
         let left = (256 << 10) - 4 * (full + 6) - 1;

@@ -199,7 +199,7 @@ fn a_missing_block_always_marks_the_file_as_having_holes() {
     let mut histories = 0;
     for number in 0..steps.len().pow(4) {
         let mut value = Tail::new(T, 0).to_value();
-        // The numbers of the blocks that have data, and the file size.
+        // `there` has the numbers of the blocks that have data; `size` is the file size.
         let (mut there, mut size) = (std::collections::BTreeSet::new(), 0);
         let mut in_order = true;
         let mut rest = number;

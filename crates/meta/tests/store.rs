@@ -328,8 +328,8 @@ fn a_completely_full_disk_loses_nothing_and_needs_no_repair() {
     disk.limit(1 << 40);
     let open = || {
         let told = disk.clone();
-        // The query for free space reports that the disk has free space, so it does not refuse batches before the disk
-        // is full.
+        // The query for free space reports free space although the disk is full. So the store does not refuse batches
+        // before a write fails.
         Embedded::on(disk.clone(), disk.log(1 << 20), [9; 16], merge, move || Some(told.free().max(1 << 40)))
     };
     let fs = block(Namespace::format(open().expect("store"), format())).expect("format");
@@ -404,7 +404,7 @@ fn checkpoints_run_without_requests_when_callers_lead() {
         let made = block(fs.symlink(&root, NOW, FileId::ROOT, format!("{n}").as_bytes(), &target, &mode()));
         assert!(made.is_ok(), "{made:?}");
     };
-    // The first create also allocates a block of inode numbers, which would distort the counters.
+    // The first create also allocates a block of inode numbers, so run it before the counters are read.
     link(0);
     let before = fs.standing().counters;
     (1..11).for_each(link);
@@ -545,7 +545,7 @@ proptest! {
         for (name, attrs) in &names {
             prop_assert_eq!(cut.lookup(&root, FileId::ROOT, name.as_bytes()), Ok(*attrs));
         }
-        // In addition, at most the one create in progress may have happened, and it must be complete.
+        // In addition, only the create that was in progress may have happened, and then completely.
         let dir = cut.getattr(FileId::ROOT).expect("root");
         let there = cut.readdir(&root, FileId::ROOT, 0, 1000).expect("names").entries.len() as u64;
         prop_assert!(there - names.len() as u64 <= 1);

@@ -3,7 +3,8 @@
 
 use super::{Mapping, Place};
 
-/// Parameters of a simple stripe; both are at least 1 and their product is below 2^39.
+/// Parameters of a simple stripe: the stripe unit in bytes and the number of objects. Both are at least 1, and their
+/// product is below 2^39.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SimpleStripe {
     unit: u64,

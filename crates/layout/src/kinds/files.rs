@@ -8,14 +8,14 @@ use bytes::Bytes;
 use types::limits::{FILEHANDLE_MAX, STRIPE_COUNT_MAX};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// `layouttype4` of the files kind (RFC 8881 §3.3.13).
+/// The `layouttype4` number of the files layout kind (RFC 8881 §3.3.13).
 pub const KIND: u32 = 1;
 
 /// Flag of `nfl_util`: each data server holds its stripe units without gaps (dense packing, §13.3).
 const DENSE: u32 = 1;
 /// Flag of `nfl_util` (`NFL4_UFLG_COMMIT_THRU_MDS`): clients send COMMIT to the metadata server.
 const COMMIT_THROUGH_MDS: u32 = 2;
-/// The bits of `nfl_util` that are not part of the stripe unit.
+/// Mask of the bits of `nfl_util` that hold flags; the other bits hold the stripe unit.
 const FLAGS: u32 = 0x3f;
 /// Maximum number of addresses of one data server.
 pub const ADDRESSES_MAX: usize = 16;
@@ -32,12 +32,12 @@ pub struct Body {
     /// The filehandles: one for each data server, in the order of the device, or one filehandle for all of them
     /// (§13.3).
     ///
-    /// If there is only one filehandle, Linux (from about 6.8) assumes that the file is on a single data server. It
+    /// If there is only one filehandle, Linux (from about 6.8) assumes that the file is on a single data server. Linux
     /// then sends requests that cross the ends of stripe units.
     pub handles: Vec<Bytes>,
 }
 
-/// Encoded size of a layout body without its filehandles, in bytes.
+/// Encoded size of a layout body in bytes, not counting its filehandles.
 const BODY_LEN: usize = 16 + 4 + 4 + 8 + 4;
 
 impl Body {

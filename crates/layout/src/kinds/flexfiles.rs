@@ -9,7 +9,7 @@ use bytes::Bytes;
 use types::limits::{FILEHANDLE_MAX, STRIPE_COUNT_MAX};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// `layouttype4` of the flexible files kind (RFC 8435 §12).
+/// The `layouttype4` number of the flexible files layout kind (RFC 8435 §12).
 pub const KIND: u32 = 4;
 
 /// Maximum number of addresses of one data server.
@@ -108,9 +108,9 @@ impl Xdr for Body {
 /// A protocol that a data server speaks (`ff_device_versions4`, RFC 8435 §4.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Version {
-    /// NFS version: 3 or 4.
+    /// NFS version of the protocol: 3 or 4.
     pub version: u32,
-    /// NFS minor version.
+    /// Minor version of the NFS protocol.
     pub minor: u32,
     /// Largest READ that the data server accepts, in bytes.
     pub read_size: u32,
@@ -176,7 +176,7 @@ pub struct Fault {
 pub fn faults(body: &Bytes) -> Result<Vec<Fault>, Malformed> {
     let mut input = Reader::new(body.clone());
     let errors = input.array(ERRORS_MAX, |input| {
-        // Skip offset, length and stateid.
+        // Skip the offset, the length and the stateid of the error entry.
         let _: [u8; 32] = input.fixed()?;
         input.array(ERRORS_MAX, |input| {
             Ok(Fault { device: input.fixed()?, status: input.u32()?, operation: input.u32()? })

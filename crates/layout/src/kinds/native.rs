@@ -8,7 +8,7 @@ use types::limits::STRIPE_COUNT_MAX;
 use types::{FileId, Generation, IodId, ObjectId};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// `layouttype4` of the native kind, in the private range (RFC 8881 §3.3.13).
+/// The `layouttype4` number of the native layout kind, in the private range (RFC 8881 §3.3.13).
 pub const KIND: u32 = 0x8000_5745;
 
 /// The native layout kind: clients reach the objects on iods with the native data program.
@@ -200,15 +200,15 @@ pub struct Body {
     pub object: ObjectId,
     /// The fencing generation for which the mgr signed the capability.
     pub generation: Generation,
-    /// File length up to which all bytes are known to be durable on the iods; 0 if unknown. An object that is shorter
-    /// than this length requires has lost bytes, and the client reports the loss to the mgr.
+    /// File length for which every object is known to be durably long enough; 0 if unknown. An object that is shorter
+    /// than a file of this length requires has lost bytes, and the client reports the loss to the mgr.
     pub whole: u64,
     /// The capability for requests to the first iod.
     pub capability: Bytes,
-    /// For each device, in index order: the authenticator that replaces the one in `capability` in requests to that
+    /// For each device, in index order: the authenticator that the client puts into `capability` in requests to this
     /// device.
     pub authenticators: Vec<[u8; AUTHENTICATOR_LEN]>,
-    /// Lifetime of the capability in seconds, from the reply of the mgr.
+    /// Lifetime of the capability in seconds; it begins when the mgr sends the reply.
     pub secs: u32,
 }
 

@@ -63,17 +63,17 @@ impl Origin {
 /// The settings of every place except the layout driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Layers {
-    /// Settings of [`Origin::Server`].
+    /// Settings from the configuration of the mgr ([`Origin::Server`]).
     pub server: Settings,
-    /// Settings of [`Origin::Directory`].
+    /// Settings from the extended attributes of the directory ([`Origin::Directory`]).
     pub directory: Settings,
-    /// Settings of [`Origin::Mount`].
+    /// Settings from the mount options ([`Origin::Mount`]).
     pub mount: Settings,
-    /// Settings of [`Origin::Environment`].
+    /// Settings from the environment variable `WEIR_POLICY` ([`Origin::Environment`]).
     pub environment: Settings,
-    /// Settings of [`Origin::File`].
+    /// Settings from the extended attributes of the file ([`Origin::File`]).
     pub file: Settings,
-    /// Settings of [`Origin::Open`].
+    /// Settings from the open of the file ([`Origin::Open`]).
     pub open: Settings,
 }
 
@@ -95,7 +95,7 @@ impl Layers {
 /// The effective policy: the merged settings of all places, and for each part the place that set it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effective {
-    /// The merged policy.
+    /// The merged policy, with a value for every part.
     pub policy: Policy,
     origins: [Origin; Part::ALL.len()],
 }

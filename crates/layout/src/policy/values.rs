@@ -41,7 +41,7 @@ impl Access {
         }
     }
 
-    /// Returns the access method with this name.
+    /// Returns the access method with this name; `None` for other names.
     pub fn from_name(name: &str) -> Option<Access> {
         Access::ALL.into_iter().find(|access| access.name() == name)
     }
@@ -67,7 +67,7 @@ impl Sharing {
         }
     }
 
-    /// Returns the consistency with this name.
+    /// Returns the consistency with this name; `None` for other names.
     pub fn from_name(name: &str) -> Option<Sharing> {
         Sharing::ALL.into_iter().find(|sharing| sharing.name() == name)
     }
@@ -76,14 +76,15 @@ impl Sharing {
 /// When a client requests the layout of a file (LAYOUTGET).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LayoutWhen {
-    /// At open if all requests of the file take the direct path, otherwise at the first I/O that takes the direct path.
+    /// At open if all requests of the file take the direct path, otherwise at the first read or write that takes the
+    /// direct path.
     Auto,
-    /// At open.
+    /// The client requests the layout when a program opens the file.
     Open,
-    /// At the first I/O that takes the direct path.
+    /// The client requests the layout at the first read or write that takes the direct path.
     FirstIo,
-    /// At the first I/O that takes the direct path after the file has reached this size in bytes. Until then all
-    /// requests take the mgr path. (`mdsthreshold` has a file size limit too: RFC 8881 §5.12.6.)
+    /// The client requests the layout at the first read or write after the file has reached this size in bytes. Until
+    /// then all requests take the mgr path. (`mdsthreshold` has a file size limit too: RFC 8881 §5.12.6.)
     Size(u64),
 }
 

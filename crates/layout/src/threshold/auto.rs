@@ -11,21 +11,22 @@ const CLASSES: usize = 15;
 const FIRST_LOG: u32 = 6;
 /// T in bytes before the first measurement.
 const T_FIRST: u64 = 64 << 10;
-/// Weight of a new sample in a moving average: one part in this many.
+/// Reciprocal of the weight of a new sample in a moving average.
 const WEIGHT: u64 = 8;
-/// Hysteresis: T changes only if that saves more than one part in this many of the time of the requests that change
-/// their path.
+/// Reciprocal of the hysteresis margin: T changes only if the change saves more than this fraction of the time of the
+/// requests that change their path.
 const MARGIN: u64 = 8;
-/// One request in this many probes the other path if the measurements of that path are old.
+/// Probe interval for old measurements, in requests: how often a request probes the other path if the measurements of
+/// that path are old.
 const PROBE: u32 = 64;
-/// One short request in this many probes the other path while that path has too few samples.
+/// Probe interval for short requests, in requests, while the other path has too few samples.
 const PROBE_FIRST: u32 = 8;
-/// One long request in this many probes the other path while that path has no sample. Probes with long requests are
-/// rarer, because a long request is expensive on the slower path.
+/// Probe interval for long requests, in requests, while the other path has no sample. It is larger than the interval
+/// for short requests, because a long request is expensive on the slower path.
 const PROBE_LONG: u32 = 32;
 /// Number of samples from which the time of a path is reliable for short requests. Long requests need one sample.
 const KNOWN: u32 = 2;
-/// Surcharge on the measured time of short requests on the direct path: one part in this many.
+/// Reciprocal of the surcharge on the measured time of short requests on the direct path.
 ///
 /// A short request on the direct path costs more than the client can measure, because the mgr could have joined it with
 /// writes of other clients. Without the surcharge, every client chooses the direct path for a small gain, and all
@@ -39,15 +40,15 @@ const SHORT_MAX: u64 = 64 << 10;
 const SETTLE: u32 = 4;
 /// The measurements of a path count as old after this many samples of the other path.
 const OLD: u32 = 1024;
-/// The mgr counts as loaded when its queue delay exceeds one part in this many of the direct path's service time.
+/// Divisor of the direct path's service time: the mgr counts as loaded when its queue delay exceeds the quotient.
 const LOADED: u64 = 4;
-/// A loaded mgr counts as no longer loaded when its queue delay is at most one part in this many of the direct path's
-/// service time.
+/// Divisor of the direct path's service time: a loaded mgr counts as unloaded again when its queue delay is at most the
+/// quotient.
 const CALM: u64 = 8;
-/// Weight of a sample that is above the average for an unloaded mgr: one part in this many.
+/// Reciprocal of the weight of a sample above the average for an unloaded mgr. The weight is small, because such a
+/// sample may show load that the mgr has not reported yet.
 const RELUCTANCE: u64 = 64;
-/// An overloaded mgr counts as no longer overloaded when its queue delay is at most one part in this many of the direct
-/// path's service time.
+/// Divisor of the direct path's service time: an overload of the mgr ends when its queue delay is at most the quotient.
 const RECOVERED: u64 = 2;
 
 /// Measured service times of one path for one size class.
@@ -109,7 +110,7 @@ impl Default for Auto {
 
 /// Returns the size class of a request of `len` bytes.
 fn class(len: u64) -> usize {
-    // Rounds the length up to a power of two.
+    // Base-2 logarithm of the length, rounded up.
     let log = u64::BITS - len.saturating_sub(1).leading_zeros();
     (log.saturating_sub(FIRST_LOG) as usize).min(CLASSES - 1)
 }
@@ -235,7 +236,7 @@ impl Auto {
     /// Updates whether the mgr is loaded and whether it is overloaded.
     fn weigh(&mut self) {
         let queue = self.queue();
-        // The service time of the smallest measured size class on the direct path. Shorter requests take no longer.
+        // The service time of the smallest measured size class on the direct path; smaller requests take no longer.
         let Some(straight) = self.services.iter().map(|[_, direct]| direct.nanos).find(|nanos| *nanos > 0) else {
             return;
         };
@@ -279,7 +280,8 @@ impl Auto {
 
     fn settle(&mut self) {
         let times: [Option<[u64; 2]>; CLASSES] = std::array::from_fn(|class| self.times(class));
-        // Total time of one request of each measured size class, if the first `classes` classes take the mgr path.
+        // Returns the total time of one request of each measured size class, if the first `classes` classes take the
+        // mgr path.
         let time = |classes: usize| -> u64 {
             let of = |(class, times): (usize, [u64; 2])| times[usize::from(class >= classes)] / CLASSES as u64;
             times.iter().enumerate().filter_map(|(class, times)| Some(of((class, (*times)?)))).sum()
@@ -364,10 +366,10 @@ mod tests {
             let len = 1 << (4 + n * 7 % 18);
             let way = way(&mut auto, len);
             let (fixed, each) = if way == Path::Mgr { QUIET.mgr } else { QUIET.direct };
-            // Random noise of plus or minus 5 percent on each time.
+            // Add random noise of plus or minus 5 percent to each measured time.
             let noise = 95 + n * 2_654_435_761 % 11;
             auto.learn(way, len, Duration::from_nanos((fixed + each * len) * noise / 100), 1);
-            // A random queue delay of less than 5 us, small compared with the service times.
+            // Report a random queue delay of less than 5 us, which is small compared with the service times.
             auto.queued(Duration::from_nanos(n * 7919 % 5000));
             assert_eq!(auto.threshold(), before);
         }
@@ -409,7 +411,7 @@ mod tests {
         let quiet = auto.threshold();
         // A loaded mgr, where requests take 600 us longer in addition to the reported queue delay of 200 us.
         let busy = Servers { mgr: (100_000 + 3 * 200_000, 10), queue: 200_000, ..QUIET };
-        // The first requests of the load peak, before the mgr reports its queue delay.
+        // These first requests of the load peak end before the mgr reports its queue delay.
         run(&mut auto, Servers { tells: false, ..busy }, 20);
         run(&mut auto, busy, 500);
         assert!(auto.threshold() < quiet, "{}", auto.threshold());
@@ -424,7 +426,7 @@ mod tests {
         assert_eq!(auto.services[class(100)][0].nanos, 0);
     }
 
-    /// A mount starts while other mounts load the mgr. Then the load of the other mounts ends.
+    /// Tests a mount that starts while other mounts load the mgr. The load of the other mounts ends later.
     #[test]
     fn an_mgr_first_measured_under_load_is_not_assumed_infinitely_fast() {
         let mut auto = Auto::default();
@@ -516,8 +518,8 @@ mod tests {
         assert!((0..100).all(|_| way(&mut auto, 1000) == Path::Mgr), "now it is known");
     }
 
-    /// Ten clients send 10 KiB each to servers that become slower with more clients. A single client is faster on the
-    /// direct path, but all clients together are slower there.
+    /// Tests ten clients that send 10 KiB each to servers that become slower with more clients. A single client is
+    /// faster on the direct path, but all clients together are slower there.
     #[test]
     fn a_path_that_is_faster_for_one_client_and_slower_for_all_is_not_taken() {
         let mut clients = vec![Auto::default(); 10];
@@ -547,7 +549,8 @@ mod tests {
         assert!(clients.iter().all(|auto| auto.threshold() <= 10_000));
     }
 
-    /// Eight iods handle one request each in parallel. The mgr handles requests one after the other.
+    /// Tests the comparison of parallel iods with a serial mgr. Eight iods handle one request each in parallel; the mgr
+    /// handles requests one after the other.
     #[test]
     fn parallel_servers_count_together() {
         let mut auto = Auto::default();

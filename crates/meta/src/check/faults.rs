@@ -23,46 +23,46 @@ pub enum Fault {
     Root,
     /// An inode has a core record but no tail record.
     NoTail {
-        /// The inode number.
+        /// Number of the inode that has no tail record.
         id: FileId,
     },
     /// An inode has a tail record but no core record.
     NoCore {
-        /// The inode number.
+        /// Number of the inode that has no core record.
         id: FileId,
     },
     /// A directory entry refers to an inode that does not exist.
     Dangling {
-        /// The directory entry.
+        /// The directory entry that refers to a missing inode.
         at: At,
     },
     /// The file kind in a directory entry differs from the kind in the file's inode.
     Kind {
-        /// The directory entry.
+        /// The directory entry with the wrong file kind.
         at: At,
-        /// The kind in the file's inode.
+        /// The file kind that the inode has.
         kind: FileKind,
     },
     /// A directory entry has a cookie outside the range that the hash of its name allows, or its name is invalid.
     Cookie {
-        /// The directory entry.
+        /// The directory entry with the invalid cookie or name.
         at: At,
     },
     /// A directory has two entries with the same name.
     Twice {
-        /// The second entry with the name.
+        /// The second directory entry with the same name.
         at: At,
     },
     /// Directory entries exist for a directory that is missing or is not a directory.
     NoDirectory {
-        /// Inode number in the keys of the entries.
+        /// Inode number of the directory, from the keys of its entries.
         dir: FileId,
-        /// Number of the entries.
+        /// Number of entries that exist for the directory.
         names: u64,
     },
     /// The parent recorded in a directory's inode is not the directory that has the entry for it.
     Parent {
-        /// The entry that refers to the directory.
+        /// The directory entry that refers to the directory.
         at: At,
         /// The parent recorded in the directory's inode.
         parent: FileId,
@@ -70,7 +70,7 @@ pub enum Fault {
     /// A directory has more than one entry. This entry is outside the recorded parent, or is not the first one in the
     /// recorded parent.
     Second {
-        /// The surplus entry.
+        /// The surplus directory entry.
         at: At,
     },
     /// A directory is part of a loop of directories, which is unreachable from the root.
@@ -80,62 +80,62 @@ pub enum Fault {
     },
     /// An inode has no directory entry and is not an orphan.
     Nameless {
-        /// The inode number.
+        /// Number of the inode that has no directory entry.
         id: FileId,
         /// The core record when the check counted the entries. The repair applies only if the record is unchanged.
         core: Value,
     },
     /// The link count in a file's inode differs from the number of its directory entries.
     Links {
-        /// The inode number.
+        /// Number of the inode that has the wrong link count.
         id: FileId,
-        /// The link count in the inode.
+        /// The link count that the inode has.
         told: u32,
-        /// The number of directory entries that the check found.
+        /// The number of directory entries that refer to the inode.
         found: u32,
         /// The core record when the check counted the entries. The repair applies only if the record is unchanged.
         core: Value,
     },
     /// The entry count in a directory's inode differs from the number of its entries.
     Entries {
-        /// Inode number of the directory.
+        /// Number of the directory's inode.
         dir: FileId,
-        /// The entry count in the inode.
+        /// The entry count that the directory's inode has.
         told: u64,
-        /// The number of entries that the check found.
+        /// The number of entries that the check found in the directory.
         found: u64,
     },
     /// The subdirectory count in a directory's inode differs from the number of its subdirectories.
     Subdirs {
-        /// Inode number of the directory.
+        /// Number of the directory's inode.
         dir: FileId,
-        /// The subdirectory count in the inode.
+        /// The subdirectory count that the directory's inode has.
         told: u32,
-        /// The number of subdirectories that the check found.
+        /// The number of subdirectories that the check found in the directory.
         found: u64,
     },
     /// The totals of extended attributes in a file's inode are wrong.
     Xattrs {
-        /// The inode number.
+        /// Number of the file's inode.
         id: FileId,
-        /// The totals in the inode.
+        /// The totals of extended attributes that the inode has.
         told: XattrTally,
         /// The totals that the check found; the number of changes is taken from the inode.
         found: XattrTally,
     },
     /// Extended attributes exist for an inode that does not exist.
     StrayXattrs {
-        /// Inode number in the keys of the attributes.
+        /// Number of the missing inode, from the keys of the attributes.
         id: FileId,
     },
     /// Inline bytes exist for a file that is missing, is not a regular file, or has objects.
     StrayBytes {
-        /// Inode number in the key of the inline bytes.
+        /// Inode number of the file, from the key of the inline bytes.
         id: FileId,
     },
     /// The inode count of the store differs from the number of inodes.
     Files {
-        /// The inode count in the store.
+        /// The inode count that the store has recorded.
         told: u64,
         /// The number of inodes that the check found.
         found: u64,
@@ -149,24 +149,24 @@ pub enum Fault {
     },
     /// A regular file without directory entries is missing from the orphan list.
     LostOrphan {
-        /// The inode number.
+        /// Number of the inode that is missing from the orphan list.
         id: FileId,
     },
     /// The orphan list has an inode that has directory entries, is not a regular file, or is missing.
     StrayOrphan {
-        /// The inode number in the orphan list.
+        /// Number of the inode that is wrongly in the orphan list.
         id: FileId,
     },
     /// The list of doomed files (files whose objects are to be deleted) has a file that still exists.
     DoomedAlive {
-        /// The inode number.
+        /// Number of the inode that still exists.
         id: FileId,
     },
     /// An intent exists for a file that is missing or is not a regular file.
     StrayIntent {
-        /// Inode number in the key of the intent.
+        /// Inode number of the file, from the key of the intent.
         id: FileId,
-        /// Number of the intent's kind.
+        /// Number of the intent's kind, as `Intent::kind` returns it.
         kind: u8,
     },
 }

@@ -58,7 +58,8 @@ impl Check<'_> {
         self.no_keys(&from, &[0xff; 16])
     }
 
-    /// Checks records whose values have no format that could be wrong. Only their checksums can reveal damage.
+    /// Verifies the checksums of records that have no fixed format, such as inline bytes. Only a wrong checksum can
+    /// reveal damage in such a record.
     fn opaque(&mut self) -> Checked {
         for tag in b"borx" {
             let mut damaged = Vec::new();

@@ -70,8 +70,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Checks that the inode exists that an entry refers to, that its kind matches, and that a directory has this entry
-    /// in its recorded parent.
+    /// Checks the inode that a directory entry refers to: it must exist and have the kind in the entry. If the inode is
+    /// a directory, its recorded parent must be the directory with this entry.
     fn target(&mut self, at: At) -> Checked {
         let core = match self.inode(at.child)? {
             Seen::Absent => return self.found(Fault::Dangling { at }),
@@ -93,8 +93,8 @@ impl Check<'_> {
                 true => self.found(Fault::Parent { at, parent }),
             };
         }
-        // `count` compares the number of entries with the link count, and so finds a second entry in the same
-        // directory.
+        // A second entry in the same directory makes the link count differ from the number of entries, so the check of
+        // link counts finds it.
         Ok(())
     }
 
@@ -113,8 +113,8 @@ impl Check<'_> {
         Ok(found)
     }
 
-    /// Reports all but the first entry for a directory in its recorded parent. `target` has already reported entries in
-    /// other directories.
+    /// Reports all but the first entry for a directory in its recorded parent. The check of each entry has already
+    /// reported entries in other directories.
     pub(super) fn second_names(&mut self, id: FileId, core: &Core) -> Checked {
         let Body::Directory { parent } = core.body else { return Ok(()) };
         for at in self.named_in(parent, id)?.into_iter().skip(1) {

@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 use types::limits;
 
-/// A batch and the channel on which its outcome is sent.
+/// A submitted batch, and the channel on which the writer sends the outcome of the batch.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) batch: Batch,
@@ -28,7 +28,7 @@ struct Inner {
     jobs: VecDeque<(usize, Job)>,
     bytes: usize,
     waiting: Vec<Waker>,
-    /// Waker of the task that waits in `ready`; called when a job arrives.
+    /// Waker of the task that waits in `ready`; the queue calls it when a job arrives.
     watching: Option<Waker>,
     /// Whether the writer's thread has been woken and has not run yet.
     called: bool,
@@ -178,7 +178,8 @@ mod tests {
         let mut next = 0;
         let mut last = None;
         while last != Some(1_000_000) {
-            // `call` does not count calls: a thread that has emptied the queue blocks until the next call.
+            // The queue does not count the calls of `call`. A thread that has emptied the queue blocks until the next
+            // call.
             if queue.is_empty() {
                 queue.called(None);
             }

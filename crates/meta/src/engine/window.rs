@@ -11,11 +11,11 @@ pub(crate) enum Verdict {
     Applied(Vec<Merged>),
     /// A precondition did not hold, or a delta did not merge. The index counts preconditions first, then changes.
     Conflict(usize),
-    /// The record of this key, which the batch depends on, is damaged.
+    /// The batch depends on the record of this key, which is damaged.
     Corrupt(Key),
 }
 
-/// The changes of the batches in a window, on top of a view that does not contain them.
+/// The changes of the batches in a window, on top of a view of the store before the window.
 pub(crate) struct Window<'a> {
     base: &'a dyn View,
     merge: MergeFn,

@@ -74,7 +74,7 @@ struct Shared {
 /// Free space of the file system that has the store.
 #[derive(Clone, Copy, Debug)]
 struct Space {
-    /// Free space in bytes.
+    /// Free space of the file system in bytes.
     free: u64,
     /// Free space in bytes below which the store accepts only removals and recovery ([`limits::meta_reserve`]).
     reserve: u64,

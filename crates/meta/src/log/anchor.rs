@@ -1,10 +1,10 @@
-//! The anchor of a batch log. The store keeps it: it identifies the last record whose changes are in the table, and so
-//! the record with which a replay begins.
+//! The anchor of a batch log: a record in the store that identifies the last log record whose changes are in the table.
+//! A replay begins with the following log record.
 
 use xdr::{Malformed, Reader, Writer};
 
-/// The position of a store in its log. The store writes the anchor in the same transaction as the changes up to this
-/// position.
+/// The position in the log up to which the table has all changes. The store writes the anchor in the same transaction
+/// as these changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Anchor {
     /// Random id of the store, which is also in the head of the log and in every record.
@@ -44,7 +44,7 @@ impl Anchor {
         out.finish().to_bytes().to_vec()
     }
 
-    /// Decodes the anchor in `bytes`.
+    /// Decodes the anchor in `bytes`, as the store has it.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut input = Reader::new(bytes::Bytes::copy_from_slice(bytes));
         match input.u32()? {

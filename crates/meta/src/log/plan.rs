@@ -18,7 +18,7 @@ impl Plan {
         self.changes += changes as u64;
     }
 
-    /// Records a checkpoint.
+    /// Records that a checkpoint has made all changes durable in the table.
     pub(crate) fn flushed(&mut self) {
         *self = Plan::default();
     }

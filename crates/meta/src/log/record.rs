@@ -25,7 +25,7 @@ pub struct Stamp {
     pub index: u64,
     /// Number of the last record that had been flushed when this record was written.
     pub flushed: u64,
-    /// Checksum of the previous record.
+    /// Checksum of the previous record, which chains the records of the log.
     pub chain: u32,
 }
 
@@ -36,7 +36,7 @@ pub struct Head {
     pub crc: u32,
     /// Length of the record in bytes, including the head and excluding the padding.
     pub len: u32,
-    /// Identity of the record.
+    /// The identity of the record: its store, its run, and its position in the log.
     pub stamp: Stamp,
     /// Number of changes in the record.
     pub count: u32,

@@ -11,7 +11,7 @@ const MAGIC: [u8; 8] = *b"WEIRLOG\0";
 const VERSION: u32 = 1;
 /// Number of used bytes in the first block of the log; the rest of the block is padding.
 const HEAD: usize = 32;
-/// Maximum number of bytes in one read or write call when the ring is zeroed or a record buffer is kept.
+/// Size limit in bytes, for one write call when the ring is zeroed, and for the record buffer that the log keeps.
 const CHUNK: u64 = 1 << 20;
 
 /// The reason why a store cannot use a log.

@@ -63,10 +63,11 @@ impl<E: Engine> Namespace<E> {
         })
     }
 
-    /// With `held`, makes every operation that needs a new inode number fail with `Delay`; without it, ends this.
+    /// Refuses the allocation of inode numbers while `held` is true: operations that need a new number fail with
+    /// `Delay`.
     ///
-    /// A mgr that runs on a copy of a store (for example a restored dump) must not allocate inode numbers at first. The
-    /// original store may have allocated the same numbers later.
+    /// A mgr that runs on a copy of a store (for example a restored dump) must not allocate inode numbers at first,
+    /// because the original store may have allocated the same numbers later.
     pub fn hold_numbers(&self, held: bool) {
         self.shared.held.store(held, Ordering::Relaxed);
     }

@@ -26,7 +26,7 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::set_size::plan(tx, id, to, mtime, true)).await
     }
 
-    /// Records a write as [`Self::set_size`] does, but for bytes that are not durable on the iods.
+    /// Records a write as [`Self::set_size`] does, but for bytes that are not durable on the iods yet.
     pub async fn grow(
         &self,
         cred: &Cred,
@@ -64,8 +64,8 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::set_size::learn(tx, id, end)).await
     }
 
-    /// Records the statement `known` about the lengths of a file's objects. No attribute visible to clients changes. A
-    /// crash may lose the record, which only loses this knowledge.
+    /// Records the statement `known` about the durable lengths of a file's objects. No attribute that clients see
+    /// changes. If a crash loses the record, only this knowledge is lost.
     pub async fn note_whole(&self, now: Timestamp, id: FileId, known: Whole) -> Result<(), Status> {
         self.change(&Cred::root(), now, |tx| ops::set_size::whole(tx, id, known)).await
     }

@@ -31,9 +31,9 @@ impl From<Unreadable> for DumpError {
 pub enum DumpPart {
     /// The snapshot exists from now on; the dump contains no later change.
     Begun,
-    /// The next bytes of the dump.
+    /// The dump continues with these bytes.
     Bytes {
-        /// The bytes.
+        /// The next bytes of the dump, in order.
         bytes: Vec<u8>,
         /// Number of records in `bytes`.
         records: u64,

@@ -42,7 +42,8 @@ pub(crate) fn plan(tx: &mut Tx<'_>, noted: Noted) -> Plan<()> {
     // commit.
     let core = tx.rely_on(noted.file)?;
     let Body::Regular { .. } = core.body else { return Err(Status::WrongType) };
-    // Write the intent even if an equal one exists: a concurrent batch that removes the existing intent then conflicts.
+    // Write the intent even if an equal one exists, because a concurrent batch may remove the existing intent before
+    // this batch commits.
     tx.put(schema::intent_key(noted.file, noted.intent.kind()), noted.intent.to_value());
     super::known(())
 }

@@ -49,7 +49,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, from: End<'_>, to: End<'_>, how: Renaming) -
     }
 }
 
-/// An existing directory entry with the core of its file and of its directory.
+/// An existing directory entry, with the core of its directory and the core of its file.
 struct Side {
     dir: FileId,
     dir_core: Core,
@@ -72,7 +72,8 @@ fn corrupt(status: Status) -> Status {
     if status == Status::Stale { Status::Corrupt } else { status }
 }
 
-/// Renames the entry `old` to `to`. If `place` has an entry with this name already, its file loses the name.
+/// Renames the entry `old` to `to`. If `place` contains an entry with this name already, the file of that entry loses
+/// the name.
 fn replace(tx: &mut Tx<'_>, old: Side, to: End<'_>, to_core: &Core, place: &Place) -> Plan<Renamed> {
     let is_dir = old.is_dir();
     if let Some(found) = place.found.as_ref().filter(|found| found.entry.kind == FileKind::Directory) {
@@ -95,7 +96,8 @@ fn replace(tx: &mut Tx<'_>, old: Side, to: End<'_>, to_core: &Core, place: &Plac
         None => None,
     };
     if is_dir && old.dir != to.dir {
-        // Moving a directory to another parent changes its `..` entry, so the caller needs write permission on it.
+        // Moving a directory to another parent changes its `..` entry, so the caller needs write permission on the
+        // moved directory.
         may_write(tx.cred, &old.core)?;
     }
     let replaced = match &target {
@@ -133,7 +135,8 @@ fn exchange(tx: &mut Tx<'_>, old: Side, new: Side) -> Plan<Renamed> {
     let (from, to) = (old.dir, new.dir);
     for side in [&old, &new] {
         if side.is_dir() && from != to {
-            // Moving a directory to another parent changes its `..` entry, so the caller needs write permission on it.
+            // Moving a directory to another parent changes its `..` entry, so the caller needs write permission on the
+            // moved directory.
             may_write(tx.cred, &side.core)?;
         }
     }
@@ -189,7 +192,7 @@ fn unchanged(tx: &Tx<'_>, from: FileId, to: FileId) -> Plan<Renamed> {
     Ok(Box::new(move |settled| Ok(Renamed { from: settled.change(from)?, to: settled.change(to)?, replaced: None })))
 }
 
-/// Records `dir` as the parent of the moved file, if it is a directory, and sets its change time.
+/// Sets the change time of the moved file. If the file is a directory, also records `dir` as its parent.
 fn enter(tx: &mut Tx<'_>, mut moved: Side, dir: FileId) {
     let id = moved.id();
     if let Body::Directory { parent } = &mut moved.core.body

@@ -24,7 +24,7 @@ pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
     plan(tx, id, end.into(), None, false)
 }
 
-/// Records the statement `known` about the lengths of a file's objects.
+/// Records the statement `known` about the durable lengths of a file's objects.
 pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
     tx.rely_on(id)?;
     // A nearly full store accepts this batch, because an fsync must not fail for lack of space for this record.

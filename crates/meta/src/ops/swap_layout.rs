@@ -1,8 +1,8 @@
 //! The swap of a file's layout: new objects with the same bytes replace the objects of the file.
 //!
 //! A file has at most one record of unused objects. [`begin`] writes the record for the new objects. [`plan`] replaces
-//! it with a record of the old objects, in the batch that changes the layout. So after a crash, the record always names
-//! exactly the objects that the file does not use.
+//! this record with one for the old objects, in the batch that changes the layout. So after a crash, the record always
+//! names exactly the objects that the file does not use.
 
 use super::Plan;
 use crate::engine::Expect;
@@ -58,7 +58,8 @@ pub(crate) fn plan(
     }
     *layout = Some(new.layout);
     tx.expect(Expect::Reads(key.clone(), value));
-    // A nearly full store accepts this batch, because it lets the mgr remove the old objects.
+    // A nearly full store accepts this batch, because the mgr can free space only after the batch: then it removes the
+    // old objects.
     tx.frees();
     let raised = tx.raise_generation(id, &mut core)?;
     tx.put_core(id, &core);

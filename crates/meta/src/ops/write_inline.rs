@@ -43,7 +43,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, offset: u64, data: &[u8], most: 
     }))
 }
 
-/// Returns a copy of `old` with `data` at `offset`. A gap between the two is filled with zeros.
+/// Returns a copy of `old` with `data` at `offset`. A gap between `old` and `data` is filled with zeros.
 fn joined(old: &[u8], offset: u64, data: &[u8]) -> Result<Bytes, Status> {
     let offset = usize::try_from(offset).map_err(|_| Status::FBig)?;
     let mut all = BytesMut::from(old);

@@ -9,11 +9,12 @@ use xdr::{Malformed, Reader, Writer};
 
 /// Number of low bits of a cookie that distinguish names with the same hash.
 const INDEX_BITS: u32 = 8;
-/// Number of bits in a cookie. The top bit of the 64 is 0, because programs use cookies as signed offsets
+/// Number of bits in a cookie. The top bit of the 64-bit integer is 0, because programs use cookies as signed offsets
 /// (`telldir(3)`).
 const COOKIE_BITS: u32 = 63;
 
-/// Secret key of the hash that maps names to cookies. Users who do not know it cannot choose names that collide.
+/// Secret key of the hash that maps names to cookies. Users who do not know the key cannot choose names with equal
+/// hashes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CookieKey(pub [u8; 16]);
 
@@ -36,11 +37,11 @@ pub fn bucket(key: &CookieKey, name: &[u8]) -> Range<u64> {
 /// A directory entry: the inode that a name refers to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dentry {
-    /// Inode number of the file.
+    /// Inode number of the file that the name refers to.
     pub child: FileId,
-    /// Kind of the file.
+    /// Kind of the file that the name refers to.
     pub kind: FileKind,
-    /// The name.
+    /// The name in the directory.
     pub name: Bytes,
 }
 

@@ -17,13 +17,13 @@ pub struct Core {
     pub mode: u32,
     /// User id of the owner.
     pub uid: u32,
-    /// Group id.
+    /// Group id of the file.
     pub gid: u32,
     /// Link count. For a directory this is 1, and [`Tail::subdirs`] counts the links of its subdirectories.
     pub names: u32,
-    /// Creation time.
+    /// Time at which the inode was created.
     pub btime: Timestamp,
-    /// Totals of the extended attributes.
+    /// Totals of the file's extended attributes.
     pub xattrs: XattrTally,
     /// File kind, with the fields of that kind.
     pub body: Body,
@@ -32,11 +32,12 @@ pub struct Core {
 /// Totals of the extended attributes of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct XattrTally {
-    /// Number of attributes.
+    /// Number of extended attributes.
     pub count: u32,
-    /// Total length of names and values, in bytes.
+    /// Total length of the names and values of all extended attributes, in bytes.
     pub bytes: u32,
-    /// Number of changes of the extended attributes. It makes the core differ after every such change.
+    /// Number of changes of the extended attributes. Because of this counter, every such change also changes the core
+    /// record.
     pub changes: u64,
 }
 
@@ -76,25 +77,25 @@ pub enum Body {
 /// by merges, so these changes do not conflict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tail {
-    /// Change attribute, which grows with every change.
+    /// Change attribute of the file, which grows with every change.
     pub change: u64,
     /// File size in bytes; for a directory, the number of entries.
     pub size: u64,
-    /// For regular files: offset up to which bytes are known to be on iods' disks; 0 if unknown. The byte before this
-    /// offset was written, so its object must exist.
+    /// For regular files: offset after the last byte that is known to be durable on an iod; 0 if none is known. The
+    /// object that has this byte must exist.
     pub written: u64,
-    /// For regular files: file length for which every object was durably long enough; 0 if unknown. An object shorter
-    /// than a file of this length requires has lost bytes.
+    /// For regular files: file length for which every object is known to be durably long enough; 0 if unknown. An
+    /// object that is shorter than a file of this length requires has lost bytes.
     pub whole: u64,
     /// Number of subdirectories of a directory.
     pub subdirs: u32,
     /// For regular files: whether the file may have holes. The mgr must then query the iods for the allocated space.
     pub holes: bool,
-    /// Time of the last access.
+    /// Time of the last access to the file's content.
     pub atime: Timestamp,
-    /// Time of the last change of content.
+    /// Time of the last change of the file's content.
     pub mtime: Timestamp,
-    /// Time of the last change of content or attributes.
+    /// Time of the last change of the file's content or attributes.
     pub ctime: Timestamp,
 }
 
@@ -228,12 +229,12 @@ impl Record for Tail {
         out.u64(self.change);
         out.u64(self.size);
         out.u64(self.written);
-        // Larger counts would overlap the flag and are stored as the largest possible count.
+        // A larger count would overlap the flag, so the largest possible count is stored instead.
         out.u32(self.subdirs.min(Self::HOLES - 1) | if self.holes { Self::HOLES } else { 0 });
         put_time(out, self.atime);
         put_time(out, self.mtime);
         put_time(out, self.ctime);
-        // The field is optional: records of older versions and of directories do not have it.
+        // This field is optional, because records of older versions and of directories do not have it.
         if self.whole > 0 {
             out.u64(self.whole);
         }

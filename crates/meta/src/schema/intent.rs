@@ -43,7 +43,7 @@ impl Intent {
 pub struct Noted {
     /// Inode number of the file.
     pub file: FileId,
-    /// The intent.
+    /// The unfinished step of an operation on the file.
     pub intent: Intent,
 }
 

@@ -29,11 +29,11 @@ pub struct TailDelta {
     pub whole: Option<Whole>,
     /// Number of subdirectories to add; negative for removed ones.
     pub subdirs: i32,
-    /// New access time; `None` keeps it.
+    /// New access time; `None` keeps the old one.
     pub atime: Option<Timestamp>,
-    /// New modification time; `None` keeps it.
+    /// New modification time; `None` keeps the old one.
     pub mtime: Option<Timestamp>,
-    /// New change time; `None` keeps it.
+    /// New change time; `None` keeps the old one.
     pub ctime: Option<Timestamp>,
 }
 
@@ -47,7 +47,7 @@ pub enum SizeDelta {
     Set(u64, Timestamp),
     /// Raises the size to the value, if it is smaller.
     Grow(u64),
-    /// Raises the size like [`Self::Grow`], and records that the bytes up to the value are on iods' disks.
+    /// Raises the size like [`Self::Grow`], and records that the last byte before the value is durable on an iod.
     Wrote(u64),
     /// Number of directory entries to add; negative for removed ones.
     Entries(i32),
@@ -56,12 +56,12 @@ pub enum SizeDelta {
 /// The effect of a change on [`Tail::holes`] of a regular file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Holes {
-    /// The change creates no hole.
+    /// The change has no effect on [`Tail::holes`].
     #[default]
     Keep,
-    /// A write began at this offset. If the file ended before it, the file now has a hole.
+    /// A write began at this offset. If the file ended before this offset, the file now has a hole.
     Before(u64),
-    /// The file may have holes.
+    /// The change may have made holes in the file.
     Made,
 }
 
@@ -69,9 +69,9 @@ pub enum Holes {
 /// `from`, they are now long enough for a file of length `end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Whole {
-    /// Offset of the first written byte.
+    /// File offset of the first written byte.
     pub from: u64,
-    /// Offset after the last written byte.
+    /// File offset after the last written byte.
     pub end: u64,
 }
 
@@ -79,7 +79,7 @@ pub struct Whole {
 /// nothing about either.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reach {
-    /// Offset after the last written byte.
+    /// File offset after the last written byte.
     pub end: u64,
     /// Effect of the write on [`Tail::holes`].
     pub holes: Holes,
@@ -226,7 +226,7 @@ impl Delta {
         out.finish().to_bytes()
     }
 
-    /// Decodes a delta.
+    /// Decodes a delta from its encoding in a batch.
     pub fn from_bytes(bytes: Bytes) -> Result<Self, Malformed> {
         let mut input = Reader::new(bytes);
         let delta = match input.u32()? {

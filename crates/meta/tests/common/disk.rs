@@ -160,7 +160,7 @@ impl Inner {
     }
 }
 
-#[allow(dead_code)] // each test binary uses only some of these functions
+#[allow(dead_code)] // each test binary uses only some of the functions
 impl Disk {
     fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.0.0.lock().expect("disk")

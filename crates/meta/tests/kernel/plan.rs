@@ -121,7 +121,7 @@ pub enum Access {
     Read,
     Write,
     Both,
-    /// Open for writing, with O_TRUNC.
+    /// The file is opened for writing with O_TRUNC.
     Cut,
 }
 
@@ -130,9 +130,9 @@ pub enum Access {
 pub enum Times {
     BothNow,
     BothChosen,
-    /// Sets only the access time, to a chosen value.
+    /// The operation sets only the access time, to a chosen value.
     AccessChosen,
-    /// Sets only the modification time, to the current time.
+    /// The operation sets only the modification time, to the current time.
     ChangeNow,
 }
 
@@ -145,7 +145,7 @@ pub enum Op {
     Readdir {
         path: Path,
     },
-    /// access(2). `wanted` is the sum of 4 (read), 2 (write) and 1 (execute).
+    /// Checks permissions as access(2) does. `wanted` is the sum of 4 (read), 2 (write) and 1 (execute).
     Access {
         path: Path,
         wanted: u32,

@@ -90,12 +90,12 @@ pub enum Op {
     Reap {
         file: Pick,
     },
-    /// With `stale`, the expected layout is not the layout of the file.
+    /// Begins a layout swap. With `stale`, the expected layout is not the layout of the file.
     BeginSwap {
         file: Pick,
         stale: bool,
     },
-    /// With `stale`, the number says which of the expected values is wrong.
+    /// Completes a layout swap. With `stale`, the number selects the expected value that is wrong.
     Swap {
         file: Pick,
         stale: Option<usize>,

@@ -14,7 +14,7 @@ pub struct Node {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    /// Link count without the names of subdirectories; 0 for a removed directory.
+    /// Number of directory entries that refer to the file; 0 for a removed directory.
     pub names: u32,
     pub size: u64,
     pub times: [Timestamp; 4],
@@ -40,7 +40,7 @@ const BTIME: usize = 3;
 pub struct Reference {
     pub nodes: Vec<Node>,
     pub doomed: Vec<Handle>,
-    /// For each file with unused objects, the number of their layout.
+    /// For each file with unused objects, the number of the layout of these objects.
     pub unused: BTreeMap<Handle, u8>,
 }
 

@@ -105,8 +105,7 @@ impl GroupCommit {
         };
         let begun = self.start.elapsed();
         if writer.is_due(begun) || writer.is_nearly_full() {
-            // The next commit will move the whole memtable into the table. This takes long, so it is left to the
-            // writer's thread.
+            // The next commit will make a checkpoint, which takes long, so leave the commit to the writer's thread.
             return false;
         }
         let Some(jobs) = self.queue.take() else { return false };
@@ -144,7 +143,7 @@ mod tests {
             pace.is_quick()
         });
         assert!(quick.is_some_and(|windows| windows < 10), "{quick:?}");
-        // On a slow disk, the commits stay with the writer's thread.
+        // After a single slow flush, the writer's thread must do the commits.
         (0..100).for_each(|_| pace.took(Duration::from_millis(2)));
         assert!(!pace.is_quick());
         pace.took(Duration::MAX);

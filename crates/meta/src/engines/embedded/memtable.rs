@@ -68,7 +68,7 @@ impl Memtable {
         Picture { layer: top.layer.clone(), window: top.window, corrupt }
     }
 
-    /// Adds the changes of a window. Later views contain them; existing views do not.
+    /// Adds the changes of a window. Views that exist already do not see them; later views do.
     pub(super) fn add(&self, changes: Changes) {
         let mut top = write(&self.0);
         top.window += 1;
@@ -107,7 +107,8 @@ impl Memtable {
         read(&layer.records).iter().try_for_each(|(key, record)| visit(key, record.last.1.as_ref()))
     }
 
-    /// Starts an empty layer over the snapshot `table`, which has received all changes. Later views use the new layer.
+    /// Starts an empty layer over the snapshot `table`, which contains all changes of the old layer. Later views use
+    /// the new layer.
     pub(super) fn renew(&self, table: Snapshot) {
         let layer = Layer::new(table);
         let before = std::mem::replace(&mut write(&self.0).layer, layer);
@@ -122,7 +123,7 @@ impl Layer {
     }
 }
 
-/// A view of the store as of a window.
+/// A view of the store as it was after a given window.
 pub(super) struct Picture<'s> {
     layer: Arc<Layer>,
     window: u64,

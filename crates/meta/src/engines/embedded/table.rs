@@ -26,7 +26,7 @@ impl<'t> Reading<'t> {
         Ok(found.map(|sealed| record_checksum::open(key, sealed.value()).map(Value::copy_from_slice)))
     }
 
-    /// Returns the value of `key`.
+    /// Returns the value of `key`; `None` if the table has no such record.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable> {
         match guarded(|| self.find(key)) {
             Ok(Ok(None)) => Ok(None),

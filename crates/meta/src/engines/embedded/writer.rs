@@ -24,7 +24,7 @@ const _: () = assert!(ROOMY > 8 * limits::META_RESERVE_BYTES);
 pub enum Step {
     /// Nothing: the queue is empty and no checkpoint is due.
     Idle,
-    /// The writer decided this number of batches and sent their outcomes.
+    /// The writer applied or refused this number of batches, and sent their outcomes.
     Window(usize),
     /// The writer made a checkpoint, which frees space in the log.
     Checkpoint,
@@ -175,7 +175,7 @@ impl Writer {
     }
 
     /// Returns how many of these batches go into the next transaction. On a nearly full disk, a transaction may use
-    /// only part of the reserve, so that the next free-space query sees what it used.
+    /// only part of the reserve, so that the next query for free space shows how much the transaction used.
     fn fitting(&mut self, jobs: &[Job], now: Duration) -> usize {
         let Space { free, reserve } = self.look(now);
         let writes = jobs.iter().map(|job| job.batch.writes.len()).sum();
@@ -316,8 +316,8 @@ impl Writer {
     /// Appends the changes to the log, and flushes the log if a batch is durable. Returns [`Way::Store`] without
     /// writing to the log if the changes must go to the table at once.
     fn promise(&mut self, decided: &Decided, space: Space, writes: usize, now: Duration) -> Result<Way, Broken> {
-        // On a nearly full disk, every window goes to the table at once, so that the next free-space query sees what it
-        // used.
+        // On a nearly full disk, every window goes to the table at once, so that the next query for free space shows
+        // how much the window used.
         let tight = space.free < space.reserve.saturating_add(self.plan.needs(writes));
         if tight || self.plan.is_due(now) {
             return Ok(Way::Store);
@@ -336,10 +336,10 @@ impl Writer {
         Ok(Way::Log)
     }
 
-    /// Doubles the log if it was full before a checkpoint was due and the disk has the space.
+    /// Doubles the log, if the log was full before a checkpoint was due and the disk has enough space.
     fn grow(&mut self, Space { free, reserve }: Space) -> Result<(), Broken> {
         let size = self.log.anchor().size;
-        // Limit the size of the log relative to the free space that the store keeps in reserve.
+        // The log may take at most twice the reserve, so that it stays small on a small disk.
         if size >= 2 * reserve || free < size.saturating_add(2 * reserve) {
             return Ok(());
         }

@@ -13,7 +13,8 @@ type Mending = Result<Mended, Status>;
 /// Maximum depth of a directory. A longer chain of parents must be a loop.
 const DEPTH_MAX: usize = types::limits::BATCH_EXPECTS_MAX;
 
-/// Returns whether the directory entry is unchanged since the check. If so, adds a precondition on it to the batch.
+/// Returns whether the directory entry is unchanged since the check. If it is unchanged, adds a precondition on the
+/// entry to the batch.
 fn here(tx: &mut Tx<'_>, at: &At) -> Result<bool, Status> {
     let key = schema::dentry_key(at.dir, at.cookie);
     let value = Dentry { child: at.child, kind: at.kind, name: at.name.clone() }.to_value();
@@ -24,8 +25,8 @@ fn here(tx: &mut Tx<'_>, at: &At) -> Result<bool, Status> {
     Ok(true)
 }
 
-/// Removes a directory entry. Also changes the core of its file, so that repairs that depend on an older count of
-/// entries conflict.
+/// Removes a directory entry. Also changes the core of the entry's file, so that repairs that depend on an older count
+/// of entries conflict.
 fn take_away(tx: &mut Tx<'_>, at: &At) -> Result<(), Status> {
     tx.delete(schema::dentry_key(at.dir, at.cookie));
     let subdirs = if at.kind == FileKind::Directory { -1 } else { 0 };
@@ -93,7 +94,7 @@ pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     let place = tx.place(at.dir, &name)?;
     match &place.found {
         Some(found) if found.key == schema::dentry_key(at.dir, at.cookie) => return Ok(Mended::Gone),
-        // Another entry has this name, and lookups find that one. So remove the misplaced entry.
+        // Another entry has this name, and lookups find that other entry. So remove the misplaced entry.
         Some(_) => take_away(tx, at)?,
         None => {
             tx.delete(schema::dentry_key(at.dir, at.cookie));

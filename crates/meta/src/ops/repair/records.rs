@@ -35,8 +35,8 @@ pub(super) fn damaged(tx: &mut Tx<'_>, key: &[u8]) -> Mending {
             if here {
                 let dir = schema::id_of(&key[..9])?;
                 tx.delete(key.to_vec());
-                // The damaged entry was part of the directory's entry count. A later check corrects the subdirectory
-                // count.
+                // The entry count of the directory included the damaged entry. If the subdirectory count did too, the
+                // next check finds the wrong count.
                 if matches!(read::<Tail>(tx, &schema::tail_key(dir))?, Read::Is(tail) if tail.size > 0) {
                     tx.change_dir(dir, -1, 0);
                 }
@@ -119,7 +119,8 @@ pub(super) fn no_core(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Returns whether an inode has no core. If so, adds this as a precondition to the batch.
+/// Returns whether an inode has no core. If the core is missing, adds a precondition to the batch that it stays
+/// missing.
 pub(super) fn absent(tx: &mut Tx<'_>, id: FileId) -> Result<bool, Status> {
     let absent = matches!(read::<Core>(tx, &schema::core_key(id))?, Read::Absent);
     if absent {
