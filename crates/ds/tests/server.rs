@@ -267,8 +267,8 @@ async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
     // A case is a file length and several READs of 4096 bytes. Each READ has its offset and the expected reply: the
     // number of stored bytes, the number of zeros, and the EOF flag.
     let cases = [
-        // The file ends with the object in the first case, continues with a hole beyond the READ in the second, and
-        // ends inside the hole in the third.
+        // In the first case the file ends with the object. In the second, it continues with a hole beyond the READ. In
+        // the third, it ends inside the hole.
         (100, [(0, 100, 0, true), (60, 40, 0, true), (100, 0, 0, true), (5000, 0, 0, true)]),
         (
             5 * u64::from(UNIT),

@@ -26,7 +26,7 @@ const CROWDED: usize = 4;
 pub struct Run {
     /// File offset of the first byte.
     pub offset: u64,
-    /// The bytes; never empty.
+    /// The bytes from this offset on; never empty.
     pub data: Bytes,
 }
 
@@ -40,7 +40,7 @@ impl Run {
 /// A selection of gathered bytes that the caller wants to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// All gathered bytes.
+    /// All gathered bytes of the file.
     All,
     /// The chunks of gathered bytes that overlap this file range.
     Meeting(ByteRange),
@@ -167,7 +167,7 @@ impl Gather {
         self.leaving.clear();
     }
 
-    /// Reports that sending failed. The bytes in flight return to the gathered bytes, except where newer writes cover
+    /// Reports that sending failed. The bytes in flight become gathered bytes again, except where newer writes cover
     /// them. These bytes are due at the time `due`.
     pub fn back(&mut self, due: Duration) {
         let back = std::mem::take(&mut self.leaving);

@@ -1,4 +1,4 @@
-//! The layout record of a file to which the mgr has not assigned iods yet. It says how to choose them.
+//! The layout record of a file to which the mgr has not assigned iods yet. The record says how to choose the iods.
 //!
 //! The mgr creates this record for a file if no iod is up. The record preserves the policy of the directory until the
 //! first write.

@@ -1,9 +1,9 @@
 //! The policy: the settings that say how files are laid out, and how clients read and write them.
 //!
 //! A policy has [parts](Part) with names, such as `stripe_unit`. Each part can be set in several places ([`Origin`]),
-//! with the same syntax: as an extended attribute of a directory, as a mount option, in the environment, or for one
-//! open file. The attribute is `user.weir.stripe_unit`; NFS carries names without the `user.` prefix (RFC 8276 §5). The
-//! last place in the order of [`Origin`] overrides all other places ([`merge`]).
+//! always with the same syntax. Examples are an extended attribute of a directory, a mount option, and the environment.
+//! The attribute is `user.weir.stripe_unit`; NFS carries names without the `user.` prefix (RFC 8276 §5). The last place
+//! in the order of [`Origin`] overrides all other places ([`merge`]).
 //!
 //! A new directory gets a copy of its parent's policy attributes, so that no lookup walks up the tree. A later change
 //! of a directory's policy changes no directory below it. A new file takes its placement ([`Part::is_placement`]) from
@@ -177,9 +177,9 @@ parts! {
     /// Number of bytes of a file that a client gathers before it sends them. `full` means one request of maximum size
     /// for each iod.
     GatherSize gather_size: u64 = FULL, values::gather_size, values::gather_size_text, "a size such as 64K or 1M, or full";
-    /// Time for which a client gathers writes before it sends them; they become durable some seconds later. With `max`,
-    /// the client sends them only when it has `gather_size` bytes or when another operation needs the data on the
-    /// servers.
+    /// Time for which a client gathers writes before it sends the data; the data become durable some seconds later.
+    /// With `max`, the client sends the data only when it has `gather_size` bytes or when another operation needs the
+    /// data on the servers.
     GatherDelay gather_delay: Duration = NEVER, parse_time, format_time, "a time such as 5ms or 2s, or max";
     /// How long the mgr may hold small writes in memory to join them. Only the configuration of the mgr can set this
     /// part (`mgr_gather_delay_ms`).
@@ -200,7 +200,7 @@ pub enum PolicyError {
     Value {
         /// The part that the setting names.
         part: Part,
-        /// The invalid text.
+        /// The invalid text of the setting.
         value: String,
     },
     /// The part cannot be set in this place. For example, a mount option cannot set `mgr_gather_delay`.

@@ -1,9 +1,8 @@
 //! The write threshold: which requests take the mgr path, and which take the direct path to the iods.
 //!
 //! A request of fewer than T bytes takes the mgr path; a longer request, or one of exactly T bytes, takes the direct
-//! path. With T = 0 all requests take the direct path. (This is the write threshold of Hildebrand, Ward and Honeyman,
-//! "Large files, small writes, and pNFS", 2006, section 5.3, which does not define the path of a request of exactly T
-//! bytes.)
+//! path. With T = 0 all requests take the direct path. (Source: Hildebrand, Ward and Honeyman, "Large files, small
+//! writes, and pNFS", 2006, section 5.3. The paper does not define the path of a request of exactly T bytes.)
 
 mod auto;
 

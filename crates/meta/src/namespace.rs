@@ -459,7 +459,7 @@ impl<E: Engine> Namespace<E> {
         self.make(cred, now, |made: &Made| made.attrs.id, |tx, id| ops::mkdir::plan(tx, dir, name, set, id)).await
     }
 
-    /// Creates a symbolic link.
+    /// Creates the symbolic link `name` in `dir`, with the path `target`.
     pub async fn symlink(
         &self,
         cred: &Cred,

@@ -18,7 +18,8 @@ pub struct ChangeInfo {
 /// The layout of a file, as the namespace stores it. The namespace does not interpret the body.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Layout {
-    /// Kind of the layout: a `layouttype4` number, or [`Self::LATER`] or a similar constant for a file without objects.
+    /// Kind of the layout: a `layouttype4` number, or `LATER` or another constant of this type for a file without
+    /// objects.
     pub kind: u32,
     /// The layout record, of at most [`types::limits::LAYOUT_RECORD_MAX`] bytes.
     pub body: Bytes,
@@ -145,7 +146,7 @@ pub enum Ending {
     Doomed,
 }
 
-/// The result of REMOVE.
+/// The result of REMOVE: the removed name's file and directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Removed {
     /// The file that lost the name.
@@ -156,7 +157,7 @@ pub struct Removed {
     pub dir: ChangeInfo,
 }
 
-/// The result of RENAME.
+/// The result of RENAME: the changes of both directories, and the file that lost its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Renamed {
     /// Change attribute of the source directory.
@@ -170,9 +171,9 @@ pub struct Renamed {
 /// The result of an operation that changes the attributes of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Changed {
-    /// Attributes before the change.
+    /// Attributes of the file before the change.
     pub before: Attrs,
-    /// Attributes after the change. The operation was the only change between `before` and `after`.
+    /// Attributes of the file after the change. The operation was the only change between `before` and `after`.
     pub after: Attrs,
 }
 
@@ -253,7 +254,7 @@ pub struct Name {
 /// A part of the result of a search through all directory entries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Names {
-    /// The matching entries.
+    /// The directory entries that match the search.
     pub found: Vec<Name>,
     /// The position (directory and cookie) at which the next call continues; `None` at the end.
     pub next: Option<(FileId, u64)>,

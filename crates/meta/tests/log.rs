@@ -133,8 +133,9 @@ fn an_invalid_log_or_one_of_another_store_is_refused() {
     assert!(matches!(replay(&disk_of(&newer), anchor), Err(LogError::WrongVersion(2))));
 }
 
-/// Returns a disk whose log has records of one to three blocks in a ring of eight blocks, an anchor after the fourth
-/// record, and the changes of the later records. The later records wrap around the end of the ring.
+/// Returns a disk, an anchor, and the changes of the records after the anchor. The log on the disk has records of one
+/// to three blocks in a ring of eight blocks. The anchor is after the fourth record, and the later records wrap around
+/// the end of the ring.
 fn laps() -> (Disk, Anchor, Vec<Changes>) {
     let disk = Disk::default();
     let mut log = format(&disk, 8 * BLOCK);

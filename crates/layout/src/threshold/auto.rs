@@ -30,8 +30,8 @@ const KNOWN: u32 = 2;
 ///
 /// A short request on the direct path costs more than the client can measure, because the mgr could have joined it with
 /// writes of other clients. Without the surcharge, every client chooses the direct path for a small gain, and all
-/// clients become slower. Measured with ten clients that write 10 KiB at a time: if all use the direct path, each write
-/// takes a seventh longer than if all use the mgr path. Yet a single client gains a fifth by changing to the direct
+/// clients become slower. In a measurement, ten clients wrote 10 KiB at a time. If all used the direct path, each write
+/// took a seventh longer than if all used the mgr path. Yet a single client gained a fifth by changing to the direct
 /// path.
 const SPARED: u64 = 3;
 /// Maximum length in bytes of a request that counts as short.

@@ -16,7 +16,7 @@ pub enum Fault {
     },
     /// This version knows no record with such a key.
     Key {
-        /// The unknown key.
+        /// The key that this version does not know.
         key: Key,
     },
     /// The root directory is missing or is not a directory.
@@ -70,7 +70,7 @@ pub enum Fault {
     /// A directory has more than one entry. This entry is outside the recorded parent, or is not the first one in the
     /// recorded parent.
     Second {
-        /// The surplus directory entry.
+        /// The surplus directory entry of the directory.
         at: At,
     },
     /// A directory is part of a loop of directories, which is unreachable from the root.

@@ -1,4 +1,4 @@
-//! Allocation of inode numbers.
+//! Allocation of inode numbers for new files.
 
 use super::Namespace;
 use crate::engine::{Batch, Engine, Expect, RequestId, Write};
@@ -66,8 +66,8 @@ impl<E: Engine> Namespace<E> {
     /// Refuses the allocation of inode numbers while `held` is true: operations that need a new number fail with
     /// `Delay`.
     ///
-    /// A mgr that runs on a copy of a store (for example a restored dump) must not allocate inode numbers at first,
-    /// because the original store may have allocated the same numbers later.
+    /// A mgr that runs on a copy of a store, such as a restored dump, must not allocate inode numbers at first. The
+    /// original store may have allocated the same numbers after the copy was made.
     pub fn hold_numbers(&self, held: bool) {
         self.shared.held.store(held, Ordering::Relaxed);
     }

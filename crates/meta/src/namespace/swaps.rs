@@ -16,7 +16,7 @@ impl<E: Engine> Namespace<E> {
         self.read(&Cred::root(), |tx| ops::unused::of(tx, file))
     }
 
-    /// Begins a swap from the layout `from` to the layout `to`: records that the caller is about to create the objects
+    /// Begins a swap from the layout `from` to the layout `to`. Records that the caller is about to create the objects
     /// of `to`, and fences the file as [`Self::fence`] does. Returns the new generation; `None` if the layout of the
     /// file is not `from`.
     ///

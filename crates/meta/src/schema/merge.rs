@@ -37,7 +37,7 @@ pub struct TailDelta {
     pub ctime: Option<Timestamp>,
 }
 
-/// A change of [`Tail::size`].
+/// A change of [`Tail::size`], which is the file size, or the number of directory entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SizeDelta {
     /// The size stays unchanged.

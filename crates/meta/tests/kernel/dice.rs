@@ -8,7 +8,7 @@ impl Dice {
         Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d))
     }
 
-    /// Returns a number below `end`.
+    /// Returns a random number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -16,7 +16,7 @@ impl Dice {
         ((z ^ (z >> 31)) % end as u64) as usize
     }
 
-    /// Returns one of `choices`.
+    /// Returns a random element of `choices`.
     pub fn of<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())].clone()
     }

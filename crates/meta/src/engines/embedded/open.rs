@@ -100,7 +100,6 @@ fn replay(database: &Database, log: &mut Log, path: &Path) -> Result<(), StoreEr
     Ok(())
 }
 
-/// Begins a write transaction.
 pub(super) fn begin(database: &Database) -> Result<WriteTransaction, redb::StorageError> {
     database.begin_write().map_err(|error| match error {
         redb::TransactionError::Storage(error) => error,

@@ -97,7 +97,7 @@ struct Decided {
 enum Way {
     /// The changes are in the log, which was not flushed.
     Light,
-    /// The log was flushed.
+    /// The changes are in the log, which was flushed.
     Log,
     /// The changes were written to the table, which was flushed.
     Store,
@@ -175,7 +175,7 @@ impl Writer {
     }
 
     /// Returns how many of these batches go into the next transaction. On a nearly full disk, a transaction may use
-    /// only part of the reserve, so that the next query for free space shows how much the transaction used.
+    /// only part of the reserve, so that the next query shows the space that the transaction used.
     fn fitting(&mut self, jobs: &[Job], now: Duration) -> usize {
         let Space { free, reserve } = self.look(now);
         let writes = jobs.iter().map(|job| job.batch.writes.len()).sum();
