@@ -18,7 +18,8 @@ const NFS_V4: u32 = 4;
 const NFSPROC4_NULL: u32 = 0;
 const NFSPROC4_COMPOUND: u32 = 1;
 
-/// The callback path of a data server. A data server grants no delegations or layouts, so every callback fails.
+/// The callback path of a data server. A data server grants no delegations or layouts, so it never needs a callback,
+/// and every call fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoCallbacks;
 

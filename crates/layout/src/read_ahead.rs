@@ -71,7 +71,7 @@ impl Stream {
         (self.last, self.step, self.used) = (request, step, now);
     }
 
-    /// Returns the ranges to read ahead after the last request, at most `limit` bytes.
+    /// Returns the ranges to read ahead after the last request; together they have at most `limit` bytes.
     fn plan(&mut self, limit: u64) -> Vec<ByteRange> {
         if self.hits < HITS {
             return Vec::new();

@@ -177,8 +177,8 @@ impl Embedded {
         Self::start(attach(base, None, log)?)
     }
 
-    /// Opens a store on a storage and a log disk that the caller provides. If the storage is empty and `id` is given,
-    /// creates a store with this id. `free` returns the free space of the storage.
+    /// Opens a store on a storage and a log disk that the caller provides. If the storage is empty, creates a store
+    /// with the random id `id`. `free` returns the free space of the storage.
     pub fn on(
         storage: impl StorageBackend,
         log: impl LogDisk,

@@ -339,7 +339,7 @@ impl Writer {
     /// Doubles the log, if the log was full before a checkpoint was due and the disk has enough space.
     fn grow(&mut self, Space { free, reserve }: Space) -> Result<(), Broken> {
         let size = self.log.anchor().size;
-        // The log may take at most twice the reserve, so that it stays small on a small disk.
+        // Do not double a log whose size is twice the reserve already, so that the log stays small on a small disk.
         if size >= 2 * reserve || free < size.saturating_add(2 * reserve) {
             return Ok(());
         }
