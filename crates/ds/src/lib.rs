@@ -1,8 +1,8 @@
 //! The NFS data server of an iod (RFC 8881 §13), which serves the same objects as the native data program.
 //!
 //! Clients of the files layout send file offsets and the filehandle of their layout, which the mgr issued. The
-//! filehandle names the object, the allowed operations and the striping. The data server knows no files or opens, and
-//! of a client only its session.
+//! filehandle names the object, the allowed operations and the striping. The data server keeps no state of files or
+//! opens. The only state of a client that it keeps is the session.
 
 mod objects;
 mod service;
@@ -22,16 +22,16 @@ use types::{Status, Timestamp};
 use wire::native::Counter;
 use wire::nfs4::{EXCHGID4_FLAG_USE_PNFS_DS, OP_COMMIT, OP_READ, OP_WRITE, nfs_opnum4};
 
-/// How long a client's session is kept at least after its last request. Clients take the lease of the mgr for that of
-/// its data servers and renew sessions accordingly. If the mgr's lease is longer, the courtesy time covers the rest.
+/// Lease time of client sessions. pNFS clients renew their sessions with data servers at the interval of the mgr's
+/// lease. If the mgr's lease is longer than this time, the courtesy time after the lease covers the difference.
 const LEASE: Duration = Duration::from_secs(90);
-/// Interval between checks of the leases.
+/// Interval at which the server checks for expired leases.
 const TICK: Duration = Duration::from_secs(1);
 
 /// The NFS server in the role of a data server.
 type DataServer = Server<DataOnly<Objects>, NoCallbacks>;
 
-/// A running data server; stops when dropped.
+/// A running NFS data server; dropping the value stops the server.
 #[derive(Debug)]
 pub struct Running {
     network: rpc::Server,
@@ -39,13 +39,13 @@ pub struct Running {
     _ticking: JoinSet<()>,
 }
 
-/// Serves the objects of `daemon` on these listeners, in tasks of the current runtime.
+/// Starts an NFS data server that serves the objects of `daemon` on `listeners`, in tasks of the current runtime.
 ///
 /// # Errors
 /// `Status::ServerFault` when the server cannot be set up.
 pub async fn start(daemon: Arc<Daemon>, listeners: Vec<Listener>) -> Result<Running, Status> {
     let iod = daemon.first().store().iod();
-    // Client ids and session ids of an earlier start must differ from those of this one.
+    // The epoch makes the client ids and session ids of this start differ from those of earlier starts.
     let epoch = (net::clock::unix_now() as u32).max(1);
     let config = server::Config {
         state: state::Config::new(epoch, EXCHGID4_FLAG_USE_PNFS_DS, LEASE),
@@ -74,23 +74,24 @@ pub async fn start(daemon: Arc<Daemon>, listeners: Vec<Listener>) -> Result<Runn
 }
 
 impl Running {
-    /// Returns the addresses that the server listens on, with the actual ports.
+    /// Returns the addresses that the server listens on, with the port that the kernel chose where the configured port
+    /// is 0.
     pub fn addresses(&self) -> &[Address] {
         self.network.addresses()
     }
 
-    /// Returns the counters of bytes and connections.
+    /// Returns the byte and connection counters of this server's network connections.
     pub fn counters(&self) -> &net::Counters {
         &self.counters
     }
 
-    /// Stops the server; calls in progress may end.
+    /// Stops the server: closes the listeners and lets the calls in progress finish.
     pub async fn stop(self) {
         self.network.shutdown().await;
     }
 }
 
-/// Returns the counters that STATS of the iod shows in addition.
+/// Returns the NFS counters that the iod adds to its reply to STATS.
 fn counters(server: &DataServer) -> Vec<Counter> {
     let (done, held) = (server.counters(), server.inspect(|state| state.counts()));
     let op = |op: nfs_opnum4| {

@@ -1,4 +1,5 @@
-//! READ, WRITE and COMMIT of the NFS data server: maps the file offsets of the requests to offsets in local objects.
+//! READ, WRITE and COMMIT of the NFS data server: this module maps the file offsets of the requests to offsets in local
+//! objects.
 
 use bytes::Bytes;
 use iod::{Daemon, ObjectBytes, Volume};
@@ -11,24 +12,25 @@ use types::{FileId, Fsid, Status, Verifier};
 use wire::native::{DataHandle, Failure, Rights};
 use xdr::Xdr;
 
-/// Number of attempts for a request that fails because the iod temporarily lacks descriptors or memory, and the pause
-/// between them. A client that gets NFS4ERR_DELAY waits for 15 seconds, so try here first.
+/// Number of attempts for a request that fails because the iod temporarily lacks file descriptors or memory; the server
+/// waits `PAUSE` between attempts. A client that gets NFS4ERR_DELAY waits for 15 seconds, so a retry on the server is
+/// faster.
 const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Number of repeated reads if the object changes while the mgr determines the length of the file.
+/// Number of times that READ repeats the read of an object that changed while the mgr determined the file length.
 const AGAIN: u32 = 4;
 
-/// The objects of an iod, as the file system of the NFS server.
+/// The objects of an iod, presented to the NFS server as a data server's file system.
 pub(crate) struct Objects {
     daemon: Arc<Daemon>,
 }
 
-/// The volume, the handle and the object offset of a request.
+/// The object that a request addresses: the volume, the verified handle, and the offset in the object.
 struct Target {
     volume: Arc<Volume>,
     handle: DataHandle,
-    /// Offset in the object.
+    /// Offset in the object at which the requested range begins.
     offset: u64,
 }
 
@@ -37,20 +39,21 @@ impl Objects {
         Objects { daemon }
     }
 
-    /// Returns the service that owns the objects.
+    /// Returns the iod daemon that owns the objects.
     pub(crate) fn daemon(&self) -> &Daemon {
         &self.daemon
     }
 
     fn handle(&self, ctx: &Ctx, needed: Rights) -> Result<(Arc<Volume>, DataHandle)> {
         let handle = DataHandle::from_bytes(&ctx.handle).map_err(|_| Status::BadHandle)?;
-        // PUTFH has verified the handle, but only the authenticator says of which volume it is.
+        // PUTFH has verified the handle; this check also finds the volume whose key signed the handle.
         let volume = self.daemon.check_handle(&handle)?.clone();
         if handle.rights.contains(needed) { Ok((volume, handle)) } else { Err(Status::CapRefused) }
     }
 
-    /// Maps a range to the local object; `NotHere` if another iod has a part of the range. A client that sends such a
-    /// range does not know the striping, and would take the next bytes of the object for the next bytes of the file.
+    /// Maps a file range to the object on this iod. Returns `NotHere` if another iod holds a part of the range. A
+    /// client that sends such a range does not know the striping. If the iod served the request, the client would take
+    /// the next bytes of the object for the next bytes of the file.
     fn target(&self, ctx: &Ctx, needed: Rights, offset: u64, len: u64) -> Result<Target> {
         let (volume, handle) = self.handle(ctx, needed)?;
         let distribution = distribution(&handle)?;
@@ -61,7 +64,7 @@ impl Objects {
         if here && whole { Ok(Target { volume, handle, offset: place.offset }) } else { Err(Status::NotHere) }
     }
 
-    /// Runs blocking file calls outside the async threads.
+    /// Runs blocking file system calls on the blocking thread pool, and retries on `Status::Delay`.
     async fn work<T: Send + 'static>(
         volume: &Arc<Volume>,
         work: impl Fn(&Volume) -> std::result::Result<T, Failure> + Send + Sync + 'static,
@@ -85,13 +88,14 @@ fn distribution(handle: &DataHandle) -> Result<Distribution> {
     Distribution::new(DistributionId::SimpleStripe, unit, count).map_err(|_| Status::BadHandle)
 }
 
-/// Makes the reply to a READ at `offset` of a file of `length` bytes whose object ends inside the range: between the
-/// end of the object and the end of the file, the reply has zeros.
+/// Builds the reply to a READ whose range extends past the end of the object. The file has `length` bytes. The reply
+/// has zeros from the end of the object to the end of the file.
 fn ended(got: ObjectBytes, offset: u64, len: u32, length: u64) -> ReadOut {
     let rest = length.saturating_sub(offset);
     let inside = rest.min(len.into()) as usize;
     let data = if inside <= got.data.len() {
-        // Bytes beyond the end were truncated, and the object loses them soon.
+        // The object still has bytes beyond the end of the file. The file was truncated, and the mgr will truncate the
+        // object soon.
         got.data.slice(..inside)
     } else {
         let mut data = Vec::with_capacity(inside);
@@ -102,9 +106,8 @@ fn ended(got: ObjectBytes, offset: u64, len: u32, length: u64) -> ReadOut {
     ReadOut { data: data.into(), eof: rest <= len.into() }
 }
 
-/// Converts a failure to the status for the client. An error of one object must not look like an error of the whole
-/// iod: the client would stop using the iod for all files. With `Fenced` it loses only the layout of this file and asks
-/// the mgr.
+/// Converts a failure to the NFS status for the client. After an error that concerns the whole iod, the client would
+/// stop using the iod for all files. After `Fenced`, the client drops only the layout of this file and asks the mgr.
 fn told(failure: &Failure) -> Status {
     match failure.status {
         Status::NoSpc | Status::DQuot | Status::FBig | Status::Rofs | Status::Inval => failure.status,
@@ -135,12 +138,13 @@ impl DataServer for Objects {
         let mut got = Self::work(&volume, bytes).await?;
         for _ in 0..AGAIN {
             if got.data.len() >= len as usize {
-                // No need to ask whether the file ends here: a client that wants more sends another READ.
+                // A full read needs no query for the file length: a client that wants more bytes sends another READ.
                 return Ok(ReadOut { data: got.data.into(), eof: false });
             }
-            // The object ends here. The file may end as well, or continue with a hole: only the mgr knows.
+            // The object ends inside the requested range. The file may end here too, or continue with a hole, and only
+            // the mgr knows which.
             let Some(length) = Self::work(&volume, move |volume| Ok(volume.file_length(object))).await? else { break };
-            // If the size is unchanged, the object also ended here when the mgr answered.
+            // An unchanged object size proves that the object also ended here when the mgr answered.
             if Self::work(&volume, move |volume| volume.object_size(object, generation)).await? == got.size {
                 if got.size < length.least {
                     tracing::error!(
@@ -155,7 +159,7 @@ impl DataServer for Objects {
             }
             got = Self::work(&volume, bytes).await?;
         }
-        // The client then reads from the mgr, which can ask the iods.
+        // On `NotHere` the client repeats the READ at the mgr, which can query all iods of the file.
         Err(Status::NotHere)
     }
 
@@ -169,12 +173,12 @@ impl DataServer for Objects {
         let size = Self::work(&volume, write).await?;
         let mut told = stable;
         if stable == Stability::FileSync {
-            // The client sends no LAYOUTCOMMIT for a FILE_SYNC write, so this iod reports the size and the change to
+            // The client sends no LAYOUTCOMMIT for a FILE_SYNC write, so the iod reports the new size and the change to
             // the mgr.
             let tell = move |volume: &Volume| Ok(volume.tell_written(object, grant, size));
             if !Self::work(&volume, tell).await? {
-                // The mgr has not received the report, so only the data are stable. After DATA_SYNC the client itself
-                // reports to the mgr.
+                // The mgr has not received the report, so the iod answers DATA_SYNC: only the data are durable. After
+                // DATA_SYNC the client itself sends LAYOUTCOMMIT.
                 told = Stability::DataSync;
             }
         }
@@ -200,7 +204,7 @@ mod tests {
         }) {
             let data: Vec<u8> = (1..=stored as u8).collect();
             let out = ended(ObjectBytes { data: data.clone().into(), size: 77 }, offset, len, length);
-            // The expected file content: stored bytes, then zeros, nothing beyond the end.
+            // Returns the expected byte at a file offset: a stored byte, or zero beyond the end of the object.
             let byte = |at: u64| data.get((at - offset) as usize).copied().unwrap_or(0);
             let right: Vec<u8> = (offset..(offset + u64::from(len)).min(length)).map(byte).collect();
             assert_eq!(out.data.to_bytes(), right, "{stored} {len} {length}");

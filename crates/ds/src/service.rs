@@ -1,4 +1,4 @@
-//! The RPC service on the port of a data server: NFSv4.1 and 4.2.
+//! The RPC service on the TCP port of a data server: NFSv4.1 and NFSv4.2.
 
 use crate::DataServer;
 use bytes::Bytes;
@@ -13,12 +13,13 @@ use wire::nfs4::NFS4_PROGRAM;
 use wire::rpc::{AUTH_TOOWEAK, CallHeader};
 use xdr::{Reader, Segments};
 
-/// The NFS program's version and procedures (RFC 8881 §16).
+/// Version number of the NFS program (RFC 8881 §16).
 const NFS_V4: u32 = 4;
 const NFSPROC4_NULL: u32 = 0;
 const NFSPROC4_COMPOUND: u32 = 1;
 
-/// The callback channel of a data server, which never calls back.
+/// The callback path of a data server. A data server grants no delegations or layouts, so it never needs a callback,
+/// and every call fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoCallbacks;
 
@@ -32,7 +33,7 @@ impl Callbacks for NoCallbacks {
     }
 }
 
-/// Dispatches every call to the NFS server.
+/// The RPC dispatcher: passes NFS calls to the NFS server and refuses calls of other programs.
 pub(crate) struct Gateway {
     pub(crate) server: Arc<DataServer>,
 }

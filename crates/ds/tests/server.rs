@@ -1,4 +1,5 @@
-//! A scripted pNFS client (files layout) over sockets, against a data server and the store of a real iod.
+//! Tests of the NFS data server: a scripted pNFS client (files layout) sends requests over sockets to the data server
+//! of a real iod.
 
 #[path = "../../iod/tests/serving/cluster.rs"]
 #[allow(dead_code)]
@@ -20,10 +21,11 @@ use xdr::Xdr;
 
 const OBJECT: ObjectId = ObjectId::stream_0(FileId(77));
 const UNIT: u32 = 65536;
-/// A stateid as the mgr issues them; a data server does not know the stateids of the mgr.
+/// A stateid such as the mgr issues. A data server does not know the stateids of the mgr and must accept any regular
+/// one.
 const STATEID: stateid4 = stateid4 { seqid: 0, other: [7; 12] };
 
-/// An iod with its NFS data server (`face`).
+/// An iod (`iod`) and its NFS data server (`face`).
 struct Server {
     iod: cluster::Server,
     face: Option<ds::Running>,
@@ -41,7 +43,7 @@ impl Server {
         self.face = Some(ds::start(self.iod.running().daemon(), vec![listener]).await.unwrap());
     }
 
-    /// Stops the data server, and waits for its tasks, which keep the store open until they end.
+    /// Stops the data server, and waits for its tasks, because the store stays open until all tasks have ended.
     async fn stop_data_server(&mut self) {
         let daemon = Arc::downgrade(&self.iod.running().daemon());
         self.face.take().unwrap().stop().await;
@@ -62,7 +64,7 @@ impl Server {
     }
 }
 
-/// One client with a session.
+/// A scripted NFS client with one session.
 struct Client {
     connection: Connection,
     minor: u32,
@@ -79,7 +81,7 @@ impl Client {
         COMPOUND4res::from_bytes(&reply.body.rest()).unwrap()
     }
 
-    /// Sends EXCHANGE_ID and CREATE_SESSION as Linux sends them to data servers, and RECLAIM_COMPLETE.
+    /// Sends EXCHANGE_ID and CREATE_SESSION as the Linux client sends them to data servers, and RECLAIM_COMPLETE.
     async fn introduce(&mut self) -> EXCHANGE_ID4resok {
         let args = EXCHANGE_ID4args {
             eia_clientowner: client_owner4 {
@@ -121,7 +123,7 @@ impl Client {
         met.clone()
     }
 
-    /// Sends operations after a SEQUENCE.
+    /// Sends a COMPOUND of SEQUENCE and `ops`.
     async fn ask(&mut self, mut ops: Vec<nfs_argop4>) -> COMPOUND4res {
         self.sequence += 1;
         let sequence = SEQUENCE4args {
@@ -135,7 +137,8 @@ impl Client {
         self.send(ops).await
     }
 
-    /// Sends one operation on a file. Returns its result, or the status of the COMPOUND if that is an error.
+    /// Sends a COMPOUND with PUTFH and one operation. Returns the operation's result, or the status of the COMPOUND if
+    /// it failed.
     async fn on(&mut self, handle: &Bytes, op: nfs_argop4) -> Result<nfs_resop4, nfsstat4> {
         let mut reply = self.ask(vec![nfs_argop4::OP_PUTFH(PUTFH4args { object: handle.clone() }), op]).await;
         if reply.status == NFS4_OK { Ok(reply.resarray.remove(2)) } else { Err(reply.status) }
@@ -170,8 +173,8 @@ impl Client {
     }
 }
 
-/// Starts a mgr that answers queries for file lengths until `answer` returns `None`. `Some(None)` means that the mgr
-/// does not know the length. The thread returns the number of answers.
+/// Starts a thread that plays the mgr: it answers the iod's queries for file lengths until `answer` returns `None`.
+/// `Some(None)` means that the mgr does not know the length. The thread returns the number of answers.
 fn mgr(server: &Server, mut answer: impl FnMut() -> Option<Option<FileLength>> + Send + 'static) -> JoinHandle<usize> {
     let mut mgr = cluster::Client::new(server.iod.tcp());
     let ticket = key().ticket(FSID, MGR_SESSION, now() + 1000);
@@ -196,12 +199,12 @@ fn long(file: u64) -> FileLength {
     FileLength { file, least: 0 }
 }
 
-/// Returns a handle of a file over two iods; this iod has the first stripe unit.
+/// Returns a handle of a file striped over two iods; the tested iod holds the first stripe unit.
 fn handle(generation: u32, rights: Rights) -> Bytes {
     sign(&key(), generation, rights, now() + 1000)
 }
 
-/// Returns a handle for the iod with this key that is valid until `expires`.
+/// Returns a handle signed with `key`, the key of an iod, that is valid until `expires`.
 fn sign(key: &IodKey, generation: u32, rights: Rights, expires: u64) -> Bytes {
     let (striping, holder) =
         (Striping { unit: UNIT, count: 2, index: 0 }, Holder { grant: 1, session: 1 << 32, expires });
@@ -219,8 +222,8 @@ async fn reads_and_writes_follow_the_striping_in_the_handle() {
         let written = client.write(&handle, 0, &[minor as u8; 1000], UNSTABLE4).await.unwrap();
         assert_eq!((written.count, written.committed), (1000, UNSTABLE4));
         assert_eq!(client.commit(&handle).await, Ok(written.writeverf));
-        // A request that touches the stripe unit of the other iod fails as a whole. The next stripe unit of this iod is
-        // the third of the file.
+        // A request that touches a stripe unit of the other iod fails as a whole. The tested iod holds stripe units 0
+        // and 2 of the file.
         for (offset, len) in [(u64::from(UNIT) - 10, 11), (u64::from(UNIT), 10), (0, UNIT + 1)] {
             let write = client.write(&handle, offset, &vec![3; len as usize], DATA_SYNC4).await;
             assert_eq!(write.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
@@ -235,8 +238,8 @@ async fn reads_and_writes_follow_the_striping_in_the_handle() {
         assert_eq!((&read.data[..], read.eof), (&[3; 10][..], false));
         let read = client.read(&handle, 2 * u64::from(UNIT), 5).await.unwrap();
         assert_eq!((&read.data[..], read.eof), (&b"third"[..], false));
-        // Behind the end of the object there may be a hole or the end of the file. Without the file length the iod
-        // cannot answer.
+        // Beyond the end of the object, the file may have a hole or end. No mgr is connected that could report the file
+        // length, so the iod refuses such a READ.
         for behind in [0, 5, 1000] {
             let read = client.read(&handle, 2 * u64::from(UNIT) + behind, 100).await;
             assert_eq!(read.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
@@ -256,25 +259,28 @@ async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
     client.write(&handle, 0, &[7; 100], DATA_SYNC4).await.unwrap();
     let (length, told) = watch::channel(Some(None));
     let mgr = mgr(&server, move || *told.borrow());
-    // The mgr does not know the length, so the client must read through the mgr.
+    // The mgr does not know the file length, so the iod refuses READs that reach beyond the object. The client must
+    // read through the mgr.
     for offset in [0, 100, 5000] {
         assert_eq!(client.read(&handle, offset, 4096).await.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
     }
-    // For each READ of 4096 bytes: its offset, the number of stored bytes, the number of zeros, and EOF.
+    // A case is a file length and several READs of 4096 bytes. Each READ has its offset and the expected reply: the
+    // number of stored bytes, the number of zeros, and the EOF flag.
     let cases = [
-        // The file ends with the object, continues with a hole beyond the read, or ends within the hole.
+        // In the first case the file ends with the object. In the second, it continues with a hole beyond the READ. In
+        // the third, it ends inside the hole.
         (100, [(0, 100, 0, true), (60, 40, 0, true), (100, 0, 0, true), (5000, 0, 0, true)]),
         (
             5 * u64::from(UNIT),
             [(0, 100, 3996, false), (99, 1, 4095, false), (100, 0, 4096, false), (5000, 0, 4096, false)],
         ),
         (5001, [(0, 100, 3996, false), (99, 1, 4095, false), (905, 0, 4096, true), (5000, 0, 1, true)]),
-        // The file was just truncated.
+        // The file was just truncated to a length below the size of the object.
         (30, [(0, 30, 0, true), (29, 1, 0, true), (30, 0, 0, true), (99, 0, 0, true)]),
     ];
     for (is, reads) in cases {
         length.send(Some(Some(long(is)))).unwrap();
-        // The iod may not have received the new length yet.
+        // Wait until the iod has received the new file length. Until then this READ may fail.
         while client.read(&handle, 5000, 1).await.is_err() {}
         for (offset, stored, zeros, eof) in reads {
             let read = client.read(&handle, offset, 4096).await.unwrap();
@@ -282,8 +288,8 @@ async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
             assert_eq!((&read.data[..], read.eof), (&right[..], eof), "{offset} of {is}");
         }
     }
-    // An object shorter than the length that the mgr requires has lost bytes. The client must ask the mgr, which
-    // reports the loss.
+    // An object that is shorter than `least`, the object size that the mgr requires, has lost bytes. The client must
+    // ask the mgr, which reports the loss.
     let length_of = |least| length.send(Some(Some(FileLength { file: 5001, least }))).unwrap();
     length_of(101);
     while client.read(&handle, 5000, 1).await.is_ok() {}
@@ -291,10 +297,11 @@ async fn reads_behind_the_object_use_the_file_length_of_the_mgr() {
     length_of(100);
     while client.read(&handle, 5000, 1).await.is_err() {}
     assert_eq!(client.read(&handle, 60, 41).await.unwrap().data[..], [&[7; 40][..], &[0]].concat());
-    // A read within the object needs no answer of the mgr.
+    // The iod answers a READ within the object without a query to the mgr.
     let whole = client.read(&handle, 0, 100).await.unwrap();
     assert_eq!((whole.data.len(), whole.eof), (100, false));
-    // When the mgr is gone, a READ that waits for an answer sends the client to the mgr. Later READs do not wait.
+    // When the mgr disconnects, the READ that waits for its answer fails, and the client reads from the mgr. Later
+    // READs fail at once.
     length.send(None).unwrap();
     for _ in 0..2 {
         assert_eq!(client.read(&handle, 0, 4096).await.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
@@ -327,7 +334,7 @@ async fn bytes_written_during_a_length_query_are_read() {
             assert_eq!((&read.data[..], read.eof), (&[&[7; 100][..], &[9; 2], &[0; 98]].concat()[..], false));
             continue;
         }
-        // If the object changes during each query, the iod cannot answer the READ.
+        // If writes change the object during every query to the mgr, the iod gives up and refuses the READ.
         while !mgr.is_finished() {
             assert_eq!(client.read(&handle, 0, 1000).await.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
         }
@@ -360,15 +367,15 @@ async fn requests_without_a_valid_handle_are_refused() {
     assert_eq!(client.read(&foreign([1; 32], FSID.0, cluster::IOD.0), 0, 4).await, Err(NFS4ERR_BADHANDLE));
     assert_eq!(client.read(&foreign([3; 32], [6; 16], cluster::IOD.0), 0, 4).await, Err(NFS4ERR_BADHANDLE));
     assert_eq!(client.read(&foreign([3; 32], FSID.0, [6; 16]), 0, 4).await, Err(NFS4ERR_BADHANDLE), "of another iod");
-    // An expired handle leads the client to the mgr.
+    // The iod refuses an expired handle with an error that makes the client ask the mgr for a new layout.
     assert_eq!(client.read(&sign(&key(), 1, Rights::READ, now()), 0, 4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
-    // The handle limits the rights.
+    // A handle with only the READ right allows no WRITE and no COMMIT, and a handle with only WRITE allows no READ.
     let reader = handle(1, Rights::READ);
     assert_eq!(client.read(&reader, 0, 4).await.unwrap().data, b"text"[..]);
     assert_eq!(client.write(&reader, 0, b"x", UNSTABLE4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
     assert_eq!(client.commit(&reader).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
     assert_eq!(client.read(&handle(1, Rights::WRITE), 0, 4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
-    // Handles of a fenced generation are refused, and handles of the new generation are accepted.
+    // The iod refuses handles of a fenced generation and accepts handles of the new generation.
     server.iod.client().fence(OBJECT.file.0, 2).unwrap();
     assert_eq!(client.write(&good, 0, b"late", UNSTABLE4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
     assert_eq!(client.read(&good, 0, 4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));

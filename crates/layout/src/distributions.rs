@@ -1,7 +1,7 @@
 //! The registry of distributions, which map the bytes of a file to bytes of objects.
 //!
 //! A distribution uses object *indices*, `0..count`. The order of iods in the layout record says which iod serves an
-//! index. Rotating that order from file to file spreads the first stripe units over all iods.
+//! index. Rotating the order of iods from file to file spreads the first stripe units over all iods.
 
 mod simple_stripe;
 
@@ -9,17 +9,17 @@ use simple_stripe::SimpleStripe;
 use types::ByteRange;
 use types::limits::{STRIPE_COUNT_MAX, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
 
-/// The stable number of a distribution, as layout records and bodies carry it.
+/// The number of a distribution in layout records and layout bodies; numbers never change between versions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u32)]
 pub enum DistributionId {
-    /// Round robin by stripe unit, densely packed: each object holds its stripe units without gaps.
+    /// Round robin by stripe unit. Each object holds its stripe units without gaps (dense packing).
     #[default]
     SimpleStripe = 1,
 }
 
 impl DistributionId {
-    /// Every distribution of this version.
+    /// Every distribution that this version supports.
     pub const ALL: [DistributionId; 1] = [DistributionId::SimpleStripe];
 
     /// Returns the distribution with this number; `None` if this version does not know it.
@@ -27,71 +27,71 @@ impl DistributionId {
         Self::ALL.into_iter().find(|id| *id as u32 == n)
     }
 
-    /// Returns the number on disk and on the wire.
+    /// Returns the number that represents the distribution on disk and on the wire.
     pub fn number(self) -> u32 {
         self as u32
     }
 
-    /// Returns the name that users write in a policy.
+    /// Returns the name of the distribution, as users write it in a policy.
     pub fn name(self) -> &'static str {
         match self {
             DistributionId::SimpleStripe => "simple_stripe",
         }
     }
 
-    /// Returns the distribution with this name.
+    /// Returns the distribution with this name; `None` if this version does not know it.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|id| id.name() == name)
     }
 }
 
-/// Why a distribution cannot have these parameters.
+/// The reason why a distribution refuses its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadGeometry {
-    /// The stripe unit is out of bounds or not a multiple of [`STRIPE_UNIT_MIN`].
+    /// The stripe unit (the field, in bytes) is out of bounds or not a multiple of [`STRIPE_UNIT_MIN`].
     #[error("stripe unit {0}: write a multiple of {STRIPE_UNIT_MIN} from {STRIPE_UNIT_MIN} to {STRIPE_UNIT_MAX} bytes")]
     StripeUnit(u64),
-    /// No iod, or too many iods.
+    /// The number of iods (the field) is zero or too large.
     #[error("stripe count {0}: a file is striped over 1 to {STRIPE_COUNT_MAX} iods")]
     Count(usize),
 }
 
-/// The place of one file byte in an object, and the number of contiguous bytes from there.
+/// The place of a file byte in an object, and the number of contiguous bytes from this byte on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// Index of the object, below the count of the distribution.
+    /// Index of the object in the distribution, `0..count`.
     pub index: usize,
     /// Offset of the byte in the object.
     pub offset: u64,
-    /// Number of bytes from this one on that are contiguous in file and object; at least 1.
+    /// Number of bytes, beginning with this byte, that are contiguous in both the file and the object; at least 1.
     pub run: u64,
 }
 
-/// A part of a file range that is contiguous in one object.
+/// A part of a file range that lies contiguously in one object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// Index of the object, below the count of the distribution.
+    /// Index of the object in the distribution, `0..count`.
     pub index: usize,
-    /// Range in the object.
+    /// The part's range in the object.
     pub object: ByteRange,
-    /// Range in the file; as long as `object`.
+    /// The part's range in the file; its length equals that of `object`.
     pub file: ByteRange,
 }
 
-/// The mapping that each distribution implements. It is monotonic: in each object, larger file offsets have larger
-/// object offsets.
+/// The function that each distribution implements: it maps file offsets to object offsets. The mapping is monotonic: in
+/// each object, larger file offsets have larger object offsets.
 trait Mapping {
-    /// Returns the number of objects.
+    /// Returns the number of objects over which the distribution spreads a file.
     fn count(&self) -> usize;
     /// Returns the place of the file byte at `offset`.
     fn place(&self, offset: u64) -> Place;
-    /// Returns the file offset of the byte at `offset` of object `index`; `None` beyond the largest file offset.
+    /// Returns the file offset of the byte at `offset` of object `index`; `None` if it exceeds the largest file offset.
     fn file_offset(&self, index: usize, offset: u64) -> Option<u64>;
-    /// Returns the length of object `index` of a file of `file_size` bytes that has no holes at its end.
+    /// Returns the length of object `index` if the file has `file_size` bytes and no hole at its end.
     fn object_size(&self, file_size: u64, index: usize) -> u64;
 }
 
-/// A distribution with its parameters: a bijection between file bytes and pairs of object and byte.
+/// A distribution with its parameters: a bijection between file offsets and pairs of object index and object offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Distribution {
     id: DistributionId,
@@ -105,7 +105,7 @@ enum Kind {
 }
 
 impl Distribution {
-    /// Returns a distribution over `count` objects with this stripe unit in bytes.
+    /// Returns a distribution over `count` objects with a stripe unit of `stripe_unit` bytes.
     pub fn new(id: DistributionId, stripe_unit: u64, count: usize) -> Result<Self, BadGeometry> {
         check_stripe_unit(stripe_unit)?;
         check_count(count)?;
@@ -121,7 +121,7 @@ impl Distribution {
         }
     }
 
-    /// Returns the number of the distribution.
+    /// Returns the number that identifies the distribution.
     pub fn id(&self) -> DistributionId {
         self.id
     }
@@ -131,7 +131,7 @@ impl Distribution {
         self.stripe_unit
     }
 
-    /// Returns the number of objects, 1 to [`STRIPE_COUNT_MAX`].
+    /// Returns the number of objects over which the file is distributed, 1 to [`STRIPE_COUNT_MAX`].
     pub fn count(&self) -> usize {
         self.mapping().count()
     }
@@ -141,28 +141,29 @@ impl Distribution {
         self.mapping().place(offset)
     }
 
-    /// Returns the pieces of a file range in file order; they cover it exactly.
+    /// Returns the pieces of a file range in file order: each piece is contiguous in one object. Together the pieces
+    /// cover the range exactly.
     pub fn pieces(&self, range: ByteRange) -> Pieces<'_> {
         Pieces { distribution: self, next: range.offset, end: range.end() }
     }
 
-    /// Returns the file offset of the byte at `offset` of object `index`; `None` if no file reaches that far.
+    /// Returns the file offset of the byte at `offset` of object `index`; `None` if it exceeds the largest file offset.
     ///
     /// # Panics
-    /// When `index` is not below the count.
+    /// If `index` is not below the number of objects.
     pub fn file_offset(&self, index: usize, offset: u64) -> Option<u64> {
         assert!(index < self.count(), "object index out of range");
         self.mapping().file_offset(index, offset)
     }
 
-    /// Returns the file ranges that lie in `range` of object `index`, in order, with contiguous ranges joined. Bytes
-    /// beyond the largest file offset are left out.
+    /// Returns the file ranges that lie in `range` of object `index`, in order, with contiguous ranges joined. The
+    /// result omits bytes beyond the largest file offset.
     ///
     /// # Panics
-    /// When `index` is not below the count.
+    /// If `index` is not below the number of objects.
     pub fn file_ranges(&self, index: usize, range: ByteRange) -> impl Iterator<Item = ByteRange> + '_ {
         let mut at = range.offset;
-        // In an object, contiguous runs are stripe units, unless the whole file is in the object.
+        // In an object, a stripe unit is contiguous in the file; a single object is contiguous as a whole.
         let unit = if self.count() == 1 { u64::MAX } else { self.stripe_unit };
         std::iter::from_fn(move || {
             let left = range.end().checked_sub(at).filter(|left| *left > 0)?;
@@ -173,18 +174,19 @@ impl Distribution {
         })
     }
 
-    /// Returns the length of object `index` when the file is `file_size` bytes of data without a hole. A truncate of
-    /// the file to `file_size` also truncates the object to this length.
+    /// Returns the length of object `index` if the file has `file_size` bytes and no hole at its end. A truncate of the
+    /// file to `file_size` also truncates the object to this length.
     ///
     /// # Panics
-    /// When `index` is not below the count.
+    /// If `index` is not below the number of objects.
     pub fn object_size(&self, file_size: u64, index: usize) -> u64 {
         assert!(index < self.count(), "object index out of range");
         self.mapping().object_size(file_size, index)
     }
 
-    /// Returns the file size that the lengths of objects prove, in index order: the end of the last byte that any
-    /// object holds. Saturates at `u64::MAX` for lengths that no file has.
+    /// Returns the smallest file size that is consistent with the object sizes, given in index order. This is the end
+    /// of the last file byte that any object holds. The result saturates at `u64::MAX` for object sizes that no file
+    /// has.
     pub fn file_size(&self, object_sizes: &[u64]) -> u64 {
         let ends = object_sizes.iter().enumerate().take(self.count()).filter(|(_, size)| **size > 0);
         let end = |(index, size): (usize, &u64)| match self.mapping().file_offset(index, size - 1) {
@@ -195,13 +197,13 @@ impl Distribution {
     }
 }
 
-/// Returns an error for a stripe unit that is out of bounds or not a multiple of 64.
+/// Returns an error for a stripe unit that is out of bounds or not a multiple of [`STRIPE_UNIT_MIN`].
 pub fn check_stripe_unit(stripe_unit: u64) -> Result<(), BadGeometry> {
     let fits = (STRIPE_UNIT_MIN..=STRIPE_UNIT_MAX).contains(&stripe_unit);
     if fits && stripe_unit.is_multiple_of(STRIPE_UNIT_MIN) { Ok(()) } else { Err(BadGeometry::StripeUnit(stripe_unit)) }
 }
 
-/// Returns an error for a number of iods that is out of bounds.
+/// Returns an error if the number of iods is zero or exceeds [`STRIPE_COUNT_MAX`].
 pub fn check_count(count: usize) -> Result<(), BadGeometry> {
     if (1..=STRIPE_COUNT_MAX).contains(&count) { Ok(()) } else { Err(BadGeometry::Count(count)) }
 }

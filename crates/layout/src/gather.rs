@@ -1,10 +1,12 @@
-//! Gathering of small writes of one file: which bytes are held, when they must be sent, and which writes join.
+//! Write gathering for one file: which written bytes stay in memory, when the client or the mgr must send them, and
+//! which writes merge.
 //!
-//! Held bytes are in chunks that never overlap: a newer write overwrites the older bytes of the same range. Chunks are
-//! in windows of the file. A window that has all its bytes is sent at once, as whole stripe units. Other windows are
-//! sent when the oldest byte has waited long enough, or when another operation needs the bytes on their servers. Sent
-//! bytes are remembered until they have arrived. If they do not arrive, they are held again, beneath newer writes.
-//! Bytes that no program wrote are never filled in: only written bytes are sent.
+//! Gathered bytes are in chunks that never overlap: a newer write overwrites the older bytes of the same range. Chunks
+//! belong to windows, which divide the file into ranges of equal length. The caller sends a full window at once, as
+//! whole stripe units. It sends other windows when the oldest byte has waited for the delay, or when another operation
+//! needs the bytes on the servers. Bytes in flight stay in memory until the servers have them. If sending fails, the
+//! bytes in flight become gathered bytes again, except where newer writes cover them. Gaps between written bytes are
+//! never filled: the caller sends only bytes that a program wrote.
 
 use crate::Distribution;
 use bytes::Bytes;
@@ -13,46 +15,47 @@ use std::time::Duration;
 use types::ByteRange;
 use types::limits::PAYLOAD_MAX;
 
-/// Memory of a chunk besides its bytes.
+/// Memory that a chunk uses in addition to its data, in bytes.
 const CHUNK_BYTES: usize = 128;
-/// When held bytes take the memory of so many windows, all of them are sent, because scattered writes fill no window.
+/// Number of windows whose size limits the memory of gathered bytes. Beyond this limit all gathered bytes are sent,
+/// because scattered writes fill no window.
 const CROWDED: usize = 4;
 
-/// Bytes with their offset in a file.
+/// Consecutive bytes at an offset in a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// Offset of the first byte in the file.
+    /// File offset of the first byte.
     pub offset: u64,
-    /// The bytes, at least one.
+    /// The bytes from this offset on; never empty.
     pub data: Bytes,
 }
 
 impl Run {
-    /// Returns the range of the bytes in the file.
+    /// Returns the file range of the bytes.
     pub fn range(&self) -> ByteRange {
         ByteRange { offset: self.offset, len: self.data.len() as u64 }
     }
 }
 
-/// Which held bytes to send.
+/// A selection of gathered bytes that the caller wants to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// All bytes that are held.
+    /// All gathered bytes of the file.
     All,
-    /// The chunks that have a byte of this range.
+    /// The chunks of gathered bytes that overlap this file range.
     Meeting(ByteRange),
-    /// The full windows, or all bytes if they take much memory.
+    /// The full windows, or all gathered bytes if they exceed the memory limit.
     Full,
 }
 
-/// The gathered writes of one file. Times are measured from any moment, the same for all calls.
+/// The gathered writes of one file. All times are durations since one moment that the caller chooses.
 #[derive(Debug)]
 pub struct Gather {
     window: u64,
     delay: Duration,
-    /// Windows by their number.
+    /// Windows with gathered bytes, by window number (file offset divided by window size).
     held: BTreeMap<u64, Window>,
-    /// Bytes that were sent and are not known to have arrived.
+    /// Bytes in flight: sent, but not yet acknowledged by the servers.
     leaving: Vec<Run>,
     due: Option<Duration>,
     weight: usize,
@@ -61,22 +64,23 @@ pub struct Gather {
 #[derive(Debug, Default)]
 struct Window {
     filled: u64,
-    /// Chunks by their offset in the file; they are inside the window and never overlap.
+    /// Chunks by file offset. All chunks are inside the window and do not overlap.
     chunks: BTreeMap<u64, Vec<u8>>,
 }
 
 impl Gather {
-    /// Returns an empty gather. Bytes are sent after `delay`, or when a window of `window` bytes is full.
+    /// Returns a `Gather` without bytes, whose windows have `window` bytes each. Gathered bytes are due after the time
+    /// `delay`.
     ///
     /// # Panics
-    /// When the window has no bytes.
+    /// If `window` is 0.
     pub fn new(window: u64, delay: Duration) -> Self {
         assert!(window > 0, "a window has bytes");
         Gather { window, delay, held: BTreeMap::new(), leaving: Vec::new(), due: None, weight: 0 }
     }
 
-    /// Returns the window for files with this distribution: as many whole rounds over the iods as fit in a request,
-    /// otherwise as many stripe units.
+    /// Returns the window size in bytes for files with this distribution. The window has as many full stripes as fit in
+    /// one request; if a stripe is longer than a request, as many stripe units as fit.
     pub fn window_of(distribution: &Distribution) -> u64 {
         let (most, unit) = (PAYLOAD_MAX as u64, distribution.stripe_unit());
         let round = unit.saturating_mul(distribution.count() as u64);
@@ -84,7 +88,7 @@ impl Gather {
         if step > most { most } else { most - most % step }
     }
 
-    /// Takes a write that is newer than all earlier ones. Returns whether it joined held bytes.
+    /// Adds a write, which is newer than all earlier ones. Returns whether its bytes overlap or adjoin gathered bytes.
     pub fn write(&mut self, now: Duration, offset: u64, data: &[u8]) -> bool {
         let joined = self.lay(offset, data, true);
         if self.due.is_none() && !self.held.is_empty() {
@@ -93,24 +97,24 @@ impl Gather {
         joined
     }
 
-    /// Returns when the held bytes must be sent.
+    /// Returns the time at which the caller must send the gathered bytes; `None` if there are none.
     pub fn due(&self) -> Option<Duration> {
         self.due
     }
 
-    /// Returns the memory in use, in bytes. Sent bytes count until they have arrived.
+    /// Returns the memory in use, in bytes. Bytes in flight count until the servers have acknowledged them.
     pub fn weight(&self) -> usize {
         self.weight + self.leaving.iter().map(|run| run.data.len() + CHUNK_BYTES).sum::<usize>()
     }
 
-    /// Returns the most by which [`Self::weight`] can grow when so many bytes are written.
+    /// Returns an upper bound for the growth of [`Self::weight`] by a write of `len` bytes.
     pub fn growth(&self, len: usize) -> usize {
         let windows = len as u64 / self.window + 2;
-        // A buffer may double its capacity when it grows.
+        // A vector may double its capacity when it grows.
         2 * len + CHUNK_BYTES * windows as usize + self.weight
     }
 
-    /// Returns whether a byte of this part is held or in transit.
+    /// Returns whether any byte of `part` is gathered or in flight.
     pub fn meets(&self, part: Part) -> bool {
         let leaving = match part {
             Part::All => !self.leaving.is_empty(),
@@ -120,7 +124,7 @@ impl Gather {
         leaving || self.holds(part)
     }
 
-    /// Returns whether no byte is held or in transit.
+    /// Returns whether no byte is gathered or in flight.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty() && self.leaving.is_empty()
     }
@@ -137,9 +141,9 @@ impl Gather {
         self.weight as u64 >= CROWDED as u64 * self.window
     }
 
-    /// Takes out a part for sending, in file order. The caller writes the returned runs and then reports the outcome by
-    /// [`Self::arrived`] or [`Self::back`]. `None` when the part is empty, and while other bytes are in transit,
-    /// because newer bytes must not overtake them.
+    /// Removes the gathered bytes that `part` selects, and returns them in file order for sending. The caller writes
+    /// the runs and then reports the outcome with [`Self::arrived`] or [`Self::back`]. Returns `None` if the part is
+    /// empty. Also returns `None` while other bytes are in flight, because newer bytes must not overtake older ones.
     pub fn leave(&mut self, part: Part) -> Option<Vec<Run>> {
         if !self.leaving.is_empty() || !self.holds(part) {
             return None;
@@ -158,12 +162,13 @@ impl Gather {
         Some(self.leaving.clone())
     }
 
-    /// Reports that the sent bytes have arrived, or that the caller gives them up.
+    /// Reports that the servers have acknowledged the bytes in flight, or that the caller discards them.
     pub fn arrived(&mut self) {
         self.leaving.clear();
     }
 
-    /// Reports that the sent bytes have not arrived: they are held again, beneath newer writes, and are due at `due`.
+    /// Reports that sending failed. The bytes in flight become gathered bytes again, except where newer writes cover
+    /// them. These bytes are due at the time `due`.
     pub fn back(&mut self, due: Duration) {
         let back = std::mem::take(&mut self.leaving);
         if !back.is_empty() {
@@ -174,7 +179,7 @@ impl Gather {
         }
     }
 
-    /// Returns window and offset of the chunks that `wanted` selects.
+    /// Returns window number and file offset of each chunk that `wanted` selects.
     fn keys(&self, wanted: impl Fn(&Window, ByteRange) -> bool) -> Vec<(u64, u64)> {
         let chunks = self.held.iter().flat_map(|(number, window)| {
             window.chunks.iter().map(move |(offset, data)| (*number, window, range_of(*offset, data)))
@@ -193,13 +198,14 @@ impl Gather {
         Some(Run { offset, data: data.into() })
     }
 
-    /// Returns the windows that overlap this range, with their numbers.
+    /// Returns the windows that overlap `range`, with their window numbers.
     fn windows(&self, range: ByteRange) -> impl Iterator<Item = (&u64, &Window)> {
         let last = range.end().saturating_sub(1).max(range.offset) / self.window;
         self.held.range(range.offset / self.window..=last)
     }
 
-    /// Puts bytes over or beneath the held ones. Returns whether they overlap or adjoin held bytes.
+    /// Adds bytes to the gathered bytes. Where new and gathered bytes overlap, the new bytes win if `over` is set;
+    /// otherwise the gathered bytes stay. Returns whether the new bytes overlap or adjoin gathered bytes.
     fn lay(&mut self, offset: u64, data: &[u8], over: bool) -> bool {
         let mut joined = false;
         let mut done = 0;
@@ -224,14 +230,15 @@ fn range_of(offset: u64, data: &[u8]) -> ByteRange {
 
 impl Window {
     fn meeting(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> {
-        // The last chunk that begins before the range may reach into the range.
+        // The last chunk that begins before the range may overlap the range.
         let first = self.chunks.range(..=range.offset).next_back().map_or(range.offset, |(offset, _)| *offset);
         let chunks = self.chunks.range(first..range.end().max(first)).map(|(offset, data)| range_of(*offset, data));
         chunks.filter(move |chunk| chunk.overlaps(range))
     }
 
-    /// Puts bytes of this window over or beneath its chunks. Returns by how much the memory grew, and whether the bytes
-    /// overlap or adjoin a chunk.
+    /// Adds bytes to the chunks of this window. Where new bytes and a chunk overlap, the new bytes win if `over` is
+    /// set; otherwise the chunk stays. Returns the growth of memory in bytes, and whether the new bytes overlap or
+    /// adjoin a chunk.
     fn lay(&mut self, offset: u64, mut data: &[u8], over: bool) -> (usize, bool) {
         let (mut at, mut grown, mut joined) = (offset, 0, false);
         while !data.is_empty() {
@@ -269,7 +276,7 @@ impl Window {
     }
 }
 
-/// Returns the ranges that runs in file order cover, with contiguous ranges joined.
+/// Returns the file ranges of `runs`, which must be in file order. Contiguous ranges are merged.
 pub fn ranges(runs: &[Run]) -> Vec<ByteRange> {
     let mut ranges: Vec<ByteRange> = Vec::new();
     for run in runs.iter().map(Run::range) {
@@ -281,7 +288,7 @@ pub fn ranges(runs: &[Run]) -> Vec<ByteRange> {
     ranges
 }
 
-/// Returns the bytes of a range that runs in file order cover, without copying.
+/// Returns the bytes of `runs` that lie in `range`, as slices without a copy. The runs must be in file order.
 pub fn slices(runs: &[Run], range: ByteRange) -> impl Iterator<Item = Bytes> {
     let first = runs.partition_point(|run| run.range().end() <= range.offset);
     runs[first..].iter().map_while(move |run| {

@@ -1,7 +1,8 @@
-//! The registry of layout kinds: the meaning of a `layouttype4` number, its bodies and its stored record.
+//! The registry of layout kinds. A kind defines the meaning of a `layouttype4` number, of the layout bodies, and of the
+//! stored layout record.
 //!
-//! NFS carries a layout as a kind number and an opaque body. The namespace stores it as a kind number and an opaque
-//! record. Only the servers and clients of a layout decode them, with this module. Weir's client uses the kinds of
+//! NFS carries a layout as a kind number and an opaque body. The namespace stores a layout as a kind number and an
+//! opaque record. The mgr and the clients decode bodies and records with this module. Weir's client uses the kinds of
 //! [`PREFERRED`]. The mgr offers the other kinds to kernel NFS clients, over the same objects.
 
 pub mod files;
@@ -10,16 +11,16 @@ pub mod native;
 
 use xdr::Xdr;
 
-/// The kinds that Weir's client uses, in the order in which it prefers them.
+/// The kinds that Weir's client uses, in order of preference.
 pub const PREFERRED: [KindId; 1] = [native::Native::ID];
 
 /// A layout kind that Weir's client can use, with the types of its bodies.
 pub trait Kind: Send + Sync + 'static {
-    /// Number and name.
+    /// The `layouttype4` number and the name of the kind.
     const ID: KindId;
-    /// The body of a layout (`loc_body`).
+    /// The type of a layout body (`loc_body`) of this kind.
     type Body: Xdr + Send;
-    /// The body of a device address (`da_addr_body`).
+    /// The type of a device address body (`da_addr_body`) of this kind.
     type Device: Xdr + Send;
 }
 
@@ -31,22 +32,22 @@ pub struct KindId {
 }
 
 impl KindId {
-    /// Returns the id of the kind with this `layouttype4`.
+    /// Returns the id of a layout kind: its `layouttype4` number and its name.
     pub const fn new(number: u32, name: &'static str) -> Self {
         KindId { number, name }
     }
 
-    /// Returns the kind of [`PREFERRED`] with this `layouttype4`; `None` if this version does not use it.
+    /// Returns the kind of [`PREFERRED`] with this `layouttype4`; `None` if Weir's client does not use this kind.
     pub fn from_number(n: u32) -> Option<Self> {
         PREFERRED.into_iter().find(|kind| kind.number == n)
     }
 
-    /// Returns the `layouttype4`.
+    /// Returns the `layouttype4` number of the kind.
     pub fn number(self) -> u32 {
         self.number
     }
 
-    /// Returns the name in messages and counters.
+    /// Returns the name of the kind for messages and counters.
     pub fn name(self) -> &'static str {
         self.name
     }

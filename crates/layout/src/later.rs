@@ -1,6 +1,7 @@
-//! The layout record of a file whose iods are not chosen yet, which says how to choose them.
+//! The layout record of a file to which the mgr has not assigned iods yet. The record says how to choose the iods.
 //!
-//! A file that is created while no iod is up keeps the policy of its directory in this record, until its first write.
+//! The mgr creates this record for a file if no iod is up. The record preserves the policy of the directory until the
+//! first write.
 
 use crate::Policy;
 use crate::distributions::{DistributionId, check_stripe_unit};
@@ -8,16 +9,16 @@ use crate::kinds::native::{MIRRORED_VERSION, VERSION, mirrors};
 use types::limits::STRIPE_COUNT_MAX;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// The part of a policy that chooses a layout.
+/// A layout record without iods: the placement part of the policy at the time of creation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Later {
-    /// The distribution.
+    /// The distribution of the file's bytes over objects.
     pub distribution: DistributionId,
-    /// Bytes per stripe unit.
+    /// Size of the stripe unit in bytes.
     pub stripe_unit: u64,
-    /// Number of iods, 0 for all.
+    /// Number of iods over which each copy is striped; 0 for all iods.
     pub stripe_count: u32,
-    /// Number of copies.
+    /// Number of copies of the file.
     pub mirrors: u32,
 }
 
@@ -29,7 +30,7 @@ impl From<&Policy> for Later {
 }
 
 impl Later {
-    /// Returns `policy` with the values of this record.
+    /// Returns `policy` with its placement replaced by the values of this record.
     pub fn policy(&self, policy: Policy) -> Policy {
         let Later { distribution, stripe_unit, stripe_count, mirrors } = *self;
         Policy { distribution, stripe_unit, stripe_count, mirrors, ..policy }

@@ -1,7 +1,7 @@
 //! Data placement: distributions, layout kinds and their encoding, the policy, planning of list I/O, and gathering of
 //! small writes.
 //!
-//! This crate does no I/O and reads no clock: every function maps values to values.
+//! This crate does no I/O and reads no clock: the result of a function depends only on its arguments.
 
 pub mod distributions;
 pub mod gather;

@@ -1,15 +1,15 @@
-//! Planning of list I/O: turns file ranges into few requests per object, within the limits of one request.
+//! Planning of list I/O: merges file ranges into few requests per object, each within the limits of a request.
 
 use crate::distributions::Distribution;
 use types::ByteRange;
 use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
 
-/// Limits of one request.
+/// Limits of one list I/O request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestLimits {
-    /// Maximum number of extents; at least 1.
+    /// Maximum number of object ranges (extents) in a request; at least 1.
     pub extents: usize,
-    /// Maximum number of payload bytes; at least 1.
+    /// Maximum number of payload bytes in a request; at least 1.
     pub bytes: u64,
 }
 
@@ -19,33 +19,34 @@ impl Default for RequestLimits {
     }
 }
 
-/// One request to one object.
+/// A list I/O request to one object.
 ///
-/// The bytes of `extents` in order are the bytes of `parts` in order. The payload of a write is gathered from `parts`
-/// in order. The payload of a read is scattered over them.
+/// `extents` and `parts` describe the same bytes in the same order: `extents` as object ranges, `parts` as file ranges.
+/// A write gathers its payload from `parts`. A read scatters its payload over `parts`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// Index of the object.
+    /// Index of the object in the distribution.
     pub index: usize,
-    /// Ranges of the object, none empty; consecutive ranges that are contiguous are merged.
+    /// Object ranges of the request. No range is empty; contiguous neighbours are merged.
     pub extents: Vec<ByteRange>,
-    /// Ranges of the file, none empty; consecutive ranges that are contiguous are merged.
+    /// File ranges of the request. No range is empty; contiguous neighbours are merged.
     pub parts: Vec<ByteRange>,
-    /// Total number of payload bytes.
+    /// Number of payload bytes, which is the sum of the lengths of `extents`.
     pub bytes: u64,
 }
 
-/// Plans the requests that move `ranges` of a file.
+/// Plans the requests that read or write `ranges` of a file.
 ///
-/// Ranges are taken in the given order. Requests are in the order of their first byte, so that a sender that starts at
-/// the front keeps every iod busy. The ranges of a write must not overlap, because requests run in parallel.
+/// The plan processes the ranges in the given order, and orders the requests by the position of their first byte in
+/// `ranges`. So a sender that starts at the front keeps every iod busy. The ranges of a write must not overlap, because
+/// requests run in parallel.
 ///
 /// # Panics
-/// When a limit is zero.
+/// If a limit is zero.
 pub fn plan(distribution: &Distribution, ranges: &[ByteRange], limits: RequestLimits) -> Vec<Request> {
     assert!(limits.extents > 0 && limits.bytes > 0, "a request carries something");
     let mut requests: Vec<Request> = Vec::new();
-    // The request of each object that still has space.
+    // The open requests: for each object, the index of the request that can still take more ranges.
     let mut open: Vec<Option<usize>> = vec![None; distribution.count()];
     for piece in ranges.iter().flat_map(|range| distribution.pieces(*range)) {
         let (mut object, mut file) = (piece.object, piece.file);

@@ -4,20 +4,20 @@ use bytes::Bytes;
 use std::fmt::Display;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// Maximum length of a netid and of a universal address.
+/// Maximum length of a netid or of a universal address, in bytes.
 const TEXT_MAX: usize = 64;
 
-/// The network address of a data server.
+/// The network address of a data server (`netaddr4`).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NetAddress {
-    /// `tcp` or `tcp6`.
+    /// The netid: `tcp` for IPv4 or `tcp6` for IPv6.
     pub netid: String,
-    /// The universal address: the IP address, followed by the port as two more numbers.
+    /// The universal address (RFC 5665): the IP address, followed by the high and the low byte of the port.
     pub uaddr: String,
 }
 
 impl NetAddress {
-    /// Returns the address of a TCP port of an IP address.
+    /// Returns the `netaddr4` of a TCP port at an IP address.
     pub fn tcp(ip: impl Display, is_ipv6: bool, port: u16) -> Self {
         let [high, low] = port.to_be_bytes();
         NetAddress { netid: if is_ipv6 { "tcp6" } else { "tcp" }.to_owned(), uaddr: format!("{ip}.{high}.{low}") }

@@ -1,13 +1,13 @@
 //! The policy: the settings that say how files are laid out, and how clients read and write them.
 //!
 //! A policy has [parts](Part) with names, such as `stripe_unit`. Each part can be set in several places ([`Origin`]),
-//! by the same text in each: as an extended attribute of a directory, as a mount option, in the environment, or for one
-//! open file. The attribute is `user.weir.stripe_unit`; NFS carries names without the `user.` prefix (RFC 8276 §5). The
-//! last place in the order of [`Origin`] overrides all other places ([`merge`]).
+//! always with the same syntax. Examples are an extended attribute of a directory, a mount option, and the environment.
+//! The attribute is `user.weir.stripe_unit`; NFS carries names without the `user.` prefix (RFC 8276 §5). The last place
+//! in the order of [`Origin`] overrides all other places ([`merge`]).
 //!
 //! A new directory gets a copy of its parent's policy attributes, so that no lookup walks up the tree. A later change
-//! of a directory's policy changes no directory below it. A file takes its placement ([`Part::is_placement`]) from its
-//! directory when it is created, and keeps it for life. All other parts take effect at the next open.
+//! of a directory's policy changes no directory below it. A new file takes its placement ([`Part::is_placement`]) from
+//! its directory. The placement of a file never changes. All other parts take effect at the next open.
 
 mod origin;
 mod settings;
@@ -21,37 +21,38 @@ use crate::threshold::Rule;
 use std::time::Duration;
 use types::limits::STRIPE_COUNT_MAX;
 
-/// Prefix of the names of all policy attributes.
+/// Prefix of the names of all policy attributes, as NFS carries them.
 pub const PREFIX: &str = "weir.";
 
 /// Maximum number of copies of a file.
 pub const MIRRORS_MAX: u32 = 2;
 
-/// Former names of parts, still accepted for one release.
+/// Deprecated names of parts, which this release still accepts.
 const FORMER_NAMES: &[(&str, Part)] = &[("layout", Part::LayoutWhen)];
 
-/// Former values of parts, still accepted for one release, with their present text.
+/// Deprecated values of parts, which this release still accepts, each with its replacement.
 const FORMER_VALUES: &[(Part, &str, &str)] = &[(Part::Access, "odirect", "unbuffered")];
 
-/// Maximum length of a list of settings from a peer, in bytes.
+/// Maximum length in bytes of a settings text that a client or the mgr receives from its peer.
 pub const TEXT_MAX: usize = 4096;
 
-/// Defines the parts: name, field with its type, default, parser, formatter, and a description of the allowed text.
+/// Defines the policy parts: for each part its name, its field and type, the default, the parser, the formatter, and a
+/// description of the valid text.
 macro_rules! parts {
     ($($(#[$doc:meta])* $part:ident $field:ident: $type:ty = $default:expr, $parse:expr, $show:expr, $allowed:expr;)*) => {
-        /// One part of a policy.
+        /// One part of a policy, such as the stripe unit.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Part {
             $($(#[$doc])* $part,)*
         }
 
-        /// A complete policy: how files are laid out, read and written.
+        /// A complete policy: a value for every part.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub struct Policy {
             $($(#[$doc])* pub $field: $type,)*
         }
 
-        /// The parts of a policy that one place sets.
+        /// The parts of a policy that are set in one place; the other parts are `None`.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
         pub struct Settings {
             $($(#[$doc])* pub $field: Option<$type>,)*
@@ -64,19 +65,19 @@ macro_rules! parts {
         }
 
         impl Part {
-            /// Every part, in display order.
+            /// All parts, in the order in which commands show them.
             pub const ALL: &[Part] = &[$(Part::$part),*];
             /// The names of all parts.
             pub const NAMES: &[&str] = &[$(stringify!($field)),*];
 
-            /// Returns the name.
+            /// Returns the name of the part, as users write it.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Part::$part => stringify!($field),)*
                 }
             }
 
-            /// Returns a description of the allowed text.
+            /// Returns a description of the texts that the part accepts, for error messages.
             pub fn allowed(self) -> String {
                 match self {
                     $(Part::$part => $allowed.into(),)*
@@ -85,19 +86,19 @@ macro_rules! parts {
         }
 
         impl Policy {
-            /// Returns the text of a part, as [`Settings::set`] takes it.
+            /// Returns the value of a part as text, in the syntax of [`Settings::set`].
             pub fn get(&self, part: Part) -> String {
                 match part {
                     $(Part::$part => $show(self.$field),)*
                 }
             }
 
-            /// Returns this policy, overridden by the parts that `set` has.
+            /// Returns this policy, with the parts that `set` contains replaced by the values in `set`.
             pub fn with(self, set: &Settings) -> Policy {
                 Policy { $($field: set.$field.unwrap_or(self.$field),)* }
             }
 
-            /// Takes one part from `from`, if it is set there.
+            /// Replaces one part with its value in `from`, if `from` sets the part.
             fn take(&mut self, part: Part, from: &Settings) {
                 match part {
                     $(Part::$part => self.$field = from.$field.unwrap_or(self.$field),)*
@@ -106,33 +107,33 @@ macro_rules! parts {
         }
 
         impl Settings {
-            /// Returns whether a part is set.
+            /// Returns whether these settings set the part.
             pub fn has(&self, part: Part) -> bool {
                 match part {
                     $(Part::$part => self.$field.is_some(),)*
                 }
             }
 
-            /// Returns the text of a part, if it is set.
+            /// Returns the value of a part as text, if the part is set.
             pub fn get(&self, part: Part) -> Option<String> {
                 match part {
                     $(Part::$part => self.$field.map($show),)*
                 }
             }
 
-            /// Unsets all parts except those that `keep` selects.
+            /// Removes the parts for which `keep` returns false.
             pub fn retain(&mut self, keep: impl Fn(Part) -> bool) {
                 $(if !keep(Part::$part) {
                     self.$field = None;
                 })*
             }
 
-            /// Overrides these settings with the parts that `over` sets.
+            /// Replaces each part that `over` sets with its value in `over`.
             pub fn lay(&mut self, over: &Settings) {
                 $(self.$field = over.$field.or(self.$field);)*
             }
 
-            /// Parses and sets a part. Returns whether the text is valid.
+            /// Parses `text` and sets the part. Returns whether the text is valid.
             fn read(&mut self, part: Part, text: &str) -> bool {
                 match part {
                     $(Part::$part => match $parse(text) {
@@ -149,121 +150,125 @@ macro_rules! parts {
 }
 
 parts! {
-    /// Bytes that go to one iod before the next. With the default, a file of up to 1 MiB is one object, and one request
-    /// moves it.
+    /// Stripe unit: the number of consecutive bytes on one iod before the next iod follows. With the default, a file of
+    /// up to 1 MiB is one object, and one request reads or writes it.
     StripeUnit stripe_unit: u64 = 1 << 20, values::unit, format_size, "a multiple of 64 from 64 to 1G, such as 64K or 1M";
-    /// Number of iods over which a file is striped; 0 for all.
+    /// Number of iods over which a file is striped; 0 for all iods.
     StripeCount stripe_count: u32 = 0, values::stripe_count, values::number, format!("a number from 0 (all iods) to {STRIPE_COUNT_MAX}");
-    /// Number of copies of a file, each on different iods.
+    /// Number of copies of a file. Each copy is on different iods.
     Mirrors mirrors: u32 = 1, values::mirrors, values::number, format!("a number of copies from 1 to {MIRRORS_MAX}");
-    /// The distribution of bytes to the iods.
+    /// The distribution, which maps the bytes of a file to bytes of objects on iods.
     Distribution distribution: DistributionId = DistributionId::SimpleStripe, values::distribution, values::distribution_name,
         values::distribution_names();
-    /// When a client asks for the layout of a file.
+    /// When a client requests the layout of a file (LAYOUTGET).
     LayoutWhen layout_when: LayoutWhen = LayoutWhen::Auto, values::layout_when, values::layout_when_text,
         "auto, open, first-io or a file size such as 1M";
-    /// The write threshold: gathered writes of fewer bytes take the mgr path, others the direct path to the iods.
+    /// The write threshold: gathered writes of fewer bytes take the mgr path, other writes the direct path to the iods.
     WriteThreshold write_threshold: Rule = Rule::Fixed(0), values::rule, values::rule_text,
         "a size such as 64K or 1M, 0 (never through the mgr), max (always) or auto";
-    /// The read threshold: reads of fewer bytes take the mgr path.
+    /// The read threshold: reads of fewer bytes take the mgr path, other reads the direct path to the iods.
     ReadThreshold read_threshold: u64 = 0, values::threshold, values::threshold_text,
         "a size such as 64K or 1M, 0 (never through the mgr) or max (always)";
-    /// The access method, which says which caches are used.
+    /// The access method: whether reads and writes use the page cache and write gathering.
     Access access: Access = Access::Direct, Access::from_name, values::access_text, "page, direct or unbuffered";
-    /// What clients that use a file at the same time see of one another. With `coherent`, every later call sees a write
-    /// that has returned. With `close-to-open`, every later open sees the writes before a close.
+    /// The consistency between clients that use a file at the same time. With `coherent`, every call sees all writes
+    /// that returned before it. With `close-to-open`, an open sees all writes before an earlier close.
     Sharing sharing: Sharing = Sharing::Coherent, Sharing::from_name, values::sharing_text, "coherent or close-to-open";
-    /// Number of bytes of a file that a client gathers before it sends them; `full`: a whole request for each iod.
+    /// Number of bytes of a file that a client gathers before it sends them. `full` means one request of maximum size
+    /// for each iod.
     GatherSize gather_size: u64 = FULL, values::gather_size, values::gather_size_text, "a size such as 64K or 1M, or full";
-    /// How long a client gathers before it sends the bytes by itself, to be durable some seconds later. `max`: until
-    /// there are enough bytes, or another operation needs them on their servers.
+    /// Time for which a client gathers writes before it sends the data; the data become durable some seconds later.
+    /// With `max`, the client sends the data only when it has `gather_size` bytes or when another operation needs the
+    /// data on the servers.
     GatherDelay gather_delay: Duration = NEVER, parse_time, format_time, "a time such as 5ms or 2s, or max";
-    /// How long the mgr may keep small writes to join them. Only the configuration of the mgr sets this
-    /// (`mgr_gather_delay_ms`).
+    /// How long the mgr may hold small writes in memory to join them. Only the configuration of the mgr can set this
+    /// part (`mgr_gather_delay_ms`).
     MgrGatherDelay mgr_gather_delay: Duration = Duration::from_millis(2), parse_time, format_time, "a time such as 5ms or 2s";
-    /// Read-ahead for sequential and strided readers, in bytes, by the client or, with `access=page`, by the page
-    /// cache.
+    /// Maximum read-ahead for sequential and strided readers, in bytes. The client reads ahead; with `access=page`, the
+    /// kernel's page cache does.
     ReadAhead read_ahead: u64 = 1 << 20, values::read_ahead, format_size, "a size up to 64M, such as 128K or 1M";
 }
 
-/// Why a setting is invalid.
+/// The reason why a setting is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// No part has this name.
+    /// No part has this name; the field is the name.
     #[error("a policy has no part {0:?}; its parts are {names}", names = Part::NAMES.join(", "))]
     Name(String),
-    /// The text is not a value of the part.
+    /// The text is not a valid value of the part.
     #[error("{name}: {value:?} is not valid; write {allowed}", name = part.name(), allowed = part.allowed())]
     Value {
-        /// The part.
+        /// The part that the setting names.
         part: Part,
-        /// The text that was given.
+        /// The invalid text of the setting.
         value: String,
     },
-    /// The part cannot be set in this place.
+    /// The part cannot be set in this place. For example, a mount option cannot set `mgr_gather_delay`.
     #[error("{name} cannot be set {place}; {hint}", name = part.name(), place = origin.place(), hint = part.places())]
     Place {
-        /// The part.
+        /// The part that the setting names.
         part: Part,
-        /// The place where the part was set.
+        /// The place in which the setting occurs.
         origin: Origin,
     },
-    /// An element of a list is not of the form `name=value`.
+    /// An element of a settings list is not of the form `name=value`; the field is the element.
     #[error("{0:?} is not of the form NAME=VALUE: write, for example, write_threshold=32K")]
     Form(String),
 }
 
-/// Returns whether an attribute of this name belongs to the policy, also if this version does not know the part.
+/// Returns whether `name` is a policy attribute: it has the policy prefix, even if this version knows no such part.
 pub fn is_policy_name(name: &[u8]) -> bool {
     name.starts_with(PREFIX.as_bytes())
 }
 
 impl Part {
-    /// Returns the part with this name or former name, in the form of options or, with its prefixes, of an extended
-    /// attribute.
+    /// Returns the part with this name or deprecated name. The name may be that of an option, or that of an extended
+    /// attribute with its prefixes.
     pub fn named(name: &[u8]) -> Result<Part, PolicyError> {
         let found = Part::ALL.iter().find(|part| part.name().as_bytes() == without_prefix(name)).copied();
         found.or_else(|| Part::formerly_named(name)).ok_or_else(|| PolicyError::Name(shown(name)))
     }
 
-    /// Returns the part that had this name in the previous release, in the forms of [`Part::named`]. The caller warns of
-    /// such a name.
+    /// Returns the part if `name` is deprecated, so that the caller can warn the user. Accepts the same forms as
+    /// [`Part::named`].
     pub fn formerly_named(name: &[u8]) -> Option<Part> {
         FORMER_NAMES.iter().find(|(former, _)| former.as_bytes() == without_prefix(name)).map(|(_, part)| *part)
     }
 
-    /// Returns the present text of a value that had this text in the previous release. The caller warns of such a value.
+    /// Returns the replacement for a deprecated value of this part, so that the caller can warn the user. `None` if
+    /// `former` is not deprecated.
     pub fn present_value(self, former: &str) -> Option<&'static str> {
         FORMER_VALUES.iter().find(|(part, text, _)| (*part, *text) == (self, former)).map(|(.., present)| *present)
     }
 
-    /// Returns the extended attributes that set the part in the previous release.
+    /// Returns the deprecated names of the extended attribute that sets this part.
     pub fn former_xattrs(self) -> impl Iterator<Item = String> {
         FORMER_NAMES.iter().filter(move |(_, part)| *part == self).map(|(former, _)| format!("{PREFIX}{former}"))
     }
 
-    /// Returns the name of its extended attribute, as NFS carries it.
+    /// Returns the name of the extended attribute that sets this part, as NFS carries it.
     pub fn xattr(self) -> String {
         format!("{PREFIX}{}", self.name())
     }
 
-    /// Returns whether the part is placement: how the bytes of a file lie, which is decided when the file is created.
+    /// Returns whether the part is placement: how the bytes of a file lie on iods. The placement of a file is fixed at
+    /// its creation.
     pub fn is_placement(self) -> bool {
         matches!(self, Part::StripeUnit | Part::StripeCount | Part::Mirrors | Part::Distribution)
     }
 
-    /// Returns whether the part can be set in this place.
+    /// Returns whether the part can be set in the place `origin`.
     pub fn is_set_by(self, origin: Origin) -> bool {
         match self {
             Part::MgrGatherDelay => origin <= Origin::Server,
             _ if self.is_placement() => origin <= Origin::Directory,
-            // The page cache of a mount uses one read-ahead for all files.
+            // The kernel's page cache uses one read-ahead setting for all files of a mount.
             Part::ReadAhead => ![Origin::Directory, Origin::File, Origin::Open].contains(&origin),
             _ => true,
         }
     }
 
-    /// Returns a hint for users where to set the part.
+    /// Returns a phrase for error messages that says where users can set the part.
     fn places(self) -> &'static str {
         match self {
             Part::MgrGatherDelay => "set mgr_gather_delay_ms in the configuration of the mgr",
@@ -278,7 +283,7 @@ fn without_prefix(name: &[u8]) -> &[u8] {
     short.strip_prefix(PREFIX.as_bytes()).unwrap_or(short)
 }
 
-/// Returns the deprecated names and values in the text of a policy, each with its replacement.
+/// Returns the deprecated names and values in a settings text, each with its replacement.
 pub fn former_words(text: &str) -> impl Iterator<Item = (&str, &'static str)> {
     text.split(',').filter_map(|element| element.split_once('=')).flat_map(|(name, value)| {
         let (name, value) = (name.trim(), value.trim());
@@ -288,7 +293,7 @@ pub fn former_words(text: &str) -> impl Iterator<Item = (&str, &'static str)> {
     })
 }
 
-/// Returns bytes as text for messages, truncated to 80 bytes.
+/// Returns bytes as text for error messages, truncated to 80 bytes.
 fn shown(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).into_owned()
 }

@@ -1,55 +1,56 @@
-//! Read-ahead: detects sequential and strided readers, and predicts their next requests.
+//! Read-ahead: detects sequential and strided readers, and predicts the ranges that they will request next.
 
 use types::ByteRange;
 
-/// Maximum number of streams in one open file; a new stream replaces the one that was idle longest.
+/// Maximum number of request streams per open file. A new stream replaces the least recently used one.
 const STREAMS: usize = 4;
-/// Number of requests that must follow a pattern before any read-ahead, not counting the first.
+/// Number of requests after the first that must match a pattern before read-ahead begins.
 const HITS: u32 = 2;
-/// Smallest read-ahead for a sequential stream, in bytes; it doubles as the stream continues, up to the limit.
+/// Initial read-ahead window of a sequential stream, in bytes. The window doubles as the stream continues, up to the
+/// limit.
 const FIRST: u64 = 64 << 10;
-/// Maximum number of records that are read ahead in a stride.
+/// Maximum number of records that a strided stream reads ahead.
 const RECORDS: u64 = 16;
-/// Smallest record that is read ahead. Each record needs its own request. Besides, the ends of long reads that the
-/// kernel splits at its limit of pages look like records.
+/// Smallest record of a strided stream that is read ahead, in bytes. A smaller record is not worth a request of its
+/// own. Also, when the kernel splits long reads at its page limit, the short remainders look like records.
 const RECORD: u64 = 1024;
 
-/// The streams of an open file, as far as their requests can be distinguished.
+/// The request streams of one open file.
 ///
-/// The type is pure: its input is each request, its output is the ranges to read ahead. A limit bounds the read-ahead
-/// of one stream.
+/// The type does no I/O: the caller passes each request, and receives the ranges to read ahead.
 #[derive(Clone, Debug, Default)]
 pub struct Streams {
     streams: Vec<Stream>,
-    /// Number of requests so far.
+    /// Number of requests so far. The streams use this number as a clock.
     clock: u64,
 }
 
-/// One stream of requests: a sequential or strided reader.
+/// A request stream: the state of one sequential or strided reader.
 #[derive(Clone, Debug)]
 struct Stream {
-    /// The last request.
+    /// Range of the last request.
     last: ByteRange,
-    /// Distance between the beginnings of consecutive requests; equal to the request length for a sequential stream.
+    /// Distance between the offsets of consecutive requests. For a sequential stream it equals the request length.
     step: u64,
-    /// Number of consecutive requests that followed the pattern.
+    /// Number of consecutive requests that matched the pattern.
     hits: u32,
-    /// End of the read-ahead: for a sequential stream the end of its bytes, for a stride the next record.
+    /// End of the read-ahead so far. For a sequential stream, the offset after the last byte read ahead; for a strided
+    /// stream, the offset of the next record to read ahead.
     ahead: u64,
-    /// Length of the last read-ahead.
+    /// Length of the last read-ahead of a sequential stream, in bytes.
     window: u64,
-    /// The time of the last request, counted in requests.
+    /// Value of the request counter at the last request of this stream.
     used: u64,
 }
 
 impl Stream {
     fn new(request: ByteRange, now: u64) -> Self {
-        // A reader that begins at the beginning of a file will probably continue.
+        // A reader that begins at offset 0 probably reads the whole file, so the first request counts as a match.
         let hits = u32::from(request.offset == 0);
         Stream { last: request, step: request.len, hits, ahead: 0, window: 0, used: now }
     }
 
-    /// Returns whether this request continues the stream, sequentially or by the stride.
+    /// Returns whether `request` continues the stream, either sequentially or at the stride.
     fn follows(&self, request: ByteRange) -> bool {
         request.offset == self.last.end()
             || (request.len == self.last.len && request.offset == self.last.offset + self.step)
@@ -59,7 +60,7 @@ impl Stream {
         self.step == self.last.len
     }
 
-    /// Adds a request that follows the pattern.
+    /// Records a request that continues the stream.
     fn advance(&mut self, request: ByteRange, now: u64) {
         let step = if request.offset == self.last.end() { request.len } else { self.step };
         let changed = self.in_order() != (step == request.len);
@@ -70,8 +71,7 @@ impl Stream {
         (self.last, self.step, self.used) = (request, step, now);
     }
 
-    /// Returns the ranges to read now, so that the data are there when the reader asks; at most `limit` bytes ahead of
-    /// the reader.
+    /// Returns the ranges to read ahead after the last request; together they have at most `limit` bytes.
     fn plan(&mut self, limit: u64) -> Vec<ByteRange> {
         if self.hits < HITS {
             return Vec::new();
@@ -82,7 +82,7 @@ impl Stream {
     fn plan_in_order(&mut self, limit: u64) -> Vec<ByteRange> {
         let end = self.last.end();
         self.ahead = self.ahead.max(end);
-        // The next part is requested while half of the previous part is still unread.
+        // Read the next window while half of the previous window is still unread.
         if self.ahead - end > self.window / 2 {
             return Vec::new();
         }
@@ -116,8 +116,8 @@ impl Stream {
 }
 
 impl Streams {
-    /// Notes a request and returns the ranges to read ahead, each for its own request; empty while the reader follows
-    /// no pattern. `limit` is the maximum number of bytes to read ahead of this reader.
+    /// Records a request and returns the ranges to read ahead, each for a request of its own. Returns no range while
+    /// the reader follows no pattern. `limit` is the maximum number of bytes to read ahead of this reader.
     pub fn note(&mut self, request: ByteRange, limit: u64) -> Vec<ByteRange> {
         if request.is_empty() || limit < request.len || request.offset.checked_add(request.len).is_none() {
             return Vec::new();
@@ -128,7 +128,8 @@ impl Streams {
             stream.advance(request, now);
             return stream.plan(limit);
         }
-        // The second of two requests at a distance: the third request shows whether this is a stride.
+        // This may be the second record of a strided reader. The distance to the first record becomes the stride, which
+        // the next request confirms.
         let stranger = |s: &&mut Stream| s.hits <= 1 && s.last.len == request.len && request.offset > s.last.end();
         if let Some(stream) = self.streams.iter_mut().filter(stranger).max_by_key(|stream| stream.used) {
             *stream = Stream { step: request.offset - stream.last.offset, hits: 1, ..Stream::new(request, now) };
@@ -143,8 +144,8 @@ impl Streams {
         Vec::new()
     }
 
-    /// Forgets all streams, because a change of the file made the read-ahead useless. Readers must show their patterns
-    /// again.
+    /// Discards all streams, because a change of the file invalidated the data read ahead. Readers must show their
+    /// patterns again before read-ahead resumes.
     pub fn forget(&mut self) {
         self.streams.clear();
     }
@@ -160,7 +161,7 @@ mod tests {
         ByteRange { offset, len }
     }
 
-    /// Returns the read-ahead for these requests, in order.
+    /// Returns the ranges that `requests`, in this order, cause to be read ahead.
     fn all(streams: &mut Streams, requests: impl IntoIterator<Item = ByteRange>) -> Vec<ByteRange> {
         requests.into_iter().flat_map(|request| streams.note(request, LIMIT)).collect()
     }

@@ -1,8 +1,8 @@
 //! The write threshold: which requests take the mgr path, and which take the direct path to the iods.
 //!
-//! A request shorter than T takes the mgr path; a request of T or more takes the direct path. With T = 0 all requests
-//! take the direct path. (This is the write threshold of Hildebrand, Ward and Honeyman, "Large files, small writes, and
-//! pNFS", 2006, section 5.3, which leaves open what happens at T itself.)
+//! A request of fewer than T bytes takes the mgr path; a longer request, or one of exactly T bytes, takes the direct
+//! path. With T = 0 all requests take the direct path. (Source: Hildebrand, Ward and Honeyman, "Large files, small
+//! writes, and pNFS", 2006, section 5.3. The paper does not define the path of a request of exactly T bytes.)
 
 mod auto;
 
@@ -10,27 +10,28 @@ pub use auto::Auto;
 
 use types::ByteRange;
 
-/// If the mean length of ranges is below this, the length of their list requests does not count.
+/// Block size of the iods' file systems, in bytes. Ranges that are shorter on average take the direct path as list I/O
+/// only if each request has [`LIST_RANGES`] or more of them.
 const LIST_BLOCK: u64 = 4096;
-/// A request with at least this many ranges takes the direct path as list I/O, whatever their length.
+/// A list I/O request with at least this many ranges takes the direct path, however short the ranges are.
 const LIST_RANGES: u64 = 32;
 
-/// The largest threshold: every request is shorter and takes the mgr path.
+/// The largest threshold, with which all requests take the mgr path.
 pub const ALWAYS_MGR: u64 = u64::MAX;
 
-/// The smallest threshold: no request is shorter, so all take the direct path.
+/// The smallest threshold, with which all requests take the direct path.
 pub const ALWAYS_STRAIGHT: u64 = 0;
 
-/// The path of a request.
+/// The path that a request takes to the objects of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Path {
-    /// The mgr path.
+    /// The request goes to the mgr, which reads or writes the objects on the iods.
     Mgr,
-    /// The direct path to the iods.
+    /// The request goes directly to the iods.
     Direct,
 }
 
-/// Returns the path of a request of `len` bytes under the threshold `t`.
+/// Returns the path of a request of `len` bytes if the threshold is `t`.
 pub fn path(len: u64, t: u64) -> Path {
     if len < t { Path::Mgr } else { Path::Direct }
 }
@@ -38,13 +39,14 @@ pub fn path(len: u64, t: u64) -> Path {
 /// Maximum number of bytes in a probe of the mgr path.
 const TRIED_MAX: u64 = 1 << 20;
 
-/// The threshold for gathered bytes, and whether to probe a path.
+/// The threshold for a set of gathered ranges, and whether to probe a path with these ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Verdict {
-    /// The threshold T.
+    /// The threshold T in bytes.
     pub t: u64,
-    /// The path to probe, to measure its service time. A probe of the direct path sends all bytes there. A probe of the
-    /// mgr path sends one request from the longest range, because more bytes might take long.
+    /// The path to probe in order to measure its service time; `None` for no probe. A probe of the direct path sends
+    /// all gathered bytes on the direct path. A probe of the mgr path sends only one request, from the longest range,
+    /// because more bytes might take long.
     pub tries: Option<Path>,
 }
 
@@ -54,7 +56,8 @@ impl From<u64> for Verdict {
     }
 }
 
-/// Divides gathered ranges as the verdict says; see [`divide`].
+/// Divides gathered ranges into those for the direct path and those for the mgr path, including the probe of `verdict`;
+/// see [`divide`].
 pub fn divide_by(
     ranges: &[ByteRange],
     verdict: Verdict,
@@ -78,16 +81,17 @@ pub fn divide_by(
     }
 }
 
-/// Divides gathered ranges into those for the direct path and those for the mgr path. `streamed` is the end of the last
-/// bytes that took the direct path. A short range that begins there is the tail of a stream and takes the direct path
-/// too, because the iod of the stream has the object open.
+/// Divides gathered ranges into those for the direct path and those for the mgr path, in this order. `streamed` is the
+/// end of the last range that took the direct path. A short range that begins at `streamed` is the tail of a stream. It
+/// takes the direct path too, because the iod of the stream has the object open.
 ///
-/// Many short ranges need few requests on the direct path, because one request takes ranges from anywhere in an object
-/// (list I/O). On the mgr path each range needs its own request. So the mean length of the requests counts for them:
-/// `requests` returns their number on the direct path, at least one. The iods write ranges that are shorter than a
-/// block in the mean one by one, and must read the rest of incomplete blocks first. The mgr may join such ranges with
-/// ranges of other clients. They take the direct path only where `LIST_RANGES` or more of them fit in each request.
-/// An example is the changes of a program in mapped pages beside other clients: tens of thousands of such ranges.
+/// On the mgr path each short range needs its own request. On the direct path one request takes many ranges of an
+/// object (list I/O). So the mean length of the list I/O requests decides instead of the length of the ranges;
+/// `requests` returns the number of these requests, at least one.
+///
+/// Ranges shorter than a block on average are expensive for iods, which must read and write a whole block for each. The
+/// mgr may join such ranges with ranges of other clients. So ranges shorter than a block take the direct path only if
+/// each request has `LIST_RANGES` or more ranges.
 pub fn divide(
     ranges: &[ByteRange],
     t: u64,
@@ -104,7 +108,7 @@ pub fn divide(
     });
     let bytes = through.iter().map(|range| range.len).sum::<u64>();
     let many = through.len() as u64;
-    // A single range is no list, and fewer bytes than T are not long enough even in one request.
+    // List I/O needs at least two ranges. Fewer than T bytes in total take the mgr path even as one request.
     if many > 1 && path(bytes, t) == Path::Direct {
         let requests = requests(&through).max(1);
         let blocks = bytes >= LIST_BLOCK * many && path(bytes / requests, t) == Path::Direct;
@@ -115,12 +119,12 @@ pub fn divide(
     (straight, through)
 }
 
-/// How T is determined.
+/// How the client determines the threshold T.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Rule {
-    /// T is this number of bytes.
+    /// T is fixed at this number of bytes.
     Fixed(u64),
-    /// T follows the crossing of the measured service times ([`Auto`]).
+    /// T follows the measured service times of both paths ([`Auto`]).
     Auto,
 }
 
@@ -178,7 +182,7 @@ mod tests {
         assert_eq!(divide(&parts, 4 * K, None, |_| 2).0, parts, "thirty-two in each");
         assert_eq!(divide(&parts, 256 * K, None, |_| panic!("not even one list would be long enough")).1, parts);
         assert_eq!(divide(&parts, ALWAYS_MGR, None, |_| panic!("never straight")).1, parts);
-        // Ranges that are long enough by themselves do not count for the other ranges.
+        // A range of at least T bytes does not make the short ranges take the direct path too.
         let mixed = [range(0, 10), range(20, 1000), range(2000, 10)];
         assert_eq!(divide(&mixed, 100, None, |short| short.len() as u64).1, [mixed[0], mixed[2]]);
         assert_eq!(divide(&mixed[..1], 11, None, |_| 1).1, mixed[..1]);

@@ -1,4 +1,4 @@
-//! Golden bytes, round trips and refusals of the record and the bodies of native layouts.
+//! Tests of the layout record and the bodies of native layouts: golden bytes, round trips, and invalid encodings.
 
 use bytes::Bytes;
 use layout::DistributionId;

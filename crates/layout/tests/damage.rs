@@ -1,4 +1,5 @@
-//! The fuzz target of this crate, run over damaged records, damaged bodies and random bytes: nothing may panic.
+//! Robustness tests of the decoders: the crate's fuzz target runs over damaged records, damaged bodies and random
+//! bytes, and must not panic.
 
 use bytes::Bytes;
 use layout::DistributionId::SimpleStripe;

@@ -1,4 +1,5 @@
-//! Gathering of writes, compared with a flat model of bytes: random histories, and all short ones.
+//! Tests of write gathering against a reference model that is a flat array of bytes. The tests run random histories and
+//! all short histories.
 
 use bytes::Bytes;
 use layout::gather::{Gather, Part, Run, ranges, slices};
@@ -10,28 +11,29 @@ use types::ByteRange;
 const DELAY: Duration = Duration::from_millis(2);
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// An event of a file.
+/// An event in the history of a gathered file.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A gathered write: offset and length.
+    /// A program writes: offset and length in bytes.
     Write(u64, usize),
-    /// A part is sent.
+    /// The client sends a part of the gathered bytes.
     Leave(Part),
-    /// The sent bytes have arrived on the disks.
+    /// The servers acknowledge the bytes in flight.
     Arrived,
-    /// Sending failed; half of the runs are on the disks nevertheless.
+    /// Sending fails; half of the runs have reached the servers nevertheless.
     Back,
 }
 
-/// The content of a file as its writers see it, and as it is on the disks.
+/// The gathered file and its reference model: the content as programs see it, and the content on the servers' disks.
 struct World {
     gather: Gather,
     now: Duration,
-    /// The newest byte at each offset, `None` where no write was.
+    /// The byte that was written last at each offset; `None` where no program wrote.
     newest: Vec<Option<u8>>,
     disks: Vec<Option<u8>>,
     leaving: Vec<Run>,
-    /// The time at which held bytes must be due: the delay after the oldest write, or the retry after a failed send.
+    /// The latest time at which gathered bytes may be due: the delay after the oldest write, or the retry time after a
+    /// failed send.
     bound: Option<Duration>,
     written: u8,
 }
@@ -95,7 +97,8 @@ impl World {
     }
 
     fn check(&mut self) {
-        // A byte that is neither held nor in transit is the newest one on the disks. No byte is made up.
+        // Where no byte is gathered or in flight, the disks must have the newest byte. The gather must not invent bytes
+        // that no program wrote.
         let mut seen = self.disks.clone();
         put(&mut seen, &self.leaving);
         for (at, newest) in self.newest.iter().enumerate() {
@@ -118,7 +121,7 @@ impl World {
         }
     }
 
-    /// Sends all held bytes and lets them arrive.
+    /// Sends all gathered bytes and acknowledges them.
     fn end(&mut self) {
         self.step(Step::Arrived);
         self.step(Step::Leave(Part::All));
@@ -135,8 +138,8 @@ fn put(flat: &mut [Option<u8>], runs: &[Run]) {
     }
 }
 
-/// Every history of five steps (six at full scale), in windows of four bytes. There are few offsets, so that the ranges
-/// touch and overlap.
+/// Runs every history of five steps (six at full scale), with windows of four bytes. The steps use few offsets, so that
+/// many ranges adjoin and overlap.
 #[test]
 fn every_short_history() {
     let range = |offset, len| Part::Meeting(ByteRange { offset, len });
@@ -188,7 +191,7 @@ proptest! {
         world.end();
     }
 
-    /// Any slice of runs returns the bytes of the runs, however they are split.
+    /// `slices` must return the bytes of the runs in a range, wherever the run boundaries are.
     #[test]
     fn ranges_and_slices_of_runs_match_a_flat_model(
         parts in prop::collection::vec((0u64..4, 1usize..50), 1..12),

@@ -1,11 +1,12 @@
-//! Distributions and list I/O plans, compared with a byte-by-byte reference.
+//! Tests of distributions and list I/O plans against a reference that maps one byte at a time.
 
 use layout::list_io::{RequestLimits, plan};
 use layout::{BadGeometry, Distribution, DistributionId};
 use proptest::prelude::*;
 use types::ByteRange;
 
-/// Returns index and object offset of the file bytes `0..len`, and the object sizes; places one byte after the other.
+/// Returns the object index and object offset of each of the file bytes `0..len`, and the object sizes. Maps the bytes
+/// one at a time.
 fn reference(unit: u64, count: usize, len: u64) -> (Vec<(usize, u64)>, Vec<u64>) {
     let mut sizes = vec![0; count];
     let mut places = Vec::new();
@@ -173,7 +174,7 @@ fn invalid_stripe_units_and_counts_are_refused() {
     assert_eq!(d.file_size(&[u64::MAX; 256]), u64::MAX);
 }
 
-/// Compares ranges of every object of small files byte by byte.
+/// Compares the file ranges of every object range of small files with the reference, byte by byte.
 #[test]
 fn file_ranges_of_objects_match_the_reference() {
     for (unit, count) in [(64, 1), (64, 2), (64, 3), (128, 2), (192, 5)] {

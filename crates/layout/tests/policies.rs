@@ -1,4 +1,4 @@
-//! Policies: their text form, the error messages for invalid text, and the precedence of the origins.
+//! Tests of the policy: text syntax, error messages for invalid text, and the precedence of the origins.
 
 use layout::policy::{
     FULL, LayoutWhen, NEVER, Sharing, format_size, format_time, is_policy_name, merge, parse_size, parse_time,
@@ -8,7 +8,7 @@ use layout::{Access, DistributionId, Layers, Origin, Part, Policy, Settings};
 use proptest::prelude::*;
 use std::time::Duration;
 
-/// An origin that may set every part except the mgr's own part and those of mounts.
+/// An origin in which a test may set every part except those that are reserved for the mgr or for mounts.
 const ANYWHERE: Origin = Origin::Directory;
 
 fn set(name: &str, value: &str) -> Result<Settings, String> {
@@ -44,12 +44,12 @@ fn former_names_of_parts_are_accepted() {
     assert_eq!(set("weir.layout", "open").unwrap().text(), "layout_when=open");
     let found: Vec<_> = layout::policy::former_words("access=page, layout=open,layout_when=4M").collect();
     assert_eq!(found, [("layout", "layout_when")]);
-    // In a list, the later setting counts.
+    // If a list sets the same part twice, the later setting wins.
     let both = |text| Settings::parse(Origin::Mount, text).unwrap().layout_when;
     assert_eq!(both("layout=open,layout_when=4M"), Some(LayoutWhen::Size(4 << 20)));
     assert_eq!(both("layout_when=4M,layout=open"), Some(LayoutWhen::Open));
     assert_eq!(Part::LayoutWhen.former_xattrs().collect::<Vec<_>>(), ["weir.layout"]);
-    // If both a deprecated and the present attribute name are set, the present name wins, in any order.
+    // If both the deprecated and the present attribute of a part are set, the present name wins in either order.
     let xattrs: [(&[u8], &[u8]); 2] = [(b"weir.layout_when", b"first-io"), (b"weir.layout", b"open")];
     for xattrs in [xattrs, [xattrs[1], xattrs[0]]] {
         let settings = Settings::of_xattrs(Origin::Directory, xattrs, |error| panic!("{error}"));
@@ -112,7 +112,7 @@ fn a_list_with_an_invalid_element_is_refused_unless_a_peer_sent_it() {
     assert_eq!(got.text(), "write_threshold=32K,access=direct");
     assert!(Settings::parse(Origin::Environment, "write_threshold=32K,acces=direct").is_err());
     assert!(Settings::parse(Origin::Environment, "").unwrap().is_empty());
-    // Text from a newer peer: unusable elements are skipped.
+    // A peer with a newer version sends settings. Elements that this version cannot parse are skipped.
     let peer = b"write_threshold=32K,colour=blue,access=warp,\xff=1,access=direct,gather_size";
     assert_eq!(Settings::of_peer(Origin::Server, peer), want);
 }
@@ -133,7 +133,7 @@ fn invalid_policy_xattrs_are_reported_and_skipped() {
     assert!(is_policy_name(b"weir.later") && !is_policy_name(b"weirdo"));
 }
 
-/// Returns a value for a part, a different one for each origin if the part has enough values.
+/// Returns a value for a part. The value differs between origins if the part has enough values.
 fn text(part: Part, origin: Origin) -> String {
     let n = origin as usize;
     match part {
@@ -160,8 +160,8 @@ fn layer(layers: &mut Layers, origin: Origin) -> Option<&mut Settings> {
     }
 }
 
-/// Every subset of the origins sets one part, and the other origins set another part. An origin that may not set a part
-/// is ignored. Of the remaining origins that set the part, the last one wins. All other parts keep their defaults.
+/// Sets one part in every subset of the origins, and another part in the remaining origins. An origin that may not set
+/// a part is ignored. Of the other origins that set the part, the last one wins. All other parts keep their defaults.
 #[test]
 fn the_last_origin_that_sets_a_part_wins_in_all_combinations() {
     let places: Vec<Origin> = Origin::ALL.into_iter().skip(1).collect();
@@ -199,7 +199,7 @@ fn the_last_origin_that_sets_a_part_wins_in_all_combinations() {
     assert_eq!(combinations, Part::ALL.len() * Part::ALL.len() * 64);
 }
 
-/// A part that an origin may not set is ignored there, even if the settings contain it.
+/// `merge` ignores a part in the settings of an origin that may not set this part.
 #[test]
 fn parts_that_an_origin_may_not_set_are_ignored() {
     let mut layers = Layers::default();

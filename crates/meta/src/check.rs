@@ -1,8 +1,8 @@
-//! The check of the metadata store: verifies every invariant of a store in one view of it (`weir fsck`).
+//! The check of the metadata store for `weir fsck`: verifies every invariant of the store in one consistent view.
 //!
-//! All invariants hold after every batch, so every violation in one view is damage, however busy the store is. Memory
-//! is bounded: names are counted for a limited number of inodes at a time (a part), with one pass over all names for
-//! each part.
+//! All invariants hold after every batch, so any violation in one view is damage, even while clients change the store.
+//! To bound memory, the check counts directory entries for a limited number of inodes at a time (a part). Each part
+//! needs one pass over all directory entries of the store.
 
 mod faults;
 mod inodes;
@@ -17,35 +17,38 @@ use inodes::Part;
 use std::collections::HashSet;
 use types::FileId;
 
-/// What a check passes to its caller.
+/// A progress report of a check, passed to the caller's sink.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A fault was found.
+    /// The check found a fault.
     Found(Fault),
-    /// So many records were read since the last such event.
+    /// The check has read this many records since the previous `Looked` event.
     Looked(u64),
 }
 
-/// Limits on the memory of a check.
+/// Limits on the memory that a check uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Memory {
-    /// Inodes whose names are counted at a time, 24 bytes each; a lower limit means more passes over the names.
+    /// Number of inodes whose links are counted in one pass over all directory entries; 24 bytes of memory each. A
+    /// lower limit causes more passes.
     pub inodes: usize,
-    /// Directories remembered as reachable, about 24 bytes each; a lower limit means longer walks up the tree.
+    /// Number of directories that the check remembers as reachable from the root; about 24 bytes of memory each. A
+    /// lower limit causes longer walks up the tree.
     pub directories: usize,
 }
 
 impl Default for Memory {
-    /// About 50 MiB: 10^7 inodes are ten parts.
+    /// Limits that use about 50 MiB of memory. A store with 10^7 inodes then needs ten passes over the directory
+    /// entries.
     fn default() -> Self {
         Memory { inodes: 1 << 20, directories: 1 << 20 }
     }
 }
 
-/// Why a check ended early.
+/// The reason why a check ended early.
 enum End {
     Broken(Broken),
-    /// The caller's sink stopped the check.
+    /// The caller's sink returned [`Walk::Stop`].
     Enough,
 }
 
@@ -59,7 +62,7 @@ impl From<Unreadable> for End {
     fn from(cause: Unreadable) -> Self {
         match cause {
             Unreadable::Broken(broken) => End::Broken(broken),
-            // Records after the damage cannot be found.
+            // The damage hides the records after it, so the check cannot continue.
             damage => End::Broken(Broken::new(damage)),
         }
     }
@@ -67,13 +70,13 @@ impl From<Unreadable> for End {
 
 type Checked<T = ()> = Result<T, End>;
 
-/// Receives a key and its value.
+/// A callback of a walk over records; it receives a key and its value.
 type Each<'e, C> = dyn FnMut(&mut C, &[u8], &[u8]) -> Checked + 'e;
 
-/// Number of records between two [`Event::Looked`].
+/// Number of records between two [`Event::Looked`] reports.
 const LOOKED: u64 = 4096;
 
-/// Returns all faults in the store of `view`.
+/// Checks the store of `view` and returns all faults, with the default memory limits.
 pub fn check(view: &dyn View) -> Result<Vec<Fault>, Broken> {
     let mut faults = Vec::new();
     check_into(view, Memory::default(), &mut |event| {
@@ -85,7 +88,8 @@ pub fn check(view: &dyn View) -> Result<Vec<Fault>, Broken> {
     Ok(faults)
 }
 
-/// As [`check`], but passes each fault to `sink` when it is found; `sink` may stop the check.
+/// Checks the store of `view` and passes each fault to `sink` as soon as the check finds it. The check ends early if
+/// `sink` returns [`Walk::Stop`].
 pub fn check_into(view: &dyn View, memory: Memory, sink: &mut dyn FnMut(Event) -> Walk) -> Result<(), Broken> {
     let mut check = Check { view, memory, sink, looked: 0, reachable: HashSet::new(), circular: HashSet::new() };
     match check.run() {
@@ -94,25 +98,25 @@ pub fn check_into(view: &dyn View, memory: Memory, sink: &mut dyn FnMut(Event) -
     }
 }
 
-/// A running check.
+/// The state of a running check.
 struct Check<'a> {
     view: &'a dyn View,
     memory: Memory,
     sink: &'a mut dyn FnMut(Event) -> Walk,
     looked: u64,
-    /// Directories from which the way up reaches the root.
+    /// Directories whose chain of parents reaches the root.
     reachable: HashSet<FileId>,
-    /// Directories from which the way up does not reach the root, as they are in a loop or below one.
+    /// Directories whose chain of parents does not reach the root, because they are in a loop or below one.
     circular: HashSet<FileId>,
 }
 
-/// An inode, as far as it can be read.
+/// The result of reading the core record of an inode.
 enum Seen {
-    /// The inode does not exist.
+    /// The store has no core for the inode.
     Absent,
-    /// The inode is damaged.
+    /// The core record of the inode is damaged.
     Damaged,
-    /// The inode has this core.
+    /// The core record of the inode is valid.
     Core(Core),
 }
 
@@ -143,7 +147,7 @@ impl Check<'_> {
         }
     }
 
-    /// Counts a record that was read.
+    /// Counts a record that was read, and reports progress after every [`LOOKED`] records.
     fn look(&mut self) -> Checked {
         self.looked += 1;
         if self.looked < LOOKED { Ok(()) } else { self.tell() }
@@ -163,8 +167,8 @@ impl Check<'_> {
         })
     }
 
-    /// Returns the value of `key`. A value that does not match its checksum is returned as empty, which decodes to no
-    /// record.
+    /// Returns the value of `key`. If the value does not match its checksum, returns an empty value, which decodes to
+    /// no valid record.
     fn read(&self, key: &[u8]) -> Checked<Option<Value>> {
         match self.view.get(key) {
             Ok(value) => Ok(value),
@@ -173,8 +177,8 @@ impl Check<'_> {
         }
     }
 
-    /// Passes every record of a range to `each`, which may also read other records of the view. Values are as in
-    /// [`Self::read`].
+    /// Passes every record of a range to `each`, which may also read other records of the view. The value of a damaged
+    /// record is empty.
     fn walk(&mut self, from: &[u8], to: &[u8], limit: usize, each: &mut Each<'_, Self>) -> Checked<Option<Vec<u8>>> {
         let view = self.view;
         let mut outcome = Ok(());
@@ -186,7 +190,7 @@ impl Check<'_> {
     }
 }
 
-/// Returns the inode in a key of ten bytes or more; 0, which no inode has, for other keys.
+/// Returns the inode number in a key of at least nine bytes. Returns 0, which no inode has, for shorter keys.
 fn inode_in(key: &[u8]) -> FileId {
     schema::id_of(key.get(..9).unwrap_or_default()).unwrap_or(FileId(0))
 }

@@ -1,6 +1,6 @@
-//! Dumps: every record of a store in one file with checksums, from which the store can be restored.
+//! Dumps of the metadata store: one file with all records and checksums, from which a store can be restored.
 //!
-//! This module has only the format: bytes in, bytes out. `docs/FORMATS.md` describes it under "Dump".
+//! This module only encodes and decodes; it does no file I/O. `docs/FORMATS.md` describes the format under "Dump".
 
 use crate::engine::{Batch, Engine, Key, Outcome, Value, Write};
 use crate::log::crc32c;
@@ -10,32 +10,33 @@ use types::{Fsid, StoreId, limits};
 
 const MAGIC: [u8; 8] = *b"WEIRDUMP";
 const VERSION: u32 = 1;
-/// Bytes of the head, with its checksum.
+/// Length of the head in bytes, including its checksum.
 pub const HEAD: usize = 56;
-/// Kinds of blocks.
+/// The kinds of blocks in a dump. A block begins with the number of its kind.
 const RECORDS: u32 = 1;
 const END: u32 = 2;
-/// A block is closed once it has so many bytes.
+/// The encoder ends a block once the block has at least this many bytes.
 const BLOCK: usize = 256 << 10;
-/// Maximum number of bytes of a block: one more record may begin below `BLOCK`.
+/// Maximum length of a block in bytes. A block of just under `BLOCK` bytes may receive one more record of maximum
+/// length.
 pub const BLOCK_MAX: usize = BLOCK + RECORD_HEAD + limits::KEY_MAX + limits::VALUE_MAX;
-/// Bytes of a record before its key.
+/// Length in bytes of the fields before a record's key.
 const RECORD_HEAD: usize = 6;
 
-/// The head of a dump, which identifies its store.
+/// The head of a dump, which identifies the file system and the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DumpHead {
-    /// The file system.
+    /// Id of the dumped file system.
     pub fsid: Fsid,
-    /// The metadata store.
+    /// Id of the dumped metadata store.
     pub store: StoreId,
-    /// When the dump began, in Unix seconds.
+    /// Time at which the dump began, in seconds since the Unix epoch.
     pub created: u64,
 }
 
-/// Why a file is not a dump that can be restored.
+/// The reason why a file is not a valid dump.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // each variant's message says it
+#[allow(missing_docs)] // the error text documents each variant
 pub enum BadDump {
     #[error("it is not a dump of a metadata store")]
     NoDump,
@@ -85,14 +86,14 @@ impl DumpHead {
     }
 }
 
-/// Takes the first `N` bytes from `bytes`.
+/// Removes the first `N` bytes of `bytes` and returns them; `None` if there are fewer.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
     Some(*first)
 }
 
-/// Takes the first record from `block`.
+/// Removes the first record of `block` and returns its key and value.
 fn take_record<'b>(block: &mut &'b [u8]) -> Result<(&'b [u8], &'b [u8]), &'static str> {
     let cut_off = "a record is cut off";
     let key = usize::from(take(block).map(u16::from_be_bytes).ok_or(cut_off)?);
@@ -105,30 +106,31 @@ fn take_record<'b>(block: &mut &'b [u8]) -> Result<(&'b [u8], &'b [u8]), &'stati
     Ok(record.split_at(key))
 }
 
-/// Returns the checksum of a block, chained to that of the previous block, so that no block can be missing or repeated.
+/// Returns the checksum of a block, chained to the checksum of the previous block. So the decoder notices missing,
+/// repeated and reordered blocks.
 fn chained(before: u32, block: &[u8]) -> u32 {
     crc32c(&[&before.to_be_bytes()[..], block].concat())
 }
 
-/// Encodes a dump.
+/// The encoder of a dump.
 #[derive(Debug)]
 pub struct Encoder {
     chain: u32,
-    /// The records of the open block, after 8 bytes for its head.
+    /// The records of the current block, after 8 bytes for the block's head.
     block: Vec<u8>,
     in_block: u64,
     records: u64,
 }
 
 impl Encoder {
-    /// Begins a dump without records; returns its first bytes too.
+    /// Begins a dump. Also returns the first bytes of the dump, which the caller writes.
     pub fn new(head: &DumpHead) -> (Self, Vec<u8>) {
         let bytes = head.encode();
         (Encoder { chain: crc32c(&bytes), block: vec![0; 8], in_block: 0, records: 0 }, bytes)
     }
 
-    /// Adds a record, whose key must be above all earlier keys. Whenever a block is full, returns the next bytes of the
-    /// dump and the number of records in them.
+    /// Adds a record. The caller adds records in ascending order of keys. If this fills a block, returns the next bytes
+    /// of the dump and the number of records in them.
     pub fn add(&mut self, key: &[u8], value: &[u8]) -> Option<(Vec<u8>, u64)> {
         self.block.extend_from_slice(&(key.len() as u16).to_be_bytes());
         self.block.extend_from_slice(&(value.len() as u32).to_be_bytes());
@@ -150,7 +152,7 @@ impl Encoder {
         (block, records)
     }
 
-    /// Returns the last bytes of the dump, and the number of records in them.
+    /// Ends the dump. Returns the last bytes of the dump and the number of records in them.
     pub fn end(mut self) -> (Vec<u8>, u64) {
         let (mut bytes, mut records) = (Vec::new(), 0);
         if self.in_block > 0 {
@@ -162,7 +164,7 @@ impl Encoder {
     }
 }
 
-/// Decodes a dump, block by block.
+/// The decoder of a dump, which reads one block at a time.
 #[derive(Debug)]
 pub struct Decoder<R> {
     input: R,
@@ -174,7 +176,7 @@ pub struct Decoder<R> {
 }
 
 impl<R: Read> Decoder<R> {
-    /// Reads the head.
+    /// Reads and checks the head of a dump.
     pub fn new(mut input: R) -> Result<Self, BadDump> {
         let mut bytes = [0; HEAD];
         input.read_exact(&mut bytes).map_err(|e| match e.kind() {
@@ -185,7 +187,7 @@ impl<R: Read> Decoder<R> {
         Ok(Decoder { input, head, chain: crc32c(&bytes), records: 0, last: Key::new(), ended: false })
     }
 
-    /// Returns the head.
+    /// Returns the head of the dump.
     pub fn head(&self) -> &DumpHead {
         &self.head
     }
@@ -202,7 +204,7 @@ impl<R: Read> Decoder<R> {
         })
     }
 
-    /// Returns the records of the next block in key order; `None` at the end of a complete dump.
+    /// Reads the next block and returns its records in key order; `None` at the end of a complete dump.
     pub fn next_block(&mut self) -> Result<Option<Vec<(Key, Value)>>, BadDump> {
         if self.ended {
             return Ok(None);
@@ -257,9 +259,9 @@ impl<R: Read> Decoder<R> {
     }
 }
 
-/// Why a dump was not restored.
+/// The reason why a restore failed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // each variant's message says it
+#[allow(missing_docs)] // the error text documents each variant
 pub enum RestoreError {
     #[error(transparent)]
     Bad(#[from] BadDump),
@@ -269,7 +271,7 @@ pub enum RestoreError {
     Failed(String),
 }
 
-/// Writes all records of a dump into an empty store, durably. Returns their number.
+/// Writes all records of a dump durably into an empty store. Returns the number of records.
 pub async fn restore<R: Read>(engine: &impl Engine, mut dump: Decoder<R>) -> Result<u64, RestoreError> {
     while let Some(records) = dump.next_block()? {
         for records in records.chunks(limits::BATCH_WRITES_MAX) {

@@ -1,4 +1,5 @@
-//! The engine trait of the metadata store: ordered keys, consistent views, and closed batches with expectations.
+//! The engine trait of the metadata store: an ordered key-value store with consistent snapshots, and atomic batches
+//! with preconditions.
 
 mod pending;
 mod queue;
@@ -16,22 +17,23 @@ use types::limits;
 
 /// A key: at most [`limits::KEY_MAX`] bytes, ordered bytewise.
 pub type Key = Vec<u8>;
-/// A value: at most [`limits::VALUE_MAX`] bytes.
+/// A value of at most [`limits::VALUE_MAX`] bytes.
 pub type Value = Bytes;
 
-/// Computes a record from its present value and a delta ([`Write::Merge`]).
+/// A merge function: computes a new value from the current value and a delta ([`Write::Merge`]).
 ///
-/// The function is pure. `None` says that the delta does not apply to the present value; the whole batch then
+/// The function is pure. `None` means that the delta does not apply to the current value. The whole batch then
 /// conflicts.
 pub type MergeFn = fn(old: Option<&[u8]>, delta: &[u8]) -> Option<Value>;
 
-/// Says that the store has failed permanently: this process can neither read nor write it any more.
+/// The error of a store that has failed permanently. The process can neither read nor write the store until the daemon
+/// is restarted.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the metadata store has failed: {0}")]
 pub struct Broken(Arc<str>);
 
 impl Broken {
-    /// Returns a failure with this cause.
+    /// Returns an error whose message is the text of `cause`.
     pub fn new(cause: impl std::fmt::Display) -> Self {
         Broken(cause.to_string().into())
     }
@@ -43,14 +45,14 @@ impl From<Broken> for types::Status {
     }
 }
 
-/// Why a record cannot be read from a store.
+/// The reason why a store cannot return a record.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unreadable {
-    /// The record of this key does not match its checksum, or damage keeps the store from finding it. Other records can
-    /// be read.
+    /// The record of this key does not match its checksum, or damage in the table hides the record. Other records
+    /// remain readable.
     #[error("a record of the metadata store is damaged: {}", .0.escape_ascii())]
     Corrupt(Key),
-    /// No record can be read.
+    /// The store has failed permanently, so no record is readable.
     #[error(transparent)]
     Broken(#[from] Broken),
 }
@@ -64,57 +66,59 @@ impl From<Unreadable> for types::Status {
     }
 }
 
-/// The number of a batch in logs, unique within one run of a daemon.
+/// The number of a batch in log messages; unique within one run of the daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct RequestId(pub u64);
 
-/// A moment in the history of a store: the number of windows committed since it was opened.
+/// A position in the history of a store: the number of windows (groups of batches) committed since the store was
+/// opened.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Point(pub u64);
 
-/// A condition on the store without which a batch is not applied.
+/// A precondition of a batch. The store applies the batch only if all its preconditions hold at the commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Expect {
-    /// The key does not exist.
+    /// The store has no record with this key.
     Absent(Key),
-    /// The key has exactly this value.
+    /// The record with this key has exactly this value.
     Reads(Key, Value),
-    /// No key from the first (inclusive) to the second (exclusive) exists.
+    /// The store has no key in the half-open range from the first to the second key.
     NoneIn(Key, Key),
 }
 
-/// One change of a batch.
+/// A change of one record in a batch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Write {
-    /// Sets the key to this value.
+    /// Sets the record to this value.
     Put(Value),
-    /// Deletes the key, if it exists.
+    /// Deletes the record, if it exists.
     Delete,
-    /// Sets the key to the result of the store's [`MergeFn`] for its present value and this delta.
+    /// Sets the record to the result of the store's [`MergeFn`] for the current value and this delta.
     ///
-    /// Changes that commute need no expectation about the record, so their writers never conflict.
+    /// Changes that commute use merges without a precondition on the record, so concurrent writers do not conflict.
     Merge(Bytes),
 }
 
-/// A closed batch: it is applied as a whole if every expectation holds, else not at all.
+/// A batch of changes with preconditions. The store applies it atomically: completely if all preconditions hold,
+/// otherwise not at all.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// Number of the batch.
+    /// The number of the batch, for log messages.
     pub id: RequestId,
-    /// Expectations, checked against the state after all earlier batches.
+    /// Preconditions. The store checks them against the state after all earlier batches.
     pub expects: Vec<Expect>,
-    /// Changes, in order.
+    /// Changes, in the order in which the store applies them.
     pub writes: Vec<(Key, Write)>,
-    /// Whether the answer waits for stable storage. Otherwise only a later durable batch or [`Engine::settle`] makes
-    /// the batch durable.
+    /// Whether the outcome waits until the batch is durable. Otherwise the batch becomes durable with a later durable
+    /// batch or [`Engine::settle`].
     pub durable: bool,
-    /// Whether the batch is removal or recovery, which a store with little free space still accepts. Such a batch frees
-    /// space in the end, or a removal may wait for it and it adds no lasting record.
+    /// Whether the batch belongs to a removal or a recovery, which a nearly full store still accepts. Such a batch
+    /// eventually frees space, or a removal depends on it and it adds no lasting record.
     pub frees: bool,
 }
 
 impl Batch {
-    /// Returns the number of bytes in its keys and values.
+    /// Returns the total number of bytes in the keys and values of the batch.
     pub fn len(&self) -> usize {
         let expects = self.expects.iter().map(|expect| match expect {
             Expect::Absent(key) => key.len(),
@@ -131,12 +135,12 @@ impl Batch {
         expects.sum::<usize>() + writes.sum::<usize>()
     }
 
-    /// Returns whether it has neither expectations nor changes.
+    /// Returns whether the batch has neither preconditions nor changes.
     pub fn is_empty(&self) -> bool {
         self.expects.is_empty() && self.writes.is_empty()
     }
 
-    /// Returns whether it keeps every limit; a store refuses other batches.
+    /// Returns whether the batch is within every limit. A store refuses batches that exceed a limit.
     pub fn is_within_limits(&self) -> bool {
         let key = |key: &Key| key.len() <= limits::KEY_MAX;
         let expects = self.expects.iter().all(|expect| match expect {
@@ -159,54 +163,56 @@ impl Batch {
     }
 }
 
-/// The value before a merge, `None` if the key did not exist, and the value after.
+/// The result of a merge: the value before it (`None` if the record did not exist), and the value after it.
 pub type Merged = (Option<Value>, Value);
 
-/// The result of a batch.
+/// The outcome of a submitted batch.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// Applied, and on stable storage if the batch was durable.
+    /// The store has applied the batch. If the batch required durability, it is durable.
     Committed {
-        /// The window in which the batch was committed.
+        /// The window (group of batches) in which the store committed the batch.
         point: Point,
-        /// Results of its [`Write::Merge`] changes, in their order.
+        /// The results of the [`Write::Merge`] changes of the batch, in their order.
         merged: Vec<Merged>,
     },
-    /// Not applied: the expectation with this index did not hold, or the write whose index follows those of the
-    /// expectations did not merge.
+    /// The store has not applied the batch, because a precondition did not hold or a delta did not merge. The index
+    /// counts the preconditions first and then the changes of the batch.
     Conflict(usize),
-    /// Not applied: the batch exceeds a limit.
+    /// The store has not applied the batch, because the batch exceeds a limit.
     TooLarge,
-    /// Not applied: the store has no space for the batch. Batches that free space may still succeed.
+    /// The store has not applied the batch, because the disk is nearly full. The store still accepts batches that free
+    /// space.
     Full,
-    /// Not applied: the batch depends on the record of this key, which is damaged.
+    /// The store has not applied the batch, because the batch depends on the damaged record of this key.
     Corrupt(Key),
-    /// Applied or not: the store failed meanwhile.
+    /// The store failed before it answered, so it is unknown whether the batch was applied.
     Unknown(Broken),
 }
 
-/// Whether a walk over keys continues.
+/// The decision of a callback whether a walk over keys continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Walk {
-    /// Continue with the next key.
+    /// The walk continues with the next key.
     On,
-    /// Stop: this was the last key wanted.
+    /// The walk ends: the callback needs no more keys.
     Stop,
 }
 
-/// A consistent snapshot of a store.
+/// A consistent, read-only snapshot of a store.
 pub trait View {
-    /// Returns the value of `key`.
+    /// Returns the value of `key`; `None` if the store has no such record.
     fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable>;
 
-    /// Passes up to `limit` keys of `range` to `visit`, in order. Returns the first key that was not passed, or `None`
-    /// at the end of the range.
+    /// Passes up to `limit` records of `range` to `visit`, in key order. Returns the next key in the range, at which a
+    /// later call can continue; `None` at the end of the range.
     ///
-    /// A damaged record is passed without a value. If damage hides the next key, the walk ends with an error that names
-    /// the last key before the damage.
+    /// A damaged record is passed without a value. If damage hides the following keys, the walk ends with an error that
+    /// names the last key before the damage.
     fn survey(&self, range: Range<&[u8]>, limit: usize, visit: &mut Survey<'_>) -> Result<Option<Key>, Unreadable>;
 
-    /// As [`Self::survey`], but ends with an error at a damaged record.
+    /// Passes up to `limit` records of `range` to `visit`, in key order, as [`Self::survey`] does. A damaged record
+    /// ends the walk with an error.
     fn scan(
         &self,
         range: Range<&[u8]>,
@@ -228,66 +234,68 @@ pub trait View {
     }
 }
 
-/// Receives a key and its value; the value is `None` if the record does not match its checksum.
+/// A callback that receives a key and its value. The value is `None` if the record does not match its checksum.
 pub type Survey<'a> = dyn FnMut(&[u8], Option<&[u8]>) -> Walk + 'a;
 
-/// Counters of a store since it was opened.
+/// Event counters of a store since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Batches applied.
+    /// Batches that the store applied.
     pub batches: u64,
-    /// Flushes that answers waited for: of the batch log, or of the store itself if the log could not take a window.
-    /// Many batches share one flush.
+    /// Flushes on which outcomes waited: of the batch log, or of the table if the log could not take a window. Many
+    /// batches share one flush.
     pub flushes: u64,
-    /// Flushes of the store itself, which free space in the batch log.
+    /// Checkpoints: flushes of the table, which free space in the batch log.
     pub checkpoints: u64,
-    /// Batches refused because an expectation did not hold.
+    /// Batches that the store refused because a precondition did not hold.
     pub conflicts: u64,
-    /// Bytes of keys and values written by batches.
+    /// Bytes of keys and values that batches wrote.
     pub bytes: u64,
-    /// Reads of a record that does not match its checksum.
+    /// Reads that found a record with a wrong checksum.
     pub corrupt: u64,
 }
 
-/// The state of a store.
+/// The state of a store, for status reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Standing {
-    /// Name of the kind of store.
+    /// Name of the engine, such as the embedded store.
     pub kind: &'static str,
-    /// Term of its leadership; 0 for a store with one owner.
+    /// Term of the store's leader; 0 for a store with a single owner.
     pub term: u64,
-    /// Bytes that the store occupies, approximately.
+    /// Approximate disk space that the store uses, in bytes.
     pub bytes: u64,
-    /// Counters since the store was opened.
+    /// Event counters since the store was opened.
     pub counters: Counters,
-    /// Why the store has failed permanently, if it has: the daemon must be restarted.
+    /// The cause of the permanent failure; `None` if the store works. After a failure the daemon must be restarted.
     pub broken: Option<Broken>,
 }
 
-/// An ordered map from bytes to bytes: everything the namespace knows about persistence.
+/// An ordered key-value store. The namespace stores all its data through this trait.
 pub trait Engine: Send + Sync {
-    /// Returns a consistent snapshot, never older than the last batch reported as committed.
+    /// Returns a consistent snapshot of the store. The snapshot contains every batch that was reported as committed
+    /// before.
     fn view(&self) -> Result<Box<dyn View + '_>, Broken>;
 
-    /// Submits a batch; batches are applied in the order in which they are submitted.
+    /// Submits a batch. The store applies batches in the order of submission.
     ///
-    /// When the queue of the store is full, the batch waits in the [`Pending`], and polling the [`Pending`] submits it.
+    /// If the queue of the store is full, the batch stays in the returned [`Pending`]. Polling the [`Pending`] then
+    /// submits the batch.
     fn submit(&self, batch: Batch) -> Pending;
 
-    /// Completes when all batches submitted so far are on stable storage.
+    /// Completes when all batches submitted so far are durable.
     fn settle(&self) -> Pending {
         self.submit(Batch { durable: true, ..Batch::default() })
     }
 
-    /// Returns the random number that the store got when it was created; zeros for a store that ends with the process.
+    /// Returns the random id that the store received at its creation; zeros for a store in memory.
     fn identity(&self) -> [u8; 16] {
         [0; 16]
     }
 
-    /// Returns the state of the store.
+    /// Returns the state of the store for status reports.
     fn standing(&self) -> Standing;
 
-    /// Completes when the store has failed permanently, and never otherwise.
+    /// Completes only if the store fails permanently.
     fn failed(&self) -> Pin<Box<dyn Future<Output = Broken> + Send + '_>> {
         Box::pin(std::future::pending())
     }

@@ -1,4 +1,4 @@
-//! The stores: one in memory, and one embedded in the daemon with its own file.
+//! The engines of the metadata store: one in memory, and an embedded one with a database file and a batch log.
 
 mod embedded;
 mod memory;

@@ -1,19 +1,19 @@
-//! The cache of free inode numbers, taken from the store in durable blocks, so that concurrent creates do not conflict
-//! on a counter.
+//! The cache of free inode numbers. It takes numbers from the store in durable blocks, so that concurrent creates do
+//! not conflict on the counter.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use types::FileId;
 
-/// Number of inode numbers taken at a time.
+/// Number of inode numbers in a block.
 pub(crate) const BLOCK: u64 = 4096;
 
-/// Numbers that the store has allocated to this process and that no file has yet.
+/// Inode numbers that the store has allocated to this process and that no file uses yet.
 #[derive(Debug, Default)]
 pub(crate) struct Ids(Mutex<Vec<Range<u64>>>);
 
 impl Ids {
-    /// Takes a number that no other caller gets.
+    /// Removes a number from the cache; `None` if the cache is empty.
     pub(crate) fn take(&self) -> Option<FileId> {
         let mut blocks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -25,12 +25,12 @@ impl Ids {
         }
     }
 
-    /// Drops all cached numbers: no file gets them any more.
+    /// Drops all cached numbers. No file will use them.
     pub(crate) fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Adds free numbers; a number that was taken may return only if no file can have it.
+    /// Adds free numbers. A caller may return a number only if no file can have it.
     pub(crate) fn add(&self, block: Range<u64>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(block);
     }

@@ -1,4 +1,4 @@
-//! The life of inodes: how they are created, and how they end when their last name is removed.
+//! The lifetime of inodes: how operations create them, and what happens when an inode loses its last name.
 
 use crate::engine::{Expect, Value, Walk};
 use crate::ops::reap;
@@ -8,7 +8,7 @@ use crate::tx::{Settled, Tx};
 use crate::{Ending, Replaced};
 use types::{Cred, FileId, FileKind, SetAttrs, SetTime, Status, Timestamp, limits};
 
-/// Returns the time that a request sets.
+/// Returns the time that a SETATTR argument means: the current time, or the given one.
 pub(crate) fn time(set: SetTime, now: Timestamp) -> Timestamp {
     match set {
         SetTime::Now => now,
@@ -16,7 +16,8 @@ pub(crate) fn time(set: SetTime, now: Timestamp) -> Timestamp {
     }
 }
 
-/// Returns a new inode in `dir`. Owner, group and mode follow the rules of Linux, then `set` as far as `cred` permits.
+/// Returns a new inode for the directory `dir`. Owner, group and mode follow Linux; `set` overrides them as far as
+/// `cred` permits.
 pub(crate) fn begin(
     cred: &Cred,
     now: Timestamp,
@@ -56,7 +57,7 @@ pub(crate) fn begin(
     Ok((Core { mode, uid, gid, names: 1, btime: now, xattrs: XattrTally::default(), body }, tail))
 }
 
-/// Returns whether a directory has no names.
+/// Returns whether a directory has no entries.
 pub(crate) fn is_empty(tx: &Tx<'_>, dir: FileId) -> Result<bool, Status> {
     let mut empty = true;
     tx.scan(&schema::dentry_key(dir, 0), &schema::dentries_end(dir), 1, &mut |_, _| {
@@ -66,7 +67,8 @@ pub(crate) fn is_empty(tx: &Tx<'_>, dir: FileId) -> Result<bool, Status> {
     Ok(empty)
 }
 
-/// A file that lost a name: its remaining state, to be completed when the batch is committed.
+/// An inode that lost a name in the current batch. [`Self::settle`] computes its attributes once the batch is
+/// committed.
 pub(crate) struct Lost {
     id: FileId,
     core: Core,
@@ -81,12 +83,12 @@ enum LostTail {
 }
 
 impl Lost {
-    /// Returns how the file ends, if it is a regular file that ends with the batch.
+    /// Returns how the batch deletes the file; `None` if the file stays or is not a regular file.
     pub(crate) fn end(&self) -> Option<Ending> {
         self.end
     }
 
-    /// Returns the file as it is after the batch.
+    /// Returns the attributes of the file after the batch.
     pub(crate) fn settle(self, settled: &Settled) -> Result<Replaced, Status> {
         let mut attrs = match self.tail {
             LostTail::Gone(tail) => self.core.attrs(self.id, &tail),
@@ -99,11 +101,12 @@ impl Lost {
     }
 }
 
-/// Removes one name from a file whose core the batch relies on. The caller removes the entry itself.
+/// Removes one name from the link count of an inode. The batch already depends on `core`. The caller deletes the
+/// directory entry.
 ///
-/// A directory ends with its name; it must be empty (`NotEmpty`) and stay so until the commit. A regular file that
-/// loses its last name becomes an orphan, unless `ends` says that no client has it open. Other files cannot be open and
-/// are deleted.
+/// A directory is deleted with its name; it must be empty (`NotEmpty`) at the commit. A regular file that loses its
+/// last name becomes an orphan. If `ends` returns true because no client has the file open, the file is deleted
+/// instead. Inodes of other kinds cannot be open and are deleted.
 pub(crate) fn lose_name(tx: &mut Tx<'_>, id: FileId, core: &Core, ends: impl FnOnce() -> bool) -> Result<Lost, Status> {
     let mut left = core.clone();
     left.names = core.names.checked_sub(1).ok_or(Status::Corrupt)?;

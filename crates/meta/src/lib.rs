@@ -1,5 +1,5 @@
-//! The namespace of the file system: one file per operation, each planned as a closed batch over an ordered key-value
-//! engine.
+//! The namespace of the file system: names, inodes and their attributes in an ordered key-value store. Each operation
+//! has its own file and is planned as one atomic batch.
 
 mod check;
 pub mod dump;

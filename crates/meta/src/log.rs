@@ -1,11 +1,11 @@
-//! The batch log: the write-ahead log of the metadata store, which is written and flushed before changes are answered,
-//! so that the table below needs few flushes of its own.
+//! The batch log: the write-ahead log of the metadata store. The store flushes the log before it reports a durable
+//! change as committed, so the table needs few flushes of its own.
 //!
-//! A log is a ring of blocks that are overwritten again and again, after one block that identifies the store. The
-//! content of the log counts only together with the [`Anchor`] that the store keeps. The anchor has the place, the
-//! number and the checksum of the last record whose changes the store has. Replaying the whole records after it gives
-//! the state after the last flush, or a later state. Records hold resolved values, so replaying a record twice does no
-//! harm.
+//! The log is one block that identifies the store, followed by a ring of blocks that records overwrite again and again.
+//! The log is meaningful only together with the [`Anchor`] in the store. The anchor has the position, the number and
+//! the checksum of the last record whose changes are in the table. Replaying the complete records after the anchor
+//! gives the state of the last flush or a later state. Records hold final values instead of deltas, so replaying a
+//! record twice does no harm.
 
 mod anchor;
 mod plan;
@@ -20,43 +20,43 @@ pub use ring::{Log, LogError};
 use std::io;
 use types::limits;
 
-/// The bytes under a batch log: a file that is overwritten again and again, or its replacement in a simulation.
+/// The storage of a batch log: a file, or a simulated disk in tests.
 ///
-/// Written bytes are on stable storage when [`Self::sync`] returns. Before that, any part of them may be lost, in any
-/// order.
-#[allow(clippy::len_without_is_empty)] // a disk is no collection
+/// Written bytes are durable after [`Self::sync`] has returned. Before that, a crash may lose any of the writes,
+/// whatever their order was.
+#[allow(clippy::len_without_is_empty)] // a log disk is not a collection, so it needs no `is_empty`
 pub trait LogDisk: Send + Sync + 'static {
-    /// Returns the length in bytes.
+    /// Returns the length of the storage in bytes.
     fn len(&self) -> io::Result<u64>;
 
-    /// Fills `out` with the bytes from `offset` on; returns an error if there are fewer.
+    /// Fills `out` with the bytes from `offset` on. Returns an error if the storage has fewer bytes.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
-    /// Writes `data` at `offset`; never beyond the end.
+    /// Writes `data` at `offset`. The caller never writes beyond the length of the storage.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 
-    /// Puts all written bytes, and the length, on stable storage.
+    /// Makes all written bytes and the length durable.
     fn sync(&self) -> io::Result<()>;
 
-    /// Changes the length; new bytes are zeros.
+    /// Changes the length; added bytes are zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Bytes that the ring of a log may take on this disk. Below one block there is no ring, and the store is flushed
-    /// for every window.
+    /// Returns the maximum size of the ring on this storage, in bytes. If it is less than one block, the log has no
+    /// ring, and the store flushes the table for every window.
     fn room(&self) -> u64 {
         limits::META_LOG_BYTES_MAX
     }
 }
 
-/// Alignment of everything in a log, so that writing one record never touches the block of another.
+/// Alignment of records in a log, in bytes. A torn write of one record therefore cannot damage another record.
 pub const BLOCK: u64 = 4096;
 
-/// `len` rounded up to whole blocks.
+/// Returns `len` rounded up to a multiple of [`BLOCK`].
 pub(crate) fn blocks(len: u64) -> u64 {
     len.next_multiple_of(BLOCK)
 }
 
-/// CRC-32C of `data`.
+/// Returns the CRC-32C of `data`.
 pub(crate) fn crc32c(data: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(data)
 }

@@ -1,5 +1,5 @@
-//! The API of the namespace, which runs operations on a store, commits their batches, and runs an operation again when
-//! its batch conflicts.
+//! The API of the namespace. It runs an operation on a view of the store and commits the resulting batch. If the batch
+//! conflicts with another one, it runs the operation again on a new view.
 
 mod numbers;
 mod snapshot;
@@ -27,24 +27,24 @@ use types::{Attrs, Cred, FileId, FileKind, Fsid, Generation, Renaming, SetAttrs,
 
 mod sizes;
 
-/// How often an operation runs again before its caller gets [`Status::Delay`].
+/// Maximum number of attempts of an operation whose batches conflict; the caller then gets [`Status::Delay`].
 ///
-/// Of all conflicting operations in one window of the store, one succeeds. So an operation reaches this limit only if a
-/// record is damaged.
+/// In each window of the store, one of several conflicting batches succeeds. So only damage can make an operation reach
+/// this limit.
 const RUNS_MAX: usize = 10_000;
 
-/// Number of low bits of a change attribute, below the number of the mgr's start. A single run makes fewer changes than
-/// these bits can count.
+/// Number of low bits of a change attribute that count changes. The high bits are the number of the mgr's start. No run
+/// of the mgr makes more changes to a file than the low bits can count.
 const CHANGES_PER_START: u32 = 40;
 
 /// Parameters of a new file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Format {
-    /// Identity of the file system.
+    /// Id of the new file system.
     pub fsid: Fsid,
-    /// Creation time.
+    /// Creation time of the file system and its root directory.
     pub now: Timestamp,
-    /// Random bytes that become the secret key of directory cookies.
+    /// Random key for the hash that maps names to directory cookies; must stay secret.
     pub cookie_key: [u8; 16],
     /// Permission bits of the root directory.
     pub root_mode: u32,
@@ -54,9 +54,9 @@ pub struct Format {
     pub root_gid: u32,
 }
 
-/// Why a store cannot be used as a namespace.
+/// The reason why a store cannot be opened or formatted as a namespace.
 #[derive(Clone, Debug, thiserror::Error)]
-#[allow(missing_docs)] // each variant's message says it
+#[allow(missing_docs)] // the error text documents each variant
 pub enum OpenError {
     #[error(
         "the metadata store has no file system; if `weir mkfs` was interrupted, remove the store and run `weir mkfs` again"
@@ -88,33 +88,34 @@ impl From<Unreadable> for OpenError {
     }
 }
 
-/// A namespace on a store.
+/// A handle to a namespace in a store.
 ///
-/// Reading operations answer at once from a view. Changing operations complete when their batch is on stable storage,
-/// unless their documentation says otherwise. After a caller drops the future of a change, the change may or may not
+/// Reading operations return at once. A changing operation completes when its batch is durable, unless its
+/// documentation says otherwise. If the caller drops the future of a changing operation, the change may or may not
 /// happen.
 #[derive(Debug)]
 pub struct Namespace<E> {
     shared: Arc<Shared<E>>,
-    /// Whether changes complete before they are on stable storage, even durable ones: see [`Namespace::soon`].
+    /// Whether operations of this handle complete before their changes are durable; see [`Namespace::soon`].
     soon: bool,
 }
 
-/// State that all handles of one namespace share.
+/// State that all handles of a namespace share.
 #[derive(Debug)]
 struct Shared<E> {
     engine: E,
     format: FormatRecord,
     ids: Ids,
     requests: AtomicU64,
-    /// Added to the change attribute of a record when the namespace reports it.
+    /// The number of the mgr's start, shifted left by `CHANGES_PER_START`. The namespace adds this value to every
+    /// change attribute that it returns.
     since: AtomicU64,
-    /// Whether the namespace gives out no inode numbers.
+    /// Whether the namespace refuses to allocate inode numbers; see `hold_numbers`.
     held: AtomicBool,
 }
 
 impl<E: Engine> Namespace<E> {
-    /// Creates an empty file system on an empty store.
+    /// Creates an empty file system in an empty store.
     pub async fn format(engine: E, format: Format) -> Result<Self, OpenError> {
         if engine.view()?.get(schema::FORMAT)?.is_some() {
             return Err(OpenError::Formatted);
@@ -152,7 +153,7 @@ impl<E: Engine> Namespace<E> {
         }
     }
 
-    /// Opens the file system on a formatted store.
+    /// Opens the file system in a formatted store.
     pub fn open(engine: E) -> Result<Self, OpenError> {
         let value = engine.view()?.get(schema::FORMAT)?.ok_or(OpenError::NotFormatted)?;
         let found = FormatRecord::version_of(&value).ok_or(OpenError::Foreign)?;
@@ -164,19 +165,20 @@ impl<E: Engine> Namespace<E> {
         Ok(Namespace { shared: Arc::new(Shared { engine, format, ids, requests, since, held }), soon: false })
     }
 
-    /// Returns a handle to the same namespace, in which no change waits for the disk. A change is durable once a later
-    /// call of [`Self::settle`], or a later change that waits for the disk, has completed. A crash loses only the
-    /// latest changes: if it loses a change, it also loses all changes after it.
+    /// Returns a handle to the same namespace whose operations do not wait until their changes are durable. A change
+    /// becomes durable with a later [`Self::settle`], or with a later change that another handle waits for. A crash
+    /// loses a suffix of the history: if it loses a change, it loses all later changes too.
     pub fn soon(&self) -> Self {
         Namespace { shared: self.shared.clone(), soon: true }
     }
 
-    /// Returns a handle to the same namespace, in which changes wait for the disk as usual.
+    /// Returns a handle to the same namespace whose operations wait until their changes are durable, which is the
+    /// default.
     pub fn waiting(&self) -> Self {
         Namespace { shared: self.shared.clone(), soon: false }
     }
 
-    /// Returns the identity of the file system.
+    /// Returns the id of the file system.
     pub fn fsid(&self) -> Fsid {
         self.shared.format.fsid
     }
@@ -186,12 +188,12 @@ impl<E: Engine> Namespace<E> {
         self.shared.format.created
     }
 
-    /// Makes every change attribute larger than all that were reported before start number `start`, which must be
-    /// larger than the number of any earlier start. So clients revalidate everything that they cached of files and
-    /// directories.
+    /// Makes all change attributes larger than those that earlier starts of the mgr returned. `start` is the number of
+    /// this start, and must exceed the number of every earlier start. As a result, clients revalidate everything that
+    /// they cached.
     ///
-    /// The mgr calls this before it reports any attribute. A power failure may have lost changes that no caller waited
-    /// for. The new change attributes are above those of the lost changes.
+    /// The mgr calls this before it returns any attribute. A power failure may have lost changes that were not durable
+    /// yet. Without the larger values, a later change could get the change attribute of a lost one.
     pub fn begin(&self, start: u32) {
         self.shared.since.store(u64::from(start) << CHANGES_PER_START, Ordering::Relaxed);
     }
@@ -200,18 +202,17 @@ impl<E: Engine> Namespace<E> {
         self.shared.since.load(Ordering::Relaxed)
     }
 
-    /// Completes when the store has failed permanently, and never otherwise. The daemon must then exit and be
-    /// restarted.
+    /// Completes only if the store fails permanently. The daemon must then exit and be restarted.
     pub async fn failed(&self) -> Broken {
         self.shared.engine.failed().await
     }
 
-    /// Returns the state of the store: its size and its counters.
+    /// Returns the state of the store for status reports: its size, its counters, and its failure if it has failed.
     pub fn standing(&self) -> Standing {
         self.shared.engine.standing()
     }
 
-    /// Completes when all changes that completed before are on stable storage, also those of [`Self::note_write`].
+    /// Completes when all earlier changes are durable, including those of [`Self::note_write`].
     pub async fn settle(&self) -> Result<(), Status> {
         self.outcome(self.shared.engine.settle().await).map(drop)
     }
@@ -229,11 +230,12 @@ impl<E: Engine> Namespace<E> {
 
     fn read<T>(&self, cred: &Cred, op: impl FnOnce(&Tx<'_>) -> Result<T, Status>) -> Result<T, Status> {
         let view = self.shared.engine.view()?;
-        // No reading operation looks at the clock.
+        // Reading operations do not use the time.
         op(&Tx::new(&*view, (&self.shared.format.cookies, self.since()), cred, Timestamp::default()))
     }
 
-    /// Runs the operation on a new view. Returns `None` as the batch if the operation changes nothing.
+    /// Runs the operation on a new view. Returns the plan of the answer, and the batch to commit; `None` if the
+    /// operation changes nothing.
     fn plan<T>(
         &self,
         cred: &Cred,
@@ -246,7 +248,7 @@ impl<E: Engine> Namespace<E> {
         let mut batch = tx.into_batch();
         batch.durable &= !self.soon;
         batch.id = RequestId(self.shared.requests.fetch_add(1, Ordering::Relaxed));
-        // An operation that only reads needs no commit, because all its reads come from one view.
+        // A batch without changes needs no commit, because all reads of the operation come from the same view.
         Ok((answer, (!batch.writes.is_empty()).then_some(batch)))
     }
 
@@ -264,88 +266,94 @@ impl<E: Engine> Namespace<E> {
         Err(Status::Delay)
     }
 
-    /// Returns the attributes of the file that has the name `name` in `dir`. Needs search permission.
+    /// Returns the attributes of the file `name` in `dir`. The caller needs search permission on `dir`.
     pub fn lookup(&self, cred: &Cred, dir: FileId, name: &[u8]) -> Result<Attrs, Status> {
         self.read(cred, |tx| ops::lookup::read(tx, dir, name))
     }
 
-    /// Returns the parent directory of `dir`; `NoEnt` for the root. Needs search permission.
+    /// Returns the attributes of the parent directory of `dir`; `NoEnt` for the root. The caller needs search
+    /// permission on `dir`.
     pub fn lookup_parent(&self, cred: &Cred, dir: FileId) -> Result<Attrs, Status> {
         self.read(cred, |tx| ops::lookup_parent::read(tx, dir))
     }
 
-    /// Returns the attributes of a file, orphans included; `Stale` if the file is gone.
+    /// Returns the attributes of a file, which may be an orphan; `Stale` if the file does not exist.
     pub fn getattr(&self, id: FileId) -> Result<Attrs, Status> {
         self.info(id).map(|info| info.attrs)
     }
 
-    /// Returns the attributes, the layout and the generation of a file, orphans included; `Stale` if the file is gone.
+    /// Returns the attributes, the layout and the generation of a file, which may be an orphan. `Stale` if the file
+    /// does not exist.
     pub fn info(&self, id: FileId) -> Result<FileInfo, Status> {
         self.read(&Cred::root(), |tx| ops::info::read(tx, id))
     }
 
-    /// Returns the regular files among the next `max` inodes after `after`, and where to continue (`None` at the end).
+    /// Returns the regular files among the `max` inodes that follow the inode number `after`. Also returns the number
+    /// after which the next call continues; `None` at the end.
     pub fn files_after(&self, after: FileId, max: usize) -> Result<(Vec<FileState>, Option<FileId>), Status> {
         self.read(&Cred::root(), |tx| ops::files::read(tx, after, max))
     }
 
-    /// Returns a regular file with everything that concerns its objects; `None` if the file is gone or cannot be read.
+    /// Returns the state of a regular file that concerns its objects. `None` if the file does not exist, is not a
+    /// regular file, or is damaged.
     pub fn file_state(&self, id: FileId) -> Result<Option<FileState>, Status> {
         self.read(&Cred::root(), |tx| ops::files::one(tx, id))
     }
 
-    /// Raises the generation of a regular file to one that an iod already has. Returns whether the generation was
-    /// lower.
+    /// Raises the fencing generation of a regular file to `least`, a generation that an iod has reported. Returns
+    /// whether the generation was lower.
     pub async fn raise_generation(&self, now: Timestamp, id: FileId, least: Generation) -> Result<bool, Status> {
         self.change(&Cred::root(), now, |tx| ops::raise_generation::plan(tx, id, least)).await
     }
 
-    /// Returns the end of the bytes of a regular file that are known to be on an iod's disk; 0 if none are known.
+    /// Returns the offset after the last byte of a regular file that is known to be durable on an iod; 0 if none is
+    /// known.
     pub fn written(&self, id: FileId) -> Result<u64, Status> {
         self.read(&Cred::root(), |tx| Ok(tx.tail(id)?.written))
     }
 
-    /// Returns what the permission bits of the file allow the caller.
+    /// Returns the rights that the permission bits of a file give the caller.
     pub fn access(&self, cred: &Cred, id: FileId) -> Result<Rights, Status> {
         self.read(cred, |tx| ops::access::read(tx, id))
     }
 
-    /// Returns up to `max` entries (at most [`limits::READDIR_MAX`]) after the cookie `after`, which is 0 at the start.
-    /// Needs read permission.
+    /// Returns up to `max` entries of a directory (at most [`limits::READDIR_MAX`]) that follow the cookie `after`; 0
+    /// means the start. The caller needs read permission on `dir`.
     ///
-    /// An entry that exists during a whole walk, from 0 to the end, is returned exactly once, whatever other entries
-    /// are added or removed meanwhile.
+    /// A walk over the whole directory returns every entry that exists throughout the walk exactly once, even if other
+    /// entries are added or removed.
     pub fn readdir(&self, cred: &Cred, dir: FileId, after: u64, max: usize) -> Result<ReadDir, Status> {
         self.read(cred, |tx| ops::readdir::read(tx, dir, after, max))
     }
 
-    /// Returns the target of a symlink; `WrongType` for other kinds of files.
+    /// Returns the target of a symbolic link; `WrongType` for other kinds of files.
     pub fn readlink(&self, id: FileId) -> Result<Bytes, Status> {
         self.read(&Cred::root(), |tx| ops::readlink::read(tx, id))
     }
 
-    /// Returns the value of an extended attribute; `NoXattr` if there is none. The name has no `user.` prefix.
+    /// Returns the value of an extended attribute; `NoXattr` if the file has no such attribute. `name` has no `user.`
+    /// prefix.
     pub fn getxattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Result<Bytes, Status> {
         self.read(cred, |tx| ops::getxattr::read(tx, id, name))
     }
 
-    /// Returns the names of all extended attributes, without `user.`, in order.
+    /// Returns the names of all extended attributes of a file, in order and without the `user.` prefix.
     pub fn listxattr(&self, id: FileId) -> Result<Vec<Bytes>, Status> {
         self.read(&Cred::root(), |tx| ops::listxattr::read(tx, id))
     }
 
-    /// Returns the extended attributes of `dir` whose names begin with `prefix`, without a permission check: the
-    /// effective policy of the directory.
+    /// Returns the extended attributes of `dir` whose names begin with `prefix`, such as its policy. Permissions are
+    /// not checked.
     ///
-    /// A new directory inherits the attributes of its parent whose names begin with `weir.`. So no directory above
-    /// `dir` counts.
+    /// A new directory copies the attributes of its parent that begin with `weir.`, so the policy of `dir` does not
+    /// depend on the directories above it.
     pub fn effective_xattrs(&self, dir: FileId, prefix: &[u8]) -> Result<Vec<(Bytes, Bytes)>, Status> {
         self.read(&Cred::root(), |tx| ops::policy::read(tx, dir, prefix))
     }
 
-    /// Looks at up to `max` names after `after` (directory and cookie; zeros at the start). Returns the names that
-    /// stand for one of `ids`, in the directory `within` or in all directories. The cost is linear in the number of
-    /// names.
+    /// Searches up to `max` directory entries after the position `after` (directory and cookie; zeros at the start).
+    /// Returns the entries that refer to a file in `ids`; with `within`, only entries of that directory. The cost is
+    /// linear in the number of entries.
     pub fn names_of(
         &self,
         ids: &HashSet<FileId>,
@@ -356,55 +364,59 @@ impl<E: Engine> Namespace<E> {
         self.read(&Cred::root(), |tx| ops::names::read(tx, ids, within, after, max))
     }
 
-    /// Returns the parent of `dir`, which for the root is the root itself; `NotDir` if `dir` is no directory.
+    /// Returns the parent of `dir`; the root is its own parent. `NotDir` if `dir` is not a directory.
     pub fn parent(&self, dir: FileId) -> Result<FileId, Status> {
         self.read(&Cred::root(), |tx| Tx::parent_in(&tx.core(dir)?))
     }
 
-    /// Returns the number of files, the root and orphans included.
+    /// Returns the number of inodes, including the root and orphans.
     pub fn files(&self) -> Result<u64, Status> {
         self.read(&Cred::root(), ops::statfs::read)
     }
 
-    /// Returns up to `max` orphans with numbers above `after`: files without a name that are not yet reaped.
+    /// Returns up to `max` orphans with inode numbers above `after`. An orphan is a regular file without a name that is
+    /// not yet deleted, because a client may have it open.
     pub fn orphans(&self, after: FileId, max: usize) -> Result<Vec<FileId>, Status> {
         self.read(&Cred::root(), |tx| ops::orphans::read(tx, after, max))
     }
 
-    /// Returns up to `max` doomed files with numbers above `after`: deleted files whose objects may still exist.
+    /// Returns up to `max` doomed files with inode numbers above `after`. A doomed file is deleted, but its objects may
+    /// still exist.
     pub fn doomed(&self, after: FileId, max: usize) -> Result<Vec<Doomed>, Status> {
         self.read(&Cred::root(), |tx| ops::doomed::read(tx, after, max))
     }
 
-    /// Returns up to `max` intents after `after`, ordered by file and kind.
+    /// Returns up to `max` intents after the intent `after`, in the order of files and intent kinds.
     pub fn intents(&self, after: Option<Noted>, max: usize) -> Result<Vec<Noted>, Status> {
         self.read(&Cred::root(), |tx| ops::intents::read(tx, after, max))
     }
 
-    /// Returns all intents of one file.
+    /// Returns all intents of a file.
     pub fn intents_of(&self, file: FileId) -> Result<Vec<Intent>, Status> {
         self.read(&Cred::root(), |tx| ops::intents::of(tx, file))
     }
 
-    /// Returns the registry record under `key`.
+    /// Returns the value of the registry record `key`; `None` if there is none.
     pub fn registry(&self, key: &[u8]) -> Result<Option<Value>, Status> {
         self.read(&Cred::root(), |tx| ops::registry::read(tx, key))
     }
 
-    /// Returns up to `max` registry records whose keys begin with `prefix`, in order.
+    /// Returns up to `max` registry records whose keys begin with `prefix`, in key order.
     pub fn registry_list(&self, prefix: &[u8], max: usize) -> Result<Vec<(Bytes, Value)>, Status> {
         self.read(&Cred::root(), |tx| ops::registry::list(tx, prefix, max))
     }
 
-    /// As [`Self::registry_list`], but also returns damaged records, without their values.
+    /// Returns up to `max` registry records as [`Self::registry_list`] does, but also damaged records, with `None` as
+    /// value.
     pub fn registry_survey(&self, prefix: &[u8], max: usize) -> Result<Vec<(Bytes, Option<Value>)>, Status> {
         self.read(&Cred::root(), |tx| ops::registry::survey(tx, prefix, max))
     }
 
-    /// Creates a regular file, or finds the existing one if `how` allows that.
+    /// Creates a regular file, or returns the existing file if `how` allows it.
     ///
-    /// `layout` is the layout of a new file; with `None`, [`Self::set_layout`] sets one later. An existing file is not
-    /// changed and its permission bits are not checked: the caller opens and truncates the file.
+    /// `layout` is the layout of a new file; with `None`, [`Self::set_layout`] sets the layout later. An existing file
+    /// stays unchanged, and its permission bits are not checked. The caller checks the permissions and truncates the
+    /// file if necessary.
     pub async fn create(
         &self,
         cred: &Cred,
@@ -418,9 +430,9 @@ impl<E: Engine> Namespace<E> {
         self.make(cred, now, |made: &Created| made.file.attrs.id, op).await
     }
 
-    /// As [`Self::create`], but the answer does not wait for the disk. The file is durable once a later call of
-    /// [`Self::settle`], or a later change that waits for the disk, has completed. Earlier changes may not be on disk
-    /// yet either.
+    /// Creates or finds a regular file as [`Self::create`] does, but does not wait until the change is durable. The
+    /// file becomes durable with a later [`Self::settle`], or with a later change that a caller waits for. Earlier
+    /// changes may not be durable yet either.
     pub async fn create_soon(
         &self,
         cred: &Cred,
@@ -434,7 +446,8 @@ impl<E: Engine> Namespace<E> {
         self.make(cred, now, |made: &Created| made.file.attrs.id, op).await
     }
 
-    /// Creates a directory, which inherits the extended attributes `weir.*` of its parent.
+    /// Creates a directory. The directory copies the extended attributes of its parent that begin with `weir.` (its
+    /// policy).
     pub async fn mkdir(
         &self,
         cred: &Cred,
@@ -446,7 +459,7 @@ impl<E: Engine> Namespace<E> {
         self.make(cred, now, |made: &Made| made.attrs.id, |tx, id| ops::mkdir::plan(tx, dir, name, set, id)).await
     }
 
-    /// Creates a symlink.
+    /// Creates the symbolic link `name` in `dir`, with the path `target`.
     pub async fn symlink(
         &self,
         cred: &Cred,
@@ -460,8 +473,9 @@ impl<E: Engine> Namespace<E> {
             .await
     }
 
-    /// Creates a device node (superuser only), socket or named pipe; `BadType` for other kinds.
-    #[allow(clippy::too_many_arguments)] // one for each thing that a request of this operation carries
+    /// Creates a device node, a socket or a named pipe; `BadType` for other kinds. Only the superuser may create device
+    /// nodes.
+    #[allow(clippy::too_many_arguments)] // one argument for each field of the request
     pub async fn mknod(
         &self,
         cred: &Cred,
@@ -476,7 +490,7 @@ impl<E: Engine> Namespace<E> {
             .await
     }
 
-    /// Adds a name to the file `id`.
+    /// Adds the name `name` in `dir` to the file `id` (hard link).
     pub async fn link(
         &self,
         cred: &Cred,
@@ -490,15 +504,15 @@ impl<E: Engine> Namespace<E> {
 
     /// Removes the name of a file or of an empty directory.
     ///
-    /// A regular file that loses its last name becomes an orphan in the same batch. The file remains usable by its
-    /// number until [`Self::reap`].
+    /// A regular file that loses its last name becomes an orphan in the same batch. It stays accessible by its inode
+    /// number until [`Self::reap`] deletes it.
     pub async fn remove(&self, cred: &Cred, now: Timestamp, dir: FileId, name: &[u8]) -> Result<Removed, Status> {
         self.remove_ending(cred, now, dir, name, |_| false).await
     }
 
-    /// As [`Self::remove`], but may also end a regular file that loses its last name. If `ends` says that no client has
-    /// the file open and none will open it, the file ends in the same batch as by [`Self::reap`]. `ends` may be called
-    /// several times; the last call decides.
+    /// Removes a name as [`Self::remove`] does, and may also delete a regular file that loses its last name. The file
+    /// is deleted in the same batch if `ends` returns true, which means that no client has the file open and none will
+    /// open it. The namespace may call `ends` several times; the last result counts.
     pub async fn remove_ending(
         &self,
         cred: &Cred,
@@ -510,8 +524,7 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::remove::plan(tx, dir, name, &ends)).await
     }
 
-    /// Moves the name `from` (directory and name) to `to`. `how` says what happens to a file that already has the name
-    /// `to`.
+    /// Renames the entry `from` (directory and name) to `to`. `how` decides what happens if the name `to` exists.
     pub async fn rename(
         &self,
         cred: &Cred,
@@ -524,9 +537,9 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::rename::plan(tx, from, to, how)).await
     }
 
-    /// Changes attributes; `writable` says that the caller has the file open for writing.
+    /// Changes attributes of a file. `writable` means that the caller has the file open for writing.
     ///
-    /// A size is only recorded: the caller truncates the objects.
+    /// A new size only changes the inode: the caller truncates the objects.
     pub async fn setattr(
         &self,
         cred: &Cred,
@@ -538,9 +551,9 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::setattr::plan(tx, id, set, writable, false)).await
     }
 
-    /// As [`Self::setattr`], with a size to which objects may have to be truncated. The new attributes and the intent
-    /// ([`Intent::Cut`]) are one change. The caller truncates the objects and then durably forgets the intent, before
-    /// any client writes: a second truncation would lose the written bytes.
+    /// Changes attributes as [`Self::setattr`] does, for a truncate that may affect objects. The same batch changes the
+    /// attributes and stores the intent [`Intent::Cut`]. The caller then truncates the objects and durably removes the
+    /// intent before any client writes. Otherwise a repeated truncate after a crash would destroy new data.
     pub async fn cut(
         &self,
         cred: &Cred,
@@ -552,12 +565,12 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::setattr::plan(tx, id, set, writable, true)).await
     }
 
-    /// Gives a regular file its layout unless it has one, and returns the layout that the file then has. A layout for
-    /// later, or of a file without objects, does not count as a layout.
+    /// Sets the layout of a regular file that has no layout with objects yet. Returns the layout that the file has
+    /// afterwards.
     ///
-    /// If the file is inline, the answer also has its bytes. The bytes are then in transit to the objects. The inline
-    /// copy is valid until [`Self::arrived`], and only a truncate changes it. The attributes in the answer are those
-    /// from before the operation.
+    /// If the file is inline, the result also contains the inline bytes, which the caller must write to the objects.
+    /// Until [`Self::arrived`], the inline bytes remain the valid copy, and only a truncate changes them. The returned
+    /// attributes are those before the operation.
     pub async fn set_layout(
         &self,
         now: Timestamp,
@@ -567,14 +580,15 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::set_layout::plan(tx, id, layout)).await
     }
 
-    /// Removes the inline bytes that [`Self::set_layout`] returned, once they are durable in the objects of the file.
+    /// Removes the inline bytes of a file after the caller has made them durable in the file's objects (see
+    /// [`Self::set_layout`]).
     pub async fn arrived(&self, now: Timestamp, id: FileId) -> Result<FileInfo, Status> {
         self.change(&Cred::root(), now, |tx| ops::set_layout::arrived(tx, id)).await
     }
 
-    /// Writes into a regular file that has no objects. Returns `None` and changes nothing if the file has objects or
-    /// would grow beyond `most` bytes. The write is visible when it completes. It is also durable if `durable` is set,
-    /// otherwise as for [`Self::note_write`].
+    /// Writes to a regular file that has no objects. If the file has objects or would become longer than `most` bytes,
+    /// changes nothing and returns `None`. The write is visible on completion. It is durable on completion if `durable`
+    /// is set, otherwise as for [`Self::note_write`].
     pub async fn write_inline(
         &self,
         cred: &Cred,
@@ -592,19 +606,19 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, op).await
     }
 
-    /// Returns the bytes of an inline file, from offset 0 on, and the size of the file, whose remaining bytes are
-    /// zeros. `None` if the objects have the bytes.
+    /// Returns the bytes of an inline file from offset 0 on, and the file size. Bytes of the file beyond the returned
+    /// ones are zeros. `None` if the objects of the file have its bytes.
     pub fn read_inline(&self, id: FileId) -> Result<Option<(Bytes, u64)>, Status> {
         self.read(&Cred::root(), |tx| ops::read_inline::read(tx, id))
     }
 
-    /// Raises the generation of a regular file's objects, so that iods can refuse rights that were granted before. An
-    /// intent ([`Intent::Fence`]) remains until the caller has informed all iods.
+    /// Raises the fencing generation of a regular file. Iods that have received the new generation refuse rights of
+    /// older generations. The intent [`Intent::Fence`] remains until the caller has sent the generation to all iods.
     pub async fn fence(&self, now: Timestamp, id: FileId) -> Result<Generation, Status> {
         self.change(&Cred::root(), now, |tx| ops::fence::plan(tx, id)).await
     }
 
-    /// Sets an extended attribute. The name has no `user.` prefix.
+    /// Sets an extended attribute. `name` has no `user.` prefix.
     pub async fn setxattr(
         &self,
         cred: &Cred,
@@ -617,7 +631,7 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::setxattr::plan(tx, id, name, value, how)).await
     }
 
-    /// Removes an extended attribute.
+    /// Removes an extended attribute. `name` has no `user.` prefix.
     pub async fn removexattr(
         &self,
         cred: &Cred,
@@ -628,26 +642,27 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::removexattr::plan(tx, id, name)).await
     }
 
-    /// Ends an orphan that no client has open any more: deletes its inode and dooms its objects in the same batch.
+    /// Deletes an orphan that no client has open. The same batch deletes the inode and adds the file's objects to the
+    /// list of doomed files.
     ///
-    /// `None` if the file is not an orphan (any more) or never had a layout.
+    /// Returns `None` if the file is not an orphan or has no objects.
     pub async fn reap(&self, now: Timestamp, id: FileId) -> Result<Option<Doomed>, Status> {
         self.change(&Cred::root(), now, |tx| ops::reap::plan(tx, id)).await
     }
 
-    /// Checks one view of the store for damage and passes the findings to `sink`; see [`crate::check_into`].
+    /// Checks one view of the store for damage and passes each fault to `sink`; see [`crate::check_into`].
     pub fn check_into(&self, memory: CheckMemory, sink: &mut dyn FnMut(Event) -> Walk) -> Result<(), Status> {
         Ok(crate::check_into(&*self.shared.engine.view()?, memory, sink)?)
     }
 
-    /// Returns everything that is wrong in the store; see [`crate::check()`].
+    /// Checks one view of the store and returns all faults; see [`crate::check()`].
     pub fn check(&self) -> Result<Vec<Fault>, Status> {
         Ok(crate::check(&*self.shared.engine.view()?)?)
     }
 
-    /// Repairs a fault that a check found in this store, if the fault still exists. The caller repairs each fault once.
+    /// Repairs a fault that a check found, if the fault still exists. The caller must repair each fault only once.
     ///
-    /// A file without a name gets one in `/lost+found`, which is created if necessary.
+    /// A file without a name gets a name in `/lost+found`, which is created if necessary.
     pub async fn mend(&self, now: Timestamp, fault: &Fault) -> Result<Mended, Status> {
         let root = Cred::root();
         let lost = match fault {
@@ -657,16 +672,16 @@ impl<E: Engine> Namespace<E> {
             _ => None,
         };
         if let Fault::NextId { .. } = fault {
-            // Cached numbers may be in use too.
+            // The counter of inode numbers was wrong, so the cached numbers may be in use too.
             self.shared.ids.clear();
         }
         self.change(&root, now, |tx| ops::repair::plan(tx, fault, lost)).await
     }
 
-    /// Returns whether a fault that a check found still exists and can be repaired.
+    /// Returns whether a repair of `fault` would succeed, without changing anything.
     pub fn would_mend(&self, fault: &Fault) -> Result<Mended, Status> {
         let root = Cred::root();
-        // Any directory will do, because nothing is changed.
+        // The batch is discarded, so the root can stand for `/lost+found`.
         let (answer, _) = self.plan(&root, Timestamp::default(), &|tx| {
             ops::repair::plan(tx, fault, Some(FileId::ROOT)).or_else(|e| match e {
                 Status::Exist => ops::known(Mended::Yes),
@@ -693,8 +708,8 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::intents::plan(tx, noted)).await
     }
 
-    /// Forgets intents that are finished. Unless `durable`, only a later durable change makes this durable: after a
-    /// crash the intents may be listed again.
+    /// Removes finished intents. Unless `durable`, the removal becomes durable only with a later durable change, so the
+    /// intents may reappear after a crash.
     pub async fn forget(&self, now: Timestamp, done: &[Noted], durable: bool) -> Result<(), Status> {
         for done in done.chunks(limits::BATCH_WRITES_MAX) {
             self.change(&Cred::root(), now, |tx| ops::intents::forget(tx, done, durable)).await?;
@@ -702,8 +717,8 @@ impl<E: Engine> Namespace<E> {
         Ok(())
     }
 
-    /// Forgets doomed files whose objects are gone from every iod. Only a later durable change makes this durable:
-    /// after a crash the files may be listed again.
+    /// Removes files from the list of doomed files, after their objects were removed from every iod. The removal
+    /// becomes durable only with a later durable change, so the files may reappear in the list after a crash.
     pub async fn forget_doomed(&self, now: Timestamp, ids: &[FileId]) -> Result<(), Status> {
         for ids in ids.chunks(limits::BATCH_WRITES_MAX) {
             self.change(&Cred::root(), now, |tx| ops::forget_doomed::plan(tx, ids)).await?;
@@ -711,7 +726,7 @@ impl<E: Engine> Namespace<E> {
         Ok(())
     }
 
-    /// Sets the registry record under `key`, or removes it.
+    /// Sets the registry record `key` to `value`, or removes the record if `value` is `None`.
     pub async fn registry_put(&self, now: Timestamp, key: &[u8], value: Option<&Bytes>) -> Result<(), Status> {
         self.change(&Cred::root(), now, |tx| ops::registry::plan(tx, key, value)).await
     }

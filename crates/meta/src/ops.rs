@@ -1,4 +1,4 @@
-//! The operations on the namespace, one file each, which are pure functions of a view and the batch that they build.
+//! The operations on the namespace, one per file. An operation is a pure function: it reads a view and builds a batch.
 
 pub(crate) mod access;
 pub(crate) mod create;
@@ -41,14 +41,14 @@ pub(crate) mod write_inline;
 use crate::tx::Settled;
 use types::Status;
 
-/// Computes the answer of an operation once its batch is committed.
+/// Computes the answer of an operation from the outcome of its committed batch.
 pub(crate) type Answer<T> = Box<dyn FnOnce(&Settled) -> Result<T, Status> + Send>;
 
-/// The plan of an operation that changes something: the batch is in the transaction, and the answer needs the outcome
-/// of the batch.
+/// The plan of a changing operation. The transaction contains the batch, and this closure computes the answer after the
+/// commit.
 pub(crate) type Plan<T> = Result<Answer<T>, Status>;
 
-/// Returns a plan whose answer is known before the commit.
+/// Returns a plan whose answer does not depend on the outcome of the batch.
 pub(crate) fn known<T: Send + 'static>(value: T) -> Plan<T> {
     Ok(Box::new(move |_| Ok(value)))
 }

@@ -1,4 +1,4 @@
-//! Arguments and results of namespace operations: attributes, layouts, ways to create, and results of changes.
+//! Arguments and results of namespace operations: layouts, create modes, and attributes before and after a change.
 
 use bytes::Bytes;
 use types::{Attrs, DirEntry, FileId, Generation, SetAttrs};
@@ -7,62 +7,64 @@ use xdr::{Malformed, Xdr};
 /// The change attribute of a directory or file before and after an operation (`change_info4`, RFC 8881 §3.3.11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ChangeInfo {
-    /// Value before the operation.
+    /// Change attribute before the operation.
     pub before: u64,
-    /// Value after the operation; equal to `before` when nothing changed.
+    /// Change attribute after the operation; equal to `before` if nothing changed.
     pub after: u64,
-    /// Whether no other change happened between the two.
+    /// Whether the operation was the only change between `before` and `after`.
     pub atomic: bool,
 }
 
-/// The layout of a file as the namespace stores it; the namespace never interprets the body.
+/// The layout of a file, as the namespace stores it. The namespace does not interpret the body.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Layout {
-    /// Number of the layout kind.
+    /// Kind of the layout: a `layouttype4` number, or `LATER` or another constant of this type for a file without
+    /// objects.
     pub kind: u32,
-    /// The record of the layout, at most [`types::limits::LAYOUT_RECORD_MAX`] bytes.
+    /// The layout record, of at most [`types::limits::LAYOUT_RECORD_MAX`] bytes.
     pub body: Bytes,
 }
 
 impl Layout {
-    /// Kind of a layout that is not decided yet. The body says how to make the real one, which
-    /// [`crate::Namespace::set_layout`] puts in its place.
+    /// Kind of a layout whose iods are not chosen yet. The body says how to choose them.
+    /// [`crate::Namespace::set_layout`] later replaces this layout.
     pub const LATER: u32 = 0;
 
-    /// Kind of a decided layout of a file that has no objects yet: its bytes, if any, are stored with its metadata. The
-    /// body is the layout that the file will have.
+    /// Kind of a layout with chosen iods but without objects: the file is inline, so its bytes are stored with its
+    /// metadata. The body is the encoded layout that the file gets once it has objects.
     const INLINE: u32 = u32::MAX;
-    /// As [`Self::INLINE`], but the bytes are being moved to objects: objects may have some of them, and the stored
-    /// bytes are valid.
+    /// Kind of a layout while the mgr moves the inline bytes to objects. The objects may have some of the bytes; the
+    /// inline bytes are the valid copy.
     const MOVING: u32 = u32::MAX - 1;
 
-    /// Returns whether the bytes of the file are in the objects of this layout.
+    /// Returns whether the objects of this layout have the bytes of the file.
     pub fn is_final(&self) -> bool {
         ![Self::LATER, Self::INLINE, Self::MOVING].contains(&self.kind)
     }
 
-    /// Returns whether the bytes of a file with this layout are stored with its metadata, where small writes may go.
+    /// Returns whether the bytes of a file with this layout are stored with its metadata and may be written there.
     pub fn is_inline(&self) -> bool {
         [Self::LATER, Self::INLINE].contains(&self.kind)
     }
 
-    /// Returns whether the bytes of a file with this layout are being moved to objects.
+    /// Returns whether the mgr is moving the inline bytes of a file with this layout to objects.
     pub fn is_moving(&self) -> bool {
         self.kind == Self::MOVING
     }
 
-    /// Returns this layout for an inline file, whose bytes are stored with its metadata until there are too many. A
-    /// layout for later stays as it is.
+    /// Returns this layout in the form for an inline file, which has no objects yet. A layout of kind [`Self::LATER`]
+    /// is returned unchanged.
     pub fn inline(self) -> Self {
         if self.is_final() { Layout { kind: Self::INLINE, body: self.to_bytes() } } else { self }
     }
 
-    /// Returns this layout for a file whose bytes are being moved to objects.
+    /// Returns this layout in the form for a file whose inline bytes the mgr is moving to objects.
     pub(crate) fn moving(&self) -> Self {
         Layout { kind: Self::MOVING, body: self.to_bytes() }
     }
 
-    /// Returns the decided layout, whether or not the objects have the bytes; `None` for a layout for later.
+    /// Returns the layout with chosen iods, whether or not its objects exist yet; `None` for a layout of kind
+    /// [`Self::LATER`].
     pub fn decided(&self) -> Option<Result<Self, Malformed>> {
         match self.kind {
             Self::LATER => None,
@@ -77,180 +79,183 @@ impl Layout {
     }
 }
 
-/// What to do when the name exists, and the first attributes of a new file (`createhow4`, RFC 8881 §18.16).
+/// The mode of a create: what to do if the name exists, and the initial attributes of a new file (`createhow4`, RFC
+/// 8881 §18.16).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum How {
-    /// An existing regular file is accepted and left as it is; the caller sets a size of zero.
+    /// An existing regular file is not an error and stays unchanged. The caller truncates the file if the client
+    /// requests it.
     Unchecked(SetAttrs),
-    /// The name must be absent.
+    /// An existing name is an error.
     Guarded(SetAttrs),
-    /// The name must be absent, or stand for a file that was created with this verifier.
+    /// An existing name is an error, unless an exclusive create with this verifier created its file.
     Exclusive([u8; 8], SetAttrs),
 }
 
-/// Everything known about a file except its names and extended attributes.
+/// Everything that the namespace stores about a file except its names and extended attributes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileInfo {
-    /// Attributes. `used` is an estimate from the size: only the iods know the real value.
+    /// The attributes. `used` is an estimate from the size, because only the iods know the allocated space.
     pub attrs: Attrs,
-    /// Every object is as long on its disk as a file of this length requires. A shorter object has lost bytes. 0 if
-    /// nothing is known.
+    /// File length for which every object is known to be durably long enough; 0 if unknown. An object that is shorter
+    /// than a file of this length requires has lost bytes.
     pub whole: u64,
-    /// End of the bytes that are known to be on an iod's disk; 0 if none are known.
+    /// Offset after the last byte of the file that is known to be durable on an iod; 0 if none is known.
     pub written: u64,
-    /// Fencing generation of its objects.
+    /// Fencing generation of the file's objects.
     pub generation: Generation,
-    /// Layout, `None` before the first one.
+    /// The layout; `None` until the first layout is set.
     pub layout: Option<Layout>,
 }
 
-/// A new directory, symlink or special file, or a file with a new name.
+/// The result of MKDIR, SYMLINK, MKNOD or LINK.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Made {
-    /// The attributes of the file or directory.
+    /// The attributes of the new inode, or of the file with the new name.
     pub attrs: Attrs,
-    /// The directory that received the name.
+    /// Change attribute of the directory that received the name.
     pub dir: ChangeInfo,
 }
 
-/// A regular file that was created or found.
+/// The result of a create: the regular file that was created or found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Created {
-    /// The file.
+    /// Attributes, layout and fencing generation of the file.
     pub file: FileInfo,
-    /// Whether this call created the file, or an earlier call with the same verifier.
+    /// Whether the file was created by this call, or by an earlier call with the same verifier.
     pub created: bool,
-    /// The directory.
+    /// Change attribute of the directory that has the name.
     pub dir: ChangeInfo,
 }
 
-/// A file that lost a name to a removal or a rename.
+/// A file that lost a name in a remove or a rename.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Replaced {
-    /// The attributes of the file; `nlink` no longer counts the lost name.
+    /// The attributes of the file; the link count excludes the lost name.
     pub attrs: Attrs,
-    /// Whether the file is now an orphan: a regular file without a name, kept until it is reaped.
+    /// Whether the file is now an orphan: a regular file without a name that is deleted after its last close.
     pub orphan: bool,
 }
 
-/// How a regular file ended.
+/// How a regular file was deleted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// Completely: the file has no objects.
+    /// The file had no objects, so nothing remains.
     Whole,
-    /// The file is deleted, and its objects are queued for deletion.
+    /// The inode is deleted, and the objects are in the list of doomed files for later deletion.
     Doomed,
 }
 
-/// A name that was removed.
+/// The result of REMOVE: the removed name's file and directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Removed {
-    /// The file that it stood for.
+    /// The file that lost the name.
     pub file: Replaced,
-    /// How the file ended, if it was a regular file that ended with its name.
+    /// How the file was deleted, if it was a regular file that was deleted together with its last name.
     pub end: Option<Ending>,
-    /// The directory that lost the name.
+    /// Change attribute of the directory that lost the name.
     pub dir: ChangeInfo,
 }
 
-/// A file that was renamed.
+/// The result of RENAME: the changes of both directories, and the file that lost its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Renamed {
-    /// The directory that lost the old name.
+    /// Change attribute of the source directory.
     pub from: ChangeInfo,
-    /// The directory that has the new name.
+    /// Change attribute of the target directory.
     pub to: ChangeInfo,
-    /// The file that the new name stood for before.
+    /// The file that lost the target name, if the rename replaced one.
     pub replaced: Option<Replaced>,
 }
 
-/// A file whose attributes were changed.
+/// The result of an operation that changes the attributes of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Changed {
-    /// Attributes before the change.
+    /// Attributes of the file before the change.
     pub before: Attrs,
-    /// Attributes after the change; no other change happened between the two.
+    /// Attributes of the file after the change. The operation was the only change between `before` and `after`.
     pub after: Attrs,
 }
 
-/// Part of a directory.
+/// A part of a directory, the result of READDIR.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadDir {
-    /// Entries in the order of their cookies.
+    /// Entries in ascending order of cookies.
     pub entries: Vec<DirEntry>,
-    /// Whether this is the end of the directory.
+    /// Whether the last entry of the directory is included.
     pub eof: bool,
 }
 
 /// Whether an extended attribute must exist before it is set (`setxattr_option4`, RFC 8276 §8.4.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetXattr {
-    /// The attribute may exist or not.
+    /// The operation sets the attribute whether or not it exists.
     Either,
-    /// The attribute must not exist.
+    /// The operation fails if the attribute exists.
     Create,
-    /// The attribute must exist.
+    /// The operation fails if the attribute does not exist.
     Replace,
 }
 
-/// A deleted file whose objects may still exist on the iods.
+/// A doomed file: a deleted file whose objects may still exist on iods.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Doomed {
-    /// The inode number of the file, which is also its object number.
+    /// Inode number of the file, which its objects have in their ids.
     pub id: FileId,
-    /// Fencing generation of its objects.
+    /// Fencing generation of the file's objects.
     pub generation: Generation,
-    /// Layout of its objects.
+    /// Layout of the file's objects.
     pub layout: Layout,
 }
 
-/// Objects that a file does not use and that may exist on the iods: the new objects of a swap of its layout until the
-/// swap is done, and then its old objects.
+/// Objects that a file does not use and that may exist on iods. During a swap of the layout these are the new objects,
+/// and after the swap the old ones.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unused {
-    /// The file, which may be deleted by now.
+    /// Inode number of the file, which may be deleted already.
     pub file: FileId,
-    /// The fencing generation of the file when this record was written; no other record of the file has it.
+    /// Fencing generation of the file when this record was written. It distinguishes this record from all other records
+    /// of the file.
     pub generation: Generation,
-    /// Layout of the objects.
+    /// Layout of the unused objects.
     pub layout: Layout,
 }
 
 /// The state of a regular file that a check compares with its objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileState {
-    /// The inode number.
+    /// Inode number of the file.
     pub id: FileId,
-    /// The size in bytes.
+    /// File size in bytes.
     pub size: u64,
-    /// End of the bytes that are known to be on an iod's disk; 0 if none are known.
+    /// Offset after the last byte of the file that is known to be durable on an iod; 0 if none is known.
     pub written: u64,
-    /// See [`FileInfo::whole`].
+    /// File length for which every object is known to be durably long enough; see [`FileInfo::whole`].
     pub whole: u64,
-    /// The change attribute.
+    /// Change attribute of the file.
     pub change: u64,
-    /// Fencing generation of its objects.
+    /// Fencing generation of the file's objects.
     pub generation: Generation,
-    /// Layout.
+    /// The layout; `None` until the first layout is set.
     pub layout: Option<Layout>,
 }
 
-/// A name in its directory.
+/// A directory entry: a name, its directory and its file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Name {
-    /// The directory.
+    /// Inode number of the directory.
     pub dir: FileId,
-    /// The name.
+    /// The name of the directory entry.
     pub name: Bytes,
-    /// The file that it stands for.
+    /// Inode number of the file that the name refers to.
     pub child: FileId,
 }
 
-/// Part of a search through all names.
+/// A part of the result of a search through all directory entries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Names {
-    /// The names found.
+    /// The directory entries that match the search.
     pub found: Vec<Name>,
-    /// Where to continue (directory and cookie), `None` at the end.
+    /// The position (directory and cookie) at which the next call continues; `None` at the end.
     pub next: Option<(FileId, u64)>,
 }

@@ -1,6 +1,7 @@
-//! The schema of the metadata store: every key and record, and how records merge.
+//! The schema of the metadata store: all keys and records, and the merge function of records.
 //!
-//! A key is a tag byte followed by big-endian numbers and, last, a name. A record is XDR that begins with its version.
+//! A key is a tag byte, followed by big-endian numbers and, in some kinds of keys, a name. A record is XDR that begins
+//! with its version number.
 
 mod dentry;
 mod format;
@@ -19,18 +20,18 @@ use bytes::Bytes;
 use types::{FileId, Status, Timestamp};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// A record of the store: a version number, then XDR.
+/// A record of the store: a version number followed by XDR fields.
 pub trait Record: Sized {
-    /// The version that this program writes, and the only one that it reads.
+    /// The version of the record that this program writes. The program refuses to read any other version.
     const VERSION: u32 = 1;
 
-    /// Appends all fields except the version.
+    /// Appends all fields except the version number to `out`.
     fn encode(&self, out: &mut Writer);
 
-    /// Reads all fields except the version.
+    /// Decodes all fields except the version number.
     fn decode(input: &mut Reader) -> Result<Self, Malformed>;
 
-    /// Returns the whole record.
+    /// Returns the encoded record with its version number.
     fn to_value(&self) -> Value {
         let mut out = Writer::new();
         out.u32(Self::VERSION);
@@ -38,7 +39,7 @@ pub trait Record: Sized {
         out.finish().to_bytes()
     }
 
-    /// Reads the record in `value`, or returns why it is malformed.
+    /// Decodes the record in `value`. The error says why the value is malformed.
     fn read(value: Bytes) -> Result<Self, Malformed> {
         let mut input = Reader::new(value);
         if input.u32()? != Self::VERSION {
@@ -49,12 +50,12 @@ pub trait Record: Sized {
         Ok(record)
     }
 
-    /// Reads the record in `value`; `None` if it is malformed. For callers that expect damage and report it themselves.
+    /// Decodes the record in `value`; `None` if it is malformed. Unlike [`Self::from_value`], does not log an error.
     fn look(value: &[u8]) -> Option<Self> {
         Self::read(Bytes::copy_from_slice(value)).ok()
     }
 
-    /// Reads the record in `value`; if it is malformed, returns `Corrupt` and logs an error.
+    /// Decodes the record in `value`. If it is malformed, logs an error and returns `Corrupt`.
     fn from_value(value: Bytes) -> Result<Self, Status> {
         Self::read(value).map_err(|cause| {
             tracing::error!(%cause, record = std::any::type_name::<Self>(), "damaged record in the metadata store");
@@ -65,9 +66,9 @@ pub trait Record: Sized {
 
 /// Key of the format record ([`FormatRecord`]).
 pub const FORMAT: &[u8] = b"f";
-/// Key of the first inode number that is not yet allocated ([`NextId`]).
+/// Key of the next inode number to allocate ([`NextId`]).
 pub const NEXT_ID: &[u8] = b"n";
-/// Key of the number of files ([`Counts`]).
+/// Key of the inode count ([`Counts`]).
 pub const COUNTS: &[u8] = b"s";
 
 fn tagged(tag: u8, id: FileId, rest: &[u8]) -> Key {
@@ -78,49 +79,49 @@ fn tagged(tag: u8, id: FileId, rest: &[u8]) -> Key {
     key
 }
 
-/// Key of the half of an inode that seldom changes ([`Core`]).
+/// Returns the key of an inode's core record, which seldom changes ([`Core`]).
 pub fn core_key(id: FileId) -> Key {
     tagged(b'i', id, &[0])
 }
 
-/// Key of the half of an inode that changes often ([`Tail`]).
+/// Returns the key of an inode's tail record, which changes often ([`Tail`]).
 pub fn tail_key(id: FileId) -> Key {
     tagged(b'i', id, &[1])
 }
 
-/// Key of one directory entry ([`Dentry`]).
+/// Returns the key of a directory entry ([`Dentry`]).
 pub fn dentry_key(dir: FileId, cookie: u64) -> Key {
     tagged(b'd', dir, &cookie.to_be_bytes())
 }
 
-/// First key after all entries of a directory.
+/// Returns the first key after all entries of a directory.
 pub fn dentries_end(dir: FileId) -> Key {
-    // Cookies have 63 bits.
+    // All cookies are smaller, because they have 63 bits.
     tagged(b'd', dir, &[0xff; 8])
 }
 
-/// Returns the cookie in a key made by [`dentry_key`]; `Corrupt` for other keys.
+/// Returns the cookie in the key of a directory entry; `Corrupt` for other keys.
 pub fn cookie_of(key: &[u8]) -> Result<u64, Status> {
     let bytes = key.get(9..).and_then(|rest| rest.try_into().ok()).ok_or(Status::Corrupt)?;
     Ok(u64::from_be_bytes(bytes))
 }
 
-/// Key of an extended attribute. Its record is the value alone, unversioned.
+/// Returns the key of an extended attribute. The record is the attribute's value, without a version number.
 pub fn xattr_key(id: FileId, name: &[u8]) -> Key {
     tagged(b'x', id, name)
 }
 
-/// First key after all extended attributes of a file.
+/// Returns the first key after all extended attributes of a file.
 pub fn xattrs_end(id: FileId) -> Key {
     next_file(b'x', id)
 }
 
-/// Returns the name in a key made by [`xattr_key`].
+/// Returns the attribute name in a key made by [`xattr_key`].
 pub fn xattr_name(key: &[u8]) -> &[u8] {
     key.get(9..).unwrap_or_default()
 }
 
-/// Returns the first key with this tag after all keys of `id`.
+/// Returns the first key with the tag `tag` that belongs to an inode number above `id`.
 fn next_file(tag: u8, id: FileId) -> Key {
     match id.0.checked_add(1) {
         Some(next) => tagged(tag, FileId(next), &[]),
@@ -128,38 +129,38 @@ fn next_file(tag: u8, id: FileId) -> Key {
     }
 }
 
-/// Key of a file without a name that may still be open (empty value).
+/// Returns the key that marks a file as an orphan (a regular file without a name). The record is empty.
 pub fn orphan_key(id: FileId) -> Key {
     tagged(b'o', id, &[])
 }
 
-/// Key of a deleted file whose objects may still exist ([`crate::Doomed`]).
+/// Returns the key of a doomed file, which is deleted but whose objects may still exist ([`crate::Doomed`]).
 pub fn doomed_key(id: FileId) -> Key {
     tagged(b'g', id, &[])
 }
 
-/// Key of the objects that a file does not use ([`crate::Unused`]).
+/// Returns the key of the unused objects of a file ([`crate::Unused`]).
 pub fn unused_key(id: FileId) -> Key {
     tagged(b'u', id, &[])
 }
 
-/// Key of the bytes of an inline file: unversioned, from offset 0 on. The file's bytes beyond them, up to its size, are
-/// zeros.
+/// Returns the key of the bytes of an inline file. The record is the file's bytes from offset 0 on, without a version
+/// number. If the record is shorter than the file size, the remaining bytes of the file are zeros.
 pub fn bytes_key(id: FileId) -> Key {
     tagged(b'b', id, &[])
 }
 
-/// Key of an intent of a file ([`Intent`]), given the number of its kind.
+/// Returns the key of an intent of a file ([`Intent`]); `kind` is the number that [`Intent::kind`] returns.
 pub fn intent_key(id: FileId, kind: u8) -> Key {
     tagged(b'w', id, &[kind])
 }
 
-/// First key after all intents of a file.
+/// Returns the first key after all intents of a file.
 pub fn intents_end(id: FileId) -> Key {
     next_file(b'w', id)
 }
 
-/// Returns file and kind of a key made by [`intent_key`]; `Corrupt` for other keys.
+/// Returns the file and the intent kind in a key made by [`intent_key`]; `Corrupt` for other keys.
 pub fn intent_of(key: &[u8]) -> Result<(FileId, u8), Status> {
     match key.split_last() {
         Some((kind, rest)) => Ok((id_of(rest)?, *kind)),
@@ -167,18 +168,20 @@ pub fn intent_of(key: &[u8]) -> Result<(FileId, u8), Status> {
     }
 }
 
-/// First key after all orphan, doomed or unused records, given a key of one of them.
+/// Returns the first key after all keys with the same tag as `key`.
 pub fn past_all(key: &[u8]) -> Key {
     vec![key.first().map_or(0, |tag| tag + 1)]
 }
 
-/// Returns the inode number in a key made by [`orphan_key`], [`doomed_key`] or [`unused_key`]; `Corrupt` for other keys.
+/// Returns the inode number in a key that consists of a tag and an inode number, such as one of [`orphan_key`].
+/// `Corrupt` for other keys.
 pub fn id_of(key: &[u8]) -> Result<FileId, Status> {
     let bytes = key.get(1..).and_then(|rest| rest.try_into().ok()).ok_or(Status::Corrupt)?;
     Ok(FileId(u64::from_be_bytes(bytes)))
 }
 
-/// Key of a small record of the daemon, such as a registered iod (opaque value).
+/// Returns the key of a registry record: a small record of the mgr, such as a registered iod. The store does not
+/// interpret its value.
 pub fn registry_key(name: &[u8]) -> Key {
     let mut key = Vec::with_capacity(1 + name.len());
     key.push(b'r');

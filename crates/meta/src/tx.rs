@@ -1,4 +1,4 @@
-//! The transaction of one operation, which reads through a view and collects expectations and changes into a batch.
+//! The transaction of one operation: reads through a view, and collects preconditions and changes in a batch.
 
 use crate::ChangeInfo;
 use crate::engine::{Batch, Expect, Key, Merged, Survey, Value, View, Walk, Write};
@@ -6,37 +6,37 @@ use crate::schema::{self, Body, CookieKey, Core, Delta, Dentry, Intent, Record, 
 use bytes::Bytes;
 use types::{Attrs, Cred, FileId, FileKind, Generation, Status, Timestamp, limits};
 
-/// The view, the caller and the batch of one operation.
+/// The transaction of one operation: its view, the credentials of its caller, and the batch that it builds.
 pub(crate) struct Tx<'a> {
     view: &'a dyn View,
     cookies: &'a CookieKey,
-    /// Added to the change attribute of a record when the operation reports it.
+    /// Value that the transaction adds to each stored change attribute before it returns the attribute.
     since: u64,
-    /// Credentials of the caller.
+    /// Credentials of the calling user.
     pub(crate) cred: &'a Cred,
-    /// The time of the operation.
+    /// The current time, which the operation uses for timestamps.
     pub(crate) now: Timestamp,
     batch: Batch,
     merges: usize,
 }
 
-/// How an operation changes a [`Tail`] in the batch that is being built.
+/// How the batch changes a [`Tail`], so that the answer can report the change attribute.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Touch {
-    /// Nothing changes; this is the change attribute.
+    /// The batch does not change the tail. The field is the current change attribute.
     None(u64),
-    /// The merge with this index changes the tail.
+    /// The merge with this index (counting the merges of the batch) changes the tail.
     Merge(usize),
 }
 
-/// Receives a key and its value; an error ends the scan.
+/// A callback that receives a key and its value. An error ends the scan.
 pub(crate) type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> Result<Walk, Status> + 'v;
 
-/// Result of a committed batch, looked up by [`Touch`].
+/// The merge results of a committed batch, from which an operation computes its answer.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) merged: Vec<Merged>,
-    /// Added to the change attribute of a record when the answer reports it.
+    /// Value that the operation adds to each stored change attribute before it returns the attribute.
     pub(crate) since: u64,
 }
 
@@ -48,7 +48,7 @@ impl Settled {
         Ok((told(before)?, told(after.clone())?))
     }
 
-    /// Returns the change attribute before and after the batch.
+    /// Returns the change attribute of a directory or file before and after the batch.
     pub(crate) fn change(&self, touch: Touch) -> Result<ChangeInfo, Status> {
         Ok(match touch {
             Touch::None(change) => ChangeInfo { before: change, after: change, atomic: true },
@@ -59,14 +59,15 @@ impl Settled {
         })
     }
 
-    /// Returns the attributes of `id` before and after the batch, given the core before and after.
+    /// Returns the attributes of `id` before and after the batch. `cores` are the core records before and after the
+    /// batch; `index` is the index of the merge that changed the tail.
     pub(crate) fn attrs(&self, id: FileId, cores: (&Core, &Core), index: usize) -> Result<(Attrs, Attrs), Status> {
         let (before, after) = self.tails(index)?;
         Ok((cores.0.attrs(id, &before), cores.1.attrs(id, &after)))
     }
 }
 
-/// A name found in a directory, with its record.
+/// A directory entry that a lookup found, with its key and stored value.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) entry: Dentry,
@@ -74,7 +75,8 @@ pub(crate) struct Found {
     value: Value,
 }
 
-/// The entry of a name, if it exists, and all entries whose names have the same hash.
+/// The hash bucket of a name in a directory: the entry with this name, if it exists, and all entries whose names have
+/// the same hash.
 pub(crate) struct Place {
     pub(crate) found: Option<Found>,
     alike: Vec<(Key, Value)>,
@@ -91,18 +93,18 @@ impl<'a> Tx<'a> {
         Tx { view, cookies, since, cred, now, batch: Batch { durable: true, ..Batch::default() }, merges: 0 }
     }
 
-    /// Returns the batch that was built.
+    /// Returns the batch that the operation has built.
     pub(crate) fn into_batch(self) -> Batch {
         self.batch
     }
 
-    /// Marks the batch as removal or recovery. Such a batch frees space in the end, or a removal may wait for it and it
-    /// adds no lasting record. A store with little free space still accepts it.
+    /// Marks the batch as part of a removal or a recovery, which a nearly full store still accepts. Such a batch
+    /// eventually frees space, or a removal depends on it and it adds no lasting record.
     pub(crate) fn frees(&mut self) {
         self.batch.frees = true;
     }
 
-    /// Marks the batch as one whose answer does not wait for the disk.
+    /// Marks the batch as not durable: its outcome does not wait for a flush.
     pub(crate) fn not_durable(&mut self) {
         self.batch.durable = false;
     }
@@ -115,8 +117,7 @@ impl<'a> Tx<'a> {
         Ok(self.view.get(key)?)
     }
 
-    /// Passes up to `limit` entries of the range to `visit`, which may stop the scan with an error. Returns whether the
-    /// range ended.
+    /// Passes up to `limit` records of the key range to `visit`. Returns whether the scan reached the end of the range.
     pub(crate) fn scan(&self, from: &[u8], to: &[u8], limit: usize, visit: &mut Visit<'_>) -> Result<bool, Status> {
         let mut result = Ok(());
         let rest = self.view.scan(from..to, limit, &mut |key, value| match visit(key, value) {
@@ -129,23 +130,24 @@ impl<'a> Tx<'a> {
         result.map(|()| rest.is_none())
     }
 
-    /// As [`Self::scan`], but also passes damaged records, without their values.
+    /// Passes records to `visit` as [`Self::scan`] does, but also damaged records, with `None` as value.
     pub(crate) fn survey(&self, from: &[u8], to: &[u8], limit: usize, visit: &mut Survey<'_>) -> Result<bool, Status> {
         Ok(self.view.survey(from..to, limit, visit)?.is_none())
     }
 
-    /// Returns the cookies that a name may have.
+    /// Returns the range of cookies that an entry with this name may have.
     pub(crate) fn bucket(&self, name: &[u8]) -> std::ops::Range<u64> {
         schema::bucket(self.cookies, name)
     }
 
-    /// Returns the core of a file, which another batch may change before the commit; `Stale` if the file is gone.
+    /// Returns the core of an inode, without a precondition: a concurrent batch may change it. `Stale` if the inode
+    /// does not exist.
     pub(crate) fn core(&self, id: FileId) -> Result<Core, Status> {
         self.record(&schema::core_key(id))?.ok_or(Status::Stale)
     }
 
-    /// Returns the core of a file; `Stale` if the file is gone. The batch conflicts if the core has changed at the
-    /// commit.
+    /// Returns the core of an inode and adds a precondition that the core is unchanged at the commit. `Stale` if the
+    /// inode does not exist.
     pub(crate) fn rely_on(&mut self, id: FileId) -> Result<Core, Status> {
         let key = schema::core_key(id);
         let value = self.view.get(&key)?.ok_or(Status::Stale)?;
@@ -153,25 +155,25 @@ impl<'a> Tx<'a> {
         Core::from_value(value)
     }
 
-    /// As [`Self::rely_on`], but `NotDir` if the file is no directory.
+    /// Returns the core of a directory, as [`Self::rely_on`] does; `NotDir` if the inode is not a directory.
     pub(crate) fn rely_on_dir(&mut self, id: FileId) -> Result<Core, Status> {
         let core = self.rely_on(id)?;
         if core.kind() == FileKind::Directory { Ok(core) } else { Err(Status::NotDir) }
     }
 
-    /// Returns the tail of a file, with the change attribute to report.
+    /// Returns the tail of an inode, with the change attribute that clients see.
     pub(crate) fn tail(&self, id: FileId) -> Result<Tail, Status> {
         let tail: Tail = self.record(&schema::tail_key(id))?.ok_or(Status::Corrupt)?;
         Ok(self.told(tail))
     }
 
-    /// Returns a stored tail with the change attribute to report.
+    /// Returns a stored tail with the change attribute that clients see.
     pub(crate) fn told(&self, tail: Tail) -> Tail {
         tail.told(self.since)
     }
 
-    /// Returns the tail of a file, with the change attribute to report. The batch conflicts if the tail has changed at
-    /// the commit.
+    /// Returns the tail of an inode, with the change attribute that clients see. Adds a precondition that the tail is
+    /// unchanged at the commit.
     pub(crate) fn rely_on_tail(&mut self, id: FileId) -> Result<Tail, Status> {
         let key = schema::tail_key(id);
         let value = self.view.get(&key)?.ok_or(Status::Corrupt)?;
@@ -179,12 +181,12 @@ impl<'a> Tx<'a> {
         Ok(self.told(Tail::from_value(value)?))
     }
 
-    /// Returns the attributes of a file.
+    /// Returns the attributes of an inode.
     pub(crate) fn attrs(&self, id: FileId) -> Result<Attrs, Status> {
         Ok(self.core(id)?.attrs(id, &self.tail(id)?))
     }
 
-    /// Looks `name` up in a directory.
+    /// Looks up `name` in a directory and returns its hash bucket.
     pub(crate) fn place(&self, dir: FileId, name: &[u8]) -> Result<Place, Status> {
         let bucket = schema::bucket(self.cookies, name);
         let (from, to) = (schema::dentry_key(dir, bucket.start), schema::dentry_key(dir, bucket.end));
@@ -201,20 +203,21 @@ impl<'a> Tx<'a> {
         Ok(place)
     }
 
-    /// Makes the batch conflict if the directory entry has changed at the commit.
+    /// Adds a precondition that the directory entry is unchanged at the commit.
     pub(crate) fn rely_on_found(&mut self, found: &Found) {
         self.batch.expects.push(Expect::Reads(found.key.clone(), found.value.clone()));
     }
 
-    /// Looks `name` up; `NoEnt` if it does not exist. The batch conflicts if the directory entry has changed at the
-    /// commit.
+    /// Looks up `name` in a directory and returns the entry; `NoEnt` if there is none. Adds a precondition that the
+    /// entry is unchanged at the commit.
     pub(crate) fn rely_on_name(&mut self, dir: FileId, name: &[u8]) -> Result<Found, Status> {
         let found = self.place(dir, name)?.found.ok_or(Status::NoEnt)?;
         self.rely_on_found(&found);
         Ok(found)
     }
 
-    /// Adds a name that `place` reports as absent. The batch conflicts if the name exists at the commit.
+    /// Adds a directory entry for a name that `place` does not contain. Adds preconditions that the name still does not
+    /// exist at the commit.
     pub(crate) fn add_name(&mut self, dir: FileId, place: &Place, entry: &Dentry) -> Result<(), Status> {
         let key_of = |index| schema::dentry_key(dir, place.first + index);
         let taken = |key: &Key| place.alike.iter().any(|(taken, _)| taken == key);
@@ -222,8 +225,8 @@ impl<'a> Tx<'a> {
         if place.alike.is_empty() {
             self.batch.expects.push(Expect::NoneIn(key_of(0), key_of(256)));
         } else {
-            // All operations that add one of these names pick the first free index. A concurrent operation therefore
-            // took that index or changed one of the other entries.
+            // Every operation that adds an entry to this bucket takes the first free index. So a concurrent operation
+            // has taken this index or changed another entry of the bucket, and then a precondition fails.
             let alike = place.alike.iter().map(|(key, value)| Expect::Reads(key.clone(), value.clone()));
             self.batch.expects.extend(alike);
             self.batch.expects.push(Expect::Absent(key.clone()));
@@ -232,7 +235,7 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    /// Makes the name `found` refer to another file.
+    /// Makes an existing directory entry refer to the inode `child`.
     pub(crate) fn redirect(&mut self, found: &Found, child: FileId, kind: FileKind) {
         let entry = Dentry { child, kind, name: found.entry.name.clone() };
         self.put(found.key.clone(), entry.to_value());
@@ -254,7 +257,8 @@ impl<'a> Tx<'a> {
         self.put(schema::core_key(id), core.to_value());
     }
 
-    /// Raises the generation in `core`, which the caller writes, and adds the intent to inform the iods.
+    /// Raises the fencing generation in `core`, which the caller must write. Adds the intent to send the generation to
+    /// the iods.
     pub(crate) fn raise_generation(&mut self, id: FileId, core: &mut Core) -> Result<Generation, Status> {
         let Body::Regular { generation, .. } = &mut core.body else { return Err(Status::WrongType) };
         let raised = Generation(generation.0.checked_add(1).ok_or(Status::NoSpc)?);
@@ -270,17 +274,18 @@ impl<'a> Tx<'a> {
         self.merges - 1
     }
 
-    /// Changes the tail of a file, whatever value the tail has at the commit.
+    /// Adds a merge that changes the tail of an inode, without a precondition on the tail. Returns the index of the
+    /// merge.
     pub(crate) fn change_tail(&mut self, id: FileId, delta: TailDelta) -> usize {
         self.merge(schema::tail_key(id), Delta::Tail(delta))
     }
 
-    /// Sets the change time of a file.
+    /// Sets the change time of an inode to the current time. Returns the index of the merge.
     pub(crate) fn touch(&mut self, id: FileId) -> usize {
         self.change_tail(id, TailDelta { ctime: Some(self.now), ..TailDelta::default() })
     }
 
-    /// Changes the tail of a directory that gains or loses names.
+    /// Changes the counts and times of a directory that gains or loses entries and subdirectories.
     pub(crate) fn change_dir(&mut self, dir: FileId, entries: i32, subdirs: i32) -> Touch {
         let size = schema::SizeDelta::Entries(entries);
         let now = Some(self.now);
@@ -288,19 +293,20 @@ impl<'a> Tx<'a> {
         Touch::Merge(self.change_tail(dir, delta))
     }
 
-    /// Adds `n` to the number of files; `n` is negative for deleted files.
+    /// Adds `n` to the inode count; `n` is negative for deleted inodes.
     pub(crate) fn count_files(&mut self, n: i64) {
         self.merge(schema::COUNTS.to_vec(), Delta::Files(n));
     }
 
-    /// Writes a new inode.
+    /// Writes the records of a new inode and increments the inode count.
     pub(crate) fn put_inode(&mut self, id: FileId, core: &Core, tail: &Tail) {
         self.put_core(id, core);
         self.put(schema::tail_key(id), tail.to_value());
         self.count_files(1);
     }
 
-    /// Deletes an inode with its extended attributes. The view has as many of them as the core says.
+    /// Deletes the records of an inode, including inline bytes and extended attributes. The preconditions on `core`
+    /// ensure that no attribute is added concurrently.
     pub(crate) fn delete_inode(&mut self, id: FileId, core: &Core) -> Result<(), Status> {
         self.delete(schema::core_key(id));
         self.delete(schema::tail_key(id));
@@ -320,7 +326,7 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    /// Returns the parent of a directory; `NotDir` for other files.
+    /// Returns the parent recorded in a directory's core; `NotDir` for other kinds of inodes.
     pub(crate) fn parent_in(core: &Core) -> Result<FileId, Status> {
         match core.body {
             Body::Directory { parent } => Ok(parent),

@@ -1,4 +1,5 @@
-//! Every kind of fault: planted in a store, found by the check, and repaired.
+//! Tests of `weir fsck` on the metadata store: each test plants a kind of fault, checks that the check finds it, and
+//! repairs it.
 
 #[path = "common/block.rs"]
 mod block;
@@ -16,7 +17,8 @@ const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
 const KEY: CookieKey = CookieKey([2; 16]);
 const ROOT: FileId = FileId::ROOT;
 
-/// A small tree: `/a/b/c`, files `f` (two names) and `g` (extended attributes), a symlink, an orphan.
+/// A store with a small tree: directories `/a/b/c`, a file `f` with two names, a file `g` with extended attributes, a
+/// symbolic link, and an orphan.
 struct World {
     store: Arc<Memory>,
     fs: Namespace<Arc<Memory>>,
@@ -82,7 +84,7 @@ impl World {
         (key, Some(tail.to_value()))
     }
 
-    /// The key and the record of an existing name.
+    /// Returns the key and the record of an existing directory entry.
     fn name(&self, dir: FileId, name: &[u8]) -> (Vec<u8>, Dentry) {
         let bucket = bucket(&KEY, name);
         let keys = bucket.map(|cookie| schema::dentry_key(dir, cookie));
@@ -95,7 +97,7 @@ impl World {
         self.fs.check().expect("check").iter().map(Fault::code).collect()
     }
 
-    /// Repairs until the check finds nothing. Returns the codes of the first faults.
+    /// Repairs faults until the check finds none. Returns the codes of the faults that the first check found.
     fn mend_all(&self) -> Vec<&'static str> {
         let first = self.codes();
         for _ in 0..6 {
@@ -118,7 +120,8 @@ impl World {
     }
 }
 
-/// Plants damage, expects the check to report these codes, and repairs it. Returns the world.
+/// Plants damage in a new world, expects the check to report the fault codes `want`, and repairs the faults. Returns
+/// the repaired world.
 fn mended(want: &[&str], plant: impl FnOnce(&World) -> Vec<(Vec<u8>, Option<Bytes>)>) -> World {
     let world = World::new();
     assert_eq!(world.codes(), [""; 0]);
@@ -127,7 +130,7 @@ fn mended(want: &[&str], plant: impl FnOnce(&World) -> Vec<(Vec<u8>, Option<Byte
     let mut found = world.mend_all();
     found.sort_unstable();
     assert_eq!(found, want);
-    // The store works: all names can be found, a new file can be created, and the check finds nothing.
+    // The repaired store works: lookups find all names, a create succeeds, and the check finds no fault.
     let root = Cred::root();
     let names = world.fs.readdir(&root, ROOT, 0, 100).expect("names").entries;
     for entry in &names {
@@ -138,7 +141,7 @@ fn mended(want: &[&str], plant: impl FnOnce(&World) -> Vec<(Vec<u8>, Option<Byte
     world
 }
 
-/// Plants damage that the repair must leave to the operator.
+/// Plants damage that no automatic repair can fix, and expects the repair to return `Mended::No`.
 fn expect_unrepaired(want: &str, plant: impl FnOnce(&World) -> Vec<(Vec<u8>, Option<Bytes>)>) {
     let world = World::new();
     let writes = plant(&world);
@@ -209,7 +212,7 @@ fn wrong_directory_entries_are_repaired() {
         let (key, entry) = world.name(world.a, b"g");
         vec![(key, Some(Dentry { kind: FileKind::Fifo, ..entry }.to_value()))]
     });
-    // A directory whose entry has another type does not count as a subdirectory.
+    // A directory whose entry has the wrong file kind does not count as a subdirectory either.
     mended(&["name-kind", "subdirectory-count"], |world| {
         let (key, entry) = world.name(world.a, b"b");
         vec![(key, Some(Dentry { kind: FileKind::Regular, ..entry }.to_value()))]
@@ -251,7 +254,7 @@ fn misplaced_directories_are_repaired() {
     mended(&["directory-second-name"], second(ROOT));
     mended(&["directory-second-name"], second(FileId(0)));
     let world = mended(&["directory-circle"], |world| {
-        // `a` moves below its own descendant `c`.
+        // The planted damage moves directory `a` below its own descendant `c`, which makes a loop.
         let (key, entry) = world.name(ROOT, b"a");
         let there = schema::dentry_key(world.c, bucket(&KEY, b"a").start);
         vec![
@@ -331,7 +334,7 @@ fn intents_are_kept_until_forgotten_and_deleted_with_their_file() {
     block(world.fs.cut(&Cred::root(), NOW, world.f, &set, true)).expect("cut");
     let all = [Intent::Written, Intent::Cut(5), Intent::Fence(fenced)];
     assert_eq!(world.fs.intents_of(world.f), Ok(all.to_vec()));
-    // An intent that has changed since is not forgotten.
+    // `forget` keeps an intent whose value differs from the value to be removed.
     block(world.fs.forget(NOW, &[noted(world.f, Intent::Cut(4)), noted(world.f, Intent::Written)], false))
         .expect("forget");
     assert_eq!(world.fs.intents_of(world.f), Ok(all[1..].to_vec()));

@@ -1,4 +1,4 @@
-//! Concurrent operations: the outcome equals that of some serial order of the operations.
+//! Tests of concurrent namespace operations: the result must equal that of a serial execution in some order.
 
 #[path = "common/block.rs"]
 mod block;
@@ -34,11 +34,11 @@ fn namespace<E: Engine>(engine: E) -> Namespace<E> {
     block(Namespace::format(engine, format)).expect("format")
 }
 
-/// Files by the path that they had when the operations began.
+/// The inode numbers of the initial tree, by path.
 type Tree = BTreeMap<&'static str, FileId>;
 
-/// The directories `/`, `/p`, `/p/q`, `/p/q/r`, `/s`, `/s/t`, and the files `/f`, `/p/g`, `/s/h`. `/f` and `/s/h` are
-/// one file.
+/// Creates the directories `/p`, `/p/q`, `/p/q/r`, `/s`, `/s/t` and the files `/f`, `/p/g`, `/s/h`. `/f` and `/s/h` are
+/// the same file.
 fn plant<E: Engine>(fs: &Namespace<E>) -> Tree {
     let cred = alice();
     let mut tree = Tree::from([("", ROOT)]);
@@ -58,7 +58,7 @@ fn plant<E: Engine>(fs: &Namespace<E>) -> Tree {
     tree
 }
 
-/// An operation of the list below: its name and up to two paths.
+/// An operation of the list `OPS`: its name and up to two arguments, which are paths or names.
 type Op = (&'static str, &'static str, &'static str);
 
 const OPS: &[Op] = &[
@@ -98,7 +98,8 @@ const OPS: &[Op] = &[
     ("exchange", "/f", "s/t"),
 ];
 
-/// Directory and name of a path such as `p/q` or `/f`. The directory is the one that had this path in the beginning.
+/// Returns the directory and the name of a path such as `p/q` or `/f`. The directory is the one that had this path in
+/// the initial tree.
 fn split(tree: &Tree, path: &'static str) -> (FileId, &'static [u8]) {
     let (dir, name) = path.rsplit_once('/').expect("a slash");
     (tree[dir], name.as_bytes())
@@ -106,7 +107,8 @@ fn split(tree: &Tree, path: &'static str) -> (FileId, &'static [u8]) {
 
 type Running<'a> = Pin<Box<dyn Future<Output = Result<String, Status>> + Send + 'a>>;
 
-/// Starts the operation. Its answer shows everything that does not depend on inode numbers.
+/// Returns a future that runs the operation. Its output is a text of the answer without inode numbers, which may differ
+/// between executions.
 fn start<'a, E: Engine>(fs: &'a Namespace<E>, tree: &'a Tree, op: Op) -> Running<'a> {
     Box::pin(async move {
         let cred = &alice();
@@ -165,7 +167,8 @@ fn start<'a, E: Engine>(fs: &'a Namespace<E>, tree: &'a Tree, op: Op) -> Running
     })
 }
 
-/// All files: path, attributes, extended attributes.
+/// Returns one line for each file and directory: path, attributes and extended attributes. Also asserts that the tree
+/// has no loop.
 fn dump<E: Engine>(fs: &Namespace<E>) -> Vec<String> {
     let root = Cred::root();
     let mut lines = Vec::new();
@@ -195,7 +198,8 @@ fn dump<E: Engine>(fs: &Namespace<E>) -> Vec<String> {
 
 type Result3 = (Vec<Result<String, Status>>, Vec<String>);
 
-/// Runs the operations one after the other. The answers are in the order of `ops`.
+/// Runs the operations one after the other in the given order. Returns their answers in the order of `ops`, and the
+/// resulting tree.
 fn serial(ops: &[Op], order: &[usize]) -> Result3 {
     let fs = namespace(Memory::new(merge));
     let tree = plant(&fs);
@@ -206,7 +210,8 @@ fn serial(ops: &[Op], order: &[usize]) -> Result3 {
     (answers, dump(&fs))
 }
 
-/// Plans all operations on one view, so that none sees another, and then commits them.
+/// Runs the operations concurrently: all are planned on the same view before the first one commits. Returns their
+/// answers and the resulting tree.
 fn together(ops: &[Op]) -> Result3 {
     let disk = Disk::default();
     let fs = namespace(Embedded::on(disk.clone(), disk.log(64 << 10), [9; 16], merge, || None).expect("store"));
@@ -222,7 +227,7 @@ fn together(ops: &[Op]) -> Result3 {
     disk.release_syncs();
     assert_eq!(block(busy), Ok(()));
     let answers = running.into_iter().zip(done).map(|(op, done)| match done {
-        // Refused, or nothing to change: answered without a commit.
+        // The operation completed without a commit, because it failed or changed nothing.
         std::task::Poll::Ready(answer) => answer,
         std::task::Poll::Pending => block(op),
     });
@@ -304,7 +309,7 @@ fn creates_do_not_conflict_and_fail_in_a_removed_directory() {
                 block(fs.remove(&cred, NOW, ROOT, b"d")).expect("rmdir");
             }
         }
-        // Only the removal may conflict with a create. Each conflict ends one of its attempts.
+        // Only creates and the removal of the directory conflict with each other, and each conflict costs one attempt.
         assert!(fs.standing().counters.conflicts - conflicts <= 32);
     }
 }
@@ -357,7 +362,7 @@ fn concurrent_renames_never_make_a_loop() {
                 };
                 barrier.wait();
                 for _ in 0..2000 {
-                    // A directory keeps its name in every parent.
+                    // A directory keeps its name wherever the test moves it.
                     let (moved, to) = (random(8), random(9));
                     let name = [b'a' + moved as u8];
                     let Ok(from) = fs.lookup_parent(&Cred::root(), dirs[moved]) else { continue };

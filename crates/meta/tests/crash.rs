@@ -1,4 +1,5 @@
-//! Power cuts at every write and sync of a fixed workload: durable changes survive, and no change is half done.
+//! Crash tests of the embedded store: the tests cut the power after every write and sync of a fixed workload. Durable
+//! changes must survive, and every batch must be applied completely or not at all.
 
 #[path = "common/disk.rs"]
 mod disk;
@@ -18,7 +19,7 @@ use types::{Cred, FileId, Fsid, Renaming, SetAttrs, Timestamp};
 const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
 const ID: [u8; 16] = [9; 16];
 
-/// A splitmix64 generator: the same choices for the same seed on every machine.
+/// A splitmix64 generator, which gives the same numbers for the same seed on every machine.
 struct Random(u64);
 
 impl Random {
@@ -32,13 +33,13 @@ impl Random {
 
 type Fs = Namespace<Arc<Embedded>>;
 
-/// Runs a chosen operation. Returns the state of the store that contains the operation, if its answer promises
-/// durability.
+/// Runs the operation that `choice` selects. If its answer promises durability, returns the number of a store state
+/// that contains the operation.
 async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usize>) -> Option<usize> {
     let cred = Cred::root();
     let [what, from, to, a, b, size] = choice;
-    // An operation that does not wait for the disk may be lost. If it becomes durable, all changes before it are
-    // durable, too.
+    // A crash may lose an operation that completed before it was durable. If the operation becomes durable, all earlier
+    // changes are durable too.
     let soon = size % 3 == 0;
     let fs = if soon { &fs.soon() } else { fs };
     let (from, to) = (dirs[from % dirs.len()], dirs[to % dirs.len()]);
@@ -54,7 +55,8 @@ async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usiz
         (4, _) => fs.symlink(&cred, NOW, from, a, b, &set).await.map(drop),
         (5, _) => fs.mkdir(&cred, NOW, from, a, &set).await.map(drop),
         (6 | 7, _) => {
-            // A rename between two names of one file changes nothing, so its answer promises nothing.
+            // A rename between two names of one file changes nothing and waits for no flush, so its answer does not
+            // promise durability.
             let how = [Renaming::Replace, Renaming::NoReplace, Renaming::Exchange][size % 3];
             let _ = fs.rename(&cred, NOW, (from, a), (to, b), how).await;
             return None;
@@ -82,7 +84,7 @@ async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usiz
     (done.is_ok() && !soon).then(|| state.get())
 }
 
-/// A hash of all records of a store.
+/// Returns a hash of all records of a store.
 fn fingerprint(engine: &dyn Engine) -> u64 {
     let mut hasher = DefaultHasher::new();
     let view = engine.view().expect("view");
@@ -94,7 +96,8 @@ fn fingerprint(engine: &dyn Engine) -> u64 {
     hasher.finish()
 }
 
-/// The operations on the disk, all states of the store, and the operation number at which each state became durable.
+/// The trace of a workload: all disk operations, the fingerprints of all store states, and the number of disk
+/// operations after which each promised state was durable.
 struct Work {
     history: Vec<(usize, Operation)>,
     states: Vec<u64>,
@@ -105,7 +108,7 @@ fn open(disk: &Disk, room: u64) -> Result<(Embedded, Stepper), meta::StoreError>
     Embedded::stepped(disk.clone(), disk.log(room), ID, merge, || None)
 }
 
-/// Steps the store until `work` is done, and calls `stepped` after each step.
+/// Calls `Stepper::step` until `work` completes, and calls `stepped` after each step.
 fn drive<T>(work: Pin<&mut (impl Future<Output = T> + ?Sized)>, stepper: &mut Stepper, mut stepped: impl FnMut()) -> T {
     let mut work = work;
     let mut context = Context::from_waker(Waker::noop());
@@ -118,7 +121,7 @@ fn drive<T>(work: Pin<&mut (impl Future<Output = T> + ?Sized)>, stepper: &mut St
     }
 }
 
-/// Runs a workload with a log of at most `room` bytes.
+/// Runs a workload on a store whose log ring has at most `room` bytes, and returns its trace.
 fn work(groups: usize, room: u64, seed: u64) -> Work {
     let mut random = Random(seed);
     let disk = Disk::default();
@@ -153,7 +156,7 @@ fn work(groups: usize, room: u64, seed: u64) -> Work {
         if let Some(state) = done.into_iter().flatten().max() {
             promised.push((disk.operations(), state));
         }
-        // Let the timer of the store trigger a checkpoint.
+        // Pass a later time to the stepper, so that it makes a checkpoint.
         if group % 16 == 15 && stepper.due().is_some() {
             assert_eq!(stepper.step(Duration::from_secs(2)), Step::Checkpoint);
         }
@@ -164,7 +167,8 @@ fn work(groups: usize, room: u64, seed: u64) -> Work {
 
 fn kept(seed: u64) -> impl FnMut(usize) -> usize {
     let mut random = Random(seed);
-    // Some disks lose nearly all unsynced sectors, some nearly none. A few sectors are torn.
+    // The share of unsynced sectors that survive differs between disks, from none to nearly all. A few sectors are
+    // torn.
     let share = random.below(11);
     move |len| match random.below(10) {
         n if n < share => len,
@@ -173,10 +177,10 @@ fn kept(seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-/// Opens the store after a power cut, where `seed` determines the changes that the disk kept. Returns the fingerprint
-/// of the state found.
+/// Opens the store after a power cut, with a second power cut during the open. `seed` determines which unsynced data
+/// survive. Returns the fingerprint of the recovered store.
 fn reopen(cut: &Disk, room: u64, seed: u64) -> Result<u64, meta::StoreError> {
-    // A second power cut may happen while the store opens.
+    // Simulate a second power cut while the store opens.
     let again = cut.after_power_cut(|len| len);
     let mut random = Random(seed);
     again.break_after(random.below(40));
@@ -188,7 +192,7 @@ fn reopen(cut: &Disk, room: u64, seed: u64) -> Result<u64, meta::StoreError> {
     if store.view().expect("view").get(meta::schema::FORMAT) != Ok(None) {
         assert_eq!(faults, [], "seed {seed}");
     }
-    // The replayed changes are durable.
+    // The open has made the replayed changes durable, so another power cut does not lose them.
     cut.break_after(0);
     drop((store, stepper));
     let (store, _stepper) = open(&cut.after_power_cut(|_| 0), room)?;
@@ -200,7 +204,8 @@ fn is_full_scale() -> bool {
     std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
 }
 
-/// Cuts the power after every operation, or after every `stride` operations on average.
+/// Replays the trace with a power cut after every `stride` operations on average; with a stride of 1, after every
+/// operation.
 fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
     let disk = Disk::default();
     let mut random = Random(seed);
@@ -212,7 +217,8 @@ fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
             points += 1;
             let cut = disk.after_power_cut(kept(seed + n as u64));
             let found = reopen(&cut, room, seed + n as u64);
-            // Operations that did not wait for the disk may be missing. Promised ones must exist.
+            // The power cut may lose operations that did not promise durability. The recovered state must contain all
+            // operations that did.
             let promised = work.promised.iter().rev().find(|(operations, _)| *operations <= n);
             match (found, promised) {
                 (Ok(state), Some((_, first))) => assert!(
@@ -220,7 +226,7 @@ fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
                     "seed {seed}, cut after operation {n}: the store is not as it was when it promised, nor as later"
                 ),
                 (Err(error), Some(_)) => panic!("seed {seed}, cut after operation {n}: {error}"),
-                // The store had not been created yet.
+                // No check is possible, because the power was cut before the store was created.
                 (_, None) => {}
             }
         }
@@ -234,8 +240,8 @@ fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
 #[test]
 fn a_crash_after_any_operation_keeps_durable_changes() {
     let (groups, stride, seeds) = if is_full_scale() { (600, 1, 2) } else { (120, 6, 1) };
-    // A log of a few blocks is always full and wraps around. The largest log never fills. The last case has no log
-    // space at all.
+    // A log of three blocks is always full and wraps around. A log of 4 MiB never fills. A log without a ring makes the
+    // store flush the table for every window.
     for (room, more) in [(3 * 4096, 0), (64 << 10, 1), (4 << 20, 2), (0, 3)] {
         for seed in 0..seeds {
             let seed = 1000 * seed + more;
@@ -244,8 +250,8 @@ fn a_crash_after_any_operation_keeps_durable_changes() {
     }
 }
 
-/// A directory changes without waiting for the disk, and clients see the changes. After a power cut it changes in other
-/// ways. A client that cached the directory must see a new change attribute.
+/// Change attributes after a crash differ from all that clients saw before. The test makes changes that are not
+/// durable, cuts the power, and makes other changes.
 #[test]
 fn change_attributes_are_never_reused_after_a_crash() {
     let cred = Cred::root();

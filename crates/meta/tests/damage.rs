@@ -1,4 +1,4 @@
-//! Damaged records: requests that read damaged records fail, all other requests succeed.
+//! Tests of stores with damaged records: requests that read a damaged record fail, and all other requests succeed.
 
 #[path = "common/block.rs"]
 mod block;
@@ -33,7 +33,7 @@ fn create(fs: &Namespace<Arc<Embedded>>, name: &[u8]) -> FileId {
     block(fs.create(&Cred::root(), NOW, ROOT, name, &how, None)).expect("create").file.attrs.id
 }
 
-/// The disk of a closed store, with one bit flipped in every copy of `record` in the store's file.
+/// Returns the disk of a closed store after flipping one bit in every copy of `record` in the database file.
 fn damaged(disk: &Disk, record: &[u8]) -> Disk {
     let [mut store, log] = disk.contents();
     let mut at = 0;
@@ -64,7 +64,7 @@ fn only_requests_that_read_a_damaged_record_fail() {
     assert_eq!(fs.getattr(bad), Err(Status::Corrupt));
     assert_eq!(fs.lookup(&root, ROOT, b"bad"), Err(Status::Corrupt));
     assert!(fs.lookup(&root, ROOT, b"good").is_ok());
-    // Changes that read the record, and changes that merge into it.
+    // Operations that read the damaged record fail, and so do operations that merge a delta into it.
     let set = SetAttrs { size: Some(1), ..SetAttrs::default() };
     assert_eq!(block(fs.setattr(&root, NOW, bad, &set, false)).map(drop), Err(Status::Corrupt));
     assert_eq!(block(fs.set_size(&root, NOW, bad, 1, None)).map(drop), Err(Status::Corrupt));
@@ -96,7 +96,7 @@ fn only_requests_that_read_a_damaged_record_fail() {
     assert!(store.standing().counters.corrupt > 0);
     assert_eq!(store.standing().broken, None);
 
-    // A write that replaces the record need not read it.
+    // A batch that overwrites the damaged record without reading it succeeds and repairs it.
     let writes = vec![(key, Write::Put(record))];
     assert!(matches!(store.submit(Batch { writes, ..Batch::default() }).wait(), Outcome::Committed { .. }));
     assert_eq!(fs.getattr(bad).map(|attrs| attrs.size), Ok(0x1234_5678_9abc));
@@ -135,8 +135,8 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
-    /// Flips bits in the pages that hold records. A read returns the right value or an error. (Damage to the pages in
-    /// which redb tracks free space may end the process when a store is opened.)
+    /// Flips bits in database pages that hold records. Each read must return the right value or an error. Pages of
+    /// redb's free-space bookkeeping are excluded, because damage in them may end the process when the store is opened.
     #[test]
     fn damaged_pages_never_yield_wrong_values(flips in prop::collection::vec((any::<prop::sample::Index>(), 0..8u8), 1..4)) {
         let disk = Disk::default();

@@ -1,4 +1,4 @@
-//! Dumps of a store: their bytes, the detection of damage, and the store restored from a dump.
+//! Tests of metadata dumps: the encoding, the detection of damage, and a restore into an empty store.
 
 #[path = "common/block.rs"]
 mod block;
@@ -19,7 +19,7 @@ fn head() -> DumpHead {
     DumpHead { fsid: Fsid([1; 16]), store: StoreId([2; 16]), created: 3 }
 }
 
-/// A dump with these records.
+/// Returns an encoded dump of these records.
 fn dump(records: &[(&[u8], &[u8])]) -> Vec<u8> {
     let (mut encoder, mut bytes) = Encoder::new(&head());
     for (key, value) in records {
@@ -98,7 +98,7 @@ fn missing_and_swapped_blocks_are_detected() {
     assert!(matches!(read(&whole(&blocks)), Err(BadDump::Checksum(_))));
 }
 
-/// An empty file system on this store.
+/// Creates an empty file system in the store `engine`.
 async fn formatted<E: Engine>(engine: E) -> Namespace<E> {
     let (fsid, cookie_key) = (Fsid([1; 16]), [5; 16]);
     let format = Format { fsid, now: NOW, cookie_key, root_mode: 0o755, root_uid: 0, root_gid: 0 };
@@ -111,7 +111,7 @@ async fn make(fs: &Namespace<impl Engine>, name: &str) -> Result<FileId, Status>
     Ok(made.file.attrs.id)
 }
 
-/// Takes a dump and calls `begun` when the dump begins.
+/// Takes a dump of `fs` and calls `begun` once the snapshot exists.
 fn take_dump(fs: &Namespace<impl Engine>, mut begun: impl FnMut()) -> Vec<u8> {
     let mut bytes = Vec::new();
     fs.dump_into(StoreId([2; 16]), 3, &mut |part| {
@@ -137,7 +137,7 @@ fn a_dump_is_a_snapshot_and_restores_the_same_store() {
         }
         let bytes = take_dump(&fs, || {
             let late = make(&fs, "late");
-            // Blocks on another thread: the engine's own thread answers the create while the dump runs.
+            // Run the create on another thread, because the engine completes it while this thread takes the dump.
             std::thread::scope(|scope| scope.spawn(|| block(late)).join()).expect("no panic").expect("made");
         });
         meta_dump::run(&bytes);

@@ -1,4 +1,4 @@
-//! The rules of the `Engine` trait, tested on each store.
+//! Conformance tests of the `Engine` trait, run on each store.
 
 #[path = "common/disk.rs"]
 mod disk;
@@ -13,7 +13,8 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-/// Appends the delta to an existing value. The result may have eight bytes at most.
+/// A merge function for the tests: appends the delta to an existing value. It fails if the record is missing or the
+/// result exceeds eight bytes.
 fn append(old: Option<&[u8]>, delta: &[u8]) -> Option<Value> {
     let joined = [old?, delta].concat();
     (joined.len() <= 8).then(|| joined.into())
@@ -27,7 +28,7 @@ enum Want {
     Conflict(usize),
 }
 
-/// The rules of the trait, applied to a copy of the whole store.
+/// The reference implementation of a batch, which applies the batch to a plain map.
 fn apply(map: &mut Map, batch: &Batch) -> Want {
     for (n, expect) in batch.expects.iter().enumerate() {
         let holds = match expect {
@@ -96,8 +97,8 @@ fn compare(view: &dyn View, map: &Map) {
     assert_eq!(view.get(b"never written").expect("get"), None);
 }
 
-/// Submits each group of batches without waiting and calls `work`, which lets the store work. Compares the store with
-/// the map when all batches of the group are answered.
+/// Submits each group of batches at once, and then calls `work`, which lets the store commit them. After each group,
+/// compares outcomes and content of the store with the reference map.
 fn run(engine: &dyn Engine, work: &mut dyn FnMut(), groups: Vec<Vec<Batch>>) -> Map {
     let mut map = Map::new();
     for group in groups {
@@ -183,7 +184,8 @@ proptest! {
         compare(&*store.view().expect("view"), &map);
     }
 
-    /// A small log moves recent changes into the table every few windows. A large log does so only at a checkpoint.
+    /// Views of all states must stay unchanged. A small log moves the memtable into the table every few windows; a
+    /// large log does so only at a checkpoint.
     #[test]
     fn views_of_all_states_stay_unchanged(groups in groups(), room in prop_oneof![Just(3u64), Just(6), Just(1000)]) {
         let disk = Disk::default();
@@ -197,7 +199,7 @@ proptest! {
                 stepper.step(NOW);
                 prop_assert_eq!(outcome(pending.wait()), apply(&mut map, batch));
             }
-            // Drop some views, so that the store can discard older values.
+            // Drop some of the views, so that the store can discard old versions.
             if n % 3 == 0 {
                 states.clear();
             }
@@ -238,7 +240,7 @@ fn a_store_without_a_thread_works_only_when_stepped() {
     assert!(waiting.into_iter().all(|pending| matches!(pending.wait(), Outcome::Committed { .. })));
     let [left, late] = [put(), put()];
     drop(stepper);
-    // The stepper is gone, so these batches are never executed.
+    // Without the stepper no writer exists, so the outcome of these batches is unknown.
     assert!([left, late, put()].into_iter().all(|pending| matches!(pending.wait(), Outcome::Unknown(_))));
 }
 

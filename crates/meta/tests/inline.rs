@@ -1,4 +1,4 @@
-//! Inline files: writes, truncation and the move of their bytes to objects, step by step.
+//! Tests of inline files: writes, truncates, and moving the inline bytes to objects.
 
 #[path = "common/block.rs"]
 mod block;
@@ -47,7 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Where the bytes of the file are: with the metadata, on the way to objects, or on objects.
+/// The place of a file's bytes: with the metadata, moving to objects, or in objects.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Stage {
     Kept,
@@ -57,8 +57,8 @@ enum Stage {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
-    /// Any sequence of steps gives the content of a flat buffer, until the bytes are on objects. While the bytes move,
-    /// the namespace refuses writes and truncation.
+    /// Random sequences of steps on an inline file must give the content of a flat buffer, until the bytes are in
+    /// objects. While the bytes move to objects, the namespace refuses writes and truncates.
     #[test]
     fn an_inline_file_equals_a_flat_buffer(steps in prop::collection::vec(step(), 1..25)) {
         let (fs, id) = world();

@@ -1,4 +1,5 @@
-//! A process that creates files is killed: every file whose creation had returned exists afterwards.
+//! Crash test with a real process: the test kills a process that creates files. Every file whose create had returned
+//! must exist afterwards.
 
 #[path = "common/block.rs"]
 mod block;
@@ -11,16 +12,17 @@ use std::process::{Command, Stdio};
 use types::{Cred, FileId, Fsid, SetAttrs, Timestamp};
 
 const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
-/// Environment variable with the path of the store. It makes this program the child that the test kills.
+/// Environment variable with the path of the store. If it is set, this program runs as the child process that the test
+/// kills.
 const STORE: &str = "WEIR_TEST_KILLED_STORE";
-/// Environment variable that makes calling threads of the child commit the batches (`led_by_callers`).
+/// Environment variable that enables `led_by_callers` in the child process.
 const LED: &str = "WEIR_TEST_KILLED_LED";
 
 fn open(path: &Path) -> Namespace<Embedded> {
     Namespace::open(Embedded::open(path, merge).expect("store")).expect("open")
 }
 
-/// Creates files without end and prints the name of each.
+/// The main loop of the child process: creates files until it is killed, and prints the name of each created file.
 fn make_files(path: &Path) {
     let store = Embedded::open(path, merge).expect("store");
     let store = if std::env::var_os(LED).is_some() { store.led_by_callers() } else { store };
@@ -33,7 +35,8 @@ fn make_files(path: &Path) {
                     let name = format!("{}-{thread}-{n}", std::process::id());
                     let how = How::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
                     block(fs.create(&Cred::root(), NOW, FileId::ROOT, name.as_bytes(), &how, None)).expect("create");
-                    // A line is written at once. The write fails when the test has ended, and this thread then returns.
+                    // Each line is flushed at once. The write fails after the parent process has ended, and the thread
+                    // then returns.
                     let mut out = std::io::stdout().lock();
                     if writeln!(out, "promised {name}").and_then(|()| out.flush()).is_err() {
                         return;
@@ -67,7 +70,8 @@ fn created_files_survive_a_kill_of_the_process() {
             .stdout(Stdio::piped())
             .spawn()
             .expect("child");
-        // Some children die before the first flush of the store, some later.
+        // The number of lines after which the child is killed varies. So some children are killed before the first
+        // checkpoint of the store, and some after it.
         let longest = 20 + round % 7 * 130;
         let lines = BufReader::new(child.stdout.take().expect("output")).lines();
         let name = |line: std::io::Result<String>| line.ok()?.strip_prefix("promised ").map(str::to_owned);
@@ -75,7 +79,8 @@ fn created_files_survive_a_kill_of_the_process() {
         promised.extend(names.by_ref().take(longest));
         child.kill().expect("kill");
         child.wait().expect("wait");
-        // Names that the child printed before it died count too. The last line may be incomplete.
+        // The pipe may still contain names that the child printed before it was killed. The last line may be
+        // incomplete.
         let mut rest: Vec<_> = names.collect();
         rest.pop();
         promised.extend(rest);

@@ -1,4 +1,4 @@
-//! The batch log alone: its bytes, and replay of torn, stale, reordered and damaged tails.
+//! Tests of the batch log without a store: its encoding, and the replay of torn, stale, reordered and damaged records.
 
 #[path = "common/disk.rs"]
 mod disk;
@@ -23,7 +23,7 @@ fn changes(list: &[(&str, Option<&[u8]>)]) -> Changes {
     list.iter().map(change).collect()
 }
 
-/// Changes that carry the number of their record, with a filler of `len` bytes.
+/// Returns the changes of record number `n`, with a filler value of `len` bytes.
 fn numbered(n: u64, len: usize) -> Changes {
     let filler = vec![n as u8; len];
     changes(&[("number", Some(&n.to_be_bytes())), ("filler", Some(&filler)), ("gone", None)])
@@ -38,7 +38,7 @@ fn append(log: &mut Log, changes: &Changes) {
     log.append().expect("append");
 }
 
-/// The changes of every record after the anchor.
+/// Replays the log and returns the changes of every record after the anchor.
 fn replay(disk: &Disk, anchor: Anchor) -> Result<Vec<Changes>, LogError> {
     let mut log = Log::open(Box::new(disk.log(u64::MAX)), anchor)?;
     let mut found = Vec::new();
@@ -48,7 +48,7 @@ fn replay(disk: &Disk, anchor: Anchor) -> Result<Vec<Changes>, LogError> {
     Ok(found)
 }
 
-/// A disk whose log has these bytes.
+/// Returns a disk whose log file has these bytes.
 fn disk_of(log: &[u8]) -> Disk {
     Disk::of([Vec::new(), log.to_vec()])
 }
@@ -91,7 +91,7 @@ fn log_bytes_match_the_format_description() {
     let first = [&b"WEIRLOGR"[..], &crc(&tail).to_be_bytes(), &tail].concat();
     assert_eq!(ring[..first.len()], first);
     assert!(ring[first.len()..BLOCK as usize].iter().all(|b| *b == 0));
-    // The second record carries the checksum of the first.
+    // The second record contains the checksum of the first record.
     assert_eq!(ring[BLOCK as usize + 56..][..4], crc(&tail).to_be_bytes());
 
     let wanted =
@@ -133,8 +133,9 @@ fn an_invalid_log_or_one_of_another_store_is_refused() {
     assert!(matches!(replay(&disk_of(&newer), anchor), Err(LogError::WrongVersion(2))));
 }
 
-/// Records of one to three blocks in a ring of eight blocks. The anchor lies behind the first four records, and the
-/// later records wrap around.
+/// Returns a disk, an anchor, and the changes of the records after the anchor. The log on the disk has records of one
+/// to three blocks in a ring of eight blocks. The anchor is after the fourth record, and the later records wrap around
+/// the end of the ring.
 fn laps() -> (Disk, Anchor, Vec<Changes>) {
     let disk = Disk::default();
     let mut log = format(&disk, 8 * BLOCK);
@@ -153,7 +154,7 @@ fn laps() -> (Disk, Anchor, Vec<Changes>) {
     (disk, anchor, records)
 }
 
-/// Position and length of each record after the anchor, without padding.
+/// Returns offset in the ring and length without padding of each record after the anchor.
 fn extents(anchor: Anchor, records: &[Changes]) -> Vec<(u64, u64)> {
     let mut at = anchor.position;
     let extent = |record: &Changes| {
@@ -170,7 +171,7 @@ fn a_tail_torn_at_any_byte_ends_the_replay_or_is_damage() {
     let (disk, anchor, records) = laps();
     assert_eq!(replay(&disk, anchor).expect("replay"), records);
     let whole = bytes_of(&disk);
-    // Earlier contents of the blocks: zeros, other bytes, or records of the lap before.
+    // `before` is the previous content of the blocks: zeros, other bytes, or records of another lap of the ring.
     let mut log = Log::open(Box::new(disk.log(u64::MAX)), anchor).expect("open");
     log.applied();
     (20..24).for_each(|n| append(&mut log, &numbered(n, 4000 * (n as usize % 3))));
@@ -186,7 +187,8 @@ fn a_tail_torn_at_any_byte_ends_the_replay_or_is_damage() {
                 match replay(&disk_of(&bytes), anchor) {
                     Ok(found) if changed => assert_eq!((n, &found[..]), (records.len() - 1, &records[..n])),
                     Ok(found) => assert_eq!(found, records),
-                    // Later records prove that this one had been flushed.
+                    // A complete later record proves that the torn record had been flushed, so the replay reports
+                    // damage.
                     Err(LogError::Damaged { record }) => assert_eq!(record, anchor.index + 1 + n as u64),
                     Err(other) => panic!("{other}"),
                 }
@@ -201,7 +203,8 @@ fn replay_accepts_no_record_with_a_flipped_bit() {
     let whole = bytes_of(&disk);
     for (n, (from, len)) in extents(anchor, &records).into_iter().enumerate() {
         for bit in 0..8 * len.next_multiple_of(BLOCK) {
-            // Use one stride for bits of the record and another for bits of the padding.
+            // At full scale, flip every bit of the record, otherwise every ninth bit. In the padding, flip every 64th
+            // bit.
             let stride = if is_full_scale() { 1 } else { 9 };
             if bit % (if bit / 8 < len { stride } else { 64 }) != 0 {
                 continue;
@@ -227,8 +230,8 @@ fn records_of_an_earlier_run_are_not_replayed() {
         append(&mut log, &numbered(n, 0));
     }
     let left = bytes_of(&disk);
-    // The first record is lost, the later ones are not. The next run begins at the same position with an identical
-    // record.
+    // The first record is lost and the later ones survive. The next run begins with an identical record at the same
+    // position.
     let mut bytes = left.clone();
     bytes[BLOCK as usize..2 * BLOCK as usize].fill(0);
     let disk = disk_of(&bytes);
@@ -240,7 +243,7 @@ fn records_of_an_earlier_run_are_not_replayed() {
     log.applied();
     append(&mut log, &numbered(0, 0));
     assert_eq!(replay(&disk, second).expect("replay"), [numbered(0, 0)]);
-    // A replay of the old run does not accept a record of the new run either.
+    // A replay with the anchor of the old run does not accept the record of the new run.
     assert_eq!(replay(&disk, anchor).expect("replay"), Vec::<Changes>::new());
 }
 
@@ -255,7 +258,7 @@ fn a_record_that_does_not_fit_is_not_written() {
     assert!(!log.prepare(&numbered(2, 0)));
     log.applied();
     assert!(log.prepare(&numbered(2, 0)));
-    // The log grows, and everything stays at its position.
+    // Doubling the ring moves no record.
     let anchor = log.anchor();
     let mut log = Log::open(Box::new(disk.log(4 * BLOCK)), anchor).expect("open");
     assert!(log.grow().expect("grow"));
@@ -274,8 +277,8 @@ fn a_record_that_does_not_fit_is_not_written() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Random records in rings of any size, flushed and applied at times. After a power cut, any part of the unflushed
-    /// sectors may be on the disk.
+    /// Appends random records to rings of random size, with flushes and checkpoints in between. After a power cut that
+    /// keeps any part of the unflushed sectors, the replay must find all flushed records.
     #[test]
     fn a_power_cut_keeps_all_flushed_records(
         blocks in 1..12u64,

@@ -1,4 +1,4 @@
-//! The permission rules of Linux, one by one.
+//! Tests of the permission rules of Linux, one test for each rule.
 
 #[path = "common/block.rs"]
 mod block;
@@ -14,7 +14,7 @@ fn owner() -> Cred {
     Cred { uid: 1, gid: 10, groups: vec![11] }
 }
 
-/// A member of the files' group by a supplementary group.
+/// Returns a user that is in the files' group through a supplementary group.
 fn fellow() -> Cred {
     Cred { uid: 2, gid: 20, groups: vec![21, 10] }
 }
@@ -104,14 +104,15 @@ fn directory_permissions_govern_listing_lookup_and_changes() {
         assert_eq!(block(fs.link(&who, NOW, file, dir, b"linked")).map(drop), change);
         assert_eq!(block(fs.rename(&who, NOW, (dir, b"b"), (dir, b"c"), Renaming::Replace)).map(drop), change);
         assert_eq!(block(fs.remove(&who, NOW, dir, b"a")).map(drop), change);
-        // An existing name gives EEXIST before the write permission is checked, so that `mkdir -p` works.
+        // If the name exists, the error is EEXIST even without write permission on the directory, because `mkdir -p`
+        // depends on this.
         assert_eq!(
             world.dir(&who, dir, "sub", 0o700).map(drop),
             Err(if search { Status::Exist } else { Status::Access })
         );
         let gone = if search { Status::NoEnt } else { Status::Access };
         assert_eq!(block(fs.remove(&who, NOW, dir, b"none")).map(drop), Err(gone));
-        // Renames between this directory and a writable one, both ways.
+        // A rename into or out of the directory needs write permission on the directory.
         assert_eq!(block(fs.rename(&who, NOW, (dir, b"e"), (FileId::ROOT, b"e"), Renaming::Replace)).map(drop), change);
         world.file(&who, FileId::ROOT, "mine", 0o600).expect("create");
         assert_eq!(
@@ -159,7 +160,7 @@ fn sticky_directories_protect_names() {
             block(fs.rename(&remover, NOW, (sticky, name.as_bytes()), (sticky, b"moved"), Renaming::Replace)).map(drop);
         assert_eq!(renamed, want, "{name} by {remover:?}");
         let left: &[u8] = if want.is_ok() { b"moved" } else { name.as_bytes() };
-        // A rename over a protected name.
+        // A rename may not replace a name that the sticky bit protects.
         world.file(&remover, sticky, "over", 0o666).expect("create");
         let over = block(fs.rename(&remover, NOW, (sticky, b"over"), (sticky, left), Renaming::Replace)).map(drop);
         assert_eq!(over, want, "over {name} by {remover:?}");
@@ -184,8 +185,8 @@ fn new_files_inherit_the_group_of_a_setgid_directory() {
         (attrs.uid, attrs.gid, attrs.mode)
     };
     assert_eq!(made(&stranger(), "a", 0o644), (3, 10, 0o644));
-    // A user outside the group cannot create set-group-ID programs. Set-group-ID without group execution means
-    // mandatory locking, and that bit stays.
+    // A user outside the directory's group cannot create an executable file with the set-group-id bit. Without group
+    // execute permission, the bit means mandatory locking and stays.
     assert_eq!(made(&stranger(), "b", 0o2755), (3, 10, 0o755));
     assert_eq!(made(&stranger(), "c", 0o2745), (3, 10, 0o2745));
     assert_eq!(made(&fellow(), "d", 0o2755), (2, 10, 0o2755));
@@ -205,7 +206,7 @@ fn only_the_owner_may_chmod() {
     assert_eq!(world.set(&owner(), file, mode(0o10000)), Err(Status::Inval));
     assert_eq!(world.set(&owner(), file, mode(0o7711)), Ok(()));
     assert_eq!(world.mode(file), 0o7711);
-    // The owner may no longer be in the group of the file.
+    // An owner outside the file's group cannot set the set-group-id bit.
     let outside = Cred { groups: vec![], gid: 99, ..owner() };
     assert_eq!(world.set(&outside, file, mode(0o6711)), Ok(()));
     assert_eq!(world.mode(file), 0o4711);
@@ -225,17 +226,18 @@ fn only_root_may_chown_except_to_groups_of_the_owner() {
     assert_eq!(world.mode(file), 0o6755);
     assert_eq!(world.set(&owner(), file, give(Some(1), Some(11))), Ok(()));
     assert_eq!(world.fs.getattr(file).map(|a| (a.uid, a.gid, a.mode)), Ok((1, 11, 0o755)));
-    // Root's chown clears the set-ID bits too. Set-group-ID without execution means mandatory locking and stays.
+    // A chown by root clears the set-user-id and set-group-id bits too. Set-group-id without group execute permission
+    // means mandatory locking and stays.
     for (before, after) in [(0o6755, 0o755), (0o4711, 0o711), (0o2644, 0o2644), (0o6644, 0o2644)] {
         assert_eq!(world.set(&Cred::root(), file, mode(before)), Ok(()));
         assert_eq!(world.set(&Cred::root(), file, give(Some(1), None)), Ok(()));
         assert_eq!(world.mode(file), after, "{before:o}");
     }
-    // Owner and mode in one request work like chown followed by chmod.
+    // A SETATTR with owner and mode works like chown followed by chmod.
     let both = SetAttrs { uid: Some(2), ..mode(0o4755) };
     assert_eq!(world.set(&Cred::root(), file, both), Ok(()));
     assert_eq!(world.fs.getattr(file).map(|a| (a.uid, a.mode)), Ok((2, 0o4755)));
-    // Directories keep their set-ID bits.
+    // A chown of a directory keeps its set-user-id and set-group-id bits.
     let dir = world.dir(&owner(), FileId::ROOT, "d", 0o2755).expect("mkdir");
     assert_eq!(world.set(&Cred::root(), dir, give(Some(2), Some(20))), Ok(()));
     assert_eq!(world.mode(dir), 0o2755);
@@ -249,7 +251,7 @@ fn setting_size_and_times_needs_write_permission() {
     assert_eq!(world.set(&stranger(), file, size(1)), Err(Status::Access));
     let open = block(world.fs.setattr(&stranger(), LATER, file, &size(1), true)).expect("as opened");
     assert_eq!((open.before.size, open.after.size, open.after.mtime), (0, 1, LATER));
-    // A truncate clears the set-ID bits unless root does it.
+    // A truncate clears the set-user-id and set-group-id bits, unless root truncates the file.
     assert_eq!(open.after.mode, 0o620);
     world.set(&owner(), file, mode(0o6630)).expect("chmod");
     assert_eq!(world.set(&Cred::root(), file, size(5)), Ok(()));
@@ -340,7 +342,7 @@ fn extended_attributes_are_bounded_in_number_and_sum() {
     for n in 0..4 {
         assert_eq!(set(dir, format!("weir.{n}"), full), Ok(()));
     }
-    // Inherited attributes of a new directory count too.
+    // The limit applies to all attributes of a directory, including those that it copied from its parent.
     let sub = world.dir(&owner(), dir, "sub", 0o755).expect("mkdir");
     for id in [dir, sub] {
         let left = (256 << 10) - 4 * (full + 6) - 1;
@@ -354,7 +356,7 @@ fn extended_attributes_are_bounded_in_number_and_sum() {
     let many = world.file(&owner(), FileId::ROOT, "f", 0o644).expect("create");
     assert!((0..256).all(|n| set(many, format!("{n}"), 1) == Ok(())));
     assert_eq!(set(many, "one more".into(), 1), Err(Status::NoSpc));
-    // One batch removes a file together with all its extended attributes.
+    // One batch deletes a file and all its extended attributes.
     let removed = block(world.fs.remove(&owner(), NOW, FileId::ROOT, b"f")).expect("remove");
     assert!(removed.file.orphan);
     assert_eq!(block(world.fs.reap(NOW, many)), Ok(None));

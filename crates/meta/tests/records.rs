@@ -1,4 +1,5 @@
-//! Keys and records of the store: their bytes as in FORMATS.md, and damage to them.
+//! Tests of the keys and records of the metadata store: their encoding as in FORMATS.md, and the decoding of damaged
+//! records.
 
 #[path = "../../../fuzz/fuzz_targets/meta_records.rs"]
 mod meta_records;
@@ -33,7 +34,7 @@ fn tail() -> Tail {
     Tail { change: 7, size: 4096, written: 4095, whole: 0, subdirs: 2, holes: false, atime: T, mtime: T, ctime: T }
 }
 
-/// Every kind of record with its bytes.
+/// Returns every kind of record with its expected encoding.
 fn golden() -> Vec<(Bytes, Vec<u8>)> {
     let head = format!("00000001 000009ed 000003e8 00000064 00000002 {T_BYTES} 00000001 00000002 0000000000000003");
     let regular = |layout, verifier| Body::Regular { generation: Generation(5), layout, verifier };
@@ -134,7 +135,7 @@ fn key_bytes_match_the_format_description() {
     assert_eq!(schema::id_of(&schema::orphan_key(id)), Ok(id));
     assert_eq!(schema::intent_of(&schema::intent_key(id, 1)), Ok((id, 1)));
     assert_eq!(schema::xattr_name(&schema::xattr_key(id, b"n")), b"n");
-    // All keys of a file lie below its end key, and no key of the next file does.
+    // All keys of a file are below its end key, and all keys of the next file are above it.
     for id in [id, FileId(u64::MAX)] {
         assert!(schema::xattr_key(id, &[0xff; 250]) < schema::xattrs_end(id));
         assert!(schema::intent_key(id, u8::MAX) < schema::intents_end(id));
@@ -152,7 +153,7 @@ fn cookies_are_the_upper_bits_of_siphash() {
     let first = bucket(&key, b"name");
     assert_eq!((first.start % 256, first.end - first.start), (0, 256));
     assert_ne!(first, bucket(&CookieKey([2; 16]), b"name"));
-    // The upper 55 bits of SipHash-2-4, computed by another implementation.
+    // The expected value is the upper 55 bits of a SipHash-2-4 that another implementation computed.
     assert_eq!(first.start, 0x7ce8_89e3_df0c_4e00);
 }
 
@@ -163,18 +164,19 @@ fn the_holes_bit_of_tail_records_marks_files_with_holes() {
     assert_eq!((old.len(), &old[28..32], &with[28..32]), (with.len(), &[0, 0, 0, 2][..], &[0x80, 0, 0, 2][..]));
     assert_eq!(Tail::read(old), Ok(tail()));
     assert_eq!(Tail::read(with), Ok(Tail { holes: true, ..tail() }));
-    // The number of subdirectories saturates at 31 bits and does not set the holes bit.
+    // The stored number of subdirectories saturates at 31 bits, so it does not overlap the holes flag.
     let many = Tail { subdirs: u32::MAX, ..tail() }.to_value();
     assert_eq!(Tail::read(many), Ok(Tail { subdirs: (1 << 31) - 1, ..tail() }));
-    // Only regular files have holes.
+    // The attribute `holes` is true only for regular files.
     let directory = core(Body::Directory { parent: FileId::ROOT });
     let regular = core(Body::Regular { generation: Generation(1), layout: None, verifier: None });
     let holes = |core: Core, holes| core.attrs(FileId(9), &Tail { holes, ..tail() }).holes;
     assert_eq!([holes(regular.clone(), true), holes(regular, false), holes(directory, true)], [true, false, false]);
 }
 
-/// Compares every short history of a file with a set of its written blocks. If a whole block is missing, the record
-/// must say that the file has holes. A file written in order must have none.
+/// Runs every short history of writes, truncates and deallocations, and tracks the written blocks. If a whole block is
+/// missing, the record must say that the file has holes. For a file written in order, the record must say that it has
+/// none.
 #[test]
 fn a_missing_block_always_marks_the_file_as_having_holes() {
     #[derive(Clone, Copy, Debug)]
@@ -197,7 +199,7 @@ fn a_missing_block_always_marks_the_file_as_having_holes() {
     let mut histories = 0;
     for number in 0..steps.len().pow(4) {
         let mut value = Tail::new(T, 0).to_value();
-        // The numbers of the blocks that have data.
+        // `there` has the numbers of the blocks that have data; `size` is the file size.
         let (mut there, mut size) = (std::collections::BTreeSet::new(), 0);
         let mut in_order = true;
         let mut rest = number;
@@ -214,7 +216,7 @@ fn a_missing_block_always_marks_the_file_as_having_holes() {
                 Step::Cut(end) => {
                     in_order = end == 0 || (in_order && end <= size);
                     there.retain(|block| *block < end.div_ceil(K4));
-                    // The last, partial block counts as written.
+                    // A partial last block counts as written.
                     there.extend((end % K4 > 0).then_some(end / K4));
                     size = end;
                     TailDelta { size: SizeDelta::Set(end, T), ..TailDelta::default() }
@@ -296,7 +298,7 @@ fn damaged_records_never_panic() {
     let golden = golden();
     for (first, _) in &golden {
         for (second, _) in &golden {
-            // Test each record alone, and as the record and the delta of a merge.
+            // Test the bytes as a single record, and as a record and a delta to merge.
             for (cut, second) in [(0, &[][..]), (first.len() as u8, second)] {
                 let joined = [&[cut][..], first, second].concat();
                 meta_records::run(&joined);

@@ -1,4 +1,4 @@
-//! Creates a namespace, adds a file, closes the store and opens it again.
+//! Smoke test of the embedded store: creates a namespace, adds a file, closes the store and opens it again.
 
 #[path = "common/block.rs"]
 mod block;

@@ -1,4 +1,5 @@
-//! The embedded store when it is missing, foreign, in use, full, broken, or loses power.
+//! Tests of the embedded store in exceptional states: missing, foreign, in use, on a full disk, after a disk error, and
+//! after a power cut.
 
 #[path = "common/block.rs"]
 mod block;
@@ -84,7 +85,7 @@ fn a_store_with_a_missing_or_foreign_log_is_refused() {
     assert!(refused(&one).contains("one.log of the metadata store") && refused(&one).contains("is missing"));
     std::fs::write(log(&one), good).expect("write");
     assert!(Namespace::open(Embedded::open(&one, merge).expect("store")).is_ok());
-    // A leftover log without a store does not prevent the creation of a store.
+    // A log file without a database file does not prevent the creation of a store.
     std::fs::remove_file(&two).expect("remove");
     make("two.redb", 3);
 }
@@ -123,7 +124,8 @@ fn durable_batches_of_one_window_share_one_log_flush() {
         assert!(window.into_iter().all(|pending| matches!(pending.wait(), Outcome::Committed { .. })));
     }
     assert_eq!(disk.syncs(), (before.0, before.1 + 20), "one sync for each window, none of the store");
-    // A batch without `durable` needs no flush. A later `settle` flushes once.
+    // Batches that are not durable need no flush. A later `settle` makes both durable with one flush, and another
+    // `settle` needs none.
     let flushes = [put(100, false), put(101, false)].map(|pending| {
         stepper.step(second);
         assert!(matches!(pending.wait(), Outcome::Committed { .. }));
@@ -138,7 +140,7 @@ fn durable_batches_of_one_window_share_one_log_flush() {
     }
     let counters = store.standing().counters;
     assert_eq!((counters.flushes, counters.checkpoints, counters.batches), (21, 0, 64));
-    // One second after the first batch the store is flushed, once.
+    // A checkpoint is due one second after the first batch, and a single one suffices.
     assert_eq!(stepper.due(), Some(2 * second));
     assert_eq!(stepper.step(2 * second - Duration::from_nanos(1)), Step::Idle);
     assert_eq!(disk.syncs().0, before.0);
@@ -147,7 +149,7 @@ fn durable_batches_of_one_window_share_one_log_flush() {
     assert!(after.0 > before.0);
     assert_eq!((stepper.due(), stepper.step(9 * second), disk.syncs()), (None, Step::Idle, after));
     assert_eq!(store.standing().counters.checkpoints, 1);
-    // With nothing left in the log, the close does no I/O either.
+    // All changes are in the table, so closing the store needs no I/O.
     drop(store);
     assert_eq!((stepper.step(9 * second), disk.syncs()), (Step::Closed, after));
 }
@@ -164,7 +166,8 @@ fn replay_never_undoes_data_that_redb_flushed() {
         stepper.step(Duration::ZERO);
         assert!(matches!(pending.wait(), Outcome::Committed { .. }));
     }
-    // Dropped without a checkpoint: redb flushes its data on close, and the end of the log is lost.
+    // The stepper is dropped without a checkpoint. redb flushes its data on close, and the power cut then loses the
+    // unflushed end of the log.
     drop((store, stepper));
     let (store, _stepper) = open(&disk.after_power_cut(|_| 0));
     let view = store.view().expect("view");
@@ -267,7 +270,8 @@ fn removing_a_closed_file_deletes_it_in_the_same_batch() {
     assert_eq!(fs.check(), Ok(Vec::new()));
 }
 
-/// Creates symlinks with long targets until the disk is full. Returns their number.
+/// Creates symbolic links with long targets until the store refuses one for lack of space. Returns the number of the
+/// refused link.
 fn fill(fs: &Namespace<Embedded>, from: usize) -> usize {
     let target = vec![b't'; 3000];
     for n in from.. {
@@ -297,12 +301,12 @@ fn a_filling_disk_keeps_its_reserve_for_removals() {
     let root = Cred::root();
     let made = fill(&fs, 0);
     assert!(made > 1000, "{made} files in 20 MiB");
-    // The reserve that the store needs for removals is not used up.
+    // At least half of the reserve for removals must still be free.
     assert!(disk.free() > limits::META_RESERVE_BYTES / 2, "{} bytes left", disk.free());
     assert_eq!(fs.standing().broken, None);
     assert!(fs.lookup(&root, FileId::ROOT, b"7").is_ok());
     assert_eq!(fs.readdir(&root, FileId::ROOT, 0, 10).map(|page| page.entries.len()), Ok(10));
-    // A new start gives the same result.
+    // The limits are the same after the store is opened again.
     drop(fs);
     let fs = Namespace::open(open()).expect("open");
     let name = format!("{made}");
@@ -312,7 +316,7 @@ fn a_filling_disk_keeps_its_reserve_for_removals() {
         assert!(block(fs.remove(&root, NOW, FileId::ROOT, format!("{n}").as_bytes())).is_ok());
     }
     assert_eq!(fs.standing().broken, None);
-    // The file does not shrink, so the disk stays full. A larger disk has space for more.
+    // The database file does not shrink, so removals free no disk space. A larger disk allows further creates.
     disk.limit(limits::META_RESERVE_BYTES + (40 << 20));
     assert!(fill(&fs, made) > made);
     assert_eq!(fs.check(), Ok(Vec::new()));
@@ -324,7 +328,8 @@ fn a_completely_full_disk_loses_nothing_and_needs_no_repair() {
     disk.limit(1 << 40);
     let open = || {
         let told = disk.clone();
-        // The store sees free space although there is none, so that it cannot refuse in time.
+        // The query for free space reports free space although the disk is full. So the store does not refuse batches
+        // before a write fails.
         Embedded::on(disk.clone(), disk.log(1 << 20), [9; 16], merge, move || Some(told.free().max(1 << 40)))
     };
     let fs = block(Namespace::format(open().expect("store"), format())).expect("format");
@@ -339,7 +344,7 @@ fn a_completely_full_disk_loses_nothing_and_needs_no_repair() {
     let failed = block(fs.failed());
     assert!(!failed.to_string().is_empty());
     drop(fs);
-    // The disk has no space to open the store, or just enough. In both cases nothing is lost.
+    // The disk may have too little space to open the store, or just enough. In both cases no data are lost.
     match open() {
         Err(error) => assert!(matches!(error, StoreError::Full(_)), "{error}"),
         Ok(store) => drop(store),
@@ -399,17 +404,17 @@ fn checkpoints_run_without_requests_when_callers_lead() {
         let made = block(fs.symlink(&root, NOW, FileId::ROOT, format!("{n}").as_bytes(), &target, &mode()));
         assert!(made.is_ok(), "{made:?}");
     };
-    // The first create also reserves a range of inode numbers.
+    // The first create also allocates a block of inode numbers, so run it before the counters are read.
     link(0);
     let before = fs.standing().counters;
     (1..11).for_each(link);
     let after = fs.standing().counters;
     assert_eq!((after.flushes - before.flushes, after.batches - before.batches), (10, 10));
-    // No request runs now, and the log is written into the table nevertheless.
+    // Without further requests, the writer's thread makes a checkpoint when it is due.
     while fs.standing().counters.checkpoints == before.checkpoints {
         std::thread::yield_now();
     }
-    // Far more than the store keeps in memory above the table.
+    // These links exceed the size limit of the memtable, so the memtable moves into the table several times.
     (11..2000).for_each(link);
     drop(fs);
     let fs = Namespace::open(on(&disk).expect("store")).expect("open");
@@ -417,7 +422,7 @@ fn checkpoints_run_without_requests_when_callers_lead() {
     assert_eq!(fs.check(), Ok(Vec::new()));
 }
 
-/// The file of a store, with the set of threads that flushed it.
+/// A storage backend that records the threads that flush the database file.
 #[derive(Clone, Debug, Default)]
 struct Watched(Disk, Arc<Mutex<HashSet<ThreadId>>>);
 
@@ -468,7 +473,7 @@ fn concurrent_creates_share_a_flush() {
     block(fs.create(&root, NOW, FileId::ROOT, b"first", &how, None)).expect("create");
     let before = fs.standing().counters;
     disk.hold_syncs();
-    // All creates are queued while the first flush waits.
+    // The sync of the first create's flush is blocked, so all other creates are queued.
     let creates = names.iter().map(|name| fs.create(&root, NOW, FileId::ROOT, name.as_bytes(), &how, None));
     let mut all = Box::pin(futures_util::future::join_all(creates));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -480,9 +485,9 @@ fn concurrent_creates_share_a_flush() {
     let after = fs.standing().counters;
     assert_eq!(after.batches - before.batches, 500);
     assert_eq!(after.conflicts, before.conflicts);
-    // The first window takes the creates queued when it begins, the second one takes the rest.
+    // The first window contains the creates that were queued when it began, and the second window the rest.
     assert!(after.flushes - before.flushes <= 2, "{} flushes", after.flushes - before.flushes);
-    // Every create reports its own change of the directory, atomically.
+    // Each create must report the change attribute of the directory immediately before and after its own change.
     let mut changes: Vec<_> = made.into_iter().flatten().map(|made| (made.dir.before, made.dir.after)).collect();
     changes.sort();
     assert!(changes.windows(2).all(|pair| pair[0].1 == pair[1].0));
@@ -512,7 +517,8 @@ fn batches_over_a_limit_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Cuts the power at any write or sync. Of unsynced writes, any part may be on the disk.
+    /// Cuts the power at a random write or sync, and keeps a random part of the unsynced data. All acknowledged creates
+    /// must survive.
     #[test]
     fn a_power_cut_keeps_all_acknowledged_creates(at in 0..400usize, seed in any::<u64>()) {
         let disk = Disk::default();
@@ -539,12 +545,12 @@ proptest! {
         for (name, attrs) in &names {
             prop_assert_eq!(cut.lookup(&root, FileId::ROOT, name.as_bytes()), Ok(*attrs));
         }
-        // At most the one create in progress may exist besides, and then completely.
+        // In addition, only the create that was in progress may have happened, and then completely.
         let dir = cut.getattr(FileId::ROOT).expect("root");
         let there = cut.readdir(&root, FileId::ROOT, 0, 1000).expect("names").entries.len() as u64;
         prop_assert!(there - names.len() as u64 <= 1);
         prop_assert_eq!((dir.size, cut.files()), (there, Ok(there + 1)));
-        // Inode numbers are not reused.
+        // The store does not allocate inode numbers of existing files again.
         let new = block(cut.create(&root, NOW, FileId::ROOT, b"new", &new_file(), None)).expect("create");
         prop_assert!(names.iter().all(|(_, attrs)| attrs.id < new.file.attrs.id));
     }

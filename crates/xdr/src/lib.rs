@@ -8,21 +8,21 @@ pub use writer::{Segments, Writer};
 
 use bytes::Bytes;
 
-/// A value with an XDR encoding.
+/// A value with an XDR encoding (RFC 4506).
 pub trait Xdr: Sized {
     /// Appends the value to `out`.
     fn encode(&self, out: &mut Writer);
     /// Decodes a value from the front of `input`. Never panics, and never allocates more than the input holds.
     fn decode(input: &mut Reader) -> Result<Self, Malformed>;
 
-    /// Returns the encoding of the value alone, as one contiguous buffer.
+    /// Returns the XDR encoding of this value as one contiguous buffer.
     fn to_bytes(&self) -> Bytes {
         let mut out = Writer::new();
         self.encode(&mut out);
         out.finish().to_bytes()
     }
 
-    /// Decodes `bytes`, which must hold exactly this value.
+    /// Decodes a value from `bytes`. Returns an error if bytes remain after the value.
     fn from_bytes(bytes: &Bytes) -> Result<Self, Malformed> {
         let mut input = Reader::new(bytes.clone());
         let value = Self::decode(&mut input)?;

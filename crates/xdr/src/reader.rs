@@ -14,25 +14,25 @@ pub enum Malformed {
     /// A variable-length item is longer than its limit.
     #[error("a length of {len} exceeds the limit of {max}")]
     TooLong {
-        /// Announced length.
+        /// Length that the message announces.
         len: u32,
-        /// Allowed length.
+        /// Largest length that the reader accepts.
         max: u32,
     },
     /// The protocol does not define this discriminant or enum value.
     #[error("{what}: unknown value {value}")]
     BadValue {
-        /// The type being read.
+        /// Name of the type that the reader was decoding.
         what: &'static str,
-        /// The value read.
+        /// The undefined value in the message.
         value: u32,
     },
-    /// A field violates a rule of its message.
+    /// A field violates a rule of its message; the text names the rule.
     #[error("{0}")]
     Invalid(&'static str),
 }
 
-/// Reads XDR from the front of a buffer. Opaque data are slices of the buffer, never copies.
+/// An XDR reader over one buffer. The opaque data that it returns are slices of the buffer, never copies.
 #[derive(Clone, Debug)]
 pub struct Reader {
     input: Bytes,
@@ -43,7 +43,7 @@ fn padding(len: usize) -> usize {
 }
 
 impl Reader {
-    /// Returns a reader of all of `input`.
+    /// Returns a reader that starts at the first byte of `input`.
     pub fn new(input: Bytes) -> Self {
         Reader { input }
     }
@@ -53,37 +53,37 @@ impl Reader {
         self.input.len()
     }
 
-    /// Returns all bytes not yet read.
+    /// Consumes the reader and returns all bytes not yet read.
     pub fn rest(self) -> Bytes {
         self.input
     }
 
-    /// Checks that everything was read; `Trailing` otherwise.
+    /// Checks that no byte is left to read. Returns `Malformed::Trailing` otherwise.
     pub fn finish(&self) -> Result<(), Malformed> {
         if self.input.is_empty() { Ok(()) } else { Err(Malformed::Trailing) }
     }
 
-    /// Reads an unsigned integer (RFC 4506 §4.2).
+    /// Reads an unsigned 32-bit integer (RFC 4506 §4.2).
     pub fn u32(&mut self) -> Result<u32, Malformed> {
         self.input.try_get_u32().map_err(|_| Malformed::Short)
     }
 
-    /// Reads an integer (§4.1).
+    /// Reads a signed 32-bit integer (RFC 4506 §4.1).
     pub fn i32(&mut self) -> Result<i32, Malformed> {
         self.u32().map(|v| v as i32)
     }
 
-    /// Reads an unsigned hyper integer (§4.5).
+    /// Reads an unsigned 64-bit integer (unsigned hyper, RFC 4506 §4.5).
     pub fn u64(&mut self) -> Result<u64, Malformed> {
         self.input.try_get_u64().map_err(|_| Malformed::Short)
     }
 
-    /// Reads a hyper integer (§4.5).
+    /// Reads a signed 64-bit integer (hyper, RFC 4506 §4.5).
     pub fn i64(&mut self) -> Result<i64, Malformed> {
         self.u64().map(|v| v as i64)
     }
 
-    /// Reads a boolean (§4.4); only 0 and 1 are legal.
+    /// Reads a boolean (RFC 4506 §4.4). Values other than 0 and 1 are an error.
     pub fn bool(&mut self) -> Result<bool, Malformed> {
         match self.u32()? {
             0 => Ok(false),
@@ -102,7 +102,8 @@ impl Reader {
         Ok(data)
     }
 
-    /// Reads a fixed-length opaque (§4.9). The padding is skipped without a check, as other implementations do.
+    /// Reads fixed-length opaque data (RFC 4506 §4.9). The reader skips the padding bytes without checking that they
+    /// are zero, as other implementations do.
     pub fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let data = self.take(N)?;
         let mut out = [0; N];
@@ -110,22 +111,22 @@ impl Reader {
         Ok(out)
     }
 
-    /// Reads a variable-length opaque of at most `max` bytes (§4.10), as a slice of the input.
+    /// Reads variable-length opaque data of at most `max` bytes (RFC 4506 §4.10), as a slice of the input.
     pub fn opaque(&mut self, max: usize) -> Result<Bytes, Malformed> {
         let len = self.length(max)?;
         self.take(len)
     }
 
-    /// Reads the count of a variable-length array of at most `max` items (§4.13).
+    /// Reads the count of a variable-length array of at most `max` items (RFC 4506 §4.13).
     ///
-    /// Every item takes at least four bytes, so a count that exceeds the remaining bytes is refused before any
-    /// allocation.
+    /// Every item takes at least four bytes, so the reader refuses a count that exceeds the remaining bytes before it
+    /// allocates memory.
     pub fn count(&mut self, max: usize) -> Result<usize, Malformed> {
         let count = self.length(max)?;
         if count > self.remaining() / 4 { Err(Malformed::Short) } else { Ok(count) }
     }
 
-    /// Reads a variable-length array of at most `max` items (§4.13).
+    /// Reads a variable-length array of at most `max` items (RFC 4506 §4.13); `item` decodes each item.
     pub fn array<T>(
         &mut self,
         max: usize,
@@ -139,7 +140,7 @@ impl Reader {
         Ok(out)
     }
 
-    /// Reads optional data (§4.19).
+    /// Reads optional data (RFC 4506 §4.19): a boolean, followed by the value if the boolean is true.
     pub fn optional<T>(
         &mut self,
         item: impl FnOnce(&mut Reader) -> Result<T, Malformed>,

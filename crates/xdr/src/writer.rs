@@ -3,10 +3,9 @@
 
 use bytes::Bytes;
 
-/// Smallest opaque data in bytes that become a segment of their own instead of being copied.
+/// Opaque data of at least this many bytes become a segment of their own; shorter data are copied.
 const OWN_SEGMENT: usize = 1024;
-/// Initial capacity in bytes: enough for most messages, which would otherwise be reallocated four times while they
-/// grow.
+/// Initial buffer capacity in bytes. Most messages fit and need no reallocation.
 const ROOM: usize = 128;
 
 /// Builds a message as a list of segments for a vectored write.
@@ -25,22 +24,22 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Total length in bytes.
+    /// Returns the total length of the message in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether there are no bytes.
+    /// Returns whether the message has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the segments in order; none is empty.
+    /// Returns the segments in order; no segment is empty.
     pub fn parts(&self) -> &[Bytes] {
         &self.parts
     }
 
-    /// Appends a segment without a copy.
+    /// Appends `part` as a segment without a copy.
     pub fn push(&mut self, part: Bytes) {
         if !part.is_empty() {
             self.len += part.len();
@@ -54,7 +53,7 @@ impl Segments {
         self.parts.extend(other.parts);
     }
 
-    /// Returns everything in one buffer. Copies unless there is exactly one segment.
+    /// Returns the whole message in one buffer. Copies unless the message has exactly one segment.
     pub fn to_bytes(&self) -> Bytes {
         if let [one] = &self.parts[..] {
             return one.clone();
@@ -76,18 +75,18 @@ impl From<Bytes> for Segments {
 }
 
 impl Writer {
-    /// Returns an empty message.
+    /// Returns a writer of an empty message.
     pub fn new() -> Self {
         Self::with_capacity(ROOM)
     }
 
-    /// Returns an empty message with this capacity in bytes for small values.
+    /// Returns a writer of an empty message whose buffer for small values has a capacity of `bytes` bytes.
     pub fn with_capacity(bytes: usize) -> Self {
         Writer { head: Vec::with_capacity(bytes), ..Self::default() }
     }
 
-    /// Returns an empty message that collects its small values in `buffer`, whose content is discarded; see
-    /// [`Writer::into_buffer`].
+    /// Returns a writer of an empty message that reuses the memory of `buffer` for small values. The content of
+    /// `buffer` is discarded. See [`Writer::into_buffer`].
     pub fn reusing(mut buffer: Vec<u8>) -> Self {
         buffer.clear();
         Writer { head: buffer, ..Self::default() }
@@ -109,7 +108,7 @@ impl Writer {
         self.len() == 0
     }
 
-    /// Returns the message.
+    /// Ends the message and returns its segments.
     pub fn finish(mut self) -> Segments {
         self.seal();
         Segments { parts: self.done, len: self.done_len }
@@ -122,38 +121,39 @@ impl Writer {
         }
     }
 
-    /// Writes an unsigned integer (RFC 4506 §4.2).
+    /// Writes an unsigned 32-bit integer (RFC 4506 §4.2).
     pub fn u32(&mut self, v: u32) {
         self.head.extend_from_slice(&v.to_be_bytes());
     }
 
-    /// Writes an integer (§4.1).
+    /// Writes a signed 32-bit integer (RFC 4506 §4.1).
     pub fn i32(&mut self, v: i32) {
         self.head.extend_from_slice(&v.to_be_bytes());
     }
 
-    /// Writes an unsigned hyper integer (§4.5).
+    /// Writes an unsigned 64-bit integer (unsigned hyper, RFC 4506 §4.5).
     pub fn u64(&mut self, v: u64) {
         self.head.extend_from_slice(&v.to_be_bytes());
     }
 
-    /// Writes a hyper integer (§4.5).
+    /// Writes a signed 64-bit integer (hyper, RFC 4506 §4.5).
     pub fn i64(&mut self, v: i64) {
         self.head.extend_from_slice(&v.to_be_bytes());
     }
 
-    /// Writes a boolean (§4.4).
+    /// Writes a boolean (RFC 4506 §4.4).
     pub fn bool(&mut self, v: bool) {
         self.u32(u32::from(v));
     }
 
-    /// Writes a fixed-length opaque (§4.9), padded; always copies.
+    /// Writes fixed-length opaque data (RFC 4506 §4.9), padded to a multiple of four bytes. Always copies the data.
     pub fn fixed(&mut self, data: &[u8]) {
         self.head.extend_from_slice(data);
         self.pad(data.len());
     }
 
-    /// Writes a variable-length opaque (§4.10), padded. Large data are shared instead of copied.
+    /// Writes variable-length opaque data (RFC 4506 §4.10), padded to a multiple of four bytes. Shares the memory of
+    /// large data instead of copying.
     ///
     /// # Panics
     /// If `data` is 4 GiB or longer, which no limit of Weir allows.
@@ -163,7 +163,7 @@ impl Writer {
         self.pad(data.len());
     }
 
-    /// Writes a variable-length opaque made of segments (§4.10). Large segments are not copied.
+    /// Writes the bytes of all segments as one variable-length opaque (RFC 4506 §4.10). Large segments are not copied.
     ///
     /// # Panics
     /// If `data` is 4 GiB or longer, which no limit of Weir allows.
@@ -175,14 +175,14 @@ impl Writer {
         self.pad(data.len());
     }
 
-    /// Writes a variable-length opaque whose content `body` writes. The length precedes the content.
+    /// Writes a variable-length opaque whose content the closure `body` writes. The length field precedes the content.
     pub fn nested(&mut self, body: impl FnOnce(&mut Writer)) {
         let mut inner = Writer::new();
         body(&mut inner);
         self.opaque_segments(&inner.finish());
     }
 
-    /// Writes bytes unchanged, without length or padding.
+    /// Writes bytes unchanged, without a length field or padding.
     pub fn raw(&mut self, data: &Bytes) {
         if data.len() < OWN_SEGMENT {
             self.head.extend_from_slice(data);
@@ -193,7 +193,7 @@ impl Writer {
         }
     }
 
-    /// Writes a variable-length array (§4.13).
+    /// Writes a variable-length array (RFC 4506 §4.13); `item` encodes each item.
     ///
     /// # Panics
     /// If there are 2^32 items or more.
@@ -204,7 +204,7 @@ impl Writer {
         }
     }
 
-    /// Writes optional data (§4.19).
+    /// Writes optional data (RFC 4506 §4.19): a boolean, followed by the value if there is one.
     pub fn optional<T>(&mut self, value: Option<&T>, item: impl FnOnce(&mut Writer, &T)) {
         self.bool(value.is_some());
         if let Some(v) = value {

@@ -1,9 +1,10 @@
-//! The simple stripe distribution, round robin by stripe unit and dense: file unit `u` is unit `u / count` of object `u
-//! % count`.
+//! The simple stripe distribution: round robin by stripe unit, densely packed. Stripe unit `u` of the file is stripe
+//! unit `u / count` of object `u % count`.
 
 use super::{Mapping, Place};
 
-/// Parameters of a simple stripe; both are at least 1 and their product is below 2^39.
+/// Parameters of a simple stripe: the stripe unit in bytes and the number of objects. Both are at least 1, and their
+/// product is below 2^39.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SimpleStripe {
     unit: u64,
@@ -11,7 +12,7 @@ pub(super) struct SimpleStripe {
 }
 
 impl SimpleStripe {
-    /// Returns a stripe with parameters that the caller has checked.
+    /// Returns a stripe distribution. The caller has checked the parameters.
     pub(super) fn new(unit: u64, count: usize) -> Self {
         SimpleStripe { unit, count: count as u64 }
     }

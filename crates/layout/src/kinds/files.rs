@@ -1,20 +1,21 @@
 //! The files layout kind (LAYOUT4_NFSV4_1_FILES, RFC 8881 §13): the layout body and the device address body.
 //!
-//! The packing is sparse: a client sends file offsets to a data server. A layout covers the whole file.
+//! The packing is sparse: a client sends file offsets to a data server. Each layout that the mgr grants covers the
+//! whole file.
 
 use crate::NetAddress;
 use bytes::Bytes;
 use types::limits::{FILEHANDLE_MAX, STRIPE_COUNT_MAX};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// `layouttype4` of the files kind (RFC 8881 §3.3.13).
+/// The `layouttype4` number of the files layout kind (RFC 8881 §3.3.13).
 pub const KIND: u32 = 1;
 
 /// Flag of `nfl_util`: each data server holds its stripe units without gaps (dense packing, §13.3).
 const DENSE: u32 = 1;
-/// Flag of `nfl_util`: COMMIT goes to the metadata server.
+/// Flag of `nfl_util` (`NFL4_UFLG_COMMIT_THRU_MDS`): clients send COMMIT to the metadata server.
 const COMMIT_THROUGH_MDS: u32 = 2;
-/// The bits of `nfl_util` that are not part of the stripe unit.
+/// Mask of the bits of `nfl_util` that hold flags; the other bits hold the stripe unit.
 const FLAGS: u32 = 0x3f;
 /// Maximum number of addresses of one data server.
 pub const ADDRESSES_MAX: usize = 16;
@@ -22,24 +23,25 @@ pub const ADDRESSES_MAX: usize = 16;
 /// The body of a layout (`nfsv4_1_file_layout4`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Body {
-    /// The device that lists the data servers.
+    /// Device id of the striping pattern, whose address lists the data servers.
     pub device: [u8; 16],
-    /// Bytes per stripe unit: a multiple of 64.
+    /// Size of the stripe unit in bytes; a multiple of 64.
     pub stripe_unit: u32,
-    /// The stripe index of the device at which the first stripe unit of the file is.
+    /// Index in the device's list of data servers at which the first stripe unit of the file lies.
     pub first_stripe_index: u32,
-    /// A filehandle for each data server in the order of the device, or one filehandle for all of them (§13.3).
+    /// The filehandles: one for each data server, in the order of the device, or one filehandle for all of them
+    /// (§13.3).
     ///
-    /// If there is only one filehandle, Linux (from about 6.8) assumes that the file is on a single data server. It
+    /// If there is only one filehandle, Linux (from about 6.8) assumes that the file is on a single data server. Linux
     /// then sends requests that cross the ends of stripe units.
     pub handles: Vec<Bytes>,
 }
 
-/// Bytes of a body besides its filehandles.
+/// Encoded size of a layout body in bytes, not counting its filehandles.
 const BODY_LEN: usize = 16 + 4 + 4 + 8 + 4;
 
 impl Body {
-    /// Returns whether a body of at most `max` bytes has space for so many filehandles of this length.
+    /// Returns whether `handles` filehandles of `len` bytes each fit in a layout body of at most `max` bytes.
     pub fn has_room(max: usize, handles: usize, len: usize) -> bool {
         max.saturating_sub(BODY_LEN) / (4 + len.next_multiple_of(4)) >= handles
     }
@@ -50,7 +52,7 @@ impl Xdr for Body {
         out.fixed(&self.device);
         out.u32(self.stripe_unit);
         out.u32(self.first_stripe_index);
-        // nfl_pattern_offset: Linux accepts no other value.
+        // The field `nfl_pattern_offset` must be 0, because Linux accepts no other value.
         out.u64(0);
         out.array(&self.handles, |out, handle| out.opaque(handle));
     }
@@ -76,7 +78,7 @@ impl Xdr for Body {
 /// The address of a device (`nfsv4_1_file_layout_ds_addr4`): its data servers in the order of their stripe units.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Device {
-    /// The addresses of each data server.
+    /// The network addresses of each data server, in stripe order.
     pub servers: Vec<Vec<NetAddress>>,
 }
 

@@ -1,58 +1,59 @@
 //! The flexible files layout kind (LAYOUT4_FLEX_FILES, RFC 8435): layout body, device address body, and the errors that
 //! clients report in LAYOUTRETURN.
 //!
-//! Data servers speak NFSv4.1 and know what the filehandle permits, which the standard calls tightly coupled (§2.3).
+//! The data servers of Weir speak NFSv4.1 and derive the client's rights from the filehandle. The mgr and the data
+//! servers are therefore tightly coupled (RFC 8435 §2.3).
 
 use crate::NetAddress;
 use bytes::Bytes;
 use types::limits::{FILEHANDLE_MAX, STRIPE_COUNT_MAX};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// `layouttype4` of the flexible files kind (RFC 8435 §12).
+/// The `layouttype4` number of the flexible files layout kind (RFC 8435 §12).
 pub const KIND: u32 = 4;
 
 /// Maximum number of addresses of one data server.
 pub const ADDRESSES_MAX: usize = 16;
 /// Maximum number of mirrors of one layout.
 pub const MIRRORS_MAX: usize = 16;
-/// Longest name of a user or group.
+/// Maximum length of the name of a user or group, in bytes.
 const NAME_MAX: usize = 64;
-/// Maximum number of versions of one device.
+/// Maximum number of protocol versions of one device.
 const VERSIONS_MAX: usize = 8;
 /// Maximum number of errors in one LAYOUTRETURN.
 const ERRORS_MAX: usize = 1024;
 
-/// A `stateid4`, opaque in this module.
+/// An encoded `stateid4`; this module does not interpret it.
 pub type StateId = [u8; 16];
 
-/// The part of a file that one data server has (`ff_data_server4`, §5.1).
+/// The data server of one stripe index of one mirror (`ff_data_server4`, RFC 8435 §5.1).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DataServer {
-    /// Device of the data server.
+    /// Device id of the data server.
     pub device: [u8; 16],
-    /// Preference of this data server for reads, compared with those of other mirrors.
+    /// Preference for reads (`ffds_efficiency`): clients prefer the mirror with the larger value.
     pub efficiency: u32,
-    /// The stateid to use at the data server.
+    /// The stateid that clients use in requests to the data server.
     pub stateid: StateId,
-    /// The filehandle to use at the data server.
+    /// The filehandle that clients use in requests to the data server.
     pub handle: Bytes,
-    /// Owner of the file at the data server, whose identity clients use if not tightly coupled. It is encoded in
-    /// decimal digits, because Linux accepts no other form.
+    /// User id of the file's owner at the data server. Clients use this identity only with loosely coupled data
+    /// servers. The encoding is decimal digits, because Linux accepts no other form.
     pub user: u32,
-    /// Group of the file at the data server.
+    /// Group id of the file at the data server, encoded in decimal digits.
     pub group: u32,
 }
 
-/// The body of a layout (`ff_layout4`, §5.1).
+/// The body of a layout (`ff_layout4`, RFC 8435 §5.1).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Body {
-    /// Bytes per stripe unit; 0 if each mirror is a single data server.
+    /// Size of the stripe unit in bytes; 0 if each mirror has a single data server.
     pub stripe_unit: u64,
-    /// The data servers of each mirror, in the order of their stripe units.
+    /// The mirrors; each is a list of data servers in stripe order.
     pub mirrors: Vec<Vec<DataServer>>,
-    /// `ff_flags4`.
+    /// The flags of the layout (`ff_flags4`, RFC 8435 §5.1).
     pub flags: u32,
-    /// Interval in seconds after which clients send LAYOUTSTATS again; 0 leaves it to the client.
+    /// Interval in seconds between the LAYOUTSTATS of a client; 0 lets the client choose.
     pub stats_hint: u32,
 }
 
@@ -104,27 +105,28 @@ impl Xdr for Body {
     }
 }
 
-/// A protocol that a data server speaks (`ff_device_versions4`, §4.1).
+/// A protocol that a data server speaks (`ff_device_versions4`, RFC 8435 §4.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Version {
-    /// NFS version: 3 or 4.
+    /// NFS version of the protocol: 3 or 4.
     pub version: u32,
-    /// Minor version.
+    /// Minor version of the NFS protocol.
     pub minor: u32,
-    /// Largest READ in bytes.
+    /// Largest READ that the data server accepts, in bytes.
     pub read_size: u32,
-    /// Largest WRITE in bytes.
+    /// Largest WRITE that the data server accepts, in bytes.
     pub write_size: u32,
-    /// Whether clients use their own credentials and the layout's stateid.
+    /// Whether mgr and data server are tightly coupled: clients then use their own credentials and the layout's
+    /// stateid.
     pub tightly_coupled: bool,
 }
 
-/// The address of a device, which is one data server (`ff_device_addr4`, §4.1).
+/// The address of a device, which is one data server (`ff_device_addr4`, RFC 8435 §4.1).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Device {
-    /// The addresses of the data server.
+    /// The network addresses of the data server.
     pub addresses: Vec<NetAddress>,
-    /// The versions that the data server speaks, best first.
+    /// The NFS versions that the data server speaks, in order of preference.
     pub versions: Vec<Version>,
 }
 
@@ -155,26 +157,26 @@ impl Xdr for Device {
     }
 }
 
-/// A failed operation at a data server (`ff_ioerr4` with one of its `device_error4`, §9.1.1).
+/// A failed operation at a data server, as a client reports it (`device_error4` within `ff_ioerr4`, RFC 8435 §9.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// The device.
+    /// Device id of the data server.
     pub device: [u8; 16],
-    /// `nfsstat4` of the operation.
+    /// The `nfsstat4` of the failed operation.
     pub status: u32,
-    /// Number of the operation.
+    /// Number of the failed operation (`nfs_opnum4`).
     pub operation: u32,
 }
 
-/// Returns the errors that a client reports when it returns a layout (`ff_layoutreturn4`, §9.3). The statistics after
-/// them are not decoded: an error in them must not make LAYOUTRETURN fail, and with it the CLOSE after it.
+/// Decodes the errors in a LAYOUTRETURN body (`ff_layoutreturn4`, RFC 8435 §9.3). The statistics after the errors are
+/// not decoded: if malformed statistics made LAYOUTRETURN fail, the CLOSE in the same COMPOUND would fail too.
 ///
 /// # Errors
-/// The errors cannot be read.
+/// The errors cannot be decoded.
 pub fn faults(body: &Bytes) -> Result<Vec<Fault>, Malformed> {
     let mut input = Reader::new(body.clone());
     let errors = input.array(ERRORS_MAX, |input| {
-        // Offset, length and stateid.
+        // Skip the offset, the length and the stateid of the error entry.
         let _: [u8; 32] = input.fixed()?;
         input.array(ERRORS_MAX, |input| {
             Ok(Fault { device: input.fixed()?, status: input.u32()?, operation: input.u32()? })

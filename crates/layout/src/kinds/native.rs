@@ -8,10 +8,10 @@ use types::limits::STRIPE_COUNT_MAX;
 use types::{FileId, Generation, IodId, ObjectId};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// `layouttype4` of the native kind, in the private range (RFC 8881 §3.3.13).
+/// The `layouttype4` number of the native layout kind, in the private range (RFC 8881 §3.3.13).
 pub const KIND: u32 = 0x8000_5745;
 
-/// The native kind: objects on iods, reached by the native data program.
+/// The native layout kind: clients reach the objects on iods with the native data program.
 #[derive(Clone, Copy, Debug)]
 pub struct Native;
 
@@ -21,62 +21,62 @@ impl Kind for Native {
     type Device = Device;
 }
 
-/// Version of the other bodies, and of records of files with one copy.
+/// Version of all bodies except the layout body, and of layout records of files with one copy in stream 0.
 pub const VERSION: u32 = 1;
-/// Version of the body of a layout.
+/// Version of the layout body.
 pub const BODY_VERSION: u32 = 4;
-/// Version of records of files with several copies; the number of copies follows it.
+/// Version of layout records of files with several copies. The number of copies follows the version.
 pub const MIRRORED_VERSION: u32 = 2;
-/// Version of records whose objects are of another stream than 0; the number of copies and the stream follow it.
+/// Version of layout records with a stream other than 0. The number of copies and the stream follow the version.
 pub const STREAM_VERSION: u32 = 3;
 
 /// Maximum number of TCP addresses of one device.
 pub const ADDRESSES_MAX: usize = 16;
-/// Longest address in bytes.
+/// Maximum length of a TCP address, in bytes.
 pub const ADDRESS_MAX: usize = 255;
-/// Longest capability in bytes.
+/// Maximum length of a capability, in bytes.
 pub const CAPABILITY_MAX: usize = 256;
-/// Length of the authenticator of a capability in bytes.
+/// Length of a capability's authenticator, in bytes.
 pub const AUTHENTICATOR_LEN: usize = 32;
-/// Longest session ticket in bytes.
+/// Maximum length of a session ticket, in bytes.
 pub const TICKET_MAX: usize = 256;
-/// Longest path of a Unix socket in bytes (`sun_path` without its NUL).
+/// Maximum length of the path of a Unix socket, in bytes (`sun_path` without its NUL).
 pub const SOCKET_PATH_MAX: usize = 107;
-/// Longest boot id in bytes.
+/// Maximum length of a boot id, in bytes.
 pub const BOOT_ID_MAX: usize = 64;
 
-/// The layout record that the namespace stores for a file: its striping, and its iods.
+/// The layout record that the namespace stores for a file. It has the striping, the copies, and the iods.
 ///
 /// The order of `iods` is the order of object indices. It starts at a different iod for each file, so that the first
 /// stripe units of many files spread evenly.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Record {
-    /// The distribution.
+    /// The distribution of the file's bytes over the objects of one copy.
     pub distribution: DistributionId,
-    /// Bytes per stripe unit.
+    /// Size of the stripe unit in bytes.
     pub stripe_unit: u64,
-    /// Number of copies.
+    /// Number of copies; 1 if the file is not mirrored.
     pub mirrors: u32,
-    /// The stream of the file's objects ([`ObjectId`]); 0 for new files.
+    /// The stream of the objects that have the file's bytes (see [`ObjectId`]); 0 for new files.
     pub stream: u32,
-    /// Cluster numbers of the iods in index order: first the iods of the first copy, then those of the next.
+    /// Numbers of the iods in the cluster, in index order: first the iods of the first copy, then those of the next.
     pub iods: Vec<u16>,
 }
 
 impl Record {
-    /// Returns the distribution of this record.
+    /// Returns the distribution that this record describes.
     pub fn distribution(&self) -> Result<Distribution, BadGeometry> {
         Distribution::new(self.distribution, self.stripe_unit, self.iods.len() / (self.mirrors as usize).max(1))
     }
 
-    /// Returns the object of `file` that every iod of this record has.
+    /// Returns the id of the objects of `file`, which is the same on every iod of this record.
     pub fn object(&self, file: FileId) -> ObjectId {
         ObjectId::new(file, self.stream)
     }
 
-    /// Returns a record of stream 0 with `mirrors` copies over `iods`, beginning with the iod at `first` (modulo their number).
-    /// Each copy is on at most `count` iods (0: as many as possible). No iod has two objects of a file, so there must
-    /// be at least as many iods as copies.
+    /// Returns a record of stream 0 with `mirrors` copies. The iods are taken in round-robin order, beginning with
+    /// `iods[first % iods.len()]`. Each copy is on at most `count` iods; with `count` 0, on as many as possible. No iod
+    /// has two objects of a file, so there must be at least as many iods as copies.
     pub fn rotated(
         distribution: DistributionId,
         stripe_unit: u64,
@@ -94,7 +94,7 @@ impl Record {
     }
 }
 
-/// Decodes the version of a record and, after it, the number of copies.
+/// Decodes the version field of a record and the number of copies, which follows in mirrored records.
 pub(crate) fn mirrors(input: &mut Reader, what: &'static str) -> Result<u32, Malformed> {
     match input.u32()? {
         VERSION => Ok(1),
@@ -109,8 +109,8 @@ fn copies(input: &mut Reader, least: u32) -> Result<u32, Malformed> {
     if ok { Ok(value) } else { Err(Malformed::BadValue { what: "number of copies", value }) }
 }
 
-/// Decodes the version of a record of this kind and, after it, the number of copies and the stream. Every record has
-/// one encoding only.
+/// Decodes the version field of a native record, and the number of copies and the stream, which some versions carry.
+/// Each record has exactly one valid encoding.
 fn copies_and_stream(input: &mut Reader) -> Result<(u32, u32), Malformed> {
     match input.u32()? {
         VERSION => Ok((1, 0)),
@@ -190,29 +190,30 @@ impl Xdr for Record {
 /// The body of a native layout, as LAYOUTGET returns it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Body {
-    /// The distribution.
+    /// The distribution of the file's bytes over the objects.
     pub distribution: DistributionId,
-    /// Bytes per stripe unit.
+    /// Size of the stripe unit in bytes.
     pub stripe_unit: u64,
-    /// The devices in index order; a device id is the id of its iod.
+    /// The device ids in index order. The device id of an iod is its iod id.
     pub devices: Vec<IodId>,
-    /// The object on each device.
+    /// Id of the file's object on each device.
     pub object: ObjectId,
-    /// The fencing generation of the capability.
+    /// The fencing generation for which the mgr signed the capability.
     pub generation: Generation,
-    /// The objects on the iods are known to be as long as this length of the file requires. An object that ends before
-    /// that has lost bytes, and the mgr handles the loss. 0 if this is unknown.
+    /// File length for which every object is known to be durably long enough; 0 if unknown. An object that is shorter
+    /// than a file of this length requires has lost bytes, and the client reports the loss to the mgr.
     pub whole: u64,
-    /// The capability that requests to the first iod carry.
+    /// The capability for requests to the first iod.
     pub capability: Bytes,
-    /// The authenticators that replace the one of the capability at each device, in index order.
+    /// For each device, in index order: the authenticator that the client puts into `capability` in requests to this
+    /// device.
     pub authenticators: Vec<[u8; AUTHENTICATOR_LEN]>,
-    /// Lifetime of the capability, in seconds.
+    /// Lifetime of the capability in seconds; it begins when the mgr sends the reply.
     pub secs: u32,
 }
 
 impl Body {
-    /// Returns the distribution of this body.
+    /// Returns the distribution that this body describes.
     pub fn distribution(&self) -> Result<Distribution, BadGeometry> {
         Distribution::new(self.distribution, self.stripe_unit, self.devices.len())
     }
@@ -253,21 +254,23 @@ impl Xdr for Body {
     }
 }
 
-/// The additional fields of a LAYOUTCOMMIT (`lou_body`); an empty body has none set.
+/// Weir's additional fields of a LAYOUTCOMMIT (`lou_body`). An empty `lou_body` means that no field is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Update {
-    /// Whether every byte that the client wrote, up to the last one that LAYOUTCOMMIT names, is on the disk of an iod.
-    /// Otherwise an iod may still lose some of the bytes, and the client may send them again.
+    /// Whether all bytes that the client wrote, up to the last byte that LAYOUTCOMMIT names, are durable on iods.
+    /// Otherwise an iod may still lose bytes, and the client may send them again.
     pub durable: bool,
-    /// Whether the mgr must ask the iods for the size of the file instead of using the size in this request. The client
-    /// has lost the layout under which it wrote, so other clients may have truncated the file since.
+    /// Whether the mgr must query the iods for the file size and ignore the size in this request. The client has lost
+    /// the layout under which it wrote, so other clients may have truncated the file in the meantime.
     pub measure: bool,
-    /// Whether the mgr must revoke everything that layouts of this file have allowed so far, because the client gave up
-    /// requests that may still reach an iod.
+    /// Whether the mgr must fence the file (revoke all rights of earlier layouts). The client sets this after it
+    /// abandoned write requests that may still reach an iod.
     pub fence: bool,
-    /// Whether the file may have holes: the written bytes began after the end of the file, or a range was deallocated.
+    /// Whether the file may have holes. The client sets this if it wrote beyond the end of the file or deallocated a
+    /// range.
     pub holes: bool,
-    /// Whether every object is as long as a file with the end in this update requires. Meaningful only with `durable`.
+    /// Whether every object has the full length for a file that ends at the last byte of this LAYOUTCOMMIT. Only
+    /// meaningful with `durable`.
     pub whole: bool,
 }
 
@@ -300,25 +303,26 @@ impl Xdr for Update {
     }
 }
 
-/// A Unix socket that reaches the iod from its own host.
+/// The Unix socket of an iod, for clients on the same host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Local {
-    /// `/proc/sys/kernel/random/boot_id` of the host, which no other running host has.
+    /// Content of `/proc/sys/kernel/random/boot_id` on the iod's host. A client on a host with this boot id can use the
+    /// socket.
     pub boot_id: String,
-    /// Path of the socket; any bytes but NUL.
+    /// Path of the socket; may contain any byte except NUL.
     pub path: Bytes,
 }
 
-/// The address of an iod, as GETDEVICEINFO returns it.
+/// The address of an iod, as GETDEVICEINFO returns it (`da_addr_body`).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Id of the iod, which is also the device id.
+    /// Id of the iod, equal to the device id.
     pub iod: IodId,
-    /// `host:port` of each TCP address, in order of preference.
+    /// The TCP addresses as `host:port`, in order of preference.
     pub tcp: Vec<String>,
-    /// The Unix socket for clients on the same host.
+    /// The Unix socket for clients on the same host, if the iod has one.
     pub local: Option<Local>,
-    /// The ticket for HELLO, which proves that the client may connect; opaque to the client.
+    /// The ticket that the client presents in HELLO to prove that it may connect. The client does not interpret it.
     pub ticket: Bytes,
 }
 

@@ -1,28 +1,28 @@
-//! The places where policies are set, and which of them take effect.
+//! The places where parts of a policy are set, and the order of precedence between places.
 
 use super::{Part, Policy, Settings};
 
 /// A place where parts of a policy are set; later places in this order override earlier ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Origin {
-    /// The defaults of the layout driver.
+    /// The defaults of the client's layout driver.
     Driver,
-    /// The configuration of the mgr, for the whole file system or for an export.
+    /// The configuration file of the mgr, for the whole file system or for an export.
     Server,
-    /// The extended attributes of the directory, either set there or inherited from its parent when it was created.
+    /// The extended attributes of the directory. A new directory copies the attributes of its parent.
     Directory,
-    /// The mount options.
+    /// The options of the mount.
     Mount,
-    /// The environment of the mounting process (`WEIR_POLICY`).
+    /// The environment variable `WEIR_POLICY` of the mounting process.
     Environment,
     /// The extended attributes of the file itself.
     File,
-    /// The open itself: a hint of the program, or `O_DIRECT`.
+    /// A single open of the file: an access hint of the program, or the flag `O_DIRECT`.
     Open,
 }
 
 impl Origin {
-    /// All places, in the order of precedence.
+    /// All places, in order of increasing precedence.
     pub const ALL: [Origin; 7] = [
         Origin::Driver,
         Origin::Server,
@@ -33,7 +33,7 @@ impl Origin {
         Origin::Open,
     ];
 
-    /// Returns the name.
+    /// Returns the name of the place, as commands print it.
     pub fn name(self) -> &'static str {
         match self {
             Origin::Driver => "driver",
@@ -46,7 +46,7 @@ impl Origin {
         }
     }
 
-    /// Returns the phrase that follows "set" in messages.
+    /// Returns the phrase that follows the word "set" in error messages.
     pub(super) fn place(self) -> &'static str {
         match self {
             Origin::Driver => "in a driver",
@@ -60,25 +60,25 @@ impl Origin {
     }
 }
 
-/// The settings of every place except the driver.
+/// The settings of every place except the layout driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Layers {
-    /// Settings of [`Origin::Server`].
+    /// Settings from the configuration of the mgr ([`Origin::Server`]).
     pub server: Settings,
-    /// Settings of [`Origin::Directory`].
+    /// Settings from the extended attributes of the directory ([`Origin::Directory`]).
     pub directory: Settings,
-    /// Settings of [`Origin::Mount`].
+    /// Settings from the mount options ([`Origin::Mount`]).
     pub mount: Settings,
-    /// Settings of [`Origin::Environment`].
+    /// Settings from the environment variable `WEIR_POLICY` ([`Origin::Environment`]).
     pub environment: Settings,
-    /// Settings of [`Origin::File`].
+    /// Settings from the extended attributes of the file ([`Origin::File`]).
     pub file: Settings,
-    /// Settings of [`Origin::Open`].
+    /// Settings from the open of the file ([`Origin::Open`]).
     pub open: Settings,
 }
 
 impl Layers {
-    /// Returns the settings of a place; `None` for the driver, whose policy is complete.
+    /// Returns the settings of a place; `None` for the driver, which has a complete policy instead of settings.
     fn of(&self, origin: Origin) -> Option<&Settings> {
         match origin {
             Origin::Driver => None,
@@ -92,27 +92,28 @@ impl Layers {
     }
 }
 
-/// The effective policy, with the origin of each part.
+/// The effective policy: the merged settings of all places, and for each part the place that set it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effective {
-    /// The policy in effect.
+    /// The merged policy, with a value for every part.
     pub policy: Policy,
     origins: [Origin; Part::ALL.len()],
 }
 
 impl Effective {
-    /// Returns the origin of a part.
+    /// Returns the place that determined the value of a part.
     pub fn origin(&self, part: Part) -> Origin {
         self.origins[part as usize]
     }
 
-    /// Returns every part with its text and its origin, in display order.
+    /// Returns name, value and origin of every part, in the order in which commands show them.
     pub fn rows(&self) -> impl Iterator<Item = (Part, String, Origin)> + '_ {
         Part::ALL.iter().map(|part| (*part, self.policy.get(*part), self.origin(*part)))
     }
 }
 
-/// Returns the effective policy: each part has the value of the last place that sets it and may set it.
+/// Merges the settings of all places into the effective policy. Each part takes the value of the last place, in order
+/// of precedence, that sets the part and is allowed to set it.
 pub fn merge(driver: &Policy, layers: &Layers) -> Effective {
     let mut effective = Effective { policy: *driver, origins: [Origin::Driver; Part::ALL.len()] };
     for origin in Origin::ALL {

@@ -1,13 +1,13 @@
-//! The settings of one place: parsed from text, validated, and formatted again.
+//! The settings of one place: parsing, validation, and formatting as text.
 
 use super::{Origin, Part, PolicyError, Settings, TEXT_MAX, is_policy_name, shown};
 
 impl Settings {
-    /// Sets the part called `name`, with or without the prefixes of an extended attribute, from its text. All places
-    /// use this function. A failure changes nothing.
+    /// Parses `value` and sets the part called `name`. The name may have the prefixes of an extended attribute. All
+    /// places set parts with this function. A failure changes nothing.
     ///
     /// # Errors
-    /// No part has this name, the text is no value of the part, or this place cannot set the part.
+    /// No part has this name, the text is not a valid value of the part, or the part cannot be set in this place.
     pub fn set(&mut self, origin: Origin, name: &[u8], value: &[u8]) -> Result<Part, PolicyError> {
         let part = Part::named(name)?;
         if !part.is_set_by(origin) {
@@ -18,8 +18,8 @@ impl Settings {
         if self.read(part, text) { Ok(part) } else { Err(PolicyError::Value { part, value: shown(value) }) }
     }
 
-    /// Parses `name=value,name=value`, the form of options and of the environment. White space around the elements is
-    /// ignored.
+    /// Parses a list `name=value,name=value`, the syntax of mount options and of `WEIR_POLICY`. White space around the
+    /// elements is ignored.
     pub fn parse(origin: Origin, text: &str) -> Result<Settings, PolicyError> {
         let mut settings = Settings::default();
         for element in text.split(',').map(str::trim).filter(|element| !element.is_empty()) {
@@ -29,8 +29,8 @@ impl Settings {
         Ok(settings)
     }
 
-    /// As [`Settings::parse`], for text from a peer, which may know more parts and values: unusable elements are
-    /// skipped.
+    /// Parses settings that a peer sent. The peer may run a newer version with more parts and values, so this function
+    /// skips elements that it cannot parse.
     pub fn of_peer(origin: Origin, text: &[u8]) -> Settings {
         let mut settings = Settings::default();
         for element in text[..text.len().min(TEXT_MAX)].split(|b| *b == b',') {
@@ -42,8 +42,8 @@ impl Settings {
     }
 
     /// Returns the settings in the extended attributes of a directory or file. Attributes that are not policy are
-    /// skipped. Invalid settings are skipped too and passed to `refused`; only another version can have written them.
-    /// The name of a part overrides its former name.
+    /// skipped. Invalid settings are skipped too, and passed to `refused`; only another version of Weir can have
+    /// written them. If both the present and the deprecated name of a part are set, the present name wins.
     pub fn of_xattrs<'a>(
         origin: Origin,
         xattrs: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
@@ -60,22 +60,22 @@ impl Settings {
         former
     }
 
-    /// Returns the parts that are set.
+    /// Returns the parts that these settings set.
     pub fn parts(&self) -> impl Iterator<Item = Part> + '_ {
         Part::ALL.iter().copied().filter(|part| self.has(*part))
     }
 
-    /// Returns whether no part is set.
+    /// Returns whether these settings set no part.
     pub fn is_empty(&self) -> bool {
         self.parts().next().is_none()
     }
 
-    /// Unsets a part.
+    /// Removes a part from these settings.
     pub fn unset(&mut self, part: Part) {
         self.retain(|other| other != part);
     }
 
-    /// Returns the settings as text that [`Settings::parse`] reads.
+    /// Returns the settings as text in the syntax of [`Settings::parse`].
     pub fn text(&self) -> String {
         let one = |part: Part| self.get(part).map(|value| format!("{}={value}", part.name()));
         self.parts().filter_map(one).collect::<Vec<_>>().join(",")

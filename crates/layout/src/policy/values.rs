@@ -6,31 +6,33 @@ use crate::threshold::{ALWAYS_MGR, Rule};
 use std::time::Duration;
 use types::limits::{FILE_SIZE_MAX, STRIPE_COUNT_MAX};
 
-/// Value of `gather_size` that means a whole request for each iod of a file.
+/// The value of `gather_size` that means one request of maximum size for each iod of a file.
 pub const FULL: u64 = u64::MAX;
-/// A delay without end, written "max".
+/// An unlimited delay, written as "max".
 pub const NEVER: Duration = Duration::MAX;
 
-/// Maximum of `read_ahead`.
+/// Maximum value of `read_ahead`, in bytes.
 const READ_AHEAD_MAX: u64 = 64 << 20;
-/// The longest time that can be written, except "max".
+/// The longest time that a policy text can express, apart from "max".
 const TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The access method: which caches are between a program and the servers.
+/// The access method: which caches lie between a program and the servers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
-    /// The kernel's page cache on mounts; elsewhere the same as [`Access::Direct`].
+    /// A mount uses the kernel's page cache. Outside mounts, the same as [`Access::Direct`].
     Page,
-    /// No page cache; the client gathers writes and sends them after the write call has returned.
+    /// Reads and writes bypass the page cache. The client gathers writes and sends them after the write call has
+    /// returned.
     Direct,
-    /// No page cache and no gathering: each write is sent to a server, which answers before the write call returns.
+    /// Reads and writes bypass the page cache, and the client does not gather writes. A write call returns after a
+    /// server has acknowledged the data.
     Unbuffered,
 }
 
 impl Access {
     const ALL: [Access; 3] = [Access::Page, Access::Direct, Access::Unbuffered];
 
-    /// Returns the name.
+    /// Returns the name of the access method, as users write it.
     pub fn name(self) -> &'static str {
         match self {
             Access::Page => "page",
@@ -39,26 +41,25 @@ impl Access {
         }
     }
 
-    /// Returns the access method with this name.
+    /// Returns the access method with this name; `None` for other names.
     pub fn from_name(name: &str) -> Option<Access> {
         Access::ALL.into_iter().find(|access| access.name() == name)
     }
 }
 
-/// The coherence between clients that use one file at the same time.
+/// The consistency between clients that use one file at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Sharing {
-    /// Every read, size and truncate sees all writes that returned before it, on any client.
+    /// Every read, truncate and file size query sees all writes that returned before it, on any client.
     Coherent,
-    /// A client that opens a file sees the writes that other clients made before they closed the file, and nothing more
-    /// is guaranteed.
+    /// An open sees all writes that other clients made before they closed the file. Nothing else is guaranteed.
     CloseToOpen,
 }
 
 impl Sharing {
     const ALL: [Sharing; 2] = [Sharing::Coherent, Sharing::CloseToOpen];
 
-    /// Returns the name.
+    /// Returns the name of the consistency, as users write it.
     pub fn name(self) -> &'static str {
         match self {
             Sharing::Coherent => "coherent",
@@ -66,23 +67,24 @@ impl Sharing {
         }
     }
 
-    /// Returns the sharing with this name.
+    /// Returns the consistency with this name; `None` for other names.
     pub fn from_name(name: &str) -> Option<Sharing> {
         Sharing::ALL.into_iter().find(|sharing| sharing.name() == name)
     }
 }
 
-/// When a client asks for the layout of a file.
+/// When a client requests the layout of a file (LAYOUTGET).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LayoutWhen {
-    /// When the file is opened if all requests take the direct path, else at the first I/O on the direct path.
+    /// At open if all requests of the file take the direct path, otherwise at the first read or write that takes the
+    /// direct path.
     Auto,
-    /// When the file is opened.
+    /// The client requests the layout when a program opens the file.
     Open,
-    /// At the first I/O on the direct path.
+    /// The client requests the layout at the first read or write that takes the direct path.
     FirstIo,
-    /// At the first such I/O once the file is this long; until then all requests take the mgr path. (`mdsthreshold` has
-    /// a limit by file size too: RFC 8881 §5.12.6.)
+    /// The client requests the layout at the first read or write after the file has reached this size in bytes. Until
+    /// then all requests take the mgr path. (`mdsthreshold` has a file size limit too: RFC 8881 §5.12.6.)
     Size(u64),
 }
 
@@ -171,7 +173,7 @@ pub(super) fn read_ahead(text: &str) -> Option<u64> {
     size(text).filter(|size| *size <= READ_AHEAD_MAX)
 }
 
-/// Parses a size that a file can have.
+/// Parses a size in bytes that is at most the maximum file size.
 fn size(text: &str) -> Option<u64> {
     parse_size(text).filter(|size| *size <= FILE_SIZE_MAX)
 }
@@ -192,7 +194,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
-/// Returns the shortest text that [`parse_size`] reads as exactly `size`.
+/// Returns the shortest text that [`parse_size`] parses as exactly `size`.
 pub fn format_size(size: u64) -> String {
     let fits = SUFFIXES.iter().rev().find(|(_, shift)| size > 0 && size.is_multiple_of(1 << shift));
     match fits {
@@ -203,7 +205,7 @@ pub fn format_size(size: u64) -> String {
 
 const TIMES: [(&str, u64); 3] = [("ms", 1_000), ("us", 1), ("s", 1_000_000)];
 
-/// Parses a time of at most a day: decimal digits and us, ms or s; "0", and "max" for [`NEVER`].
+/// Parses a time of at most one day: "0", "max" for [`NEVER`], or decimal digits followed by `us`, `ms` or `s`.
 pub fn parse_time(text: &str) -> Option<Duration> {
     match text {
         "max" => return Some(NEVER),
@@ -216,7 +218,7 @@ pub fn parse_time(text: &str) -> Option<Duration> {
     number.checked_mul(*micros).map(Duration::from_micros).filter(|time| *time <= TIME_MAX)
 }
 
-/// Returns the shortest text that [`parse_time`] reads as `time`, to the microsecond.
+/// Returns the shortest text that [`parse_time`] parses as `time`, rounded to microseconds.
 pub fn format_time(time: Duration) -> String {
     let Some(micros) = u64::try_from(time.as_micros()).ok().filter(|_| time != NEVER) else { return "max".to_owned() };
     match micros {

@@ -1,86 +1,95 @@
-//! The adaptive write threshold, which follows the faster path: service times by size on both paths, and the queue
-//! delay of the mgr.
+//! The adaptive write threshold T. It compares the measured service times of the mgr path and the direct path by
+//! request size, and accounts for the queue delay of the mgr.
 
 use super::{ALWAYS_MGR, Path, Verdict, path};
 use std::time::Duration;
 
-/// Number of size classes: up to 64 bytes, up to 128, and so on. The last class has all sizes above 512 KiB; one
-/// request carries at most 1 MiB of them.
+/// Number of size classes. The first class has requests of up to 64 bytes, and each further class doubles the limit.
+/// The last class has all requests over 512 KiB.
 const CLASSES: usize = 15;
-/// The largest length in the first class, as a power of two.
+/// Base-2 logarithm of the largest request length in the first class.
 const FIRST_LOG: u32 = 6;
-/// T before the first measurement.
+/// T in bytes before the first measurement.
 const T_FIRST: u64 = 64 << 10;
-/// A new sample moves an average by one part in this many.
+/// Reciprocal of the weight of a new sample in a moving average.
 const WEIGHT: u64 = 8;
-/// T changes only if that saves more than one part in this many of the time of the requests that change their path.
+/// Reciprocal of the hysteresis margin: T changes only if the change saves more than this fraction of the time of the
+/// requests that change their path.
 const MARGIN: u64 = 8;
-/// One request in this many probes the other path if its measurements are old.
+/// Probe interval for old measurements, in requests: how often a request probes the other path if the measurements of
+/// that path are old.
 const PROBE: u32 = 64;
-/// One short request in this many probes the other path while that path has too few samples.
+/// Probe interval for short requests, in requests, while the other path has too few samples.
 const PROBE_FIRST: u32 = 8;
-/// One long request in this many does so, because a long request is expensive on the slower path.
+/// Probe interval for long requests, in requests, while the other path has no sample. It is larger than the interval
+/// for short requests, because a long request is expensive on the slower path.
 const PROBE_LONG: u32 = 32;
-/// Number of samples after which a path counts as known for short requests: a single sample says little.
+/// Number of samples from which the time of a path is reliable for short requests. Long requests need one sample.
 const KNOWN: u32 = 2;
-/// A short request on the direct path costs more than its sender can measure. The iods write it alone, while the mgr
-/// would have joined it with writes of other clients. So its time is increased by one part in this many. Without this,
-/// every client chooses the direct path for a small gain, and all clients lose. Measured with ten clients that write 10
-/// KiB at a time: if all use the direct path, each takes a seventh longer than if none does. Yet each is a fifth faster
-/// there than clients on the mgr path.
+/// Reciprocal of the surcharge on the measured time of short requests on the direct path.
+///
+/// A short request on the direct path costs more than the client can measure, because the mgr could have joined it with
+/// writes of other clients. Without the surcharge, every client chooses the direct path for a small gain, and all
+/// clients become slower. In a measurement, ten clients wrote 10 KiB at a time. If all used the direct path, each write
+/// took a seventh longer than if all used the mgr path. Yet a single client gained a fifth by changing to the direct
+/// path.
 const SPARED: u64 = 3;
-/// Maximum length of a short request in this sense.
+/// Maximum length in bytes of a request that counts as short.
 const SHORT_MAX: u64 = 64 << 10;
-/// Number of samples after which T is reconsidered.
+/// The client computes T again after this many samples.
 const SETTLE: u32 = 4;
-/// Number of samples of one path after which the measurements of the other path count as old.
+/// The measurements of a path count as old after this many samples of the other path.
 const OLD: u32 = 1024;
-/// The mgr counts as loaded once its queue delay exceeds one part in this many of the time on the direct path.
+/// Divisor of the direct path's service time: the mgr counts as loaded when its queue delay exceeds the quotient.
 const LOADED: u64 = 4;
-/// A loaded mgr counts as calm again once its queue delay is at most one part in this many of that time.
+/// Divisor of the direct path's service time: a loaded mgr counts as unloaded again when its queue delay is at most the
+/// quotient.
 const CALM: u64 = 8;
-/// A larger sample raises the average for calm times by one part in this many of the difference.
+/// Reciprocal of the weight of a sample above the average for an unloaded mgr. The weight is small, because such a
+/// sample may show load that the mgr has not reported yet.
 const RELUCTANCE: u64 = 64;
-/// An overload ends once the queue delay is at most one part in this many of the time on the direct path.
+/// Divisor of the direct path's service time: an overload of the mgr ends when its queue delay is at most the quotient.
 const RECOVERED: u64 = 2;
 
-/// Measurements of one path for one class.
+/// Measured service times of one path for one size class.
 #[derive(Clone, Copy, Default, Debug)]
 struct Service {
-    /// Moving average of the service time in nanoseconds, without the wait at the mgr; 0: not measured.
+    /// Moving average of the service time in nanoseconds, without the queue delay of the mgr; 0 if not measured.
     nanos: u64,
-    /// The same average as of before the mgr was loaded. On a loaded mgr, requests also wait for locks and threads, and
-    /// take longer than the reported queue delay explains.
+    /// Moving average of the samples taken while the mgr was not loaded, in nanoseconds. On a loaded mgr, requests also
+    /// wait for locks and threads, so they take longer than the reported queue delay explains.
     calm: u64,
-    /// Number of samples.
+    /// Number of samples of this path and size class.
     samples: u32,
-    /// Number of samples of the other path since the last sample of this path.
+    /// Number of samples of the other path, in this size class, since the last sample of this path.
     age: u32,
 }
 
-/// An adaptive T that follows measured service times: the crossing of the two curves of time by size, with hysteresis.
+/// An adaptive threshold T. It follows the size at which the service times of the two paths cross, with hysteresis.
 ///
-/// Each request reports its time on its path, and the mgr reports its queue delay: how long requests wait before it
-/// processes them. The delay is the same for all sizes. So it is subtracted from measured times, and the present delay
-/// is added again. When the mgr becomes busy, the whole curve of the mgr path moves up at once, and T decreases. Among
-/// all thresholds between two size classes, the one is chosen that minimizes the total time of one request of each
-/// class. While the queue delay exceeds the time on the direct path, the mgr is overloaded and T is 0. Now and then a
-/// request probes the other path, so that its curve is known there.
+/// The client measures the time of each request, and the mgr reports its queue delay: how long requests wait before the
+/// mgr processes them. The delay is the same for all sizes. The client subtracts the reported delay from the measured
+/// times, and adds the current delay when it compares the paths. So when the mgr becomes busy, all times of the mgr
+/// path rise at once, and T decreases.
+///
+/// T is the boundary between two size classes that minimizes the total time of one request of each class. While the
+/// queue delay exceeds the service time of the direct path, the mgr is overloaded and T is 0. A small share of the
+/// requests probes the other path, to measure its service time.
 #[derive(Clone, Debug)]
 pub struct Auto {
-    /// Measurements by class: mgr path, direct path.
+    /// Measured service times by size class; index 0 is the mgr path, index 1 the direct path.
     services: [[Service; 2]; CLASSES],
     t: u64,
-    /// Number of calls of [`Self::ask`] by class.
+    /// Number of calls of [`Self::ask`] by size class.
     asked: [u32; CLASSES],
     learnt: u32,
-    /// The queue delay that the mgr reports, in nanoseconds.
+    /// The queue delay that the mgr reported last, in nanoseconds.
     told: u64,
-    /// The queue delay that the client observes, in nanoseconds.
+    /// A lower bound of the queue delay, from the age of the oldest unanswered request to the mgr, in nanoseconds.
     seen: u64,
-    /// Whether the queue delay is a large part of the time on the direct path.
+    /// Whether the queue delay is a large part of the direct path's service time (see [`LOADED`]).
     loaded: bool,
-    /// Whether the queue delay exceeds the time on the direct path.
+    /// Whether the queue delay exceeds the direct path's service time.
     overloaded: bool,
 }
 
@@ -99,14 +108,14 @@ impl Default for Auto {
     }
 }
 
-/// Returns the class of a length.
+/// Returns the size class of a request of `len` bytes.
 fn class(len: u64) -> usize {
-    // The least power of two that is not below the length.
+    // Base-2 logarithm of the length, rounded up.
     let log = u64::BITS - len.saturating_sub(1).leading_zeros();
     (log.saturating_sub(FIRST_LOG) as usize).min(CLASSES - 1)
 }
 
-/// Returns the threshold that is just above the first `classes` classes.
+/// Returns the threshold with which the requests of the first `classes` size classes take the mgr path.
 fn boundary(classes: usize) -> u64 {
     match classes {
         0 => 0,
@@ -115,20 +124,20 @@ fn boundary(classes: usize) -> u64 {
     }
 }
 
-/// Returns whether all requests of a class are short.
+/// Returns whether all requests of a size class count as short.
 fn is_short(class: usize) -> bool {
     boundary(class + 1) <= SHORT_MAX + 1
 }
 
 impl Service {
-    /// Returns whether this class has enough samples.
+    /// Returns whether this path has enough samples of this size class.
     fn is_known(&self, class: usize) -> bool {
         self.samples >= if is_short(class) { KNOWN } else { 1 }
     }
 }
 
-/// Updates the average for calm times with a sample. It rises slowly, because the mgr reports a load only after the
-/// first requests have met it.
+/// Returns the average `calm` updated with `sample`, both for an unloaded mgr. The average rises slowly, because the
+/// first requests of a load peak are measured before the mgr reports the load.
 fn calmer(calm: u64, sample: u64) -> u64 {
     match calm {
         0 => sample,
@@ -137,21 +146,21 @@ fn calmer(calm: u64, sample: u64) -> u64 {
     }
 }
 
-/// Returns a time in nanoseconds, bounded so that sums do not overflow.
+/// Returns a time in nanoseconds, limited so that sums of times do not overflow.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX / (4 * WEIGHT))
 }
 
 impl Auto {
-    /// Returns the present T.
+    /// Returns the current threshold T.
     pub fn threshold(&self) -> u64 {
         if self.overloaded { 0 } else { self.t }
     }
 
-    /// Returns T for a request of `len` bytes; occasionally also the other path as a probe. `waiting` is how long the
-    /// oldest request to the mgr has waited for its answer; zero if no request waits.
+    /// Returns T for a request of `len` bytes, and occasionally the other path as a probe. `waiting` is the age of the
+    /// oldest unanswered request to the mgr; zero if there is none.
     pub fn ask(&mut self, len: u64, waiting: Duration) -> Verdict {
-        // The part of `waiting` beyond the longest service time of the mgr is a lower bound of the queue delay.
+        // A request that waits longer than the longest service time of the mgr shows at least this queue delay.
         let longest = self.services.iter().map(|[mgr, _]| mgr.nanos).max().unwrap_or(0);
         let seen = nanos(waiting).saturating_sub(longest);
         if seen != self.seen {
@@ -170,7 +179,7 @@ impl Auto {
             true => PROBE_LONG,
             false => PROBE,
         };
-        // An unresponsive mgr is not probed.
+        // An overloaded mgr with unanswered requests gets no probes.
         let silent = now == Path::Direct && seen > 0 && self.overloaded;
         if !(unknown || other.age > OLD) || silent || !asked.is_multiple_of(every) {
             return t.into();
@@ -178,9 +187,9 @@ impl Auto {
         Verdict { t, tries: Some(if now == Path::Mgr { Path::Direct } else { Path::Mgr }) }
     }
 
-    /// Takes the time `took` of a request of `len` bytes on its path, on which `together` requests were sent at the
-    /// same time. Each request counts with its share of the time. Reason: servers work in parallel, and a server
-    /// handles several requests one after the other.
+    /// Records that a request of `len` bytes took the time `took` on the path `way`, with `together` requests in flight
+    /// on this path. The sample is `took` divided by `together`, because the servers share their throughput among the
+    /// requests in flight.
     pub fn learn(&mut self, way: Path, len: u64, took: Duration, together: usize) {
         let class = class(len);
         let [mine, other] = match way {
@@ -192,7 +201,7 @@ impl Auto {
         let service = &mut self.services[class][mine];
         service.nanos = match service.nanos {
             0 => sample,
-            // The old average is outdated.
+            // The average is outdated, so the sample gets half of the weight.
             nanos if service.age > OLD => nanos / 2 + sample / 2 + 1,
             nanos => {
                 let weight = WEIGHT.min(u64::from(service.samples) + 1);
@@ -212,9 +221,9 @@ impl Auto {
         }
     }
 
-    /// Takes the queue delay that the mgr reports.
+    /// Records the queue delay that the mgr reported.
     pub fn queued(&mut self, delay: Duration) {
-        // The reported delay is already an average.
+        // The reported delay is already an average, so it is not averaged again.
         self.told = nanos(delay);
         self.weigh();
         self.settle();
@@ -224,17 +233,17 @@ impl Auto {
         self.told.max(self.seen)
     }
 
-    /// Determines whether the mgr is loaded or overloaded.
+    /// Updates whether the mgr is loaded and whether it is overloaded.
     fn weigh(&mut self) {
         let queue = self.queue();
-        // The time of the shortest measured class on the direct path; still shorter requests take no longer.
+        // The service time of the smallest measured size class on the direct path; smaller requests take no longer.
         let Some(straight) = self.services.iter().map(|[_, direct]| direct.nanos).find(|nanos| *nanos > 0) else {
             return;
         };
         let was = self.loaded;
         self.loaded = queue > straight / if was { CALM } else { LOADED };
         if was && !self.loaded {
-            // The times that were measured under load no longer hold: return to the averages from before the load.
+            // Service times measured under load are no longer valid, so restore the averages for an unloaded mgr.
             for [mgr, _] in &mut self.services {
                 *mgr = if mgr.calm == 0 { Service::default() } else { Service { nanos: mgr.calm, ..*mgr } };
             }
@@ -245,9 +254,10 @@ impl Auto {
         };
     }
 
-    /// Returns the weighted times of a request of a class on the mgr path and on the direct path, if it is known which
-    /// is less. If one is not known, the known time of a larger class bounds it, because no request takes longer than a
-    /// larger one. The bound suffices if it is below the time of the other path.
+    /// Returns the times of a request of this size class on the mgr path and on the direct path, with queue delay and
+    /// surcharge. `None` if it is not known which path is faster. If one path has no measurement, the time of a larger
+    /// class is an upper bound, because no request takes longer than a larger one. The bound suffices if it is below
+    /// the time of the other path.
     fn times(&self, class: usize) -> Option<[u64; 2]> {
         let known = |class: usize, way: usize| {
             let service = &self.services[class][way];
@@ -270,13 +280,14 @@ impl Auto {
 
     fn settle(&mut self) {
         let times: [Option<[u64; 2]>; CLASSES] = std::array::from_fn(|class| self.times(class));
-        // Total time of one request of each class with known times, when the first `classes` classes take the mgr path.
+        // Returns the total time of one request of each measured size class, if the first `classes` classes take the
+        // mgr path.
         let time = |classes: usize| -> u64 {
             let of = |(class, times): (usize, [u64; 2])| times[usize::from(class >= classes)] / CLASSES as u64;
             times.iter().enumerate().filter_map(|(class, times)| Some(of((class, (*times)?)))).sum()
         };
         let now = (0..=CLASSES).find(|classes| boundary(*classes) >= self.t).unwrap_or(CLASSES);
-        // Of several thresholds with the same total time, take the nearest to the current threshold.
+        // Of several thresholds with the same total time, take the one nearest to the current threshold.
         let Some(best) = (0..=CLASSES).min_by_key(|classes| (time(*classes), classes.abs_diff(now))) else {
             return;
         };
@@ -292,22 +303,24 @@ impl Auto {
 mod tests {
     use super::*;
 
-    /// Simulated mgr and iods: a fixed time and a time for each byte, and a queue delay at the mgr, in nanoseconds.
+    /// A simulated mgr and iods. The time of a request in nanoseconds is a fixed part, a part for each byte, and on the
+    /// mgr path the queue delay.
     #[derive(Clone, Copy)]
     struct Servers {
         mgr: (u64, u64),
         direct: (u64, u64),
         queue: u64,
-        /// Whether the mgr reports its queue delay.
+        /// Whether the mgr reports its queue delay to the client.
         tells: bool,
     }
 
-    /// The curves cross where 100 us + 10 ns a byte is 300 us + 2 ns a byte: at 25,000 bytes.
+    /// An unloaded mgr. The paths take equally long where 100 us + 10 ns/byte equals 300 us + 2 ns/byte: at 25,000
+    /// bytes.
     const QUIET: Servers = Servers { mgr: (100_000, 10), direct: (300_000, 2), queue: 0, tells: true };
-    /// T at the crossing, plus or minus a class.
+    /// The thresholds that are at most one size class away from the crossing.
     const CROSSING: std::ops::RangeInclusive<u64> = 16 << 10..=(64 << 10) + 1;
 
-    /// Returns the path of a request.
+    /// Returns the path that a request takes, which is the probed path if `auto` asks for a probe.
     fn way(auto: &mut Auto, len: u64) -> Path {
         let verdict = auto.ask(len, Duration::ZERO);
         verdict.tries.unwrap_or(path(len, verdict.t))
@@ -322,7 +335,7 @@ mod tests {
         }
     }
 
-    /// Runs requests of sizes from 16 bytes to 2 MiB.
+    /// Runs `requests` simulated requests of 16 bytes to 2 MiB.
     fn run(auto: &mut Auto, servers: Servers, requests: u64) {
         (0..requests).for_each(|n| request(auto, servers, 1 << (4 + n * 7 % 18)));
     }
@@ -332,14 +345,14 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         assert!(CROSSING.contains(&auto.threshold()), "{}", auto.threshold());
-        // A slow mgr: by their own times, all requests would be faster on the direct path. With the surcharge for short
-        // requests, only those of more than some bytes are. Up to 8192 bytes the difference is below the margin.
+        // A slow mgr: all requests are faster on the direct path. The surcharge on short requests makes the mgr path
+        // win for the shortest ones, and up to 8192 bytes the difference is below the hysteresis margin.
         run(&mut auto, Servers { mgr: (400_000, 10), ..QUIET }, 200_000);
         assert!((1 << 10..=8193).contains(&auto.threshold()), "{}", auto.threshold());
-        // A very slow mgr.
+        // A mgr so slow that all requests take the direct path.
         run(&mut auto, Servers { mgr: (5_000_000, 10), ..QUIET }, 200_000);
         assert_eq!(auto.threshold(), 0);
-        // The mgr recovers.
+        // The mgr becomes fast again.
         run(&mut auto, QUIET, 400_000);
         assert!(CROSSING.contains(&auto.threshold()), "{}", auto.threshold());
     }
@@ -353,10 +366,10 @@ mod tests {
             let len = 1 << (4 + n * 7 % 18);
             let way = way(&mut auto, len);
             let (fixed, each) = if way == Path::Mgr { QUIET.mgr } else { QUIET.direct };
-            // Noise of plus or minus a twentieth.
+            // Add random noise of plus or minus 5 percent to each measured time.
             let noise = 95 + n * 2_654_435_761 % 11;
             auto.learn(way, len, Duration::from_nanos((fixed + each * len) * noise / 100), 1);
-            // A queue delay that is small compared with the times of requests.
+            // Report a random queue delay of less than 5 us, which is small compared with the service times.
             auto.queued(Duration::from_nanos(n * 7919 % 5000));
             assert_eq!(auto.threshold(), before);
         }
@@ -367,7 +380,7 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
-        // Increasing queue delays, which the mgr reports in its next answers: T never rises, and is 0 at the end.
+        // The queue delay increases in steps, and the mgr reports it. T must never rise, and must be 0 at the end.
         let mut before = quiet;
         for step in 1..=20 {
             let queue = step * 20_000;
@@ -375,12 +388,13 @@ mod tests {
             assert!(auto.threshold() <= before, "{queue}: {} after {before}", auto.threshold());
             before = auto.threshold();
             if queue == 160_000 {
-                // The crossing is at 5000 bytes.
+                // With this queue delay, the service times of the paths cross at 5000 bytes.
                 assert!((1..quiet).contains(&before), "{before} at {queue}");
             }
         }
         assert_eq!(before, 0, "requests wait longer there than they take straight");
-        // Decreasing queue delays: T never falls, and is in the range of the crossing at the end.
+        // The queue delay decreases in steps. T must never fall, and must be near the crossing of the unloaded mgr at
+        // the end.
         for step in (0..20).rev() {
             run(&mut auto, Servers { queue: step * 20_000, ..QUIET }, 2000);
             auto.queued(Duration::from_nanos(step * 20_000));
@@ -395,15 +409,15 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
-        // Requests wait four times as long in total as the mgr reports for its queue.
+        // A loaded mgr, where requests take 600 us longer in addition to the reported queue delay of 200 us.
         let busy = Servers { mgr: (100_000 + 3 * 200_000, 10), queue: 200_000, ..QUIET };
-        // The first requests, before the mgr reports the load.
+        // These first requests of the load peak end before the mgr reports its queue delay.
         run(&mut auto, Servers { tells: false, ..busy }, 20);
         run(&mut auto, busy, 500);
         assert!(auto.threshold() < quiet, "{}", auto.threshold());
         auto.queued(Duration::ZERO);
         assert_eq!(auto.threshold(), quiet);
-        // A path that was measured only under load is unknown afterwards.
+        // A mgr path that was measured only under load counts as unmeasured when the load ends.
         let mut auto = Auto::default();
         auto.learn(Path::Direct, 100, Duration::from_micros(300), 1);
         auto.queued(Duration::from_micros(200));
@@ -412,7 +426,7 @@ mod tests {
         assert_eq!(auto.services[class(100)][0].nanos, 0);
     }
 
-    /// A mount that starts while other mounts load the mgr, and their load ends.
+    /// Tests a mount that starts while other mounts load the mgr. The load of the other mounts ends later.
     #[test]
     fn an_mgr_first_measured_under_load_is_not_assumed_infinitely_fast() {
         let mut auto = Auto::default();
@@ -423,7 +437,7 @@ mod tests {
         let before = auto.threshold();
         auto.queued(Duration::ZERO);
         assert!(auto.threshold() <= before, "{} after {before}", auto.threshold());
-        // Requests from then on measure the real times.
+        // Requests after the end of the load measure the service times of an unloaded mgr.
         for n in 0..4000 {
             request(&mut auto, QUIET, [16 << 10, 100_000][n % 2]);
         }
@@ -437,7 +451,7 @@ mod tests {
         let quiet = auto.threshold();
         auto.queued(Duration::from_millis(5));
         assert_eq!(auto.threshold(), 0);
-        // Near the limit the state does not change.
+        // Queue delays near the limit do not end the overload (hysteresis).
         for wait in [290, 310, 200, 310, 160] {
             auto.queued(Duration::from_micros(wait));
             assert_eq!(auto.threshold(), 0, "{wait} us");
@@ -454,7 +468,7 @@ mod tests {
         assert_eq!(auto.ask(16, Duration::from_millis(1)), quiet.into(), "a long request may take as long");
         assert_eq!(auto.ask(16, Duration::from_secs(2)), 0.into());
         assert!((0..1000).all(|_| auto.ask(16, Duration::from_secs(2)) == 0.into()), "nobody is sent there to try");
-        // The mgr answers again.
+        // The mgr has answered all requests, so T returns to its value before the overload.
         assert_eq!(auto.ask(16, Duration::ZERO), quiet.into());
     }
 
@@ -486,7 +500,7 @@ mod tests {
             auto.learn(Path::Mgr, 100 << (n % 6), Duration::from_millis(200), 1);
         }
         assert!(auto.threshold() <= 65, "{}", auto.threshold());
-        // A mgr that is fast with long requests is also fast with short ones.
+        // Long requests are fast on the mgr path, so short requests, which take no longer, take the mgr path too.
         let mut auto = Auto { t: 0, ..Auto::default() };
         for n in 0..6 * u64::from(KNOWN) {
             auto.learn(Path::Direct, 100 << (n % 6), Duration::from_millis(20), 1);
@@ -504,8 +518,8 @@ mod tests {
         assert!((0..100).all(|_| way(&mut auto, 1000) == Path::Mgr), "now it is known");
     }
 
-    /// Ten clients that send 10 KiB each to servers that slow down with the number of clients: a single client is
-    /// faster on the direct path, but together all lose.
+    /// Tests ten clients that send 10 KiB each to servers that become slower with more clients. A single client is
+    /// faster on the direct path, but all clients together are slower there.
     #[test]
     fn a_path_that_is_faster_for_one_client_and_slower_for_all_is_not_taken() {
         let mut clients = vec![Auto::default(); 10];
@@ -515,8 +529,8 @@ mod tests {
             let many = ways.iter().filter(|way| **way == Path::Direct).count() as u64;
             straight += many;
             for (auto, way) in clients.iter_mut().zip(ways) {
-                // All on the mgr path: 7.1 ms each. One of them on the direct path: 5.6 ms for it. All on the direct
-                // path: 8.2 ms each.
+                // If all clients use the mgr path, a request takes 7.1 ms. If one client uses the direct path, its
+                // request takes 5.6 ms. If all clients use the direct path, a request takes 8.2 ms.
                 let micros = match way {
                     Path::Mgr => 7100 + 150 * many,
                     Path::Direct => 5600 + 290 * (many - 1),
@@ -525,7 +539,7 @@ mod tests {
             }
         }
         assert!(straight <= 10 * u64::from(KNOWN), "{straight} of 2000");
-        // If the mgr is slower by more than that, all clients leave it.
+        // If the mgr path is slower than the direct path by more than the surcharge, all clients leave the mgr path.
         for _ in 0..200 {
             for auto in &mut clients {
                 let way = way(auto, 10_000);
@@ -535,17 +549,19 @@ mod tests {
         assert!(clients.iter().all(|auto| auto.threshold() <= 10_000));
     }
 
-    /// Eight iods that each handle one request, and a mgr that handles requests one after the other.
+    /// Tests the comparison of parallel iods with a serial mgr. Eight iods handle one request each in parallel; the mgr
+    /// handles requests one after the other.
     #[test]
     fn parallel_servers_count_together() {
         let mut auto = Auto::default();
         for _ in 0..10 {
             (0..8).for_each(|_| auto.learn(Path::Direct, 1 << 20, Duration::from_millis(90), 8));
-            // A probe.
+            // A single probe of the mgr path is slower than an eighth of the direct path's time.
             auto.learn(Path::Mgr, 1 << 20, Duration::from_millis(42), 1);
             assert_eq!(path(1 << 20, auto.threshold()), Path::Direct);
         }
-        // Many requests at once, which wait for one another.
+        // Eight requests in flight to the mgr wait for one another, but the time per request is shorter than on the
+        // direct path.
         for n in 1..=160 {
             auto.learn(Path::Mgr, 1 << 20, Duration::from_millis(6 * (n % 8 + 1)), 8);
         }

@@ -1,4 +1,4 @@
-//! The faults that a store can have, each with its code and its repair.
+//! The faults that `weir fsck` can find in a metadata store, each with its code and its repair.
 
 use crate::engine::{Key, Value};
 use crate::schema::XattrTally;
@@ -6,198 +6,199 @@ use bytes::Bytes;
 use std::fmt;
 use types::{FileId, FileKind};
 
-/// A fault of a store.
+/// A fault of a metadata store: a violated invariant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// A record cannot be read.
+    /// A record is damaged: its checksum or its encoding is wrong.
     Record {
-        /// Key of the record.
+        /// Key of the damaged record.
         key: Key,
     },
-    /// A key is unknown to this version.
+    /// This version knows no record with such a key.
     Key {
-        /// The key.
+        /// The key that this version does not know.
         key: Key,
     },
-    /// The root directory does not exist or is no directory.
+    /// The root directory is missing or is not a directory.
     Root,
-    /// An inode has no tail.
+    /// An inode has a core record but no tail record.
     NoTail {
-        /// The inode.
+        /// Number of the inode that has no tail record.
         id: FileId,
     },
-    /// A tail exists for an inode without a core.
+    /// An inode has a tail record but no core record.
     NoCore {
-        /// Number of the inode.
+        /// Number of the inode that has no core record.
         id: FileId,
     },
-    /// A name stands for no file.
+    /// A directory entry refers to an inode that does not exist.
     Dangling {
-        /// The name.
+        /// The directory entry that refers to a missing inode.
         at: At,
     },
-    /// The kind in a directory entry differs from the kind of its file.
+    /// The file kind in a directory entry differs from the kind in the file's inode.
     Kind {
-        /// The name.
+        /// The directory entry with the wrong file kind.
         at: At,
-        /// The kind of the file.
+        /// The file kind that the inode has.
         kind: FileKind,
     },
-    /// A name has a cookie that its hash does not allow, or is not a valid name.
+    /// A directory entry has a cookie outside the range that the hash of its name allows, or its name is invalid.
     Cookie {
-        /// The name.
+        /// The directory entry with the invalid cookie or name.
         at: At,
     },
-    /// A name occurs a second time in its directory.
+    /// A directory has two entries with the same name.
     Twice {
-        /// The second entry.
+        /// The second directory entry with the same name.
         at: At,
     },
-    /// Names exist in a directory that is missing or no directory.
+    /// Directory entries exist for a directory that is missing or is not a directory.
     NoDirectory {
-        /// Number of the directory.
+        /// Inode number of the directory, from the keys of its entries.
         dir: FileId,
-        /// Number of names.
+        /// Number of entries that exist for the directory.
         names: u64,
     },
-    /// The recorded parent of a directory is not the directory that has its name.
+    /// The parent recorded in a directory's inode is not the directory that has the entry for it.
     Parent {
-        /// Name of the directory.
+        /// The directory entry that refers to the directory.
         at: At,
-        /// The recorded parent.
+        /// The parent recorded in the directory's inode.
         parent: FileId,
     },
-    /// A directory has a second name: this one is not in its parent, or follows another one in its parent.
+    /// A directory has more than one entry. This entry is outside the recorded parent, or is not the first one in the
+    /// recorded parent.
     Second {
-        /// The name.
+        /// The surplus directory entry of the directory.
         at: At,
     },
-    /// A directory is in a loop of directories, which cannot be reached from the root.
+    /// A directory is part of a loop of directories, which is unreachable from the root.
     Circle {
-        /// The directory with the lowest number in the loop.
+        /// The directory with the lowest inode number in the loop.
         id: FileId,
     },
-    /// A file or directory has no name and is no orphan.
+    /// An inode has no directory entry and is not an orphan.
     Nameless {
-        /// The inode.
+        /// Number of the inode that has no directory entry.
         id: FileId,
-        /// The core of the inode, which has the link count.
+        /// The core record when the check counted the entries. The repair applies only if the record is unchanged.
         core: Value,
     },
-    /// The link count of a file is wrong.
+    /// The link count in a file's inode differs from the number of its directory entries.
     Links {
-        /// The inode.
+        /// Number of the inode that has the wrong link count.
         id: FileId,
-        /// The recorded number of names.
+        /// The link count that the inode has.
         told: u32,
-        /// The number of names found.
+        /// The number of directory entries that refer to the inode.
         found: u32,
-        /// The core of the inode, which has the link count.
+        /// The core record when the check counted the entries. The repair applies only if the record is unchanged.
         core: Value,
     },
-    /// The recorded number of names of a directory is wrong.
+    /// The entry count in a directory's inode differs from the number of its entries.
     Entries {
-        /// The directory.
+        /// Number of the directory's inode.
         dir: FileId,
-        /// The recorded number.
+        /// The entry count that the directory's inode has.
         told: u64,
-        /// The number found.
+        /// The number of entries that the check found in the directory.
         found: u64,
     },
-    /// The recorded number of subdirectories of a directory is wrong.
+    /// The subdirectory count in a directory's inode differs from the number of its subdirectories.
     Subdirs {
-        /// The directory.
+        /// Number of the directory's inode.
         dir: FileId,
-        /// The recorded number.
+        /// The subdirectory count that the directory's inode has.
         told: u32,
-        /// The number found.
+        /// The number of subdirectories that the check found in the directory.
         found: u64,
     },
-    /// The recorded totals of a file's extended attributes are wrong.
+    /// The totals of extended attributes in a file's inode are wrong.
     Xattrs {
-        /// The file.
+        /// Number of the file's inode.
         id: FileId,
-        /// The recorded totals.
+        /// The totals of extended attributes that the inode has.
         told: XattrTally,
-        /// The totals found, with the recorded number of changes.
+        /// The totals that the check found; the number of changes is taken from the inode.
         found: XattrTally,
     },
-    /// Extended attributes exist for a missing inode.
+    /// Extended attributes exist for an inode that does not exist.
     StrayXattrs {
-        /// Number of the inode.
+        /// Number of the missing inode, from the keys of the attributes.
         id: FileId,
     },
-    /// Inline bytes exist for a file that is missing, is no regular file, or has objects.
+    /// Inline bytes exist for a file that is missing, is not a regular file, or has objects.
     StrayBytes {
-        /// Number of the file.
+        /// Inode number of the file, from the key of the inline bytes.
         id: FileId,
     },
-    /// The recorded number of inodes is wrong.
+    /// The inode count of the store differs from the number of inodes.
     Files {
-        /// The recorded number.
+        /// The inode count that the store has recorded.
         told: u64,
-        /// The number found.
+        /// The number of inodes that the check found.
         found: u64,
     },
-    /// An inode number is in use that the store would allocate again.
+    /// An inode number that the store would still allocate is already in use.
     NextId {
-        /// The next number that the store would allocate.
+        /// The next inode number that the store would allocate.
         next: u64,
-        /// The highest number in use.
+        /// The highest inode number in use.
         used: FileId,
     },
-    /// A regular file without names is not on the list of orphans.
+    /// A regular file without directory entries is missing from the orphan list.
     LostOrphan {
-        /// The inode.
+        /// Number of the inode that is missing from the orphan list.
         id: FileId,
     },
-    /// An inode on the list of orphans has names, is no regular file, or is missing.
+    /// The orphan list has an inode that has directory entries, is not a regular file, or is missing.
     StrayOrphan {
-        /// Number of the inode.
+        /// Number of the inode that is wrongly in the orphan list.
         id: FileId,
     },
-    /// A file on the list of files whose objects are to be deleted still exists.
+    /// The list of doomed files (files whose objects are to be deleted) has a file that still exists.
     DoomedAlive {
-        /// The inode.
+        /// Number of the inode that still exists.
         id: FileId,
     },
-    /// An intent exists for a file that is missing or no regular file.
+    /// An intent exists for a file that is missing or is not a regular file.
     StrayIntent {
-        /// The file.
+        /// Inode number of the file, from the key of the intent.
         id: FileId,
-        /// The kind of the intent.
+        /// Number of the intent's kind, as `Intent::kind` returns it.
         kind: u8,
     },
 }
 
-/// A directory entry.
+/// A directory entry with its position.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct At {
-    /// The directory.
+    /// Inode number of the directory.
     pub dir: FileId,
-    /// The cookie of the name.
+    /// The cookie, which is the position of the entry in the directory.
     pub cookie: u64,
-    /// The name.
+    /// The name in the entry.
     pub name: Bytes,
-    /// The file that it stands for.
+    /// Inode number that the entry refers to.
     pub child: FileId,
-    /// The kind in the entry.
+    /// The file kind in the entry.
     pub kind: FileKind,
 }
 
-/// The result of a repair.
+/// The result of the attempt to repair a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mended {
-    /// The fault is repaired.
+    /// The repair succeeded.
     Yes,
-    /// The fault does not exist (any more).
+    /// The fault no longer exists, or the records have changed since the check.
     Gone,
-    /// The fault needs a person.
+    /// No automatic repair is possible; an administrator must act.
     No,
 }
 
 impl Fault {
-    /// Returns the code of the fault: a word that never changes.
+    /// Returns the code of the fault: a word for scripts, the same in every version.
     pub fn code(&self) -> &'static str {
         match self {
             Fault::Record { .. } => "record-damaged",
@@ -229,7 +230,7 @@ impl Fault {
         }
     }
 
-    /// Returns the file or directory that the fault concerns.
+    /// Returns the inode number of the file or directory that the fault concerns, if it concerns one.
     pub fn file(&self) -> Option<FileId> {
         match self {
             Fault::Record { key } | Fault::Key { key } => match key.first() {
@@ -263,7 +264,7 @@ impl Fault {
         }
     }
 
-    /// Returns the name that the fault concerns, with its directory.
+    /// Returns the directory and the name that the fault concerns, if it concerns a directory entry.
     pub fn name(&self) -> Option<(FileId, &Bytes)> {
         match self {
             Fault::Dangling { at }
@@ -276,7 +277,7 @@ impl Fault {
         }
     }
 
-    /// Returns a description of the repair of the fault.
+    /// Returns a sentence for users that describes how the fault is repaired.
     pub fn remedy(&self) -> &'static str {
         match self {
             Fault::Record { key } => match (key.first(), key.last()) {
@@ -311,7 +312,7 @@ impl Fault {
     }
 }
 
-/// A key in readable form: its tag, then the rest in hexadecimal digits.
+/// Displays a key: its tag byte as a character, and the rest as hexadecimal digits.
 struct Shown<'a>(&'a [u8]);
 
 impl fmt::Display for Shown<'_> {

@@ -1,4 +1,5 @@
-//! The check of inodes: both halves, their counts, the way up from directories, and the number of names of each inode.
+//! The check of inodes: both records of each inode, the counts in them, the chain of parents of directories, and the
+//! link count.
 
 use super::{Check, Checked, Fault, Seen, inode_in};
 use crate::engine::Value;
@@ -6,7 +7,7 @@ use crate::schema::{self, Body, Core, Counts, NextId, Record, Tail, XattrTally};
 use bytes::Bytes;
 use types::{FileId, FileKind};
 
-/// Some inodes in the order of their numbers, with the number of names found for each.
+/// The inodes of one part, ordered by number, each with its number of directory entries found so far.
 #[derive(Default)]
 pub(super) struct Part {
     inodes: Vec<Counted>,
@@ -14,13 +15,14 @@ pub(super) struct Part {
 
 struct Counted {
     id: FileId,
-    /// The recorded number of names; `None` for an unreadable inode.
+    /// The link count in the inode; `None` if the core record is damaged.
     told: Option<u32>,
     found: u32,
 }
 
 impl Part {
-    /// Counts a name of `id` if the inode is in this part. Returns the number of names found so far.
+    /// Counts a directory entry that refers to `id`, if the inode is in this part. Returns the number of entries
+    /// counted so far.
     pub(super) fn name(&mut self, id: FileId) -> u32 {
         match self.inodes.binary_search_by_key(&id, |counted| counted.id) {
             Ok(index) => {
@@ -33,7 +35,7 @@ impl Part {
     }
 }
 
-/// Which halves of the current inode a walk has met.
+/// Which of the two records (core, tail) of the current inode the walk has met.
 struct Half {
     id: FileId,
     core: bool,
@@ -47,12 +49,13 @@ impl Half {
 }
 
 impl Check<'_> {
-    /// Checks the inodes from `from` on, as many as fit in a part. Returns where the next part begins.
+    /// Checks inodes from the key `from` on, up to the number that fits in a part. Returns the key at which the next
+    /// part begins, or `None` after the last inode.
     pub(super) fn inodes(&mut self, from: Option<Vec<u8>>, part: &mut Part) -> Checked<Option<Vec<u8>>> {
         let start = from.unwrap_or_else(|| schema::core_key(FileId(0)));
         let end = schema::past_all(&start);
         let mut half = Half::of(FileId(0));
-        // Each inode has two records, so that a part ends between two inodes.
+        // Each inode has two records, so the limit is even and a part normally ends between two inodes.
         let limit = self.memory.inodes.max(1) * 2;
         let next = self.walk(&start, &end, limit, &mut |check, key, value| {
             let (Some(which @ (0 | 1)), 10) = (key.get(9).copied(), key.len()) else {
@@ -78,7 +81,8 @@ impl Check<'_> {
                 None => check.found(Fault::Record { key: key.to_vec() }),
             }
         })?;
-        // The part may end between the two halves of an inode: the tail is read here, and the next part skips it.
+        // A damaged inode with one record shifts the end of the part between the two records of another inode. The tail
+        // of that inode is checked now, and the next part begins after it.
         if let Some(next) = &next
             && next.len() == 10
             && next[9] == 1
@@ -115,7 +119,7 @@ impl Check<'_> {
         }
     }
 
-    /// Compares the extended attributes of a file with its recorded totals.
+    /// Compares the extended attributes of a file with the totals in its inode.
     pub(super) fn xattrs(&mut self, id: FileId, core: &Core) -> Checked {
         let (from, to) = (schema::xattr_key(id, b""), schema::xattrs_end(id));
         let mut found = XattrTally { changes: core.xattrs.changes, ..XattrTally::default() };
@@ -131,8 +135,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks that the way up from a directory reaches the root. Other checks find directories on the way that are
-    /// missing or no directory.
+    /// Checks that the chain of parents of a directory reaches the root. The chain may also end at a directory that is
+    /// missing or is not a directory; other checks report that fault.
     fn way_up(&mut self, id: FileId, parent: FileId) -> Checked {
         let mut way = vec![id];
         let mut at = parent;
@@ -163,7 +167,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Compares the number of names found with the recorded one, for all inodes of a part.
+    /// Compares the link count in each inode of a part with the number of directory entries found.
     pub(super) fn count(&mut self, part: &Part) -> Checked {
         for Counted { id, told, found } in &part.inodes {
             let (id, found) = (*id, *found);
@@ -174,7 +178,7 @@ impl Check<'_> {
             let Some(value) = self.read(&schema::core_key(id))? else { continue };
             let Some(core) = Core::look(&value) else { continue };
             match (core.kind(), found) {
-                // The check of orphans has covered these.
+                // The check of the orphan list reports regular files without entries.
                 (FileKind::Regular, 0) if told == 0 => {}
                 (_, 0) => self.found(Fault::Nameless { id, core: value })?,
                 (FileKind::Directory, _) if told == 1 => self.second_names(id, &core)?,
@@ -184,7 +188,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Checks the counters of the whole store.
+    /// Checks the counters of the whole store: the inode count and the next inode number.
     pub(super) fn counters(&mut self) -> Checked {
         let (mut files, mut used) = (0, FileId(0));
         let from = schema::core_key(FileId(0));
@@ -207,7 +211,7 @@ impl Check<'_> {
         }
     }
 
-    /// Reads a record that exists only once; reports a fault if it is missing or damaged.
+    /// Reads a record of which the store has exactly one; reports a fault if the record is missing or damaged.
     fn single<R: Record>(&mut self, key: &[u8]) -> Checked<Option<R>> {
         let record = self.read(key)?.and_then(|value: Value| R::look(&Bytes::clone(&value)));
         if record.is_none() {

@@ -1,5 +1,5 @@
-//! The check of the lists of orphans, doomed files and intents, of extended attributes without a file, and of unknown
-//! keys.
+//! The check of all records other than inodes and directory entries: orphans, doomed files, unused objects, intents,
+//! inline bytes, stray extended attributes, and unknown keys.
 
 use super::{Check, Checked, Fault, Seen};
 use crate::engine::Walk;
@@ -7,11 +7,11 @@ use crate::schema::{self, Body, Core, Intent, Record};
 use crate::{Doomed, Unused};
 use types::{FileId, FileKind};
 
-/// The first byte of every key that this version knows, in order.
+/// The tag bytes (first bytes) of all keys that this version knows, in order.
 const TAGS: &[u8] = b"bdfginorsuwx";
 
 impl Check<'_> {
-    /// Checks everything except inodes and names.
+    /// Checks everything except inodes and directory entries.
     pub(super) fn lists(&mut self) -> Checked {
         self.unknown()?;
         self.opaque()?;
@@ -29,7 +29,7 @@ impl Check<'_> {
         self.stray_xattrs()
     }
 
-    /// Checks inline bytes: they may exist only for regular files that have no objects.
+    /// Checks that inline bytes exist only for regular files without objects.
     fn bytes(&mut self) -> Checked {
         let from = schema::bytes_key(FileId(0));
         let each = &mut |check: &mut Self, key: &[u8], _: &[u8]| {
@@ -45,7 +45,7 @@ impl Check<'_> {
         self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
     }
 
-    /// Finds keys with unknown tags, and longer keys with the tags of single records.
+    /// Reports keys with unknown tags. Also reports keys that extend the one-byte key of a single record.
     fn unknown(&mut self) -> Checked {
         let mut from = Vec::new();
         for tag in TAGS {
@@ -58,7 +58,8 @@ impl Check<'_> {
         self.no_keys(&from, &[0xff; 16])
     }
 
-    /// Checks records of which any value may be valid: only their checksums reveal damage.
+    /// Verifies the checksums of records that have no fixed format, such as inline bytes. Only a wrong checksum can
+    /// reveal damage in such a record.
     fn opaque(&mut self) -> Checked {
         for tag in b"borx" {
             let mut damaged = Vec::new();
@@ -110,7 +111,8 @@ impl Check<'_> {
         self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
     }
 
-    /// Checks the records of unused objects, which stay when their file is deleted.
+    /// Checks the records of unused objects. Their file may be deleted already, so the check does not look for the
+    /// file.
     fn unused(&mut self) -> Checked {
         let from = schema::unused_key(FileId(0));
         let each = &mut |check: &mut Self, key: &[u8], value: &[u8]| {
@@ -140,7 +142,8 @@ impl Check<'_> {
         self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
     }
 
-    /// Finds extended attributes whose file is missing or counts none; the check of inodes covers the other files.
+    /// Reports extended attributes of files that are missing, or whose inode counts no attributes. The check of inodes
+    /// covers all other files.
     fn stray_xattrs(&mut self) -> Checked {
         let from = schema::xattr_key(FileId(0), b"");
         let mut last = None;

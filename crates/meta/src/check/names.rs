@@ -1,4 +1,4 @@
-//! The check of names: the files that they stand for, their cookies, and the counts of their directories.
+//! The check of directory entries: the files that they refer to, their cookies, and the entry counts of directories.
 
 use super::inodes::Part;
 use super::{At, Check, Checked, Fault, Seen, inode_in};
@@ -7,20 +7,20 @@ use crate::schema::{self, Body, CookieKey, Core, Dentry, Record, Tail};
 use bytes::Bytes;
 use types::{FileId, FileKind};
 
-/// The directory that a walk over names is in.
+/// The directory whose entries the walk is passing, with the counts so far.
 #[derive(Default)]
 struct Inside {
     dir: Option<FileId>,
     names: u64,
     subdirs: u64,
-    /// Names with the hash of the last one: few names, next to one another.
+    /// The names in the current hash bucket. A bucket has few names, and they are adjacent in key order.
     alike: Vec<Bytes>,
     bucket: u64,
 }
 
 impl Check<'_> {
-    /// Reads all names and counts those of a part. With `cookies` it also checks the names, which happens once, with
-    /// the first part.
+    /// Walks over all directory entries and counts those that refer to inodes of `part`. With `cookies`, which the
+    /// caller passes only for the first part, also checks each entry.
     pub(super) fn names(&mut self, cookies: Option<&CookieKey>, part: &mut Part) -> Checked {
         let from = schema::dentry_key(FileId(0), 0);
         let mut inside = Inside::default();
@@ -52,7 +52,8 @@ impl Check<'_> {
         self.empty()
     }
 
-    /// Checks that a name has a cookie that its hash allows, and occurs only once.
+    /// Checks that an entry has a valid name and a cookie in the hash range of the name, and that no earlier entry has
+    /// the same name.
     fn place(&mut self, cookies: &CookieKey, inside: &mut Inside, at: &At) -> Checked {
         let bucket = schema::bucket(cookies, &at.name);
         if !bucket.contains(&at.cookie) || types::name::check(&at.name).is_err() {
@@ -69,7 +70,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Checks the file that a name stands for.
+    /// Checks the inode that a directory entry refers to: it must exist and have the kind in the entry. If the inode is
+    /// a directory, its recorded parent must be the directory with this entry.
     fn target(&mut self, at: At) -> Checked {
         let core = match self.inode(at.child)? {
             Seen::Absent => return self.found(Fault::Dangling { at }),
@@ -84,18 +86,19 @@ impl Check<'_> {
             return self.found(Fault::Second { at });
         }
         if parent != at.dir {
-            // If the recorded parent has a name for the directory, this name is a second one; otherwise the recorded
+            // If the recorded parent has an entry for the directory, this entry is surplus. Otherwise the recorded
             // parent is wrong.
             return match self.named_in(parent, at.child)?.is_empty() {
                 false => self.found(Fault::Second { at }),
                 true => self.found(Fault::Parent { at, parent }),
             };
         }
-        // The count of names reveals a second name in the same directory.
+        // A second entry in the same directory makes the link count differ from the number of entries, so the check of
+        // link counts finds it.
         Ok(())
     }
 
-    /// Returns the names of `child` in `dir`. The cost is linear in the number of names in `dir`.
+    /// Returns the entries in `dir` that refer to `child`. The cost is linear in the number of entries of `dir`.
     fn named_in(&mut self, dir: FileId, child: FileId) -> Checked<Vec<At>> {
         let (from, to) = (schema::dentry_key(dir, 0), schema::dentries_end(dir));
         let mut found = Vec::new();
@@ -110,8 +113,8 @@ impl Check<'_> {
         Ok(found)
     }
 
-    /// Reports the extra names that a directory has in its recorded parent: all except the first one. The check of each
-    /// name (`target`) has already reported extra names in other directories.
+    /// Reports all but the first entry for a directory in its recorded parent. The check of each entry has already
+    /// reported entries in other directories.
     pub(super) fn second_names(&mut self, id: FileId, core: &Core) -> Checked {
         let Body::Directory { parent } = core.body else { return Ok(()) };
         for at in self.named_in(parent, id)?.into_iter().skip(1) {
@@ -120,7 +123,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Checks the counts of a directory after a walk has passed all its names.
+    /// Checks the counts of a directory after the walk has passed all its entries.
     fn leave(&mut self, inside: &Inside) -> Checked {
         let Some(dir) = inside.dir else { return Ok(()) };
         match self.inode(dir)? {
@@ -140,7 +143,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Finds directories that count names but have none, because a walk over names does not meet them.
+    /// Reports directories whose counts are not zero but that have no entries. The walk over entries does not meet such
+    /// directories.
     fn empty(&mut self) -> Checked {
         let from = schema::core_key(FileId(0));
         self.walk(&from, &schema::past_all(&from), usize::MAX, &mut |check, key, value| {

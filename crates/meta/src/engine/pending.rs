@@ -1,4 +1,4 @@
-//! The pending answer to a submitted batch: a future, or a blocking wait for callers without an executor.
+//! The pending outcome of a submitted batch: a future, which threads without an executor can also wait for.
 
 use super::{Broken, Job, Outcome, Queue};
 use futures_channel::oneshot;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-/// The outcome of a submitted batch, once the store has answered.
+/// The pending outcome of a submitted batch.
 ///
-/// Dropping it does not withdraw the batch, unless the batch still waits for space in the queue.
+/// Dropping this value does not cancel the batch, unless the batch still waits for space in the queue.
 #[derive(Debug)]
 #[must_use = "a batch that found the queue full is handed over only when this is polled"]
 pub struct Pending(State);
@@ -23,13 +23,13 @@ enum State {
 }
 
 impl Pending {
-    /// Returns a pending answer whose outcome is already known.
+    /// Returns a value that is already complete with `outcome`.
     pub fn known(outcome: Outcome) -> Self {
         Pending(State::Known(Some(outcome)))
     }
 
-    /// Puts `job` into `queue`, now or as soon as the queue has space. If it does so now, the caller must make sure
-    /// that the writer takes the job.
+    /// Puts `job` into `queue`, at once or as soon as the queue has space. If `job` is in the queue when this function
+    /// returns, the caller must wake the writer.
     pub(crate) fn queued(job: Job, answer: oneshot::Receiver<Outcome>, queue: &Arc<Queue>) -> Self {
         match queue.push(job, None) {
             Ok(()) => Pending(State::Sent(answer)),
@@ -37,7 +37,7 @@ impl Pending {
         }
     }
 
-    /// Blocks the thread until the outcome is known.
+    /// Blocks the thread until the outcome arrives.
     pub fn wait(mut self) -> Outcome {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut context = Context::from_waker(&waker);

@@ -1,4 +1,4 @@
-//! The bounded queue before a store's writer, which takes batches until it is full and hands them out in windows.
+//! The bounded queue of batches for a store's writer. The writer takes the batches in groups (windows).
 
 use super::{Batch, Outcome};
 use futures_channel::oneshot;
@@ -9,14 +9,14 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 use types::limits;
 
-/// A batch and the channel for its answer.
+/// A submitted batch, and the channel on which the writer sends the outcome of the batch.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) batch: Batch,
     pub(crate) answer: oneshot::Sender<Outcome>,
 }
 
-/// Batches that wait for the writer.
+/// The queue of batches that wait for the writer.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     inner: Mutex<Inner>,
@@ -28,16 +28,16 @@ struct Inner {
     jobs: VecDeque<(usize, Job)>,
     bytes: usize,
     waiting: Vec<Waker>,
-    /// Waker of the task that takes jobs without blocking, called when there are jobs.
+    /// Waker of the task that waits in `ready`; the queue calls it when a job arrives.
     watching: Option<Waker>,
-    /// Whether the writer's thread was called and has not answered the call yet.
+    /// Whether the writer's thread has been woken and has not run yet.
     called: bool,
     closed: bool,
 }
 
 impl Inner {
-    /// Takes as many jobs as one window holds. The second of the pair are the wakers to call, because the queue now has
-    /// space.
+    /// Removes the jobs of the next window. Also returns the wakers of senders that wait for space in the queue, which
+    /// the caller must wake.
     fn take(&mut self) -> (Vec<Job>, Vec<Waker>) {
         let mut window = Vec::new();
         let mut bytes = 0;
@@ -53,14 +53,15 @@ impl Inner {
 
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // No code panics while it holds the lock, and the state is consistent between any two statements.
+        // A poisoned lock is harmless: no code panics while it holds the lock, and the state is consistent after each
+        // statement.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a job, or returns it when the queue is full; `waker` is then called once there is space.
+    /// Adds a job. If the queue is full, returns the job; the queue wakes `waker` when it has space.
     ///
-    /// A closed queue drops the job, which tells its sender that no answer will come. The writer's thread does not
-    /// notice the job until [`Self::call`].
+    /// A closed queue drops the job, so its sender learns that no outcome will come. The writer's thread does not see
+    /// the job until [`Self::call`] wakes the thread.
     pub(crate) fn push(&self, job: Job, waker: Option<&Waker>) -> Result<(), Box<Job>> {
         let mut inner = self.lock();
         if inner.closed {
@@ -81,7 +82,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Wakes the writer's thread so that it looks at the queue.
+    /// Wakes the writer's thread, which then takes jobs from the queue.
     pub(crate) fn call(&self) {
         let mut inner = self.lock();
         let first = !std::mem::replace(&mut inner.called, true);
@@ -91,7 +92,7 @@ impl Queue {
         }
     }
 
-    /// Blocks until the thread is called or the queue is closed, for about `longest` at most.
+    /// Blocks the writer's thread until `call` wakes it, the queue is closed, or the time `longest` has passed.
     pub(crate) fn called(&self, longest: Option<Duration>) {
         let mut inner = self.lock();
         while !inner.called && !inner.closed {
@@ -105,12 +106,12 @@ impl Queue {
         inner.called = false;
     }
 
-    /// Returns whether there are no jobs.
+    /// Returns whether the queue has no jobs.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().jobs.is_empty()
     }
 
-    /// Takes as many jobs as one window holds, possibly none; `None` when the queue is closed and empty.
+    /// Removes the jobs of the next window, possibly none. Returns `None` when the queue is closed and empty.
     pub(crate) fn take(&self) -> Option<Vec<Job>> {
         let mut inner = self.lock();
         if inner.jobs.is_empty() && inner.closed {
@@ -122,7 +123,7 @@ impl Queue {
         Some(window)
     }
 
-    /// Completes when there are jobs or the queue is closed. Only one task may wait at a time.
+    /// Completes when the queue has jobs or is closed. Only one task at a time may wait.
     pub(crate) async fn ready(&self) {
         let poll = |context: &mut std::task::Context<'_>| {
             let mut inner = self.lock();
@@ -135,7 +136,7 @@ impl Queue {
         poll_fn(poll).await;
     }
 
-    /// Accepts no more jobs; jobs in the queue are still handed out.
+    /// Closes the queue for new jobs. The writer can still take the jobs in the queue.
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
@@ -146,7 +147,7 @@ impl Queue {
         self.called.notify_all();
     }
 
-    /// Closes the queue and drops its jobs, because no writer will take them.
+    /// Closes the queue and drops its jobs, because the writer has ended.
     pub(crate) fn abandon(&self) {
         self.close();
         let mut inner = self.lock();
@@ -177,7 +178,8 @@ mod tests {
         let mut next = 0;
         let mut last = None;
         while last != Some(1_000_000) {
-            // Calls are not counted: a thread that has emptied the queue looks again only after the next call.
+            // The queue does not count the calls of `call`. A thread that has emptied the queue blocks until the next
+            // call.
             if queue.is_empty() {
                 queue.called(None);
             }

@@ -1,21 +1,21 @@
-//! A window of batches over a view: each batch sees the writes of earlier batches, and is applied as a whole or not at
-//! all.
+//! A window of batches: a group that the store commits together. Each batch sees the changes of earlier batches in the
+//! window, and is applied completely or not at all.
 
 use super::{Batch, Broken, Expect, Key, MergeFn, Merged, Unreadable, Value, View, Walk, Write};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// The decision about one batch.
+/// The result of applying a batch to a window.
 pub(crate) enum Verdict {
-    /// The batch is accepted: its writes are in the window.
+    /// The preconditions held, and the window contains the changes of the batch.
     Applied(Vec<Merged>),
-    /// Not applied: this expectation did not hold, or this write did not merge.
+    /// A precondition did not hold, or a delta did not merge. The index counts preconditions first, then changes.
     Conflict(usize),
-    /// Not applied: the record of this key is damaged.
+    /// The batch depends on the record of this key, which is damaged.
     Corrupt(Key),
 }
 
-/// The changes of the batches that are committed together, over a view without these changes.
+/// The changes of the batches in a window, on top of a view of the store before the window.
 pub(crate) struct Window<'a> {
     base: &'a dyn View,
     merge: MergeFn,
@@ -23,12 +23,12 @@ pub(crate) struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// Returns an empty window.
+    /// Returns a window without batches over the view `base`.
     pub(crate) fn new(base: &'a dyn View, merge: MergeFn) -> Self {
         Window { base, merge, changes: BTreeMap::new() }
     }
 
-    /// Returns every changed key with its value in key order; `None` deletes the key.
+    /// Returns every changed key with its new value, in key order; `None` means that the key is deleted.
     pub(crate) fn into_changes(self) -> BTreeMap<Key, Option<Value>> {
         self.changes
     }
@@ -50,7 +50,7 @@ impl<'a> Window<'a> {
         }
         let mut clear = true;
         self.base.survey(from..to, usize::MAX, &mut |key, _| {
-            // Every key of this range that the window changed, the window deleted.
+            // The earlier check found no new values in this range, so a key that the window changed is a deleted key.
             clear = self.changes.contains_key(key);
             if clear { Walk::On } else { Walk::Stop }
         })?;
@@ -65,7 +65,7 @@ impl<'a> Window<'a> {
         })
     }
 
-    /// Applies the batch if all its expectations hold.
+    /// Applies `batch` to the window if all its preconditions hold.
     pub(crate) fn apply(&mut self, batch: &Batch) -> Result<Verdict, Broken> {
         match self.try_apply(batch) {
             Ok(verdict) => Ok(verdict),

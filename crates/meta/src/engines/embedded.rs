@@ -1,5 +1,5 @@
-//! The embedded store: a redb file below a batch log, with one writer that flushes all queued batches together (group
-//! commit).
+//! The embedded store: a redb database with a batch log in front. One writer commits all queued batches with a single
+//! flush (group commit).
 
 mod error;
 mod file;
@@ -35,51 +35,52 @@ use types::limits;
 use writer::Writer;
 
 type Table = TableDefinition<'static, &'static [u8], &'static [u8]>;
-/// The table of the records, each with its checksum.
+/// The redb table of the records. Each record has a checksum.
 const TABLE: Table = TableDefinition::new("weir");
-/// The table that holds, under [`ANCHOR`], which of the log's changes the other table has.
+/// The redb table with the log's anchor, under the key [`ANCHOR`]. The anchor names the last log record whose changes
+/// are in the table of records.
 const LOG: Table = TableDefinition::new("log");
 const ANCHOR: &[u8] = b"anchor";
 
-/// A store in one redb file and one batch log file, locked against a second opener while this value lives.
+/// A store in a redb file and a batch log file. The files are locked against other processes while this value lives.
 ///
-/// After an I/O error no operation works any more: the daemon must be restarted. The restarted daemon finds all batches
-/// that were reported as committed.
+/// After an I/O error all operations fail, and the daemon must be restarted. The restarted daemon recovers all batches
+/// that were reported as committed and durable.
 #[derive(Debug)]
 pub struct Embedded {
     shared: Arc<Shared>,
-    /// The commit path with the writer; `None` if a [`Stepper`] drives the writer.
+    /// The writer with its queue; `None` if a [`Stepper`] owns the writer.
     group_commit: Option<Arc<GroupCommit>>,
     thread: Option<JoinHandle<()>>,
-    /// Whether callers that submit batches may run the writer themselves.
+    /// Whether threads that submit batches may run the writer themselves.
     led: bool,
 }
 
 struct Shared {
-    /// Declared before the database because it holds snapshots of it, so it must be dropped first.
+    /// The memtable holds snapshots of the database. It is declared before the database, so it is dropped first.
     recent: Memtable,
     database: Guarded,
     queue: Arc<Queue>,
     merge: MergeFn,
     state: Mutex<State>,
-    /// Number of reads that met a damaged record.
+    /// Number of reads that found a damaged record.
     corrupt: AtomicU64,
     free: Box<Free>,
     path: PathBuf,
-    /// Identity of the store and of its log.
+    /// Random id of the store; the log has the same id.
     id: [u8; 16],
 }
 
-/// The space on the disk of a store.
+/// Free space of the file system that has the store.
 #[derive(Clone, Copy, Debug)]
 struct Space {
-    /// Free bytes.
+    /// Free space of the file system in bytes.
     free: u64,
-    /// Free bytes below which the store accepts only removals and recovery ([`limits::meta_reserve`]).
+    /// Free space in bytes below which the store accepts only removals and recovery ([`limits::meta_reserve`]).
     reserve: u64,
 }
 
-/// Returns the space on the disk of a store; `None` if the system does not report it.
+/// A function that returns the free space for a store; `None` if the operating system does not report it.
 type Free = dyn Fn() -> Option<Space> + Send + Sync;
 
 impl std::fmt::Debug for Shared {
@@ -93,7 +94,7 @@ struct State {
     counters: Counters,
     point: u64,
     broken: Option<Broken>,
-    /// Wakers of the tasks that wait for a failure.
+    /// Wakers of the tasks that wait for a failure of the store.
     watching: Vec<Waker>,
 }
 
@@ -102,7 +103,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks the store as failed; the first cause counts.
+    /// Marks the store as failed. Later calls do not replace the first cause.
     fn fail(&self, broken: &Broken) {
         let mut state = self.state();
         state.broken.get_or_insert_with(|| broken.clone());
@@ -127,13 +128,13 @@ fn log_path(path: &Path) -> PathBuf {
 }
 
 impl Embedded {
-    /// Creates an empty store at `path`, which must not exist, and its batch log next to it with the extension `log`.
-    /// Only the owner can open these files, whatever the umask.
+    /// Creates an empty store at `path`, which must not exist. The batch log is created next to it, with the file
+    /// extension `log`. The files are accessible only to their owner, whatever the umask is.
     ///
-    /// `id` is the identity of the store: random bytes.
+    /// `id` is the random id of the store.
     pub fn create(path: &Path, id: [u8; 16], merge: MergeFn) -> Result<Self, StoreError> {
         let io = |cause| match cause {
-            // This call creates the file, so "not found" means that the directory is missing.
+            // The open call creates the file, so the error "not found" means that the directory is missing.
             cause if std::io::Error::kind(&cause) == std::io::ErrorKind::NotFound => {
                 StoreError::Unusable { path: path.to_owned(), cause: cause.to_string() }
             }
@@ -155,14 +156,14 @@ impl Embedded {
         match make() {
             Ok(writer) => Self::start(writer),
             Err(error) => {
-                // Unfinished files would only block the next attempt.
+                // Remove the incomplete files, which would make the next attempt fail.
                 let _ = (std::fs::remove_file(path), std::fs::remove_file(log_path(path)));
                 Err(error)
             }
         }
     }
 
-    /// Opens the store at `path`, which must exist.
+    /// Opens the existing store at `path`.
     pub fn open(path: &Path, merge: MergeFn) -> Result<Self, StoreError> {
         let database = Self::database(path, || Self::builder().open(path))?;
         let log = || match FileLog::open(&log_path(path)) {
@@ -176,8 +177,8 @@ impl Embedded {
         Self::start(attach(base, None, log)?)
     }
 
-    /// Opens a store on storage and a log of the caller, or creates it with this `id` if the storage is empty. `free`
-    /// returns the free bytes there.
+    /// Opens a store on a storage and a log disk that the caller provides. If the storage is empty, creates a store
+    /// with the random id `id`. `free` returns the free space of the storage.
     pub fn on(
         storage: impl StorageBackend,
         log: impl LogDisk,
@@ -188,8 +189,8 @@ impl Embedded {
         Self::start(Self::attach_on(storage, log, id, merge, free)?)
     }
 
-    /// As [`Self::on`], but without a thread: the store works only inside [`Stepper::step`], whose argument is the
-    /// current time.
+    /// Opens a store as [`Self::on`] does, but without a writer thread. The store does work only when the caller calls
+    /// [`Stepper::step`] with the current time.
     pub fn stepped(
         storage: impl StorageBackend,
         log: impl LogDisk,
@@ -202,8 +203,8 @@ impl Embedded {
         Ok((Embedded { shared, group_commit: None, thread: None, led: false }, Stepper::new(writer)))
     }
 
-    /// Lets callers write and flush their batches themselves, inside [`Engine::submit`], when the writer is free and
-    /// flushes are fast. Otherwise the writer's thread does this, as it always does without this setting.
+    /// Allows threads that submit batches to commit them inside [`Engine::submit`], if the writer is free and flushes
+    /// are fast. Without this setting, only the writer's thread commits batches.
     pub fn led_by_callers(mut self) -> Self {
         self.led = true;
         self
@@ -250,11 +251,11 @@ impl Embedded {
 }
 
 impl Drop for Embedded {
-    /// Completes all submitted batches, then closes the files.
+    /// Commits all submitted batches, then closes the files.
     fn drop(&mut self) {
         self.shared.queue.close();
         if let Some(thread) = self.thread.take() {
-            // After a panic of the writer there is nothing to report: its callers got `Unknown`.
+            // If the writer panicked, the senders of its batches have already received `Unknown`.
             let _ = thread.join();
         }
     }

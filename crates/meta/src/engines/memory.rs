@@ -1,4 +1,4 @@
-//! A store in memory for tests and simulations, which applies each batch at once and persists nothing.
+//! The in-memory store for tests and simulations. It applies each batch at once and persists nothing.
 
 use crate::engine::{
     Batch, Broken, Counters, Engine, Key, MergeFn, Outcome, Pending, Point, Standing, Survey, Unreadable, Value,
@@ -10,9 +10,9 @@ use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 type Map = BTreeMap<Key, Value>;
 
-/// An ordered map behind a lock.
+/// An ordered map behind a read-write lock.
 ///
-/// A view holds the lock for reading: a thread must drop its view before it submits.
+/// A view holds the read lock, so a thread that submits a batch while it has a view deadlocks.
 #[derive(Debug)]
 pub struct Memory {
     map: RwLock<Map>,
@@ -21,7 +21,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Returns an empty store that merges with `merge`.
+    /// Returns an empty store with the merge function `merge`.
     pub fn new(merge: MergeFn) -> Self {
         Memory { map: RwLock::default(), counters: Mutex::default(), merge }
     }

@@ -1,35 +1,37 @@
-//! The anchor of a batch log, which the store keeps: the last record whose changes the store has, and the values that
-//! the next record must have.
+//! The anchor of a batch log: a record in the store that identifies the last log record whose changes are in the table.
+//! A replay begins with the following log record.
 
 use xdr::{Malformed, Reader, Writer};
 
-/// The state of a log as of one state of the store. The store keeps the anchor together with the changes.
+/// The position in the log up to which the table has all changes. The store writes the anchor in the same transaction
+/// as these changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Anchor {
-    /// Identity of the store, which is in the head of the log and in every record.
+    /// Random id of the store, which is also in the head of the log and in every record.
     pub store: [u8; 16],
-    /// Number of times that the store was opened. A record of another run never continues the history of this run.
+    /// The run: the number of times that the store was opened. Records of other runs do not continue the history of
+    /// this run.
     pub run: u64,
-    /// Number of the last record whose changes the store has. The number increases forever.
+    /// Number of the last record whose changes are in the table. Record numbers only increase.
     pub index: u64,
-    /// Checksum of that record.
+    /// Checksum of the record with the number `index`.
     pub chain: u32,
-    /// Start of the next record, in bytes from the beginning of the ring.
+    /// Offset in the ring, in bytes, at which the next record begins.
     pub position: u64,
-    /// Size of the ring in bytes, a multiple of [`BLOCK`](super::BLOCK).
+    /// Size of the ring in bytes; a multiple of [`BLOCK`](super::BLOCK).
     pub size: u64,
 }
 
-/// Version of the anchor, the log and the checksums of records.
+/// Version of the formats of the anchor, the log and the record checksums.
 const VERSION: u32 = 1;
 
 impl Anchor {
-    /// Returns the anchor of a store that never had a log.
+    /// Returns the anchor of a new store with an empty log.
     pub fn new(store: [u8; 16], size: u64) -> Self {
         Anchor { store, run: 1, index: 0, chain: 0, position: 0, size }
     }
 
-    /// Returns the encoding that the store keeps.
+    /// Returns the encoding of the anchor in the store.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::new();
         out.u32(VERSION);
@@ -42,7 +44,7 @@ impl Anchor {
         out.finish().to_bytes().to_vec()
     }
 
-    /// Decodes the anchor in `bytes`.
+    /// Decodes the anchor in `bytes`, as the store has it.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut input = Reader::new(bytes::Bytes::copy_from_slice(bytes));
         match input.u32()? {
@@ -63,7 +65,7 @@ impl Anchor {
         if !aligned || !inside {
             return Err(Malformed::Invalid("a place outside of the batch log"));
         }
-        // No store counts that far.
+        // No real store reaches such counts, so larger values are damage.
         if [anchor.run, anchor.index, anchor.size].into_iter().any(|count| count > u64::MAX / 4) {
             return Err(Malformed::Invalid("a number out of range"));
         }

@@ -1,10 +1,10 @@
-//! The flush schedule of the table below the log: how long its changes have waited, and how much disk space its flush
-//! needs.
+//! The checkpoint schedule of the table: how long changes have waited in the log, and how much disk space the next
+//! checkpoint needs.
 
 use std::time::Duration;
 use types::limits;
 
-/// The changes that are in the log and not yet on stable storage in the table.
+/// The changes that are in the log and not yet durable in the table: the time of the oldest one, and their number.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Plan {
     oldest: Option<Duration>,
@@ -12,30 +12,30 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Records that a window with so many changed records was applied to the store without a flush of the store.
+    /// Records that a window with `changes` changed records was committed without a flush of the table.
     pub(crate) fn applied(&mut self, now: Duration, changes: usize) {
         self.oldest.get_or_insert(now);
         self.changes += changes as u64;
     }
 
-    /// Records that the store was flushed.
+    /// Records that a checkpoint has made all changes durable in the table.
     pub(crate) fn flushed(&mut self) {
         *self = Plan::default();
     }
 
-    /// Returns when the store must be flushed; `None` if no change waits for a flush.
+    /// Returns the time from which a checkpoint is due; `None` if no change waits for a checkpoint.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.oldest.map(|oldest| oldest.saturating_add(limits::META_CHECKPOINT_INTERVAL))
     }
 
-    /// Returns whether the store must be flushed now.
+    /// Returns whether a checkpoint is due at `now`.
     pub(crate) fn is_due(&self, now: Duration) -> bool {
         self.due().is_some_and(|due| due <= now)
     }
 
-    /// Returns the bytes of disk space that the store may need at its next flush, if so many more records change.
+    /// Returns the disk space in bytes that the next checkpoint may need if `more` further records change before it.
     ///
-    /// The free space of the disk does not show them yet, because the store writes its pages when it is flushed.
+    /// The free space of the disk still includes this space, because the table writes its pages only at the checkpoint.
     pub(crate) fn needs(&self, more: usize) -> u64 {
         (self.changes + more as u64).saturating_mul(limits::META_CHANGE_BYTES)
     }

@@ -1,4 +1,5 @@
-//! A record of the batch log: the changes of a window under a checksum, bound to their place in the store's history.
+//! A record of the batch log: the changes of a window, with a checksum and the record's position in the history of the
+//! store.
 
 use super::{blocks, crc32c};
 use crate::engine::{Key, Value};
@@ -6,49 +7,49 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use xdr::Malformed;
 
-/// The changed keys of a window with their values; `None` deletes the key.
+/// The changed keys of a window with their new values; `None` means that the key is deleted.
 pub type Changes = BTreeMap<Key, Option<Value>>;
 
 const MAGIC: [u8; 8] = *b"WEIRLOGR";
-/// Stored length that means "no value": the key is deleted.
+/// Value of a length field that means that the key is deleted.
 const ABSENT: u32 = u32::MAX;
 
-/// Identity of a record: its store, its run and its place in the log.
+/// The identity of a record: its store, its run, and its position in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
-    /// Identity of the store.
+    /// Random id of the store.
     pub store: [u8; 16],
-    /// The run of the store in which the record was written.
+    /// The run (number of the store's open) in which the record was written.
     pub run: u64,
-    /// Number of the record.
+    /// Number of the record; consecutive records have consecutive numbers.
     pub index: u64,
-    /// All records up to this number were flushed when this record was written.
+    /// Number of the last record that had been flushed when this record was written.
     pub flushed: u64,
-    /// Checksum of the previous record.
+    /// Checksum of the previous record, which chains the records of the log.
     pub chain: u32,
 }
 
-/// The head of a record.
+/// The head of a log record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// Checksum of everything after this field, to the end of the record.
+    /// Checksum of the bytes of the record that follow this field, without padding.
     pub crc: u32,
-    /// Length of the record in bytes, with head, without padding.
+    /// Length of the record in bytes, including the head and excluding the padding.
     pub len: u32,
-    /// Identity of the record.
+    /// The identity of the record: its store, its run, and its position in the log.
     pub stamp: Stamp,
-    /// Number of changes.
+    /// Number of changes in the record.
     pub count: u32,
 }
 
 impl Head {
-    /// Bytes of a head.
+    /// Length of the head in bytes.
     pub const LEN: usize = 64;
-    /// Offset where the part under the checksum begins.
+    /// Offset at which the bytes covered by the checksum begin.
     const CHECKED: usize = 12;
 
-    /// Reads the head in the first [`Self::LEN`] of `bytes`; `None` if there is no head. Checks only the magic number
-    /// and the least length.
+    /// Decodes a head from the first [`Self::LEN`] bytes of `bytes`. Returns `None` if the magic number is wrong or the
+    /// length is too small. Does not verify the checksum.
     pub fn read(bytes: &[u8]) -> Option<Head> {
         let mut bytes = bytes.get(..Self::LEN)?;
         if take::<8>(&mut bytes)? != MAGIC {
@@ -67,12 +68,12 @@ impl Head {
         (len as usize >= Self::LEN).then_some(Head { crc, len, stamp, count })
     }
 
-    /// Returns whether `record`, which has this head, is whole.
+    /// Returns whether the checksum of `record` matches this head, so that the record is complete.
     pub fn matches(&self, record: &[u8]) -> bool {
         record.get(Self::CHECKED..self.len as usize).is_some_and(|checked| crc32c(checked) == self.crc)
     }
 
-    /// Decodes the changes in `record`, which has this head and is whole.
+    /// Decodes the changes in `record`, whose checksum the caller has verified with this head.
     pub fn changes(&self, record: &Bytes) -> Result<Changes, Malformed> {
         let cut = || Malformed::Invalid("a record of the batch log that is cut off");
         let end = (self.len as usize).min(record.len());
@@ -99,16 +100,18 @@ impl Head {
     }
 }
 
-/// Takes `N` bytes from the front of `bytes`.
+/// Removes the first `N` bytes of `bytes` and returns them; `None` if there are fewer.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (taken, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
     Some(*taken)
 }
 
-/// Encodes a record with these changes into `out`, padded with zeros to whole blocks. Returns its checksum.
+/// Encodes a record with these changes into `out`, padded with zeros to a multiple of the block size. Returns its
+/// checksum.
 ///
-/// `None` if the record is longer than its length field can say. Keys have at most [`types::limits::KEY_MAX`] bytes.
+/// Returns `None` if the record is too long for its 32-bit length field. Keys have at most [`types::limits::KEY_MAX`]
+/// bytes.
 pub(super) fn encode(stamp: &Stamp, changes: &Changes, out: &mut Vec<u8>) -> Option<u32> {
     let len = |(key, value): (&Key, &Option<Value>)| 6 + key.len() + value.as_ref().map_or(0, Value::len);
     let len = Head::LEN + changes.iter().map(len).sum::<usize>();
@@ -126,7 +129,7 @@ pub(super) fn encode(stamp: &Stamp, changes: &Changes, out: &mut Vec<u8>) -> Opt
     out.extend_from_slice(&count.to_be_bytes());
     for (key, value) in changes {
         out.extend_from_slice(&u16::try_from(key.len()).ok()?.to_be_bytes());
-        // The length of the record fits, so the length of each value fits too.
+        // The length of the record fits in 32 bits, so the length of each value does too.
         let value_len = value.as_ref().map_or(ABSENT, |value| value.len() as u32);
         out.extend_from_slice(&value_len.to_be_bytes());
         out.extend_from_slice(key);

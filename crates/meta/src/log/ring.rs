@@ -1,4 +1,4 @@
-//! The ring of log records on a disk: where records are written, and which records found there continue the store's
+//! The ring of log records on disk: where the store writes records, and which records a replay accepts as the store's
 //! history.
 
 use super::record::encode;
@@ -9,14 +9,14 @@ use types::limits;
 
 const MAGIC: [u8; 8] = *b"WEIRLOG\0";
 const VERSION: u32 = 1;
-/// Bytes of the first block that have a meaning.
+/// Number of used bytes in the first block of the log; the rest of the block is padding.
 const HEAD: usize = 32;
-/// Bytes written or read in one call when there are many.
+/// Size limit in bytes, for one write call when the ring is zeroed, and for the record buffer that the log keeps.
 const CHUNK: u64 = 1 << 20;
 
-/// Why a log cannot be used.
+/// The reason why a store cannot use a log.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // each variant's message says it
+#[allow(missing_docs)] // the error text documents each variant
 pub enum LogError {
     #[error("it is not a batch log of weir, or its header is damaged")]
     NoLog,
@@ -35,14 +35,14 @@ pub enum LogError {
     Io(#[from] io::Error),
 }
 
-/// A log on its disk, with its current position.
+/// A log with its storage and its current position.
 pub struct Log {
     disk: Box<dyn LogDisk>,
-    /// Anchor as of the last record written.
+    /// The anchor as it is after the last written record.
     now: Anchor,
-    /// Bytes of records after the anchor that is on stable storage in the store.
+    /// Bytes in the ring that hold records after the store's last durable anchor. They must not be overwritten.
     held: u64,
-    /// Number of the last flushed record.
+    /// Number of the last record that is durable.
     flushed: u64,
     record: Vec<u8>,
     crc: u32,
@@ -56,8 +56,7 @@ impl std::fmt::Debug for Log {
 }
 
 impl Log {
-    /// Creates a new, empty log and overwrites the disk. The store must save [`Self::anchor`] before the log is
-    /// used.
+    /// Creates an empty log, which overwrites the disk. The store must save [`Self::anchor`] before it writes records.
     pub fn format(disk: Box<dyn LogDisk>, store: [u8; 16]) -> io::Result<Self> {
         let size = disk.room().min(limits::META_LOG_BYTES) / BLOCK * BLOCK;
         let mut head = Vec::with_capacity(BLOCK as usize);
@@ -75,8 +74,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Opens the log that belongs to this anchor. The caller replays all records after the anchor ([`Self::read_on`])
-    /// and calls [`Self::begin`]. Then the store must save the new [`Self::anchor`].
+    /// Opens the log that belongs to `anchor`. The caller then replays all records after the anchor ([`Self::read_on`])
+    /// and calls [`Self::begin`]. Finally the store must save the new [`Self::anchor`].
     pub fn open(disk: Box<dyn LogDisk>, anchor: Anchor) -> Result<Self, LogError> {
         let mut head = [0; HEAD];
         let (found, wanted) = (disk.len()?, BLOCK + anchor.size);
@@ -105,17 +104,18 @@ impl Log {
         Log { disk, now, held: 0, flushed: now.index, record: Vec::new(), crc: 0 }
     }
 
-    /// Returns the anchor, which the store has to keep together with the changes of the last record.
+    /// Returns the anchor after the last record. The store must save it in the same transaction as the changes of this
+    /// record.
     pub fn anchor(&self) -> Anchor {
         self.now
     }
 
-    /// Returns whether all written records are flushed.
+    /// Returns whether all written records are durable.
     pub fn is_flushed(&self) -> bool {
         self.flushed == self.now.index
     }
 
-    /// Returns the changes of the next record; `None` where the history ends, after the last whole record.
+    /// Returns the changes of the next record during a replay; `None` after the last complete record.
     pub fn read_on(&mut self) -> Result<Option<Changes>, LogError> {
         let Some((head, record)) = self.read(self.now.position, self.now.size - self.held)? else {
             return self.end().map(|()| None);
@@ -130,7 +130,8 @@ impl Log {
         Ok(Some(changes))
     }
 
-    /// Checks the end of the history: a flushed record may be missing only if no record was written after it.
+    /// Verifies that the replay has reached the end of the history. If a later record shows that the missing record had
+    /// been flushed, the log is damaged.
     fn end(&self) -> Result<(), LogError> {
         let missing = self.now.index.saturating_add(1);
         let rest = self.now.size - self.held;
@@ -138,8 +139,8 @@ impl Log {
         for offset in (BLOCK..rest).step_by(BLOCK as usize) {
             let position = (self.now.position + offset) % self.now.size;
             self.disk.read_at(BLOCK + position, &mut block)?;
-            // Records of this run with a higher number are not left from earlier laps: they were written after the
-            // missing one.
+            // Such a record has a higher number, so it is not left over from an earlier lap of the ring. It was written
+            // after the missing record had been flushed.
             let later = |head: &Head| {
                 let Stamp { store, run, index, flushed, .. } = head.stamp;
                 (store, run) == (self.now.store, self.now.run) && index > missing && flushed >= missing
@@ -151,7 +152,7 @@ impl Log {
         Ok(())
     }
 
-    /// Reads the record that begins at `position` and has at most `most` bytes; `None` if it is not whole.
+    /// Reads the record at `position`, which may have at most `most` bytes; `None` if there is no complete record.
     fn read(&self, position: u64, most: u64) -> io::Result<Option<(Head, Bytes)>> {
         if most < BLOCK {
             return Ok(None);
@@ -177,18 +178,18 @@ impl Log {
         self.held += blocks(len);
     }
 
-    /// Begins a new run, in which no record found after the last one counts any more.
+    /// Begins a new run after a replay. From now on, records of earlier runs do not continue the history.
     pub fn begin(&mut self) {
         self.now.run += 1;
         self.flushed = self.now.index;
     }
 
-    /// Returns whether at most an eighth of the ring is free, or there is no ring.
+    /// Returns whether at most an eighth of the ring is free, or the log has no ring.
     pub fn is_nearly_full(&self) -> bool {
         self.now.size.saturating_sub(self.held) <= self.now.size / 8
     }
 
-    /// Prepares the record with these changes. Returns whether the ring has space for it.
+    /// Encodes the next record with these changes. Returns whether the ring has space for the record.
     pub fn prepare(&mut self, changes: &Changes) -> bool {
         let Anchor { store, run, index, chain, size, .. } = self.now;
         if size == 0 {
@@ -201,7 +202,7 @@ impl Log {
         crc.is_some() && self.held + self.record.len() as u64 <= size
     }
 
-    /// Writes the record that was prepared, without flushing it.
+    /// Writes the record that [`Self::prepare`] encoded, without a flush.
     pub fn append(&mut self) -> io::Result<()> {
         let position = self.now.position;
         let split = (self.now.size - position).min(self.record.len() as u64) as usize;
@@ -214,15 +215,15 @@ impl Log {
         Ok(())
     }
 
-    /// Flushes the written records.
+    /// Flushes all written records to the disk.
     pub fn flush(&mut self) -> io::Result<()> {
         self.disk.sync()?;
         self.flushed = self.now.index;
         Ok(())
     }
 
-    /// Doubles the ring if the disk allows it and there is a ring. Returns whether it did. The store must save the new
-    /// [`Self::anchor`] with its next flush. No record may be written before that flush.
+    /// Doubles the ring, if the log has a ring and the disk allows it. Returns whether the ring was doubled. The store
+    /// must durably save the new [`Self::anchor`] before it writes further records.
     pub fn grow(&mut self) -> io::Result<bool> {
         let size = self.now.size;
         if size == 0 || size * 2 > self.disk.room() {
@@ -239,7 +240,7 @@ impl Log {
         Ok(true)
     }
 
-    /// Frees the ring, after the store has put everything up to [`Self::anchor`] on stable storage.
+    /// Frees the ring, after the store has made all changes up to [`Self::anchor`] durable in the table.
     pub fn applied(&mut self) {
         self.held = 0;
         self.flushed = self.now.index;

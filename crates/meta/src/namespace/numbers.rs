@@ -1,4 +1,4 @@
-//! Inode numbers: how operations allocate them, and from which number on they are free.
+//! Allocation of inode numbers for new files.
 
 use super::Namespace;
 use crate::engine::{Batch, Engine, Expect, RequestId, Write};
@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 use types::{Cred, FileId, Status, Timestamp};
 
 impl<E: Engine> Namespace<E> {
-    /// As [`Self::change`], with a new inode number; `made` returns the file of an answer.
+    /// Runs an operation that creates an inode, with a new inode number. `made` returns the inode number in the
+    /// operation's answer. An unused number returns to the cache.
     pub(super) async fn make<T>(
         &self,
         cred: &Cred,
@@ -21,9 +22,9 @@ impl<E: Engine> Namespace<E> {
         let id = self.new_id().await?;
         let result = self.change(cred, now, |tx| op(tx, id)).await;
         let free = match &result {
-            // A different number means that the file existed already.
+            // If the answer has another number, the file existed already and the new number is unused.
             Ok(answer) => made(answer) != id,
-            // The store may have created the file despite the error.
+            // With these errors, the store may have created the file nevertheless.
             Err(Status::Io | Status::ServerFault | Status::Corrupt) => false,
             Err(_) => true,
         };
@@ -54,8 +55,7 @@ impl<E: Engine> Namespace<E> {
         }
     }
 
-    /// Returns the lowest inode number that was never allocated: all numbers below belong to files, or to files to be
-    /// created.
+    /// Returns the lowest inode number that the store has never allocated.
     pub fn next_id(&self) -> Result<FileId, Status> {
         self.read(&Cred::root(), |tx| {
             let value = tx.get(schema::NEXT_ID)?.ok_or(Status::Corrupt)?;
@@ -63,15 +63,17 @@ impl<E: Engine> Namespace<E> {
         })
     }
 
-    /// Makes every operation that needs a new inode number answer `Delay`, or ends that.
+    /// Refuses the allocation of inode numbers while `held` is true: operations that need a new number fail with
+    /// `Delay`.
     ///
-    /// A copy of a store must not allocate numbers until it is known that no later state of the store has allocated
-    /// them.
+    /// A mgr that runs on a copy of a store, such as a restored dump, must not allocate inode numbers at first. The
+    /// original store may have allocated the same numbers after the copy was made.
     pub fn hold_numbers(&self, held: bool) {
         self.shared.held.store(held, Ordering::Relaxed);
     }
 
-    /// Durably skips all numbers below `first`: they are never allocated from now on. Cached numbers are dropped.
+    /// Durably raises the next inode number to at least `first`, so that lower numbers are never allocated. Drops the
+    /// cached numbers.
     pub async fn skip_numbers(&self, now: Timestamp, first: FileId) -> Result<(), Status> {
         self.shared.ids.clear();
         self.change(&Cred::root(), now, |tx| {

@@ -1,4 +1,4 @@
-//! Sizes of regular files, and how many of their bytes are on the disks of iods.
+//! Sizes of regular files, and how much of each file is durable on the iods.
 
 use super::Namespace;
 use crate::Changed;
@@ -9,11 +9,11 @@ use crate::tx::Tx;
 use types::{Cred, FileId, Status, Timestamp};
 
 impl<E: Engine> Namespace<E> {
-    /// Records that a file was written up to `to` and that iods have these bytes on disk. The size grows to `to`, and
-    /// the times change (`mtime` if given, else `now`).
+    /// Records a write up to `to` whose bytes are durable on iods. The file size grows to `to` if it is smaller. The
+    /// modification time becomes `mtime`, or `now` without it.
     ///
-    /// The change is durable when it completes (LAYOUTCOMMIT, stable writes). Calls for one file never conflict with
-    /// one another.
+    /// The change is durable on completion (for LAYOUTCOMMIT and stable writes). Calls for the same file never conflict
+    /// with one another.
     pub async fn set_size(
         &self,
         cred: &Cred,
@@ -26,7 +26,7 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::set_size::plan(tx, id, to, mtime, true)).await
     }
 
-    /// As [`Self::set_size`], but for bytes that iods may still lose.
+    /// Records a write as [`Self::set_size`] does, but for bytes that are not durable on the iods yet.
     pub async fn grow(
         &self,
         cred: &Cred,
@@ -39,10 +39,10 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::set_size::plan(tx, id, to, mtime, false)).await
     }
 
-    /// As [`Self::set_size`] for an unstable write: visible when it completes, but durable only by a later
-    /// [`Self::settle`] or durable change.
+    /// Records an unstable write as [`Self::grow`] does. The change is visible on completion, but becomes durable only
+    /// with a later [`Self::settle`] or durable change.
     ///
-    /// Calls that arrive together share one commit, and a call that arrives with durable changes shares their flush.
+    /// Concurrent calls share one commit, and use the flush of concurrent durable changes.
     pub async fn note_write(
         &self,
         cred: &Cred,
@@ -58,14 +58,14 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, op).await
     }
 
-    /// As [`Self::note_write`], for bytes that iods hold and no writer has reported. If the file already reaches to
-    /// `end`, nothing changes, the times included.
+    /// Records that iods have bytes up to `end` that no writer reported. If the file size is already at least `end`,
+    /// nothing changes, not even the times. Otherwise the change is like one of [`Self::note_write`].
     pub async fn learn_size(&self, now: Timestamp, id: FileId, end: u64) -> Result<Changed, Status> {
         self.change(&Cred::root(), now, |tx| ops::set_size::learn(tx, id, end)).await
     }
 
-    /// Records that the objects of a file are as long on their disks as `known` says. No attribute that clients see
-    /// changes. A crash can lose only this knowledge.
+    /// Records the statement `known` about the durable lengths of a file's objects. No attribute that clients see
+    /// changes. If a crash loses the record, only this knowledge is lost.
     pub async fn note_whole(&self, now: Timestamp, id: FileId, known: Whole) -> Result<(), Status> {
         self.change(&Cred::root(), now, |tx| ops::set_size::whole(tx, id, known)).await
     }

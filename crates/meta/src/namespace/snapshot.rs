@@ -1,13 +1,13 @@
-//! The identity of the store, and a snapshot of all its records for a dump.
+//! The id of the store, and dumps of a consistent snapshot of all its records.
 
 use super::Namespace;
 use crate::dump::{DumpHead, Encoder};
 use crate::engine::{Broken, Engine, Key, Unreadable, Walk};
 use types::StoreId;
 
-/// Why a dump failed.
+/// The reason why a dump failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[allow(missing_docs)] // each variant's message says it
+#[allow(missing_docs)] // the error text documents each variant
 pub enum DumpError {
     #[error("record {} of the metadata store is damaged; run `weir fsck`", .0.escape_ascii())]
     Damaged(Key),
@@ -26,29 +26,29 @@ impl From<Unreadable> for DumpError {
     }
 }
 
-/// What a dump passes to its caller.
+/// A part of a dump, passed to the caller's sink.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DumpPart {
-    /// The snapshot is taken: no later change is in the dump.
+    /// The snapshot exists from now on; the dump contains no later change.
     Begun,
-    /// The next bytes of the dump, and the number of records in them.
+    /// The dump continues with these bytes.
     Bytes {
-        /// The bytes.
+        /// The next bytes of the dump, in order.
         bytes: Vec<u8>,
-        /// The number of records in them.
+        /// Number of records in `bytes`.
         records: u64,
     },
 }
 
 impl<E: Engine> Namespace<E> {
-    /// Returns the identity that the store got when it was created; zeros for a store in memory.
+    /// Returns the id that the store received at its creation; zeros for a store in memory.
     pub fn identity(&self) -> StoreId {
         StoreId(self.shared.engine.identity())
     }
 
-    /// Dumps every record as of one moment, and passes the bytes of the dump to `sink` in order.
+    /// Dumps every record of one consistent snapshot and passes the bytes of the dump to `sink`, in order.
     ///
-    /// `store` is the store identity that the dump names; `created` is its time in Unix seconds.
+    /// `store` is the store id for the dump's head. `created` is the time of the dump in seconds since the Unix epoch.
     pub fn dump_into(
         &self,
         store: StoreId,

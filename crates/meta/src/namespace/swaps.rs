@@ -1,4 +1,4 @@
-//! Swaps of layouts, and the objects that they leave unused.
+//! Swaps of a file's layout, which move its bytes to other objects, and the objects that a swap leaves unused.
 
 use super::Namespace;
 use crate::engine::Engine;
@@ -6,21 +6,22 @@ use crate::{Layout, Unused, ops};
 use types::{Cred, FileId, Generation, Status, Timestamp};
 
 impl<E: Engine> Namespace<E> {
-    /// Returns the unused objects of up to `max` files with numbers above `after`.
+    /// Returns the unused objects of up to `max` files with inode numbers above `after`.
     pub fn unused(&self, after: FileId, max: usize) -> Result<Vec<Unused>, Status> {
         self.read(&Cred::root(), |tx| ops::unused::read(tx, after, max))
     }
 
-    /// Returns the unused objects of a file, if there are any.
+    /// Returns the unused objects of a file; `None` if there are none.
     pub fn unused_of(&self, file: FileId) -> Result<Option<Unused>, Status> {
         self.read(&Cred::root(), |tx| ops::unused::of(tx, file))
     }
 
-    /// Notes that objects of the layout `to` are about to be made for a file with the layout `from`, and fences the
-    /// file as [`Self::fence`] does. Returns the new generation; `None` if the file does not have this layout.
+    /// Begins a swap from the layout `from` to the layout `to`. Records that the caller is about to create the objects
+    /// of `to`, and fences the file as [`Self::fence`] does. Returns the new generation; `None` if the layout of the
+    /// file is not `from`.
     ///
     /// # Errors
-    /// `Delay` while the file has unused objects.
+    /// `Delay` while the file has unused objects of an earlier swap.
     pub async fn begin_swap(
         &self,
         now: Timestamp,
@@ -31,11 +32,11 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::swap_layout::begin(tx, id, from, to)).await
     }
 
-    /// Gives a file the layout of its unused objects, which have its bytes durably. The objects that it used so far are
-    /// unused from then on. Fences the file as [`Self::fence`] does and returns the new generation.
+    /// Completes a swap: the file gets the layout whose objects the caller has made durable, and its old objects become
+    /// unused. Fences the file as [`Self::fence`] does and returns the new generation.
     ///
-    /// `None` if the file has changed: `from` is its expected layout, with its generation, and `begun` the generation
-    /// that [`Self::begin_swap`] returned.
+    /// Returns `None` and changes nothing if the file is not as expected. `from` is the expected layout with its
+    /// generation. `begun` is the generation that [`Self::begin_swap`] returned.
     pub async fn swap_layout(
         &self,
         now: Timestamp,
@@ -46,8 +47,8 @@ impl<E: Engine> Namespace<E> {
         self.change(&Cred::root(), now, |tx| ops::swap_layout::plan(tx, id, from, begun)).await
     }
 
-    /// Forgets unused objects that are gone from every iod, unless their record has changed since. Only a later durable
-    /// change makes this durable: after a crash they may be listed again.
+    /// Removes the record of unused objects after the objects were removed from every iod, unless the record has
+    /// changed. The removal becomes durable only with a later durable change, so the record may reappear after a crash.
     pub async fn forget_unused(&self, now: Timestamp, done: &Unused) -> Result<(), Status> {
         self.change(&Cred::root(), now, |tx| ops::unused::forget(tx, done)).await
     }

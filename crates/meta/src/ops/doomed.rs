@@ -1,4 +1,4 @@
-//! The list of doomed files: deleted files whose objects may still exist.
+//! The list of doomed files: deleted files whose objects may still exist on iods.
 
 use crate::Doomed;
 use crate::engine::Walk;
@@ -6,7 +6,7 @@ use crate::schema::{self, Record};
 use crate::tx::Tx;
 use types::{FileId, Status};
 
-/// Returns up to `max` doomed files with numbers above `after`. Damaged records are skipped: a check finds them.
+/// Returns up to `max` doomed files with inode numbers above `after`. Skips damaged records, which `weir fsck` reports.
 pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<Vec<Doomed>, Status> {
     let mut doomed = Vec::new();
     let Some(next) = after.0.checked_add(1) else { return Ok(doomed) };

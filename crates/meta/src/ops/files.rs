@@ -1,4 +1,5 @@
-//! The list of regular files in the order of their numbers, with the state that a check compares with their objects.
+//! The list of regular files in the order of inode numbers, each with the state that a check compares with the file's
+//! objects.
 
 use crate::engine::Walk;
 use crate::schema::{self, Body, Core, Record, Tail};
@@ -6,15 +7,15 @@ use crate::tx::Tx;
 use crate::{FileState, Layout};
 use types::{FileId, Generation, Status};
 
-/// Returns the regular files among the next `max` inodes after `after`, and where to continue (`None` at the end).
-/// Unreadable inodes are skipped.
+/// Returns the regular files among the `max` inodes that follow the inode number `after`. Also returns the number after
+/// which the next call continues; `None` at the end. Skips damaged inodes.
 pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<(Vec<FileState>, Option<FileId>), Status> {
     let mut files = Vec::new();
     let Some(next) = after.0.checked_add(1) else { return Ok((files, None)) };
     let from = schema::core_key(FileId(next));
     let mut core: Option<(FileId, Core)> = None;
     let mut last = after;
-    // Each inode has two records.
+    // Each inode has two records, a core and a tail.
     let ended = tx.survey(&from, &schema::past_all(&from), max.max(1) * 2, &mut |key, value| {
         let Ok(id) = schema::id_of(key.get(..9).unwrap_or_default()) else { return Walk::On };
         let value = value.unwrap_or_default();
@@ -31,13 +32,13 @@ pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<(Vec<FileSt
         }
         Walk::On
     })?;
-    // A page of damaged records may have no complete inode: the next page then begins after the first number of this
-    // one.
+    // If all records of the page are damaged, the page has no complete inode. The next page then begins one inode
+    // number further.
     let last = if last == after { FileId(next) } else { last };
     Ok((files, (!ended).then_some(last)))
 }
 
-/// Returns the current state of one regular file; `None` if it is gone, is no regular file, or cannot be read.
+/// Returns the state of a regular file. `None` if the file does not exist, is not a regular file, or is damaged.
 pub(crate) fn one(tx: &Tx<'_>, id: FileId) -> Result<Option<FileState>, Status> {
     let core = match tx.core(id) {
         Ok(core) => core,

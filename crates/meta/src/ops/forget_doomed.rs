@@ -5,7 +5,8 @@ use crate::schema;
 use crate::tx::Tx;
 use types::FileId;
 
-/// Forgets these files. The answer does not wait for the disk, because removing objects twice does no harm.
+/// Removes these files from the list. The answer does not wait until the removal is durable: after a crash, the mgr
+/// removes the objects again, which does no harm.
 pub(crate) fn plan(tx: &mut Tx<'_>, ids: &[FileId]) -> Plan<()> {
     tx.frees();
     tx.not_durable();

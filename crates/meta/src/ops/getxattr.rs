@@ -6,11 +6,12 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, Status, limits};
 
-/// Returns the value; `NoXattr` if there is none. The name has no `user.` prefix.
+/// Returns the value of an extended attribute; `NoXattr` if the file has no such attribute. `name` has no `user.`
+/// prefix.
 pub(crate) fn read(tx: &Tx<'_>, id: FileId, name: &[u8]) -> Result<Bytes, Status> {
     let core = tx.core(id)?;
     if !matches!(core.kind(), FileKind::Regular | FileKind::Directory) {
-        // Other kinds of files have no extended attributes.
+        // Only regular files and directories can have `user.` attributes, as on Linux.
         return Err(Status::NoXattr);
     }
     may_read(tx.cred, &core)?;

@@ -1,11 +1,12 @@
-//! GETATTR, and everything else known about one file (RFC 8881 §18.7).
+//! GETATTR and more: attributes, layout and fencing state of a file (RFC 8881 §18.7).
 
 use crate::FileInfo;
 use crate::schema::Body;
 use crate::tx::Tx;
 use types::{FileId, Generation, Status};
 
-/// Returns everything about a file except names and extended attributes; `Stale` if the file is gone.
+/// Returns everything that is stored about a file except its names and extended attributes. `Stale` if the file does
+/// not exist.
 pub(crate) fn read(tx: &Tx<'_>, id: FileId) -> Result<FileInfo, Status> {
     let core = tx.core(id)?;
     let tail = tx.tail(id)?;

@@ -1,4 +1,4 @@
-//! The intents of files: storing, listing and forgetting them.
+//! The intents of files: storing, listing and removing them.
 
 use super::Plan;
 use crate::engine::{Expect, Walk};
@@ -6,8 +6,8 @@ use crate::schema::{self, Body, Intent, Noted, Record};
 use crate::tx::Tx;
 use types::{FileId, Status};
 
-/// Returns up to `max` intents after `after` (file and kind), in order. Damaged records are skipped: a check finds
-/// them.
+/// Returns up to `max` intents after the intent `after`, in the order of files and intent kinds. Skips damaged records,
+/// which `weir fsck` reports.
 pub(crate) fn read(tx: &Tx<'_>, after: Option<Noted>, max: usize) -> Result<Vec<Noted>, Status> {
     let mut from = schema::intent_key(FileId(0), 0);
     if let Some(after) = after {
@@ -25,7 +25,7 @@ pub(crate) fn read(tx: &Tx<'_>, after: Option<Noted>, max: usize) -> Result<Vec<
     Ok(noted)
 }
 
-/// Returns all intents of one file.
+/// Returns all intents of a file.
 pub(crate) fn of(tx: &Tx<'_>, file: FileId) -> Result<Vec<Intent>, Status> {
     let mut intents = Vec::new();
     let (from, to) = (schema::intent_key(file, 0), schema::intents_end(file));
@@ -36,17 +36,20 @@ pub(crate) fn of(tx: &Tx<'_>, file: FileId) -> Result<Vec<Intent>, Status> {
     Ok(intents)
 }
 
-/// Stores an intent of a regular file; `Stale` if the file is gone.
+/// Stores an intent of a regular file; `Stale` if the file does not exist.
 pub(crate) fn plan(tx: &mut Tx<'_>, noted: Noted) -> Plan<()> {
-    // Deleting an inode deletes its intents too. This must not happen between this read and the commit.
+    // Deleting an inode deletes its intents. The precondition on the core ensures that the inode still exists at the
+    // commit.
     let core = tx.rely_on(noted.file)?;
     let Body::Regular { .. } = core.body else { return Err(Status::WrongType) };
-    // An equal intent is written again, because another request may be about to forget it.
+    // Write the intent even if an equal one exists, because a concurrent batch may remove the existing intent before
+    // this batch commits.
     tx.put(schema::intent_key(noted.file, noted.intent.kind()), noted.intent.to_value());
     super::known(())
 }
 
-/// Forgets these intents if they still have these values; `durable` if a second execution would do harm.
+/// Removes intents, unless their values have changed. Set `durable` if executing an intent again after a crash would do
+/// harm.
 pub(crate) fn forget(tx: &mut Tx<'_>, done: &[Noted], durable: bool) -> Plan<()> {
     tx.frees();
     if !durable {

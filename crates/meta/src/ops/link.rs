@@ -1,4 +1,4 @@
-//! LINK: adds a name to a file (RFC 8881 §18.9).
+//! LINK: adds a name to an existing file (RFC 8881 §18.9).
 
 use super::Plan;
 use crate::Made;
@@ -8,7 +8,7 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, Status, limits};
 
-/// Adds the name `name` in `dir` to the file `id`. `IsDir` for directories, `NoEnt` for a file that has no name any
+/// Adds the name `name` in `dir` to the file `id`. `IsDir` if the file is a directory, `NoEnt` if it has no name any
 /// more.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, dir: FileId, name: &[u8]) -> Plan<Made> {
     types::name::check(name)?;

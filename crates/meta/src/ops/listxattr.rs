@@ -6,7 +6,8 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, Status, limits};
 
-/// Returns all names in order, without `user.`. No permission is needed, as on Linux.
+/// Returns the names of all extended attributes in order, without the `user.` prefix. As on Linux, the caller needs no
+/// permission on the file.
 pub(crate) fn read(tx: &Tx<'_>, id: FileId) -> Result<Vec<Bytes>, Status> {
     let core = tx.core(id)?;
     let mut names = Vec::new();

@@ -1,10 +1,10 @@
-//! LOOKUP: finds the file that a name in a directory stands for (RFC 8881 §18.13).
+//! LOOKUP: finds the file with a name in a directory (RFC 8881 §18.13).
 
 use crate::permission::may_search;
 use crate::tx::Tx;
 use types::{Attrs, FileId, FileKind, Status};
 
-/// Returns the attributes of the file that `name` stands for; `Symlink` if `dir` is a symlink.
+/// Returns the attributes of the file `name` in `dir`; `Symlink` if `dir` is a symbolic link.
 pub(crate) fn read(tx: &Tx<'_>, dir: FileId, name: &[u8]) -> Result<Attrs, Status> {
     types::name::check(name)?;
     let core = tx.core(dir)?;
@@ -14,6 +14,6 @@ pub(crate) fn read(tx: &Tx<'_>, dir: FileId, name: &[u8]) -> Result<Attrs, Statu
         _ => return Err(Status::NotDir),
     }
     let found = tx.place(dir, name)?.found.ok_or(Status::NoEnt)?;
-    // Name and file are read from one view, so a name without a file is damage.
+    // The view is consistent, so an entry that refers to a missing file is damage.
     tx.attrs(found.entry.child).map_err(|status| if status == Status::Stale { Status::Corrupt } else { status })
 }

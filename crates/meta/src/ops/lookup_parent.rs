@@ -4,7 +4,7 @@ use crate::permission::may_search;
 use crate::tx::Tx;
 use types::{Attrs, FileId, FileKind, Status};
 
-/// Returns the attributes of the parent; `NoEnt` for the root.
+/// Returns the attributes of the parent of `dir`; `NoEnt` for the root.
 pub(crate) fn read(tx: &Tx<'_>, dir: FileId) -> Result<Attrs, Status> {
     let core = tx.core(dir)?;
     if core.kind() == FileKind::Symlink {

@@ -1,4 +1,4 @@
-//! Creation of directories (CREATE of NF4DIR, RFC 8881 §18.4), which inherit the policy of their parent.
+//! Creation of directories (CREATE of NF4DIR, RFC 8881 §18.4). A new directory copies the policy of its parent.
 
 use super::Plan;
 use crate::Made;
@@ -10,10 +10,10 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, SetAttrs, Status, limits};
 
-/// Prefix of the extended attributes that are policy: a new directory inherits them from its parent.
+/// Prefix of the extended attributes that hold policy. A new directory copies these attributes from its parent.
 pub(crate) const POLICY: &[u8] = b"weir.";
 
-/// Creates the directory `id` under `name`.
+/// Creates the directory `id` under `name` in `dir`.
 pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8], set: &SetAttrs, id: FileId) -> Plan<Made> {
     types::name::check(name)?;
     let parent = tx.rely_on_dir(dir)?;

@@ -9,7 +9,7 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, SetAttrs, Status};
 
-/// Creates the special file `id` under `name`; only the superuser may create device nodes.
+/// Creates the special file `id` under `name` in `dir`. Only the superuser may create device nodes.
 pub(crate) fn plan(
     tx: &mut Tx<'_>,
     dir: FileId,

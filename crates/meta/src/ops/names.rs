@@ -1,4 +1,5 @@
-//! A search from inode numbers to names, used for messages, repairs, and other work that need not be fast.
+//! A search for the names of given inode numbers, which scans directory entries. It serves messages, repairs and other
+//! work that may be slow.
 
 use crate::engine::Walk;
 use crate::schema::{self, Dentry, Record};
@@ -8,10 +9,10 @@ use bytes::Bytes;
 use std::collections::HashSet;
 use types::{FileId, Status};
 
-/// Looks at up to `max` names after `after` (directory and cookie) and returns those of `ids`. With `within`, only the
-/// names of this directory.
+/// Searches up to `max` directory entries after the position `after` (directory and cookie). Returns the entries that
+/// refer to a file in `ids`; with `within`, only entries of that directory.
 ///
-/// Damaged names are skipped: callers want the names that can still be found.
+/// Skips damaged entries, because a partial result is still useful to the callers.
 pub(crate) fn read(
     tx: &Tx<'_>,
     ids: &HashSet<FileId>,
@@ -36,7 +37,7 @@ pub(crate) fn read(
         }
         Walk::On
     })?;
-    // A page without a valid key ends the search.
+    // If a page has no valid key, the search cannot continue and ends.
     names.next = (!ended && last != start).then_some(last);
     Ok(names)
 }

@@ -1,11 +1,11 @@
-//! The list of orphans: files without a name that wait for their last close.
+//! The list of orphans: regular files without a name that clients may still have open.
 
 use crate::engine::Walk;
 use crate::schema;
 use crate::tx::Tx;
 use types::{FileId, Status};
 
-/// Returns up to `max` orphans with numbers above `after`.
+/// Returns up to `max` orphans with inode numbers above `after`.
 pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<Vec<FileId>, Status> {
     let mut ids = Vec::new();
     let Some(next) = after.0.checked_add(1) else { return Ok(ids) };

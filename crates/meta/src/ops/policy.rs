@@ -1,5 +1,5 @@
-//! The effective policy of a directory: its own extended attributes with a prefix, which it inherited when it was
-//! created.
+//! The effective policy of a directory: its extended attributes with the policy prefix. A directory copies them from
+//! its parent at creation.
 
 use crate::engine::Walk;
 use crate::schema;
@@ -7,8 +7,8 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, Status, limits};
 
-/// Returns names and values of the extended attributes of `id` whose names begin with `prefix`; no permission is
-/// needed.
+/// Returns the names and values of the extended attributes of `id` that begin with `prefix`. Permissions are not
+/// checked.
 pub(crate) fn read(tx: &Tx<'_>, id: FileId, prefix: &[u8]) -> Result<Vec<(Bytes, Bytes)>, Status> {
     let core = tx.core(id)?;
     let mut found = Vec::new();

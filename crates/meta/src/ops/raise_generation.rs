@@ -1,11 +1,11 @@
-//! Raising the generation of a file to one that an iod already has.
+//! Raising the fencing generation of a file to a generation that an iod has reported.
 
 use super::Plan;
 use crate::schema::Body;
 use crate::tx::Tx;
 use types::{FileId, Generation, Status};
 
-/// Raises the generation of a regular file to `least`, unless it is already that high. Returns whether it changed.
+/// Raises the generation of a regular file to `least`, if it is lower. Returns whether it was lower.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, least: Generation) -> Plan<bool> {
     let mut core = tx.rely_on(id)?;
     let Body::Regular { generation, .. } = &mut core.body else { return Err(Status::WrongType) };

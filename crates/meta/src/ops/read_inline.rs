@@ -1,12 +1,12 @@
-//! Reading the bytes of an inline file, which has no objects.
+//! Reads of inline files, whose bytes are stored with the metadata.
 
 use crate::schema::{self, Body};
 use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, Status};
 
-/// Returns the stored bytes and the size of the file, whose remaining bytes are zeros; `None` if its objects have the
-/// bytes.
+/// Returns the inline bytes and the size of a file. Bytes of the file beyond the inline bytes are zeros. `None` if the
+/// file's objects have its bytes.
 pub(crate) fn read(tx: &Tx<'_>, id: FileId) -> Result<Option<(Bytes, u64)>, Status> {
     let core = tx.core(id)?;
     let Body::Regular { layout, .. } = &core.body else { return Err(Status::WrongType) };

@@ -1,4 +1,4 @@
-//! The end of an orphan: its inode is deleted, and its objects are doomed.
+//! Deletion of an orphan: deletes the inode and adds its objects to the list of doomed files.
 
 use super::Plan;
 use crate::Doomed;
@@ -8,28 +8,28 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, Status};
 
-/// A bound above the number of kinds of intents.
+/// Limit for the scan of a file's intents; larger than the number of intent kinds.
 const INTENTS: usize = 16;
 
-/// Ends a file that has no name and that no client has open; `None` if it is not an orphan or has no objects.
+/// Deletes an orphan that no client has open. Returns `None` if the file is not an orphan or has no objects.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Option<Doomed>> {
     let orphan = schema::orphan_key(id);
     if tx.get(&orphan)?.is_none() {
         return super::known(None);
     }
     tx.frees();
-    // If a crash makes it an orphan again, no client has it open and it is reaped again.
+    // If a crash undoes this batch, the file is an orphan again after the restart, and the mgr deletes it again.
     tx.not_durable();
-    // The core changes together with the orphan record, and an orphan never gets a name. So relying on the core is
-    // enough.
+    // The core changes in every batch that changes the orphan record, and an orphan never gets a new name. So a
+    // precondition on the core suffices.
     let core = tx.rely_on(id).map_err(|s| if s == Status::Stale { Status::Corrupt } else { s })?;
     let doomed = end(tx, id, &core)?;
     tx.delete(orphan);
     super::known(doomed)
 }
 
-/// Ends a file on whose core the batch relies, and which will have no name and no client that has it open. Returns the
-/// doomed file, if it has objects.
+/// Deletes a regular file that has no name after this batch and that no client has open. The batch already depends on
+/// `core`. Returns the record for the list of doomed files if the file has objects.
 pub(crate) fn end(tx: &mut Tx<'_>, id: FileId, core: &Core) -> Result<Option<Doomed>, Status> {
     let Body::Regular { generation, layout, .. } = &core.body else { return Err(Status::Corrupt) };
     let objects = match layout {
@@ -40,7 +40,7 @@ pub(crate) fn end(tx: &mut Tx<'_>, id: FileId, core: &Core) -> Result<Option<Doo
     if let Some(doomed) = &doomed {
         tx.put(schema::doomed_key(id), doomed.to_value());
     }
-    // Deletes the intents of the file; the batch conflicts if a new one is stored meanwhile.
+    // Delete the intents of the file. The preconditions make the batch conflict if an intent is added concurrently.
     let (from, to) = (schema::intent_key(id, 0), schema::intents_end(id));
     let mut notes = Vec::new();
     tx.scan(&from, &to, INTENTS, &mut |key, value| {

@@ -1,4 +1,4 @@
-//! The registry: small records of the daemon, such as registered iods.
+//! The registry: small records of the mgr, such as registered iods.
 
 use super::Plan;
 use crate::engine::{Value, Walk};
@@ -11,13 +11,13 @@ fn check(key: &[u8]) -> Result<(), Status> {
     if key.is_empty() || key.len() > limits::REGISTRY_KEY_MAX { Err(Status::Inval) } else { Ok(()) }
 }
 
-/// Returns the record under `key`.
+/// Returns the value of the registry record `key`; `None` if there is none.
 pub(crate) fn read(tx: &Tx<'_>, key: &[u8]) -> Result<Option<Value>, Status> {
     check(key)?;
     tx.get(&schema::registry_key(key))
 }
 
-/// Returns up to `max` records whose keys begin with `prefix`, in order.
+/// Returns up to `max` registry records whose keys begin with `prefix`, in key order.
 pub(crate) fn list(tx: &Tx<'_>, prefix: &[u8], max: usize) -> Result<Vec<(Bytes, Value)>, Status> {
     let mut records = Vec::new();
     let from = schema::registry_key(prefix);
@@ -33,7 +33,7 @@ pub(crate) fn list(tx: &Tx<'_>, prefix: &[u8], max: usize) -> Result<Vec<(Bytes,
     Ok(records)
 }
 
-/// As [`list`], but also returns damaged records, without their values.
+/// Returns up to `max` registry records as [`list`] does, but also damaged records, with `None` as value.
 pub(crate) fn survey(tx: &Tx<'_>, prefix: &[u8], max: usize) -> Result<Vec<(Bytes, Option<Value>)>, Status> {
     let mut records = Vec::new();
     let from = schema::registry_key(prefix);
@@ -47,10 +47,11 @@ pub(crate) fn survey(tx: &Tx<'_>, prefix: &[u8], max: usize) -> Result<Vec<(Byte
     Ok(records)
 }
 
-/// Sets the record under `key`, or removes it.
+/// Sets the registry record `key` to `value`, or removes the record if `value` is `None`.
 pub(crate) fn plan(tx: &mut Tx<'_>, key: &[u8], value: Option<&Bytes>) -> Plan<()> {
     check(key)?;
-    // The records are few and bounded. Without them no client could connect to remove files from a full disk.
+    // A nearly full store accepts this batch. The records are few and short, and without them no client could connect
+    // to delete files.
     tx.frees();
     match value {
         Some(value) if value.len() > limits::VALUE_MAX => return Err(Status::TooBig),

@@ -7,7 +7,8 @@ use crate::permission::{may_change_names, may_search, may_take_away};
 use crate::tx::Tx;
 use types::{FileId, FileKind, Status};
 
-/// Removes `name` from `dir`. A regular file that loses its last name also ends if `ends` returns true for it.
+/// Removes `name` from `dir`. A regular file that loses its last name is deleted if `ends` returns true for its inode
+/// number; otherwise it becomes an orphan.
 pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8], ends: &impl Fn(FileId) -> bool) -> Plan<Removed> {
     types::name::check(name)?;
     let parent = tx.rely_on_dir(dir)?;
@@ -18,8 +19,8 @@ pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8], ends: &impl Fn(Fil
     may_change_names(tx.cred, &parent)?;
     may_take_away(tx.cred, &parent, &core)?;
     tx.frees();
-    // This is called last: if it returns true, the caller keeps other clients from opening the file until the removal
-    // is over.
+    // Call `ends` last: once it returns true, the caller blocks opens of the file by other clients until the removal
+    // completes.
     let ends = || ends(child);
     let file = lose_name(tx, child, &core, ends)?;
     tx.delete(found.key);

@@ -1,4 +1,5 @@
-//! RENAME: moves a name, replaces an existing one if necessary, or exchanges two names (RFC 8881 §18.26, rename(2)).
+//! RENAME: renames a directory entry, replaces an existing entry, or exchanges two entries (RFC 8881 §18.26,
+//! rename(2)).
 
 use super::Plan;
 use crate::Renamed;
@@ -8,14 +9,14 @@ use crate::schema::{Body, Core, Dentry};
 use crate::tx::{Found, Place, Touch, Tx};
 use types::{FileId, FileKind, Renaming, Status};
 
-/// One of the two names, with its directory.
+/// The source or the target of a rename: a directory and a name in it.
 #[derive(Clone, Copy)]
 pub(crate) struct End<'a> {
     pub(crate) dir: FileId,
     pub(crate) name: &'a [u8],
 }
 
-/// Moves the name `from` to `to`, or exchanges the files of the two names.
+/// Renames the entry `from` to `to`, or exchanges both entries.
 pub(crate) fn plan(tx: &mut Tx<'_>, from: End<'_>, to: End<'_>, how: Renaming) -> Plan<Renamed> {
     types::name::check(from.name)?;
     types::name::check(to.name)?;
@@ -35,7 +36,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, from: End<'_>, to: End<'_>, how: Renaming) -
         keep_out_of_itself(tx, found.entry.child, to.dir, &to_core)?;
     }
     if place.found.as_ref().is_some_and(|other| other.entry.child == found.entry.child) {
-        // Two names of one file: rename(2) does nothing.
+        // If both names refer to the same file, rename(2) does nothing.
         return unchanged(tx, from.dir, to.dir);
     }
     let old = Side { dir: from.dir, dir_core: from_core, found, core };
@@ -48,7 +49,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, from: End<'_>, to: End<'_>, how: Renaming) -
     }
 }
 
-/// An existing name and its file.
+/// An existing directory entry, with the core of its directory and the core of its file.
 struct Side {
     dir: FileId,
     dir_core: Core,
@@ -66,12 +67,13 @@ impl Side {
     }
 }
 
-/// Maps `Stale` to `Corrupt`, for a file that must exist because a name stands for it.
+/// Maps `Stale` to `Corrupt`: a file to which a directory entry refers must exist.
 fn corrupt(status: Status) -> Status {
     if status == Status::Stale { Status::Corrupt } else { status }
 }
 
-/// Moves `old` to the name `to`, and removes the file that `place` has under this name.
+/// Renames the entry `old` to `to`. If `place` contains an entry with this name already, the file of that entry loses
+/// the name.
 fn replace(tx: &mut Tx<'_>, old: Side, to: End<'_>, to_core: &Core, place: &Place) -> Plan<Renamed> {
     let is_dir = old.is_dir();
     if let Some(found) = place.found.as_ref().filter(|found| found.entry.kind == FileKind::Directory) {
@@ -94,7 +96,8 @@ fn replace(tx: &mut Tx<'_>, old: Side, to: End<'_>, to_core: &Core, place: &Plac
         None => None,
     };
     if is_dir && old.dir != to.dir {
-        // The move changes its `..` entry.
+        // Moving a directory to another parent changes its `..` entry, so the caller needs write permission on the
+        // moved directory.
         may_write(tx.cred, &old.core)?;
     }
     let replaced = match &target {
@@ -120,7 +123,7 @@ fn replace(tx: &mut Tx<'_>, old: Side, to: End<'_>, to_core: &Core, place: &Plac
     }))
 }
 
-/// Exchanges the files of two names (`RENAME_EXCHANGE` of renameat2(2)).
+/// Exchanges the files of two directory entries (`RENAME_EXCHANGE` of renameat2(2)).
 fn exchange(tx: &mut Tx<'_>, old: Side, new: Side) -> Plan<Renamed> {
     if new.is_dir() {
         keep_out_of_itself(tx, new.id(), old.dir, &old.dir_core)?;
@@ -132,7 +135,8 @@ fn exchange(tx: &mut Tx<'_>, old: Side, new: Side) -> Plan<Renamed> {
     let (from, to) = (old.dir, new.dir);
     for side in [&old, &new] {
         if side.is_dir() && from != to {
-            // The move changes its `..` entry.
+            // Moving a directory to another parent changes its `..` entry, so the caller needs write permission on the
+            // moved directory.
             may_write(tx.cred, &side.core)?;
         }
     }
@@ -151,8 +155,8 @@ fn exchange(tx: &mut Tx<'_>, old: Side, new: Side) -> Plan<Renamed> {
     Ok(Box::new(move |settled| Ok(Renamed { from: settled.change(from)?, to: settled.change(to)?, replaced: None })))
 }
 
-/// Returns `Inval` if `to` is `moved` or below it. The batch relies on the parent of every directory from `to` to the
-/// root, so that no two concurrent moves make a loop.
+/// Returns `Inval` if the directory `to` is `moved` or lies below it. The batch depends on the core of every directory
+/// from `to` up to the root. So two concurrent renames cannot create a loop.
 fn keep_out_of_itself(tx: &mut Tx<'_>, moved: FileId, to: FileId, to_core: &Core) -> Result<(), Status> {
     let mut at = to;
     let mut parent = Tx::parent_in(to_core)?;
@@ -168,8 +172,8 @@ fn keep_out_of_itself(tx: &mut Tx<'_>, moved: FileId, to: FileId, to_core: &Core
     }
 }
 
-/// Returns `NotEmpty` if `target` is `from` or above it, because `target` then contains the file to be moved. The batch
-/// need not rely on this: if `target` gets an entry meanwhile, the check for an empty directory fails.
+/// Returns `NotEmpty` if the directory `target`, which would be replaced, is `from` or an ancestor of it. No
+/// precondition is needed: if `target` gets an entry concurrently, the check for an empty directory fails.
 fn keep_what_holds_it(tx: &Tx<'_>, target: FileId, from: FileId, from_core: &Core) -> Result<(), Status> {
     let mut at = from;
     let mut parent = Tx::parent_in(from_core)?;
@@ -188,7 +192,7 @@ fn unchanged(tx: &Tx<'_>, from: FileId, to: FileId) -> Plan<Renamed> {
     Ok(Box::new(move |settled| Ok(Renamed { from: settled.change(from)?, to: settled.change(to)?, replaced: None })))
 }
 
-/// Records that `moved` is now in `dir`.
+/// Sets the change time of the moved file. If the file is a directory, also records `dir` as its parent.
 fn enter(tx: &mut Tx<'_>, mut moved: Side, dir: FileId) {
     let id = moved.id();
     if let Body::Directory { parent } = &mut moved.core.body
@@ -200,7 +204,7 @@ fn enter(tx: &mut Tx<'_>, mut moved: Side, dir: FileId) {
     tx.touch(id);
 }
 
-/// Updates the numbers of names and subdirectories of the two directories.
+/// Updates the entry and subdirectory counts of the source and the target directory of a rename.
 fn count(tx: &mut Tx<'_>, (from, to): (FileId, FileId), is_dir: bool, replaces: bool) -> (Touch, Touch) {
     let dirs = |names: i32| if is_dir { names } else { 0 };
     let gained = if replaces { 0 } else { 1 };

@@ -1,8 +1,8 @@
-//! Repairs of faults that a check found, each as its own batch, so that an interrupted repair leaves each fault either
-//! repaired or untouched.
+//! Repairs of faults that a check found. Each repair is one batch, so a crash leaves every fault either repaired or
+//! unchanged.
 //!
-//! The fault was found in a view that is old by now. So every repair reads the records again, and its batch fails if
-//! they have changed since.
+//! The view of the check is out of date when the repair runs. So each repair reads the records again, and its batch
+//! conflicts if they change before the commit.
 
 mod counts;
 mod names;
@@ -13,11 +13,11 @@ use crate::check::{Fault, Mended};
 use crate::tx::Tx;
 use types::FileId;
 
-/// Name of the directory in the root that receives files without a name.
+/// Name of the directory in the root in which repairs create names for files without one.
 pub(crate) const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// Repairs a fault. `lost` is the directory for files without a name; without it, faults that need the directory
-/// remain.
+/// Repairs a fault. `lost` is the directory for files without a name. Without it, faults that need this directory are
+/// not repaired.
 pub(crate) fn plan(tx: &mut Tx<'_>, fault: &Fault, lost: Option<FileId>) -> Plan<Mended> {
     let mended = match fault {
         Fault::Record { key } => records::damaged(tx, key),

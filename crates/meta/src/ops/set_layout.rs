@@ -1,4 +1,4 @@
-//! The layout of a file: sets it, and removes inline bytes that were moved to objects.
+//! The layout of a file: setting it, and removing the inline bytes once they are in objects.
 
 use super::Plan;
 use crate::engine::Expect;
@@ -8,12 +8,12 @@ use crate::{FileInfo, Layout};
 use bytes::Bytes;
 use types::{FileId, Status, limits};
 
-/// Sets the layout of a regular file that has no objects; otherwise keeps the present layout. Answers with the layout
-/// that the file then has.
+/// Sets the layout of a regular file that has no layout with objects yet. Answers with the layout that the file has
+/// afterwards.
 ///
-/// If the file is inline, its bytes are in transit to objects from now on. The answer has the bytes, and the inline
-/// copy is valid until [`arrived`]. No attribute changes, because programs do not see layouts. The attributes in the
-/// answer are those from before the operation.
+/// If the file is inline, the answer contains the inline bytes, and the caller writes them to the objects. Until
+/// [`arrived`], the inline bytes remain the valid copy. The operation changes no attribute, because programs do not see
+/// layouts. The answer has the attributes before the operation.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, layout: &Layout) -> Plan<(FileInfo, Option<Bytes>)> {
     if layout.body.len() > limits::LAYOUT_RECORD_MAX {
         return Err(Status::TooBig);
@@ -45,7 +45,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, layout: &Layout) -> Plan<(FileIn
     super::known((info(&next), bytes))
 }
 
-/// Removes the inline bytes, which are now durable in the objects of the layout.
+/// Removes the inline bytes of a file, which the caller has made durable in the objects.
 pub(crate) fn arrived(tx: &mut Tx<'_>, id: FileId) -> Plan<FileInfo> {
     let mut core = tx.rely_on(id)?;
     let tail = tx.tail(id)?;

@@ -1,4 +1,4 @@
-//! The effect of a write on the attributes of a file: the size grows, and the times change (LAYOUTCOMMIT, RFC 8881
+//! The effect of a write on the attributes of a file: the size grows and the times change (LAYOUTCOMMIT, RFC 8881
 //! §18.42).
 
 use super::Plan;
@@ -8,11 +8,11 @@ use crate::schema::{Reach, SizeDelta, TailDelta, Whole};
 use crate::tx::Tx;
 use types::{FileId, FileKind, Status, Timestamp, limits};
 
-/// Grows the file to `end`, for bytes that iods hold and no writer has reported; as for a write that is not durable.
-/// Changes nothing if the file already reaches to `end`.
+/// Grows the file to `end`, because iods have bytes up to there that no writer reported. The change is not durable on
+/// completion. Changes nothing if the file size is already at least `end`.
 ///
-/// The batch conflicts with every other change of size and times. So a report of the writer that comes first stays, and
-/// so does a time that is set after the report.
+/// The batch has preconditions on size and times. So it never overwrites a concurrent report of the writer, or a time
+/// that a client sets concurrently.
 pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
     let core = tx.rely_on(id)?;
     let tail = tx.rely_on_tail(id)?;
@@ -24,10 +24,10 @@ pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
     plan(tx, id, end.into(), None, false)
 }
 
-/// Records that the objects are as long on their disks as `known` says.
+/// Records the statement `known` about the durable lengths of a file's objects.
 pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
     tx.rely_on(id)?;
-    // A sync must not fail because there is no space for this record.
+    // A nearly full store accepts this batch, because an fsync must not fail for lack of space for this record.
     tx.frees();
     tx.not_durable();
     let tail = tx.tail(id)?;
@@ -37,15 +37,15 @@ pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
     super::known(())
 }
 
-/// Records that the file was written up to `to`, at `mtime` if the writer reports the time. `stable` says that the
-/// bytes are on the disks of iods. The size never shrinks.
+/// Records that a client wrote the file up to `to`, at the time `mtime` if the client reports one. `stable` means that
+/// the bytes are durable on iods. The size never shrinks.
 ///
-/// The writer had the file open or held a layout, so no permission is checked. As any write by a user other than the
-/// superuser, it clears the set-user-id and set-group-id bits.
+/// Permissions are not checked, because the writer has the file open or has a layout. The write clears the set-user-id
+/// and set-group-id bits unless the writer is the superuser.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, to: Reach, mtime: Option<Timestamp>, stable: bool) -> Plan<Changed> {
     let Reach { end, holes, whole } = to;
-    // A store with little free space accepts this batch: it replaces a record and adds none, and the removal of the file
-    // and clients that read its attributes wait for it.
+    // A nearly full store accepts this batch: it replaces a record and adds none. A removal of the file, or a client
+    // that reads the attributes, may depend on it.
     tx.frees();
     let before = tx.rely_on(id)?;
     match before.kind() {

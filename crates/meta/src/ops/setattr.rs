@@ -11,15 +11,16 @@ use types::{FileId, FileKind, SetAttrs, SetTime, Status, limits};
 
 /// Changes the attributes in `set`: owner and group first, then size, then mode, then times.
 ///
-/// `writable` says that the caller has the file open for writing, so that a size needs no permission. `cuts` says that
-/// objects may reach beyond a new size, so that an intent remains until the objects are truncated.
+/// `writable` means that the caller has the file open for writing, so a new size needs no further permission. `cuts`
+/// means that objects may be longer than a new size allows. An intent then remains until the caller has truncated the
+/// objects.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, set: &SetAttrs, writable: bool, cuts: bool) -> Plan<Changed> {
     let before = tx.rely_on(id)?;
     if set.is_empty() {
         let attrs = before.attrs(id, &tx.tail(id)?);
         return super::known(Changed { before: attrs, after: attrs });
     }
-    // Records change in place, and a truncate frees space.
+    // A nearly full store accepts this batch: it replaces records, and a truncate frees space.
     tx.frees();
     let mut after = before.clone();
     let mut delta = TailDelta { ctime: Some(tx.now), ..TailDelta::default() };
@@ -90,20 +91,20 @@ fn change_size(tx: &Tx<'_>, before: &Core, file: &mut Core, size: u64, writable:
     Ok(())
 }
 
-/// Removes the inline bytes beyond the new size, so that they read as zeros if the file grows again.
+/// Removes the inline bytes beyond the new size. Otherwise they would reappear if the file grew again.
 fn trim(tx: &mut Tx<'_>, id: FileId, before: &Core, size: u64) -> Result<(), Status> {
     let Body::Regular { layout: Some(layout), .. } = &before.body else { return Ok(()) };
     if layout.is_final() {
         return Ok(());
     }
     if layout.is_moving() {
-        // The inline bytes are being moved to objects, and no truncation of these objects is planned. The truncation
-        // must wait until all bytes are in the objects.
+        // The mgr is moving the inline bytes to objects, and no intent would truncate these objects. So the client must
+        // retry the truncate after the move.
         return Err(Status::Delay);
     }
     let key = schema::bytes_key(id);
     match tx.get(&key)? {
-        // A client may be writing inline bytes concurrently.
+        // The precondition makes the batch conflict if a client writes inline bytes concurrently.
         None => tx.expect(Expect::Absent(key)),
         Some(bytes) => {
             tx.expect(Expect::Reads(key.clone(), bytes.clone()));
@@ -117,9 +118,9 @@ fn trim(tx: &mut Tx<'_>, id: FileId, before: &Core, size: u64) -> Result<(), Sta
     Ok(())
 }
 
-/// Checks the permission to set times. Only the owner may set a chosen time, or only one of the two times. A caller
-/// that may write the file may set both to the present. Times that accompany a new size need no more permission than
-/// the size.
+/// Checks the permission to set times. Only the owner may set a given time, or only one of the two times. Callers with
+/// write permission may set both times to the current time. Setting current times together with the size needs no more
+/// permission than setting the size.
 fn may_set_times(tx: &Tx<'_>, file: &Core, set: &SetAttrs, writable: bool) -> Result<(), Status> {
     let times = [set.atime, set.mtime];
     if times == [None; 2] || owns(tx.cred, file) {

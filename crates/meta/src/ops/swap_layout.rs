@@ -1,8 +1,8 @@
-//! The swap of a file's layout: other objects, which have the same bytes, replace the objects of the file.
+//! The swap of a file's layout: new objects with the same bytes replace the objects of the file.
 //!
-//! A file has at most one record of unused objects. From [`begin`] on it names the new objects, and [`plan`] replaces it
-//! by one of the old objects in the batch that swaps the layout. So after a crash the record names exactly the objects
-//! that the file does not use.
+//! A file has at most one record of unused objects. [`begin`] writes the record for the new objects. [`plan`] replaces
+//! this record with one for the old objects, in the batch that changes the layout. So after a crash, the record always
+//! names exactly the objects that the file does not use.
 
 use super::Plan;
 use crate::engine::Expect;
@@ -11,11 +11,11 @@ use crate::tx::Tx;
 use crate::{Layout, Unused};
 use types::{FileId, Generation, Status, limits};
 
-/// Notes that objects of the layout `to` are about to be made, and fences the present objects. Answers with the new
-/// generation; `None` if `from` is not the layout of the file.
+/// Records that the caller is about to create the objects of the layout `to`, and fences the current objects. Answers
+/// with the new generation; `None` if the layout of the file is not `from`.
 ///
 /// # Errors
-/// `Delay` while the file has unused objects of an earlier swap; `TooBig` for a layout that is too long.
+/// `Delay` while the file has unused objects of an earlier swap; `TooBig` if the encoded layout is too long.
 pub(crate) fn begin(tx: &mut Tx<'_>, id: FileId, from: &Layout, to: &Layout) -> Plan<Option<Generation>> {
     if to.body.len() > limits::LAYOUT_RECORD_MAX {
         return Err(Status::TooBig);
@@ -36,10 +36,12 @@ pub(crate) fn begin(tx: &mut Tx<'_>, id: FileId, from: &Layout, to: &Layout) -> 
     super::known(Some(generation))
 }
 
-/// Replaces the layout `from` of a file by the layout of its unused objects, which are durable and have the bytes of
-/// the file since [`begin`] answered with `begun`. The objects of `from` are unused from now on. Raises the generation
-/// and answers with it; `None` if `from` is not the layout of the file, if its generation is not `generation`, or if
-/// `begun` is not the generation of its unused objects.
+/// Replaces the layout `from` of a file by the layout in its record of unused objects. The caller has made the bytes of
+/// the file durable in the new objects since [`begin`] answered with the generation `begun`. The objects of `from`
+/// become unused. Answers with the raised generation.
+///
+/// Answers `None` and changes nothing unless the file has the layout `from` and the generation `generation`, and the
+/// record of unused objects has the generation `begun`.
 pub(crate) fn plan(
     tx: &mut Tx<'_>,
     id: FileId,
@@ -56,7 +58,8 @@ pub(crate) fn plan(
     }
     *layout = Some(new.layout);
     tx.expect(Expect::Reads(key.clone(), value));
-    // Without this batch the space of the new objects, and then that of the old ones, is not freed.
+    // A nearly full store accepts this batch, because the mgr can free space only after the batch: then it removes the
+    // old objects.
     tx.frees();
     let raised = tx.raise_generation(id, &mut core)?;
     tx.put_core(id, &core);

@@ -9,11 +9,11 @@ use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, SetAttrs, Status, limits};
 
-/// Creates the symlink `id` under `name`. The mode is 0777 whatever `set` has, as on Linux.
+/// Creates the symbolic link `id` under `name` in `dir`. As on Linux, its mode is 0777, whatever `set` contains.
 pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8], target: &[u8], set: &SetAttrs, id: FileId) -> Plan<Made> {
     types::name::check(name)?;
     match target {
-        // symlink(2) of Linux refuses an empty target with ENOENT; NFS uses INVAL.
+        // For an empty target, NFS requires INVAL, while symlink(2) on Linux returns ENOENT.
         [] => return Err(Status::Inval),
         _ if target.len() > limits::PATH_MAX => return Err(Status::NameTooLong),
         _ if target.contains(&0) => return Err(Status::Inval),

@@ -1,4 +1,4 @@
-//! The list of unused objects: those of unfinished swaps of layouts, and the old objects of finished ones.
+//! The list of unused objects: the new objects of unfinished layout swaps, and the old objects of finished ones.
 
 use super::Plan;
 use crate::Unused;
@@ -7,8 +7,8 @@ use crate::schema::{self, Record};
 use crate::tx::Tx;
 use types::{FileId, Status};
 
-/// Returns the unused objects of up to `max` files with numbers above `after`. Damaged records are skipped: a check
-/// finds them.
+/// Returns the unused objects of up to `max` files with inode numbers above `after`. Skips damaged records, which `weir
+/// fsck` reports.
 pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<Vec<Unused>, Status> {
     let mut unused = Vec::new();
     let Some(next) = after.0.checked_add(1) else { return Ok(unused) };
@@ -23,13 +23,14 @@ pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<Vec<Unused>
     Ok(unused)
 }
 
-/// Returns the unused objects of a file.
+/// Returns the unused objects of a file; `None` if there are none.
 pub(crate) fn of(tx: &Tx<'_>, file: FileId) -> Result<Option<Unused>, Status> {
     tx.get(&schema::unused_key(file))?.map(Unused::from_value).transpose()
 }
 
-/// Removes a record whose objects were removed from every iod, if it still has this value. The answer does not wait for
-/// the disk, because removing objects twice does no harm: a later swap of the file is durable only with this change.
+/// Removes a record of unused objects after they were removed from every iod, unless the record has changed. The answer
+/// does not wait until the removal is durable. After a crash, the mgr removes the objects again, which does no harm: a
+/// later swap of the file is durable only together with this removal.
 pub(crate) fn forget(tx: &mut Tx<'_>, done: &Unused) -> Plan<()> {
     tx.frees();
     tx.not_durable();

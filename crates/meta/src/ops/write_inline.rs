@@ -1,4 +1,4 @@
-//! Small writes into a file that has no objects, whose bytes are stored with its metadata (inline file).
+//! Writes to inline files: small files whose bytes are stored with the metadata.
 
 use super::Plan;
 use crate::permission::without_set_ids;
@@ -8,10 +8,11 @@ use crate::{Changed, engine::Expect};
 use bytes::{Bytes, BytesMut};
 use types::{FileId, Status};
 
-/// Writes `data` at `offset`. Answers `None` if the file has objects or would then have more than `most` bytes.
+/// Writes `data` at `offset` of an inline file. Answers `None` if the file has objects or would become longer than
+/// `most` bytes.
 ///
-/// The writer has the file open, so no permission is checked. As in [`super::set_size`], the write clears the
-/// set-user-id and set-group-id bits.
+/// Permissions are not checked, because the writer has the file open. The write clears the set-user-id and set-group-id
+/// bits, as in [`super::set_size`].
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, offset: u64, data: &[u8], most: u64) -> Plan<Option<Changed>> {
     let before = tx.rely_on(id)?;
     let Body::Regular { layout: Some(layout), .. } = &before.body else { return super::known(None) };
@@ -42,7 +43,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, offset: u64, data: &[u8], most: 
     }))
 }
 
-/// Returns `old` with `data` written at `offset`, and zeros in a gap between them.
+/// Returns a copy of `old` with `data` at `offset`. A gap between `old` and `data` is filled with zeros.
 fn joined(old: &[u8], offset: u64, data: &[u8]) -> Result<Bytes, Status> {
     let offset = usize::try_from(offset).map_err(|_| Status::FBig)?;
     let mut all = BytesMut::from(old);

@@ -1,4 +1,4 @@
-//! Directory entries: the record of a name, and the cookie that is its position in the directory.
+//! Directory entries: the record of a name, and the cookie that defines the position of the name in the directory.
 
 use super::Record;
 use bytes::Bytes;
@@ -7,12 +7,14 @@ use std::ops::Range;
 use types::{FileId, FileKind, limits};
 use xdr::{Malformed, Reader, Writer};
 
-/// Low bits of a cookie, which distinguish names with the same hash.
+/// Number of low bits of a cookie that distinguish names with the same hash.
 const INDEX_BITS: u32 = 8;
-/// Bits of a whole cookie; the top bit stays clear, because cookies become signed offsets.
+/// Number of bits in a cookie. The top bit of the 64-bit integer is 0, because programs use cookies as signed offsets
+/// (`telldir(3)`).
 const COOKIE_BITS: u32 = 63;
 
-/// The key of the hash from names to cookies. It is secret, so that users cannot choose names that collide.
+/// Secret key of the hash that maps names to cookies. Users who do not know the key cannot choose names with equal
+/// hashes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CookieKey(pub [u8; 16]);
 
@@ -22,24 +24,24 @@ impl std::fmt::Debug for CookieKey {
     }
 }
 
-/// Returns the cookies that `name` may have: its hash, followed by each index.
+/// Returns the range of cookies that `name` may have: the hash of the name, followed by each index.
 ///
-/// The range depends only on the name and the key, so a cookie does not move when other names are added or removed. No
-/// cookie is below 256: the protocol reserves 0, 1 and 2 (RFC 8881 §18.23).
+/// The range depends only on the name and the key, so the cookie of an entry stays the same when other entries change.
+/// No cookie is below 256, because NFS reserves the cookies 0, 1 and 2 (RFC 8881 §18.23).
 pub fn bucket(key: &CookieKey, name: &[u8]) -> Range<u64> {
     let hash = SipHasher24::new_with_key(&key.0).hash(name) >> (64 - COOKIE_BITS + INDEX_BITS);
     let first = hash.max(1) << INDEX_BITS;
     first..first + (1 << INDEX_BITS)
 }
 
-/// The file that a name stands for.
+/// A directory entry: the inode that a name refers to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dentry {
-    /// Number of the file.
+    /// Inode number of the file that the name refers to.
     pub child: FileId,
-    /// Kind of the file.
+    /// Kind of the file that the name refers to.
     pub kind: FileKind,
-    /// The name.
+    /// The name in the directory.
     pub name: Bytes,
 }
 

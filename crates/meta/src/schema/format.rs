@@ -1,5 +1,5 @@
-//! The format record of a store: its version, its file system, its creation time, and the secret key of its directory
-//! cookies.
+//! The format record of a store: its version, the id and creation time of its file system, and the secret key of
+//! directory cookies.
 
 use super::{CookieKey, Record, get_time, put_time};
 use types::{Fsid, Timestamp};
@@ -7,19 +7,19 @@ use xdr::{Malformed, Reader, Writer};
 
 const MAGIC: [u8; 8] = *b"weirmeta";
 
-/// The format record, written once when the store is formatted.
+/// The format record. The store writes it once, when it is formatted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FormatRecord {
-    /// Identity of the file system.
+    /// Id of the file system.
     pub fsid: Fsid,
     /// Creation time of the file system.
     pub created: Timestamp,
-    /// Key of the hash from names to cookies.
+    /// Secret key of the hash that maps names to directory cookies.
     pub cookies: CookieKey,
 }
 
 impl FormatRecord {
-    /// Returns the version in a format record of any version; `None` if the value is no format record.
+    /// Returns the version in a format record, whatever version it has; `None` if the value is not a format record.
     pub fn version_of(value: &[u8]) -> Option<u32> {
         let (version, rest) = value.split_first_chunk::<4>()?;
         rest.starts_with(&MAGIC).then_some(u32::from_be_bytes(*version))
@@ -27,7 +27,7 @@ impl FormatRecord {
 }
 
 impl Record for FormatRecord {
-    /// Version of the whole store; 2 since every record has a checksum.
+    /// Version of the whole store. Version 2 added a checksum to every record.
     const VERSION: u32 = 2;
 
     fn encode(&self, out: &mut Writer) {

@@ -1,5 +1,5 @@
-//! The two records of an inode: the core, which seldom changes and is expected by value, and the tail, which changes
-//! often and by merges.
+//! The two records of an inode. The core seldom changes, and batches have preconditions on its value. The tail changes
+//! often, and batches change it by merges.
 
 use super::{Record, get_option, get_time, put_option, put_time};
 use crate::Layout;
@@ -7,93 +7,95 @@ use bytes::Bytes;
 use types::{Attrs, FileId, FileKind, Generation, Timestamp, leaves_hole, limits};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-/// The half of an inode that seldom changes.
+/// The core record of an inode, with the attributes that seldom change.
 ///
-/// An operation that relies on the core expects it to have the same value at the commit. So the value must differ after
-/// every change that an operation may rely on.
+/// An operation that depends on the core adds a precondition on its value to the batch. So every change that other
+/// operations must notice has to change the value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Core {
-    /// Permission bits with setuid, setgid and sticky.
+    /// Permission bits, including set-user-id, set-group-id and sticky bit.
     pub mode: u32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id of the file.
     pub gid: u32,
-    /// Number of names; 1 for a directory, whose other links are counted in the [`Tail`].
+    /// Link count. For a directory this is 1, and [`Tail::subdirs`] counts the links of its subdirectories.
     pub names: u32,
-    /// Creation time.
+    /// Time at which the inode was created.
     pub btime: Timestamp,
-    /// Totals of its extended attributes.
+    /// Totals of the file's extended attributes.
     pub xattrs: XattrTally,
-    /// Kind of the file, with the fields of that kind.
+    /// File kind, with the fields of that kind.
     pub body: Body,
 }
 
 /// Totals of the extended attributes of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct XattrTally {
-    /// Number of attributes.
+    /// Number of extended attributes.
     pub count: u32,
-    /// Bytes of names and values.
+    /// Total length of the names and values of all extended attributes, in bytes.
     pub bytes: u32,
-    /// How often the attributes were changed.
+    /// Number of changes of the extended attributes. Because of this counter, every such change also changes the core
+    /// record.
     pub changes: u64,
 }
 
-/// The fields that only one kind of file has.
+/// The fields of an inode that depend on its file kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Body {
-    /// Regular file.
+    /// A regular file.
     Regular {
-        /// Fencing generation of its objects.
+        /// Fencing generation of the file's objects.
         generation: Generation,
-        /// Layout, which says where its bytes are.
+        /// The layout, which says where the bytes of the file are; `None` until the first layout is set.
         layout: Option<Layout>,
-        /// Verifier of the exclusive create that created the file.
+        /// Verifier of the exclusive create that created the file, if any.
         verifier: Option<[u8; 8]>,
     },
-    /// Directory.
+    /// A directory.
     Directory {
-        /// Parent directory; the root is its own parent.
+        /// Inode number of the parent directory; the root is its own parent.
         parent: FileId,
     },
-    /// Symbolic link.
+    /// A symbolic link.
     Symlink {
-        /// Target path, never interpreted.
+        /// Target path; the namespace does not interpret it.
         target: Bytes,
     },
-    /// Block device node.
+    /// A block device node with major and minor number.
     Block(u32, u32),
-    /// Character device node.
+    /// A character device node with major and minor number.
     Char(u32, u32),
-    /// Socket node.
+    /// A Unix socket.
     Socket,
-    /// Named pipe.
+    /// A named pipe.
     Fifo,
 }
 
-/// The half of an inode that every write or added name changes, by merging.
+/// The tail record of an inode, with the attributes that each write or new directory entry changes. Batches change it
+/// by merges, so these changes do not conflict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tail {
-    /// Change attribute.
+    /// Change attribute of the file, which grows with every change.
     pub change: u64,
-    /// Length in bytes; of a directory, its number of entries.
+    /// File size in bytes; for a directory, the number of entries.
     pub size: u64,
-    /// Regular files: the byte before this offset was written and is on an iod's disk; 0 while nothing is known. So the
-    /// object that holds this byte must exist.
+    /// For regular files: offset after the last byte that is known to be durable on an iod; 0 if none is known. The
+    /// object that has this byte must exist.
     pub written: u64,
-    /// Regular files: every object is as long on its disk as a file of this length requires. A shorter object has lost
-    /// bytes. 0 while nothing is known.
+    /// For regular files: file length for which every object is known to be durably long enough; 0 if unknown. An
+    /// object that is shorter than a file of this length requires has lost bytes.
     pub whole: u64,
-    /// Number of subdirectories.
+    /// Number of subdirectories of a directory.
     pub subdirs: u32,
-    /// Regular files: whether the file may have holes, so that the mgr must ask the iods how much space it takes.
+    /// For regular files: whether the file may have holes. The mgr must then query the iods for the allocated space.
     pub holes: bool,
-    /// Time of the last access.
+    /// Time of the last access to the file's content.
     pub atime: Timestamp,
-    /// Time of the last change of content.
+    /// Time of the last change of the file's content.
     pub mtime: Timestamp,
-    /// Time of the last change of content or attributes.
+    /// Time of the last change of the file's content or attributes.
     pub ctime: Timestamp,
 }
 
@@ -111,7 +113,7 @@ impl Core {
         }
     }
 
-    /// Returns the attributes of the file whose tail is `tail`.
+    /// Returns the attributes of the inode `id` from its core and its tail.
     pub fn attrs(&self, id: FileId, tail: &Tail) -> Attrs {
         let kind = self.kind();
         Attrs {
@@ -138,10 +140,10 @@ impl Core {
 }
 
 impl Tail {
-    /// Flag in the stored number of subdirectories, which is smaller: the file may have holes.
+    /// Flag in the stored number of subdirectories that encodes [`Tail::holes`].
     const HOLES: u32 = 1 << 31;
 
-    /// Returns the tail of a file created at `now` with this length.
+    /// Returns the tail of an inode of `size` bytes that is created at `now`.
     pub fn new(now: Timestamp, size: u64) -> Self {
         Tail {
             change: 1,
@@ -158,11 +160,11 @@ impl Tail {
 }
 
 impl Tail {
-    /// Returns the tail as clients see it: its change attribute is above every one reported by an earlier start of the
-    /// mgr.
+    /// Returns the tail with the change attribute that clients see, which is larger than all that earlier starts of the
+    /// mgr returned.
     ///
-    /// A power failure loses changes that did not wait for the disk. Later changes then count up to the same numbers
-    /// again. Clients must not take the new numbers for those that they saw before.
+    /// A power failure loses changes that were not durable. Later changes then reach the same stored values again.
+    /// Without the addition, clients would mistake them for the values that they cached.
     pub(crate) fn told(self, since: u64) -> Self {
         Tail { change: self.change.wrapping_add(since), ..self }
     }
@@ -227,12 +229,12 @@ impl Record for Tail {
         out.u64(self.change);
         out.u64(self.size);
         out.u64(self.written);
-        // Larger numbers do not fit and are stored as the largest one.
+        // A larger count would overlap the flag, so the largest possible count is stored instead.
         out.u32(self.subdirs.min(Self::HOLES - 1) | if self.holes { Self::HOLES } else { 0 });
         put_time(out, self.atime);
         put_time(out, self.mtime);
         put_time(out, self.ctime);
-        // Records of older stores end before this field, and records of directories too.
+        // This field is optional, because records of older versions and of directories do not have it.
         if self.whole > 0 {
             out.u64(self.whole);
         }

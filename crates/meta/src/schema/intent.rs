@@ -1,25 +1,25 @@
-//! Intents: durable notes of the remaining steps of an operation that has begun on the iods of a file.
+//! Intents: durable records of operations on a file's objects that the mgr must complete after a crash.
 
 use super::Record;
 use types::{FileId, Generation, limits};
 use xdr::{Malformed, Reader, Writer};
 
-/// A remaining step of an operation on a regular file. A file has at most one intent of each kind.
+/// An unfinished step of an operation on a regular file. A file has at most one intent of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Intent {
-    /// A client may be writing, or was writing when a daemon died, so the objects may reach beyond the file's size. To
-    /// do: take the size over from the iods, once no client writes any more.
+    /// A client may be writing or may have been writing before a crash, so the objects may extend beyond the recorded
+    /// file size. Once no client writes any more, the mgr must query the iods for the size.
     Written,
-    /// The file was truncated to this size, but its objects may still be longer. To do: truncate the objects before the
-    /// file grows.
+    /// The file was truncated to this size, but its objects may still be longer. The mgr must truncate the objects
+    /// before the file grows.
     Cut(u64),
-    /// The file was fenced, but iods may still accept capabilities of generations before this one. To do: inform all
-    /// iods.
+    /// The file was fenced with this generation, but iods may still accept capabilities of older generations. The mgr
+    /// must send the generation to all iods.
     Fence(Generation),
 }
 
 impl Intent {
-    /// Returns the number of the kind, which is the last byte of the key.
+    /// Returns the number of the intent's kind, which is the last byte of its key.
     pub fn kind(self) -> u8 {
         match self {
             Intent::Written => 0,
@@ -28,7 +28,7 @@ impl Intent {
         }
     }
 
-    /// Returns the name of the kind in messages and counters.
+    /// Returns the name of the intent's kind for messages and counters.
     pub fn name(self) -> &'static str {
         match self {
             Intent::Written => "written",
@@ -38,12 +38,12 @@ impl Intent {
     }
 }
 
-/// An intent with its file.
+/// An intent and the file to which it belongs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Noted {
-    /// The file.
+    /// Inode number of the file.
     pub file: FileId,
-    /// The intent.
+    /// The unfinished step of an operation on the file.
     pub intent: Intent,
 }
 

@@ -1,4 +1,4 @@
-//! Deltas that commute, and the merge function that applies them to records.
+//! Deltas that commute, and the merge function that applies a delta to a record.
 
 use super::{Record, Tail, get_option, get_time, put_option, put_time};
 use crate::engine::Value;
@@ -6,83 +6,84 @@ use bytes::Bytes;
 use types::{ByteRange, Timestamp, leaves_hole, limits};
 use xdr::{Malformed, Reader, Writer};
 
-/// A change that a store merges into the existing record.
+/// A delta: a change that the store merges into an existing record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delta {
-    /// Changes a [`Tail`].
+    /// A change of a [`Tail`] record.
     Tail(TailDelta),
-    /// Changes [`Counts`]: files created, or deleted if negative.
+    /// Number of created inodes to add to [`Counts`]; negative for deleted inodes.
     Files(i64),
-    /// Changes [`NextId`]: inode numbers allocated.
+    /// Number of inode numbers to allocate from [`NextId`].
     Ids(u64),
 }
 
-/// A change of a [`Tail`]. The change attribute always increases, except where [`Self::whole`] is the only change.
+/// A change of a [`Tail`]. It increments the change attribute, unless [`Self::whole`] is the only change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TailDelta {
-    /// Change of the size.
+    /// Change of the file size, or of the number of directory entries.
     pub size: SizeDelta,
-    /// The effect of the change on holes, besides the holes that a new size implies.
+    /// Effect on [`Tail::holes`], in addition to holes that a new size creates.
     pub holes: Holes,
-    /// The effect of the change on the recorded lengths of objects. Clients do not see these lengths, so a change of
-    /// them alone leaves the change attribute as it is.
+    /// Effect on [`Tail::whole`]. Clients do not see that field, so changing only it does not increment the change
+    /// attribute.
     pub whole: Option<Whole>,
-    /// Subdirectories gained, or lost if negative.
+    /// Number of subdirectories to add; negative for removed ones.
     pub subdirs: i32,
-    /// New access time.
+    /// New access time; `None` keeps the old one.
     pub atime: Option<Timestamp>,
-    /// New modification time.
+    /// New modification time; `None` keeps the old one.
     pub mtime: Option<Timestamp>,
-    /// New change time.
+    /// New change time; `None` keeps the old one.
     pub ctime: Option<Timestamp>,
 }
 
-/// A change of a size.
+/// A change of [`Tail::size`], which is the file size, or the number of directory entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SizeDelta {
-    /// No change.
+    /// The size stays unchanged.
     #[default]
     Keep,
-    /// Sets the size to this value; if that changes the size, the modification time becomes this time.
+    /// Sets the size to the value. If this changes the size, the modification time becomes the given time.
     Set(u64, Timestamp),
-    /// Raises the size to this value if it is smaller.
+    /// Raises the size to the value, if it is smaller.
     Grow(u64),
-    /// As [`Self::Grow`], and the bytes up to there are on the disks of iods.
+    /// Raises the size like [`Self::Grow`], and records that the last byte before the value is durable on an iod.
     Wrote(u64),
-    /// Adds so many entries to a directory, or removes them if negative.
+    /// Number of directory entries to add; negative for removed ones.
     Entries(i32),
 }
 
-/// The effect of a change on the record of holes in a regular file.
+/// The effect of a change on [`Tail::holes`] of a regular file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Holes {
-    /// No effect.
+    /// The change has no effect on [`Tail::holes`].
     #[default]
     Keep,
-    /// The written bytes begin here: a file that ended before this offset now has a hole.
+    /// A write began at this offset. If the file ended before this offset, the file now has a hole.
     Before(u64),
-    /// The file may have holes.
+    /// The change may have made holes in the file.
     Made,
 }
 
-/// A statement about the lengths of objects. If they are as long on their disks as a file that ends at `from` requires,
-/// they are also as long as one that ends at `end` requires.
+/// A statement about the durable lengths of a file's objects. If the objects were long enough for a file of length
+/// `from`, they are now long enough for a file of length `end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Whole {
-    /// Offset of the first written byte.
+    /// File offset of the first written byte.
     pub from: u64,
-    /// End of the written bytes.
+    /// File offset after the last written byte.
     pub end: u64,
 }
 
-/// How far a file was written, and the known holes. A bare number gives no information about holes.
+/// The end of a write, and what it implies for holes and object lengths. A conversion from a plain number implies
+/// nothing about either.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reach {
-    /// End of the written bytes.
+    /// File offset after the last written byte.
     pub end: u64,
-    /// The known holes.
+    /// Effect of the write on [`Tail::holes`].
     pub holes: Holes,
-    /// The known lengths of objects, once the written bytes are on disk.
+    /// What the write implies for the lengths of objects, once its bytes are durable.
     pub whole: Option<Whole>,
 }
 
@@ -93,21 +94,21 @@ impl From<u64> for Reach {
 }
 
 impl From<ByteRange> for Reach {
-    /// The whole range was written.
+    /// Describes a write of every byte of `range`.
     fn from(range: ByteRange) -> Self {
         let whole = Some(Whole { from: range.offset, end: range.end() });
         Reach { end: range.end(), holes: Holes::Before(range.offset), whole }
     }
 }
 
-/// The number of files.
+/// The record of the inode count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counts {
-    /// Number of inodes, the root and orphans included.
+    /// Number of inodes, including the root and orphans.
     pub files: u64,
 }
 
-/// The first inode number that is not yet allocated.
+/// The record of the next inode number to allocate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NextId(pub u64);
 
@@ -130,7 +131,7 @@ impl Record for NextId {
 }
 
 impl TailDelta {
-    /// Returns `tail` after this change; `None` if a value would leave its bounds.
+    /// Returns `tail` after this change; `None` if a value would leave its valid range.
     pub fn apply(&self, mut tail: Tail) -> Option<Tail> {
         if *self != (TailDelta { whole: self.whole, ..TailDelta::default() }) || self.whole.is_none() {
             tail.change = tail.change.checked_add(1)?;
@@ -170,7 +171,7 @@ impl TailDelta {
 }
 
 impl Delta {
-    /// Returns the encoding that a batch carries.
+    /// Returns the encoding of the delta in a batch.
     pub fn to_bytes(self) -> Bytes {
         let mut out = Writer::new();
         match self {
@@ -225,7 +226,7 @@ impl Delta {
         out.finish().to_bytes()
     }
 
-    /// Decodes the delta in `bytes`.
+    /// Decodes a delta from its encoding in a batch.
     pub fn from_bytes(bytes: Bytes) -> Result<Self, Malformed> {
         let mut input = Reader::new(bytes);
         let delta = match input.u32()? {
@@ -259,9 +260,9 @@ impl Delta {
     }
 }
 
-/// The merge function of this schema, for [`crate::Embedded`] and [`crate::Memory`].
+/// The merge function of this schema; pass it to [`crate::Embedded`] or [`crate::Memory`].
 ///
-/// `None` if the record does not exist or is damaged, or if a value would leave its bounds.
+/// Returns `None` if the record is missing or damaged, or if a value would leave its valid range.
 pub fn merge(old: Option<&[u8]>, delta: &[u8]) -> Option<Value> {
     let old = Bytes::copy_from_slice(old?);
     Some(match Delta::from_bytes(Bytes::copy_from_slice(delta)).ok()? {

@@ -1,4 +1,4 @@
-//! Runs a future to completion on the calling thread.
+//! A minimal executor that runs a future to completion on the calling thread.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for `future` and returns its result.
+/// Blocks until `future` completes and returns its result.
 pub fn block<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let waker = Arc::new(Unpark(std::thread::current())).into();

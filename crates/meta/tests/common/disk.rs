@@ -1,21 +1,22 @@
-//! A simulated disk for the embedded store and its log, with held syncs, write errors and power cuts.
+//! A simulated disk for the embedded store and its log. Tests can delay syncs, inject write errors, limit the space,
+//! and cut the power.
 
 use meta::{LogDisk, StorageBackend};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 
-/// A disk with two files, the store and its log. Clones share the disk.
+/// A simulated disk with two files: the store's database and its log. Clones share the disk.
 #[derive(Clone, Debug, Default)]
 pub struct Disk(Arc<(Mutex<Inner>, Condvar)>);
 
-/// The file of the log. The second field is the largest length in bytes.
+/// The log file of a simulated disk. The second field is the maximum size of the log's ring in bytes.
 #[derive(Clone, Debug)]
 pub struct LogFile(Disk, u64);
 
-/// Sector size in bytes. A disk writes a sector completely or not at all.
+/// Sector size in bytes: the unit in which a power cut keeps or loses unsynced data.
 const SECTOR: usize = 512;
-/// Block size in bytes. Files allocate space in blocks.
+/// Block size in bytes: the unit in which files allocate space.
 const BLOCK: usize = 4096;
 const STORE: usize = 0;
 const LOG: usize = 1;
@@ -25,17 +26,17 @@ struct Inner {
     files: [Image; 2],
     syncs_held: bool,
     waiting: usize,
-    /// The number of writes and syncs that succeed before the disk breaks.
+    /// Number of writes and syncs that still succeed before the disk fails.
     budget: Option<usize>,
     operations: usize,
     syncs: [usize; 2],
-    /// Largest number of bytes in allocated blocks.
+    /// Capacity of the disk in bytes; `None` is unlimited.
     capacity: Option<u64>,
     taken: BTreeSet<(usize, usize)>,
     history: Option<Vec<(usize, Operation)>>,
 }
 
-/// The content of a file as read now, and its content on stable storage.
+/// A file: its current content, its content as of the last sync, and the operations since that sync.
 #[derive(Clone, Debug, Default)]
 struct Image {
     now: Vec<u8>,
@@ -43,7 +44,7 @@ struct Image {
     unsynced: Vec<Operation>,
 }
 
-/// An operation on a file.
+/// An operation on a file: a change of the length, a write at an offset, or a sync.
 #[derive(Clone, Debug)]
 pub enum Operation {
     Len(usize),
@@ -67,7 +68,8 @@ impl Operation {
     }
 }
 
-/// Truncates `data` or extends it with zeros. `resize` writes byte by byte in unoptimized builds.
+/// Truncates `data` or extends it with zeros. `Vec::resize` is too slow in unoptimized builds, because it writes byte
+/// by byte.
 fn set_len(data: &mut Vec<u8>, len: usize) {
     data.truncate(len);
     data.extend_from_slice(&vec![0; len - data.len()]);
@@ -87,8 +89,8 @@ impl Image {
         }
     }
 
-    /// The content after a power cut. Of each unsynced sector, the first `kept(length)` bytes survive. A change of the
-    /// length survives if `kept(1)` is 1.
+    /// Returns the content of the file after a power cut. Of each unsynced sector write, the first `kept(length)` bytes
+    /// survive. A change of the length survives if `kept(1)` returns 1.
     fn after_power_cut(&self, kept: &mut dyn FnMut(usize) -> usize) -> Vec<u8> {
         let mut data = self.synced.clone();
         for operation in &self.unsynced {
@@ -136,7 +138,8 @@ impl Inner {
         self.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(taken))
     }
 
-    /// Allocates the blocks that a write needs, as a sparse file does.
+    /// Allocates the blocks that a write needs. Like a sparse file, a file has no blocks in ranges that were never
+    /// written.
     fn take_room(&mut self, file: usize, operation: &Operation) -> io::Result<()> {
         if self.capacity.is_none() {
             return Ok(());
@@ -157,7 +160,7 @@ impl Inner {
     }
 }
 
-#[allow(dead_code)] // each test binary uses only a part
+#[allow(dead_code)] // each test binary uses only some of the functions
 impl Disk {
     fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.0.0.lock().expect("disk")
@@ -168,17 +171,17 @@ impl Disk {
         Disk(Arc::new((Mutex::new(Inner { files, ..Inner::default() }), Condvar::new())))
     }
 
-    /// The file of the log, whose ring may have `room` bytes.
+    /// Returns the log file of this disk; the ring of the log may have at most `room` bytes.
     pub fn log(&self, room: u64) -> LogFile {
         LogFile(self.clone(), room)
     }
 
-    /// Makes every later sync wait for [`Self::release_syncs`].
+    /// Makes every later sync block until [`Self::release_syncs`] is called.
     pub fn hold_syncs(&self) {
         self.inner().syncs_held = true;
     }
 
-    /// Returns when a sync waits.
+    /// Blocks until a sync is blocked.
     pub fn wait_for_sync(&self) {
         let mut inner = self.inner();
         while inner.waiting == 0 {
@@ -186,65 +189,65 @@ impl Disk {
         }
     }
 
-    /// Lets the waiting syncs continue.
+    /// Lets the blocked syncs continue.
     pub fn release_syncs(&self) {
         self.inner().syncs_held = false;
         self.0.1.notify_all();
     }
 
-    /// Fails every write and sync after the next `operations` ones.
+    /// Makes every write and sync fail after the next `operations` writes and syncs.
     pub fn break_after(&self, operations: usize) {
         self.inner().budget = Some(operations);
     }
 
-    /// Limits the bytes that files may allocate. Call it on an empty disk, or to change an earlier limit.
+    /// Sets the capacity of the disk in bytes. Call this function on an empty disk, or to change an earlier capacity.
     pub fn limit(&self, capacity: u64) {
         self.inner().capacity = Some(capacity);
     }
 
-    /// Bytes that files may still allocate.
+    /// Returns the free space in bytes.
     pub fn free(&self) -> u64 {
         self.inner().free()
     }
 
-    /// The number of writes and syncs so far.
+    /// Returns the number of writes, syncs and changes of the length so far.
     pub fn operations(&self) -> usize {
         self.inner().operations
     }
 
-    /// The number of syncs so far: of the store and of the log.
+    /// Returns the number of syncs so far: of the database file and of the log file.
     pub fn syncs(&self) -> (usize, usize) {
         let [store, log] = self.inner().syncs;
         (store, log)
     }
 
-    /// Records all operations from now on.
+    /// Starts to record all operations on the disk.
     pub fn record(&self) {
         self.inner().history = Some(Vec::new());
     }
 
-    /// The operations since [`Self::record`].
+    /// Returns the operations since [`Self::record`], each with the number of its file.
     pub fn history(&self) -> Vec<(usize, Operation)> {
         self.inner().history.clone().expect("recorded")
     }
 
-    /// Repeats an operation of another disk.
+    /// Applies an operation that was recorded on another disk.
     pub fn repeat(&self, (file, operation): (usize, Operation)) {
         self.inner().files[file].take(operation);
     }
 
-    /// The current contents of the store and of the log.
+    /// Returns the current contents of the database file and of the log file.
     pub fn contents(&self) -> [Vec<u8>; 2] {
         self.inner().files.clone().map(|image| image.now)
     }
 
-    /// A disk with these files.
+    /// Returns a disk whose database file and log file have these contents, all synced.
     pub fn of(files: [Vec<u8>; 2]) -> Disk {
         Disk::with(files)
     }
 
-    /// The disk after a power cut. Synced bytes survive. Of each unsynced sector, the first `kept(length)` bytes
-    /// survive.
+    /// Returns the disk after a power cut. Synced data survive. Of each unsynced sector write, the first `kept(length)`
+    /// bytes survive.
     pub fn after_power_cut(&self, mut kept: impl FnMut(usize) -> usize) -> Disk {
         let inner = self.inner();
         Disk::with([&inner.files[STORE], &inner.files[LOG]].map(|image| image.after_power_cut(&mut kept)))

@@ -1,6 +1,6 @@
-//! Random choices from a seed (splitmix64).
+//! A pseudorandom generator (splitmix64) for reproducible random choices.
 
-/// A stream of random choices.
+/// A pseudorandom generator with a seed.
 pub struct Dice(u64);
 
 impl Dice {
@@ -8,7 +8,7 @@ impl Dice {
         Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d))
     }
 
-    /// A number below `end`.
+    /// Returns a random number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -16,12 +16,12 @@ impl Dice {
         ((z ^ (z >> 31)) % end as u64) as usize
     }
 
-    /// One of `choices`.
+    /// Returns a random element of `choices`.
     pub fn of<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())].clone()
     }
 
-    /// True once in `n` calls on average.
+    /// Returns true with probability 1/`n`.
     pub fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }

@@ -1,4 +1,4 @@
-//! The kernel's side: a scratch directory, and a thread that takes the credentials of the acting user.
+//! The kernel's side of the comparison: a scratch directory, and system calls with the credentials of the acting user.
 
 use super::plan::{Access, Actor, Change, Op, Path, Times};
 use super::{Answer, Errno, Seen, Tree};
@@ -11,21 +11,22 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
-/// A scratch directory, on tmpfs if `/dev/shm` exists. It is removed on drop.
+/// A scratch directory, in `/dev/shm` (tmpfs) if it exists; dropping the value removes the directory.
 pub struct Scratch(tempfile::TempDir);
 
-/// One tree in the scratch directory.
+/// A directory in the scratch directory that holds the tree of one test case.
 pub struct Local(PathBuf);
 
 impl Scratch {
-    /// `None` unless this process is root and can take the credentials of other users.
+    /// Creates a scratch directory. Returns `None` unless the process is root and can take the credentials of other
+    /// users.
     pub fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("temporary directory");
         rustix::process::umask(Mode::empty());
-        // All users must be able to reach the trees in the directory.
+        // Every acting user needs search permission on the scratch directory.
         chmodat(CWD, dir.path(), Mode::from_raw_mode(0o755), AtFlags::empty()).expect("chmod");
         let other = Actor { uid: 70_001, gid: 80_001, groups: vec![80_002] };
         become_actor(&other).ok()?;
@@ -48,8 +49,8 @@ fn uid(uid: u32) -> Option<Uid> {
     Some(Uid::from_raw(uid))
 }
 
-/// Gives `actor`'s credentials to this thread only. The kernel drops the capabilities with the effective user id and
-/// restores them when root returns.
+/// Sets the credentials of the current thread to those of `actor`. The kernel drops the thread's capabilities when the
+/// effective user id leaves 0, and restores them when it returns to 0.
 fn become_actor(actor: &Actor) -> rustix::io::Result<()> {
     let groups: Vec<_> = actor.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
     set_thread_groups(&groups)?;
@@ -203,9 +204,9 @@ fn stamps(times: Times) -> Timestamps {
     Timestamps { last_access, last_modification }
 }
 
-/// Returns whether a sysctl of this machine, which neither POSIX nor Weir requires, may refuse the operation.
-/// `fs.protected_hardlinks` refuses links to files that the user cannot write. `fs.protected_regular` refuses O_CREAT
-/// on existing files of other users in sticky directories.
+/// Returns whether a sysctl may make the kernel refuse the operation, although POSIX and Weir allow it.
+/// `fs.protected_hardlinks` forbids hard links to files that the user cannot write. `fs.protected_regular` forbids
+/// O_CREAT on existing files of other users in sticky directories.
 pub fn policy_refuses(actor: &Actor, op: &Op, tree: &Tree) -> bool {
     let set = |name: &str| {
         std::fs::read_to_string(format!("/proc/sys/fs/{name}")).is_ok_and(|text| text.trim().parse() != Ok(0))

@@ -1,10 +1,10 @@
-//! Compares permission checks of a namespace with those of the running kernel.
+//! Differential test of permission checks: compares the namespace with the running kernel.
 //!
 //! The test builds the same tree in a scratch directory and in a namespace. It runs the same random operations as the
-//! same users on both. The answers must agree, and so must the trees afterwards.
+//! same users on both, and compares the answers and the resulting trees.
 //!
-//! `WEIR_TEST_SCALE=full` runs 100,000 cases. `WEIR_TEST_SEED` sets the seed. Only root can act as other users. Without
-//! root, the test checks nothing and says so.
+//! `WEIR_TEST_SCALE=full` runs 100,000 cases. `WEIR_TEST_SEED` sets the seed of the random numbers. The test needs root
+//! to act as other users. Without root, it prints a message and checks nothing.
 
 #[path = "../common/block.rs"]
 mod block;
@@ -19,10 +19,10 @@ use ours::Ours;
 use plan::{Actor, Change, Op};
 use std::collections::BTreeMap;
 
-/// Number of cases on one tree before the test builds another.
+/// Number of cases on one tree. The test then builds a new tree.
 const CASES_OF_TREE: u64 = 60;
 
-/// The compared attributes of a file.
+/// The attributes of a file that the test compares.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seen {
     kind: char,
@@ -30,17 +30,17 @@ pub struct Seen {
     uid: u32,
     gid: u32,
     nlink: u32,
-    /// Zero unless the file is regular.
+    /// Size in bytes of a regular file; 0 for other kinds.
     size: u64,
 }
 
-/// All files by path. The scratch directory itself has the empty path.
+/// All files by path, relative to the scratch directory. The path of the scratch directory is empty.
 pub type Tree = BTreeMap<String, Seen>;
 
-/// The outcome of an operation: the names for a listing, an empty list for other operations, or the error.
+/// The outcome of an operation: the names for a listing, an empty list for other operations, or an error.
 pub type Answer = Result<Vec<String>, Errno>;
 
-/// The errors that the comparison distinguishes.
+/// The errors that the comparison distinguishes, named after the POSIX error codes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[allow(missing_docs)] // the names are those of POSIX
 pub enum Errno {
@@ -57,16 +57,16 @@ pub enum Errno {
     Other(i32),
 }
 
-/// Returns whether two errors are equal, or differ in one of the ways that SEMANTICS.md states.
+/// Returns whether two errors are equal, or differ in a way that SEMANTICS.md documents.
 fn same_failure(op: &Op, kernel: Errno, ours: Errno) -> bool {
     let refusals = [Errno::Access, Errno::Perm];
     kernel == ours
         || match op {
-            // Weir checks the type of the file before the right to remove its name.
+            // Weir checks the file kind before it checks the permission to remove the entry.
             Op::Unlink { .. } | Op::Rmdir { .. } => {
                 matches!(ours, Errno::IsDir | Errno::NotDir) && refusals.contains(&kernel)
             }
-            // If both paths fail, either error is allowed.
+            // If both paths fail, POSIX allows the error of either path.
             Op::Rename { .. } | Op::Link { .. } => {
                 kernel == Errno::Access && matches!(ours, Errno::NotDir | Errno::NoEnt)
             }
@@ -74,11 +74,11 @@ fn same_failure(op: &Op, kernel: Errno, ours: Errno) -> bool {
         }
 }
 
-/// How often each operation ended with each result.
+/// Number of times that each operation ended with each outcome.
 type Counts = BTreeMap<(&'static str, String), u64>;
 
-/// Runs one change of permissions and one operation. An operation that a sysctl of this machine may refuse is not
-/// counted.
+/// Changes the permissions of a random file, runs a random operation, and compares the outcomes. Skips operations that
+/// a sysctl of this machine may forbid.
 fn case(dice: &mut Dice, kernel: &Local, ours: &Ours, counts: &mut Counts) {
     let before = kernel.tree();
     let change = Change::random(dice, &before);
@@ -116,7 +116,7 @@ fn the_namespace_decides_as_the_kernel_does() {
     let mut counts = Counts::new();
     let succeeded = |counts: &Counts, op: &'static str| counts.contains_key(&(op, "ok".into()));
     for tree in 0.. {
-        // Some operations rarely find what they need, so continue until each has succeeded once.
+        // Some operations seldom succeed, so run further cases until each operation has succeeded once.
         let all = plan::NAMES.iter().all(|op| succeeded(&counts, op));
         let done: u64 = counts.values().sum();
         if done >= cases && (all || done >= 20 * cases) {
@@ -136,7 +136,7 @@ fn the_namespace_decides_as_the_kernel_does() {
     for ((op, told), count) in &counts {
         println!("{op:>10} {told:<10} {count}");
     }
-    // A test that sees only refusals would prove nothing.
+    // The test is only meaningful if every operation has both succeeded and failed.
     for op in plan::NAMES {
         assert!(succeeded(&counts, op), "{op} never succeeded");
     }

@@ -1,4 +1,4 @@
-//! The namespace's side: walks paths and composes operations as a client and the NFS server do.
+//! The namespace's side of the comparison: resolves paths and combines operations as a client and the NFS server do.
 
 use super::block::block;
 use super::plan::{Access, Actor, Change, Op, Path, Times};
@@ -49,7 +49,7 @@ impl Ours {
     pub fn run(&self, actor: &Actor, op: &Op) -> Answer {
         let cred = Cred { uid: actor.uid, gid: actor.gid, groups: actor.groups.clone() };
         self.perform(&cred, op).map_err(|status| match op {
-            // A client turns this status into EPERM (link(2)).
+            // A client reports `IsDir` from LINK as EPERM, as link(2) requires.
             Op::Link { .. } if status == Status::IsDir => Errno::Perm,
             _ => errno(status),
         })
@@ -63,7 +63,7 @@ impl Ours {
         block(self.0.setattr(&root, NOW, attrs.id, &set, false)).expect("setattr");
     }
 
-    /// The parent directory of the last component of `path`.
+    /// Returns the directory that contains the last component of `path`.
     fn dir(&self, cred: &Cred, path: &Path) -> Result<FileId, Status> {
         let (dir, _) = path.split();
         let parts = dir.split('/').filter(|part| !part.is_empty());
@@ -84,7 +84,7 @@ impl Ours {
         block(self.0.setattr(cred, NOW, id, &set, writable)).map(drop)
     }
 
-    /// Opens an existing file: checks the type, then the permissions, then truncates.
+    /// Opens an existing file: checks the file kind, checks the permissions, and truncates the file if requested.
     fn open(&self, cred: &Cred, attrs: &Attrs, how: Access) -> Result<(), Status> {
         match attrs.kind {
             FileKind::Symlink => return Err(Status::Symlink),
@@ -176,7 +176,8 @@ impl Ours {
         Ok(names)
     }
 
-    /// Looks the type up first, as a client does: the protocol has one operation for unlink and rmdir.
+    /// Removes a file or directory after checking its kind, because NFS has a single operation for unlink(2) and
+    /// rmdir(2).
     fn remove(&self, cred: &Cred, path: &Path, directory: bool) -> Result<(), Status> {
         let (dir, name) = (self.dir(cred, path)?, path.split().1.as_bytes());
         let is_dir = self.0.lookup(cred, dir, name)?.kind == FileKind::Directory;

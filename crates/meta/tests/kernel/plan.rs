@@ -1,16 +1,16 @@
-//! Generates random operations of random users, with random changes of permissions in between.
+//! The generator of random operations by random users, with random changes of permissions in between.
 
 use super::{Dice, Seen, Tree};
 use types::Renaming;
 
-/// The users that own files and act. User 0 passes all permission checks.
+/// The user ids that own files and run operations. User id 0 is the superuser.
 const UIDS: [u32; 4] = [0, 70_001, 70_002, 70_003];
-/// The groups of these users.
+/// The group ids that files and users have.
 const GIDS: [u32; 4] = [0, 80_001, 80_002, 80_003];
-/// Last components of paths that may not exist.
+/// Names that generated paths may end with, whether or not the file exists.
 const LEAVES: [&str; 8] = ["a", "b", "c", "d", "e", "s", "new", "other"];
 
-/// Every operation.
+/// The names of all operations, for the statistics.
 pub const NAMES: [&str; 18] = [
     "lookup",
     "readdir",
@@ -32,7 +32,7 @@ pub const NAMES: [&str; 18] = [
     "truncate",
 ];
 
-/// The user that acts.
+/// The credentials of the user that runs an operation.
 #[derive(Clone, Debug)]
 pub struct Actor {
     pub uid: u32,
@@ -48,28 +48,28 @@ impl Actor {
     }
 }
 
-/// A path below the scratch directory. The empty path is the directory itself.
+/// A path relative to the scratch directory; the empty path is the scratch directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Path(pub String);
 
 impl Path {
-    /// The parent directory and the last component.
+    /// Returns the path of the parent directory and the last component.
     pub fn split(&self) -> (&str, &str) {
         self.0.rsplit_once('/').unwrap_or(("", &self.0))
     }
 
-    /// The path of an existing file, or of a new name below one.
+    /// Returns the path of an existing file, or a path below an existing file that need not exist.
     fn random(dice: &mut Dice, tree: &Tree) -> Self {
         if !dice.once_in(3) {
             return Path::there(dice, tree, |_| true);
         }
-        // Below anything but symlinks, because the kernel would follow them.
+        // Do not build a path below a symbolic link, because the kernel would follow the link.
         let below = Path::any(dice, tree, |seen| seen.kind != 'l' && (seen.kind == 'd' || is_empty_file(seen)));
         let leaf = dice.of(&LEAVES);
         Path(if below.0.is_empty() { leaf.into() } else { format!("{}/{leaf}", below.0) })
     }
 
-    /// The path of an existing file, but not of the scratch directory itself.
+    /// Returns the path of an existing file that matches `fits`, other than the scratch directory.
     fn there(dice: &mut Dice, tree: &Tree, fits: impl Fn(&Seen) -> bool) -> Self {
         let paths: Vec<_> = tree.iter().filter(|(path, seen)| !path.is_empty() && fits(seen)).collect();
         match paths.len() {
@@ -84,12 +84,13 @@ impl Path {
     }
 }
 
-/// Returns whether the file is regular and empty. Through such files a few paths lead that contain a non-directory.
+/// Returns whether the file is regular and empty. The generator also builds paths through such files, which fail with
+/// ENOTDIR.
 fn is_empty_file(seen: &Seen) -> bool {
     seen.kind == 'f' && seen.size == 0
 }
 
-/// Owner, group and mode that root sets before the operation.
+/// A change of owner, group and mode that root makes before an operation.
 #[derive(Clone, Debug)]
 pub struct Change {
     pub path: Path,
@@ -100,14 +101,14 @@ pub struct Change {
 
 impl Change {
     pub fn random(dice: &mut Dice, tree: &Tree) -> Self {
-        // Most permission checks depend on directories, and the tree has few of them.
+        // Choose a directory half of the time: most permission checks depend on directories, and the tree has few.
         let dirs = dice.once_in(2);
         let path = Path::any(dice, tree, |seen| !dirs || seen.kind == 'd');
         Change { path, uid: dice.of(&UIDS), gid: dice.of(&GIDS), mode: mode(dice) }
     }
 }
 
-/// Modes; those that permit access are much more frequent than the rest.
+/// Returns a random mode. Modes that permit access are more frequent than others.
 fn mode(dice: &mut Dice) -> u32 {
     let class = |dice: &mut Dice| dice.of(&[7, 7, 7, 7, 6, 5, 3, 1, 4, 2, 0]);
     let special = dice.of(&[0, 0, 0, 0, 1, 1, 2, 2, 4, 6, 3, 7]);
@@ -120,22 +121,21 @@ pub enum Access {
     Read,
     Write,
     Both,
-    /// For writing, with O_TRUNC.
+    /// The file is opened for writing with O_TRUNC.
     Cut,
 }
 
-/// The times that utimensat(2) sets.
+/// The times that an operation sets with utimensat(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Times {
     BothNow,
     BothChosen,
-    /// Only the access time, to a chosen value.
+    /// The operation sets only the access time, to a chosen value.
     AccessChosen,
-    /// Only the modification time, to now.
+    /// The operation sets only the modification time, to the current time.
     ChangeNow,
 }
 
-/// An operation.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub enum Op {
@@ -145,7 +145,7 @@ pub enum Op {
     Readdir {
         path: Path,
     },
-    /// `wanted` has the bits 4 (read), 2 (write), 1 (execute).
+    /// Checks permissions as access(2) does. `wanted` is the sum of 4 (read), 2 (write) and 1 (execute).
     Access {
         path: Path,
         wanted: u32,
@@ -208,7 +208,8 @@ pub enum Op {
 impl Op {
     pub fn random(dice: &mut Dice, tree: &Tree) -> Self {
         let path = Path::random(dice, tree);
-        // Opening a FIFO waits for its other end, and the kernel would follow symlinks.
+        // Do not open named pipes, because open(2) would block. Do not open symbolic links, because the kernel would
+        // follow them.
         let plain = |path: &Path| tree.get(&path.0).is_none_or(|seen| !matches!(seen.kind, 'p' | 'l'));
         let file = if plain(&path) { path.clone() } else { Path::there(dice, tree, |seen| seen.kind == 'f') };
         let to = Path::random(dice, tree);
@@ -219,7 +220,7 @@ impl Op {
             2 => Op::Access { path: file, wanted: dice.below(8) as u32 },
             3 | 4 => Op::Open { path: file, how },
             5 | 6 => Op::Create { path: file, how, exclusive: dice.once_in(3), mode: mode(dice) },
-            // mkdir(2) uses no other mode bits.
+            // mkdir(2) ignores the set-user-id and set-group-id bits.
             7 => Op::Mkdir { path, mode: mode(dice) & 0o1777 },
             8 => Op::Mknod { path, mode: mode(dice) },
             9 => Op::Symlink { path },
@@ -268,7 +269,7 @@ impl Op {
     }
 }
 
-/// The operations by which root creates the initial tree.
+/// Returns the operations that create the initial tree, which the test runs as root.
 pub fn first_tree() -> Vec<Op> {
     let path = |text: &str| Path(text.into());
     let file = |text: &str| Op::Create { path: path(text), how: Access::Write, exclusive: true, mode: 0o666 };

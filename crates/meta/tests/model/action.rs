@@ -1,11 +1,11 @@
-//! Random actions: which user applies which operation to which names and files.
+//! The generator of random actions for the model test: a user applies an operation to names and files.
 
 use bytes::Bytes;
 use meta::{How, SetXattr};
 use proptest::prelude::*;
 use types::{Cred, FileKind, Renaming, SetAttrs, SetTime, Timestamp};
 
-/// The credentials of user number `n`.
+/// Returns the credentials of test user number `n`.
 pub fn user(n: usize) -> Cred {
     match n {
         0 => Cred::root(),
@@ -15,7 +15,7 @@ pub fn user(n: usize) -> Cred {
     }
 }
 
-/// Selects one of the files created so far; the number is taken modulo their count.
+/// Selects one of the files that the test has created so far: the index is taken modulo their number.
 pub type Pick = usize;
 pub type Name = Bytes;
 
@@ -90,12 +90,12 @@ pub enum Op {
     Reap {
         file: Pick,
     },
-    /// `stale`: with another layout than the file has.
+    /// Begins a layout swap. With `stale`, the expected layout is not the layout of the file.
     BeginSwap {
         file: Pick,
         stale: bool,
     },
-    /// `stale`: the number of the expectation that is wrong.
+    /// Completes a layout swap. With `stale`, the number selects the expected value that is wrong.
     Swap {
         file: Pick,
         stale: Option<usize>,
@@ -115,9 +115,9 @@ pub enum Op {
 
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// User, clock step in seconds, operation.
+    /// A user runs an operation. The fields are the user number, the clock step in seconds, and the operation.
     Do(usize, i64, Op),
-    /// Close the store and open it again.
+    /// The test closes the store and opens it again.
     Reopen,
 }
 
@@ -170,7 +170,7 @@ fn size() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 0..5u64, 3 => any::<u32>().prop_map(u64::from), 1 => any::<u64>()]
 }
 
-/// `odds` scales the probability with which each attribute is present.
+/// Generates attributes for SETATTR or a create. `odds` scales the probability that each attribute is present.
 fn attrs(odds: f64) -> impl Strategy<Value = SetAttrs> {
     let part = move |p: f64| p.min(0.95);
     (
@@ -218,7 +218,7 @@ fn exist() -> impl Strategy<Value = SetXattr> {
     prop_oneof![3 => Just(SetXattr::Either), 1 => Just(SetXattr::Create), 1 => Just(SetXattr::Replace)]
 }
 
-/// Mostly one of the first files, which are directories with entries.
+/// Selects a file; mostly one of the first files, which are directories with entries.
 fn pick() -> impl Strategy<Value = Pick> {
     prop_oneof![3 => 0..5usize, 2 => any::<usize>()]
 }
@@ -257,7 +257,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Up to `max` actions.
+/// Generates sequences of up to `max` actions.
 pub fn actions(max: usize) -> impl Strategy<Value = Vec<Action>> {
     let step = prop_oneof![9 => 0..3i64, 1 => -100..100i64];
     let one = prop_oneof![

@@ -1,4 +1,5 @@
-//! Runs each action on the namespace and on the reference, and compares every answer and every file.
+//! The comparison of the namespace with the reference model: runs each action on both, and compares all answers and
+//! files.
 
 use crate::action::{Action, Op, user};
 use crate::block::block;
@@ -15,9 +16,9 @@ const ROOT_MODE: u32 = 0o777;
 pub struct Pair<E> {
     real: Namespace<E>,
     model: Reference,
-    /// The inode number of each handle.
+    /// The namespace's inode number of each file of the reference model.
     ids: Vec<FileId>,
-    /// The change attributes of the namespace and of the reference at the last comparison.
+    /// For each file, the change attributes of the namespace and of the reference model at the last comparison.
     changes: BTreeMap<Handle, (u64, u64)>,
     now: Timestamp,
 }
@@ -26,13 +27,14 @@ fn layout() -> Layout {
     layout_of(0)
 }
 
-/// The layout of a file with this number of swaps.
+/// Returns the layout of a file after `swaps` layout swaps.
 fn layout_of(swaps: u8) -> Layout {
     Layout { kind: 9, body: Bytes::copy_from_slice(&[b"somewhere", &[swaps][..]].concat()) }
 }
 
 impl<E: Engine> Pair<E> {
-    /// An empty file system with a few directories of different modes.
+    /// Creates an empty file system with a few directories of different modes, in the namespace and in the reference
+    /// model.
     pub fn new(store: E) -> Self {
         let now = Timestamp { secs: 1000, nanos: 5 };
         let format =
@@ -48,7 +50,7 @@ impl<E: Engine> Pair<E> {
         pair
     }
 
-    /// The same file system after the store was closed and opened again.
+    /// Closes the store and opens it again. Returns the comparison with the reopened namespace.
     pub fn reopen(self, reopen: &mut impl FnMut(Namespace<E>) -> E) -> Self {
         let Pair { real, model, ids, changes, now } = self;
         let (fsid, created) = (real.fsid(), real.created());
@@ -62,7 +64,8 @@ impl<E: Engine> Pair<E> {
         (h, self.ids[h])
     }
 
-    /// Compares one file. `real` holds the attributes that the namespace returned.
+    /// Compares the attributes of file `h` with the reference model. `real` has the attributes that the namespace
+    /// returned.
     fn check(&mut self, h: Handle, real: &Attrs) {
         let node = &self.model.nodes[h];
         let got = (real.id, real.kind, real.mode, real.uid, real.gid, real.nlink, real.size, real.rdev);
@@ -72,7 +75,7 @@ impl<E: Engine> Pair<E> {
         self.check_change(h, real.change);
     }
 
-    /// Checks that the change attribute grew if and only if the reference recorded a change.
+    /// Checks that the namespace's change attribute grew if and only if the reference model recorded a change.
     fn check_change(&mut self, h: Handle, real: u64) {
         let wanted = self.model.nodes[h].changes;
         if let Some((seen, counted)) = self.changes.insert(h, (real, wanted)) {
@@ -96,7 +99,7 @@ impl<E: Engine> Pair<E> {
         self.check(h, attrs);
     }
 
-    /// Runs one action on both sides.
+    /// Runs an action on the namespace and on the reference model, and compares the answers.
     pub fn step(&mut self, action: &Action) {
         let Action::Do(who, step, op) = action else { return };
         self.now.secs += step;
@@ -280,7 +283,7 @@ impl<E: Engine> Pair<E> {
             Op::ForgetUnused { file } => {
                 let (h, id) = self.pick(*file);
                 let Some(unused) = self.real.unused_of(id).expect("unused") else { return };
-                // A record that has changed since stays.
+                // `forget_unused` keeps a record whose value differs from the value to be removed.
                 let other = Unused { generation: Generation(unused.generation.0 - 1), ..unused.clone() };
                 block(self.real.forget_unused(self.now, &other)).expect("forget");
                 assert_eq!(self.real.unused_of(id), Ok(Some(unused.clone())));
@@ -295,7 +298,8 @@ impl<E: Engine> Pair<E> {
         layout_of(self.model.nodes[h].swaps)
     }
 
-    /// Begins a swap of the layout that the file has, or of another one (`stale`).
+    /// Begins a layout swap. With `stale`, the expected layout is not the layout of the file, so the call must change
+    /// nothing.
     fn begin_swap(&mut self, file: usize, stale: bool) {
         let (h, id) = self.pick(file);
         let from = self.model.nodes[h].swaps.wrapping_add(stale.into());
@@ -312,7 +316,7 @@ impl<E: Engine> Pair<E> {
         }
     }
 
-    /// Swaps a layout, with an expectation that does not hold any more (`stale`: which one) or with the right ones.
+    /// Completes a layout swap. `stale` selects an expected value that is wrong, so the call must change nothing.
     fn swap(&mut self, file: usize, stale: Option<usize>) {
         let (h, id) = self.pick(file);
         let from = self.layout(h);
@@ -363,7 +367,7 @@ impl<E: Engine> Pair<E> {
         }
     }
 
-    /// Reads a directory two entries at a time and compares the names and attributes.
+    /// Reads a directory with two entries per call, and compares names and attributes with the reference model.
     fn compare_names(&mut self, cred: &Cred, d: Handle) {
         let mut after = 0;
         let mut names = BTreeMap::new();
@@ -392,7 +396,7 @@ impl<E: Engine> Pair<E> {
         }
     }
 
-    /// Compares all files, names and lists of the two sides.
+    /// Compares all files, directory entries and lists with the reference model.
     pub fn compare_all(&mut self) {
         let root = Cred::root();
         for h in 0..self.ids.len() {
@@ -441,7 +445,7 @@ impl<E: Engine> Pair<E> {
         let live = self.model.nodes.iter().filter(|node| !node.gone).count();
         assert_eq!(self.real.files(), Ok(live as u64));
         assert_eq!(self.real.check(), Ok(Vec::new()));
-        // A check that holds one inode in memory at a time finds no fault either.
+        // The check must also find no fault if its memory limits allow only one inode at a time.
         let memory = CheckMemory { inodes: 1, directories: 1 };
         let found = self.real.check_into(memory, &mut |event| {
             assert!(matches!(event, Event::Looked(_)), "{event:?}");

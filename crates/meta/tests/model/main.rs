@@ -1,4 +1,5 @@
-//! Random sequences of operations by several users, compared with a reference on both stores.
+//! Model test: compares random sequences of operations by several users with a reference model, on the in-memory and
+//! the embedded store.
 
 mod action;
 #[path = "../common/block.rs"]

@@ -1,10 +1,11 @@
-//! The reference: a namespace of plain vectors and maps, written from the manual pages, not from the code under test.
+//! The reference model of the namespace, made of plain vectors and maps. It implements the manual pages and shares no
+//! code with the namespace.
 
 use meta::{How, SetXattr};
 use std::collections::BTreeMap;
 use types::{Cred, FileKind, Renaming, SetAttrs, SetTime, Status, Timestamp, limits};
 
-/// A file of the reference: its index in order of creation. The root is 0.
+/// A file of the reference model, identified by its index in order of creation. The root is 0.
 pub type Handle = usize;
 
 #[derive(Clone, Debug)]
@@ -13,11 +14,11 @@ pub struct Node {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    /// Number of names. A removed directory has none.
+    /// Number of directory entries that refer to the file; 0 for a removed directory.
     pub names: u32,
     pub size: u64,
     pub times: [Timestamp; 4],
-    /// Number of changes so far.
+    /// Number of changes of the file so far.
     pub changes: u64,
     pub children: BTreeMap<Vec<u8>, Handle>,
     pub parent: Handle,
@@ -26,7 +27,7 @@ pub struct Node {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub verifier: Option<[u8; 8]>,
     pub layout: bool,
-    /// Number of its layout: how often it was swapped.
+    /// Number of layout swaps of the file so far, which identifies its layout.
     pub swaps: u8,
     pub gone: bool,
 }
@@ -39,7 +40,7 @@ const BTIME: usize = 3;
 pub struct Reference {
     pub nodes: Vec<Node>,
     pub doomed: Vec<Handle>,
-    /// The numbers of layouts whose objects are unused.
+    /// For each file with unused objects, the number of the layout of these objects.
     pub unused: BTreeMap<Handle, u8>,
 }
 
@@ -103,7 +104,7 @@ impl Reference {
         if node.kind == FileKind::Directory { Ok(node) } else { Err(Status::NotDir) }
     }
 
-    /// Returns whether `who` has the permission `what`: 'r', 'w' or 'x'.
+    /// Returns whether the user `who` has the permission `what` on the file: 'r', 'w' or 'x'.
     pub fn may(&self, who: &Cred, h: Handle, what: char) -> bool {
         let node = &self.nodes[h];
         let digit = |shift: u32| node.mode >> shift & 7;
@@ -202,7 +203,7 @@ impl Reference {
         if node.kind == FileKind::Symlink { Ok(node.target.clone()) } else { Err(Status::WrongType) }
     }
 
-    /// A new inode. The caller has checked the directory and the name.
+    /// Returns a new inode. The caller has checked the directory and the name.
     fn born(&self, who: &Cred, now: Timestamp, dir: Handle, kind: FileKind, set: &SetAttrs) -> Answer<Node> {
         let parent = &self.nodes[dir];
         let setgid = parent.mode & 0o2000 != 0;
@@ -255,7 +256,7 @@ impl Reference {
         h
     }
 
-    /// The checks before a name is added, up to and including the lookup of the name.
+    /// Checks whether `who` may add `name` to `dir`. Returns the file that has this name already, if any.
     fn place(&self, who: &Cred, dir: Handle, name: &[u8]) -> Answer<Option<Handle>> {
         check(name)?;
         self.dir(dir)?;
@@ -334,7 +335,7 @@ impl Reference {
         Ok(self.add(now, dir, name, node))
     }
 
-    #[allow(clippy::too_many_arguments)] // as the operation
+    #[allow(clippy::too_many_arguments)] // one argument for each field of the operation
     pub fn mknod(
         &mut self,
         who: &Cred,
@@ -383,7 +384,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Removes one name of `h`. Returns whether `h` is an orphan now.
+    /// Removes one name of file `h`. Returns whether `h` becomes an orphan.
     fn unname(&mut self, now: Timestamp, h: Handle) -> bool {
         let node = &mut self.nodes[h];
         node.names -= 1;
@@ -420,7 +421,7 @@ impl Reference {
         }
     }
 
-    /// Returns the file that had the new name, and whether that file is an orphan now.
+    /// Renames a directory entry. Returns the file that had the target name, and whether this file becomes an orphan.
     pub fn rename(
         &mut self,
         who: &Cred,
@@ -485,7 +486,7 @@ impl Reference {
         Ok(target.map(|t| (t, self.unname(now, t))))
     }
 
-    /// Exchanges the files of two names. Each tuple holds directory, name and file.
+    /// Exchanges the files of two directory entries, each given as directory, name and file.
     fn exchange(
         &mut self,
         who: &Cred,
@@ -692,7 +693,7 @@ impl Reference {
         node.xattrs.get(name).cloned().ok_or(Status::NoXattr)
     }
 
-    /// Removes an orphan. Returns whether its objects must be deleted.
+    /// Deletes an orphan. Returns whether the mgr must delete its objects.
     pub fn reap(&mut self, h: Handle) -> bool {
         let node = &mut self.nodes[h];
         if node.gone || node.names > 0 {
@@ -705,7 +706,7 @@ impl Reference {
         self.nodes[h].layout
     }
 
-    /// Begins to swap the layout; returns whether the file has the expected layout.
+    /// Begins a layout swap. Returns whether the file has the expected layout.
     pub fn begin_swap(&mut self, h: Handle, from: u8, to: u8) -> Answer<bool> {
         let node = self.live(h)?;
         if node.kind != FileKind::Regular {
@@ -721,7 +722,7 @@ impl Reference {
         Ok(true)
     }
 
-    /// Swaps the layout with that of the unused objects, if the file and they are the expected ones.
+    /// Completes a layout swap, if the file and its unused objects are as expected. Returns whether the swap happened.
     pub fn swap_layout(&mut self, h: Handle, expected: bool) -> Answer<bool> {
         self.live(h)?;
         let (Some(unused), true) = (self.unused.get_mut(&h), expected) else { return Ok(false) };

@@ -1,13 +1,13 @@
-//! Errors of creating or opening an embedded store.
+//! Errors when an embedded store is created or opened.
 
 use crate::log::LogError;
 use redb::{DatabaseError, StorageError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Why a store could not be created or opened.
+/// The reason why a store could not be created or opened.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // each variant's message says it
+#[allow(missing_docs)] // the error text documents each variant
 pub enum StoreError {
     #[error("no metadata store at {0}; make one with `weir mkfs mgr`")]
     Missing(PathBuf),

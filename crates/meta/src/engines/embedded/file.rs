@@ -1,4 +1,4 @@
-//! The file of a batch log.
+//! The file of a batch log: an implementation of `LogDisk` on a regular file.
 
 use crate::log::LogDisk;
 use std::fs::File;
@@ -6,20 +6,20 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-/// A file that holds a batch log.
+/// A regular file that holds a batch log.
 #[derive(Debug)]
 pub struct FileLog {
     file: File,
 }
 
 impl FileLog {
-    /// Creates or empties the file at `path`. Only its owner can open a file that this call creates.
+    /// Creates the file at `path`, or truncates it to zero length. A new file is accessible only to its owner.
     pub fn create(path: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
         Ok(FileLog { file })
     }
 
-    /// Opens the file at `path`, which must exist.
+    /// Opens the existing file at `path`.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(FileLog { file: File::options().read(true).write(true).open(path)? })
     }
@@ -38,7 +38,7 @@ impl LogDisk for FileLog {
         self.file.write_all_at(data, offset)
     }
 
-    /// Calls `fdatasync`: blocks that were written before change only in their data, on every file system.
+    /// Calls `fdatasync`. Overwriting allocated blocks changes no file metadata, so this suffices on every file system.
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }

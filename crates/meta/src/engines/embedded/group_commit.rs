@@ -1,12 +1,13 @@
-//! Group commit of the embedded store: the writer's thread commits batches, or the submitting caller does, if the
-//! writer is free and flushes are fast.
+//! Group commit of the embedded store. Either the writer's thread commits a batch, or the thread that submits the batch
+//! does so, if the writer is free and flushes are fast.
 //!
-//! A batch that arrives alone would wake the writer's thread, which would wake the thread that waits for the answer.
-//! These are two context switches for a flush that the caller waits for anyway. So the caller takes the writer and
-//! commits the batch itself. A caller that finds the writer taken leaves its batch in the queue and calls the thread,
-//! which takes all queued batches together. Only the thread does the flushes of a slow disk. Only the thread moves
-//! changes into the table, when that is due and when the log is nearly full. If the disk is nearly full, a caller may
-//! move changes too.
+//! A single batch would wake the writer's thread, which would then wake the submitting thread. This costs two context
+//! switches for a flush that the submitting thread waits for anyway. So the submitting thread locks the writer and
+//! commits the batch itself. If another thread has the writer, the submitting thread leaves the batch in the queue and
+//! wakes the writer's thread, which commits all queued batches together.
+//!
+//! On a slow disk only the writer's thread flushes. Checkpoints (moving changes from the log to the table) also belong
+//! to the writer's thread. The exception is a nearly full disk, where a submitting thread may move changes too.
 
 use super::writer::Writer;
 use crate::engine::{Job, Queue};
@@ -14,10 +15,11 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Windows that take longer than this are left to the thread: a caller may have other work meanwhile.
+/// If windows take longer than this on average, only the writer's thread commits: a submitting thread could do other
+/// work in the meantime.
 const QUICK: Duration = Duration::from_millis(1);
 
-/// Moving average of the duration of windows, in microseconds.
+/// Moving average of the time that a window takes, in microseconds.
 #[derive(Debug, Default)]
 struct Pace(AtomicU32);
 
@@ -25,8 +27,8 @@ impl Pace {
     fn took(&self, window: Duration) {
         let micros = u32::try_from(window.as_micros()).unwrap_or(u32::MAX);
         let before = self.0.load(Relaxed);
-        // No two threads update this at once: the one that measures holds the writer. With a weight of one eighth, a
-        // single flush of eight milliseconds leaves the work to the thread. A few fast flushes make up for it.
+        // Only the thread that holds the writer updates the average. The weight of a sample is one eighth, so a single
+        // flush of eight milliseconds hands the commits to the writer's thread. A few fast flushes reverse this.
         self.0.store(before - before / 8 + micros / 8, Relaxed);
     }
 
@@ -35,7 +37,7 @@ impl Pace {
     }
 }
 
-/// The writer behind a lock, with the queue of its batches.
+/// The writer behind a mutex, and the queue of its batches.
 #[derive(Debug)]
 pub(super) struct GroupCommit {
     writer: Mutex<Writer>,
@@ -50,7 +52,8 @@ impl GroupCommit {
         Arc::new(GroupCommit { writer: Mutex::new(writer), queue, pace: Pace::default(), start: Instant::now() })
     }
 
-    /// Runs the writer's thread: works when it is called or something is due, until the queue is closed and empty.
+    /// The main loop of the writer's thread. It works when another thread wakes it or a checkpoint is due, and ends
+    /// when the queue is closed and empty.
     pub(super) fn run(&self) {
         let _end = Abandon(&self.queue);
         loop {
@@ -59,8 +62,8 @@ impl GroupCommit {
             drop(writer);
             self.queue.called(due.map(|due| due.saturating_sub(self.start.elapsed())));
             let Ok(mut writer) = self.writer.lock() else { return };
-            // The thread takes the jobs while it holds the writer; otherwise a caller that holds the writer could be
-            // overtaken.
+            // Take the jobs only while holding the writer. Otherwise a thread that already holds the writer could
+            // commit later batches first.
             let Some(jobs) = self.queue.take() else { return writer.close() };
             self.work(&mut writer, jobs, self.start.elapsed());
             writer.relieve();
@@ -71,7 +74,8 @@ impl GroupCommit {
         }
     }
 
-    /// Commits and answers these batches. Without batches, makes the checkpoint if it is due at the time `begun`.
+    /// Commits these batches and sends their outcomes. Without batches, makes a checkpoint if one is due at the time
+    /// `begun`.
     fn work(&self, writer: &mut Writer, jobs: Vec<Job>, begun: Duration) {
         if jobs.is_empty() || writer.is_due(begun) {
             writer.step(jobs, begun);
@@ -81,19 +85,19 @@ impl GroupCommit {
         }
     }
 
-    /// Makes sure that the batch that the caller has just queued is taken from the queue.
+    /// Ensures that a thread takes the batch that the calling thread has just queued.
     pub(super) fn look(&self) {
         if !self.pace.is_quick() || !self.lead() {
             self.queue.call();
         }
     }
 
-    /// Commits a window; returns whether no work is left for the thread.
+    /// Commits a window on the calling thread. Returns whether the writer's thread need not be woken.
     fn lead(&self) -> bool {
         let mut writer = match self.writer.try_lock() {
             Ok(writer) => writer,
             Err(TryLockError::WouldBlock) => return false,
-            // The last holder of the writer has panicked.
+            // A thread panicked while it held the writer, so no thread will take the jobs.
             Err(TryLockError::Poisoned(_)) => {
                 self.queue.abandon();
                 return true;
@@ -101,20 +105,20 @@ impl GroupCommit {
         };
         let begun = self.start.elapsed();
         if writer.is_due(begun) || writer.is_nearly_full() {
-            // A window moves the whole memtable into the table soon. Only the thread does this.
+            // The next commit will make a checkpoint, which takes long, so leave the commit to the writer's thread.
             return false;
         }
         let Some(jobs) = self.queue.take() else { return false };
         let was_due = writer.due();
         self.work(&mut writer, jobs, begun);
-        // The thread must know when it is next due, or that there is work now.
+        // Wake the writer's thread if the time of its next checkpoint has changed or the memtable has become large.
         let is_known = writer.due() == was_due && !writer.is_laden();
         drop(writer);
         is_known && self.queue.is_empty()
     }
 }
 
-/// Abandons the queue when the writer's thread ends, so that no caller waits for it.
+/// A guard that closes the queue and drops its jobs when the writer's thread ends, so that no sender waits forever.
 struct Abandon<'a>(&'a Queue);
 
 impl Drop for Abandon<'_> {
@@ -139,7 +143,7 @@ mod tests {
             pace.is_quick()
         });
         assert!(quick.is_some_and(|windows| windows < 10), "{quick:?}");
-        // A slow disk stays with the thread.
+        // After a single slow flush, the writer's thread must do the commits.
         (0..100).for_each(|_| pace.took(Duration::from_millis(2)));
         assert!(!pace.is_quick());
         pace.took(Duration::MAX);

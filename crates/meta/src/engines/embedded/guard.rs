@@ -1,14 +1,13 @@
-//! A guard against damaged pages of the database, on which redb may panic.
+//! A guard against panics of redb, which can occur when a page of the database is damaged.
 
 use crate::engine::Broken;
 use redb::Database;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Returns the result of `work`; an error if it panicked.
+/// Returns the result of `work`, or an error if `work` panicked.
 ///
-/// Checksums reveal a damaged record, but a page that leads to the record may be damaged too, and redb trusts what it
-/// reads from a page.
+/// Checksums protect records, but not the inner pages of the B-tree. redb trusts the content of these pages.
 pub(super) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, Broken> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -17,7 +16,7 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, Broken> {
     })
 }
 
-/// A database that can be closed after it has panicked.
+/// A database that stays closable after redb has panicked.
 pub(super) struct Guarded(Option<Database>);
 
 impl Guarded {
@@ -40,7 +39,7 @@ impl Deref for Guarded {
 impl Drop for Guarded {
     fn drop(&mut self) {
         let database = self.0.take();
-        // The next open of the store repeats the changes that this close could not write.
+        // Closing need not write these changes: the next open replays them from the log.
         if let Err(broken) = guarded(|| drop(database)) {
             tracing::error!(%broken, "cannot close the metadata store");
         }

@@ -1,5 +1,5 @@
-//! The memtable of the embedded store: changes that are in the log and not yet in the table, over a snapshot of the
-//! table. A *window* is a group of batches that the writer commits together.
+//! The memtable of the embedded store: the changes that are in the log but not yet in the table, on top of a snapshot
+//! of the table. A *window* is a group of batches that the writer commits together.
 
 use super::table::{Reading, Snapshot};
 use crate::engine::{Key, Survey, Unreadable, Value, View, Walk};
@@ -11,12 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::vec::IntoIter;
 
-/// Approximate bytes that a record takes here besides its key and value.
+/// Approximate memory in bytes that a record needs in addition to its key and value.
 const RECORD: u64 = 128;
-/// Maximum number of records that a walk copies at once.
+/// Maximum number of records that a walk copies while it holds the lock.
 const CHUNK: usize = 256;
 
-/// The newest layer, and the number of windows in it. No view can be taken while the writer adds a window.
+/// The current layer, and the number of windows added so far. The lock prevents new views while the writer adds a
+/// window.
 pub(super) struct Memtable(RwLock<Top>);
 
 struct Top {
@@ -24,22 +25,22 @@ struct Top {
     window: u64,
 }
 
-/// A snapshot of the table and the changes since.
+/// A snapshot of the table, and the changes since this snapshot.
 struct Layer {
     table: Snapshot,
     records: RwLock<BTreeMap<Key, Record>>,
     bytes: AtomicU64,
 }
 
-/// The values of a record, each with the number of the window that set the value: the last value, and the earlier
-/// values that a view may still read, oldest first.
+/// The versions of a record, each with the number of the window that wrote it. `before` has the older versions that a
+/// view may still read, oldest first.
 struct Record {
     last: (u64, Option<Value>),
     before: Vec<(u64, Option<Value>)>,
 }
 
 impl Record {
-    /// Returns the value after this window; `None` if no window up to this one changed the record.
+    /// Returns the value of the record after `window`; `None` if no window up to this one changed the record.
     fn at(&self, window: u64) -> Option<&Option<Value>> {
         let all = std::iter::once(&self.last).chain(self.before.iter().rev());
         all.into_iter().find(|(since, _)| *since <= window).map(|(_, value)| value)
@@ -47,7 +48,7 @@ impl Record {
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    // No code panics while it holds one of the locks.
+    // A poisoned lock is harmless, because no code panics while it holds one of the locks.
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -56,23 +57,23 @@ fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 }
 
 impl Memtable {
-    /// Returns a memtable without changes.
+    /// Returns an empty memtable over the snapshot `table`.
     pub(super) fn new(table: Snapshot) -> Self {
         Memtable(RwLock::new(Top { layer: Layer::new(table), window: 0 }))
     }
 
-    /// Returns a view of everything up to the last window.
+    /// Returns a view of the store after the last added window.
     pub(super) fn picture<'s>(&self, corrupt: &'s AtomicU64) -> Picture<'s> {
         let top = read(&self.0);
         Picture { layer: top.layer.clone(), window: top.window, corrupt }
     }
 
-    /// Adds the changes of a window; views taken from now on see them.
+    /// Adds the changes of a window. Views that exist already do not see them; later views do.
     pub(super) fn add(&self, changes: Changes) {
         let mut top = write(&self.0);
         top.window += 1;
         let window = top.window;
-        // Views may be dropped meanwhile, but none can be taken. So this count includes every reader of older values.
+        // The lock blocks new views, so a count of one proves that no view can read older versions.
         let alone = Arc::strong_count(&top.layer) == 1;
         let mut records = write(&top.layer.records);
         let mut bytes = 0;
@@ -90,26 +91,28 @@ impl Memtable {
                 None => drop(records.insert(key, Record { last: (window, value), before: Vec::new() })),
             }
         }
-        // The bytes of a replaced value stay counted, which only moves the changes into the table a little earlier.
+        // The bytes of replaced versions stay counted. As a result the memtable is moved into the table slightly
+        // earlier.
         top.layer.bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Returns the approximate number of bytes that were added.
+    /// Returns the approximate memory of the memtable in bytes.
     pub(super) fn bytes(&self) -> u64 {
         read(&self.0).layer.bytes.load(Relaxed)
     }
 
-    /// Passes every changed record to `visit`, in order, with its last value.
+    /// Passes the key and last value of every changed record to `visit`, in key order.
     pub(super) fn each<E>(&self, mut visit: impl FnMut(&[u8], Option<&Value>) -> Result<(), E>) -> Result<(), E> {
         let layer = read(&self.0).layer.clone();
         read(&layer.records).iter().try_for_each(|(key, record)| visit(key, record.last.1.as_ref()))
     }
 
-    /// Replaces the layer after the table has received all changes: views taken from now on read this snapshot.
+    /// Starts an empty layer over the snapshot `table`, which contains all changes of the old layer. Later views use
+    /// the new layer.
     pub(super) fn renew(&self, table: Snapshot) {
         let layer = Layer::new(table);
         let before = std::mem::replace(&mut write(&self.0).layer, layer);
-        // Freeing the layer takes a while, so it happens outside the lock.
+        // Freeing a layer takes long, so drop it after the lock is released.
         drop(before);
     }
 }
@@ -120,7 +123,7 @@ impl Layer {
     }
 }
 
-/// A view of the store as of some window.
+/// A view of the store as it was after a given window.
 pub(super) struct Picture<'s> {
     layer: Arc<Layer>,
     window: u64,
@@ -153,7 +156,7 @@ impl View for Picture<'_> {
             if std::mem::take(&mut is_taken) {
                 entry = below.step()?;
             }
-            // If both have a record of one key, the recent record counts.
+            // If the memtable and the table both have a key, the memtable has the newer value.
             let first = match (&entry, recent.key()) {
                 (None, None) => return Ok(None),
                 (Some(entry), Some(key)) => entry.key().cmp(key),
@@ -178,10 +181,11 @@ impl View for Picture<'_> {
     }
 }
 
-/// The recent records of a range in order, copied a few at a time: no lock is held while `visit` runs.
+/// An iterator over the memtable's records in a range. It copies a few records at a time, so no lock is held while
+/// `visit` runs.
 struct Ahead<'p, 'r> {
     picture: &'p Picture<'p>,
-    /// The range that is not copied yet; `None` if it is empty.
+    /// The part of the range that is not copied yet; `None` if the whole range is copied.
     rest: Option<(Bound<Key>, &'r [u8])>,
     size: usize,
     copied: std::iter::Peekable<IntoIter<(Key, Option<Value>)>>,
@@ -193,7 +197,7 @@ impl<'p, 'r> Ahead<'p, 'r> {
         Ahead { picture, rest, size: limit.saturating_add(1).min(CHUNK), copied: Vec::new().into_iter().peekable() }
     }
 
-    /// Returns the key of the next record.
+    /// Returns the key of the next record without consuming the record.
     fn key(&mut self) -> Option<&[u8]> {
         while self.copied.peek().is_none() {
             let (from, to) = self.rest.take()?;
@@ -212,7 +216,7 @@ impl<'p, 'r> Ahead<'p, 'r> {
         self.copied.peek().map(|(key, _)| &key[..])
     }
 
-    /// Takes the record whose key [`Self::key`] returned.
+    /// Consumes the next record, whose key [`Self::key`] returned.
     fn take(&mut self) -> Option<(Key, Option<Value>)> {
         self.copied.next()
     }

@@ -1,4 +1,4 @@
-//! Opening an embedded store: finds its log and replays the log into the table.
+//! Opening of an embedded store: finds the batch log and replays it into the table.
 
 use super::guard::{Guarded, guarded};
 use super::memtable::Memtable;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use types::limits;
 
-/// An open database with the other parts of a store.
+/// An open database and the other parts of a store.
 pub(super) struct Base {
     pub(super) database: Guarded,
     pub(super) merge: MergeFn,
@@ -20,9 +20,9 @@ pub(super) struct Base {
     pub(super) free: Box<Free>,
 }
 
-/// Returns the writer of a store whose log is replayed and ready for new records.
+/// Replays the log of a store and returns the store's writer, which is ready for new records.
 ///
-/// An empty store is created if an `id` is given.
+/// If the storage is empty and an `id` is given, creates an empty store with this id.
 pub(super) fn attach(
     base: Base,
     id: Option<[u8; 16]>,
@@ -45,7 +45,7 @@ pub(super) fn attach(
     Ok(Writer::new(Arc::new(shared), log))
 }
 
-/// Returns the anchor of a store; `None` if the store is empty.
+/// Returns the log's anchor in a database; `None` if the database is empty.
 fn find(database: &Database, path: &Path) -> Result<Option<Anchor>, StoreError> {
     let from_redb = |error: redb::StorageError| StoreError::from_redb(path, error);
     let damaged = |cause: String| StoreError::damaged(path, cause);
@@ -69,12 +69,12 @@ fn find(database: &Database, path: &Path) -> Result<Option<Anchor>, StoreError> 
     Anchor::from_bytes(anchor).map(Some).map_err(|cause| damaged(cause.to_string()))
 }
 
-/// Moves the changes in the log into the table and begins a new run, all in one durable commit.
+/// Replays the log into the table and begins a new run of the log, in one durable transaction.
 fn replay(database: &Database, log: &mut Log, path: &Path) -> Result<(), StoreError> {
     let first = log.anchor().index;
     let transaction = begin(database).map_err(|error| StoreError::from_redb(path, error))?;
     {
-        // Views need the table to exist.
+        // Create the table if it is missing, because snapshots require it.
         let mut table = open(&transaction, TABLE).map_err(|error| StoreError::from_redb(path, error))?;
         let mut together = Changes::new();
         let mut bytes = 0;
@@ -100,7 +100,6 @@ fn replay(database: &Database, log: &mut Log, path: &Path) -> Result<(), StoreEr
     Ok(())
 }
 
-/// Begins a transaction.
 pub(super) fn begin(database: &Database) -> Result<WriteTransaction, redb::StorageError> {
     database.begin_write().map_err(|error| match error {
         redb::TransactionError::Storage(error) => error,
@@ -108,7 +107,7 @@ pub(super) fn begin(database: &Database) -> Result<WriteTransaction, redb::Stora
     })
 }
 
-/// Returns a snapshot of the table as of the last commit.
+/// Returns a snapshot of the table of records as of the last commit.
 pub(super) fn snapshot(database: &Database) -> Result<Snapshot, redb::StorageError> {
     let transaction = database.begin_read().map_err(|error| match error {
         redb::TransactionError::Storage(error) => error,
@@ -126,18 +125,18 @@ fn from_table(error: TableError) -> redb::StorageError {
 
 type Open<'t> = Table<'t, &'static [u8], &'static [u8]>;
 
-/// Opens a table in a transaction.
+/// Opens a table of the database in a transaction.
 pub(super) fn open(transaction: &WriteTransaction, table: super::Table) -> Result<Open<'_>, redb::StorageError> {
     transaction.open_table(table).map_err(from_table)
 }
 
-/// Writes changes, each record with its checksum.
+/// Writes changes to the table, with the checksum of each record.
 pub(super) fn write(table: &mut Open<'_>, changes: &Changes) -> Result<(), redb::StorageError> {
     let mut sealed = Vec::new();
     changes.iter().try_for_each(|(key, value)| change(table, key, value.as_ref(), &mut sealed))
 }
 
-/// Writes one change; `sealed` is a scratch buffer.
+/// Writes one change to the table; `sealed` is a scratch buffer for the record with its checksum.
 pub(super) fn change(
     table: &mut Open<'_>,
     key: &[u8],
@@ -154,10 +153,10 @@ pub(super) fn change(
     Ok(())
 }
 
-/// Commits the transaction together with the log's anchor.
+/// Commits a transaction together with the log's anchor.
 ///
-/// With `durable`, all commits so far are on stable storage afterwards, with the data that opening needs to avoid a
-/// walk over the store. Otherwise the log alone makes them durable.
+/// With `durable`, this and all earlier commits are durable afterwards, with redb's quick-repair data, so that the next
+/// open does not walk the whole database. Without `durable`, only the log makes the changes durable.
 pub(super) fn commit(
     mut transaction: WriteTransaction,
     anchor: &Anchor,

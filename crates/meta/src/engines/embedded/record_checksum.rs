@@ -1,19 +1,19 @@
-//! The checksum after every record of the store, which binds the record to its key.
+//! The checksum at the end of every stored record. It covers the key too, so a value under a wrong key is detected.
 
 use crate::log::crc32c;
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// Bytes of the checksum that the store adds to a value.
+/// Length in bytes of the checksum after a value.
 pub(super) const SEAL: usize = 4;
 
-/// Largest number of bytes of key and value that are copied together for their checksum; nearly all records are that
-/// small.
+/// Maximum total length of key and value, in bytes, for the fast path that copies them into one buffer. Nearly all
+/// records are this short.
 const SMALL: usize = 254;
 
 fn crc(key: &[u8], value: &[u8]) -> [u8; SEAL] {
     let len = key.len() + value.len();
     if len <= SMALL {
-        // One pass over a copy takes half the time of three parts.
+        // A checksum over one contiguous buffer takes half the time of a checksum over three pieces.
         let mut joined = [0; 2 + SMALL];
         joined[..2].copy_from_slice(&(key.len() as u16).to_be_bytes());
         joined[2..2 + key.len()].copy_from_slice(key);
@@ -21,21 +21,22 @@ fn crc(key: &[u8], value: &[u8]) -> [u8; SEAL] {
         return crc32c(&joined[..2 + len]).to_be_bytes();
     }
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    // The length of the key comes first, so that no other split into key and value has the same checksum.
+    // The checksum begins with the length of the key. So a record with the same bytes, but another boundary between key
+    // and value, has another checksum.
     digest.update(&(key.len() as u16).to_be_bytes());
     digest.update(key);
     digest.update(value);
     (digest.finalize() as u32).to_be_bytes()
 }
 
-/// Sets `out` to the stored form of `value` under `key`: the value with its checksum.
+/// Writes the stored form of `value` to `out`: the value, followed by the checksum of `key` and `value`.
 pub(super) fn seal(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(value);
     out.extend_from_slice(&crc(key, value));
 }
 
-/// Returns the value from its stored form under `key`; `None` if the checksum does not match.
+/// Returns the value from the stored form of a record; `None` if the checksum does not match.
 pub(super) fn open<'s>(key: &[u8], sealed: &'s [u8]) -> Option<&'s [u8]> {
     let (value, seal) = sealed.split_last_chunk::<SEAL>()?;
     (crc(key, value) == *seal).then_some(value)
@@ -49,9 +50,9 @@ mod tests {
     fn the_checksum_covers_every_bit_of_key_and_value() {
         let mut sealed = Vec::new();
         seal(b"key", b"value", &mut sealed);
-        // CRC-32C of 00 03 "keyvalue".
+        // The expected checksum is the CRC-32C of the bytes 00 03 "keyvalue".
         assert_eq!(sealed, [&b"value"[..], &crc32c(b"\x00\x03keyvalue").to_be_bytes()].concat());
-        // All ways to compute the checksum give the same result.
+        // The fast path for short records and the general path give the same checksum.
         for len in [SMALL - 4, SMALL - 3, SMALL - 2, 1000] {
             let value = vec![0x5a; len];
             seal(b"key", &value, &mut sealed);
@@ -68,7 +69,7 @@ mod tests {
         for key in [&b"kez"[..], b"ke", b"keyv", b""] {
             assert_eq!(open(key, &sealed), None);
         }
-        // A different split into key and value does not match.
+        // The same bytes with another boundary between key and value do not match.
         seal(b"keyv", b"alue", &mut sealed);
         assert_eq!(open(b"key", &[b"v", &sealed[..]].concat()), None);
         seal(b"", b"", &mut sealed);

@@ -1,4 +1,4 @@
-//! The table of the embedded store: keys and values, whose checksum is verified on every read.
+//! The redb table of the embedded store: keys and values, with a checksum that every read verifies.
 
 use super::guard::guarded;
 use super::record_checksum;
@@ -7,10 +7,10 @@ use redb::{AccessGuard, ReadOnlyTable, StorageError};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The table as of some commit.
+/// A read-only snapshot of the table as of a commit.
 pub(super) type Snapshot = ReadOnlyTable<&'static [u8], &'static [u8]>;
 
-/// A snapshot of the table, and the counter of damaged records.
+/// A snapshot of the table, with the counter of damaged records that reads increment.
 #[derive(Clone, Copy)]
 pub(super) struct Reading<'t>(pub(super) &'t Snapshot, pub(super) &'t AtomicU64);
 
@@ -26,7 +26,7 @@ impl<'t> Reading<'t> {
         Ok(found.map(|sealed| record_checksum::open(key, sealed.value()).map(Value::copy_from_slice)))
     }
 
-    /// Returns the value of `key`.
+    /// Returns the value of `key`; `None` if the table has no such record.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable> {
         match guarded(|| self.find(key)) {
             Ok(Ok(None)) => Ok(None),
@@ -36,7 +36,7 @@ impl<'t> Reading<'t> {
         }
     }
 
-    /// Returns a walk over the records of `range`, in order.
+    /// Returns an iterator over the records of `range`, in key order.
     pub(super) fn walk(self, range: Range<&[u8]>) -> Result<Walker<'t>, Unreadable> {
         let at = range.start.to_vec();
         let entries = guarded(|| self.0.range::<&[u8]>(range)).map_err(|_| self.damaged(&at))?;
@@ -44,11 +44,11 @@ impl<'t> Reading<'t> {
     }
 }
 
-/// A walk over the records of a range.
+/// An iterator over the records of a range.
 pub(super) struct Walker<'t> {
     table: Reading<'t>,
     entries: redb::Range<'static, &'static [u8], &'static [u8]>,
-    /// The last key that was found.
+    /// Key of the last record that the iterator returned.
     at: Key,
 }
 
@@ -57,7 +57,7 @@ impl<'t> Walker<'t> {
     pub(super) fn step(&mut self) -> Result<Option<Entry<'t>>, Unreadable> {
         let next = guarded(|| self.entries.next()).map_err(|_| self.table.damaged(&self.at))?;
         let Some((key, sealed)) = next.transpose().map_err(Broken::new)? else { return Ok(None) };
-        // The access to key and value reads the page.
+        // redb reads the page only when the key and the value are accessed, so the access is guarded too.
         guarded(|| (key.value(), sealed.value())).map_err(|_| self.table.damaged(&self.at))?;
         self.at.clear();
         self.at.extend_from_slice(key.value());
@@ -65,7 +65,7 @@ impl<'t> Walker<'t> {
     }
 }
 
-/// A record that a walk found.
+/// A record that a walk returned.
 pub(super) struct Entry<'t> {
     table: Reading<'t>,
     key: AccessGuard<'static, &'static [u8]>,
@@ -73,12 +73,12 @@ pub(super) struct Entry<'t> {
 }
 
 impl Entry<'_> {
-    /// Returns the key.
+    /// Returns the key of the record.
     pub(super) fn key(&self) -> &[u8] {
         self.key.value()
     }
 
-    /// Returns the value; counts a record that does not match its checksum and returns `None` for it.
+    /// Returns the value. If the checksum does not match, counts the damaged record and returns `None`.
     pub(super) fn value(&self) -> Option<&[u8]> {
         let value = record_checksum::open(self.key.value(), self.sealed.value());
         if value.is_none() {

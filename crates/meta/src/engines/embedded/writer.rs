@@ -1,5 +1,5 @@
-//! The writer of the embedded store, which logs queued batches window by window with one flush each, and moves many
-//! windows together into the table. A *window* is a group of batches that are committed together.
+//! The writer of the embedded store. It appends the queued batches to the log, one window with one flush at a time, and
+//! later moves many windows together into the table. A *window* is a group of batches that are committed together.
 
 use super::guard::guarded;
 use super::open::{begin, change, commit, open, snapshot, write};
@@ -11,30 +11,31 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::limits;
 
-/// A disk with so many free bytes does not fill up within [`LOOK`], whatever other programs write. Only reserving space
-/// (`fallocate`) can fill any disk at once, also between a look and the write after it.
+/// Free space in bytes from which the writer queries the free space only every [`LOOK`]. Ordinary writes of other
+/// programs cannot fill so much space in this time. Only `fallocate` can, and it can also fill the disk between any
+/// query and the following write.
 const ROOMY: u64 = 4 << 30;
-/// How often the writer asks for the free space of a disk that has plenty.
+/// Interval between queries for the free space of a disk with at least [`ROOMY`] bytes free.
 const LOOK: Duration = Duration::from_millis(20);
 const _: () = assert!(ROOMY > 8 * limits::META_RESERVE_BYTES);
 
-/// What a step of a store's writer did.
+/// The work that one step of a store's writer did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// The writer did nothing: no batch waits, and no checkpoint is due.
+    /// Nothing: the queue is empty and no checkpoint is due.
     Idle,
-    /// The writer applied or refused this number of batches, and answered them.
+    /// The writer applied or refused this number of batches, and sent their outcomes.
     Window(usize),
-    /// The writer flushed the store, which frees space in the log.
+    /// The writer made a checkpoint, which frees space in the log.
     Checkpoint,
-    /// The store was dropped: all its batches are answered, and it is flushed.
+    /// The store was dropped. The writer has sent the outcomes of all batches and has made a final checkpoint.
     Closed,
 }
 
-/// The writer of a store that has no thread of its own: its owner decides when the store works.
+/// The writer of a store without a writer thread, which tests use to control when the store works.
 ///
-/// After its [`Embedded`](super::Embedded) is dropped, a store is closed properly by stepping until [`Step::Closed`].
-/// Dropping the stepper earlier simulates a crash, if the disks below are dead by then.
+/// To close the store after its [`Embedded`](super::Embedded) is dropped, call [`Self::step`] until it returns
+/// [`Step::Closed`]. To simulate a crash, make the disks fail and drop the stepper earlier.
 #[derive(Debug)]
 pub struct Stepper(Writer);
 
@@ -43,8 +44,8 @@ impl Stepper {
         Stepper(writer)
     }
 
-    /// Takes up to a window of queued batches and answers them. Without batches, makes the next checkpoint if it is
-    /// due. `now` is the time since any fixed moment.
+    /// Commits up to one window of queued batches and sends their outcomes. Without batches, makes a checkpoint if one
+    /// is due. `now` is the time since a moment that the caller chooses.
     pub fn step(&mut self, now: Duration) -> Step {
         match self.0.shared.queue.take() {
             Some(jobs) => self.0.step(jobs, now),
@@ -55,38 +56,38 @@ impl Stepper {
         }
     }
 
-    /// Completes when [`Self::step`] would find batches, or when the store was dropped.
+    /// Completes when the queue has batches or the store was dropped.
     pub async fn ready(&self) {
         self.0.shared.queue.ready().await;
     }
 
-    /// Returns when [`Self::step`] will have something to do even if no batch arrives.
+    /// Returns the time from which [`Self::step`] makes a checkpoint even if no batch arrives.
     pub fn due(&self) -> Option<Duration> {
         self.0.plan.due()
     }
 }
 
-/// The only writer of the store.
+/// The writer of the store. A store has exactly one.
 #[derive(Debug)]
 pub(super) struct Writer {
     shared: Arc<Shared>,
     log: Log,
     plan: Plan,
-    /// The space of the disk as of the last query, and the time of that query.
+    /// Result and time of the last query for free space.
     space: Option<(Space, Duration)>,
 }
 
 impl Drop for Writer {
-    /// The closed queue tells senders of further batches that no answer will come.
+    /// Closes the queue, so that senders of further batches learn that no outcome will come.
     fn drop(&mut self) {
         self.shared.queue.abandon();
     }
 }
 
-/// The decisions about the batches of a window.
+/// The outcomes and the changes of the batches in a window.
 struct Decided {
     verdicts: Vec<Result<Vec<Merged>, Outcome>>,
-    /// Whether an answer waits for stable storage.
+    /// Whether a batch of the window is durable, so that its outcome waits for a flush.
     durable: bool,
     changes: Changes,
 }
@@ -94,11 +95,11 @@ struct Decided {
 /// How a window was committed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// In memory only: the changes are in the log, which is not flushed.
+    /// The changes are in the log, which was not flushed.
     Light,
-    /// By a flush of the log.
+    /// The changes are in the log, which was flushed.
     Log,
-    /// By a flush of the store.
+    /// The changes were written to the table, which was flushed.
     Store,
 }
 
@@ -111,22 +112,22 @@ impl Writer {
         &self.shared
     }
 
-    /// Returns when the next checkpoint is due even if no batch arrives.
+    /// Returns the time from which a checkpoint is due even if no batch arrives.
     pub(super) fn due(&self) -> Option<Duration> {
         self.plan.due()
     }
 
-    /// Returns whether a checkpoint is due.
+    /// Returns whether a checkpoint is due at `now`.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         self.plan.is_due(now)
     }
 
-    /// Returns whether the log may soon have no space for a window.
+    /// Returns whether the log is so full that it may not have space for the next windows.
     pub(super) fn is_nearly_full(&self) -> bool {
         self.log.is_nearly_full()
     }
 
-    /// Commits and answers these batches. Without batches, makes the next checkpoint if it is due.
+    /// Commits these batches and sends their outcomes. Without batches, makes a checkpoint if one is due.
     pub(super) fn step(&mut self, jobs: Vec<Job>, now: Duration) -> Step {
         if !jobs.is_empty() {
             let step = self.window(jobs, now);
@@ -140,14 +141,14 @@ impl Writer {
         Step::Checkpoint
     }
 
-    /// Closes the store, as no more batches will arrive.
+    /// Makes a final checkpoint if changes wait for one. The queue is closed and empty.
     pub(super) fn close(&mut self) {
         if self.plan.due().is_some() {
             self.checkpoint_or_fail();
         }
     }
 
-    /// Checkpoints the store; after a failure nothing is due any more.
+    /// Makes a checkpoint. If it fails, marks the store as failed, and no checkpoint is due any more.
     fn checkpoint_or_fail(&mut self) {
         if self.shared.state().broken.is_some() {
             self.plan.flushed();
@@ -162,7 +163,7 @@ impl Writer {
         self.shared.fail(broken);
     }
 
-    /// Applies or refuses these batches, and answers them.
+    /// Commits these batches in one or more transactions, and sends their outcomes.
     pub(super) fn window(&mut self, mut jobs: Vec<Job>, now: Duration) -> Step {
         let count = jobs.len();
         while !jobs.is_empty() {
@@ -173,8 +174,8 @@ impl Writer {
         Step::Window(count)
     }
 
-    /// Returns how many of these batches go into one commit. On a nearly full disk, one commit may take only a part of
-    /// the reserve, so that the next one sees what is left.
+    /// Returns how many of these batches go into the next transaction. On a nearly full disk, a transaction may use
+    /// only part of the reserve, so that the next query shows the space that the transaction used.
     fn fitting(&mut self, jobs: &[Job], now: Duration) -> usize {
         let Space { free, reserve } = self.look(now);
         let writes = jobs.iter().map(|job| job.batch.writes.len()).sum();
@@ -202,7 +203,7 @@ impl Writer {
         match outcomes {
             Ok(outcomes) => {
                 for (job, outcome) in jobs.into_iter().zip(outcomes) {
-                    // The caller has dropped its `Pending`.
+                    // Sending fails if the caller has dropped its `Pending`, which is allowed.
                     let _ = job.answer.send(outcome);
                 }
             }
@@ -214,13 +215,14 @@ impl Writer {
         }
     }
 
-    /// Returns whether the memtable has become large.
+    /// Returns whether the memtable exceeds its size limit.
     pub(super) fn is_laden(&self) -> bool {
         let bytes = self.shared.recent.bytes();
         bytes > 0 && bytes >= limits::META_RECENT_BYTES.min(self.log.anchor().size / 2)
     }
 
-    /// Moves the memtable into the table when it has become large. Only the next window waits for this.
+    /// Moves the memtable into the table if the memtable exceeds its size limit. This runs after the outcomes are sent,
+    /// so only the next window waits for it.
     pub(super) fn relieve(&mut self) {
         if !self.is_laden() || self.shared.state().broken.is_some() {
             return;
@@ -230,20 +232,20 @@ impl Writer {
         }
     }
 
-    /// Applies the batches in order, all in one commit; after an error the outcome of each batch is unknown.
+    /// Applies the batches in order and commits them together. After an error, the outcome of every batch is unknown.
     fn commit(&mut self, batches: &[&Batch], now: Duration) -> Result<Vec<Outcome>, Broken> {
         let writes = batches.iter().map(|batch| batch.writes.len()).sum();
         let space = self.space(writes, now)?;
         let mut decided = self.decide(batches, space)?;
         if decided.changes.is_empty() {
-            // A durable batch without changes makes everything before it durable.
+            // A durable batch without changes makes all earlier batches durable.
             let flush = decided.durable && !self.log.is_flushed();
             if flush {
                 self.log.flush().map_err(Broken::new)?;
             }
             return Ok(self.count(decided, 0, if flush { Way::Log } else { Way::Light }));
         }
-        // No reader may see a change before the log or the table has it: first the log or the table, then the memtable.
+        // Readers may see a change only after the log or the table has it. So the memtable receives the changes last.
         let way = self.promise(&decided, space, writes, now)?;
         let bytes = |(key, value): (&Key, &Option<Value>)| (key.len() + value.as_ref().map_or(0, Value::len)) as u64;
         let bytes = decided.changes.iter().map(bytes).sum();
@@ -258,7 +260,8 @@ impl Writer {
         Ok(self.count(decided, bytes, way))
     }
 
-    /// Returns the space of the disk, at most [`LOOK`] old if there was plenty, else as of now.
+    /// Returns the free space. The result may be up to [`LOOK`] old if the disk had at least [`ROOMY`] bytes free;
+    /// otherwise it is current.
     fn look(&mut self, now: Duration) -> Space {
         if let Some((space, at)) = self.space
             && space.free >= ROOMY
@@ -271,12 +274,12 @@ impl Writer {
         space
     }
 
-    /// Queries the space of the disk; a disk that does not report its space counts as empty.
+    /// Queries the free space. If the system does not report it, assumes an unlimited disk.
     fn ask(&self) -> Space {
         (self.shared.free)().unwrap_or(Space { free: u64::MAX, reserve: limits::META_RESERVE_BYTES })
     }
 
-    /// Returns the space of the disk. If it is low, first flushes the store, so that only the next `writes` changes
+    /// Returns the free space. If the space is low, makes a checkpoint first, so that only the next `writes` changes
     /// still need space.
     fn space(&mut self, writes: usize, now: Duration) -> Result<Space, Broken> {
         let found = self.look(now);
@@ -310,10 +313,11 @@ impl Writer {
         Ok(Decided { verdicts, durable, changes: window.into_changes() })
     }
 
-    /// Writes the changes into the log and flushes it if an answer waits for that; or returns that the store must be
-    /// flushed.
+    /// Appends the changes to the log, and flushes the log if a batch is durable. Returns [`Way::Store`] without
+    /// writing to the log if the changes must go to the table at once.
     fn promise(&mut self, decided: &Decided, space: Space, writes: usize, now: Duration) -> Result<Way, Broken> {
-        // With little space every window goes into the table at once, so that the next one sees what is left.
+        // On a nearly full disk, every window goes to the table at once, so that the next query for free space shows
+        // how much the window used.
         let tight = space.free < space.reserve.saturating_add(self.plan.needs(writes));
         if tight || self.plan.is_due(now) {
             return Ok(Way::Store);
@@ -332,10 +336,10 @@ impl Writer {
         Ok(Way::Log)
     }
 
-    /// Enlarges a log that is full before its flush was due, if the disk has the space.
+    /// Doubles the log, if the log was full before a checkpoint was due and the disk has enough space.
     fn grow(&mut self, Space { free, reserve }: Space) -> Result<(), Broken> {
         let size = self.log.anchor().size;
-        // On a small disk the log stays a small part of the disk.
+        // Do not double a log whose size is twice the reserve already, so that the log stays small on a small disk.
         if size >= 2 * reserve || free < size.saturating_add(2 * reserve) {
             return Ok(());
         }
@@ -346,17 +350,17 @@ impl Writer {
         }
     }
 
-    /// Moves all changes in the log into the table, on stable storage.
+    /// Makes a checkpoint: moves all changes from the log to the table, durably.
     fn checkpoint(&mut self) -> Result<(), Broken> {
         self.bring(&Changes::new(), true)?;
         self.shared.state().counters.checkpoints += 1;
         Ok(())
     }
 
-    /// Moves the memtable into the table, and then `changes`, which are in no log, in one transaction.
+    /// Writes the memtable and then `changes`, which are not in the log, to the table in one transaction.
     ///
-    /// If `durable`, the log is free afterwards. Otherwise the table also keeps the anchor that matches its content,
-    /// because the commit may reach stable storage at any time.
+    /// If `durable`, the log is empty afterwards. Otherwise the transaction also stores the log's current anchor,
+    /// because redb may make the transaction durable at any time.
     fn bring(&mut self, changes: &Changes, durable: bool) -> Result<(), Broken> {
         let Shared { recent, database, .. } = &*self.shared;
         let transaction = begin(database).map_err(Broken::new)?;

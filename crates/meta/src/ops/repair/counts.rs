@@ -1,5 +1,5 @@
-//! Repairs of stored counts: links, names and subdirectories, extended attributes and inodes. Also of the next inode
-//! number.
+//! Repairs of stored counts: link counts, entry and subdirectory counts, totals of extended attributes, the inode
+//! count, and the next inode number.
 
 use crate::check::Mended;
 use crate::engine::{Expect, Value, Walk};
@@ -9,7 +9,7 @@ use types::{FileId, FileKind, Status};
 
 type Mending = Result<Mended, Status>;
 
-/// Returns the number of names in a directory, damaged ones included, and how many of them are directories.
+/// Returns the number of entries of a directory, including damaged ones, and the number of subdirectories among them.
 pub(super) fn inside(tx: &Tx<'_>, dir: FileId) -> Result<(u64, u64), Status> {
     let (mut entries, mut subdirs) = (0, 0);
     let (from, to) = (schema::dentry_key(dir, 0), schema::dentries_end(dir));
@@ -22,7 +22,8 @@ pub(super) fn inside(tx: &Tx<'_>, dir: FileId) -> Result<(u64, u64), Status> {
     Ok((entries, subdirs))
 }
 
-/// Repairs a file whose link count is wrong: sets it to the number of names found, unless the core has changed since.
+/// Sets the link count of a file to the number of entries found, unless the core has changed since the check read it as
+/// `core`.
 pub(super) fn links(tx: &mut Tx<'_>, id: FileId, found: u32, core: &Value) -> Mending {
     let key = schema::core_key(id);
     if tx.get(&key)?.as_ref() != Some(core) {
@@ -35,8 +36,8 @@ pub(super) fn links(tx: &mut Tx<'_>, id: FileId, found: u32, core: &Value) -> Me
     Ok(Mended::Yes)
 }
 
-/// Repairs the counts of names and subdirectories of a directory. A change of the names changes the tail too. So the
-/// new counts are right as long as the tail is unchanged.
+/// Repairs the entry and subdirectory counts of a directory. Every change of an entry also changes the tail. So a
+/// precondition on the tail ensures that the new counts are correct at the commit.
 pub(super) fn directory(tx: &mut Tx<'_>, dir: FileId) -> Mending {
     let key = schema::tail_key(dir);
     let Some(value) = tx.get(&key)? else { return Ok(Mended::Gone) };
@@ -52,7 +53,7 @@ pub(super) fn directory(tx: &mut Tx<'_>, dir: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Repairs the count of extended attributes of a file.
+/// Repairs the totals of extended attributes in a file's inode.
 pub(super) fn xattrs(tx: &mut Tx<'_>, id: FileId) -> Mending {
     let mut core = match tx.rely_on(id) {
         Err(Status::Stale) => return Ok(Mended::Gone),
@@ -69,14 +70,14 @@ pub(super) fn xattrs(tx: &mut Tx<'_>, id: FileId) -> Mending {
     if core.xattrs == found {
         return Ok(Mended::Gone);
     }
-    // As after any other change of attributes, operations that relied on the old count conflict.
+    // Increment the change counter, so that concurrent operations that depend on the old core conflict.
     core.xattrs = XattrTally { changes: found.changes.wrapping_add(1), ..found };
     tx.put_core(id, &core);
     Ok(Mended::Yes)
 }
 
-/// Repairs the number of inodes in the store, by adding the difference that the check found. Concurrent creates and
-/// removes do not change the difference.
+/// Repairs the inode count of the store by adding the difference that the check found. Concurrent creates and removes
+/// do not change this difference.
 pub(super) fn files(tx: &mut Tx<'_>, told: u64, found: u64) -> Mending {
     let difference = i128::from(found) - i128::from(told);
     let Ok(difference) = i64::try_from(difference) else { return Ok(Mended::No) };
@@ -84,7 +85,7 @@ pub(super) fn files(tx: &mut Tx<'_>, told: u64, found: u64) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Raises the next inode number above a number that is in use.
+/// Raises the next inode number above `used`, which is in use.
 pub(super) fn next_id(tx: &mut Tx<'_>, used: FileId) -> Mending {
     let value = tx.get(schema::NEXT_ID)?.ok_or(Status::Corrupt)?;
     let next = schema::NextId::from_value(value.clone())?;

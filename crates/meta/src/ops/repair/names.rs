@@ -1,4 +1,4 @@
-//! Repairs of names and of the files that they stand for.
+//! Repairs of directory entries, and of the inodes that the entries refer to.
 
 use super::records::absent;
 use crate::check::{At, Mended};
@@ -10,10 +10,11 @@ use types::{FileId, FileKind, Status};
 
 type Mending = Result<Mended, Status>;
 
-/// A bound on the depth of a directory: a longer path up the tree is a loop.
+/// Maximum depth of a directory. A longer chain of parents must be a loop.
 const DEPTH_MAX: usize = types::limits::BATCH_EXPECTS_MAX;
 
-/// Returns whether the directory entry is as the check found it; if so, the batch relies on it.
+/// Returns whether the directory entry is unchanged since the check. If it is unchanged, adds a precondition on the
+/// entry to the batch.
 fn here(tx: &mut Tx<'_>, at: &At) -> Result<bool, Status> {
     let key = schema::dentry_key(at.dir, at.cookie);
     let value = Dentry { child: at.child, kind: at.kind, name: at.name.clone() }.to_value();
@@ -24,8 +25,8 @@ fn here(tx: &mut Tx<'_>, at: &At) -> Result<bool, Status> {
     Ok(true)
 }
 
-/// Removes a name. Marks the core of its file as changed, so that repairs that rely on an older count of names do not
-/// apply.
+/// Removes a directory entry. Also changes the core of the entry's file, so that repairs that depend on an older count
+/// of entries conflict.
 fn take_away(tx: &mut Tx<'_>, at: &At) -> Result<(), Status> {
     tx.delete(schema::dentry_key(at.dir, at.cookie));
     let subdirs = if at.kind == FileKind::Directory { -1 } else { 0 };
@@ -41,13 +42,13 @@ fn take_away(tx: &mut Tx<'_>, at: &At) -> Result<(), Status> {
             tx.put_core(at.child, &core);
             Ok(())
         }
-        // No repair relies on an inode that cannot be read.
+        // No repair depends on a damaged inode.
         Err(Status::Corrupt) => Ok(()),
         Err(e) => Err(e),
     }
 }
 
-/// Returns whether the counts of a directory can be lowered for a removed name.
+/// Returns whether the counts of a directory are large enough to subtract a removed entry.
 fn counts(tx: &Tx<'_>, dir: FileId, subdirs: i32) -> Result<bool, Status> {
     let value = match tx.get(&schema::tail_key(dir)) {
         Err(Status::Corrupt) => None,
@@ -58,7 +59,7 @@ fn counts(tx: &Tx<'_>, dir: FileId, subdirs: i32) -> Result<bool, Status> {
         .is_some_and(|tail| tail.size > 0 && (subdirs == 0 || tail.subdirs > 0)))
 }
 
-/// Removes a name that stands for no file.
+/// Removes a directory entry that refers to an inode that does not exist.
 pub(super) fn dangling(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? || !absent(tx, at.child)? {
         return Ok(Mended::Gone);
@@ -67,7 +68,7 @@ pub(super) fn dangling(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Corrects a name whose kind differs from its file's.
+/// Corrects the file kind in a directory entry.
 pub(super) fn kind(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? || absent(tx, at.child)? {
         return Ok(Mended::Gone);
@@ -81,7 +82,7 @@ pub(super) fn kind(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Moves a name to a cookie that its hash allows. An invalid name is replaced.
+/// Moves a directory entry to a cookie that the hash of its name allows. Replaces an invalid name by a generated one.
 pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? {
         return Ok(Mended::Gone);
@@ -93,7 +94,7 @@ pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     let place = tx.place(at.dir, &name)?;
     match &place.found {
         Some(found) if found.key == schema::dentry_key(at.dir, at.cookie) => return Ok(Mended::Gone),
-        // The name exists already, so lookups never found this entry.
+        // Another entry has this name, and lookups find that other entry. So remove the misplaced entry.
         Some(_) => take_away(tx, at)?,
         None => {
             tx.delete(schema::dentry_key(at.dir, at.cookie));
@@ -103,7 +104,7 @@ pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Removes a name that occurs a second time in its directory.
+/// Removes a second directory entry with the same name.
 pub(super) fn twice(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? {
         return Ok(Mended::Gone);
@@ -122,7 +123,7 @@ pub(super) fn twice(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Returns the names of `child` in `dir`.
+/// Returns the entries in `dir` that refer to `child`.
 fn names_in(tx: &Tx<'_>, dir: FileId, child: FileId) -> Result<Vec<At>, Status> {
     let mut found = Vec::new();
     let (from, to) = (schema::dentry_key(dir, 0), schema::dentries_end(dir));
@@ -145,7 +146,7 @@ fn parent_of(tx: &mut Tx<'_>, id: FileId) -> Result<Option<(Core, FileId)>, Stat
     Ok(Tx::parent_in(&core).ok().map(|parent| (core, parent)))
 }
 
-/// Corrects the parent of a directory whose recorded parent has no name for it.
+/// Corrects the recorded parent of a directory, if the recorded parent has no entry for it.
 pub(super) fn parent(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? {
         return Ok(Mended::Gone);
@@ -158,7 +159,7 @@ pub(super) fn parent(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Removes a second name of a directory.
+/// Removes a surplus directory entry of a directory.
 pub(super) fn second(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? {
         return Ok(Mended::Gone);
@@ -173,12 +174,12 @@ pub(super) fn second(tx: &mut Tx<'_>, at: &At) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Gives `id` a name in the directory for files without a name.
+/// Adds an entry for `id` to the directory `lost`, named after the inode number.
 fn attach(tx: &mut Tx<'_>, lost: FileId, id: FileId, kind: FileKind) -> Result<(), Status> {
     let name = Bytes::from(format!("#{id}"));
     let place = tx.place(lost, &name)?;
     if place.found.is_some() {
-        // A user created a file with this name there.
+        // A user has created a file with this name in `lost`.
         return Err(Status::Exist);
     }
     tx.add_name(lost, &place, &Dentry { child: id, kind, name })?;
@@ -186,7 +187,7 @@ fn attach(tx: &mut Tx<'_>, lost: FileId, id: FileId, kind: FileKind) -> Result<(
     Ok(())
 }
 
-/// Creates a directory that is missing although it has names.
+/// Creates the inode of a directory that is missing although directory entries exist for it.
 pub(super) fn no_directory(tx: &mut Tx<'_>, dir: FileId, lost: Option<FileId>) -> Mending {
     let (entries, subdirs) = super::counts::inside(tx, dir)?;
     if entries == 0 {
@@ -206,7 +207,7 @@ pub(super) fn no_directory(tx: &mut Tx<'_>, dir: FileId, lost: Option<FileId>) -
     Ok(Mended::Yes)
 }
 
-/// Moves a directory out of a loop of directories.
+/// Moves a directory that is part of a loop to the directory `lost`.
 pub(super) fn circle(tx: &mut Tx<'_>, id: FileId, lost: Option<FileId>) -> Mending {
     let Some(lost) = lost.filter(|lost| *lost != id) else { return Ok(Mended::No) };
     let Some((core, parent)) = parent_of(tx, id)? else { return Ok(Mended::Gone) };
@@ -228,7 +229,7 @@ pub(super) fn circle(tx: &mut Tx<'_>, id: FileId, lost: Option<FileId>) -> Mendi
     Ok(Mended::No)
 }
 
-/// Gives a name to a file or directory without one, if its core has not changed since names were counted.
+/// Adds an entry in `lost` for an inode without one, unless the core has changed since the check read it as `core`.
 pub(super) fn nameless(tx: &mut Tx<'_>, id: FileId, core: &Value, lost: Option<FileId>) -> Mending {
     let Some(lost) = lost.filter(|lost| *lost != id) else { return Ok(Mended::No) };
     let key = schema::core_key(id);
@@ -238,7 +239,7 @@ pub(super) fn nameless(tx: &mut Tx<'_>, id: FileId, core: &Value, lost: Option<F
     tx.expect(Expect::Reads(key, core.clone()));
     let mut core = Core::from_value(core.clone())?;
     core.names = 1;
-    // Repairs that rely on an older count of names do not apply any more.
+    // Change the core, so that repairs that depend on an older count of entries conflict.
     core.xattrs.changes = core.xattrs.changes.wrapping_add(1);
     if let Body::Directory { parent } = &mut core.body {
         *parent = lost;

@@ -1,4 +1,4 @@
-//! Repairs of single records: halves of inodes, lists, intents.
+//! Repairs of single records: damaged records, missing tails and cores, orphans, doomed files, intents and stray data.
 
 use crate::check::Mended;
 use crate::engine::{Expect, Walk};
@@ -10,7 +10,7 @@ use types::{FileId, FileKind, Status, limits};
 
 type Mending = Result<Mended, Status>;
 
-/// A record that was read; damage differs from absence.
+/// The result of reading a record, which distinguishes a damaged record from a missing one.
 enum Read<R> {
     Absent,
     Damaged,
@@ -26,7 +26,7 @@ fn read<R: Record>(tx: &Tx<'_>, key: &[u8]) -> Result<Read<R>, Status> {
     })
 }
 
-/// Repairs or removes the record of `key`, which cannot be read.
+/// Repairs or removes the damaged record `key`.
 pub(super) fn damaged(tx: &mut Tx<'_>, key: &[u8]) -> Mending {
     let gone = |here: bool| if here { Mended::Yes } else { Mended::Gone };
     Ok(match key.first() {
@@ -35,8 +35,8 @@ pub(super) fn damaged(tx: &mut Tx<'_>, key: &[u8]) -> Mending {
             if here {
                 let dir = schema::id_of(&key[..9])?;
                 tx.delete(key.to_vec());
-                // The name was counted. A count of the directory's names shows whether it was counted as a
-                // subdirectory.
+                // The entry count of the directory included the damaged entry. If the subdirectory count did too, the
+                // next check finds the wrong count.
                 if matches!(read::<Tail>(tx, &schema::tail_key(dir))?, Read::Is(tail) if tail.size > 0) {
                     tx.change_dir(dir, -1, 0);
                 }
@@ -75,14 +75,14 @@ fn remove_if(tx: &mut Tx<'_>, key: &[u8], bad: impl FnOnce(&Tx<'_>, &[u8]) -> Re
     Ok(Mended::Yes)
 }
 
-/// Writes the tail of an inode again, which is missing or cannot be read.
+/// Writes a new tail for an inode whose tail is missing or damaged.
 pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
     if matches!(read::<Tail>(tx, &schema::tail_key(id))?, Read::Is(_)) {
         return Ok(Mended::Gone);
     }
     let core = match read::<Core>(tx, &schema::core_key(id))? {
         Read::Is(core) => core,
-        // Without its core the tail has no meaning.
+        // A tail without a core is useless, so remove it.
         Read::Absent => {
             tx.delete(schema::tail_key(id));
             return Ok(Mended::Yes);
@@ -91,7 +91,7 @@ pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
     };
     tx.rely_on(id)?;
     let mut tail = Tail::new(tx.now, 0);
-    // Larger than any value reached by counting from 1.
+    // The old change attribute is lost, so choose one that counting up from 1 cannot have reached.
     tail.change = u64::try_from(tx.now.secs).unwrap_or(0).max(1) << 24;
     match &core.body {
         Body::Directory { .. } => {
@@ -100,7 +100,7 @@ pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
         }
         Body::Symlink { target } => tail.size = target.len() as u64,
         Body::Regular { .. } => {
-            // The iods know the size: this intent makes the mgr ask them.
+            // The iods have the objects of the file. This intent makes the mgr query them for the size.
             tx.put(schema::intent_key(id, Intent::Written.kind()), Intent::Written.to_value());
         }
         _ => {}
@@ -119,7 +119,8 @@ pub(super) fn no_core(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Returns whether an inode has no core; if so, the batch relies on that.
+/// Returns whether an inode has no core. If the core is missing, adds a precondition to the batch that it stays
+/// missing.
 pub(super) fn absent(tx: &mut Tx<'_>, id: FileId) -> Result<bool, Status> {
     let absent = matches!(read::<Core>(tx, &schema::core_key(id))?, Read::Absent);
     if absent {
@@ -128,7 +129,7 @@ pub(super) fn absent(tx: &mut Tx<'_>, id: FileId) -> Result<bool, Status> {
     Ok(absent)
 }
 
-/// Removes extended attributes of a missing inode, as many as fit in a batch.
+/// Removes extended attributes of a missing inode, up to the limit of one batch.
 pub(super) fn stray_xattrs(tx: &mut Tx<'_>, id: FileId) -> Mending {
     if !absent(tx, id)? {
         return Ok(Mended::Gone);
@@ -144,7 +145,7 @@ pub(super) fn stray_xattrs(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(if any { Mended::Yes } else { Mended::Gone })
 }
 
-/// Removes inline bytes of a file that is missing or whose objects have the bytes.
+/// Removes inline bytes of a file that is missing or that has objects.
 pub(super) fn stray_bytes(tx: &mut Tx<'_>, id: FileId) -> Mending {
     let key = schema::bytes_key(id);
     if matches!(tx.get(&key), Ok(None)) {
@@ -160,7 +161,7 @@ pub(super) fn stray_bytes(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Puts a regular file without names on the list of orphans, so that it is freed.
+/// Adds a regular file without directory entries to the orphan list, so that the mgr deletes it.
 pub(super) fn lost_orphan(tx: &mut Tx<'_>, id: FileId) -> Mending {
     let key = schema::orphan_key(id);
     if !matches!(read::<Core>(tx, &schema::core_key(id))?, Read::Is(_)) || tx.get(&key)?.is_some() {
@@ -174,7 +175,7 @@ pub(super) fn lost_orphan(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Removes a file that is no orphan from the list of orphans.
+/// Removes a file from the orphan list, because it has directory entries, is not a regular file, or is missing.
 pub(super) fn stray_orphan(tx: &mut Tx<'_>, id: FileId) -> Mending {
     let key = schema::orphan_key(id);
     if matches!(tx.get(&key), Ok(None)) {
@@ -190,7 +191,7 @@ pub(super) fn stray_orphan(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Removes a file that exists from the list of files whose objects are to be deleted.
+/// Removes a file from the list of doomed files, because the file still exists.
 pub(super) fn doomed_alive(tx: &mut Tx<'_>, id: FileId) -> Mending {
     let key = schema::doomed_key(id);
     if matches!(tx.get(&key), Ok(None)) || matches!(read::<Core>(tx, &schema::core_key(id))?, Read::Absent) {
@@ -200,7 +201,7 @@ pub(super) fn doomed_alive(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(Mended::Yes)
 }
 
-/// Removes an intent of an inode that is missing or no regular file.
+/// Removes an intent of a file that is missing or is not a regular file.
 pub(super) fn stray_intent(tx: &mut Tx<'_>, id: FileId, kind: u8) -> Mending {
     let key = schema::intent_key(id, kind);
     if matches!(tx.get(&key), Ok(None)) {
