@@ -13,15 +13,15 @@ use tokio::sync::{OwnedSemaphorePermit, RwLock, oneshot};
 use tokio::time::Instant;
 use types::ByteRange;
 
-/// How long unused read-ahead bytes are kept: as long as a mount caches attributes. They do not include the bytes that
-/// other clients write in the meantime.
+/// How long the client keeps unused read-ahead bytes: as long as a mount caches attributes. The bytes do not include
+/// writes of other clients during this time.
 const LIFE: Duration = Duration::from_secs(1);
 
 /// The read-ahead state of one open file.
 #[derive(Default)]
 pub(crate) struct ReadAhead {
     state: Arc<Mutex<State>>,
-    /// Each read-ahead task holds the read lock. `end` takes the write lock, to wait until no task runs.
+    /// Each read-ahead task holds this lock for reading. `end` locks it for writing, which waits until no task runs.
     reading: Arc<RwLock<()>>,
 }
 
@@ -29,29 +29,30 @@ pub(crate) struct ReadAhead {
 struct State {
     streams: Streams,
     pieces: Vec<Piece>,
-    /// Whether a task runs that drops unused pieces.
+    /// Whether a task that drops unused pieces is running.
     tidied: bool,
-    /// The file is being closed, and no read-ahead starts any more.
+    /// Whether the file is being closed, so that no new read-ahead may start.
     over: bool,
 }
 
-/// The result of a read and the buffer space that it occupies; `None` if the read failed.
+/// The result of a read and the reserved buffer space; `None` if the read failed.
 type Found = Shared<BoxFuture<'static, Option<Arc<(ReadResult, OwnedSemaphorePermit)>>>>;
 
-/// A range that was read ahead, or is being read.
+/// A range that the client has read ahead or is reading ahead.
 struct Piece {
     range: ByteRange,
-    /// The version of the file before the read began.
+    /// The version of the file's contents when the read began.
     version: Version,
     asked: Instant,
     found: Found,
 }
 
 impl ReadAhead {
-    /// Reads a range like [`Inode::read`], as much of it as possible from read-ahead pieces. Also starts the read-ahead
-    /// of the ranges that the reader will probably ask for next.
+    /// Reads a range like [`Inode::read`], using read-ahead pieces for as much of the range as they cover. Also starts
+    /// read-ahead of the ranges that the reader will probably request next.
     pub(super) async fn read(&self, inode: &Arc<Inode>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
-        // Large requests keep the servers busy by themselves, and the kernel's page cache reads ahead by itself.
+        // Large requests keep the servers busy without read-ahead. With the page access method, the kernel reads ahead
+        // itself.
         let worth = policy.access == Access::Direct && len > 0 && len as u64 * 2 <= policy.read_ahead;
         if !worth {
             return inode.read(policy, offset, len).await;
@@ -66,7 +67,7 @@ impl ReadAhead {
             at += cut(&found.0.segments, at - there.offset, range.end() - at, &mut segments);
             counters::add(&inode.mount.tally.read_ahead, at - before);
             if at < there.end().min(range.end()) {
-                // The file ended here when the piece was read.
+                // The piece ends at the end of the file, as of the time when it was read.
                 break;
             }
         }
@@ -78,8 +79,8 @@ impl ReadAhead {
         Ok(ReadResult { segments, eof: rest.eof })
     }
 
-    /// Records a request and starts read-ahead. Returns the existing pieces, in order and without a gap from the
-    /// beginning of the range.
+    /// Records a request and starts read-ahead. Returns the existing pieces that cover the start of the range without a
+    /// gap, in order.
     fn begin(&self, inode: &Arc<Inode>, policy: Policy, range: ByteRange) -> Vec<(ByteRange, Found)> {
         let version = inode.version();
         let now = Instant::now();
@@ -90,7 +91,7 @@ impl ReadAhead {
         let before = state.pieces.len();
         state.pieces.retain(|piece| Some(piece.version) == version && now < piece.asked + LIFE);
         if state.pieces.len() < before {
-            // Another client or program writes the range, or the reader paused: the reader must show its pattern again.
+            // The file changed, or the reader paused: drop the detected access pattern.
             state.streams.forget();
         }
         let mut out = Vec::new();
