@@ -20,7 +20,7 @@ const APPENDER: u64 = u64::MAX;
 /// How long the client keeps the append lock while no other client has the file open. An appender on another client may
 /// wait this long for it.
 const KEPT: Duration = Duration::from_millis(100);
-/// How long the client releases the append lock after each append, once another client has held the lock.
+/// After another client has held the append lock, the client releases the lock after each append for this long.
 const CONTENDED: Duration = Duration::from_secs(1);
 
 /// The state of the append lock. The inode's `appending` mutex protects it, so the appenders of one mount exclude each

@@ -104,27 +104,29 @@ impl ReadAhead {
         }
         for wanted in state.streams.note(range, policy.read_ahead) {
             let (Some(version), true) = (version, wanted.offset < inode.size()) else { break };
-            // Without free space, act as if there were no pattern. Space is free again when other reads have advanced.
+            // Without free buffer space, do not read ahead, as if there were no pattern. Other readers free space as
+            // they advance.
             let Some(piece) = self.fetch(inode, policy, wanted, version) else { break };
             state.pieces.push(piece);
         }
         if !state.tidied && !state.pieces.is_empty() {
-            // One task serves all pieces: there may be thousands of short ones within LIFE.
+            // One task tidies all pieces, because a reader may create thousands of short pieces within `LIFE`.
             state.tidied = true;
             net::task::spawn_on(&inode.mount.runtime, tidy(Arc::downgrade(&self.state), now + LIFE));
         }
-        // A sequential reader does not ask again for a piece that it has read to its end.
+        // A sequential reader does not request a piece again that it has read to its end.
         state.pieces.retain(|piece| piece.range.end() > range.end() || piece.range.end() <= range.offset);
         out
     }
 
-    /// Starts reading a range if there is free space for it.
+    /// Starts reading a range ahead. Returns `None` if there is no free buffer space.
     fn fetch(&self, inode: &Arc<Inode>, policy: Policy, range: ByteRange, version: Version) -> Option<Piece> {
         let room = inode.mount.read_ahead.clone().try_acquire_many_owned(u32::try_from(range.len).ok()?).ok()?;
         let reading = self.reading.clone().try_read_owned().ok()?;
         let file = inode.clone();
         let (told, found) = oneshot::channel();
-        // Bytes in this machine's memory arrive at once; requests for the rest have been sent when this returns.
+        // A short-circuit read completes within this call. Otherwise the requests to servers are sent when this call
+        // returns.
         net::task::begin_on(&inode.mount.runtime, async move {
             let found = file.read(policy, range.offset, range.len as usize).await;
             drop((file, reading));
@@ -135,9 +137,9 @@ impl ReadAhead {
         Some(Piece { range, version, asked: Instant::now(), found })
     }
 
-    /// Drops all pieces, and prevents any further read-ahead.
+    /// Drops all pieces, and prevents further read-ahead.
     pub(super) async fn end(&self) {
-        // While this lock is held no task begins to read ahead. Every later task sees `over`.
+        // While this lock is held, no task begins a read-ahead. Tasks that begin later see `over`.
         let _alone = self.reading.write().await;
         let mut state = lock(&self.state);
         state.over = true;
@@ -146,8 +148,8 @@ impl ReadAhead {
 }
 
 impl State {
-    /// Drops pieces that are too old, and returns when the oldest remaining piece expires. The calling task ends if
-    /// none remains.
+    /// Drops pieces older than `LIFE`. Returns when the oldest remaining piece expires; if none remains, the calling
+    /// task ends.
     fn tidy(&mut self, now: Instant) -> Option<Instant> {
         self.pieces.retain(|piece| now < piece.asked + LIFE);
         let next = self.pieces.iter().map(|piece| piece.asked + LIFE).min();
@@ -156,7 +158,7 @@ impl State {
     }
 }
 
-/// Drops unused pieces, from time `from` on, because other readers need the space; ends when no piece is left.
+/// Drops unused pieces from time `from` on, because other readers need their buffer space. Ends when no piece is left.
 async fn tidy(state: Weak<Mutex<State>>, from: Instant) {
     let mut next = Some(from);
     while let Some(at) = next {
@@ -169,7 +171,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Appends up to `len` bytes from `skip` on to `out`; returns how many bytes there were.
+/// Copies up to `len` bytes of the segments to `out`, after skipping `skip` bytes. Returns the number of bytes copied.
 fn cut(segments: &[Segment], mut skip: u64, len: u64, out: &mut Vec<Segment>) -> u64 {
     let mut left = len;
     for segment in segments {

@@ -586,7 +586,7 @@ pub(crate) struct Goodbye<'a> {
     pub(crate) committed: Option<u64>,
     /// The LAYOUTRETURN that the caller has to append.
     pub(crate) returned: Option<LAYOUTRETURN4args>,
-    /// The lock that keeps other tasks from requesting a layout until the mgr has replied.
+    /// The lock on `layout_turn`, which keeps other tasks from requesting a layout until the mgr has replied.
     turn: Option<AsyncMutexGuard<'a, ()>>,
 }
 

@@ -42,8 +42,7 @@ impl Inode {
         Ok(found.and_then(|run| run.intersection(ByteRange { offset, len: size - offset })))
     }
 
-    /// Ensures that the iods have the bytes that this client sent to the mgr and that the mgr may still gather. When a
-    /// client that holds a layout reads, the mgr does not flush such bytes for it.
+    /// Ensures that the iods have the bytes that this client sent to the mgr and that the mgr may still be gathering.
     async fn expose_to_iods(self: &Arc<Self>) {
         if self.state().dirty.is_uncommitted(Lane::Mgr) {
             self.commit_lane(Lane::Mgr).await;
