@@ -173,7 +173,7 @@ pub(crate) struct Results {
     checks: Checks,
 }
 
-/// Why a result is missing.
+/// Why the caller gets no result of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Failed {
     /// The operation returned this status.

@@ -111,7 +111,7 @@ pub(crate) struct Written {
 /// A byte range in the answer to a read: data or zeros.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
-    /// Data bytes.
+    /// Bytes that a server stores.
     Data(Bytes),
     /// This many bytes that no server stores: a hole, or bytes beyond the end of the file.
     Nothing(u64),

@@ -18,7 +18,7 @@ pub(crate) struct EffectivePolicy {
     /// The default policy, for parts that no setting changes.
     driver: Policy,
     environment: Settings,
-    /// The current options of the mount.
+    /// The policy settings from the mount options.
     mount: Mutex<Settings>,
     /// The server's policy settings, as the mgr last reported them for files outside a known directory.
     server: Mutex<Settings>,
@@ -33,7 +33,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The policy settings that only one open uses, because they were read when it began.
+/// The policy settings that belong to one open of a file, as they were when the open began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Words {
     pub(crate) server: Settings,
@@ -126,7 +126,7 @@ impl EffectivePolicy {
 }
 
 impl Ruling {
-    /// Creates the ruling of an open with these settings, before its policy is computed.
+    /// Creates the policy state of an open with these settings. The effective policy is computed at its first use.
     pub(crate) fn new(words: Words) -> Self {
         Ruling { words, ..Ruling::default() }
     }
@@ -174,7 +174,8 @@ mod tests {
             mount.write_threshold = Some(Rule::Auto);
         });
         assert_eq!((now().access, now().write_threshold), (Access::Direct, Rule::Auto));
-        // The ruling calls the function for the file's own settings only after `changed`.
+        // The effective policy is computed again only after `changed`; only this calls the closure for the file's own
+        // settings.
         let own = Settings { access: Some(Access::Unbuffered), ..Settings::default() };
         assert_eq!(ruling.policy(&effective_policy, || own).access, Access::Direct);
         effective_policy.changed();

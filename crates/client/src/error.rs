@@ -104,7 +104,7 @@ impl Error {
         self.moved
     }
 
-    /// Marks the error as one of an iod.
+    /// Marks the error as one about an iod.
     pub(crate) fn with_iod(self) -> Self {
         Error { of_iod: true, ..self }
     }

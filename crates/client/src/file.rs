@@ -42,7 +42,7 @@ pub(crate) struct Open {
 pub(crate) struct Origin {
     /// The identifier of the open owner at the mgr.
     pub(crate) key: u64,
-    /// The caller that opened the file.
+    /// The credentials of the caller that opened the file.
     pub(crate) caller: Caller,
     /// The node that the caller opened; `None` if the caller opened the file by name.
     pub(crate) node: Option<Node>,
@@ -62,7 +62,7 @@ pub(crate) struct Name {
 /// A part of the bytes that a read returned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Segment {
-    /// Data bytes.
+    /// Bytes that a server stores.
     Data(Bytes),
     /// This many zero bytes of a hole.
     Hole(u64),

@@ -27,7 +27,7 @@ use tokio::sync;
 /// locks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Rank {
-    /// Held during an append, which locks the byte beyond the end of the file and writes.
+    /// Held during an append, which takes the append lock and writes.
     Append,
     /// Held during LOCK and LOCKU.
     ByteRangeLocks,

@@ -21,8 +21,9 @@ pub struct Options {
     pub direct: bool,
     /// Whether to use short-circuit reads, which read cached data from the files of local iods without a request.
     pub short_circuit: bool,
-    /// Number of consecutive failed lookups in a directory after which the mount caches all its names. The mgr then
-    /// recalls a directory delegation before another client changes a name. 0 disables negative-lookup caching.
+    /// Number of failed lookups in a directory, in quick succession, after which the mount caches all names of the
+    /// directory. The mgr then recalls a directory delegation before another client changes a name. 0 disables
+    /// negative-lookup caching.
     pub negative: u32,
     /// Which operations wait until their changes are durable.
     pub durable: Durable,

@@ -141,7 +141,7 @@ async fn durability_is_queried_once_and_a_possible_loss_reported_once() {
     file.fsync().await.unwrap();
     let later = mount.create(&root, b"g", CreateOptions::default()).await.unwrap();
     later.fsync().await.unwrap();
-    // When the machine lost power a second time (boot number 9), no change was without a barrier.
+    // When the machine lost power a second time (boot number 9), no change was waiting for a barrier.
     heard.boot.store(9, SeqCst);
     mount.lookup(&root, b"g").await.unwrap();
     mount.sync_names().await.unwrap();

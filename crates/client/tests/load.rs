@@ -47,13 +47,13 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// What the mgr's only thread does besides serving requests.
+/// What the mgr's only thread does, apart from serving requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mood {
     Idle,
     /// The thread repeatedly blocks for [`BUSY`].
     Busy,
-    /// The thread blocks until the mood changes.
+    /// The thread blocks until the test sets another `Mood`.
     Still,
 }
 

@@ -49,13 +49,13 @@ struct Socket {
     xid: u32,
 }
 
-/// Why the iod lent nothing.
+/// Why a request for a loan failed.
 enum Problem {
     /// The iod answered with a failure; the connection is intact.
     Answer(Failure),
     /// The iod does not implement the procedure LEND.
     NotKnown,
-    /// The client cannot read the lent file as it must, and this will hold for every other file of the iod.
+    /// The client cannot read the lent file without blocking. The same will hold for every other file of this iod.
     OfNoUse(io::Error),
     /// The connection is broken.
     Broken(io::Error),

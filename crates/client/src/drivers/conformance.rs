@@ -522,7 +522,7 @@ pub(crate) async fn durable_lengths_are_learned<F: Fixture>(make: impl Fn() -> F
     assert!(!client.layout.reaches(SIZE), "unstable writes are not durable");
 }
 
-/// The placement names a server for each lane, and the object sizes in it add up to the size of the file.
+/// The placement names a server for each lane, and the size of the file follows from the sizes of the objects in it.
 pub(crate) async fn placements_show_the_file<F: Fixture>(make: impl Fn() -> F) {
     let mut client = Client::new(make(), 1).await;
     let size = SIZE - 321;

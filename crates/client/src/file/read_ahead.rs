@@ -29,7 +29,7 @@ pub(crate) struct ReadAhead {
 struct State {
     streams: Streams,
     pieces: Vec<Piece>,
-    /// Whether a task that drops unused pieces is running.
+    /// Whether a task that drops unused read-ahead pieces is running.
     tidied: bool,
     /// Whether the file is being closed, so that no new read-ahead may start.
     over: bool,
@@ -110,7 +110,8 @@ impl ReadAhead {
             state.pieces.push(piece);
         }
         if !state.tidied && !state.pieces.is_empty() {
-            // One task tidies all pieces, because a reader may create thousands of short pieces within `LIFE`.
+            // One task drops the expired pieces of the file, because a reader may create thousands of short pieces
+            // within `LIFE`.
             state.tidied = true;
             net::task::spawn_on(&inode.mount.runtime, tidy(Arc::downgrade(&self.state), now + LIFE));
         }
@@ -137,9 +138,9 @@ impl ReadAhead {
         Some(Piece { range, version, asked: Instant::now(), found })
     }
 
-    /// Drops all pieces, and prevents further read-ahead.
+    /// Drops all read-ahead pieces, and prevents further read-ahead.
     pub(super) async fn end(&self) {
-        // While this lock is held, no task begins a read-ahead. Tasks that begin later see `over`.
+        // While this task holds the lock for writing, no read-ahead begins. Later reads see `over`, and start none.
         let _alone = self.reading.write().await;
         let mut state = lock(&self.state);
         state.over = true;
@@ -148,8 +149,8 @@ impl ReadAhead {
 }
 
 impl State {
-    /// Drops pieces older than `LIFE`. Returns when the oldest remaining piece expires; if none remains, the calling
-    /// task ends.
+    /// Drops read-ahead pieces older than `LIFE`. Returns when the oldest remaining piece expires; if none remains, the
+    /// calling task ends.
     fn tidy(&mut self, now: Instant) -> Option<Instant> {
         self.pieces.retain(|piece| now < piece.asked + LIFE);
         let next = self.pieces.iter().map(|piece| piece.asked + LIFE).min();
@@ -158,7 +159,8 @@ impl State {
     }
 }
 
-/// Drops unused pieces from time `from` on, because other readers need their buffer space. Ends when no piece is left.
+/// Drops unused read-ahead pieces from time `from` on, because other readers need their buffer space. Ends when no
+/// piece is left.
 async fn tidy(state: Weak<Mutex<State>>, from: Instant) {
     let mut next = Some(from);
     while let Some(at) = next {

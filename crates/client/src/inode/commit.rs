@@ -108,7 +108,7 @@ impl Inode {
         let inode = self.clone();
         net::task::spawn_on(&self.mount.runtime, async move {
             inode.make_durable().await;
-            // The timer sends the size report to the mgr later.
+            // The flush timer sends the size report to the mgr later.
             inode.settle_in_a_while(&inode.policy());
             inode.state().sending.relieving = false;
             // Writers that began to wait since then found this task running, and started none.

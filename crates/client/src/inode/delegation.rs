@@ -440,18 +440,15 @@ impl Inode {
         let mut delegated = self.delegated();
         if delegated.is(stateid) {
             *delegated = Delegation::None;
-            // Handles the loss of the delegation when the mgr has lost all state of this client, but probably granted
-            // no conflicting open to another client. The client still writes its buffered bytes, which would otherwise
-            // be lost. For a file opened with [`crate::OpenOptions::alone`] it drops them, as
-            // [`Inode::delegation_revoked`] does.
+            // From now on the client asks the mgr for the size, and read-ahead bytes are invalid.
             state.size.doubt();
             state.sharing.asked(Instant::now());
         }
     }
 
-    /// Handles the loss of the delegation when the mgr lost all state, but as far as is known no other client used the
-    /// file. The client still writes its buffered bytes, which would otherwise be lost. Bytes that a cache above the
-    /// client keeps under [`crate::OpenOptions::alone`] are dropped.
+    /// Handles the loss of the delegation when the mgr has lost all state of this client, but probably granted no
+    /// conflicting open to another client. The client still writes its buffered bytes, which would otherwise be lost.
+    /// For a file opened with [`crate::OpenOptions::alone`] it drops them, as [`Inode::delegation_revoked`] does.
     pub(crate) fn delegation_lost(&self, stateid: stateid4) {
         if self.state().sharing.is_exclusive() {
             return self.delegation_revoked(stateid);

@@ -222,7 +222,7 @@ impl DirtyData {
         self.in_flight.entry(batch).and_modify(|batch| (batch.left, batch.timed) = (requests, timed));
     }
 
-    /// Records that the time of a batch is not representative, so that nobody uses it.
+    /// Records that the time of a batch is not representative. The write threshold then does not use it.
     pub(super) fn disregard_time(&mut self, batch: u64) {
         self.in_flight.entry(batch).and_modify(|batch| batch.timed = None);
     }

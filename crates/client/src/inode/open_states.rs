@@ -151,7 +151,7 @@ impl OpenStates {
         }
     }
 
-    /// Returns the error that an open has not reported yet, once.
+    /// Returns the error that an open has not reported yet, and clears it.
     pub(super) fn take_error(&mut self, key: u64) -> Result<()> {
         self.get_mut(key).and_then(|open| open.error.take()).map_or(Ok(()), Err)
     }

@@ -33,7 +33,7 @@ pub(crate) struct Left {
     pub(crate) caller: Caller,
 }
 
-/// Where the delegation of a file that is opened again is in the queue of deferred closes.
+/// What happens to a delegation in the deferred closes when its file is opened again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Queued {
     /// The delegation is not in the queue.
@@ -242,8 +242,8 @@ impl Inner {
             }
             match found.and_then(|_| results.raw::<stateid4>(OP_CLOSE)) {
                 Ok(_) => continue,
-                // The session retries a delayed request only if the first operation was delayed. So send the remaining
-                // ones again.
+                // The session retries a delayed request only if its first operation was delayed. So the next COMPOUND
+                // sends this close again.
                 Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE)) if done > 0 => some.push_front(left),
                 // The mgr has revoked the open, and FREE_STATEID acknowledges this. If FREE_STATEID fails, the mgr
                 // reports the revocation again later.

@@ -124,8 +124,8 @@ impl Inner {
         self.timing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides about the write threshold under `rule`, for a write whose longest range has `longest` bytes. The
-    /// decision may include a measurement on the other path.
+    /// Returns the write threshold under `rule` for a write whose longest range has `longest` bytes. The result may ask
+    /// for a probe of one path, to measure its service time.
     pub(crate) fn threshold(&self, rule: Rule, longest: u64) -> Verdict {
         let Rule::Auto = rule else { return self.present_threshold(rule).into() };
         self.session.load().want();
@@ -135,7 +135,7 @@ impl Inner {
         timing.auto.ask(longest, waiting)
     }
 
-    /// Returns the current write threshold in bytes, without starting a measurement.
+    /// Returns the current write threshold in bytes, without starting a probe.
     pub(crate) fn present_threshold(&self, rule: Rule) -> u64 {
         match rule {
             Rule::Fixed(t) => t,

@@ -161,7 +161,8 @@ impl MemoryMgr {
         Mount::connect(&self.target, options).await.unwrap()
     }
 
-    /// Removes all clients, as after a long silence: their leases expire, and then the courtesy time after the lease.
+    /// Expires all clients: first their leases, then the courtesy time after the lease. The server then drops their
+    /// state.
     #[allow(dead_code)]
     pub async fn expire(&self) {
         for _ in 0..2 {
@@ -169,8 +170,8 @@ impl MemoryMgr {
         }
     }
 
-    /// Lets the leases of all clients expire. Until a client returns, its state yields to conflicting requests of other
-    /// clients.
+    /// Expires the leases of all clients. The server keeps the state of each client until the client returns, or until
+    /// another client requests conflicting state.
     #[allow(dead_code)]
     pub async fn lapse(&self) {
         self.service.server.tick(now().after(Duration::from_secs(100))).await;

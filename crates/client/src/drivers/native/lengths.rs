@@ -13,8 +13,8 @@ struct Known {
     whole: u64,
     /// The durable length of each object, in bytes.
     objects: Vec<u64>,
-    /// Set when the client truncates the file. From then on it ignores reported lengths, which may be older than the
-    /// truncate.
+    /// Set when the client truncates the file. From then on the client ignores reported lengths, which may be older
+    /// than the truncate.
     over: bool,
 }
 
