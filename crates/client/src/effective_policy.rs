@@ -20,7 +20,7 @@ pub(crate) struct EffectivePolicy {
     environment: Settings,
     /// The policy settings from the mount options.
     mount: Mutex<Settings>,
-    /// The server's policy settings, as the mgr last reported them for files outside a known directory.
+    /// The server's policy settings, as the mgr last reported them for files without a directory policy.
     server: Mutex<Settings>,
     /// The last reported policy settings of the server and of each directory. The client uses them only to predict the
     /// policy of a new file, because every OPEN returns the current settings.

@@ -295,12 +295,14 @@ impl File {
         self.why(self.inode().allocate(range).await)
     }
 
-    /// Copies a range of another file of this mount to offset `target` of this file, and returns the number of copied
-    /// bytes. The number is less than requested only if the source file ends inside the range.
+    /// Copies a range of another file of this mount to offset `target` of this file. Returns the number of copied
+    /// bytes, which is less than requested only if the source file ends inside the range.
     ///
-    /// The servers copy the data without sending it to the client, and keep holes. The client first makes earlier
-    /// writes to both files durable; the copied bytes are durable on return. Within one file RFC 7862 §15.2.3 offers no
-    /// COPY; the client reads and writes the bytes instead, so holes become zeros.
+    /// The servers copy the data without sending it to the client, and holes stay holes. The client first makes earlier
+    /// writes to both files durable; the copied bytes are durable on return.
+    ///
+    /// RFC 7862 §15.2.3 has no COPY within one file. In this case the client reads and writes the bytes, and holes
+    /// become zeros.
     ///
     /// # Errors
     /// `Inval` if both ranges belong to one file and overlap. After any error, part of the range may have been copied.

@@ -83,14 +83,14 @@ pub(crate) struct Inode {
     /// Ensures that no size report follows a SETATTR whose size and time it would overwrite. A close holds it for
     /// reading from before it removes its open until the mgr has its report. Setting attributes holds it for writing.
     reporting: AsyncRwLock,
-    /// The locks of each lane, created at the lane's first use.
+    /// The locks of each server that gets bytes of the file, created at its first use.
     lanes: OrderedMutex<BTreeMap<Lane, Arc<LaneLocks>>>,
     /// Counts completed write requests, and wakes tasks that wait for one.
     settled: watch::Sender<u64>,
 }
 
-/// The locks of one lane: requests hold `sending` for reading, and a task that sends uncommitted bytes again holds it
-/// for writing. A COMMIT holds `committing`.
+/// The locks for the requests to one server (lane). A write request holds `sending` for reading; a task that sends
+/// uncommitted bytes again holds it for writing. A COMMIT holds `committing`.
 struct LaneLocks {
     sending: AsyncRwLock,
     committing: AsyncMutex<()>,
@@ -141,8 +141,8 @@ struct SendState {
 }
 
 impl Inode {
-    /// Creates the state of a file that is about to be opened. Sizes that the client requested before `stamp` may be
-    /// outdated.
+    /// Creates the state of a file that is about to be opened. Sizes that the client requested before logical time
+    /// `stamp` may be outdated.
     pub(crate) fn new(mount: Arc<Inner>, node: Node, stamp: u64) -> Self {
         let losses = AtomicU64::new(mount.session.losses());
         let state = State { size: KnownSize::new(stamp), ..State::default() };
@@ -217,14 +217,14 @@ impl Inode {
         self.state().size.get()
     }
 
-    /// Returns the mount's stamp, which increases with every change of a file size in this mount. Callers take it
-    /// before they request a size from the mgr, and so recognize an outdated answer.
+    /// Returns the mount's logical time, which increases with every change of a file size on this mount. Callers take
+    /// it before they request a size from the mgr, and so recognize an outdated answer.
     pub(crate) fn stamp(&self) -> u64 {
         self.mount.stamp()
     }
 
-    /// Records the size that the mgr reported, which the client requested at stamp `stamp`. Returns the size including
-    /// this client's bytes that the mgr does not know of.
+    /// Records the size that the mgr reported; the client requested it at logical time `stamp`. Returns the size
+    /// including this client's bytes that the mgr does not know of.
     pub(crate) fn learn_size(&self, size: u64, stamp: u64) -> u64 {
         let shared = self.is_shared();
         let mut state = self.state();
@@ -236,8 +236,8 @@ impl Inode {
         }
     }
 
-    /// Records attributes of this file that came in the answer to another request, which the client sent at stamp
-    /// `stamp`. Returns them with the size corrected for this client's writes.
+    /// Records attributes of this file that came in the answer to another request, which the client sent at logical
+    /// time `stamp`. Returns them with the size corrected for this client's writes.
     pub(crate) fn met(&self, mut attrs: Attrs, stamp: u64) -> Attrs {
         let known = {
             let shared = self.is_shared();

@@ -72,7 +72,7 @@ pub(crate) enum Rank {
     Opening,
     /// The policy settings of one open file.
     FileSettings,
-    /// The table of the lanes of one open file.
+    /// The table of the locks for the requests to each server of one open file.
     Lanes,
 }
 

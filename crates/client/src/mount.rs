@@ -102,17 +102,17 @@ struct Opening {
     /// Number of OPENs that the client has sent, and the numbers of the unanswered ones.
     asked: u64,
     unanswered: BTreeSet<u64>,
-    /// For each stamp at which the client sent an unanswered OPEN, the number of these OPENs.
+    /// For each logical time at which the client sent an unanswered OPEN, the number of these OPENs.
     sent: BTreeMap<u64, usize>,
-    /// Files that this mount closed after it had sent the oldest unanswered OPEN, each with the stamp of its last size
-    /// change. The size in the answer to that OPEN may be older than the close.
+    /// Files that this mount closed after it had sent the oldest unanswered OPEN, each with the logical time of its
+    /// last size change. The size in the answer to that OPEN may be older than the close.
     closed: HashMap<FileId, u64>,
 }
 
 /// An OPEN that the mgr has not answered yet, until this value is dropped.
 pub(crate) struct Asking<'a> {
     mount: &'a Inner,
-    /// The mount's stamp when the client sent the OPEN.
+    /// The mount's logical time when the client sent the OPEN.
     pub(crate) stamp: u64,
     /// The epoch of the session when the client sent the OPEN.
     pub(crate) epoch: u64,
@@ -317,7 +317,7 @@ impl Inner {
         (opening.asked, opening.unanswered.first().copied().unwrap_or(opening.asked))
     }
 
-    /// Records that the last open of a file ended. This mount last changed the file's size at `stamp`.
+    /// Records that the last open of a file ended. This mount last changed the file's size at logical time `stamp`.
     pub(crate) fn closed(&self, id: FileId, stamp: u64) {
         let mut opening = self.opening();
         if opening.sent.first_key_value().is_some_and(|(oldest, _)| *oldest < stamp) {
@@ -330,12 +330,12 @@ impl Inner {
         self.owners.fetch_add(1, Relaxed)
     }
 
-    /// Returns the current stamp, see [`Inode::stamp`].
+    /// Returns the current logical time, see [`Inode::stamp`].
     pub(crate) fn stamp(&self) -> u64 {
         self.stamps.load(SeqCst)
     }
 
-    /// Increases the stamp and returns it.
+    /// Increases the logical time and returns it.
     pub(crate) fn next_stamp(&self) -> u64 {
         self.stamps.fetch_add(1, SeqCst) + 1
     }

@@ -40,7 +40,8 @@ pub(crate) struct Gone {
     pub(crate) stateid: stateid4,
 }
 
-/// A removal or rename of a name in flight, and the stamp of the name in the cache when the client sent the request.
+/// A removal or rename of a name in flight, and the clock value of the name in the cache when the client sent the
+/// request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Removal {
     dir: FileId,
@@ -324,7 +325,7 @@ impl<C: Clone + PartialEq> Negative<C> {
     /// Records that the mgr has executed a removal, and removes the name from the cache.
     pub(crate) fn removed(&mut self, removal: Removal) {
         let Removal { dir, name, stamp } = removal;
-        // A create request since then has set a newer stamp, and the name may exist again.
+        // If a create request has changed the clock value of the name since then, the name may exist again.
         if let Some(known) = self.dirs.get_mut(&dir)
             && known.may_be.get(&name) == Some(&stamp)
         {

@@ -185,8 +185,8 @@ impl Session {
     /// Sends a COMPOUND and returns its results, whatever their status. Sends it again if the request or reply is lost;
     /// the mgr's reply cache ensures that the mgr executes it only once.
     pub(crate) async fn call(&self, compound: Compound) -> Result<Results> {
-        // Boxed, so that operations without a request to the mgr, such as most reads and writes, need no memory for
-        // this future.
+        // Box the future, so that operations without a request to the mgr, such as most reads and writes, need no
+        // memory for it.
         let shared = &self.shared;
         let what = compound.what();
         tracing::debug!(mgr = %shared.address, what, "request");

@@ -97,8 +97,8 @@ struct Sent {
     verifier: Verifier,
 }
 
-/// A client of the layout. It keeps uncommitted writes by lane, and sends them again after a restart, as the mount
-/// does.
+/// A client of the layout. It holds the uncommitted writes of each server, and sends them again after a restart, as the
+/// mount does.
 struct Client<F> {
     fixture: F,
     layout: Arc<dyn Layout>,

@@ -36,7 +36,7 @@ impl Open {
         let written = self.durable().await;
         let mere = if written.is_ok() { self.inode.remove_mere_open(self.key).await } else { None };
         let Some((stateid, delegation)) = mere else {
-            // Boxed: most opens end with the deferred CLOSE below, and need no memory for this future.
+            // Box the future of the full close: it is large, and most opens end with the deferred CLOSE below.
             return Box::pin(self.end_after(written, SetAttrs::default(), None, false)).await.map(|_| ());
         };
         let (id, mount) = (self.inode.node.id, self.inode.mount.clone());

@@ -136,8 +136,8 @@ impl Inode {
         self.commit_because(lane, None).await;
     }
 
-    /// Commits a lane like [`Inode::commit_lane`]. `because` is the error of the direct path, if the bytes were moved
-    /// to the mgr path.
+    /// Commits a server's bytes like [`Inode::commit_lane`]. `because` is the error of the direct path, if the bytes
+    /// were moved to the mgr path.
     async fn commit_because(self: &Arc<Self>, lane: Lane, because: Option<Error>) {
         // Hold this lock to the end. Otherwise another caller could find no uncommitted bytes, and wrongly report them
         // as durable, while this task moves them to another path or has yet to record their loss.
@@ -206,7 +206,7 @@ impl Inode {
         }
     }
 
-    /// Sends all bytes of a lane again that its server may have lost, in the order in which they were first sent.
+    /// Sends all bytes again that a server may have lost, in the order in which they were first sent.
     async fn send_again(&self, lane: Lane) -> Attempt<()> {
         self.lane(lane).sending.hold_write(pin!(self.send_all_again(lane))).await
     }

@@ -106,11 +106,12 @@ pub(crate) struct Learnt {
     /// Whether the client should request a delegation again. The mgr granted one that a concurrent close is returning,
     /// or has already returned.
     pub(crate) again: bool,
-    /// The mount's stamp that applies to the attributes in the answer ([`Inode::learn_size`]).
+    /// The logical time ([`Inode::stamp`]) as of which the attributes in the answer are valid.
     pub(crate) stamp: u64,
 }
 
-/// Returns the delegation in the answer to an OPEN: its stateid, its power, and whether the mgr recalls it immediately.
+/// Returns the delegation in the answer to an OPEN: its stateid, its type (read or write), and whether the mgr recalls
+/// it immediately.
 fn given(answer: &open_delegation4) -> Option<(stateid4, Power, bool)> {
     match answer {
         open_delegation4::OPEN_DELEGATE_READ(given) => Some((given.stateid, Power::Read, given.recall)),

@@ -19,7 +19,7 @@ use types::{ByteRange, Timestamp, Verifier};
 /// A server with its own write verifier for some bytes of a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Lane {
-    /// The data server of this lane of the layout.
+    /// The data server with this index (lane) in the layout.
     Direct(usize),
     /// The mgr.
     Mgr,
@@ -58,7 +58,8 @@ struct Sent {
 
 /// An uncommitted write that the client has to send again.
 pub(super) struct Resend {
-    /// The position of the write in its lane; `acknowledged` identifies the write if positions have changed.
+    /// The position of the write among its server's uncommitted writes; `acknowledged` identifies the write if
+    /// positions have changed.
     at: usize,
     acknowledged: u64,
     /// The number of the batch that the write belongs to.
@@ -99,7 +100,7 @@ pub(super) struct DirtyData {
     /// The client must not write the bytes of batches with a lower number, because it lost their locks or their
     /// delegation.
     given_up: u64,
-    /// Uncommitted writes of each lane, in the order of sending.
+    /// Uncommitted writes of each server, in the order of sending.
     uncommitted: BTreeMap<Lane, Vec<Sent>>,
     /// An upper bound for the number of uncommitted bytes.
     uncommitted_at_most: u64,
@@ -294,7 +295,7 @@ impl DirtyData {
         0
     }
 
-    /// Returns whether a lane has uncommitted bytes.
+    /// Returns whether a server has uncommitted bytes.
     pub(super) fn is_uncommitted(&self, lane: Lane) -> bool {
         self.uncommitted.get(&lane).is_some_and(|all| !all.is_empty())
     }
@@ -312,7 +313,7 @@ impl DirtyData {
         self.uncommitted.values().flatten().map(|sent| sent.piece.bytes()).sum()
     }
 
-    /// Returns the lanes whose uncommitted bytes are about to be overwritten on another path. `direct` and
+    /// Returns the servers whose uncommitted bytes are about to be overwritten on another path. `direct` and
     /// `through_mgr` are the pending ranges for each path.
     pub(super) fn lanes_off_path(&self, direct: &[ByteRange], through_mgr: &[ByteRange]) -> Vec<Lane> {
         let off_path = |(lane, sent): &(&Lane, &Vec<Sent>)| {
@@ -322,13 +323,13 @@ impl DirtyData {
         self.uncommitted.iter().filter(off_path).map(|(lane, _)| *lane).collect()
     }
 
-    /// Returns the value for `covered` of [`DirtyData::committed`] if the client sends a COMMIT now; `None` if the lane
-    /// has no uncommitted bytes. A COMMIT covers only bytes that the server acknowledged before.
+    /// Returns the value for `covered` of [`DirtyData::committed`] if the client sends a COMMIT now; `None` if the
+    /// server has no uncommitted bytes. A COMMIT covers only bytes that the server acknowledged before.
     pub(super) fn covered_by_commit(&self, lane: Lane) -> Option<u64> {
         self.is_uncommitted(lane).then_some(self.acknowledged)
     }
 
-    /// Processes the reply to a COMMIT, which covers those writes of a lane whose `acknowledged` is below `covered`.
+    /// Processes the reply to a COMMIT, which covers the server's writes whose `acknowledged` is below `covered`.
     ///
     /// If writes are lost, keeps the first lost write and all later ones. A later write may overlap a lost write, and
     /// must be sent again after it.
@@ -370,12 +371,12 @@ impl DirtyData {
         if first_lost.is_some() { Committed::Lost(freed) } else { Committed::All(freed) }
     }
 
-    /// Returns the number of uncommitted writes of a lane.
+    /// Returns the number of uncommitted writes of a server.
     pub(super) fn pieces(&self, lane: Lane) -> usize {
         self.uncommitted.get(&lane).map_or(0, Vec::len)
     }
 
-    /// Returns the uncommitted write at position `at` of a lane, in the order of sending, so that the client can send
+    /// Returns the uncommitted write at position `at` of a server, in the order of sending, so that the client can send
     /// it again.
     pub(super) fn resend(&self, lane: Lane, at: usize) -> Option<Resend> {
         let sent = self.uncommitted.get(&lane)?.get(at)?;
@@ -391,7 +392,8 @@ impl DirtyData {
         }
     }
 
-    /// Records that the mgr received a write of a direct lane, in these ranges. Returns the window space to release.
+    /// Records that the mgr received a write that was first sent to a data server, in these ranges. Returns the window
+    /// space to release.
     #[must_use]
     pub(super) fn moved_to_mgr(
         &mut self,
@@ -412,7 +414,7 @@ impl DirtyData {
         received.into_iter().map(keep).sum()
     }
 
-    /// Drops the uncommitted bytes of a lane; returns their number.
+    /// Drops the uncommitted bytes of a server; returns their number.
     #[must_use]
     pub(super) fn drop_lane(&mut self, lane: Lane) -> u64 {
         let lost = self.uncommitted.remove(&lane).unwrap_or_default();
@@ -507,7 +509,7 @@ impl DirtyData {
         self.own_end_of(|_| true)
     }
 
-    /// Returns the end like [`DirtyData::own_end`]; of the uncommitted bytes, includes only those of lanes for which
+    /// Returns the end like [`DirtyData::own_end`]; of the uncommitted bytes, includes only those of servers for which
     /// `counts` returns true.
     pub(super) fn own_end_of(&self, counts: impl Fn(Lane) -> bool) -> u64 {
         let pending = self.pending.end();
@@ -522,7 +524,7 @@ impl DirtyData {
         self.uncommitted.is_empty() && self.is_clean_but(Lane::Mgr)
     }
 
-    /// Returns whether nothing is dirty except the uncommitted bytes of lane `but`.
+    /// Returns whether nothing is dirty except the uncommitted bytes of server `but`.
     pub(super) fn is_clean_but(&self, but: Lane) -> bool {
         let uncommitted = self.uncommitted.keys().any(|lane| *lane != but);
         self.pending.is_empty() && self.in_flight.is_empty() && !uncommitted && self.unreported.is_none()

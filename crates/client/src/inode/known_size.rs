@@ -25,12 +25,12 @@ pub(crate) struct Version {
 pub(super) struct KnownSize {
     /// The size, including this client's unsent writes.
     size: u64,
-    /// The mount's stamp ([`super::Inode::stamp`]) at the last change of the size on this mount. An answer that the
-    /// client requested at an earlier stamp may be outdated.
+    /// The mount's logical time ([`super::Inode::stamp`]) at the last change of the size on this mount. An answer that
+    /// the client requested earlier may be outdated.
     stamp: u64,
     /// Whether other clients may have changed the size since the client learned it.
     doubtful: bool,
-    /// Counts the events, other than changes of `stamp`, that make earlier read bytes outdated.
+    /// Counts the events, other than changes of the size, that make earlier read bytes outdated.
     turns: u64,
     /// Whether the mgr reported a smaller size than the client knew, so that a read up to the earlier end must be
     /// repeated.
@@ -39,15 +39,15 @@ pub(super) struct KnownSize {
     learned: Option<Instant>,
     /// Whether the client is requesting the size because its last answer is too old.
     asking: bool,
-    /// The ends of the last LAYOUTCOMMITs, each with the mount's stamp when the mgr replied. The ends decrease. The
-    /// size in an answer that was requested before several of these replies must reach at least the first of their
+    /// The ends of the last LAYOUTCOMMITs, each with the mount's logical time when the mgr replied. The ends decrease.
+    /// The size in an answer that was requested before several of these replies must reach at least the first of their
     /// ends.
     reported: VecDeque<(u64, u64)>,
 }
 
 impl KnownSize {
-    /// Creates the size of a file that is about to be opened. Sizes that the client requested before `stamp` may be
-    /// outdated.
+    /// Creates the size of a file that is about to be opened. Sizes that the client requested before logical time
+    /// `stamp` may be outdated.
     pub(super) fn new(stamp: u64) -> Self {
         KnownSize { stamp, ..KnownSize::default() }
     }
@@ -56,12 +56,12 @@ impl KnownSize {
         self.size
     }
 
-    /// Returns the mount's stamp at the last change of the size on this mount.
+    /// Returns the mount's logical time at the last change of the size on this mount.
     pub(super) fn stamp(&self) -> u64 {
         self.stamp
     }
 
-    /// Returns whether the size may have changed on this mount since a request at this stamp.
+    /// Returns whether the size may have changed on this mount since a request at logical time `stamp`.
     pub(super) fn is_newer_than(&self, stamp: u64) -> bool {
         self.stamp > stamp
     }
@@ -88,7 +88,7 @@ impl KnownSize {
         self.touch(stamp);
     }
 
-    /// Records a change: answers that the client requested before `stamp` may be outdated.
+    /// Records a change at logical time `stamp`: the size in answers that the client requested earlier may be outdated.
     pub(super) fn touch(&mut self, stamp: u64) {
         self.stamp = stamp;
     }
@@ -104,8 +104,8 @@ impl KnownSize {
         self.turns += 1;
     }
 
-    /// Records the size from an answer of the mgr that the client requested at stamp `stamp`; returns the known size.
-    /// `own_end` is the file offset just after the last byte that the mgr may not know of.
+    /// Records the size from an answer of the mgr that the client requested at logical time `stamp`; returns the known
+    /// size. `own_end` is the file offset just after the last byte that the mgr may not know of.
     pub(super) fn learn(&mut self, size: u64, stamp: u64, own_end: u64, now: Instant) -> u64 {
         if self.is_newer_than(stamp) {
             // The answer may be older than a change on this mount.
@@ -117,7 +117,7 @@ impl KnownSize {
         self.size
     }
 
-    /// Records the mgr's size of a shared file, requested at stamp `stamp`; returns the known size.
+    /// Records the mgr's size of a shared file, requested at logical time `stamp`; returns the known size.
     ///
     /// The mgr knows of every write that has returned, except for bytes that this client wrote directly to iods and
     /// reported later or not at all. `own_end` is the file offset just after the last unreported byte.

@@ -204,7 +204,7 @@ impl Inode {
         if self.layouts.state().is_refused() {
             return Ok(None);
         }
-        // Boxed: most requests find a usable layout above.
+        // Box the future of the request: most I/O finds a usable layout above.
         let ask = async {
             if let Some(layout) = self.usable_layout(write) {
                 return Ok(Some(layout));

@@ -105,7 +105,7 @@ impl Inode {
     /// `tries` are used up.
     pub(super) async fn open_again(&self, stateid: stateid4, tries: &mut u32, error: Error) -> Result<()> {
         *tries = tries.checked_sub(1).ok_or_else(|| error.clone())?;
-        // Boxed: lost stateids are rare.
+        // Box the future: it is large, and the mgr rarely loses a stateid.
         self.reopening.hold(Box::pin(self.replace_stateid(stateid, error)).as_mut()).await
     }
 

@@ -34,7 +34,7 @@ impl Inode {
     /// Reads a range, see [`crate::File::read_at`].
     pub(crate) async fn read(self: &Arc<Self>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
         if self.is_shared() {
-            // Boxed: most reads are of files that are not shared.
+            // Box the future: most reads are of files that are not shared.
             return Box::pin(self.read_beside_others(&policy, offset, len)).await;
         }
         let found = self.read_once(&policy, offset, len).await?;
@@ -256,7 +256,7 @@ impl Inode {
                 Ok(ReadDone { mut runs, lost }) => {
                     drop(layout);
                     for range in lost {
-                        // Boxed: the read is rarely needed, and its future would enlarge the future of every read.
+                        // Box the future of this rarely needed read, which would enlarge the future of every read.
                         runs.extend(Box::pin(self.read_via_mgr(range)).await?);
                     }
                     return Ok(runs);

@@ -78,7 +78,7 @@ impl Inode {
             && (policy.access == Access::Unbuffered || self.writes_through())
         {
             self.ask_again();
-            // Boxed: most writes are only gathered, and need no memory for this future.
+            // Box the future of the send, because most writes are only gathered.
             return Box::pin(self.send(key, hull)).await;
         }
         Ok(())
@@ -96,7 +96,7 @@ impl Inode {
             let part = data.split_to(data.len().min(PAYLOAD_MAX));
             let len = part.len();
             if !self.mount.window.try_take(len) {
-                // Boxed: most writes find free window space at once.
+                // Box the future of the wait, because most writes find free window space at once.
                 Box::pin(self.wait_for_room(len)).await;
             }
             let gathered = {
@@ -119,7 +119,7 @@ impl Inode {
                 state.dirty.pending().bytes()
             };
             if !self.writes_through() && self.is_enough(gathered, policy).await {
-                // Boxed: most writes do not fill a batch.
+                // Box the future of the send, because most writes do not fill a batch.
                 Box::pin(self.hand_over(false)).await;
             }
         }
@@ -424,7 +424,7 @@ impl Inode {
         written.map_err(|lost| Lost { error: Error::by_no_path(why, lost.error), ..lost })
     }
 
-    /// Locks the lane against moves of its bytes to the mgr, once the iods have all older bytes that `piece`
+    /// Locks a data server's bytes against moves to the mgr, once the iods have all older bytes that `piece`
     /// overwrites. Such bytes may have moved to the mgr since the batch began, and the mgr could send them to the iods
     /// later than `piece`.
     async fn sending_after_mgr<'a>(self: &Arc<Self>, locks: &'a LaneLocks, piece: &Piece) -> RwLockReadGuard<'a, ()> {
@@ -434,12 +434,12 @@ impl Inode {
                 return sending;
             }
             drop(sending);
-            // Boxed: the commit is rarely needed, and its future would enlarge the future of every write.
+            // Box the future of the commit: it is rarely needed, and would enlarge the future of every write.
             Box::pin(self.commit_lane(Lane::Mgr)).await;
         }
     }
 
-    /// Writes the ranges of an errand through the mgr, one after the other.
+    /// Writes the ranges of a request through the mgr, one after the other.
     async fn write_via_mgr(self: &Arc<Self>, errand: &Errand) -> std::result::Result<(), Lost> {
         self.lane(Lane::Mgr).sending.hold_read(pin!(self.write_parts_via_mgr(errand))).await
     }
@@ -460,7 +460,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Sends the uncommitted bytes of a direct lane to the mgr instead. The caller holds the lane's `committing` lock.
+    /// Sends the uncommitted bytes of a data server to the mgr instead. The caller holds the server's `committing`
+    /// lock.
     pub(super) async fn move_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let (from, to) = (self.lane(lane), self.lane(Lane::Mgr));
         from.sending.hold_write(pin!(to.sending.hold_read(pin!(self.move_all_to_mgr(lane))))).await
@@ -476,7 +477,7 @@ impl Inode {
         outcome
     }
 
-    /// Sends the oldest uncommitted write of a direct lane to the mgr. The write stays in its lane until the mgr has
+    /// Sends the oldest uncommitted write of a data server to the mgr. The write stays in the table until the mgr has
     /// received it, so that a reader still finds its bytes on this client.
     async fn move_first_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let Some(resend) = self.state().dirty.resend(lane, 0) else { return Ok(()) };
@@ -518,7 +519,7 @@ impl State {
         Ways { straight, through }
     }
 
-    /// Returns the lanes whose uncommitted bytes the gathered bytes overwrite on another path.
+    /// Returns the servers whose uncommitted bytes the gathered bytes overwrite on another path.
     fn lanes_off_path(&self, rule: Option<(Verdict, &dyn Layout)>) -> Vec<Lane> {
         let ways = self.ways(rule);
         self.dirty.lanes_off_path(&ways.straight, &ways.through)

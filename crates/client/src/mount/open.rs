@@ -342,7 +342,7 @@ impl Mount {
         let learnt = inode.learn_delegation(&opened.delegation, &asking);
         if learnt.again {
             // Request the delegation again: without it, I/O would bypass the page cache as long as the file is open.
-            // Boxed: this is rare.
+            // Box the future, because this is rare.
             Box::pin(inode.ask_when_returned()).await;
         }
         let mut size = inode.learn_size(attrs.size, learnt.stamp);
@@ -359,8 +359,8 @@ impl Mount {
         let nameless = named && attrs.nlink == 0;
         if nameless || !permitted {
             let status = if nameless { Status::Stale } else { Status::Access };
-            // The error of the open matters more than an error of the close. Boxed: the future is rarely needed, and
-            // large.
+            // The error of the open matters more than an error of the close. Box the future: it is large and rarely
+            // needed.
             let _ = Box::pin(file.close()).await;
             return Err(Error::status(status, "opening a file"));
         }

@@ -47,7 +47,7 @@ impl Drop for Timed<'_> {
 }
 
 impl Mount {
-    /// Returns the effective policy for files outside a known directory.
+    /// Returns the effective policy for files without a directory policy.
     pub fn policy(&self) -> Effective {
         let effective_policy = &self.inner.effective_policy;
         effective_policy.effective(&effective_policy.guess(None, Settings::default()), Settings::default())
@@ -113,7 +113,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Returns the current write threshold for files outside a known directory, in bytes.
+    /// Returns the current write threshold for files without a directory policy, in bytes.
     pub fn write_threshold(&self) -> u64 {
         self.inner.present_threshold(self.policy().policy.write_threshold)
     }

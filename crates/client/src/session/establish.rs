@@ -94,7 +94,7 @@ impl Shared {
             {
                 return Ok((connection.clone(), epoch));
             }
-            // Boxed: the future is rarely needed, and large, so requests need no memory for it.
+            // Box the future: it is large and rarely needed, so that most requests need no memory for it.
             let error = match Box::pin(self.establish(&mut link)).await {
                 Ok(()) => continue,
                 // If the first connection fails, do not retry: most likely the address is wrong.
@@ -273,7 +273,7 @@ impl Shared {
     async fn near(&self, connection: &Connection, from: String) -> Option<NearReply> {
         let (body, timeout) = (NearArgs { from }.to_bytes().into(), self.attempt_timeout());
         let sent = connection.call(admin::PROGRAM, admin::VERSION, admin::NEAR, &self.auth, body, timeout).await;
-        // If the server does not know this request, keep using TCP.
+        // If the server does not know the procedure, keep using TCP.
         let mut reply = sent
             .inspect_err(|e| tracing::debug!("the mgr reports no Unix socket, so the client keeps TCP: {e}"))
             .ok()?;

@@ -23,7 +23,8 @@ pub(crate) struct Loan {
     file: OwnedFd,
     /// The file offset at which the bytes of the object begin.
     begin: u64,
-    /// The first bytes of the file. The iod changes them in the file to end the loan.
+    /// The object header at the beginning of the file, as it was when the iod lent the file. If the file begins with
+    /// other bytes, the loan is invalid.
     mark: Bytes,
     /// When the capability of the loan expires, in Unix seconds.
     expires: u64,

@@ -31,7 +31,7 @@ const FILE: FileId = FileId(9);
 const SESSION: u64 = 5;
 /// The TCP port of the first iod; the others have consecutive ports.
 const FIRST_PORT: u16 = 100;
-/// Number of requests that open a connection: HELLO and PROVE. Even an iod with [`Trouble::Silent`] answers them.
+/// Number of requests that open a connection: HELLO and PROVE. An iod with [`Trouble::Silent`] still answers these.
 const GREETINGS: u64 = 2;
 
 /// The in-memory iods of one file, and the native driver.
