@@ -167,7 +167,7 @@ pub(crate) struct Results {
     what: String,
     /// The results, or the status of a COMPOUND that the mgr refused as a whole.
     inner: std::result::Result<Inner, nfsstat4>,
-    /// Records the queue delay that the mgr reports.
+    /// The record of the queue delay that the mgr reports.
     load: Arc<MgrLoad>,
     /// The operations of the COMPOUND that check a path.
     checks: Checks,

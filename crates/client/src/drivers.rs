@@ -113,7 +113,7 @@ pub(crate) struct Written {
 pub(crate) enum Found {
     /// Bytes that a server stores.
     Data(Bytes),
-    /// This many bytes that no server stores: a hole, or bytes beyond the end of the file.
+    /// A range of this many bytes that no server stores: a hole, or bytes beyond the end of the file.
     Nothing(u64),
 }
 
@@ -182,7 +182,7 @@ pub(crate) trait Layout: Send + Sync {
     /// Writes the file ranges `parts`, which are a share of this lane; durably if `stable`. The share may stem from an
     /// earlier layout of the file. If it does not fit this layout, returns [`NotDone::NotAttempted`].
     async fn write(&self, lane: usize, parts: &[ByteRange], payload: &Payload, stable: bool) -> Attempt<Written>;
-    /// Commits a lane: all earlier writes of the lane that returned the same verifier are now durable.
+    /// Commits the writes of one server (lane): all earlier writes that returned the same verifier are now durable.
     async fn commit(&self, lane: usize) -> Attempt<Verifier>;
     /// Punches a hole. Returns after all servers have replied, except for [`NotDone::Unanswered`]: a server may still
     /// execute the request.

@@ -174,8 +174,8 @@ mod tests {
             mount.write_threshold = Some(Rule::Auto);
         });
         assert_eq!((now().access, now().write_threshold), (Access::Direct, Rule::Auto));
-        // The effective policy is computed again only after `changed`; only this calls the closure for the file's own
-        // settings.
+        // The effective policy is computed again only after `changed`. Only then does the computation call the closure
+        // for the file's own settings.
         let own = Settings { access: Some(Access::Unbuffered), ..Settings::default() };
         assert_eq!(ruling.policy(&effective_policy, || own).access, Access::Direct);
         effective_policy.changed();

@@ -64,7 +64,7 @@ pub(crate) struct Name {
 pub enum Segment {
     /// Bytes that a server stores.
     Data(Bytes),
-    /// This many zero bytes of a hole.
+    /// A hole of this many zero bytes.
     Hole(u64),
 }
 

@@ -80,8 +80,9 @@ pub(crate) struct Inode {
     /// Whether the client has sent a truncate to the mgr and waits for the reply. The task holds [`Self::order`]
     /// meanwhile.
     cutting: watch::Sender<bool>,
-    /// Ensures that no size report follows a SETATTR whose size and time it would overwrite. A close holds it for
-    /// reading from before it removes its open until the mgr has its report. Setting attributes holds it for writing.
+    /// The lock that keeps a size report from following a SETATTR whose size and time it would overwrite. A close holds
+    /// the lock for reading from before it removes its open until the mgr has its report. Setting attributes holds it
+    /// for writing.
     reporting: AsyncRwLock,
     /// The locks of each server that gets bytes of the file, created at its first use.
     lanes: OrderedMutex<BTreeMap<Lane, Arc<LaneLocks>>>,

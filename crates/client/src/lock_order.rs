@@ -153,7 +153,7 @@ pub(crate) struct AsyncRwLock {
 }
 
 impl AsyncRwLock {
-    /// Creates an unlocked lock with this rank.
+    /// Creates an unlocked read-write lock with this rank.
     pub(crate) fn new(rank: Rank) -> Self {
         AsyncRwLock { place: Place::new(rank), lock: sync::RwLock::default() }
     }

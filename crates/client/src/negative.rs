@@ -52,7 +52,7 @@ pub(crate) struct Removal {
 /// The stage of the cache for one directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// This many lookups failed, the last one at this time. The client holds no delegation.
+    /// The number of failed lookups, and the time of the last one. The client holds no delegation.
     Missed(u32, Timestamp),
     /// The client does not request a delegation before this time.
     Alone(Timestamp),

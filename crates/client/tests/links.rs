@@ -275,7 +275,7 @@ async fn a_dead_iod_fails_only_files_with_bytes_on_it() {
         for error in [read.as_ref().err(), synced.as_ref().err()] {
             assert_eq!(error.map(client::Error::errno), (!there).then_some(5), "{error:?}");
         }
-        // The errors above have reported the loss, so close has no error to report.
+        // Earlier operations have reported the loss, so close has no error to report.
         file.close().await.unwrap();
     });
     tokio::time::timeout(EVER, futures_util::future::join_all(work)).await.expect("a request waits for ever");

@@ -55,7 +55,7 @@ async fn data_of_the_flush_timer_is_kept_while_the_mgr_is_unreachable() {
     let mount = cluster.mount(Options { retry_timeout: Duration::from_millis(1500), policy, ..options() }).await;
     let file = create(&mount, "f").await;
     cluster.mgr.take().unwrap().stop().await;
-    // This failure shows that the mount considers the mgr unreachable. The following loop takes longer than
+    // The failed GETATTR shows that the mount considers the mgr unreachable. The following loop takes longer than
     // `retry_timeout`.
     let root = mount.root();
     mount.getattr(&root).await.unwrap_err();

@@ -126,8 +126,8 @@ impl ReadAhead {
         let reading = self.reading.clone().try_read_owned().ok()?;
         let file = inode.clone();
         let (told, found) = oneshot::channel();
-        // A short-circuit read completes within this call. Otherwise the requests to servers are sent when this call
-        // returns.
+        // When `begin_on` returns, a short-circuit read is complete, and any other read has sent its requests to the
+        // servers.
         net::task::begin_on(&inode.mount.runtime, async move {
             let found = file.read(policy, range.offset, range.len as usize).await;
             drop((file, reading));

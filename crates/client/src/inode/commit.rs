@@ -111,7 +111,7 @@ impl Inode {
             // The flush timer sends the size report to the mgr later.
             inode.settle_in_a_while(&inode.policy());
             inode.state().sending.relieving = false;
-            // Writers that began to wait since then found this task running, and started none.
+            // Check again: writers that began to wait while this task ran did not start another task.
             inode.mount.relieve_if_full();
         });
     }
@@ -230,7 +230,7 @@ impl Inode {
                         tries -= 1;
                         let again = layout.write(index, &piece.parts, &piece.payload, false).await;
                         match again.map_err(|e| self.note_stray(e)) {
-                            // If an iod delayed the request for long, the next layout may be outdated too.
+                            // If an iod delayed the request for long, the next layout may have expired too.
                             Err(NotDone::Stale(_)) if tries > 0 => stale = Some(layout),
                             outcome => break outcome?,
                         }

@@ -274,7 +274,7 @@ impl Inode {
                 return learnt;
             }
         }
-        // Check this only after the update above: a reclaim that begins from now on finds the delegation.
+        // Check this only after the delegation is stored: a reclaim that begins from now on finds the delegation.
         if recall || self.mount.session.epoch() != asking.epoch {
             self.recall_delegation(stateid);
         }

@@ -48,7 +48,7 @@ pub(super) struct Under {
 struct Sent {
     /// The number of the batch; writes of a later batch were sent later.
     number: u64,
-    /// The number of writes that servers had acknowledged before this one.
+    /// The number of writes that servers had acknowledged before this write.
     acknowledged: u64,
     piece: Piece,
     /// The verifier in the server's reply.

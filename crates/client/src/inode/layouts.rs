@@ -192,7 +192,7 @@ impl Inode {
         }
         if let Some(stale) = stale {
             self.layouts.state().refused_by_iods(stale.number);
-            // End this use first: the code below may wait for a return of the layout, which waits for the end of all
+            // Drop the stale use first: this task may wait for the return of the layout, which waits for the end of all
             // uses.
             drop(stale);
         }
@@ -204,7 +204,7 @@ impl Inode {
         if self.layouts.state().is_refused() {
             return Ok(None);
         }
-        // Box the future of the request: most I/O finds a usable layout above.
+        // Box the future of the request, because most I/O finds a usable layout before.
         let ask = async {
             if let Some(layout) = self.usable_layout(write) {
                 return Ok(Some(layout));
@@ -540,7 +540,7 @@ impl Inode {
             () = self.hand_over(true) => {}
         }
         self.settle_all().await;
-        // Other writes may have been sent since. From now on the client sends nothing until it has returned the layout.
+        // The client may have sent more writes since. From now on it sends no write until it has returned the layout.
         self.leaving.hold(pin!(self.return_recalled())).await
     }
 
@@ -551,7 +551,7 @@ impl Inode {
         let reported = self.report_within(Duration::ZERO).await;
         let returned = self.layout_turn.hold(pin!(self.send_return())).await?;
         match reported {
-            // The mgr granted the layout after the report above had been postponed.
+            // The mgr granted the layout after the client had postponed its report.
             Err(error) if returned && error.is(Status::NoLayout) => Ok(()),
             Err(_) if !returned => Ok(()),
             reported => reported,

@@ -175,7 +175,7 @@ impl Inode {
         let inode = self.clone();
         // Spawn a task, so that the request continues when the reader stops waiting.
         let asked = net::task::spawn_on(&self.mount.runtime, async move { inode.ask_end().await });
-        // The task logs failures.
+        // Ignore a timeout or an error: the spawned task logs a failed request.
         let _ = tokio::time::timeout(END_WAIT, asked).await;
     }
 

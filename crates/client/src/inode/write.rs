@@ -72,7 +72,7 @@ impl Inode {
             self.take_run(ruling, &policy, revocations, (offset, data)).await?;
             hull = Some(hull.map_or(range, |hull| hull.around(range)));
         }
-        // Check this only after the inode has the bytes. A recall that comes later finds them there and makes them
+        // Check this only after the inode has the bytes. A later recall finds the bytes in the inode and makes them
         // durable; after an earlier recall, this call sends them now.
         if let Some(hull) = hull.filter(|hull| !hull.is_empty())
             && (policy.access == Access::Unbuffered || self.writes_through())

@@ -94,8 +94,8 @@ impl Shared {
         soon
     }
 
-    /// Records that such a request was answered or abandoned. A barrier that began after the client sent the request
-    /// may not cover its changes.
+    /// Records the end of a request that `sends_soon` registered: the mgr answered the request, or the client abandoned
+    /// it. A barrier that began after the client sent the request may not cover its changes.
     pub(super) fn answered_soon(&self) {
         lock(&self.settling.known).change();
     }

@@ -7,9 +7,9 @@ use bytes::Bytes;
 pub(crate) enum ObjectRun {
     /// Data bytes.
     Data(Bytes),
-    /// This many bytes of a hole.
+    /// A hole of this many bytes.
     Hole(u64),
-    /// This many bytes beyond the end of the object. No client wrote them, unless the object has lost bytes.
+    /// A range of this many bytes beyond the end of the object. No client wrote them, unless the object has lost bytes.
     Beyond(u64),
 }
 
