@@ -129,7 +129,7 @@ impl Found {
     /// Returns `len` bytes, starting at byte `from` of this range.
     ///
     /// # Panics
-    /// The range has fewer than `from + len` data bytes.
+    /// The range contains data, and ends before byte `from + len`.
     pub(crate) fn part(&self, from: u64, len: u64) -> Found {
         match self {
             Found::Data(data) => Found::Data(data.slice(from as usize..(from + len) as usize)),
