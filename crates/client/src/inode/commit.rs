@@ -131,8 +131,8 @@ impl Inode {
         self.commit_lane(Lane::Mgr).await;
     }
 
-    /// Sends COMMIT to one server. If the commit fails and the bytes cannot be moved to the mgr, drops them and records
-    /// the error.
+    /// Sends COMMIT to one server. If an iod is unreachable, moves its bytes to the mgr instead. After any other
+    /// failure, drops the server's uncommitted bytes and records the error.
     pub(super) async fn commit_lane(self: &Arc<Self>, lane: Lane) {
         self.commit_because(lane, None).await;
     }
